@@ -1,0 +1,1 @@
+"""Backends: engines behind one protocol (`edgeinfer.backends.base`)."""

@@ -1,0 +1,168 @@
+"""What a backend is: the protocol that ours and anybody's implement.
+
+A backend runs artifacts; it knows nothing of targets, bundles or conversion. Implementations are
+found through the entry-point group ``edgeinfer.backends`` and are checked by the conformance kit
+in ``edgeinfer.backends.testing``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal, Protocol, runtime_checkable
+
+from edgeinfer.types import Array, Feeds, TensorSpec
+
+DeviceKind = Literal["cpu", "gpu", "npu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A processing unit that an engine offers here."""
+
+    kind: DeviceKind
+    name: str
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a backend found on this machine.
+
+    Attributes:
+        backend: its name.
+        version: the engine's version; None when it is not installed.
+        devices: units it can run on, best first; empty when it cannot run here.
+        reason: why not, with the install line; empty when it is available.
+    """
+
+    backend: str
+    version: str | None
+    devices: tuple[Device, ...] = ()
+    reason: str = ""
+
+    @property
+    def available(self) -> bool:
+        """Whether an artifact can be loaded here."""
+        return bool(self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do, apart from the machine.
+
+    Attributes:
+        formats: artifact formats it opens.
+        dtypes: element types of inputs and outputs it takes.
+        dynamic_shapes: one executable runs inputs of several sizes.
+        zero_copy: ``bind`` reads and writes the caller's arrays without a copy.
+        concurrent_runs: ``run`` may be called from several threads at once.
+    """
+
+    formats: frozenset[str]
+    dtypes: frozenset[str]
+    dynamic_shapes: bool = True
+    zero_copy: bool = True
+    concurrent_runs: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """Files that one engine opens together.
+
+    Attributes:
+        format: as in the manifest.
+        path: the file that the engine opens; its companions lie where it expects them.
+        inputs: the model's inputs, names as in the source model.
+        outputs: the model's outputs, likewise.
+    """
+
+    format: str
+    path: Path
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How to load an artifact.
+
+    Attributes:
+        device: kind of unit; no backend may pick another one by itself.
+        threads: intra-op threads; None lets the backend take what this process may use.
+        spinning: worker threads spin between runs: lower latency alone, harmful in company.
+        optimize: the engine's own graph optimisation; off for oracles.
+        precise: forbid shortcuts that lower precision below the artifact's (TF32, fp16 on ARM,
+            bf16 on AMX).
+        extra: options of one engine, by its own names.
+    """
+
+    device: DeviceKind = "cpu"
+    threads: int | None = None
+    spinning: bool = False
+    optimize: bool = True
+    precise: bool = True
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+class Bound(Protocol):
+    """An executable with its buffers fixed: fill ``inputs``, call, read ``outputs``."""
+
+    inputs: dict[str, Array]
+    outputs: dict[str, Array]
+
+    def __call__(self) -> None:
+        """Run once over the bound buffers."""
+        ...
+
+
+class Executable(Protocol):
+    """A loaded artifact. Inputs were validated by the caller (``runtime.session``)."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Run once; outputs are owned by the caller, in the order of ``outputs``.
+
+        Raises:
+            RunError: the engine failed.
+            ClosedError: after ``close``.
+        """
+        ...
+
+    def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
+        """Fix C-contiguous buffers of all inputs and outputs for repeated runs.
+
+        Raises:
+            RunError: a buffer is not one the engine can use in place.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the engine's memory; a second call does nothing."""
+        ...
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """An engine behind a uniform door."""
+
+    name: ClassVar[str]
+
+    def probe(self) -> Probe:
+        """Look for the engine and its devices; never raises, says the reason instead."""
+        ...
+
+    def capabilities(self) -> Capabilities:
+        """Say what the engine can do; needs no engine installed."""
+        ...
+
+    def load(self, artifact: Artifact, options: LoadOptions) -> Executable:
+        """Open an artifact.
+
+        Raises:
+            NotAvailableError: the engine or the device is not here; the message says how to get it.
+            LoadError: the engine refuses the artifact or an option.
+        """
+        ...

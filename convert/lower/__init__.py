@@ -1,0 +1,1 @@
+"""Lowering: one normalised graph to the artifact of one target format."""

@@ -1,0 +1,1 @@
+"""Target format `openvino_ir`: OpenVINO IR."""

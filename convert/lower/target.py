@@ -1,0 +1,70 @@
+"""What a lowering target is: a format that a normalised model can be written in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import onnx_ir as ir
+
+from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.errors import Problem
+from edgeinfer.profiles.schema import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class LowerOptions:
+    """What was asked of a lowering.
+
+    Attributes:
+        precision: recipe name, e.g. ``fp32``, ``fp16``.
+        compress_weights: store float weights as fp16, compute in fp32 (formats that can).
+        fp32_nodes: names of nodes that stay fp32 in an fp16 artifact, beyond the built-in rules.
+    """
+
+    precision: str = "fp32"
+    compress_weights: bool = False
+    fp32_nodes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """An artifact on disk.
+
+    Attributes:
+        format: the format written.
+        files: paths below the folder that was given; the first one is what the engine opens.
+        precision: read back from what was written: every float weight and activation type found.
+        engines: backends that can run it, best first.
+        notes: what the lowering changed, for the report.
+        ops: operator type to count, as written.
+    """
+
+    format: str
+    files: tuple[Path, ...]
+    precision: str
+    engines: tuple[EngineRequirement, ...]
+    notes: tuple[str, ...] = ()
+    ops: dict[str, int] = field(default_factory=dict)
+
+
+class Target(Protocol):
+    """A format writer. ``model`` is normalised and must not be modified."""
+
+    format: ClassVar[str]
+
+    def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
+        """List every node that cannot be expressed; an empty list promises that ``lower`` works."""
+        ...
+
+    def lower(
+        self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
+    ) -> Lowered:
+        """Write the artifact into an empty folder.
+
+        Raises:
+            UnsupportedError: with the list of ``check``.
+            NotAvailableError: a library that writes the format is missing; has the install line.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Device profiles: one TOML file a device, read into frozen dataclasses."""

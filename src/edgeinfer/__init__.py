@@ -1,0 +1,46 @@
+"""edgeinfer: one trained model in, the fastest right artifact on every edge device.
+
+>>> import edgeinfer
+>>> edgeinfer.export("model.onnx", "model.edge", targets=["cpu"])     # doctest: +SKIP
+>>> session = edgeinfer.load("model.edge")                            # doctest: +SKIP
+>>> y = session(x)                                                    # doctest: +SKIP
+
+Nothing heavy is imported until it is used: names below are resolved on first access.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from edgeinfer import errors as errors
+    from edgeinfer.bundle.archive import Bundle as Bundle
+    from edgeinfer.convert.pipeline import export as export
+    from edgeinfer.runtime.session import Session as Session
+    from edgeinfer.runtime.session import load as load
+
+_LAZY = {
+    "Bundle": "edgeinfer.bundle.archive",
+    "Session": "edgeinfer.runtime.session",
+    "errors": "edgeinfer.errors",
+    "export": "edgeinfer.convert.pipeline",
+    "load": "edgeinfer.runtime.session",
+}
+
+__all__ = ["Bundle", "Session", "__version__", "errors", "export", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'edgeinfer' has no attribute {name!r}")
+    module = importlib.import_module(_LAZY[name])
+    value = module if _LAZY[name] == f"edgeinfer.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

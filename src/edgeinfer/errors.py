@@ -1,0 +1,170 @@
+"""Every error edgeinfer raises on purpose; anything else that escapes is a bug.
+
+::
+
+    EdgeInferError                  exit code
+    ├── ConvertError                1
+    │   ├── SourceError             1   the model file cannot be read
+    │   ├── UnsupportedError        1   .problems: every node that cannot be lowered, and why
+    │   └── VerifyError             1   .report: an artifact left its accuracy budget
+    ├── BundleError                 1   a bundle is damaged, altered or of an unknown schema
+    ├── InputError (ValueError)     1   a tensor given to a session is not what the model takes
+    ├── UsageError                  2   a request that contradicts itself or names what is not there
+    │   └── ProfileError            2   a device profile is malformed or unknown
+    ├── BackendError                3
+    │   ├── NotAvailableError       3   the engine is not installed, or has no device here
+    │   ├── LoadError               3   the engine refuses the artifact
+    │   ├── RunError                3   the engine failed in a run
+    │   └── ClosedError             3   a session or executable was used after close()
+    └── OutputError                 3   a result cannot be written (permissions, full disk)
+
+Exit codes of the command line: 0 fine, 1 a finding about the model, 2 usage or configuration,
+3 environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+Reason = Literal[
+    "unsupported_op",
+    "requires_constant",
+    "unsupported_attribute",
+    "unsupported_dtype",
+    "unsupported_rank",
+    "dynamic_shape",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One node that a target cannot express.
+
+    Attributes:
+        node: name of the node, or ``#index`` where the model gives none.
+        op: operator with domain when it is not the default one, e.g. ``com.acme::Foo``.
+        reason: code from the closed list above.
+        detail: what exactly, e.g. ``axis=1: takes the last axis only``.
+        hint: what the user can do about it; empty when nothing is known.
+    """
+
+    node: str
+    op: str
+    reason: Reason
+    detail: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.op} {self.node!r}: {self.reason}: {self.detail}{hint}"
+
+
+class EdgeInferError(Exception):
+    """Base of all; the message is one line: what, where, expected, received, what to do."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConvertError(EdgeInferError):
+    """A model cannot be converted."""
+
+
+class SourceError(ConvertError):
+    """A source model cannot be read; nothing was written."""
+
+
+class UnsupportedError(ConvertError):
+    """A target cannot express parts of the model; lists all of them.
+
+    Attributes:
+        target: the target that refused.
+        problems: one entry per node.
+    """
+
+    def __init__(self, target: str, problems: list[Problem]) -> None:
+        self.target = target
+        self.problems = problems
+        count = f"{len(problems)} node" + ("s" if len(problems) > 1 else "")
+        lines = [f"target {target!r} cannot express {count}:", *(f"  {p}" for p in problems)]
+        super().__init__("\n".join(lines))
+
+
+class VerifyError(ConvertError):
+    """An artifact left its accuracy budget, so no bundle was written.
+
+    Attributes:
+        report: the verification report as JSON-ready data.
+    """
+
+    def __init__(self, message: str, report: dict[str, Any] | None = None) -> None:
+        self.report = report or {}
+        super().__init__(message)
+
+
+class BundleError(EdgeInferError):
+    """A bundle is damaged, altered, unsafe to unpack or written by an unknown schema."""
+
+
+class InputError(EdgeInferError, ValueError):
+    """A tensor given to a session is not what the model takes.
+
+    Attributes:
+        name: the input concerned.
+        expected: what the model takes.
+        received: what was given.
+    """
+
+    def __init__(self, name: str, expected: str, received: str, hint: str = "") -> None:
+        self.name, self.expected, self.received = name, expected, received
+        tail = f"; {hint}" if hint else ""
+        super().__init__(f"input {name!r}: expected {expected}, received {received}{tail}")
+
+
+class UsageError(EdgeInferError):
+    """A request contradicts itself or names what is not there."""
+
+    exit_code = 2
+
+
+class ProfileError(UsageError):
+    """A device profile is malformed or unknown."""
+
+
+class BackendError(EdgeInferError):
+    """An engine failed."""
+
+    exit_code = 3
+
+
+class NotAvailableError(BackendError):
+    """The engine is not installed or has no device here; the message has the install line."""
+
+
+class LoadError(BackendError):
+    """The engine refuses the artifact."""
+
+
+class RunError(BackendError):
+    """The engine failed during a run."""
+
+
+class ClosedError(BackendError):
+    """A session or executable was used after ``close()``."""
+
+
+class OutputError(EdgeInferError):
+    """A result cannot be written; nothing half-written is left behind."""
+
+    exit_code = 3
+
+
+@dataclass(slots=True)
+class Notes:
+    """What a stage changed or noticed, in order, for the report; never an excuse for an error."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        """Append one line."""
+        self.lines.append(line)
