@@ -1,0 +1,36 @@
+# `make demo` runs the main job, `make test` the tests; both set up .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: demo test lint test-models test-nodes bench clean
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/installed
+	$(BIN)/python examples/demo.py
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: $(VENV)/installed
+	$(PYTEST) -m 'not slow and not models' --numprocesses 2
+
+# Real models, fetched once from the package registries into the user's cache.
+test-models: $(VENV)/installed
+	$(PYTEST) -m 'models' tests
+
+# The whole ONNX node suite through every target.
+test-nodes: $(VENV)/installed
+	$(PYTEST) -m 'slow' tests/conformance
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info

@@ -1,0 +1,20 @@
+"""What every test shares: no surprise skips where an engine is known to be installed."""
+
+import importlib.util
+import os
+
+import pytest
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Fail at once if a package that this run promised is not there, instead of skipping."""
+    required = os.environ.get("EDGEINFER_TEST_REQUIRE", "").split()
+    missing = [name for name in required if importlib.util.find_spec(name) is None]
+    if missing:
+        raise pytest.UsageError(f"EDGEINFER_TEST_REQUIRE names missing packages: {missing}")
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the history and extracted bundles of one test away from all others and from the user."""
+    monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path_factory.mktemp("cache")))
