@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgeinfer.bundle import rules
+from edgeinfer.bundle.codec import decode, encode
+from edgeinfer.errors import BundleError
 from edgeinfer.types import Preprocessing, TensorSpec
 
 SCHEMA = (1, 0)
-"""Major and minor version; a reader refuses an unknown major and ignores an unknown minor's keys."""
+"""Major and minor version; a reader refuses an unknown major and ignores a newer minor's keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +124,57 @@ class Manifest:
     """Reports and licences."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-ready data."""
-        raise NotImplementedError
+        """Return JSON-ready data.
+
+        Raises:
+            BundleError: something in it could not be read back; lists everything.
+        """
+        data = {"schema": list(SCHEMA), **encode(self)}
+        if Manifest.from_json(data) != self:
+            raise BundleError("manifest: a value is not of the type that its field declares")
+        return data
 
     @classmethod
     def from_json(cls, data: Any) -> Manifest:
         """Read it back strictly.
 
         Raises:
-            BundleError: a key is missing, of the wrong type, or the schema's major is unknown.
+            BundleError: a key is missing or wrong, or the schema's major is unknown; lists all.
         """
-        raise NotImplementedError
+        if not isinstance(data, dict):
+            raise BundleError("manifest: expected a JSON object")
+        newer = _check_schema(data.get("schema"))
+        rest = {key: value for key, value in data.items() if key != "schema"}
+        manifest, found = decode(cls, rest, extra_keys=newer)
+        if manifest is not None:
+            found = rules.problems(manifest)
+        if manifest is None or found:
+            raise BundleError(_listing(found))
+        return manifest
+
+    def files(self) -> dict[str, FileRecord]:
+        """Return every file beside the manifest itself, by path."""
+        return {record.path: record for _, record in rules.records(self)}
+
+
+MAX_LISTED = 20
+"""Problems named in one error; a hostile document could otherwise fill a terminal."""
+
+
+def _check_schema(value: object) -> bool:
+    """Return whether a newer minor wrote it; an unknown major is refused."""
+    known = f"{SCHEMA[0]}.{SCHEMA[1]}"
+    is_pair = isinstance(value, list) and [type(v) for v in value] == [int, int]
+    if not isinstance(value, list) or not is_pair or min(value) < 0:
+        raise BundleError(f"manifest: schema: expected [major, minor] like {list(SCHEMA)}")
+    if value[0] != SCHEMA[0]:
+        written = f"{value[0]}.{value[1]}"
+        hint = "update edgeinfer" if value[0] > SCHEMA[0] else "convert the model again"
+        raise BundleError(f"manifest: schema {written} is unknown, this reads {known}; {hint}")
+    return bool(value[1] > SCHEMA[1])
+
+
+def _listing(found: list[str]) -> str:
+    more = len(found) - MAX_LISTED
+    tail = f"; and {more} more" if more > 0 else ""
+    return "manifest: " + "; ".join(found[:MAX_LISTED]) + tail

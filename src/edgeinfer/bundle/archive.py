@@ -1,0 +1,304 @@
+"""Reading a bundle, from a folder or a zip, without trusting it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from edgeinfer.bundle.cache import cache_root, writable_folder
+from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
+from edgeinfer.bundle.rules import MANIFEST_NAME
+from edgeinfer.bundle.storage import Folder, Storage, Zip, sniff
+from edgeinfer.bundle.vectors import load_vector
+from edgeinfer.errors import BundleError, ClosedError, UsageError
+from edgeinfer.types import Array
+
+CHUNK = 1 << 20
+MAX_MANIFEST = 64 << 20
+"""Bytes of a manifest; large label lists are the longest thing in one."""
+
+
+class Bundle:
+    """An open bundle; every file is compared with its hash before it is used.
+
+    Attributes:
+        location: the folder or file it was opened from.
+        manifest: what is in it.
+        notes: what the user should know about this opening, e.g. an unusable cache.
+    """
+
+    def __init__(self, location: Path, storage: Storage) -> None:
+        self.location = location
+        self.notes: list[str] = []
+        self._storage = storage
+        self._lock = threading.RLock()
+        self._checked: dict[str, Path | None] = {}
+        self._private: tempfile.TemporaryDirectory[str] | None = None
+        self._closed = False
+        raw = self._read_manifest()
+        self._key = hashlib.sha256(raw).hexdigest()[:32]
+        self.manifest = self._parse(raw)
+        self._files = self.manifest.files()
+        self._compare_listing()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Bundle:
+        """Open a folder or zip.
+
+        Args:
+            path: of the bundle.
+            verify: compare every file with its hash now; otherwise each one at its first use.
+
+        Raises:
+            UsageError: nothing is there.
+            BundleError: it is not a bundle, damaged, altered, unsafe or of an unknown schema.
+        """
+        location = Path(path)
+        if not location.exists():
+            raise UsageError(f"{location}: no such file or folder")
+        try:
+            storage: Storage = Folder(location) if location.is_dir() else Zip(sniff(location))
+        except OSError as e:
+            raise BundleError(f"{location}: cannot be read: {e.strerror or e}") from e
+        try:
+            bundle = cls(location, storage)
+            if verify:
+                bundle.check()
+        except BaseException:
+            storage.close()
+            raise
+        return bundle
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; paths in the cache stay valid, private copies are removed."""
+        with self._lock:
+            self._closed = True
+            self._storage.close()
+            if self._private is not None:
+                self._private.cleanup()
+                self._private = None
+
+    def check(self) -> None:
+        """Compare every file with its hash.
+
+        Raises:
+            BundleError: a file is altered or cannot be read.
+        """
+        for record in self._files.values():
+            with self._lock:
+                if record.path not in self._checked:
+                    self._stream(record, None)
+                    self._checked[record.path] = None
+
+    def path(self, record: FileRecord) -> Path:
+        """Return where a file lies on disk; a zip's member is unpacked into the cache first.
+
+        Files of one bundle keep their places relative to each other.
+
+        Raises:
+            BundleError: the file is altered or cannot be unpacked.
+        """
+        with self._lock:
+            self._own(record)
+            known = self._checked.get(record.path)
+            if known is not None:
+                return known
+            on_disk = self._storage.path(record.path)
+            if on_disk is not None:
+                if record.path not in self._checked:
+                    self._stream(record, None)
+                self._checked[record.path] = on_disk
+                return on_disk
+            self._checked[record.path] = unpacked = self._unpacked(record)
+            return unpacked
+
+    def paths(self, variant: Variant) -> tuple[Path, ...]:
+        """Return where all files of a variant lie; the first one is what the engine opens."""
+        return tuple(self.path(record) for record in variant.files)
+
+    def read(self, record: FileRecord) -> bytes:
+        """Return a file's bytes.
+
+        Raises:
+            BundleError: the file is altered.
+        """
+        with self._lock:
+            self._own(record)
+            chunks: list[bytes] = []
+            self._stream(record, chunks.append)
+            return b"".join(chunks)
+
+    def vectors(self) -> Iterator[tuple[dict[str, Array], dict[str, Array]]]:
+        """Yield feeds and expected outputs of every test vector, by tensor name.
+
+        Raises:
+            BundleError: a vector is altered or does not fit the manifest.
+        """
+        manifest = self.manifest
+        for vector in manifest.vectors:
+            where = f"{self.location}: {vector.file.path}"
+            data = self.read(vector.file)
+            yield load_vector(where, data, manifest.inputs, manifest.outputs)
+
+    def report(self) -> dict[str, Any] | None:
+        """Return the conversion's report; None when the bundle has none.
+
+        Raises:
+            BundleError: it is altered or not a JSON object.
+        """
+        record = self._files.get("report.json")
+        if record is None:
+            return None
+        data = _json(f"{self.location}: report.json", self.read(record))
+        if not isinstance(data, dict):
+            raise BundleError(f"{self.location}: report.json: expected a JSON object")
+        return data
+
+    def _own(self, record: FileRecord) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.location}: the bundle is closed")
+        if self._files.get(record.path) != record:
+            raise UsageError(f"{self.location}: {record.path!r} is not a file of this bundle")
+
+    def _read_manifest(self) -> bytes:
+        listing = self._storage.listing()
+        if MANIFEST_NAME not in listing:
+            raise BundleError(f"{self.location}: {_no_manifest(listing)}")
+        if listing[MANIFEST_NAME] > MAX_MANIFEST:
+            limit = f"{MAX_MANIFEST >> 20} MiB"
+            raise BundleError(f"{self.location}: {MANIFEST_NAME} is larger than {limit}")
+        with self._storage.open(MANIFEST_NAME) as stream:
+            return stream.read(MAX_MANIFEST + 1)
+
+    def _parse(self, raw: bytes) -> Manifest:
+        try:
+            return Manifest.from_json(_json(MANIFEST_NAME, raw))
+        except BundleError as e:
+            raise BundleError(f"{self.location}: {e}") from e
+
+    def _compare_listing(self) -> None:
+        """Before anything is unpacked: the very files of the manifest, with their sizes."""
+        listing = self._storage.listing()
+        found = [f"{path} is missing" for path in self._files if path not in listing]
+        for path, size in listing.items():
+            if path == MANIFEST_NAME:
+                continue
+            if path not in self._files:
+                found.append(f"{path} is not listed in the manifest")
+            elif size != self._files[path].size_bytes:
+                want = self._files[path].size_bytes
+                found.append(f"{path} is altered: expected {want} bytes, received {size}")
+        if found:
+            more = f"; and {len(found) - 5} more" if len(found) > 5 else ""
+            raise BundleError(f"{self.location}: {'; '.join(found[:5])}{more}")
+
+    def _stream(self, record: FileRecord, sink: Any) -> None:
+        """Read a file once, hand its chunks on, and refuse it if it is not what was hashed."""
+        with self._storage.open(record.path) as stream:
+            digest, size = _copy(stream, sink)
+        if (digest, size) != (record.sha256, record.size_bytes):
+            raise BundleError(
+                f"{self.location}: {record.path} is altered: expected sha256 "
+                f"{record.sha256[:12]}…, received {digest[:12]}…"
+            )
+
+    def _unpacked(self, record: FileRecord) -> Path:
+        target = self._cache_folder() / record.path
+        if _matches(target, record):
+            return target
+        try:
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Another process may unpack the same file now; whoever is last replaces equal by equal.
+            descriptor, name = tempfile.mkstemp(prefix=".unpack-", dir=target.parent)
+            try:
+                with os.fdopen(descriptor, "wb") as out:
+                    self._stream(record, out.write)
+                os.replace(name, target)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+        except OSError as e:
+            text = f"cannot unpack {record.path} to {target.parent}: {e.strerror or e}"
+            raise BundleError(
+                f"{self.location}: {text}; set EDGEINFER_CACHE to another folder"
+            ) from e
+        return target
+
+    def _cache_folder(self) -> Path:
+        if self._private is None:
+            try:
+                return writable_folder("bundles", self._key)
+            except OSError as e:
+                reason = e.strerror or str(e)
+                self.notes.append(
+                    f"cache folder {cache_root()} cannot be written ({reason}): "
+                    "unpacked into a temporary folder, again at every load"
+                )
+            try:
+                self._private = tempfile.TemporaryDirectory(prefix="edgeinfer-")
+            except OSError as e:
+                text = "neither the cache nor the temporary folder can be written"
+                raise BundleError(f"{self.location}: {text}: set EDGEINFER_CACHE or TMPDIR") from e
+        return Path(self._private.name)
+
+
+def _json(where: str, raw: bytes) -> Any:
+    try:
+        return json.loads(raw, object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError) as e:
+        raise BundleError(f"{where} is not valid JSON: {e}") from e
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(k for k in keys if keys.count(k) > 1)!r} is given twice")
+    return result
+
+
+def _no_manifest(listing: dict[str, int]) -> str:
+    nested = next((p for p in listing if p.endswith("/" + MANIFEST_NAME)), None)
+    if nested is not None:
+        folder = nested.removesuffix(MANIFEST_NAME)
+        return f"has its {MANIFEST_NAME} in {folder}: pack the folder's contents, not the folder"
+    return f"is not a bundle: it has no {MANIFEST_NAME}"
+
+
+def _copy(stream: BinaryIO, sink: Any) -> tuple[str, int]:
+    digest = hashlib.sha256()
+    size = 0
+    while chunk := stream.read(CHUNK):
+        digest.update(chunk)
+        size += len(chunk)
+        if sink is not None:
+            sink(chunk)
+    return digest.hexdigest(), size
+
+
+def _matches(path: Path, record: FileRecord) -> bool:
+    try:
+        if path.is_symlink() or path.stat().st_size != record.size_bytes:
+            return False
+        with path.open("rb") as stream:
+            return _copy(stream, None)[0] == record.sha256
+    except OSError:
+        return False

@@ -1,0 +1,68 @@
+"""Which paths a bundle may hold: portable ones that stay inside it on every file system."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+MAX_PATH = 400
+"""Characters; leaves room for the cache folder in front where paths end at 4096 bytes."""
+
+_RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
+_FORBIDDEN = re.compile(r'[<>:"|?*\x00-\x1f\x7f]')
+
+
+def path_problem(path: str) -> str:
+    """Say why a path may not be in a bundle; empty when it may."""
+    if not path:
+        return "is empty"
+    if len(path) > MAX_PATH:
+        return f"is longer than {MAX_PATH} characters"
+    if "\\" in path:
+        return "has a backslash"
+    if path.startswith("/"):
+        return "is absolute"
+    if re.match(r"[A-Za-z]:", path):
+        return "names a drive"
+    for part in path.split("/"):
+        problem = _part_problem(part)
+        if problem:
+            return problem
+    return ""
+
+
+def _part_problem(part: str) -> str:
+    if part in ("", ".", ".."):
+        return f"has a {part!r} component" if part else "has an empty component"
+    if found := _FORBIDDEN.search(part):
+        return f"has the character {found.group()!r}"
+    if part.endswith((".", " ")) or part.startswith(" "):
+        return "has a component that starts or ends with a space or ends with a dot"
+    if _RESERVED.fullmatch(part):
+        return f"has the component {part!r}, which some systems reserve"
+    if len(part.encode("utf-8", "surrogatepass")) > 255:
+        return "has a component longer than 255 bytes"
+    return ""
+
+
+def folded(path: str) -> str:
+    """Return what a case-insensitive, normalising file system makes of a path."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+
+
+def collisions(paths: Iterable[str]) -> list[str]:
+    """Describe distinct paths that some file system takes for the same, or file and folder."""
+    problems = []
+    seen: dict[str, str] = {}
+    for path in paths:
+        other = seen.setdefault(folded(path), path)
+        if other != path:
+            problems.append(f"{path!r} and {other!r} are one file where case does not count")
+    for key, path in seen.items():
+        parts = key.split("/")
+        for end in range(1, len(parts)):
+            parent = seen.get("/".join(parts[:end]))
+            if parent is not None:
+                problems.append(f"{parent!r} is a file and the folder of {path!r}")
+    return problems

@@ -1,0 +1,174 @@
+"""What a manifest must hold beyond the types of its keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from edgeinfer.bundle.paths import collisions, path_problem
+from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TensorSpec, TokenInput
+
+if TYPE_CHECKING:
+    from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
+
+MANIFEST_NAME = "manifest.json"
+
+DTYPES = frozenset(
+    {
+        *("bool", "string", "complex64", "complex128"),
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32, 64)),
+        *("bfloat16", "float16", "float32", "float64", "float4_e2m1fn", "float8_e8m0fnu"),
+        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+    }
+)
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
+
+
+def problems(manifest: Manifest) -> list[str]:
+    """List everything that is wrong, each with the path of its key."""
+    found: list[str] = []
+    if not manifest.outputs:
+        found.append("outputs: expected at least one")
+    if not manifest.variants:
+        found.append("variants: expected at least one")
+    found += _tensors("inputs", manifest.inputs)
+    found += _tensors("outputs", manifest.outputs)
+    found += _unique("variants", "id", [v.id for v in manifest.variants])
+    for i, variant in enumerate(manifest.variants):
+        found += _variant(f"variants[{i}]", variant)
+    if not re.fullmatch(_SHA256, manifest.source.sha256):
+        found.append("source.sha256: expected 64 lower-case hex digits")
+    found += _files(list(records(manifest)))
+    names = {spec.name for spec in manifest.inputs}
+    for name, record in manifest.preprocessing.items():
+        where = f"preprocessing[{name!r}]"
+        if name not in names:
+            found.append(f"{where}: no input has this name")
+        found += [f"{where}.{p}" for p in _preprocessing(record)]
+    return found
+
+
+def records(manifest: Manifest) -> Iterator[tuple[str, FileRecord]]:
+    """Yield every file record with the path of its key."""
+    for i, variant in enumerate(manifest.variants):
+        for j, file in enumerate(variant.files):
+            yield f"variants[{i}].files[{j}]", file
+    for i, vector in enumerate(manifest.vectors):
+        yield f"vectors[{i}].file", vector.file
+    if manifest.source.file is not None:
+        yield "source.file", manifest.source.file
+    for i, file in enumerate(manifest.extra_files):
+        yield f"extra_files[{i}]", file
+
+
+def _unique(where: str, key: str, values: list[str]) -> list[str]:
+    seen: set[str] = set()
+    found = []
+    for i, value in enumerate(values):
+        if value in seen:
+            found.append(f"{where}[{i}].{key}: {value!r} is given twice")
+        seen.add(value)
+    return found
+
+
+def _tensors(where: str, specs: tuple[TensorSpec, ...]) -> list[str]:
+    found = _unique(where, "name", [spec.name for spec in specs])
+    for i, spec in enumerate(specs):
+        if not spec.name:
+            found.append(f"{where}[{i}].name: is empty")
+        if spec.dtype not in DTYPES:
+            found.append(f"{where}[{i}].dtype: unknown type {spec.dtype!r}")
+        for j, dim in enumerate(spec.shape or ()):
+            if (isinstance(dim, int) and dim < 0) or dim == "":
+                expected = "a size of at least 0, a name or null"
+                found.append(f"{where}[{i}].shape[{j}]: expected {expected}, received {dim!r}")
+    return found
+
+
+def _variant(where: str, variant: Variant) -> list[str]:
+    found = []
+    if not _ID.fullmatch(variant.id) or path_problem(variant.id):
+        found.append(f"{where}.id: {variant.id!r} is not letters, digits and . _ + -")
+    texts = {
+        "target": variant.target,
+        "format": variant.format,
+        "precision": variant.precision,
+    }
+    found += [f"{where}.{key}: is empty" for key, text in texts.items() if not text]
+    if not variant.files:
+        found.append(f"{where}.files: expected at least one")
+    if not variant.engines:
+        found.append(f"{where}.engines: expected at least one")
+    for i, engine in enumerate(variant.engines):
+        if not engine.backend:
+            found.append(f"{where}.engines[{i}].backend: is empty")
+        if not _is_specifier(engine.version):
+            text = f"{engine.version!r} is not a version specifier"
+            found.append(f"{where}.engines[{i}].version: {text}")
+    if variant.latency_ms is not None and variant.latency_ms < 0:
+        found.append(f"{where}.latency_ms: expected at least 0, received {variant.latency_ms}")
+    return found
+
+
+def _is_specifier(text: str) -> bool:
+    if not text:
+        return True
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        return False
+    return True
+
+
+def _files(entries: list[tuple[str, FileRecord]]) -> list[str]:
+    found = []
+    seen: dict[str, FileRecord] = {}
+    for where, file in entries:
+        if problem := path_problem(file.path):
+            found.append(f"{where}.path: {file.path!r} {problem}")
+        if file.path == MANIFEST_NAME:
+            found.append(f"{where}.path: {MANIFEST_NAME} cannot list itself")
+        if not _SHA256.fullmatch(file.sha256):
+            found.append(f"{where}.sha256: expected 64 lower-case hex digits")
+        if file.size_bytes < 0:
+            found.append(f"{where}.size_bytes: expected at least 0, received {file.size_bytes}")
+        if seen.setdefault(file.path, file) != file:
+            found.append(f"{where}: {file.path!r} is listed twice, with different contents")
+    return found + [f"files: {p}" for p in collisions([MANIFEST_NAME, *seen])]
+
+
+def _preprocessing(record: Preprocessing) -> Iterator[str]:
+    match record:
+        case ImageInput():
+            yield from _image(record)
+        case AudioInput():
+            if record.sample_rate <= 0:
+                yield f"sample_rate: expected above 0, received {record.sample_rate}"
+            if record.samples is not None and record.samples <= 0:
+                yield f"samples: expected above 0, received {record.samples}"
+        case TokenInput():
+            if record.vocab_size <= 0:
+                yield f"vocab_size: expected above 0, received {record.vocab_size}"
+
+
+def _image(record: ImageInput) -> Iterator[str]:
+    for key in ("width", "height"):
+        value = getattr(record, key)
+        if value is not None and value <= 0:
+            yield f"{key}: expected above 0, received {value}"
+    if not 0 < record.crop_ratio <= 1:
+        yield f"crop_ratio: expected above 0 and at most 1, received {record.crop_ratio}"
+    channels = 1 if record.color == "GRAY" else 3
+    for key in ("mean", "std"):
+        values = getattr(record, key)
+        if len(values) not in (1, channels):
+            yield f"{key}: expected {channels} values, received {len(values)}"
+    if any(value == 0 for value in record.std):
+        yield "std: a divisor is 0"
+    if not 0 <= record.pad <= 255:
+        yield f"pad: expected 0 to 255, received {record.pad}"

@@ -1,0 +1,122 @@
+"""Test vectors: ``.npz`` files with ``in/<index>`` and ``out/<index>`` arrays."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.bundle.ziprules import MAX_RATIO, RATIO_FLOOR, is_bomb
+from edgeinfer.errors import BundleError
+from edgeinfer.types import Array, TensorSpec
+
+_CARRIER: dict[int, np.dtype[Any]] = {1: np.dtype("uint8"), 2: np.dtype("uint16")}
+"""Plain types that carry the bytes of types that NumPy itself does not know, by item size."""
+
+_UNREADABLE = (
+    *(ValueError, EOFError, OSError, MemoryError, NotImplementedError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+"""What zipfile and NumPy raise on hostile bytes."""
+
+
+def dump_vector(
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    feeds: Mapping[str, Array],
+    expected: Mapping[str, Array],
+) -> bytes:
+    """Write one vector; the same arrays give the same bytes."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for side, specs, arrays in (("in", inputs, feeds), ("out", outputs, expected)):
+            for i, spec in enumerate(specs):
+                info = zipfile.ZipInfo(f"{side}/{i}.npy", (1980, 1, 1, 0, 0, 0))
+                info.external_attr = 0o644 << 16
+                member = io.BytesIO()
+                array = _plain(np.asarray(arrays[spec.name]))
+                np.lib.format.write_array(member, array, allow_pickle=False)
+                archive.writestr(info, member.getvalue())
+    return stream.getvalue()
+
+
+def load_vector(
+    where: str,
+    data: bytes,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Read one vector back as feeds and expected outputs by name.
+
+    Raises:
+        BundleError: it is not such a file, or its arrays do not fit the manifest.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if is_bomb(archive.infolist(), len(data)):
+                limit = f"more than {MAX_RATIO} times its size above {RATIO_FLOOR >> 20} MiB"
+                raise BundleError(f"{where}: unpacks to {limit}")
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            present = set(arrays.files)
+            wanted = [(f"in/{i}", s) for i, s in enumerate(inputs)]
+            wanted += [(f"out/{i}", s) for i, s in enumerate(outputs)]
+            if present != {key for key, _ in wanted}:
+                raise BundleError(f"{where}: its arrays are not the manifest's inputs and outputs")
+            values = {key: _typed(where, key, arrays[key], spec) for key, spec in wanted}
+    except _UNREADABLE as e:
+        raise BundleError(f"{where}: is not a readable .npz without pickles: {e}") from e
+    feeds = {spec.name: values[f"in/{i}"] for i, spec in enumerate(inputs)}
+    return feeds, {spec.name: values[f"out/{i}"] for i, spec in enumerate(outputs)}
+
+
+def _plain(array: Array) -> Array:
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    if array.dtype.kind == "V" or array.dtype.num >= 256:
+        return array.view(_CARRIER[array.dtype.itemsize])
+    return array
+
+
+def _typed(where: str, key: str, array: Array, spec: TensorSpec) -> Array:
+    if spec.dtype == "string":
+        if array.dtype.kind != "U":
+            raise BundleError(f"{where}: {key}: expected strings, received {array.dtype}")
+        return array.astype(object)
+    dtype = dtype_of(spec.dtype)
+    if dtype.num >= 256 and array.dtype == _CARRIER[dtype.itemsize]:
+        array = array.view(dtype)
+    if array.dtype != dtype:
+        raise BundleError(f"{where}: {key}: expected {spec.dtype}, received {array.dtype}")
+    if spec.shape is not None and not _fits(array.shape, spec.shape):
+        raise BundleError(f"{where}: {key}: shape {list(array.shape)} does not fit {spec}")
+    return array
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
+    if len(shape) != len(wanted):
+        return False
+    return all(not isinstance(w, int) or w == s for s, w in zip(shape, wanted, strict=True))
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Return the NumPy type of a manifest's type name; ``string`` is ``object``.
+
+    Raises:
+        BundleError: the type needs ml_dtypes and that is not installed.
+    """
+    if name == "string":
+        return np.dtype(object)
+    try:
+        return np.dtype(name)
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes
+    except ImportError as e:
+        raise BundleError(f"type {name} needs ml_dtypes: pip install ml_dtypes") from e
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return dtype

@@ -1,0 +1,245 @@
+"""Writing a bundle so that nothing but a whole one ever has its name."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from edgeinfer.bundle.manifest import FileRecord, Manifest, VectorRecord
+from edgeinfer.bundle.paths import path_problem
+from edgeinfer.bundle.rules import MANIFEST_NAME
+from edgeinfer.bundle.staging import Staging, fsync_folder
+from edgeinfer.bundle.vectors import dump_vector
+from edgeinfer.errors import OutputError, UsageError
+from edgeinfer.types import Array, TensorSpec
+
+CHUNK = 1 << 20
+_DISK_ERRORS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO}
+)
+_MODEL_SUFFIXES = frozenset({".onnx", ".pt", ".pt2", ".pth", ".tflite", ".gguf", ".safetensors"})
+
+
+class BundleWriter:
+    """Builds a bundle beside its final name and moves it there when it is complete.
+
+    Use as a context manager; leaving it without ``finish``, for whatever reason, leaves nothing.
+    An output that ends with a slash or is an existing folder becomes a folder, any other a zip
+    whose members are stored unpacked. The same contents give the same bytes.
+
+    Args:
+        output: the bundle to write.
+        overwrite: replace a bundle that is there.
+
+    Raises:
+        UsageError: the output exists and may not be replaced.
+        OutputError: its folder is missing or cannot be written.
+    """
+
+    def __init__(self, output: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        text = os.fspath(output)
+        self.output = Path(text)
+        seps = tuple(s for s in (os.sep, os.altsep, "/") if s)
+        self.is_folder = text.endswith(seps) or self.output.is_dir()
+        if not self.output.name:
+            raise UsageError(f"{text!r}: expected the name of a bundle to write")
+        _check_replaceable(self.output, overwrite)
+        self._records: dict[str, FileRecord] = {}
+        with _writing(self.output):
+            self._staging = Staging(self.output)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self._staging.remove()
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+            raise OutputError(f"cannot write {self.output}: {error.strerror}") from error
+
+    def folder(self, path: str) -> Path:
+        """Return a folder inside the bundle to write files into; ``adopt`` them afterwards."""
+        _check_path(path)
+        with _writing(self.output):
+            target = self._staging.tree / path
+            target.mkdir(parents=True, exist_ok=True)
+        return target
+
+    def adopt(self, path: str) -> FileRecord:
+        """Record a file that was written below ``folder``.
+
+        Raises:
+            OutputError: it cannot be read back.
+        """
+        _check_path(path)
+        with _writing(self.output), (self._staging.tree / path).open("rb") as stream:
+            return self._record(path, *_digest(stream, None))
+
+    def add_file(self, path: str, source: Path, *, move: bool = False) -> FileRecord:
+        """Put a file into the bundle, hashed in the same pass.
+
+        Args:
+            path: its place in the bundle.
+            source: the file.
+            move: take the file itself where that saves its copy; it is gone afterwards.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        _check_path(path)
+        with _writing(self.output):
+            target = self._staging.tree / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if move:
+                shutil.move(source, target)
+                return self.adopt(path)
+            with source.open("rb") as stream, target.open("wb") as out:
+                return self._record(path, *_digest(stream, out))
+
+    def add_bytes(self, path: str, data: bytes) -> FileRecord:
+        """Put bytes into the bundle.
+
+        Raises:
+            OutputError: they cannot be written.
+        """
+        _check_path(path)
+        with _writing(self.output):
+            target = self._staging.tree / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        return self._record(path, hashlib.sha256(data).hexdigest(), len(data))
+
+    def add_vector(
+        self,
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+        feeds: Mapping[str, Array],
+        expected: Mapping[str, Array],
+        origin: str,
+    ) -> VectorRecord:
+        """Put a test vector into the bundle.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        index = sum(path.startswith("vectors/") for path in self._records)
+        data = dump_vector(inputs, outputs, feeds, expected)
+        return VectorRecord(self.add_bytes(f"vectors/{index}.npz", data), origin)
+
+    def finish(self, manifest: Manifest) -> Path:
+        """Write the manifest and give the bundle its name.
+
+        Raises:
+            BundleError: the manifest is not valid.
+            UsageError: it does not list exactly the files that were added.
+            OutputError: the bundle cannot be written.
+        """
+        text = json.dumps(manifest.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+        self._compare(manifest.files())
+        with _writing(self.output):
+            (self._staging.tree / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
+            if self.is_folder:
+                _sync_tree(self._staging.tree)
+                self._staging.place_folder(self._staging.tree)
+            else:
+                packed = self._staging.root / "packed"
+                self._pack(packed)
+                self._staging.place_file(packed)
+        return self.output
+
+    def _record(self, path: str, digest: str, size: int) -> FileRecord:
+        record = FileRecord(path, digest, size)
+        self._records[path] = record
+        return record
+
+    def _compare(self, listed: Mapping[str, FileRecord]) -> None:
+        for path in sorted(listed.keys() | self._records.keys()):
+            if listed.get(path) != self._records.get(path):
+                state = "was not added" if path not in self._records else "is not in the manifest"
+                state = state if path not in listed or path not in self._records else "differs"
+                raise UsageError(f"{self.output}: {path} {state}")
+        present = {
+            file.relative_to(self._staging.tree).as_posix()
+            for file in self._staging.tree.rglob("*")
+            if not file.is_dir()
+        }
+        if extra := sorted(present - self._records.keys()):
+            raise UsageError(f"{self.output}: {extra[0]} was written but not adopted")
+
+    def _pack(self, packed: Path) -> None:
+        """Write the zip; each file is removed once it is in, so that the disk holds it once."""
+        with packed.open("wb") as out:
+            with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+                for path in [MANIFEST_NAME, *sorted(self._records)]:
+                    source = self._staging.tree / path
+                    info = zipfile.ZipInfo(path, (1980, 1, 1, 0, 0, 0))
+                    info.create_system = 3
+                    info.external_attr = 0o100644 << 16
+                    info.file_size = source.stat().st_size
+                    with source.open("rb") as stream, archive.open(info, "w") as member:
+                        shutil.copyfileobj(stream, member, CHUNK)
+                    source.unlink()
+            out.flush()
+            os.fsync(out.fileno())
+
+
+def _check_path(path: str) -> None:
+    if problem := path_problem(path):
+        raise UsageError(f"bundle path {path!r} {problem}")
+
+
+def _check_replaceable(output: Path, overwrite: bool) -> None:
+    if not os.path.lexists(output):
+        return
+    if output.is_dir() and not output.is_symlink():
+        if not any(output.iterdir()):
+            return
+        if not (output / MANIFEST_NAME).is_file():
+            raise UsageError(f"{output}: is a folder but not a bundle; choose another output")
+    elif not output.is_file():
+        raise UsageError(f"{output}: is not a regular file; choose another output")
+    elif output.suffix.lower() in _MODEL_SUFFIXES:
+        raise UsageError(f"{output}: is a model, not a bundle; choose another output")
+    if not overwrite:
+        raise UsageError(f"{output}: exists; give overwrite (--overwrite) to replace it")
+
+
+@contextmanager
+def _writing(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        where = "" if e.filename is None else f" ({e.filename})"
+        raise OutputError(f"cannot write {output}: {e.strerror or e}{where}") from e
+
+
+def _digest(stream: BinaryIO, out: BinaryIO | None) -> tuple[str, int]:
+    digest = hashlib.sha256()
+    size = 0
+    while chunk := stream.read(CHUNK):
+        digest.update(chunk)
+        size += len(chunk)
+        if out is not None:
+            out.write(chunk)
+    return digest.hexdigest(), size
+
+
+def _sync_tree(root: Path) -> None:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            with open(os.path.join(folder, name), "rb+") as stream:
+                os.fsync(stream.fileno())
+        fsync_folder(Path(folder))

@@ -1,0 +1,97 @@
+"""Which zip files are safe to read as a bundle."""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+from collections.abc import Iterable
+from typing import BinaryIO
+
+from edgeinfer.bundle.paths import collisions, path_problem
+from edgeinfer.errors import BundleError
+
+MAX_MEMBERS = 100_000
+MAX_RATIO = 200
+"""Times that a member may grow when unpacked; deflate reaches 1032 on zeros alone."""
+RATIO_FLOOR = 16 << 20
+"""Bytes below which no ratio matters."""
+MAX_TOTAL = 1 << 40
+"""Bytes that a bundle may unpack to."""
+
+_LOCAL_HEADER = 30
+
+
+def open_zip(name: str, stream: BinaryIO, length: int) -> zipfile.ZipFile:
+    """Open a zip and refuse whatever is not a plain, honest one.
+
+    Args:
+        name: of the bundle, for messages.
+        stream: the open file.
+        length: its size in bytes.
+
+    Raises:
+        BundleError: with one line that says why.
+    """
+    try:
+        archive = zipfile.ZipFile(stream)
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, OSError) as e:
+        raise BundleError(f"{name}: is a damaged or cut off zip: {e}") from e
+    problem = _problem(archive.infolist(), length)
+    if problem:
+        archive.close()
+        raise BundleError(f"{name}: {problem}")
+    return archive
+
+
+def is_bomb(infos: Iterable[zipfile.ZipInfo], length: int) -> bool:
+    """Whether the members unpack to unreasonably much for a file of this length."""
+    total = sum(info.file_size for info in infos)
+    return total > MAX_TOTAL or (total > RATIO_FLOOR and total > MAX_RATIO * max(length, 1))
+
+
+def _problem(infos: list[zipfile.ZipInfo], length: int) -> str:
+    if len(infos) > MAX_MEMBERS:
+        return f"has more than {MAX_MEMBERS} members"
+    for info in infos:
+        if problem := _member_problem(info):
+            return f"member {info.filename!r} {problem}"
+    names = [info.filename for info in infos]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        return f"member {twice!r} is there twice"
+    if clash := collisions(name.rstrip("/") for name in names if not name.endswith("/")):
+        return clash[0]
+    if is_bomb(infos, length):
+        return f"unpacks to more than {MAX_RATIO} times its size: refused as a decompression bomb"
+    return _overlap(infos, length)
+
+
+def _member_problem(info: zipfile.ZipInfo) -> str:
+    # Python maps the backslash of a hostile name to a slash on Windows only; look at the original.
+    name = info.orig_filename
+    if "\x00" in name:
+        return "has a zero byte in its name"
+    if problem := path_problem(name.removesuffix("/")):
+        return problem
+    mode = info.external_attr >> 16
+    if info.create_system == 3 and stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        return "is a link or a special file"
+    if info.flag_bits & 0x1:
+        return "is encrypted"
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return "is packed by a method other than stored or deflated"
+    if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
+        return "declares two different sizes"
+    if info.file_size > RATIO_FLOOR and info.file_size > MAX_RATIO * info.compress_size:
+        return "unpacks to unreasonably many bytes: refused as a decompression bomb"
+    return ""
+
+
+def _overlap(infos: list[zipfile.ZipInfo], length: int) -> str:
+    """Members that share bytes let a small file unpack to anything."""
+    end = 0
+    for info in sorted(infos, key=lambda i: i.header_offset):
+        if info.header_offset < end:
+            return f"member {info.filename!r} overlaps another one"
+        end = info.header_offset + _LOCAL_HEADER + len(info.orig_filename) + info.compress_size
+    return "is cut off" if end > length else ""
