@@ -108,16 +108,32 @@ class LoadOptions:
 class Bound(Protocol):
     """An executable with its buffers fixed: fill ``inputs``, call, read ``outputs``."""
 
-    inputs: dict[str, Array]
-    outputs: dict[str, Array]
+    @property
+    def inputs(self) -> Feeds:
+        """The buffers read by each call."""
+        ...
+
+    @property
+    def outputs(self) -> Feeds:
+        """The buffers written by each call."""
+        ...
 
     def __call__(self) -> None:
-        """Run once over the bound buffers."""
+        """Run once over the bound buffers.
+
+        Raises:
+            RunError: the engine failed.
+            ClosedError: the executable was closed.
+        """
         ...
 
 
 class Executable(Protocol):
-    """A loaded artifact. Inputs were validated by the caller (``runtime.session``)."""
+    """A loaded artifact.
+
+    Inputs were validated by the caller (``runtime.session``): a NumPy array for each input, of its
+    element type in native byte order. ``run`` takes any strides and leaves inputs as they are.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

@@ -1,0 +1,175 @@
+"""What every backend checks before it hands something to its engine.
+
+Plugins may use these too; the messages then read the same whatever the engine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.backends.base import Artifact, DeviceKind, LoadOptions, Probe
+from edgeinfer.errors import LoadError, NotAvailableError, RunError
+from edgeinfer.types import Array, Feeds, TensorSpec
+
+_MESSAGE_LIMIT = 500
+
+
+def one_line(error: BaseException) -> str:
+    """Return an engine's message as one line of bounded length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"
+
+
+def check_device(probe: Probe, kind: DeviceKind, hint: str = "") -> None:
+    """Refuse a device that the engine does not have here.
+
+    Args:
+        probe: what was found.
+        kind: the device asked for.
+        hint: what to do about a device that is missing.
+
+    Raises:
+        NotAvailableError: with the probe's reason or the devices that are here.
+    """
+    if not probe.available:
+        raise NotAvailableError(f"backend {probe.backend!r}: {probe.reason}")
+    if all(device.kind != kind for device in probe.devices):
+        here = ", ".join(sorted({device.kind for device in probe.devices}))
+        tail = f"; {hint}" if hint else ""
+        raise NotAvailableError(
+            f"backend {probe.backend!r}: no device {kind!r} here, only {here}{tail}"
+        )
+
+
+def check_file(backend: str, artifact: Artifact, formats: Iterable[str]) -> Path:
+    """Return the artifact's path after checking its format and that the file is there.
+
+    Raises:
+        LoadError: another format, no such file, or not a file.
+    """
+    known = sorted(formats)
+    if artifact.format not in known:
+        raise LoadError(
+            f"backend {backend!r} opens {', '.join(known)}, not {artifact.format!r}: "
+            f"{artifact.path}"
+        )
+    if not artifact.path.is_file():
+        state = "is not a file" if artifact.path.exists() else "does not exist"
+        raise LoadError(f"backend {backend!r}: {artifact.path} {state}")
+    return artifact.path
+
+
+def check_signature(
+    backend: str, kind: str, wanted: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...]
+) -> None:
+    """Refuse an artifact whose tensors are not the ones its description promises.
+
+    Shapes are not compared: a description may name axes that the file leaves open.
+
+    Raises:
+        LoadError: a name is missing or left over, or an element type differs.
+    """
+    types = {spec.name: spec.dtype for spec in found}
+    if missing := [spec.name for spec in wanted if spec.name not in types]:
+        raise LoadError(
+            f"backend {backend!r}: {kind}s {missing} are not in the artifact, it has {list(types)}"
+        )
+    names = {spec.name for spec in wanted}
+    if kind == "input" and (extra := [name for name in types if name not in names]):
+        raise LoadError(f"backend {backend!r}: the artifact wants further inputs {extra}")
+    for spec in wanted:
+        if spec.dtype != types[spec.name]:
+            raise LoadError(
+                f"backend {backend!r}: {kind} {spec.name!r}: expected {spec.dtype}, "
+                f"the artifact has {types[spec.name]}"
+            )
+
+
+def thread_count(backend: str, options: LoadOptions) -> int:
+    """Return the threads asked for, or as many as this process may use.
+
+    Raises:
+        LoadError: fewer than one.
+    """
+    if options.threads is None:
+        return available_cpus()
+    if options.threads < 1:
+        raise LoadError(f"backend {backend!r}: threads must be 1 or more, not {options.threads}")
+    return options.threads
+
+
+def available_cpus() -> int:
+    """Return how many CPUs this process may keep busy: its affinity and its cgroup's quota."""
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    quota = _cgroup_quota(Path("/sys/fs/cgroup/cpu.max"))
+    return max(1, count if quota is None else min(count, quota))
+
+
+def _cgroup_quota(path: Path) -> int | None:
+    """Return the whole CPUs of a cgroup v2 quota, rounded up; None when there is none."""
+    try:
+        quota, period = path.read_text().split()
+        return None if quota == "max" else -(-int(quota) // int(period))
+    except (OSError, ValueError):
+        return None
+
+
+def check_buffers(
+    kind: str, specs: tuple[TensorSpec, ...], arrays: Feeds, dtypes: Mapping[str, np.dtype[Any]]
+) -> dict[str, Array]:
+    """Return the buffers in the order of ``specs`` after checking that an engine can use them.
+
+    Args:
+        kind: ``input`` or ``output``, for the message.
+        specs: the tensors.
+        arrays: one buffer a tensor.
+        dtypes: element type of each tensor's buffer, by tensor name.
+
+    Raises:
+        RunError: a buffer is missing, left over, of another type or shape, not C-contiguous, or
+            is an output that cannot be written.
+    """
+    if left := sorted(arrays.keys() - {spec.name for spec in specs}):
+        raise RunError(f"bind: no {kind} is named {', '.join(map(repr, left))}")
+    buffers: dict[str, Array] = {}
+    for spec in specs:
+        if spec.name not in arrays:
+            raise RunError(f"bind: {kind} {spec.name!r} has no buffer")
+        array = arrays[spec.name]
+        if fault := _buffer_fault(spec, array, dtypes[spec.name], writes=kind == "output"):
+            raise RunError(f"bind: {kind} {spec.name!r}: {fault}")
+        buffers[spec.name] = array
+    return buffers
+
+
+def _buffer_fault(
+    spec: TensorSpec, array: Array, dtype: np.dtype[Any], *, writes: bool
+) -> str | None:
+    if not isinstance(array, np.ndarray):
+        return f"expected a numpy array, received {type(array).__name__}"
+    if array.dtype != dtype:
+        return f"expected {dtype}, received {array.dtype}"
+    if dtype.hasobject:
+        return "strings have no buffer to bind; use run"
+    if spec.shape is not None and not _fits(spec, array.shape):
+        return f"expected {spec}, received shape {array.shape}"
+    if not array.flags.c_contiguous:
+        return "the buffer is not C-contiguous"
+    if writes and not array.flags.writeable:
+        return "the buffer is read-only"
+    return None
+
+
+def _fits(spec: TensorSpec, shape: tuple[int, ...]) -> bool:
+    dims = spec.shape or ()
+    return len(dims) == len(shape) and all(
+        want == got for want, got in zip(dims, shape, strict=True) if isinstance(want, int)
+    )

@@ -1,0 +1,334 @@
+"""ONNX Runtime: ``onnx`` on the CPU, or on an NVIDIA GPU when asked for it."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any, ClassVar, NoReturn
+from weakref import WeakSet
+
+import numpy as np
+
+from edgeinfer.backends.base import Artifact, Bound, Capabilities, Device, LoadOptions, Probe
+from edgeinfer.backends.checks import (
+    check_buffers,
+    check_device,
+    check_file,
+    check_signature,
+    one_line,
+    thread_count,
+)
+from edgeinfer.backends.cuda import cuda_devices
+from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
+from edgeinfer.types import Array, Feeds, TensorSpec
+
+NAME = "onnxruntime"
+INSTALL = "pip install 'edgeinfer[onnxruntime]'"
+
+_CPU = "CPUExecutionProvider"
+_CUDA = "CUDAExecutionProvider"
+
+# The engine's log goes to stderr; what matters of it is in the exception already.
+_LOG_FATAL = 4
+
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(string)": "string",
+    "tensor(bool)": "bool",
+} | {
+    f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+
+# Values of onnx.TensorProto.DataType, which ONNX fixes for ever; needs no onnx here.
+_BFLOAT16 = 16
+
+
+class OnnxRuntimeBackend:
+    """Runs ONNX models with ONNX Runtime."""
+
+    name: ClassVar[str] = NAME
+
+    def probe(self) -> Probe:
+        """Look for the engine, and for an NVIDIA device when its build has CUDA."""
+        try:
+            import onnxruntime
+
+            version = str(onnxruntime.__version__)
+            has_cuda = _CUDA in onnxruntime.get_available_providers()
+        except Exception as error:
+            missing = isinstance(error, ModuleNotFoundError) and error.name == NAME
+            reason = "not installed" if missing else f"cannot be imported: {one_line(error)}"
+            return Probe(NAME, None, reason=f"{NAME} {reason}; {INSTALL}")
+        gpus = cuda_devices() if has_cuda else ()
+        cpu = Device("cpu", platform.processor() or platform.machine())
+        return Probe(NAME, version, (*gpus, cpu))
+
+    def capabilities(self) -> Capabilities:
+        """ONNX with dynamic shapes; runs are concurrent and bound buffers are used in place."""
+        return Capabilities(formats=frozenset({"onnx"}), dtypes=frozenset(_DTYPES.values()))
+
+    def load(self, artifact: Artifact, options: LoadOptions) -> OnnxRuntimeExecutable:
+        """Open an ONNX model; weights in other files lie next to it.
+
+        Raises:
+            NotAvailableError: the engine or the device is not here.
+            LoadError: the engine refuses the model or an option.
+        """
+        check_device(self.probe(), options.device, "needs an NVIDIA driver and onnxruntime-gpu")
+        path = check_file(NAME, artifact, ("onnx",))
+        session = _open_session(str(path), options)
+        inputs = tuple(_spec("input", arg) for arg in session.get_inputs())
+        outputs = tuple(_spec("output", arg) for arg in session.get_outputs())
+        if artifact.inputs or artifact.outputs:
+            check_signature(NAME, "input", artifact.inputs, inputs)
+            check_signature(NAME, "output", artifact.outputs, outputs)
+            inputs, outputs = artifact.inputs, artifact.outputs
+        return OnnxRuntimeExecutable(session, inputs, outputs)
+
+
+def _open_session(path: str, options: LoadOptions) -> Any:
+    import onnxruntime
+
+    config, provider = _split_extra(options)
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = _LOG_FATAL
+    settings.intra_op_num_threads = thread_count(NAME, options)
+    settings.inter_op_num_threads = 1
+    # With patterns, memory is planned anew and kept for each input shape that was ever seen.
+    settings.enable_mem_pattern = False
+    if not options.optimize:
+        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for key, value in config.items():
+        settings.add_session_config_entry(key, value)
+    wanted = _CUDA if options.device == "gpu" else _CPU
+    try:
+        session = onnxruntime.InferenceSession(
+            path, settings, providers=[(wanted, provider)], enable_fallback=0
+        )
+    except Exception as error:
+        raise LoadError(f"onnxruntime refuses {path}: {one_line(error)}") from error
+    got = session.get_providers()
+    if got[0] != wanted:
+        raise NotAvailableError(f"onnxruntime offers {', '.join(got)} here instead of {wanted}")
+    return session
+
+
+def _split_extra(options: LoadOptions) -> tuple[dict[str, str], dict[str, str]]:
+    """Return session entries and provider options: ours, then the caller's on top.
+
+    A key with a dot is a session entry of the engine, one without is an option of the provider.
+    """
+    config = {
+        "session.intra_op.allow_spinning": "1" if options.spinning else "0",
+        "session.inter_op.allow_spinning": "0",
+    }
+    provider: dict[str, str] = {}
+    if options.precise:
+        # Without it, int8 products of AVX2 without VNNI saturate at 16 bits.
+        config["session.x64quantprecision"] = "1"
+        config["mlas.enable_gemm_fastmath_arm64_bfloat16"] = "0"
+    if options.device == "gpu":
+        config["session.disable_cpu_ep_fallback"] = "1"
+        provider["use_tf32"] = "0" if options.precise else "1"
+    for key, value in options.extra.items():
+        (config if "." in key else provider)[key] = value
+    return config, provider
+
+
+def _spec(kind: str, arg: Any) -> TensorSpec:
+    dtype = _DTYPES.get(arg.type)
+    if dtype is None:
+        raise LoadError(f"backend {NAME!r}: {kind} {arg.name!r} is {arg.type}, which has no array")
+    return TensorSpec(arg.name, dtype, tuple(d if d != "" else None for d in arg.shape))
+
+
+def _numpy_type(dtype: str) -> np.dtype[Any]:
+    """Return the array type of an element type of a tensor.
+
+    Raises:
+        NotAvailableError: bfloat16 without the package that brings it to NumPy.
+    """
+    if dtype == "string":
+        return np.dtype(object)
+    if dtype != "bfloat16":
+        return np.dtype(dtype)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise NotAvailableError("bfloat16 arrays need ml_dtypes; pip install ml_dtypes") from error
+    brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return brain
+
+
+def _raw(session: Any, method: str) -> Callable[..., Any]:
+    """Return the engine's native method, or the public one of the same name and arguments.
+
+    onnxruntime 1.32's public wrapper adds 2 µs of checks to each run, all made before by us.
+    """
+    public: Callable[..., Any] = getattr(session, method)
+    native = getattr(getattr(session, "_sess", None), method, None)
+    return native if callable(native) else public
+
+
+def _closed(*_: object) -> NoReturn:
+    raise ClosedError(f"backend {NAME!r}: used after close()")
+
+
+class OnnxRuntimeExecutable:
+    """A loaded ONNX model."""
+
+    def __init__(
+        self, session: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
+    ) -> None:
+        import onnxruntime
+
+        self.inputs = inputs
+        self.outputs = outputs
+        self._session = session
+        self._arity = len(inputs)
+        self._names = [spec.name for spec in outputs]
+        self._dtypes = {s.name: _numpy_type(s.dtype) for s in (*inputs, *outputs)}
+        self._bounds: WeakSet[OnnxRuntimeBound] = WeakSet()
+        self._settings = onnxruntime.RunOptions()
+        self._settings.log_severity_level = _LOG_FATAL
+        self._run: Callable[..., list[Array]] = _raw(session, "run")
+        if any(spec.dtype == "bfloat16" for spec in (*inputs, *outputs)):
+            self._run = _ValueRun(session, inputs, self._dtypes)
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Run once; outputs are owned by the caller.
+
+        Raises:
+            RunError: the engine failed.
+            ClosedError: after ``close``.
+        """
+        # The engine itself names an input too many; one that is missing would reach its kernels.
+        if len(feeds) != self._arity:
+            self._refuse(feeds)
+        if type(feeds) is not dict:
+            feeds = dict(feeds)
+        names = self._names
+        try:
+            return dict(zip(names, self._run(names, feeds, self._settings), strict=True))
+        except BackendError:
+            raise
+        except Exception as error:
+            raise RunError(f"onnxruntime failed: {one_line(error)}") from error
+
+    def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
+        """Fix the buffers of all inputs and outputs; the engine reads and writes them in place.
+
+        Raises:
+            RunError: a buffer cannot be used in place.
+            ClosedError: after ``close``.
+        """
+        if self._session is None:
+            _closed()
+        ins = check_buffers("input", self.inputs, inputs, self._dtypes)
+        outs = check_buffers("output", self.outputs, outputs, self._dtypes)
+        binding = self._session.io_binding()
+        try:
+            for name, array in ins.items():
+                binding.bind_input(name, "cpu", 0, _element(array), array.shape, array.ctypes.data)
+            for name, array in outs.items():
+                binding.bind_output(name, "cpu", 0, _element(array), array.shape, array.ctypes.data)
+        except Exception as error:
+            raise RunError(f"onnxruntime cannot bind: {one_line(error)}") from error
+        bound = OnnxRuntimeBound(self._session, binding, self._settings, ins, outs)
+        self._bounds.add(bound)
+        return bound
+
+    def close(self) -> None:
+        """Free the engine's memory, also of what was bound; a run under way ends first."""
+        self._run = _closed
+        self._session = None
+        for bound in list(self._bounds):
+            bound.release()
+
+    def _refuse(self, feeds: Feeds) -> None:
+        if self._session is None:
+            _closed()
+        names = [spec.name for spec in self.inputs]
+        raise RunError(f"run: expected inputs {names}, received {list(feeds)}")
+
+
+class OnnxRuntimeBound:
+    """An ONNX model with its buffers fixed; one thread at a time."""
+
+    __slots__ = ("__weakref__", "_binding", "_run", "_settings", "inputs", "outputs")
+
+    def __init__(
+        self,
+        session: Any,
+        binding: Any,
+        settings: Any,
+        inputs: dict[str, Array],
+        outputs: dict[str, Array],
+    ) -> None:
+        self.inputs: Feeds = MappingProxyType(inputs)
+        self.outputs: Feeds = MappingProxyType(outputs)
+        self._settings = settings
+        self._run = _raw(session, "run_with_iobinding")
+        public = self._run == session.run_with_iobinding
+        self._binding = binding if public else binding._iobinding
+
+    def __call__(self) -> None:
+        """Run once over the bound buffers."""
+        try:
+            self._run(self._binding, self._settings)
+        except BackendError:
+            raise
+        except Exception as error:
+            raise RunError(f"onnxruntime failed: {one_line(error)}") from error
+
+    def release(self) -> None:
+        """Let go of the engine's session; a later call raises ``ClosedError``."""
+        self._run = _closed
+        self._binding = None
+
+
+class _ValueRun:
+    """Runs a model with bfloat16 tensors, which the engine's plain call does not take."""
+
+    def __init__(
+        self, session: Any, inputs: tuple[TensorSpec, ...], dtypes: dict[str, np.dtype[Any]]
+    ) -> None:
+        self._session = session
+        self._inputs = inputs
+        self._dtypes = dtypes
+
+    def __call__(self, names: list[str], feeds: dict[str, Array], settings: Any) -> list[Array]:
+        from onnxruntime import OrtValue
+
+        values = {}
+        for spec in self._inputs:
+            array = np.ascontiguousarray(feeds[spec.name]).reshape(feeds[spec.name].shape)
+            if array.dtype != self._dtypes[spec.name]:
+                raise RunError(
+                    f"run: input {spec.name!r}: expected {spec.dtype}, received {array.dtype}"
+                )
+            values[spec.name] = (
+                OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
+                if spec.dtype == "bfloat16"
+                else OrtValue.ortvalue_from_numpy(array)
+            )
+        results = self._session.run_with_ort_values(names, values, settings)
+        return [self._array(name, value) for name, value in zip(names, results, strict=True)]
+
+    def _array(self, name: str, value: Any) -> Array:
+        dtype = self._dtypes[name]
+        if value.data_type() != "tensor(bfloat16)":
+            return np.array(value.numpy())
+        shape = tuple(value.shape())
+        raw = ctypes.string_at(value.data_ptr(), int(np.prod(shape)) * dtype.itemsize)
+        return np.frombuffer(bytearray(raw), dtype).reshape(shape)
+
+
+def _element(array: Array) -> Any:
+    """Return the element type as the engine's binding takes it."""
+    return _BFLOAT16 if array.dtype.name == "bfloat16" else array.dtype.type

@@ -1,0 +1,98 @@
+"""Which backends there are: ours, and those that other packages register.
+
+A package adds one with an entry point in the group ``edgeinfer.backends``::
+
+    [project.entry-points."edgeinfer.backends"]
+    acme = "acme_edgeinfer:AcmeBackend"
+
+Ours are known without package metadata too, so a plain checkout on the path works.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from importlib.metadata import entry_points
+
+from edgeinfer.backends.base import Backend, Probe
+from edgeinfer.backends.checks import one_line
+from edgeinfer.errors import NotAvailableError, UsageError
+
+GROUP = "edgeinfer.backends"
+
+BUILT_IN = {
+    "onnxruntime": "edgeinfer.backends.onnxruntime:OnnxRuntimeBackend",
+    "openvino": "edgeinfer.backends.openvino:OpenVinoBackend",
+    "reference": "edgeinfer.backends.reference:ReferenceBackend",
+}
+
+
+def names() -> tuple[str, ...]:
+    """Return every backend's name, ours first, then others' in alphabetical order."""
+    return (*BUILT_IN, *_plugins())
+
+
+def get(name: str) -> Backend:
+    """Return a backend by its name; the same object each time.
+
+    Raises:
+        UsageError: no backend has that name.
+        NotAvailableError: the plugin that provides it cannot be used; the message says why.
+    """
+    # Ours need no look at the package metadata, which costs tens of milliseconds.
+    places = (BUILT_IN[name],) if name in BUILT_IN else _plugins().get(name, ())
+    if not places:
+        raise UsageError(f"unknown backend {name!r}; there are {', '.join(names())}")
+    if len(places) > 1:
+        claims = " and ".join(places)
+        raise NotAvailableError(f"backend {name!r} is registered twice: {claims}; uninstall one")
+    return _load(name, places[0])
+
+
+def probe_all() -> tuple[Probe, ...]:
+    """Probe every backend; one that cannot be used has the reason in its probe.
+
+    A plugin that claims the name of one of ours is not used; it is listed under its place.
+    """
+    usurpers = tuple(
+        Probe(place, None, reason=f"not used: the name {name!r} belongs to edgeinfer")
+        for name, place in _entries()
+        if name in BUILT_IN and place != BUILT_IN[name]
+    )
+    return tuple(_probe(name) for name in names()) + usurpers
+
+
+def _probe(name: str) -> Probe:
+    try:
+        return get(name).probe()
+    except Exception as error:  # a stranger's plugin may raise anything; the probe reports it
+        return Probe(backend=name, version=None, reason=one_line(error))
+
+
+def _entries() -> list[tuple[str, str]]:
+    """Return name and place of each registered entry point, once each, sorted."""
+    return sorted({(entry.name, entry.value) for entry in entry_points(group=GROUP)})
+
+
+def _plugins() -> dict[str, tuple[str, ...]]:
+    """Map each name that is not ours to the places that claim it."""
+    plugins: dict[str, tuple[str, ...]] = {}
+    for name, place in _entries():
+        if name not in BUILT_IN:
+            plugins[name] = (*plugins.get(name, ()), place)
+    return plugins
+
+
+@cache
+def _load(name: str, place: str) -> Backend:
+    module, _, attribute = place.partition(":")
+    try:
+        backend = getattr(importlib.import_module(module), attribute)()
+    except Exception as error:
+        raise NotAvailableError(
+            f"backend {name!r}: {place} cannot be imported: {type(error).__name__}: "
+            f"{one_line(error)}"
+        ) from error
+    if not isinstance(backend, Backend) or backend.name != name:
+        raise NotAvailableError(f"backend {name!r}: {place} is no backend of that name")
+    return backend
