@@ -47,7 +47,7 @@ def problems(manifest: Manifest) -> list[str]:
         where = f"preprocessing[{name!r}]"
         if name not in names:
             found.append(f"{where}: no input has this name")
-        found += [f"{where}.{p}" for p in _preprocessing(record)]
+        found += [f"{where}.{p}" for p in preprocessing(record)]
     return found
 
 
@@ -142,7 +142,8 @@ def _files(entries: list[tuple[str, FileRecord]]) -> list[str]:
     return found + [f"files: {p}" for p in collisions([MANIFEST_NAME, *seen])]
 
 
-def _preprocessing(record: Preprocessing) -> Iterator[str]:
+def preprocessing(record: Preprocessing) -> Iterator[str]:
+    """Yield what is wrong with one record, each with the name of its key."""
     match record:
         case ImageInput():
             yield from _image(record)
