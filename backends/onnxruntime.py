@@ -21,6 +21,7 @@ from edgeinfer.backends.checks import (
     thread_count,
 )
 from edgeinfer.backends.cuda import cuda_devices
+from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -56,7 +57,7 @@ class OnnxRuntimeBackend:
     def probe(self) -> Probe:
         """Look for the engine, and for an NVIDIA device when its build has CUDA."""
         try:
-            import onnxruntime
+            onnxruntime = import_onnxruntime()
 
             version = str(onnxruntime.__version__)
             has_cuda = _CUDA in onnxruntime.get_available_providers()
@@ -92,7 +93,7 @@ class OnnxRuntimeBackend:
 
 
 def _open_session(path: str, options: LoadOptions) -> Any:
-    import onnxruntime
+    onnxruntime = import_onnxruntime()
 
     config, provider = _split_extra(options)
     settings = onnxruntime.SessionOptions()
@@ -185,7 +186,7 @@ class OnnxRuntimeExecutable:
     def __init__(
         self, session: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
     ) -> None:
-        import onnxruntime
+        onnxruntime = import_onnxruntime()
 
         self.inputs = inputs
         self.outputs = outputs
@@ -303,7 +304,7 @@ class _ValueRun:
         self._dtypes = dtypes
 
     def __call__(self, names: list[str], feeds: dict[str, Array], settings: Any) -> list[Array]:
-        from onnxruntime import OrtValue
+        values_of = import_onnxruntime().OrtValue
 
         values = {}
         for spec in self._inputs:
@@ -313,9 +314,9 @@ class _ValueRun:
                     f"run: input {spec.name!r}: expected {spec.dtype}, received {array.dtype}"
                 )
             values[spec.name] = (
-                OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
+                values_of.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
                 if spec.dtype == "bfloat16"
-                else OrtValue.ortvalue_from_numpy(array)
+                else values_of.ortvalue_from_numpy(array)
             )
         results = self._session.run_with_ort_values(names, values, settings)
         return [self._array(name, value) for name, value in zip(names, results, strict=True)]

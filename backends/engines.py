@@ -1,0 +1,39 @@
+"""The engines' modules, imported without their telemetry.
+
+onnxruntime 1.32 sends usage events to Microsoft and openvino 2026.4 to Google Analytics, both on by
+default, both from the import on, and both leave files in the user's home. Nothing in edgeinfer
+imports them in any other way.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from types import ModuleType
+
+_OPENVINO_TELEMETRY = "openvino_telemetry"
+
+
+def import_onnxruntime() -> ModuleType:
+    """Import ``onnxruntime``; a user's own ``ORT_DISABLE_TELEMETRY`` is left as it is.
+
+    Source: onnxruntime/Privacy.md of 1.32, "Disabling Telemetry".
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    return importlib.import_module("onnxruntime")
+
+
+def import_openvino() -> ModuleType:
+    """Import ``openvino`` as if its telemetry package were not installed, which it copes with.
+
+    Its own switch is a file in the user's home, which is not ours to write.
+    """
+    if "openvino" in sys.modules or _OPENVINO_TELEMETRY in sys.modules:
+        return importlib.import_module("openvino")
+    # None makes an import raise ModuleNotFoundError (Python reference, "The module cache").
+    sys.modules[_OPENVINO_TELEMETRY] = None  # type: ignore[assignment]
+    try:
+        return importlib.import_module("openvino")
+    finally:
+        del sys.modules[_OPENVINO_TELEMETRY]
