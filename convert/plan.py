@@ -1,0 +1,88 @@
+"""Which artifacts a conversion writes, decided before the slow part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from edgeinfer.convert.lower import target_for
+from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.errors import NotAvailableError, Problem, UnsupportedError
+from edgeinfer.profiles.schema import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One artifact to write.
+
+    Attributes:
+        format: of the artifact.
+        profile: the first target that wants it; the others want the very same.
+        targets: names of all targets that share it.
+    """
+
+    format: str
+    profile: Profile
+    targets: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """Targets and format, for messages."""
+        return f"{', '.join(self.targets)} ({self.format})"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be written, and what was left out and why."""
+
+    jobs: tuple[Job, ...]
+    notes: tuple[str, ...]
+
+
+def plan(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> Plan:
+    """Check a normalised model against every format of every target.
+
+    Targets whose artifact would be the same share it. A format that a profile calls optional is
+    left out with a note when it cannot be written; any other is an error.
+
+    Raises:
+        UnsupportedError: lists the problems of all targets.
+        NotAvailableError: a library that writes a required format is missing.
+    """
+    jobs: list[Job] = []
+    notes: list[str] = []
+    refused: dict[str, list[Problem]] = {}
+    for job in _shared(profiles):
+        needed = job.format in job.profile.formats
+        try:
+            problems = target_for(job.format).check(model, job.profile, options)
+        except NotAvailableError as e:
+            if needed:
+                raise
+            notes.append(f"{job.title} was left out: {e}")
+            continue
+        if not problems:
+            jobs.append(job)
+        elif needed:
+            refused[job.title] = problems
+        else:
+            notes.extend(f"{job.title} was left out: {p}" for p in problems)
+    if refused:
+        raise UnsupportedError(", ".join(refused), [p for ps in refused.values() for p in ps])
+    return Plan(tuple(jobs), tuple(notes))
+
+
+def _shared(profiles: Sequence[Profile]) -> list[Job]:
+    """Make one job for each artifact, led by a target that needs it where there is one."""
+    jobs: dict[tuple[object, ...], Job] = {}
+    for needed in (True, False):
+        for profile in profiles:
+            for format in profile.formats if needed else profile.optional_formats:
+                # A lowering may act on quirks, so targets with other quirks get their own artifact.
+                key = (format, *sorted(q.id for q in profile.quirks))
+                known = jobs.get(key)
+                lead = known.profile if known else profile
+                jobs[key] = Job(format, lead, (*(known.targets if known else ()), profile.name))
+    return list(jobs.values())

@@ -1,0 +1,96 @@
+"""What was asked of a conversion, checked before anything slow starts."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgeinfer import profiles
+from edgeinfer.errors import UsageError
+from edgeinfer.profiles.schema import Profile
+from edgeinfer.types import Feeds, Preprocessing
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A checked request.
+
+    Attributes:
+        profiles: one per target, without repetition, in the order asked for.
+        precision: recipe name; every profile can run it.
+        destination: where the bundle goes, as given: a slash at the end asks for a folder.
+        name: the bundle's name.
+    """
+
+    profiles: tuple[Profile, ...]
+    precision: str
+    destination: str
+    name: str
+    compress_weights: bool = False
+    input_shapes: dict[str, tuple[int | str, ...]] = field(default_factory=dict)
+    preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    data: Path | Sequence[Feeds] | None = None
+    calibration: Path | None = None
+
+
+def resolve_profiles(targets: Sequence[str]) -> tuple[Profile, ...]:
+    """Return the profiles of the targets; ``all`` stands for every shipped one.
+
+    Raises:
+        UsageError: no target was named.
+        ProfileError: a target is unknown.
+    """
+    if isinstance(targets, str):
+        targets = (targets,)
+    if not targets:
+        raise UsageError("targets: expected at least one, received none; see `edgeinfer targets`")
+    wanted = [n for t in targets for n in (profiles.names() if t == "all" else (t,))]
+    loaded = {p.name: p for p in map(profiles.load, wanted)}
+    return tuple(loaded.values())
+
+
+def default_name(model: Any) -> str:
+    """Name a bundle after its model: file stem, or the class of a module."""
+    if isinstance(model, str | Path):
+        return Path(model).stem
+    name = type(model).__name__
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def check_request(
+    model: Any,
+    output: str | Path | None,
+    *,
+    targets: Sequence[str],
+    precision: str,
+    name: str | None,
+    labels: Sequence[str],
+    **rest: Any,
+) -> Request:
+    """Check what can be checked without opening the model.
+
+    Raises:
+        UsageError: a target is unknown or cannot run the precision.
+    """
+    chosen = resolve_profiles(targets)
+    unable = [p.name for p in chosen if precision not in p.precisions]
+    if unable:
+        able = sorted(set.intersection(*(set(p.precisions) for p in chosen)))
+        raise UsageError(
+            f"precision {precision!r}: not possible on {', '.join(unable)}; "
+            f"all targets asked for can do: {', '.join(able) or 'none in common'}"
+        )
+    name = name or default_name(model)
+    return Request(
+        profiles=chosen,
+        precision=precision,
+        destination=f"{name}.edge" if output is None else os.fspath(output),
+        name=name,
+        labels=tuple(labels),
+        **rest,
+    )
