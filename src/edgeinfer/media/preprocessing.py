@@ -1,0 +1,121 @@
+"""Files that people write about a model's inputs and outputs: preprocessing and labels.
+
+A preprocessing file is TOML with one table an input::
+
+    [image]                      # the input's name; quote it when it is not a plain word
+    kind = "image"               # or "audio", "tokens"
+    width = 224
+    height = 224
+    resize = "crop"
+    crop_ratio = 0.875
+    mean = [0.485, 0.456, 0.406]
+    std = [0.229, 0.224, 0.225]
+
+The keys are the fields of ``ImageInput``, ``AudioInput`` and ``TokenInput`` in ``edgeinfer.types``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgeinfer.bundle import rules
+from edgeinfer.bundle.codec import decode
+from edgeinfer.errors import UsageError
+from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TokenInput
+
+GREY = {"mean": [0.0], "std": [1.0]}
+"""Defaults of a grey picture; those of the record are for three channels."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    inputs: dict[str, ImageInput | AudioInput | TokenInput]
+
+
+def parse_preprocessing(path: str | Path) -> dict[str, Preprocessing]:
+    """Read a preprocessing file.
+
+    Returns:
+        One record an input, by the input's name.
+
+    Raises:
+        UsageError: the file cannot be read or has unknown, missing or wrong keys; lists all.
+    """
+    text = _read_text(Path(path))
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise UsageError(f"{path}: not TOML: {e}") from e
+    if stray := [key for key, value in tables.items() if not isinstance(value, dict)]:
+        keys = ", ".join(map(repr, stray))
+        raise UsageError(f"{path}: {keys} outside a table; start one with [input name]")
+    document, found = decode(_Document, {"inputs": {k: _filled(v) for k, v in tables.items()}})
+    if document is not None:
+        found = [
+            f"{name}.{problem}"
+            for name, record in document.inputs.items()
+            for problem in _problems(record)
+        ]
+    if document is None or found:
+        lines = [line.removeprefix("inputs").removeprefix(".") for line in found]
+        raise UsageError(f"{path}: " + "; ".join(lines) + _known_keys(tables, lines))
+    if not document.inputs:
+        raise UsageError(f"{path}: no input is described; start a table with [input name]")
+    return dict(document.inputs)
+
+
+def read_labels(path: str | Path) -> tuple[str, ...]:
+    """Read class names, one a line, in the order of the output's last axis.
+
+    Raises:
+        UsageError: the file cannot be read, is empty or has an empty line before its last name.
+    """
+    labels = [line.strip() for line in _read_text(Path(path)).rstrip().splitlines()]
+    if not labels:
+        raise UsageError(f"{path}: no labels in it; write one a line")
+    if "" in labels:
+        line = labels.index("") + 1
+        raise UsageError(f"{path}: line {line} is empty; each line is the name of one class")
+    return tuple(labels)
+
+
+def _problems(record: Preprocessing) -> list[str]:
+    found = list(rules.preprocessing(record))
+    if isinstance(record, ImageInput) and record.resize != "stretch":
+        missing = [key for key in ("width", "height") if getattr(record, key) is None]
+        found += [f"{key}: missing; resize = {record.resize!r} needs it" for key in missing]
+    return found
+
+
+def _filled(table: dict[str, Any]) -> dict[str, Any]:
+    """Add what TOML cannot say (it has no null) and the defaults of grey pictures."""
+    if table.get("kind") != "image":
+        return table
+    grey = GREY if table.get("color") == "GRAY" else {}
+    return {"width": None, "height": None, **grey, **table}
+
+
+def _known_keys(tables: dict[str, Any], lines: list[str]) -> str:
+    if not any(line.endswith("unknown key") for line in lines):
+        return ""
+    kinds = {"image": ImageInput, "audio": AudioInput, "tokens": TokenInput}
+    used = [k for k in kinds if any(t.get("kind") == k for t in tables.values())]
+    parts = [
+        f"{kind} has " + ", ".join(f.name for f in dataclasses.fields(kinds[kind])) for kind in used
+    ]
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as e:
+        raise UsageError(f"{path}: no such file") from e
+    except UnicodeDecodeError as e:
+        raise UsageError(f"{path}: not UTF-8 text") from e
+    except OSError as e:
+        raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from e

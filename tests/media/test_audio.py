@@ -1,0 +1,119 @@
+"""Recordings to tensors: exact samples, and resampling against the sine it must give."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeinfer.errors import InputError, NotAvailableError, UsageError
+from edgeinfer.media import load_audio
+from edgeinfer.types import Array, AudioInput
+
+soundfile = pytest.importorskip("soundfile")
+
+
+def write(path: Path, samples: Array, rate: int = 16_000, subtype: str = "FLOAT") -> Path:
+    soundfile.write(path, samples, rate, subtype=subtype)
+    return path
+
+
+def sine(rate: int, seconds: float, hertz: float = 440.0) -> Array:
+    return np.sin(2 * np.pi * hertz * np.arange(int(rate * seconds)) / rate).astype(np.float32)
+
+
+def test_float_samples_are_kept_bit_for_bit(tmp_path: Path) -> None:
+    signal = sine(16_000, 0.1)
+    result = load_audio(write(tmp_path / "a.wav", signal), AudioInput(16_000))
+    assert result.dtype == np.float32
+    np.testing.assert_array_equal(result, signal[np.newaxis])
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
+def test_sixteen_bit_samples_are_divided_by_32768(tmp_path: Path, name: str) -> None:
+    pcm = np.array([-32768, -1, 0, 1, 32767], dtype=np.int16)
+    result = load_audio(write(tmp_path / name, pcm, subtype="PCM_16"), AudioInput(16_000))
+    np.testing.assert_array_equal(result[0], pcm.astype(np.float32) / 32768)
+
+
+def test_channels_are_averaged(tmp_path: Path) -> None:
+    stereo = np.array([[1.0, 0.0], [0.5, -0.5], [0.25, 0.75]], dtype=np.float32)
+    result = load_audio(write(tmp_path / "a.wav", stereo), AudioInput(16_000))
+    np.testing.assert_array_equal(result, [[0.5, 0.0, 0.5]])
+
+
+@pytest.mark.parametrize(("source", "wanted"), [(44_100, 16_000), (8_000, 22_050)])
+def test_another_rate_is_resampled(tmp_path: Path, source: int, wanted: int) -> None:
+    pytest.importorskip("soxr")
+    path = write(tmp_path / "a.wav", sine(source, 1.0), source)
+    result = load_audio(path, AudioInput(wanted))[0]
+    expected = sine(wanted, 1.0)
+    assert abs(len(result) - wanted) <= 1
+    inner = slice(wanted // 10, -wanted // 10)
+    assert np.abs(result[: len(expected)][inner] - expected[: len(result)][inner]).max() < 1e-3
+
+
+def test_resampling_does_not_alias(tmp_path: Path) -> None:
+    """A tone above half the new rate must vanish, not fold back."""
+    pytest.importorskip("soxr")
+    path = write(tmp_path / "a.wav", sine(44_100, 1.0, hertz=12_000), 44_100)
+    result = load_audio(path, AudioInput(16_000))[0]
+    assert np.abs(result[2000:-2000]).max() < 1e-3
+
+
+def test_a_short_recording_is_filled_with_zeros(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", np.array([0.5, 0.25], dtype=np.float32))
+    np.testing.assert_array_equal(load_audio(path, AudioInput(16_000, 4)), [[0.5, 0.25, 0, 0]])
+
+
+def test_a_long_recording_becomes_windows(tmp_path: Path) -> None:
+    signal = np.arange(5, dtype=np.float32) / 8
+    result = load_audio(write(tmp_path / "a.wav", signal), AudioInput(16_000, 2))
+    np.testing.assert_array_equal(result, [[0, 0.125], [0.25, 0.375], [0.5, 0]])
+
+
+def test_an_exact_fit_is_one_window(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", np.ones(4, dtype=np.float32))
+    assert load_audio(path, AudioInput(16_000, 4)).shape == (1, 4)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"RIFF\x24\0\0\0WAVEfmt "])
+def test_another_kind_of_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.wav"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="expected a recording") as caught:
+        load_audio(path, AudioInput(16_000))
+    assert "\n" not in str(caught.value)
+
+
+def test_silence_of_no_length_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", np.zeros(0, dtype=np.float32))
+    with pytest.raises(InputError, match="a file without sound"):
+        load_audio(path, AudioInput(16_000))
+
+
+def test_nan_samples_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", np.array([0.0, np.nan], dtype=np.float32))
+    with pytest.raises(InputError, match="expected finite samples"):
+        load_audio(path, AudioInput(16_000))
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        load_audio(tmp_path / "none.wav", AudioInput(16_000))
+
+
+def test_without_soundfile_the_install_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(NotAvailableError, match=r'pip install "edgeinfer\[media\]"'):
+        load_audio("a.wav", AudioInput(16_000))
+
+
+def test_without_soxr_only_another_rate_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "soxr", None)
+    path = write(tmp_path / "a.wav", np.ones(4, dtype=np.float32))
+    assert load_audio(path, AudioInput(16_000)).shape == (1, 4)
+    with pytest.raises(NotAvailableError, match="from 16000 to 8000 Hz needs soxr"):
+        load_audio(path, AudioInput(8_000))
