@@ -1,0 +1,101 @@
+"""Real models: converted for both CPU engines, through the gate, and equal to plain ONNX Runtime.
+
+The comparison is made on inputs the gate has not seen: each bundled vector with its values shuffled.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import edgeinfer
+from edgeinfer.metrics import budget_for, check, compare
+from edgeinfer.types import Array
+from tests.zoo import fetch
+
+pytestmark = pytest.mark.models
+
+SILERO = ("", "-16k-op15", "-16k-sequence", "-half", "-op18-ifless", "-openvino-16k")
+SPEECHMOS = (
+    "aecmos-1663829550",
+    "aecmos-1663915512",
+    "aecmos-1668423760",
+    "dnsmos-bak-ovr",
+    "dnsmos-v8",
+    "dnsmos-sig",
+    "dnsmos-sig-bak-ovr",
+    "pdnsmos-sig-bak-ovr",
+    "plcmos-v2",
+)
+WAKE = ("alexa", "hey-jarvis", "hey-mycroft", "timer", "weather", "embedding", "melspectrogram")
+MODELS = (
+    "basic-pitch",
+    *(f"silero-vad{s}" for s in SILERO),
+    "ppocrv4-det",
+    "ppocrv4-rec",
+    "ppocr-cls",
+    "gutenye-ppocrv4-det",
+    "gutenye-ppocrv4-rec",
+    "gutenye-ppocr-cls",
+    "ppocrv6-det",
+    "ppocrv6-rec",
+    "blazeface-front",
+    "blazeface-back",
+    "magika",
+    *SPEECHMOS,
+    *(f"wake-{w}" for w in WAKE),
+)
+
+
+def plain_session(path: Path) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def shuffled(feeds: dict[str, Array]) -> dict[str, Array]:
+    """The same values of each float input in another order; integers select paths, so they stay."""
+    rng = np.random.default_rng(1)
+    return {
+        name: rng.permutation(a.ravel()).reshape(a.shape) if a.dtype.kind == "f" else a
+        for name, a in feeds.items()
+    }
+
+
+def dims(shape: tuple[int | str | None, ...] | None) -> list[int | None]:
+    """Static sizes, None for dynamic ones: exporters and engines name the latter differently."""
+    assert shape is not None
+    return [d if isinstance(d, int) else None for d in shape]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", MODELS)
+def test_converts_and_gives_the_numbers_of_onnxruntime(name: str, tmp_path: Path) -> None:
+    path = fetch(f"{name}.onnx")
+    result = edgeinfer.export(path, tmp_path / "m.edge", targets=("cpu", "openvino"))
+    assert result.report.passed
+    plain = plain_session(path)
+    names = [o.name for o in plain.get_outputs()]
+    with edgeinfer.Bundle.open(result.path) as bundle:
+        vectors = [feeds for feeds, _ in bundle.vectors()]
+    formats = {v.format for v in result.manifest.variants}
+    assert formats == {"onnx", "openvino_ir"}
+    for backend in ("onnxruntime", "openvino"):
+        with edgeinfer.load(result.path, backend=backend) as session:
+            assert [i.name for i in session.inputs] == [i.name for i in plain.get_inputs()]
+            assert [o.name for o in session.outputs] == names
+            for spec, source in zip(session.inputs, plain.get_inputs(), strict=True):
+                want = [d if isinstance(d, int) and d > 0 else None for d in source.shape]
+                assert dims(spec.shape) == want, spec
+            for feeds in vectors:
+                fresh = shuffled(feeds)
+                want = dict(zip(names, plain.run(None, fresh), strict=True))
+                got = session.run(fresh)
+                for output, expected in want.items():
+                    breaches = check(compare(expected, got[output]), budget_for("fp32"))
+                    assert not breaches, f"{backend} {output}: {breaches}"
+    if any(None in dims(i.shape) for i in result.manifest.inputs):
+        sizes = {tuple(a.shape for a in feeds.values()) for feeds in vectors}
+        assert len(sizes) >= 2, "dynamic axes were checked at one size only"
