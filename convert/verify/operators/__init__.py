@@ -1,0 +1,37 @@
+"""NumPy operators of the second oracle where the ONNX reference is too slow or known to be wrong.
+
+Each takes the attributes as given (defaults are filled in here), the opset version and the inputs
+(None where one is left out), and returns the outputs. All work in whatever float type they are
+given. An operator raises ``Unhandled`` for a corner it leaves to the ONNX reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from edgeinfer.convert.verify.operators.cast import cast, constant_of_shape
+from edgeinfer.convert.verify.operators.conv import conv, conv_transpose
+from edgeinfer.convert.verify.operators.pool import average_pool, max_pool
+from edgeinfer.convert.verify.operators.resize import resize, upsample
+from edgeinfer.convert.verify.operators.softmax import hardmax, log_softmax, softmax
+from edgeinfer.convert.verify.operators.window import Unhandled
+from edgeinfer.types import Array
+
+__all__ = ["OPERATORS", "Operator", "Unhandled"]
+
+Operator = Callable[[Mapping[str, Any], int, list[Array | None]], tuple[Array, ...]]
+
+OPERATORS: dict[str, Operator] = {
+    "AveragePool": average_pool,
+    "Cast": cast,
+    "ConstantOfShape": constant_of_shape,
+    "Conv": conv,
+    "ConvTranspose": conv_transpose,
+    "Hardmax": hardmax,
+    "LogSoftmax": log_softmax,
+    "MaxPool": max_pool,
+    "Resize": resize,
+    "Softmax": softmax,
+    "Upsample": upsample,
+}
