@@ -1,0 +1,132 @@
+"""Repeated runs over fixed buffers, with nothing allocated or checked in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgeinfer.bundle.vectors import dtype_of
+from edgeinfer.errors import ClosedError, InputError, UsageError
+from edgeinfer.runtime.inputs import check_shapes
+from edgeinfer.types import Array, Feeds, TensorSpec
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.session import Session
+
+
+class BoundSession:
+    """A session with its buffers fixed: fill ``inputs``, call, read ``outputs``.
+
+    One thread at a time may use one such object; make one a thread.
+
+    Attributes:
+        inputs: the buffers that each call reads, by name.
+        outputs: the buffers that each call writes, by name.
+    """
+
+    __slots__ = ("_call", "_enter", "_leave", "_life", "_session", "inputs", "outputs")
+
+    def __init__(
+        self, call: Callable[[], None], session: Session, inputs: Feeds, outputs: Feeds
+    ) -> None:
+        self.inputs = dict(inputs)
+        self.outputs = dict(outputs)
+        self._call = call
+        # Kept, because a session that nobody holds is closed.
+        self._session = session
+        self._life = life = session.life
+        self._enter, self._leave = life.running.append, life.running.pop
+
+    def __call__(self) -> dict[str, Array]:
+        """Run once over the buffers and return the outputs' buffers.
+
+        Raises:
+            RunError: the engine failed.
+            ClosedError: the session was closed.
+        """
+        self._enter(None)
+        try:
+            if self._life.closed:
+                raise ClosedError("session: used after close()")
+            self._call()
+        finally:
+            self._leave()
+            if self._life.closed:
+                self._life.release()
+        return self.outputs
+
+
+def input_buffers(specs: tuple[TensorSpec, ...], given: Mapping[str, Array] | None) -> Feeds:
+    """Return the buffers given, checked, or zeroed ones for what has a fixed size.
+
+    Raises:
+        InputError: a buffer does not fit, or none was given where the size is open.
+    """
+    arrays = _buffers("input", specs, given, {})
+    check_shapes(specs, {name: array.shape for name, array in arrays.items()})
+    return arrays
+
+
+def output_buffers(
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    feeds: Feeds,
+    given: Mapping[str, Array] | None,
+) -> Feeds:
+    """Return the buffers given, checked, or new ones where the inputs decide the size.
+
+    Raises:
+        InputError: a buffer does not fit, is read-only, overlaps another, or none was given where
+            the size is not known.
+    """
+    sizes = check_shapes(inputs, {name: array.shape for name, array in feeds.items()})
+    arrays = _buffers("output", outputs, given, sizes)
+    everything = [*feeds.items(), *arrays.items()]
+    for name, array in arrays.items():
+        if not array.flags.writeable:
+            raise InputError(name, "a writeable buffer", "a read-only one")
+        for other, neighbour in everything:
+            if neighbour is not array and np.may_share_memory(array, neighbour):
+                raise InputError(name, "a buffer of its own", f"memory shared with {other!r}")
+    return arrays
+
+
+def _buffers(
+    side: str,
+    specs: tuple[TensorSpec, ...],
+    given: Mapping[str, Array] | None,
+    sizes: Mapping[str, int],
+) -> dict[str, Array]:
+    given = given or {}
+    names = [spec.name for spec in specs]
+    for name in given:
+        if name not in names:
+            known = ", ".join(map(repr, names)) or "none"
+            raise InputError(str(name), f"one of the model's {side}s ({known})", "an unknown name")
+    return {s.name: _buffer(side, s, given.get(s.name), sizes) for s in specs}
+
+
+def _buffer(side: str, spec: TensorSpec, given: Array | None, sizes: Mapping[str, int]) -> Array:
+    dtype = dtype_of(spec.dtype)
+    if dtype.hasobject:
+        raise UsageError(f"{side} {spec.name!r}: strings have no buffer to bind; use run")
+    if given is None:
+        dims = spec.shape and [sizes.get(d) if isinstance(d, str) else d for d in spec.shape]
+        shape = () if spec.shape == () else tuple(d for d in dims or () if isinstance(d, int))
+        if spec.shape is None or len(shape) != len(spec.shape):
+            hint = f"give {side}s={{{spec.name!r}: array}} of the size of your runs"
+            raise InputError(spec.name, "a buffer, because its size is open", "none", hint)
+        return np.zeros(shape, dtype)
+    if type(given) is not np.ndarray or given.dtype != dtype:
+        received = str(given.dtype) if isinstance(given, np.ndarray) else type(given).__name__
+        raise InputError(spec.name, f"a {spec.dtype} array", received)
+    if not given.flags.c_contiguous:
+        raise InputError(spec.name, "a C-contiguous buffer", "a strided one", "use a copy of it")
+    if side == "output":
+        wanted = spec.shape and tuple(
+            sizes.get(d, d) if isinstance(d, str) else d for d in spec.shape
+        )
+        check_shapes((TensorSpec(spec.name, spec.dtype, wanted),), {spec.name: given.shape})
+    return given

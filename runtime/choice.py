@@ -1,0 +1,254 @@
+"""From an open bundle to one loaded executable: probe, rank, measure once, remember."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from edgeinfer.backends import registry
+from edgeinfer.backends.base import Artifact, DeviceKind, Executable, LoadOptions, Probe
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.manifest import EngineRequirement, Manifest, Variant
+from edgeinfer.errors import BackendError, LoadError, NotAvailableError, UsageError
+from edgeinfer.metrics import budget_for
+from edgeinfer.runtime.bench import Vector, accuracy_problem, measure, resident_mb
+from edgeinfer.runtime.devices import Fingerprint, available_cpus, fingerprint
+from edgeinfer.runtime.profiledb import Key, ProfileDB
+from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, Policy, rank
+
+MAX_VECTORS = 8
+"""Vectors that a load checks and times; ``Session.verify`` checks all."""
+
+_log = logging.getLogger("edgeinfer")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the caller of ``load`` asked for; see there."""
+
+    backend: str | None = None
+    policy: Policy = "latency"
+    device: DeviceKind | None = None
+    threads: int | None = None
+    strict: bool = True
+    measure: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen, and everything that was considered.
+
+    Attributes:
+        executable: loaded.
+        concurrent: whether it takes several runs at once.
+        candidate: the pair it is.
+        variant: its variant.
+        plan: the ranking that put it first.
+        machine: this machine.
+        threads: that it was loaded with.
+        notes: what the user should know.
+    """
+
+    executable: Executable
+    concurrent: bool
+    candidate: Candidate
+    variant: Variant
+    plan: Plan
+    machine: Fingerprint
+    threads: int
+    notes: tuple[str, ...]
+
+
+def choose(bundle: Bundle, request: Request, history: ProfileDB) -> Choice:
+    """Load the best that can run here.
+
+    Raises:
+        UsageError: the request names an unknown backend or policy.
+        NotAvailableError: nothing can run here, or nothing of what was asked for.
+        LoadError: an accelerator failed and ``strict`` forbids to go on without it.
+    """
+    return _Chooser(bundle, request, history).run()
+
+
+class _Chooser:
+    """The state of one choice."""
+
+    def __init__(self, bundle: Bundle, request: Request, history: ProfileDB) -> None:
+        self._bundle = bundle
+        self._request = request
+        self._history = history
+        self._machine = fingerprint()
+        self._threads = request.threads or available_cpus()
+        self._variants = _with_requested(bundle.manifest, request.backend)
+        self._by_id = {variant.id: variant for variant in self._variants}
+        self._probes = _probes(self._variants)
+        self._known = self._remembered()
+        self._loaded: dict[Pair, Executable] = {}
+        self._grown: dict[Pair, float] = {}
+        self._notes: list[str] = []
+
+    def run(self) -> Choice:
+        try:
+            plan = self._rank()
+            if any(c.measured is None for c in plan.candidates):
+                self._measure([c.pair for c in plan.candidates])
+                plan = self._rank()
+            while plan.best.pair not in self._loaded:
+                self._load(plan.best.pair)
+                plan = self._rank()
+            self._refuse_fallback(plan)
+            executable = self._loaded.pop(plan.best.pair)
+        finally:
+            for other in self._loaded.values():
+                other.close()
+        backend = registry.get(plan.best.pair.backend)
+        return Choice(
+            executable=executable,
+            concurrent=backend.capabilities().concurrent_runs,
+            candidate=plan.best,
+            variant=self._by_id[plan.best.pair.variant],
+            plan=plan,
+            machine=self._machine,
+            threads=self._threads,
+            notes=(*self._bundle.notes, *self._history.notes, *self._notes),
+        )
+
+    def _rank(self) -> Plan:
+        return rank(
+            self._variants,
+            self._probes,
+            self._machine,
+            policy=self._request.policy,
+            history=self._known,
+            backend=self._request.backend,
+            kind=self._request.device,
+        )
+
+    def _remembered(self) -> dict[Pair, Measured]:
+        known = {}
+        for pair in self._pairs():
+            measured = self._history.get(self._key(pair))
+            if measured is not None:
+                known[pair] = measured
+        return known
+
+    def _pairs(self) -> Iterable[Pair]:
+        for variant in self._variants:
+            for engine in variant.engines:
+                for kind in {unit.kind for unit in self._probes[engine.backend].devices}:
+                    yield Pair(variant.id, engine.backend, kind)
+
+    def _key(self, pair: Pair) -> Key:
+        variant = self._by_id[pair.variant]
+        vectors = self._bundle.manifest.vectors
+        digests = [*(f.sha256 for f in variant.files), *(v.file.sha256 for v in vectors)]
+        options = {"policy": self._request.policy, "threads": self._threads}
+        return Key(
+            artifact=hashlib.sha256("\n".join((variant.precision, *digests)).encode()).hexdigest(),
+            backend=pair.backend,
+            version=self._probes[pair.backend].version or "",
+            device=pair.device,
+            machine=self._machine.key,
+            options=json.dumps(options, sort_keys=True),
+        )
+
+    def _load(self, pair: Pair) -> None:
+        """Load a pair, or note why that failed, which takes it out of the next ranking."""
+        manifest, variant = self._bundle.manifest, self._by_id[pair.variant]
+        path = self._bundle.paths(variant)[0]
+        artifact = Artifact(variant.format, path, manifest.inputs, manifest.outputs)
+        options = LoadOptions(device=pair.device, threads=self._threads)
+        before = resident_mb()
+        try:
+            self._loaded[pair] = registry.get(pair.backend).load(artifact, options)
+        except BackendError as e:
+            self._fail(pair, str(e))
+            return
+        self._grown[pair] = max(resident_mb() - before, variant.size_bytes / 2**20)
+
+    def _fail(self, pair: Pair, problem: str) -> None:
+        self._known[pair] = Measured(problem=problem)
+        _log.warning("%s: %s", pair, problem)
+        if executable := self._loaded.pop(pair, None):
+            executable.close()
+
+    def _measure(self, pairs: Sequence[Pair]) -> None:
+        if not self._request.measure:
+            self._notes.append("nothing was measured, as asked; the order is one of preference")
+            return
+        vectors = list(islice(self._bundle.vectors(), MAX_VECTORS))
+        if not vectors:
+            self._notes.append("the bundle has no test vectors, so nothing was checked or measured")
+            return
+        for pair in pairs:
+            self._known.pop(pair, None)
+            self._load(pair)
+            if pair in self._loaded:
+                self._check(pair, vectors)
+        alone = len(self._loaded) < 2
+        callers = available_cpus() if self._request.policy == "throughput" else 0
+        seconds = 0.2 if alone else 2.0
+        for pair, measured in measure(
+            self._loaded, vectors, seconds=seconds, callers=callers
+        ).items():
+            if measured.problem:
+                self._fail(pair, measured.problem)
+            else:
+                self._known[pair] = replace(measured, memory_mb=self._grown[pair])
+        for pair in pairs:
+            self._history.put(self._key(pair), self._known[pair])
+
+    def _check(self, pair: Pair, vectors: Sequence[Vector]) -> None:
+        try:
+            budget = budget_for(self._by_id[pair.variant].precision)
+        except UsageError as e:
+            self._fail(pair, str(e))
+            return
+        if problem := accuracy_problem(self._loaded[pair], vectors, budget):
+            self._fail(pair, problem)
+
+    def _refuse_fallback(self, plan: Plan) -> None:
+        """A CPU in place of an accelerator that is here but failed is never taken in silence."""
+        if plan.best.pair.device != "cpu":
+            return
+        failed = [
+            f"{pair}: {measured.problem}"
+            for pair, measured in self._known.items()
+            if measured.problem and pair.device not in ("cpu", "")
+        ]
+        if not failed or self._request.device == "cpu":
+            return
+        if self._request.strict:
+            hint = "load with strict=False or device='cpu' to go on without it"
+            raise LoadError(f"the accelerator cannot be used: {'; '.join(failed)}; {hint}")
+        self._notes.append(f"runs on the CPU because {'; '.join(failed)}")
+
+
+def _with_requested(manifest: Manifest, backend: str | None) -> tuple[Variant, ...]:
+    """Let a backend that was asked for try every variant of a format it opens."""
+    if backend is None:
+        return manifest.variants
+    formats = registry.get(backend).capabilities().formats
+    return tuple(
+        v
+        if v.format not in formats or any(e.backend == backend for e in v.engines)
+        else replace(v, engines=(*v.engines, EngineRequirement(backend)))
+        for v in manifest.variants
+    )
+
+
+def _probes(variants: Iterable[Variant]) -> Mapping[str, Probe]:
+    probes: dict[str, Probe] = {}
+    for name in {engine.backend: None for v in variants for engine in v.engines}:
+        try:
+            probes[name] = registry.get(name).probe()
+        except (UsageError, NotAvailableError) as e:
+            probes[name] = Probe(name, None, reason=str(e))
+        # A stranger's probe may break its promise not to raise; that is its reason then.
+        except Exception as e:
+            probes[name] = Probe(name, None, reason=f"its probe failed: {e}")
+    return probes

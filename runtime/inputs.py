@@ -1,0 +1,172 @@
+"""The one place where what a caller gives is checked before an engine sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.bundle.vectors import dtype_of
+from edgeinfer.errors import InputError
+from edgeinfer.types import Array, Feeds, TensorSpec
+
+_MAX_SHAPES = 4096
+"""Sets of shapes remembered as good; a caller with more pays the full check again."""
+
+
+class InputCheck:
+    """Checks feeds against specs; shapes that were good once pass on a set look-up.
+
+    Args:
+        specs: the model's inputs.
+        check_finite: refuse NaN and infinity in float inputs.
+    """
+
+    __slots__ = ("_always", "_check_finite", "_seen", "_specs", "_typed", "names")
+
+    def __init__(self, specs: tuple[TensorSpec, ...], check_finite: bool = False) -> None:
+        self._specs = specs
+        self._check_finite = check_finite
+        # The elements of an object array may change under an equal shape.
+        self._always = check_finite or any(spec.dtype == "string" for spec in specs)
+        self._typed = [(spec.name, dtype_of(spec.dtype)) for spec in specs]
+        self._seen: set[tuple[tuple[int, ...], ...]] = set()
+        self.names = tuple(spec.name for spec in specs)
+
+    def __call__(self, feeds: Feeds) -> Feeds:
+        """Return the feeds as arrays of the right type and shape.
+
+        Raises:
+            InputError: names the input, what it takes and what was given.
+        """
+        try:
+            shapes = []
+            for name, dtype in self._typed:
+                array = feeds[name]
+                if type(array) is not np.ndarray or array.dtype is not dtype:
+                    return self._fully(feeds)
+                shapes.append(array.shape)
+            if tuple(shapes) not in self._seen or len(feeds) != len(shapes) or self._always:
+                return self._fully(feeds)
+        except (KeyError, TypeError, IndexError):
+            return self._fully(feeds)
+        return feeds
+
+    def _fully(self, feeds: Feeds) -> Feeds:
+        if not isinstance(feeds, Mapping):
+            expected = "a dict of arrays by input name"
+            raise InputError("*", expected, type(feeds).__name__, "or call session(x, ...)")
+        self._check_names(feeds)
+        arrays = {
+            spec.name: _as_array(spec, dtype, feeds[spec.name])
+            for spec, (_, dtype) in zip(self._specs, self._typed, strict=True)
+        }
+        check_shapes(self._specs, {name: array.shape for name, array in arrays.items()})
+        if self._check_finite:
+            for name, array in arrays.items():
+                _check_finite(name, array)
+        if len(self._seen) >= _MAX_SHAPES:
+            self._seen.clear()
+        self._seen.add(tuple(array.shape for array in arrays.values()))
+        return arrays
+
+    def _check_names(self, feeds: Feeds) -> None:
+        known = ", ".join(map(repr, self.names)) or "none"
+        for spec in self._specs:
+            if spec.name not in feeds:
+                given = ", ".join(map(repr, feeds)) or "nothing"
+                raise InputError(spec.name, str(spec), given, f"the model's inputs: {known}")
+        for name in feeds:
+            if name not in self.names:
+                expected = f"one of the model's inputs ({known})"
+                raise InputError(str(name), expected, "an unknown name")
+
+
+def check_shapes(
+    specs: tuple[TensorSpec, ...], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, int]:
+    """Return the sizes of the named axes.
+
+    Raises:
+        InputError: a rank or size does not fit, or one name would have two sizes.
+    """
+    sizes: dict[str, tuple[int, str]] = {}
+    for spec in specs:
+        shape = shapes[spec.name]
+        if spec.shape is None:
+            continue
+        if len(shape) != len(spec.shape):
+            received = f"{len(shape)} axes, shape {list(shape)}"
+            raise InputError(spec.name, f"{len(spec.shape)} axes, {spec}", received)
+        for axis, (want, got) in enumerate(zip(spec.shape, shape, strict=True)):
+            if isinstance(want, int) and want != got:
+                received = f"{got}, shape {list(shape)}"
+                raise InputError(spec.name, f"size {want} in axis {axis}, {spec}", received)
+            if isinstance(want, str):
+                size, first = sizes.setdefault(want, (got, spec.name))
+                if size != got:
+                    expected = f"{want} = {size} in axis {axis}, as in input {first!r}"
+                    raise InputError(spec.name, expected, f"{got}, shape {list(shape)}")
+    return {name: size for name, (size, _) in sizes.items()}
+
+
+def _as_array(spec: TensorSpec, dtype: np.dtype[Any], value: Any) -> Array:
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(spec.name, str(spec), "a masked array", "fill it: x.filled(value)")
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _from_numpy(spec, dtype, np.asarray(value))
+    if isinstance(value, (bool, int, float, complex, str, list, tuple)):
+        return _from_python(spec, dtype, value)
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    hint = "give a NumPy array"
+    if kind.startswith("torch."):
+        hint += ": x.detach().cpu().numpy()"
+    raise InputError(spec.name, f"an array, {spec}", kind, hint)
+
+
+def _from_numpy(spec: TensorSpec, dtype: np.dtype[Any], array: Array) -> Array:
+    if array.dtype == dtype:
+        if dtype.hasobject and not all(isinstance(item, str) for item in array.flat):
+            raise InputError(spec.name, "strings", "an array of other objects")
+        # Equal types may be distinct objects; the other byte order compares unequal.
+        return array if array.dtype is dtype else array.view(dtype)
+    if dtype.hasobject and array.dtype.kind == "U":
+        return array.astype(object)
+    hint = f"convert it: x.astype(np.{spec.dtype})" if dtype.num < 256 else ""
+    raise InputError(spec.name, spec.dtype, str(array.dtype), hint)
+
+
+def _from_python(spec: TensorSpec, dtype: np.dtype[Any], value: Any) -> Array:
+    """Take lists and numbers only where nothing is lost, because their type was never chosen."""
+    try:
+        array = np.asarray(value)
+    except ValueError as e:
+        raise InputError(spec.name, str(spec), "a ragged list", "give a NumPy array") from e
+    if dtype.hasobject:
+        if array.dtype.kind == "U":
+            return array.astype(object)
+        raise InputError(spec.name, "strings", str(array.dtype))
+    hint = f"say how: np.asarray(x, np.{spec.dtype})"
+    if array.size == 0:
+        return array.astype(dtype)
+    if array.dtype.kind not in "biufc" or (array.dtype.kind == "b") != (dtype.kind == "b"):
+        raise InputError(spec.name, spec.dtype, f"a list of {array.dtype}", hint)
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype)
+        lossless = np.array_equal(converted.astype(array.dtype), array, equal_nan=True)
+    if not lossless:
+        text = "a list with values that it cannot hold exactly"
+        raise InputError(spec.name, spec.dtype, text, hint)
+    return converted
+
+
+def _check_finite(name: str, array: Array) -> None:
+    if array.dtype.kind not in "fc" and array.dtype.num < 256:
+        return
+    wrong = ~np.isfinite(array)
+    if wrong.any():
+        where = [int(i) for i in np.argwhere(wrong)[0]]
+        count = int(np.count_nonzero(wrong))
+        received = f"{count} of {array.size} NaN or infinite, the first at {where}"
+        raise InputError(name, "finite values", received)

@@ -1,0 +1,116 @@
+"""What ran where and why, and whether the numbers are right here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from edgeinfer.bundle.codec import encode
+from edgeinfer.metrics import OutputMetrics
+from edgeinfer.runtime.devices import Fingerprint
+from edgeinfer.runtime.select import Candidate, Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReport:
+    """Why a session runs what it runs.
+
+    Attributes:
+        bundle: where it was loaded from.
+        model: the model's name.
+        variant: id of the variant that runs.
+        precision: of the variant.
+        backend: that runs it.
+        version: of the engine.
+        device: kind of unit.
+        threads: it was loaded with.
+        policy: that ranked the candidates.
+        machine: this machine.
+        candidates: everything that could run here, best first, with reasons.
+        rejected: everything that could not, with reasons.
+        notes: what the user should know.
+        edgeinfer: version of this package.
+    """
+
+    bundle: str
+    model: str
+    variant: str
+    precision: str
+    backend: str
+    version: str
+    device: str
+    threads: int
+    policy: str
+    machine: Fingerprint
+    candidates: tuple[Candidate, ...]
+    rejected: tuple[Rejected, ...]
+    notes: tuple[str, ...]
+    edgeinfer: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready data; JSON has no infinity, so an unmeasured figure is None."""
+        data: dict[str, Any] = _finite(encode(self))
+        return data
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.model}: {self.variant} on {self.backend} {self.version} ({self.device}), "
+            f"{self.threads} threads, policy {self.policy}"
+        ]
+        lines += [f"  {i + 1}. {c.pair}: {c.reason}" for i, c in enumerate(self.candidates)]
+        lines += [f"  -  {r}" for r in self.rejected]
+        lines += [f"  note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorResult:
+    """One bundled vector, run here.
+
+    Attributes:
+        path: of the vector in the bundle.
+        origin: where its inputs come from.
+        metrics: distance to the expected output, by output name.
+        breaches: what left the budget; empty when nothing did.
+    """
+
+    path: str
+    origin: str
+    metrics: dict[str, OutputMetrics]
+    breaches: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The re-check of a session with the bundle's vectors.
+
+    Attributes:
+        variant: id of the variant.
+        backend: that ran it.
+        precision: whose budget counts.
+        vectors: one result each.
+    """
+
+    variant: str
+    backend: str
+    precision: str
+    vectors: tuple[VectorResult, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether there were vectors and all stayed within budget."""
+        return bool(self.vectors) and not any(v.breaches for v in self.vectors)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready data; an infinite signal to error ratio becomes None."""
+        data: dict[str, Any] = _finite({"passed": self.passed, **encode(self)})
+        return data
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,294 @@
+"""Which variant on which backend: a pure function, with a reason for every pair."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from edgeinfer.backends.base import DeviceKind, Probe
+from edgeinfer.bundle.manifest import EngineRequirement, Variant
+from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.profiles.schema import Profile
+from edgeinfer.runtime.devices import Fingerprint
+
+Policy = Literal["latency", "throughput", "memory", "energy"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A variant on a backend on a kind of device.
+
+    Attributes:
+        variant: the variant's id.
+        backend: the backend's name.
+        device: the kind of unit.
+    """
+
+    variant: str
+    backend: str
+    device: DeviceKind
+
+    def __str__(self) -> str:
+        return f"{self.variant} on {self.backend} ({self.device})"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a pair did on this machine.
+
+    Attributes:
+        median_ms: of one run.
+        p95_ms: of one run.
+        cpu_ms: processor time of one run over all threads; stands for energy where the machine
+            has no meter.
+        per_second: runs a second with as many callers as CPUs.
+        memory_mb: memory that loading and running took.
+        runs: how many runs were timed.
+        problem: why it must not be used (numbers out of budget, refused by the engine).
+    """
+
+    median_ms: float = math.inf
+    p95_ms: float = math.inf
+    cpu_ms: float = math.inf
+    per_second: float = 0.0
+    memory_mb: float = math.inf
+    runs: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pair that can run here.
+
+    Attributes:
+        pair: what and where.
+        version: of the engine.
+        reason: why it stands where it stands.
+        measured: what is known of it; None before it was measured.
+    """
+
+    pair: Pair
+    version: str
+    reason: str
+    measured: Measured | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A pair that cannot or must not run here, and why."""
+
+    variant: str
+    backend: str
+    device: str
+    reason: str
+
+    def __str__(self) -> str:
+        device = f" ({self.device})" if self.device else ""
+        return f"{self.variant} on {self.backend}{device}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Candidates, best first, and everything else with its reason."""
+
+    candidates: tuple[Candidate, ...]
+    rejected: tuple[Rejected, ...]
+
+    @property
+    def best(self) -> Candidate:
+        """The first candidate.
+
+        Raises:
+            NotAvailableError: there is none; says why for every pair.
+        """
+        if not self.candidates:
+            reasons = "; ".join(str(r) for r in self.rejected)
+            raise NotAvailableError(f"nothing in this bundle can run here: {reasons}")
+        return self.candidates[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A pair that can run, with its place in the order of preference."""
+
+    pair: Pair
+    version: str
+    size_bytes: int
+    order: tuple[float, ...]
+    measured: Measured | None
+
+
+def rank(
+    variants: Sequence[Variant],
+    probes: Mapping[str, Probe],
+    device: Fingerprint,
+    *,
+    profile: Profile | None = None,
+    policy: Policy = "latency",
+    history: Mapping[Pair, Measured] | None = None,
+    backend: str | None = None,
+    kind: DeviceKind | None = None,
+) -> Plan:
+    """Order all that can run here; a function of its arguments alone.
+
+    Args:
+        variants: of the bundle.
+        probes: by backend name.
+        device: this machine.
+        profile: its order of backends, used before anything was measured.
+        policy: what counts.
+        history: what was measured on this very machine and engine version.
+        backend: allow only this one.
+        kind: allow only this kind of unit.
+
+    Raises:
+        UsageError: the policy is unknown.
+        NotAvailableError: a backend or kind was asked for and nothing can run on it.
+    """
+    if policy not in POLICIES:
+        raise UsageError(f"policy {policy!r} is unknown; expected {', '.join(POLICIES)}")
+    options: list[_Option] = []
+    rejected: list[Rejected] = []
+    for position, variant in enumerate(variants):
+        for place, engine in enumerate(variant.engines):
+            reason = _unfit(variant, engine, probes, device, backend)
+            if reason:
+                rejected.append(Rejected(variant.id, engine.backend, "", reason))
+                continue
+            probe = probes[engine.backend]
+            for step, unit in enumerate(_kinds(probe)):
+                order = (step, _preference(profile, engine), place, _known_ms(variant), position)
+                pair = Pair(variant.id, engine.backend, unit)
+                measured = (history or {}).get(pair)
+                if problem := _refused(pair, kind, measured):
+                    rejected.append(Rejected(variant.id, engine.backend, unit, problem))
+                    continue
+                version = probe.version or ""
+                options.append(_Option(pair, version, variant.size_bytes, order, measured))
+    options.sort(key=lambda o: (_score(o, policy), o.order))
+    plan = Plan(tuple(_explain(options, policy)), tuple(rejected))
+    if not plan.candidates and (backend or kind):
+        wanted = " and ".join(f"{w}" for w in (backend and f"backend {backend!r}", kind) if w)
+        reasons = "; ".join(str(r) for r in rejected if backend in (None, r.backend))
+        raise NotAvailableError(f"{wanted} was asked for and cannot be used: {reasons}")
+    return plan
+
+
+def _unfit(
+    variant: Variant,
+    engine: EngineRequirement,
+    probes: Mapping[str, Probe],
+    device: Fingerprint,
+    backend: str | None,
+) -> str:
+    if backend is not None and engine.backend != backend:
+        return f"backend {backend!r} was asked for"
+    probe = probes.get(engine.backend)
+    if probe is None:
+        return "backend is unknown here"
+    if not probe.available:
+        return probe.reason or "engine is not available"
+    if not _accepts(engine.version, probe.version):
+        return f"expected version {engine.version}, received {probe.version}"
+    return _violated(variant.constraints, device)
+
+
+def _accepts(specifier: str, version: str | None) -> bool:
+    if not specifier:
+        return True
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion
+
+    try:
+        return SpecifierSet(specifier).contains(version or "", prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+def _violated(constraints: Mapping[str, str], device: Fingerprint) -> str:
+    """An unknown constraint counts as violated: a newer converter had a reason to write it."""
+    for key, value in constraints.items():
+        wanted = value.replace(",", " ").split()
+        match key:
+            case "os" | "arch":
+                here = device.os if key == "os" else device.arch
+                if here not in wanted:
+                    return f"needs {key} {' or '.join(wanted)}, this is {here}"
+            case "cpu_features":
+                if missing := sorted(set(wanted) - set(device.features)):
+                    return f"needs CPU features that are missing here: {', '.join(missing)}"
+            case "memory_mb":
+                if device.memory_mb and not value.isdecimal():
+                    return f"has a malformed constraint memory_mb={value!r}"
+                if device.memory_mb and device.memory_mb < int(value):
+                    return f"needs {value} MB of memory, there are {device.memory_mb}"
+            case _:
+                return f"has a constraint that this version does not know: {key}={value}"
+    return ""
+
+
+def _kinds(probe: Probe) -> list[DeviceKind]:
+    return list(dict.fromkeys(unit.kind for unit in probe.devices))
+
+
+def _preference(profile: Profile | None, engine: EngineRequirement) -> int:
+    if profile is None or engine.backend not in profile.backends:
+        return len(profile.backends) if profile else 0
+    return profile.backends.index(engine.backend)
+
+
+def _known_ms(variant: Variant) -> float:
+    return math.inf if variant.latency_ms is None else variant.latency_ms
+
+
+def _refused(pair: Pair, kind: DeviceKind | None, measured: Measured | None) -> str:
+    if kind is not None and pair.device != kind:
+        return f"device {kind!r} was asked for"
+    return measured.problem if measured is not None else ""
+
+
+def _score(option: _Option, policy: Policy) -> tuple[int, float]:
+    """Smaller is better; what was measured goes before what was not."""
+    measured = option.measured
+    if policy == "memory" and measured is None:
+        return 1, float(option.size_bytes)
+    if measured is None:
+        return 1, 0.0
+    match policy:
+        case "latency":
+            return 0, measured.median_ms
+        case "throughput":
+            return 0, -measured.per_second
+        case "memory":
+            return 0, measured.memory_mb
+        case "energy":
+            return 0, measured.cpu_ms
+
+
+def _explain(options: Sequence[_Option], policy: Policy) -> Iterable[Candidate]:
+    for place, option in enumerate(options):
+        measured = option.measured
+        if measured is None:
+            reason = "not measured here; order of preference"
+            if policy == "memory":
+                reason = f"not measured here; {option.size_bytes} bytes of files"
+        else:
+            reason = _figure(measured, policy)
+            if place == 0 and len(options) > 1:
+                reason = f"best {policy} of {len(options)}: {reason}"
+        yield Candidate(option.pair, option.version, reason, measured)
+
+
+def _figure(measured: Measured, policy: Policy) -> str:
+    match policy:
+        case "latency":
+            return f"{measured.median_ms:.3g} ms median, {measured.p95_ms:.3g} ms p95"
+        case "throughput":
+            return f"{measured.per_second:.4g} runs a second"
+        case "memory":
+            return f"{measured.memory_mb:.4g} MB"
+        case "energy":
+            return f"{measured.cpu_ms:.3g} ms of processor time a run"

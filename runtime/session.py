@@ -1,0 +1,299 @@
+"""``load`` and ``Session``: one call on every device."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, Self, TypeVar
+
+from edgeinfer import __version__
+from edgeinfer.backends.base import DeviceKind, Executable
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.errors import ClosedError, InputError, UsageError
+from edgeinfer.metrics import budget_for, check, compare
+from edgeinfer.runtime.bound import BoundSession, input_buffers, output_buffers
+from edgeinfer.runtime.choice import Choice, Request, choose
+from edgeinfer.runtime.devices import available_cpus
+from edgeinfer.runtime.inputs import InputCheck
+from edgeinfer.runtime.lifetime import Lifetime
+from edgeinfer.runtime.profiledb import ProfileDB
+from edgeinfer.runtime.report import SessionReport, VectorResult, Verification
+from edgeinfer.runtime.select import Policy
+from edgeinfer.types import Array, Feeds, TensorSpec
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_CLOSED = "session: used after close()"
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    backend: str | None = None,
+    policy: Policy = "latency",
+    device: DeviceKind | None = None,
+    threads: int | None = None,
+    strict: bool = True,
+    measure: bool = True,
+    history: ProfileDB | None = None,
+    check_finite: bool = False,
+    verify: bool = True,
+) -> Session:
+    """Open a bundle and make ready what is best on this machine.
+
+    The first load of a bundle checks and times what could win on the bundled vectors and remembers
+    the result for this machine; later loads take the winner at once.
+
+    Args:
+        path: of the bundle, a folder or a zip.
+        backend: use this one or fail.
+        policy: what counts: ``latency``, ``throughput``, ``memory`` or ``energy``.
+        device: use this kind of unit or fail.
+        threads: of the engine; None takes what this process may use.
+        strict: raise when an accelerator is here but fails; otherwise go on with a note.
+        measure: check and time what is not known yet.
+        history: measurements of this machine; None takes those in the cache folder.
+        check_finite: refuse NaN and infinity in inputs, at the price of a look at every element.
+        verify: compare every file's hash now; otherwise only those of the files that are used.
+
+    Raises:
+        UsageError: no such bundle, backend or policy.
+        BundleError: the bundle is damaged, altered or unsafe.
+        NotAvailableError: nothing in it can run here, or not as asked; says why for each.
+        LoadError: an engine refuses its artifact.
+    """
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads: expected at least 1, received {threads}")
+    bundle = Bundle.open(path, verify=verify)
+    try:
+        request = Request(backend, policy, device, threads, strict, measure)
+        if history is not None:
+            choice = choose(bundle, request, history)
+        else:
+            with ProfileDB() as own:
+                choice = choose(bundle, request, own)
+        return Session(bundle, choice, policy=policy, check_finite=check_finite)
+    except BaseException:
+        bundle.close()
+        raise
+
+
+class Session:
+    """A model, loaded. Threads may share it; made by ``load``.
+
+    >>> session = load("model.edge")                            # doctest: +SKIP
+    >>> y = session(x)                                          # doctest: +SKIP
+
+    Attributes:
+        inputs: what the model takes.
+        outputs: what it gives.
+        life: of the engine, shared with what was bound.
+    """
+
+    def __init__(
+        self, bundle: Bundle, choice: Choice, *, policy: str = "latency", check_finite: bool = False
+    ) -> None:
+        self.inputs: tuple[TensorSpec, ...] = bundle.manifest.inputs
+        self.outputs: tuple[TensorSpec, ...] = bundle.manifest.outputs
+        self._bundle = bundle
+        self._choice = choice
+        self._policy = policy
+        self._names = tuple(spec.name for spec in self.inputs)
+        self._check = InputCheck(self.inputs, check_finite)
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        executable = choice.executable
+        self._turn = None if choice.concurrent else threading.Lock()
+        self._execute = _in_turn(executable.run, self._turn)
+        self.life = life = Lifetime(_freeing(executable, bundle))
+        self._enter, self._leave = life.running.append, life.running.pop
+        # A session that is dropped without close() frees its engine and files all the same.
+        weakref.finalize(self, life.close).atexit = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        pair = self._choice.candidate.pair
+        return f"<Session {self._bundle.manifest.name!r}: {pair}>"
+
+    def __call__(self, *args: Array, **named: Array) -> Array | tuple[Array, ...]:
+        """Run once.
+
+        Args:
+            *args: inputs in the model's order.
+            **named: inputs by name; ``run`` takes names that Python cannot spell.
+
+        Returns:
+            The output, or a tuple of all in the model's order when there are several.
+
+        Raises:
+            InputError: an input is not what the model takes.
+            RunError: the engine failed.
+            ClosedError: the session was closed.
+        """
+        if len(args) > len(self._names):
+            takes = f"{len(self._names)} inputs ({', '.join(map(repr, self._names))})"
+            raise InputError("*", takes, f"{len(args)} arguments")
+        feeds = dict(zip(self._names, args, strict=False))
+        for name, array in named.items():
+            if name in feeds:
+                raise InputError(name, "one value", "two: by position and by name")
+            feeds[name] = array
+        results = tuple(self.run(feeds).values())
+        return results[0] if len(results) == 1 else results
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Run once.
+
+        Args:
+            feeds: an array for every input, by name. Strided and read-only arrays are fine; lists
+                and numbers too where the input's type holds them exactly.
+
+        Returns:
+            The outputs by name, in the model's order; owned by the caller.
+
+        Raises:
+            InputError: an input is not what the model takes.
+            RunError: the engine failed.
+            ClosedError: the session was closed.
+        """
+        self._enter(None)
+        try:
+            if self.life.closed:
+                raise ClosedError(_CLOSED)
+            return self._execute(self._check(feeds))
+        finally:
+            self._leave()
+            if self.life.closed:
+                self.life.release()
+
+    def bind(
+        self,
+        inputs: Mapping[str, Array] | None = None,
+        outputs: Mapping[str, Array] | None = None,
+    ) -> BoundSession:
+        """Fix buffers for repeated runs without copies, checks or allocation.
+
+        Buffers that are not given are made where their size is known: every input of fixed size,
+        and every output whose size is fixed or follows from a named axis of an input. For a dynamic
+        model give inputs of the size you want; where an output's size depends on the data, run once
+        and give arrays of the shapes that came out, or use ``run``. Bind again for another size.
+
+        >>> bound = session.bind()                              # doctest: +SKIP
+        >>> bound.inputs["x"][...] = frame                      # doctest: +SKIP
+        >>> y = bound()["y"]                                    # doctest: +SKIP
+
+        Raises:
+            InputError: a buffer does not fit, or one is needed whose size is open.
+            UsageError: the model takes or gives strings.
+            RunError: the engine cannot use a buffer in place.
+            ClosedError: the session was closed.
+        """
+        feeds = input_buffers(self.inputs, inputs)
+        results = output_buffers(self.inputs, self.outputs, feeds, outputs)
+        self._enter(None)
+        try:
+            if self.life.closed:
+                raise ClosedError(_CLOSED)
+            bound = self._choice.executable.bind(feeds, results)
+        finally:
+            self._leave()
+            if self.life.closed:
+                self.life.release()
+        return BoundSession(_in_turn(bound, self._turn), self, feeds, results)
+
+    def run_async(self, feeds: Feeds) -> Future[dict[str, Array]]:
+        """Run once in another thread; leave the arrays alone until the future is done.
+
+        Raises:
+            ClosedError: the session was closed.
+        """
+        with self._lock:
+            if self.life.closed:
+                raise ClosedError(_CLOSED)
+            if self._pool is None:
+                workers = available_cpus() if self._choice.concurrent else 1
+                self._pool = ThreadPoolExecutor(workers, thread_name_prefix="edgeinfer")
+            return self._pool.submit(self.run, feeds)
+
+    def close(self) -> None:
+        """Free the engine; runs under way end first, later ones raise ``ClosedError``."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        self.life.close()
+        if pool is not None:
+            pool.shutdown(wait=False)
+
+    def report(self) -> SessionReport:
+        """Say what runs where and why, and what else was considered."""
+        choice = self._choice
+        pair = choice.candidate.pair
+        return SessionReport(
+            bundle=str(self._bundle.location),
+            model=self._bundle.manifest.name,
+            variant=pair.variant,
+            precision=choice.variant.precision,
+            backend=pair.backend,
+            version=choice.candidate.version,
+            device=pair.device,
+            threads=choice.threads,
+            policy=self._policy,
+            machine=choice.machine,
+            candidates=choice.plan.candidates,
+            rejected=choice.plan.rejected,
+            notes=choice.notes,
+            edgeinfer=__version__,
+        )
+
+    def verify(self) -> Verification:
+        """Run all bundled vectors here and compare with the expected outputs.
+
+        Raises:
+            BundleError: a vector is altered.
+            RunError: the engine failed.
+            ClosedError: the session was closed.
+        """
+        variant = self._choice.variant
+        budget = budget_for(variant.precision)
+        results = []
+        records = self._bundle.manifest.vectors
+        for record, (feeds, expected) in zip(records, self._bundle.vectors(), strict=True):
+            actual = self.run(feeds)
+            metrics = {name: compare(want, actual[name]) for name, want in expected.items()}
+            breaches = tuple(
+                f"output {name!r}: {breach}"
+                for name, found in metrics.items()
+                for breach in check(found, budget)
+            )
+            results.append(VectorResult(record.file.path, record.origin, metrics, breaches))
+        backend = self._choice.candidate.pair.backend
+        return Verification(variant.id, backend, variant.precision, tuple(results))
+
+
+def _freeing(executable: Executable, bundle: Bundle) -> Callable[[], None]:
+    def free() -> None:
+        # The engine may have mapped files that closing the bundle removes.
+        executable.close()
+        bundle.close()
+
+    return free
+
+
+def _in_turn(call: Callable[P, R], turn: threading.Lock | None) -> Callable[P, R]:
+    """Let one caller at a time in, for engines that take no more."""
+    if turn is None:
+        return call
+
+    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        with turn:
+            return call(*args, **kwargs)
+
+    return locked
