@@ -11,25 +11,21 @@ import numpy.typing as npt
 from edgeinfer.convert.verify.operators.window import Unhandled
 from edgeinfer.types import Array
 
-Coordinates = npt.NDArray[np.floating[Any]]
+Coordinates = npt.NDArray[Any]
 
 
 def resize(attrs: Mapping[str, Any], version: int, inputs: list[Array | None]) -> tuple[Array, ...]:
     """Resize by nearest, linear or cubic interpolation; antialias and crops are left."""
     x = inputs[0]
     mode = attrs.get("mode", "nearest")
-    how = attrs.get(
-        "coordinate_transformation_mode", "half_pixel" if version > 10 else "asymmetric"
-    )
-    special = (
-        attrs.get("antialias") or attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch"
-    )
-    if x is None or special or how == "tf_crop_and_resize" or x.dtype.kind != "f":
+    default = "half_pixel" if version > 10 else "asymmetric"
+    how = attrs.get("coordinate_transformation_mode", default)
+    policy = attrs.get("keep_aspect_ratio_policy", "stretch")
+    special = attrs.get("antialias") or policy != "stretch" or how == "tf_crop_and_resize"
+    if x is None or special or x.dtype.kind != "f":
         raise Unhandled
-    scales = (
-        inputs[1 if version == 10 else 2] if len(inputs) > (1 if version == 10 else 2) else None
-    )
-    sizes = inputs[3] if len(inputs) > 3 else None
+    padded = [*inputs, None, None, None]
+    scales, sizes = padded[1 if version == 10 else 2], padded[3]
     axes = [a % x.ndim for a in attrs.get("axes") or range(x.ndim)]
     rounding = attrs.get("nearest_mode", "round_prefer_floor" if version > 10 else "floor")
     y = x
@@ -89,7 +85,7 @@ def _resize_axis(
         weights = np.where((taps < 0) | (taps >= length), 0.0, weights)
         weights = weights / weights.sum(axis=0)
     matrix = np.zeros((out, length))
-    for tap, weight in zip(taps, weights):
+    for tap, weight in zip(taps, weights, strict=True):
         np.add.at(matrix, (np.arange(out), np.clip(tap, 0, length - 1)), weight)
     moved = np.moveaxis(x, axis, -1) @ matrix.T.astype(x.dtype)
     return np.moveaxis(moved, -1, axis)
