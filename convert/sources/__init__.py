@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
+from onnx import ModelProto
 
 from edgeinfer.bundle.manifest import SourceRecord
-from edgeinfer.errors import Notes
+from edgeinfer.convert.sources import onnx as onnx_source
+from edgeinfer.convert.sources.sniff import sniff
+from edgeinfer.errors import Notes, SourceError, UsageError
 
 
 @dataclass(slots=True)
@@ -23,3 +30,75 @@ class Source:
     model: ir.Model
     record: SourceRecord
     notes: Notes = field(default_factory=Notes)
+
+
+def read(
+    model: object,
+    *,
+    example_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+    dynamic_shapes: Mapping[str, Mapping[int, Any]] | None = None,
+    name: str | None = None,
+) -> Source:
+    """Read a model.
+
+    Args:
+        model: path of an ``.onnx`` or ``.pt2`` file, an ``onnx.ModelProto``, an ``onnx_ir.Model``,
+            a ``torch.nn.Module`` or a ``torch.export.ExportedProgram``.
+        example_inputs: for a module: its arguments, in order or by name.
+        dynamic_shapes: for PyTorch: input name to ``{axis: name of the size}``; equal names mean
+            equal sizes. In an exported program the sizes are fixed already and only get names.
+        name: recorded instead of the file's or the class's name.
+
+    Raises:
+        SourceError: the model cannot be read; the message says what it is and what to do.
+        UsageError: the arguments do not fit the kind of model.
+        NotAvailableError: PyTorch is needed and not installed.
+    """
+    source = _dispatch(model, example_inputs, dynamic_shapes)
+    if name is not None:
+        source.record = replace(source.record, name=name)
+    return source
+
+
+def _dispatch(
+    model: object,
+    example_inputs: Mapping[str, Any] | Sequence[Any] | None,
+    dynamic_shapes: Mapping[str, Mapping[int, Any]] | None,
+) -> Source:
+    if isinstance(model, str | Path):
+        path = Path(model)
+        if sniff(path) == "pt2":
+            from edgeinfer.convert.sources import torch as torch_source
+
+            _refuse_examples(example_inputs, "a .pt2 file")
+            return Source(*torch_source.read_pt2(path, dynamic_shapes))
+        _refuse_torch_arguments(example_inputs, dynamic_shapes)
+        return Source(*onnx_source.read_file(path))
+    if isinstance(model, ModelProto | ir.Model):
+        _refuse_torch_arguments(example_inputs, dynamic_shapes)
+        return Source(*onnx_source.read_model(model))
+    # Whoever holds a module has imported torch; nobody else has to wait for it.
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        from edgeinfer.convert.sources import torch as torch_source
+
+        if isinstance(model, torch.export.ExportedProgram):
+            _refuse_examples(example_inputs, "an ExportedProgram")
+            return Source(*torch_source.read_program(model, dynamic_shapes))
+        if isinstance(model, torch.nn.Module):
+            return Source(*torch_source.read_module(model, example_inputs, dynamic_shapes))
+    raise SourceError(
+        f"expected a path, onnx.ModelProto, onnx_ir.Model, torch.nn.Module or ExportedProgram, "
+        f"received {type(model).__name__}"
+    )
+
+
+def _refuse_examples(example_inputs: object, what: str) -> None:
+    if example_inputs is not None:
+        raise UsageError(f"example_inputs is for a torch.nn.Module; {what} has its own")
+
+
+def _refuse_torch_arguments(example_inputs: object, dynamic_shapes: object) -> None:
+    for argument, value in (("example_inputs", example_inputs), ("dynamic_shapes", dynamic_shapes)):
+        if value is not None:
+            raise UsageError(f"{argument} is for PyTorch models; an ONNX model states its own")

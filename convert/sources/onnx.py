@@ -1,0 +1,137 @@
+"""ONNX files and in-memory models."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from edgeinfer.bundle.manifest import SourceRecord
+from edgeinfer.convert.sources.external import attach, digest, external_tensors
+from edgeinfer.convert.sources.quiet import quiet_logging
+from edgeinfer.convert.sources.repair import repair
+from edgeinfer.errors import Notes, SourceError
+
+OLDEST_OPSET = 7
+"""Below this, operators broadcast by attribute and ONNX Runtime makes no promises."""
+
+
+def read_file(path: Path) -> tuple[ir.Model, SourceRecord, Notes]:
+    """Read an ``.onnx`` file; weights in other files stay there until they are touched.
+
+    Raises:
+        SourceError: the file is damaged, of an opset that is not supported, or its weights are
+            missing or outside its folder.
+    """
+    model = _deserialise(_parse(path), str(path))
+    external = attach(model, path.parent, str(path))
+    notes = _finish(model, str(path))
+    return model, SourceRecord("onnx", path.name, digest(path, external)), notes
+
+
+def read_model(given: onnx.ModelProto | ir.Model) -> tuple[ir.Model, SourceRecord, Notes]:
+    """Take a model that is in memory already; the caller's object is not modified.
+
+    Raises:
+        SourceError: as for a file, or its weights are in files and it does not know where.
+    """
+    name = given.graph.name or "model"
+    model = _deserialise(given, name) if isinstance(given, onnx.ModelProto) else given.clone()
+    homes = {str(tensor.base_dir) for tensor in external_tensors(model)}
+    if "" in homes:
+        raise SourceError(
+            f"{name}: its weights are in other files and the model does not know in which folder; "
+            "give the path of the .onnx file"
+        )
+    if len(homes) > 1:
+        raise SourceError(f"{name}: its weights are in several folders: {', '.join(sorted(homes))}")
+    for home in homes:
+        attach(model, Path(home), name)
+    notes = _finish(model, name)
+    return model, SourceRecord("onnx", name, fingerprint(model)), notes
+
+
+def fingerprint(model: ir.Model) -> str:
+    """SHA-256 of a model without a file: its opsets, nodes, interface and weights.
+
+    Weights are hashed one at a time, so a model beyond protobuf's 2 GB needs no second copy.
+    """
+    state = hashlib.sha256(repr(sorted(model.opset_imports.items())).encode())
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        state.update(ir.serde.serialize_value(value).SerializeToString(deterministic=True))
+    for node in model.graph:
+        state.update(ir.serde.serialize_node(node).SerializeToString(deterministic=True))
+    for function in model.functions.values():
+        state.update(ir.serde.serialize_function(function).SerializeToString(deterministic=True))
+    for name, value in sorted(model.graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is not None:
+            state.update(f"{name} {tensor.dtype.name} {tensor.shape}".encode())
+            state.update(tensor.tobytes())
+    return state.hexdigest()
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    """Parse from a memory map, so that the file is not held twice."""
+    size = path.stat().st_size
+    if size >= 1 << 31:
+        raise SourceError(
+            f"{path}: {size / 2**30:.1f} GB in one file, protobuf reads less than 2 GB; save it "
+            "with external data: onnx.save(model, path, save_as_external_data=True)"
+        )
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        memoryview(data) as view,
+    ):
+        try:
+            return onnx.ModelProto.FromString(view)
+        except DecodeError as error:
+            raise SourceError(
+                f"{path}: a damaged ONNX model ({error}); write or download it again"
+            ) from error
+
+
+def _deserialise(proto: onnx.ModelProto, name: str) -> ir.Model:
+    _check_opsets({i.domain: i.version for i in proto.opset_import}, name)
+    if any(graph.sparse_initializer for graph in (proto.graph,)):
+        raise SourceError(f"{name}: sparse initializers are not supported; make them dense")
+    try:
+        with quiet_logging():
+            return ir.serde.deserialize_model(proto)
+    except Exception as error:
+        # A damaged graph makes onnx_ir raise almost anything; the deepest cause says the most.
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        reason = str(cause).strip().splitlines() or [type(cause).__name__]
+        raise SourceError(f"{name}: an invalid ONNX model: {reason[0]}") from error
+
+
+def _finish(model: ir.Model, name: str) -> Notes:
+    _check_opsets(model.opset_imports, name)
+    notes = Notes()
+    repair(model, notes, name)
+    return notes
+
+
+def _check_opsets(opsets: dict[str, int], name: str) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    for domain in ("", "ai.onnx"):
+        version = opsets.get(domain)
+        if version is None:
+            continue
+        if version < OLDEST_OPSET:
+            raise SourceError(
+                f"{name}: opset {version}, supported are {OLDEST_OPSET} to {newest}; export it "
+                "again with a newer opset, or raise it with onnx.version_converter"
+            )
+        if version > newest:
+            raise SourceError(
+                f"{name}: opset {version}, supported are {OLDEST_OPSET} to {newest}; export it "
+                f"with an older opset, or install an onnx newer than {onnx.__version__}"
+            )
