@@ -6,7 +6,7 @@ Plugins may use these too; the messages then read the same whatever the engine.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from edgeinfer.backends.base import Artifact, DeviceKind, LoadOptions, Probe
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
-from edgeinfer.types import Array, Feeds, TensorSpec
+from edgeinfer.types import Array, Dim, Feeds, TensorSpec
 
 _MESSAGE_LIMIT = 500
 
@@ -65,29 +65,58 @@ def check_file(backend: str, artifact: Artifact, formats: Iterable[str]) -> Path
 
 
 def check_signature(
-    backend: str, kind: str, wanted: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...]
-) -> None:
+    backend: str, kind: str, wanted: tuple[TensorSpec, ...], found: Sequence[Mapping[str, str]]
+) -> tuple[int, ...]:
     """Refuse an artifact whose tensors are not the ones its description promises.
 
     Shapes are not compared: a description may name axes that the file leaves open.
 
+    Args:
+        backend: for the message.
+        kind: ``input`` or ``output``.
+        wanted: the description.
+        found: for each of the engine's tensors the names it goes by, with its element type.
+
+    Returns:
+        For each wanted tensor its position in ``found``.
+
     Raises:
-        LoadError: a name is missing or left over, or an element type differs.
+        LoadError: a name is missing, an input is left over, or an element type differs.
     """
-    types = {spec.name: spec.dtype for spec in found}
-    if missing := [spec.name for spec in wanted if spec.name not in types]:
+    place = {name: index for index, names in enumerate(found) for name in names}
+    if missing := [spec.name for spec in wanted if spec.name not in place]:
         raise LoadError(
-            f"backend {backend!r}: {kind}s {missing} are not in the artifact, it has {list(types)}"
+            f"backend {backend!r}: {kind}s {missing} are not in the artifact, it has {list(place)}"
         )
-    names = {spec.name for spec in wanted}
-    if kind == "input" and (extra := [name for name in types if name not in names]):
+    order = tuple(place[spec.name] for spec in wanted)
+    extra = [list(names) for index, names in enumerate(found) if index not in order]
+    if kind == "input" and extra:
         raise LoadError(f"backend {backend!r}: the artifact wants further inputs {extra}")
-    for spec in wanted:
-        if spec.dtype != types[spec.name]:
+    for spec, index in zip(wanted, order, strict=True):
+        if spec.dtype != found[index][spec.name]:
             raise LoadError(
                 f"backend {backend!r}: {kind} {spec.name!r}: expected {spec.dtype}, "
-                f"the artifact has {types[spec.name]}"
+                f"the artifact has {found[index][spec.name]}"
             )
+    return order
+
+
+def array_type(dtype: str) -> np.dtype[Any]:
+    """Return the array type of a tensor's element type.
+
+    Raises:
+        NotAvailableError: bfloat16 without the package that brings it to NumPy.
+    """
+    if dtype == "string":
+        return np.dtype(object)
+    if dtype != "bfloat16":
+        return np.dtype(dtype)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise NotAvailableError("bfloat16 arrays need ml_dtypes; pip install ml_dtypes") from error
+    brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return brain
 
 
 def thread_count(backend: str, options: LoadOptions) -> int:
@@ -159,7 +188,7 @@ def _buffer_fault(
         return f"expected {dtype}, received {array.dtype}"
     if dtype.hasobject:
         return "strings have no buffer to bind; use run"
-    if spec.shape is not None and not _fits(spec, array.shape):
+    if spec.shape is not None and not fits(spec.shape, array.shape):
         return f"expected {spec}, received shape {array.shape}"
     if not array.flags.c_contiguous:
         return "the buffer is not C-contiguous"
@@ -168,8 +197,8 @@ def _buffer_fault(
     return None
 
 
-def _fits(spec: TensorSpec, shape: tuple[int, ...]) -> bool:
-    dims = spec.shape or ()
+def fits(dims: tuple[Dim, ...], shape: tuple[int, ...]) -> bool:
+    """Whether an array's shape is one that a tensor may have; named axes are not compared."""
     return len(dims) == len(shape) and all(
         want == got for want, got in zip(dims, shape, strict=True) if isinstance(want, int)
     )

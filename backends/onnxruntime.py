@@ -13,6 +13,7 @@ import numpy as np
 
 from edgeinfer.backends.base import Artifact, Bound, Capabilities, Device, LoadOptions, Probe
 from edgeinfer.backends.checks import (
+    array_type,
     check_buffers,
     check_device,
     check_file,
@@ -86,8 +87,8 @@ class OnnxRuntimeBackend:
         inputs = tuple(_spec("input", arg) for arg in session.get_inputs())
         outputs = tuple(_spec("output", arg) for arg in session.get_outputs())
         if artifact.inputs or artifact.outputs:
-            check_signature(NAME, "input", artifact.inputs, inputs)
-            check_signature(NAME, "output", artifact.outputs, outputs)
+            check_signature(NAME, "input", artifact.inputs, [{s.name: s.dtype} for s in inputs])
+            check_signature(NAME, "output", artifact.outputs, [{s.name: s.dtype} for s in outputs])
             inputs, outputs = artifact.inputs, artifact.outputs
         return OnnxRuntimeExecutable(session, inputs, outputs)
 
@@ -148,24 +149,6 @@ def _spec(kind: str, arg: Any) -> TensorSpec:
     return TensorSpec(arg.name, dtype, tuple(d if d != "" else None for d in arg.shape))
 
 
-def _numpy_type(dtype: str) -> np.dtype[Any]:
-    """Return the array type of an element type of a tensor.
-
-    Raises:
-        NotAvailableError: bfloat16 without the package that brings it to NumPy.
-    """
-    if dtype == "string":
-        return np.dtype(object)
-    if dtype != "bfloat16":
-        return np.dtype(dtype)
-    try:
-        import ml_dtypes
-    except ImportError as error:
-        raise NotAvailableError("bfloat16 arrays need ml_dtypes; pip install ml_dtypes") from error
-    brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return brain
-
-
 def _raw(session: Any, method: str) -> Callable[..., Any]:
     """Return the engine's native method, or the public one of the same name and arguments.
 
@@ -193,7 +176,7 @@ class OnnxRuntimeExecutable:
         self._session = session
         self._arity = len(inputs)
         self._names = [spec.name for spec in outputs]
-        self._dtypes = {s.name: _numpy_type(s.dtype) for s in (*inputs, *outputs)}
+        self._dtypes = {s.name: array_type(s.dtype) for s in (*inputs, *outputs)}
         self._bounds: WeakSet[OnnxRuntimeBound] = WeakSet()
         self._settings = onnxruntime.RunOptions()
         self._settings.log_severity_level = _LOG_FATAL

@@ -1,0 +1,374 @@
+"""OpenVINO: ``openvino_ir`` and ``onnx`` on Intel's and other CPUs, Intel GPUs and NPUs.
+
+Known limits of the CPU plugin, all of openvino 2026.4.1: int64 and uint64 tensors are computed in
+32 bits (larger input values are refused here), float64 in float32, and string tensors corrupt the
+process's memory (models with one are refused).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, NoReturn
+from weakref import WeakSet
+
+import numpy as np
+
+from edgeinfer.backends.base import (
+    Artifact,
+    Bound,
+    Capabilities,
+    Device,
+    DeviceKind,
+    LoadOptions,
+    Probe,
+)
+from edgeinfer.backends.checks import (
+    array_type,
+    check_buffers,
+    check_device,
+    check_file,
+    check_signature,
+    one_line,
+    thread_count,
+)
+from edgeinfer.backends.engines import import_openvino
+from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
+from edgeinfer.types import Array, Dim, Feeds, TensorSpec
+
+NAME = "openvino"
+INSTALL = "pip install 'edgeinfer[openvino]'"
+
+_READERS = {"openvino_ir": "ir", "onnx": "onnx"}
+
+_KINDS: dict[str, DeviceKind] = {"CPU": "cpu", "GPU": "gpu", "NPU": "npu"}
+
+_DTYPES = {
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "boolean": "bool",
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+    "u8": "uint8",
+    "u16": "uint16",
+    "u32": "uint32",
+    "u64": "uint64",
+}
+
+_WIDE = ("int64", "uint64")
+_INT32 = np.iinfo(np.int32)
+
+
+class OpenVinoBackend:
+    """Runs OpenVINO IR and ONNX models with OpenVINO."""
+
+    name: ClassVar[str] = NAME
+
+    def probe(self) -> Probe:
+        """Look for the engine and ask it for its devices."""
+        try:
+            core = _core()
+            version = str(import_openvino().__version__).split("-", 1)[0]
+            devices = tuple(
+                _device(core, name)
+                for name in core.available_devices
+                if name.split(".")[0] in _KINDS
+            )
+        except Exception as error:
+            missing = isinstance(error, ModuleNotFoundError) and error.name == NAME
+            reason = "not installed" if missing else f"cannot be used: {one_line(error)}"
+            return Probe(NAME, None, reason=f"{NAME} {reason}; {INSTALL}")
+        ranked = tuple(sorted(devices, key=lambda d: ("gpu", "npu", "cpu").index(d.kind)))
+        return Probe(NAME, version, ranked, "" if ranked else "the engine finds no device")
+
+    def capabilities(self) -> Capabilities:
+        """Dynamic shapes, concurrent runs, bound buffers used in place."""
+        return Capabilities(formats=frozenset(_READERS), dtypes=frozenset(_DTYPES.values()))
+
+    def load(self, artifact: Artifact, options: LoadOptions) -> OpenVinoExecutable:
+        """Open an IR (``.xml`` with its ``.bin`` next to it) or an ONNX model.
+
+        Raises:
+            NotAvailableError: the engine or the device is not here.
+            LoadError: the engine refuses the model or an option.
+        """
+        check_device(self.probe(), options.device, "needs the vendor's driver")
+        path = check_file(NAME, artifact, _READERS)
+        if not options.optimize:
+            raise LoadError("openvino cannot switch its graph optimisation off; use onnxruntime")
+        compiled = _compile(path, artifact.format, _device_name(options), _config(options))
+        inputs = _specs("input", compiled.inputs, artifact, artifact.inputs)
+        outputs = _specs("output", compiled.outputs, artifact, artifact.outputs)
+        return OpenVinoExecutable(compiled, inputs, outputs)
+
+
+@cache
+def _core() -> Any:
+    return import_openvino().Core()
+
+
+def _device(core: Any, name: str) -> Device:
+    """Describe one device of the engine, e.g. ``GPU.1``."""
+    kind, _, index = name.partition(".")
+    return Device(_KINDS[kind], str(core.get_property(name, "FULL_DEVICE_NAME")), int(index or 0))
+
+
+def _device_name(options: LoadOptions) -> str:
+    """Return the engine's name of the first device of the kind asked for, never ``AUTO``."""
+    wanted = options.device.upper()
+    name: str = next(n for n in sorted(_core().available_devices) if n.split(".")[0] == wanted)
+    return name
+
+
+def _config(options: LoadOptions) -> dict[str, Any]:
+    config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+    threads = thread_count(NAME, options)
+    if options.device == "cpu":
+        config["INFERENCE_NUM_THREADS"] = threads
+        # Pinned threads of two processes end up on the same core; also 1.6 µs slower a call.
+        config["ENABLE_CPU_PINNING"] = False
+    if options.precise:
+        # By default bf16 with AMX, fp16 on Arm and GPUs, int8 activations for compressed weights.
+        config["INFERENCE_PRECISION_HINT"] = "f32"
+        config["EXECUTION_MODE_HINT"] = "ACCURACY"
+        if options.device == "cpu":
+            config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
+            config["KV_CACHE_PRECISION"] = "f32"
+    return config | options.extra
+
+
+def _reason(error: BaseException) -> str:
+    """Return the engine's message without the places in its source it passed through."""
+    lines = [
+        line for line in str(error).splitlines() if line and not line.startswith("Exception from")
+    ]
+    return one_line(RuntimeError(" ".join(lines)))
+
+
+def _compile(path: Path, format_: str, device: str, config: dict[str, Any]) -> Any:
+    """Read a file as the format it is said to be, and compile it.
+
+    The engine's own reader tries every format it knows and logs each failure to stderr.
+    """
+    try:
+        readers = import_openvino().frontend.FrontEndManager()
+        reader = readers.load_by_framework(_READERS[format_])
+        model = reader.convert(reader.load(str(path)))
+    except Exception as error:
+        raise LoadError(f"openvino cannot read {path} as {format_}: {_reason(error)}") from error
+    if not model.outputs:
+        raise LoadError(f"openvino cannot read {path} as {format_}: there is no output in it")
+    try:
+        return _core().compile_model(model, device, config)
+    except Exception as error:
+        raise LoadError(f"openvino refuses {path}: {_reason(error)}") from error
+
+
+def _specs(
+    kind: str, ports: Sequence[Any], artifact: Artifact, wanted: tuple[TensorSpec, ...]
+) -> tuple[_Port, ...]:
+    """Pair each tensor, as described or else as found, with the engine's port."""
+    found = [_spec(kind, port) for port in ports]
+    if not (artifact.inputs or artifact.outputs):
+        return tuple(_Port(spec, port) for spec, port in zip(found, ports, strict=True))
+    # A port goes by the names of all tensors that were merged into it.
+    named = [
+        dict.fromkeys(port.get_names() or (spec.name,), spec.dtype)
+        for spec, port in zip(found, ports, strict=True)
+    ]
+    order = check_signature(NAME, kind, wanted, named)
+    return tuple(_Port(spec, ports[index]) for spec, index in zip(wanted, order, strict=True))
+
+
+def _spec(kind: str, port: Any) -> TensorSpec:
+    name = min(port.get_names(), default="")
+    dtype = _DTYPES.get(port.element_type.get_type_name())
+    if dtype is None:
+        raise LoadError(
+            f"backend {NAME!r}: {kind} {name!r} has elements {port.element_type}, which it refuses"
+        )
+    return TensorSpec(name, dtype, _dims(port.partial_shape))
+
+
+def _dims(shape: Any) -> tuple[Dim, ...] | None:
+    if shape.rank.is_dynamic:
+        return None
+    return tuple(None if dim.is_dynamic else dim.get_length() for dim in shape)
+
+
+def _closed(*_: object, **__: object) -> NoReturn:
+    raise ClosedError(f"backend {NAME!r}: used after close()")
+
+
+class OpenVinoExecutable:
+    """A compiled model; each thread that runs at the same time gets a request of its own."""
+
+    def __init__(
+        self, compiled: Any, tensors: tuple[_Port, ...], results: tuple[_Port, ...]
+    ) -> None:
+        self.inputs = tuple(port.spec for port in tensors)
+        self.outputs = tuple(port.spec for port in results)
+        self._compiled = compiled
+        self._tensors = tensors
+        self._results = results
+        self._idle: deque[Any] = deque()
+        self._bounds: WeakSet[OpenVinoBound] = WeakSet()
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Run once; outputs are owned by the caller.
+
+        Raises:
+            RunError: the engine failed, or an integer input does not fit into 32 bits.
+            ClosedError: after ``close``.
+        """
+        request = self._request()
+        if len(feeds) != len(self._tensors) or any(p.name not in feeds for p in self._tensors):
+            names = [spec.name for spec in self.inputs]
+            raise RunError(f"run: expected inputs {names}, received {list(feeds)}")
+        try:
+            for port in self._tensors:
+                request.set_tensor(port.port, port.share(feeds[port.name]))
+            request.infer(None, share_outputs=True)
+            results = {port.name: port.copy(request) for port in self._results}
+        except BackendError:
+            raise
+        except Exception as error:
+            raise RunError(f"openvino failed: {_reason(error)}") from error
+        self._idle.append(request)
+        return results
+
+    def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
+        """Fix the buffers of all inputs and outputs; the engine reads and writes them in place.
+
+        Raises:
+            RunError: a buffer cannot be used in place.
+            ClosedError: after ``close``.
+        """
+        types = {port.name: port.dtype for port in (*self._tensors, *self._results)}
+        ins = check_buffers("input", self.inputs, inputs, types)
+        outs = check_buffers("output", self.outputs, outputs, types)
+        bound = OpenVinoBound(self._request(new=True), self._tensors, self._results, ins, outs)
+        self._bounds.add(bound)
+        return bound
+
+    def close(self) -> None:
+        """Free the engine's memory, also of what was bound; a run under way ends first."""
+        self._compiled = None
+        self._idle.clear()
+        for bound in list(self._bounds):
+            bound.release()
+
+    def _request(self, *, new: bool = False) -> Any:
+        """Return a request that no other thread uses."""
+        compiled = self._compiled
+        if compiled is None:
+            _closed()
+        try:
+            return compiled.create_infer_request() if new else self._idle.pop()
+        except IndexError:
+            return compiled.create_infer_request()
+
+
+class OpenVinoBound:
+    """A compiled model with its buffers fixed; one thread at a time."""
+
+    __slots__ = ("__weakref__", "_checks", "_infer", "_wide", "inputs", "outputs")
+
+    def __init__(
+        self,
+        request: Any,
+        tensors: tuple[_Port, ...],
+        results: tuple[_Port, ...],
+        inputs: dict[str, Array],
+        outputs: dict[str, Array],
+    ) -> None:
+        self.inputs: Feeds = MappingProxyType(inputs)
+        self.outputs: Feeds = MappingProxyType(outputs)
+        self._wide = tuple((p, inputs[p.name]) for p in tensors if p.spec.dtype in _WIDE)
+        self._checks: tuple[tuple[str, Array, Any], ...] = ()
+        try:
+            for port in tensors:
+                request.set_tensor(port.port, port.tensor(inputs[port.name]))
+            for port in results:
+                tensor = port.tensor(outputs[port.name])
+                request.set_tensor(port.port, tensor)
+                if port.port.partial_shape.is_dynamic:
+                    self._checks += ((port.name, outputs[port.name], tensor),)
+        except Exception as error:
+            raise RunError(f"openvino cannot bind: {_reason(error)}") from error
+        self._infer = request.infer
+
+    def __call__(self) -> None:
+        """Run once over the bound buffers."""
+        for port, array in self._wide:
+            port.check_range(array)
+        try:
+            self._infer(None, share_outputs=True)
+        except BackendError:
+            raise
+        except Exception as error:
+            raise RunError(f"openvino failed: {_reason(error)}") from error
+        for name, array, tensor in self._checks:
+            # The engine writes a smaller result into a larger buffer without a word.
+            if tuple(tensor.shape) != array.shape:
+                raise RunError(
+                    f"bind: output {name!r}: the buffer has shape {array.shape}, "
+                    f"the result {tuple(tensor.shape)}"
+                )
+
+    def release(self) -> None:
+        """Let go of the engine's request; a later call raises ``ClosedError``."""
+        self._infer = _closed
+        self._checks = ()
+
+
+class _Port:
+    """One input or output: how arrays go in and come out."""
+
+    __slots__ = ("dtype", "name", "port", "spec")
+
+    def __init__(self, spec: TensorSpec, port: Any) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.dtype = array_type(spec.dtype)
+        self.port = port
+
+    def share(self, array: Array) -> Any:
+        """Return an engine's tensor over the array, or over a copy where it cannot be shared."""
+        if array.dtype != self.dtype:
+            raise RunError(
+                f"run: input {self.name!r}: expected {self.spec.dtype}, received {array.dtype}"
+            )
+        if self.spec.dtype in _WIDE:
+            self.check_range(array)
+        if not (array.flags.c_contiguous and array.flags.writeable):
+            array = array.copy(order="C")
+        return self.tensor(array)
+
+    def tensor(self, array: Array) -> Any:
+        """Return an engine's tensor in the array's memory."""
+        openvino = import_openvino()
+        if self.spec.dtype == "bfloat16":
+            return openvino.Tensor(array.view(np.uint16), array.shape, openvino.Type.bf16)
+        return openvino.Tensor(array, shared_memory=True)
+
+    def copy(self, request: Any) -> Array:
+        """Return the result in memory of its own."""
+        data = request.get_tensor(self.port).data
+        # The engine shows bfloat16 as float16 of the same bits.
+        return np.array(data.view(self.dtype) if self.spec.dtype == "bfloat16" else data)
+
+    def check_range(self, array: Array) -> None:
+        """Refuse values that the engine would cut to 32 bits."""
+        if array.size and (int(array.max()) > _INT32.max or int(array.min()) < _INT32.min):
+            raise RunError(
+                f"run: input {self.name!r}: openvino computes {self.spec.dtype} in 32 bits and "
+                "a value does not fit; use onnxruntime"
+            )
