@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
+from onnx.reference import ReferenceEvaluator
 
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources.onnx import fingerprint
@@ -31,7 +32,10 @@ Read = tuple[ir.Model, SourceRecord, Notes]
 Shapes = Mapping[str, Mapping[int, Any]]
 
 _IN_MEMORY = 1 << 30
-"""A model with more weights than this goes to ONNX Runtime through a file: protobuf ends at 2 GB."""
+"""More bytes of weights than this go to ONNX Runtime through a file: protobuf ends at 2 GB."""
+
+
+_TRACES = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node")
 
 
 def read_module(
@@ -75,18 +79,21 @@ def read_program(
     """
     _need_onnxscript()
     notes = Notes()
-    model = _export(program, None, None, None, name)
-    _rename_sizes(model, dynamic_shapes or {})
     if program.example_inputs is None:
+        model = _export(program, None, None, None, name)
+        _rename_sizes(model, dynamic_shapes or {})
         notes.add("the program holds no example inputs; its export was not compared with PyTorch")
         repair(model, notes, name)
         return model, SourceRecord(format, name, fingerprint(model)), notes
     args, kwargs = program.example_inputs
     with quiet():
         expected = program.module()(*args, **kwargs)
-    values = [v for v in _leaves((args, kwargs)) if _is_tensor(v)]
-    names = [value.name or "" for value in model.graph.inputs]
-    feeds = dict(zip(names, values, strict=True))
+    names = list(program.graph_signature.user_inputs)
+    feeds = {
+        key: v for key, v in zip(names, _leaves((args, kwargs)), strict=False) if _is_tensor(v)
+    }
+    model = _export(program, None, None, _output_names(expected, feeds), name)
+    _rename_sizes(model, dynamic_shapes or {})
     return _finish(model, feeds, _flatten(expected), None, notes, name, format)
 
 
@@ -216,21 +223,36 @@ def _export(
 ) -> ir.Model:
     import torch
 
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = {"output_names": output_names}
     if feeds is not None:
         shapes = {key: dict(dynamic.get(key, {})) for key in feeds} if dynamic else None
-        arguments = {"kwargs": dict(feeds), "dynamic_shapes": shapes, "output_names": output_names}
+        arguments |= {
+            "kwargs": dict(feeds),
+            "dynamic_shapes": shapes,
+            "input_names": list(feeds),
+        }
     try:
         with quiet(), torch.no_grad():
-            program = torch.onnx.export(what, dynamo=True, verbose=False, **arguments)
+            program = torch.onnx.export(
+                what, dynamo=True, verbose=False, output_names=output_names, **arguments
+            )
     except Exception as error:
         # The exporter wraps anything a module can do wrong; the root cause says the most.
         raise SourceError(
-            f"{name}: torch.export cannot trace it: {_reason(error)}; rewrite that part without "
-            "data-dependent Python (torch.cond, torch.where), or give an ONNX export of your own"
+            f"{name}: torch.export cannot trace it: {_reason(error)}; rewrite that part for "
+            "torch.export (fixed sizes, torch.where or torch.cond for data-dependent branches)"
         ) from error
     model: ir.Model = program.model
+    _drop_traces(model)
     return model
+
+
+def _drop_traces(model: ir.Model) -> None:
+    """Drop the exporter's stack traces, which hold paths of this machine."""
+    for graph in model.graphs():
+        for node in graph:
+            for key in _TRACES:
+                node.metadata_props.pop(key, None)
 
 
 def _finish(
@@ -254,7 +276,7 @@ def _compare(
     model: ir.Model, feeds: Mapping[str, Array], expected: list[Array], name: str
 ) -> float:
     """Run the export in ONNX Runtime; return the largest difference."""
-    actual = _run(model, feeds)
+    actual = _run(model, feeds, name)
     if len(actual) != len(expected):
         raise SourceError(
             f"{name}: PyTorch gives {len(expected)} outputs, its ONNX export {len(actual)}; "
@@ -275,13 +297,15 @@ def _compare(
     return worst
 
 
-def _run(model: ir.Model, feeds: Mapping[str, Array]) -> list[Array]:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    weights = [value.const_value for value in model.graph.initializers.values()]
+def _run(model: ir.Model, feeds: Mapping[str, Array], name: str) -> list[Array]:
     used = {value.name for value in model.graph.inputs}
     given = {key: value for key, value in feeds.items() if key in used}
+    if len(given) != len(used):
+        raise SourceError(
+            f"{name}: the export has inputs {sorted(used - given.keys(), key=str)} that forward() "
+            "has not; wrap the module so that forward() takes tensors only"
+        )
+    weights = [value.const_value for value in model.graph.initializers.values()]
     with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
         graph: str | bytes
         if sum(tensor.nbytes for tensor in weights if tensor is not None) > _IN_MEMORY:
@@ -289,8 +313,27 @@ def _run(model: ir.Model, feeds: Mapping[str, Array]) -> list[Array]:
             ir.save(model, graph, external_data="weights.bin")
         else:
             graph = ir.to_proto(model).SerializeToString()
-        session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-        results: list[Array] = session.run(None, given)
+        try:
+            return _run_onnxruntime(graph, given)
+        except Exception as first:
+            # No common error class. ONNX Runtime lacks kernels for some types (bfloat16) that the
+            # reference evaluator has.
+            try:
+                results: list[Array] = ReferenceEvaluator(graph).run(None, given)
+            except Exception:
+                raise SourceError(
+                    f"{name}: ONNX Runtime cannot run the export: {_reason(first)}; convert the "
+                    "module to float32 or float16 first"
+                ) from first
+            return results
+
+
+def _run_onnxruntime(graph: str | bytes, feeds: Mapping[str, Array]) -> list[Array]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    results: list[Array] = session.run(None, feeds)
     return results
 
 
@@ -386,12 +429,13 @@ def _to_numpy(tensor: Any) -> Array:
 
 
 def _reason(error: BaseException) -> str:
-    """First line of the deepest cause that says anything."""
+    """First telling line of the deepest cause that says anything."""
     found = type(error).__name__
     cause: BaseException | None = error
     while cause is not None:
         lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
         if lines:
-            found = lines[0]
+            # A line that announces the next one tells nothing alone.
+            found = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
         cause = cause.__cause__
     return found.removesuffix(".")
