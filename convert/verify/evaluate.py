@@ -44,7 +44,7 @@ class Evaluator:
         self._round = wide and _has_narrow(model)
         if self._round:
             model = ShapeInferencePass()(model).model
-        self._graph = model.graph
+        self.graph = model.graph
         self._opsets = {("" if d in _MAIN else d): v for d, v in model.opset_imports.items()}
         self._wide = wide
         self._kernels: dict[ir.Node, Callable[..., tuple[Any, ...]]] = {}
@@ -65,25 +65,27 @@ class Evaluator:
         """
         self._until = time.monotonic() + seconds
         values: Values = {}
-        for value in self._graph.inputs:
-            if value.name in feeds:
-                values[value] = self._widen(np.asarray(feeds[value.name]))
+        for value in self.graph.inputs:
+            name = str(value.name)
+            if name in feeds:
+                values[value] = self._widen(feeds[name])
         if wanted is None:
-            keep = list(self._graph.outputs)
+            keep = list(self.graph.outputs)
         else:
             names = set(wanted)
-            keep = [v for v in _all_values(self._graph) if v.name in names]
+            keep = [v for v in _all_values(self.graph) if v.name in names]
         with np.errstate(all="ignore"):
-            self._run_graph(self._graph, values, keep)
+            self._run_graph(self.graph, values, keep)
             return {str(v.name): self._get(values, v) for v in keep}
 
     def run_node(self, node_index: int, inputs: Mapping[str, Array]) -> dict[str, Any]:
         """Evaluate one node of the main graph on given inputs, by value name."""
-        node = self._graph[node_index]
+        node = self.graph[node_index]
         values: Values = {}
         for value in _used(node):
-            if value.name in inputs:
-                values[value] = self._widen(np.asarray(inputs[value.name]))
+            name = str(value.name)
+            if name in inputs:
+                values[value] = self._widen(inputs[name])
         with np.errstate(all="ignore"):
             self._run_node(node, values)
         return {str(v.name): values[v] for v in node.outputs if v in values and v.name}
@@ -277,6 +279,7 @@ def _reference(
 def _one_node(proto: onnx.NodeProto, feeds: Feeds, imports: list[onnx.OperatorSetIdProto]) -> Any:
     """Return a reference evaluator of a model with this node alone, its types taken from feeds."""
     from onnx.reference import ReferenceEvaluator
+    from onnx.reference.op_run import RuntimeContextError
 
     inputs = []
     for name, value in feeds.items():
@@ -289,9 +292,12 @@ def _one_node(proto: onnx.NodeProto, feeds: Feeds, imports: list[onnx.OperatorSe
     graph = onnx.helper.make_graph([proto], "once", inputs, outputs)
     model = onnx.helper.make_model(graph, opset_imports=imports)
     try:
-        # Operators that the reference has as a function of their input types need the types said.
-        model = onnx.shape_inference.infer_shapes(model)
-        return ReferenceEvaluator(model)
+        try:
+            return ReferenceEvaluator(model)
+        except RuntimeContextError:
+            # Some operators are there only as a function of their input types. Not done for all:
+            # inference (onnx 1.23) crashes on inputs without a type, such as sequences.
+            return ReferenceEvaluator(onnx.shape_inference.infer_shapes(model))
     except Exception as e:
         domain = f"{proto.domain}::" if proto.domain else ""
         raise CannotEvaluate(f"the ONNX reference has no {domain}{proto.op_type}") from e

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
 import onnx_ir as ir
 
+from edgeinfer.convert.verify.locate import disputed_node, save_for_engines
 from edgeinfer.convert.verify.vectors import Vector
-from edgeinfer.metrics import OutputMetrics
+from edgeinfer.convert.verify.witness import Abstains, Numpy, OnnxRuntime, OpenVino, Witness
+from edgeinfer.errors import RunError, VerifyError
+from edgeinfer.metrics import BUDGETS, Budget, OutputMetrics, check, compare
 from edgeinfer.types import Array, Feeds, TensorSpec
+
+_RANDOM = frozenset(
+    {
+        "Bernoulli",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +37,8 @@ class Answer:
         outputs: by output name, in the model's order.
         oracle: whose values these are, e.g. ``onnxruntime``.
         agreed: the oracles that gave the same within tolerance; one name means nobody confirmed.
-        spread: by output name, the distance between the first two oracles that ran; empty if
-            only one did. It says how much plain rounding moves this model.
+        spread: by output name, the distance between two oracles that agreed; empty if only one
+            ran. It says how much plain rounding moves this model.
         note: why an oracle did not take part, or who disagreed and where; empty when all is well.
     """
 
@@ -61,38 +77,77 @@ class Oracles:
             model: as read, before any pass; it is not modified.
             seconds: what oracle B may take for all vectors; those left have one oracle, and the
                 notes say so.
+
+        Raises:
+            VerifyError: the model is random, so no answer is the right one.
         """
-        raise NotImplementedError
+        drawn = sorted({n.op_type for n in model.graph.all_nodes()} & _RANDOM)
+        if drawn:
+            raise VerifyError(
+                f"the model draws random numbers ({', '.join(drawn)}): no two runs give the same, "
+                "so it cannot be verified; make the noise an input"
+            )
+        self._model = model
+        self._budget = _agreement(model)
+        self._folder = tempfile.TemporaryDirectory(prefix="edgeinfer-")
+        self._path = save_for_engines(model, Path(self._folder.name))
+        self._witnesses: dict[str, Witness | str] = {}
+        self._makers: dict[str, Callable[[], Witness]] = {
+            "onnxruntime": lambda: OnnxRuntime(self._path),
+            "float64": lambda: Numpy(model, wide=True, seconds=seconds),
+            "onnx reference": lambda: Numpy(model, wide=False, seconds=seconds),
+            "openvino": lambda: OpenVino(self._path),
+        }
+        self._disputed: str | None = None
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The model's inputs, without those that have an initializer."""
-        raise NotImplementedError
+        given = self._model.graph.initializers
+        return tuple(_spec(v) for v in self._model.graph.inputs if v.name not in given)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """The model's outputs."""
-        raise NotImplementedError
+        return tuple(_spec(v) for v in self._model.graph.outputs)
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
-        """Run oracle A.
+        """Run oracle A, or oracle B where A does not take the model at all.
 
         Raises:
             RunError: the model refuses these inputs.
         """
-        raise NotImplementedError
+        try:
+            return self._ask("onnxruntime", feeds)
+        except Abstains as a:
+            if isinstance(self._witnesses["onnxruntime"], str):
+                try:
+                    return self._ask("float64", feeds)
+                except Abstains as b:
+                    raise RunError(f"no oracle can run the model: onnxruntime: {a}; {b}") from b
+            raise RunError(str(a)) from a
 
     def expected(self, vectors: Sequence[Vector]) -> Expected:
-        """Run both oracles on each vector and let a third vote where they disagree.
+        """Run both oracles on each vector and let others vote where they disagree.
 
         Raises:
-            VerifyError: no oracle can run the model, or it is random.
+            VerifyError: no oracle can run a vector.
         """
-        raise NotImplementedError
+        answers = [self._answer(v) for v in vectors]
+        notes = list(dict.fromkeys(a.note for a in answers if a.note))
+        alone = [a for a in answers if len(a.agreed) < 2]
+        if alone:
+            notes.insert(0, f"{len(alone)} of {len(answers)} vectors have one oracle only")
+        return Expected(tuple(answers), tuple(notes))
 
     def close(self) -> None:
         """Free sessions and temporary files; a second call does nothing."""
-        raise NotImplementedError
+        for witness in self._witnesses.values():
+            if not isinstance(witness, str):
+                witness.close()
+        self._witnesses.clear()
+        self._makers.clear()
+        self._folder.cleanup()
 
     def __enter__(self) -> Oracles:
         return self
@@ -104,3 +159,97 @@ class Oracles:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _ask(self, name: str, feeds: Feeds) -> dict[str, Array]:
+        if name not in self._witnesses:
+            if name not in self._makers:
+                raise Abstains("the oracles are closed")
+            try:
+                self._witnesses[name] = self._makers[name]()
+            except Abstains as e:
+                self._witnesses[name] = str(e)
+        witness = self._witnesses[name]
+        if isinstance(witness, str):
+            raise Abstains(witness)
+        return witness.run(feeds)
+
+    def _answer(self, vector: Vector) -> Answer:
+        said: dict[str, dict[str, Array]] = {}
+        silent: dict[str, str] = {}
+        for name in ("onnxruntime", "float64"):
+            try:
+                said[name] = self._ask(name, vector.feeds)
+            except Abstains as e:
+                silent[name] = str(e)
+        if not said:
+            reasons = "; ".join(f"{name}: {why}" for name, why in silent.items())
+            raise VerifyError(f"no oracle can run vector {vector.origin!r}: {reasons}")
+        if silent:
+            ((name, outputs),) = said.items()
+            ((absent, why),) = silent.items()
+            return Answer(outputs, name, (name,), {}, f"one oracle only: no {absent}: {why}")
+        spread = _distance(said["onnxruntime"], said["float64"])
+        if self._same(spread):
+            return Answer(said["onnxruntime"], "onnxruntime", tuple(said), spread)
+        return self._vote(vector, said)
+
+    def _same(self, distance: dict[str, OutputMetrics]) -> bool:
+        return not any(check(m, self._budget) for m in distance.values())
+
+    def _vote(self, vector: Vector, said: dict[str, dict[str, Array]]) -> Answer:
+        """Ask further witnesses until one sides with ONNX Runtime or against it.
+
+        ONNX's own evaluation shares operators with ours, so its vote counts for ONNX Runtime
+        only; another engine's counts for either.
+        """
+        ours, theirs = said["onnxruntime"], said["float64"]
+        where = self._where(vector)
+        for name in ("onnx reference", "openvino"):
+            try:
+                third = self._ask(name, vector.feeds)
+            except Abstains:
+                continue
+            spread = _distance(ours, third)
+            if self._same(spread):
+                note = f"float64 alone disagrees{where}; {name} sides with onnxruntime"
+                return Answer(ours, "onnxruntime", ("onnxruntime", name), spread, note)
+            if name == "openvino" and self._same(_distance(theirs, third)):
+                note = f"onnxruntime alone disagrees{where}; openvino sides with float64"
+                spread = _distance(theirs, third)
+                return Answer(theirs, "float64", ("float64", "openvino"), spread, note)
+        note = f"the oracles disagree{where} and nobody could settle it; onnxruntime is taken"
+        return Answer(ours, "onnxruntime", ("onnxruntime",), {}, note)
+
+    def _where(self, vector: Vector) -> str:
+        if self._disputed is None:
+            self._disputed = disputed_node(self._model, vector.feeds, self._budget)
+        return f" at {self._disputed}" if self._disputed else ""
+
+
+def _distance(expected: dict[str, Array], actual: dict[str, Array]) -> dict[str, OutputMetrics]:
+    missing = OutputMetrics(problem="output is missing")
+    return {n: compare(e, actual[n]) if n in actual else missing for n, e in expected.items()}
+
+
+def _agreement(model: ir.Model) -> Budget:
+    """How far two evaluations of a model may lie apart and still mean the same."""
+    graph = model.graph
+    dtypes = {v.dtype for v in [*graph.inputs, *graph.outputs, *graph.initializers.values()]}
+    if any(n.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for n in graph.all_nodes()):
+        # A value near the middle of two steps goes either way by its last bit.
+        return BUDGETS["static_wi8_ai16"]
+    if ir.DataType.BFLOAT16 in dtypes:
+        return BUDGETS["bf16"]
+    return BUDGETS["fp16" if ir.DataType.FLOAT16 in dtypes else "fp32"]
+
+
+def _spec(value: ir.Value) -> TensorSpec:
+    shape = None if value.shape is None else tuple(_dim(d) for d in value.shape)
+    if value.dtype is None:
+        return TensorSpec(str(value.name), "unknown", shape)
+    is_text = value.dtype == ir.DataType.STRING
+    return TensorSpec(str(value.name), "string" if is_text else value.dtype.numpy().name, shape)
+
+
+def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
+    return dim if isinstance(dim, int) else dim.value

@@ -74,7 +74,8 @@ def _resize_axis(
             # Scales are float32: 32 / (64 / 26) lies just below 13 there, and engines floor that.
             place = np.arange(out, dtype=np.float32) / np.float32(scale)
         picked = np.clip(_round(rounding, place), 0, length - 1).astype(np.int64)
-        return x.take(picked, axis=axis)
+        taken: Array = x.take(picked, axis=axis)
+        return taken
     if mode == "linear":
         taps, weights = _linear(place)
     elif mode == "cubic":
@@ -93,20 +94,22 @@ def _resize_axis(
 
 def _coordinates(how: str, at: Coordinates, length: int, out: int, scale: Any) -> Coordinates:
     """Where each output element lies in the input (Resize, coordinate_transformation_mode)."""
+    place: Coordinates
     match how:
         case "half_pixel":
-            return (at + 0.5) / scale - 0.5
+            place = (at + 0.5) / scale - 0.5
         case "half_pixel_symmetric":
             adjustment = out / (scale * length)
-            return length / 2 * (1 - adjustment) + (at + 0.5) / scale - 0.5
+            place = length / 2 * (1 - adjustment) + (at + 0.5) / scale - 0.5
         case "pytorch_half_pixel":
-            return (at + 0.5) / scale - 0.5 if out > 1 else np.zeros_like(at)
+            place = (at + 0.5) / scale - 0.5 if out > 1 else np.zeros_like(at)
         case "align_corners":
-            return at * (length - 1) / (out - 1) if out > 1 else np.zeros_like(at)
+            place = at * (length - 1) / (out - 1) if out > 1 else np.zeros_like(at)
         case "asymmetric":
-            return at / scale
+            place = at / scale
         case _:
             raise Unhandled
+    return place
 
 
 def _round(rounding: str, place: Coordinates) -> Coordinates:
@@ -116,9 +119,9 @@ def _round(rounding: str, place: Coordinates) -> Coordinates:
         case "ceil":
             return np.ceil(place)
         case "round_prefer_ceil":
-            return np.floor(place + 0.5)
+            return np.asarray(np.floor(place + 0.5))
         case _:
-            return np.ceil(place - 0.5)
+            return np.asarray(np.ceil(place - 0.5))
 
 
 def _linear(place: Coordinates) -> tuple[Array, Coordinates]:

@@ -1,0 +1,150 @@
+"""Those who can say what a model computes: engines and evaluations behind one small protocol."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
+from edgeinfer.types import Array, Feeds
+
+
+class Abstains(Exception):  # noqa: N818 - a vote not given, not an error of the model
+    """A witness cannot answer, and why in half a sentence."""
+
+
+class Witness(Protocol):
+    """Answers what the outputs of a model are."""
+
+    name: str
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Return the outputs in the model's types.
+
+        Raises:
+            Abstains: it cannot.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
+
+
+class OnnxRuntime:
+    """ONNX Runtime as it reads the file: no graph optimisation."""
+
+    name = "onnxruntime"
+
+    def __init__(self, path: Path) -> None:
+        """Open a model; weights in other files lie beside it."""
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        # Freed after each run: other stages need the memory between runs.
+        options.enable_cpu_mem_arena = False
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            self._session: Any = ort.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as e:
+            raise Abstains(f"it refuses the model ({_first_line(e)})") from e
+        self._outputs = [o.name for o in self._session.get_outputs()]
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Run once."""
+        if self._session is None:
+            raise Abstains("it is closed")
+        try:
+            results = self._session.run(None, dict(feeds))
+        except Exception as e:
+            raise Abstains(f"its run failed ({_first_line(e)})") from e
+        return dict(zip(self._outputs, results, strict=True))
+
+    def close(self) -> None:
+        """Free the session."""
+        self._session = None
+
+
+class Numpy:
+    """Our evaluation op by op, in float64 or in the model's own types."""
+
+    def __init__(self, model: ir.Model, *, wide: bool, seconds: float) -> None:
+        """Prepare; ``seconds`` is for all runs together."""
+        self.name = "float64" if wide else "onnx reference"
+        self._left = seconds
+        self._broken = ""
+        try:
+            self._evaluator = Evaluator(model, wide=wide)
+        except Exception as e:
+            self._broken = f"it cannot read the model ({_first_line(e)})"
+        self._outputs = list(model.graph.outputs)
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Evaluate once."""
+        if self._broken:
+            raise Abstains(self._broken)
+        start = time.monotonic()
+        try:
+            results = self._evaluator.run(feeds, seconds=self._left)
+        except CannotEvaluate as e:
+            # What it cannot do once it cannot do for the next vector either.
+            self._broken = str(e)
+            raise Abstains(self._broken) from e
+        finally:
+            self._left -= time.monotonic() - start
+        return {str(v.name): _as_declared(results[str(v.name)], v) for v in self._outputs}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class OpenVino:
+    """OpenVINO, whose kernels and importer share nothing with the others."""
+
+    name = "openvino"
+
+    def __init__(self, path: Path) -> None:
+        """Open a model, if the engine is installed."""
+        try:
+            import openvino
+        except ImportError as e:
+            raise Abstains("it is not installed") from e
+        try:
+            core = openvino.Core()
+            options = {"INFERENCE_PRECISION_HINT": "f32"}
+            self._model = core.compile_model(core.read_model(path), "CPU", options)
+        except Exception as e:
+            raise Abstains(f"it refuses the model ({_first_line(e)})") from e
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Run once."""
+        try:
+            results = self._model(dict(feeds))
+        except Exception as e:
+            raise Abstains(f"its run failed ({_first_line(e)})") from e
+        return {o.any_name: np.array(results[o]) for o in self._model.outputs}
+
+    def close(self) -> None:
+        """Free the model."""
+        self._model = None
+
+
+def _as_declared(result: Any, value: ir.Value) -> Any:
+    """Give a float64 result the type that the model declares for the output."""
+    if not isinstance(result, np.ndarray) or result.dtype.kind != "f" or value.dtype is None:
+        return result
+    with np.errstate(over="ignore"):
+        return result.astype(value.dtype.numpy())
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]
