@@ -4,11 +4,231 @@ After ``normalise`` a model is at opset ``OPSET`` (or the newer one it came with
 initializers, its functions are inlined, its shapes are inferred, what can be folded is folded and
 what an exporter took apart is whole again (``Gelu``, ``LayerNormalization``, ...). Nothing later
 needs to know which exporter made it.
+
+A pass leaves alone what it does not understand; none raises for a model that an engine can run.
+Names, order and element types of the graph's inputs and outputs survive all passes.
 """
 
 from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from edgeinfer.convert.passes.clean_cast import CleanCast
+from edgeinfer.convert.passes.clean_identity import RemoveIdentity
+from edgeinfer.convert.passes.clean_reshape import CleanReshape
+from edgeinfer.convert.passes.clean_transpose import CleanTranspose
+from edgeinfer.convert.passes.constants import FoldConstants
+from edgeinfer.convert.passes.control_flow import InlineControlFlow
+from edgeinfer.convert.passes.dead_code import RemoveDeadCode, drop_unused_imports
+from edgeinfer.convert.passes.fold_shapes import FoldShapes
+from edgeinfer.convert.passes.fusions import FUSIONS
+from edgeinfer.convert.passes.infra import Outcome, all_nodes
+from edgeinfer.convert.passes.inline import InlineFunctions
+from edgeinfer.convert.passes.interface import (
+    DropDefaultInputs,
+    NameEverything,
+    input_specs,
+    output_specs,
+)
+from edgeinfer.convert.passes.lift_constants import LiftConstants
+from edgeinfer.convert.passes.nan_guards import RemoveNanGuards
+from edgeinfer.convert.passes.opset import RaiseOpset
+from edgeinfer.convert.passes.shapes import InferShapes
+from edgeinfer.convert.passes.share_duplicates import ShareInitializers, ShareNodes
+from edgeinfer.convert.passes.static_shapes import BindShapes, Shapes
+
+__all__ = [
+    "FUSIONS",
+    "NORMALISE",
+    "OPSET",
+    "PREPARE",
+    "SIMPLIFY",
+    "NormaliseReport",
+    "PassRecord",
+    "Stage",
+    "input_specs",
+    "normalise",
+    "output_specs",
+]
 
 OPSET = 24
 """Every model is raised to this version of the default domain, so a lowering knows one version of
 each operator. 24 is the first that has all fused operators the passes recover (Gelu 20,
 RMSNormalization 23, Attention 23, Swish 24)."""
+
+Passes = tuple[ir.passes.PassBase, ...]
+
+PREPARE: Passes = (
+    DropDefaultInputs(),
+    NameEverything(),
+    InlineFunctions(),
+    NameEverything(),
+    LiftConstants(),
+    InferShapes(),
+    FoldShapes(),
+    FoldConstants(),
+    InlineControlFlow(),
+    InferShapes(),
+    RaiseOpset(OPSET),
+)
+"""To one form. Folding comes before raising, because some steps need constants and ranks."""
+
+SIMPLIFY: Passes = (
+    LiftConstants(),
+    InferShapes(),
+    FoldShapes(),
+    FoldConstants(),
+    InlineControlFlow(),
+    RemoveIdentity(),
+    CleanCast(),
+    CleanTranspose(),
+    CleanReshape(),
+    ShareNodes(),
+    RemoveDeadCode(),
+)
+"""Repeated, because each of them gives the others work."""
+
+FINISH: Passes = (
+    ShareInitializers(),
+    RemoveDeadCode(),
+    InferShapes(),
+    NameEverything(),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Some passes in order.
+
+    Attributes:
+        passes: run one after the other.
+        rounds: how often at most; a round without a change is the last one.
+    """
+
+    passes: Passes
+    rounds: int = 1
+
+
+NORMALISE: tuple[Stage, ...] = (
+    Stage(PREPARE),
+    Stage(SIMPLIFY, rounds=6),
+    Stage((RemoveNanGuards(), *FUSIONS), rounds=2),
+    Stage(SIMPLIFY, rounds=6),
+    Stage(FINISH),
+)
+"""All passes in their order."""
+
+
+@dataclass(slots=True)
+class PassRecord:
+    """What one pass did in all its runs.
+
+    Attributes:
+        name: the pass, e.g. ``fold_constants``.
+        count: changes, in the pass's own unit.
+        ops: operators it added or removed.
+        notes: lines for the report.
+    """
+
+    name: str
+    count: int = 0
+    ops: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """The report's lines; none where nothing happened."""
+        moved = ", ".join(f"{op} {n:+d}" for op, n in sorted(self.ops.items()) if n)
+        head = [f"{self.count} changes" + (f": {moved}" if moved else "")] if self.count else []
+        return head + self.notes
+
+
+@dataclass(frozen=True, slots=True)
+class NormaliseReport:
+    """A normalised model and how it came about.
+
+    Attributes:
+        model: the result; shares its tensors with the source.
+        records: one per pass, in order of first run.
+    """
+
+    model: ir.Model
+    records: tuple[PassRecord, ...]
+
+    @property
+    def changes(self) -> dict[str, list[str]]:
+        """Lines per pass that changed or noticed something."""
+        return {r.name: r.lines() for r in self.records if r.lines()}
+
+
+def normalise(
+    model: ir.Model,
+    *,
+    input_shapes: Shapes | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> NormaliseReport:
+    """Bring a model into the form that every lowering takes.
+
+    Args:
+        model: stays as it is; the result is a copy that shares the weights.
+        input_shapes: fixed shapes by input; None keeps a size as declared.
+        progress: called with the name of each pass before it runs.
+
+    Raises:
+        UsageError: ``input_shapes`` contradicts the model.
+    """
+    copy = model.clone()
+    records: dict[str, PassRecord] = {}
+    if input_shapes:
+        run_stage(copy, Stage((DropDefaultInputs(), BindShapes(input_shapes))), records, progress)
+    for stage in NORMALISE:
+        run_stage(copy, stage, records, progress)
+    drop_unused_imports(copy)
+    return NormaliseReport(copy, tuple(records.values()))
+
+
+def run_stage(
+    model: ir.Model,
+    stage: Stage,
+    records: dict[str, PassRecord],
+    progress: Callable[[str], None] | None = None,
+) -> None:
+    """Run a stage's passes in place and add to the records."""
+    for _ in range(stage.rounds):
+        changed = False
+        for one in stage.passes:
+            name = pass_name(one)
+            if progress is not None:
+                progress(name)
+            before = _count_ops(model)
+            result = one(model)
+            # Better shapes alone are no reason for another round: nothing would use them.
+            changed |= result.modified and not isinstance(one, (InferShapes, NameEverything))
+            if result.modified or (isinstance(result, Outcome) and result.notes):
+                _note(records.setdefault(name, PassRecord(name)), result, before, model)
+        if not changed:
+            break
+
+
+def _note(
+    record: PassRecord, result: ir.passes.PassResult, before: Counter[str], model: ir.Model
+) -> None:
+    after = _count_ops(model)
+    after.subtract(before)
+    record.ops.update(after)
+    record.count += result.count if isinstance(result, Outcome) else 1
+    notes: Iterable[str] = result.notes if isinstance(result, Outcome) else ()
+    record.notes.extend(n for n in notes if n not in record.notes)
+
+
+def pass_name(one: ir.passes.PassBase) -> str:
+    """``FoldConstants`` as ``fold_constants``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(one).__name__).lower()
+
+
+def _count_ops(model: ir.Model) -> Counter[str]:
+    return Counter(n.op_type for n in all_nodes(model))

@@ -1,0 +1,110 @@
+"""Remove and merge operators that only change the shape."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.passes.infra import (
+    Namer,
+    Outcome,
+    add_initializer,
+    all_nodes,
+    attr,
+    input_at,
+    ints,
+    is_op,
+    outcome,
+    remove_node,
+    replace_value,
+    same_shape,
+)
+
+VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+class CleanReshape(ir.passes.InPlacePass):
+    """Cut chains of Reshape, Flatten, Squeeze and Unsqueeze, none of which moves data.
+
+    Given: ``a = Unsqueeze(x, [0]); b = Reshape(a, [6]); y = Reshape(b, [2,3])``
+    Result: ``y = Reshape(x, [2,3])``, or ``x`` itself where that is its shape
+    """
+
+    def call(self, model: ir.Model) -> Outcome:
+        """Look back from every such node."""
+        namer, count = Namer(model), 0
+        for node in all_nodes(model):
+            if not is_op(node, *VIEWS):
+                continue
+            if _cancel(node):
+                count += 1
+            elif is_op(node, "Reshape"):
+                count += _merge(node, namer)
+        return outcome(model, count)
+
+
+def _cancel(node: ir.Node) -> bool:
+    """Use an earlier value of the chain that has the same shape."""
+    y = node.outputs[0]
+    for source in _chain(node):
+        if same_shape(source, y) and replace_value(y, source):
+            remove_node(node)
+            return True
+    return False
+
+
+def _chain(node: ir.Node) -> list[ir.Value]:
+    """Values the node is a view of, the oldest first."""
+    found: list[ir.Value] = []
+    current: ir.Node | None = node
+    while current is not None and is_op(current, *VIEWS):
+        x = current.inputs[0]
+        if x is None:
+            break
+        found.append(x)
+        current = x.producer() if current.graph is node.graph else None
+    return found[::-1]
+
+
+def _merge(node: ir.Node, namer: Namer) -> int:
+    """Read the oldest value of the chain; a 0 in the target is first made a number."""
+    chain = _chain(node)
+    if len(chain) < 2 or node.graph is None:
+        return 0
+    target = ints(input_at(node, 1))
+    if target is None or attr(node, "allowzero", 0):
+        return 0
+    x = node.inputs[0]
+    if 0 in target:
+        sizes = None if x is None or x.shape is None else list(x.shape)
+        resolved: list[int] = []
+        for axis, wanted in enumerate(target):
+            if wanted:
+                resolved.append(wanted)
+            elif sizes is None or axis >= len(sizes):
+                return 0
+            elif isinstance(sizes[axis], int) and sizes[axis] > 0:
+                resolved.append(int(sizes[axis]))
+            elif _same_axis(chain[0], axis, sizes[axis]):
+                resolved.append(0)
+            else:
+                return 0
+        if resolved != target:
+            name = namer.fresh(f"{node.outputs[0].name}_shape")
+            array = np.asarray(resolved, np.int64)
+            node.replace_input_with(1, add_initializer(node.graph, name, array))
+    node.replace_input_with(0, chain[0])
+    return 1
+
+
+def _same_axis(source: ir.Value, axis: int, size: int | ir.SymbolicDim) -> bool:
+    """Whether the oldest value has the same unknown size on the same axis."""
+    if source.shape is None or axis >= len(source.shape):
+        return False
+    mine = source.shape[axis]
+    return (
+        isinstance(mine, ir.SymbolicDim)
+        and isinstance(size, ir.SymbolicDim)
+        and mine.value is not None
+        and mine.value == size.value
+    )

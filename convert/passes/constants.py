@@ -1,0 +1,229 @@
+"""Constant folding: what is the same in every run is computed once, here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.passes.infra import (
+    DEFAULT_DOMAINS,
+    Namer,
+    Outcome,
+    add_initializer,
+    constant,
+    has_subgraph,
+    is_op,
+    outcome,
+    remove_node,
+    static_shape,
+)
+from edgeinfer.types import Array
+
+NODE_GROWTH_BYTES = 256 * 1024
+"""How much larger than its inputs the result of one node may be."""
+
+TOTAL_GROWTH_BYTES = 4 * 1024 * 1024
+TOTAL_GROWTH_SHARE = 0.1
+"""All folding together may add this much, or this share of the weights, whichever is more."""
+
+NEVER = frozenset(
+    {
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Bernoulli",
+        "Multinomial",
+        # The integers with their scales are the point; the floats are four times as large.
+        "DequantizeLinear",
+        "Dropout",
+        "Constant",
+        "ImageDecoder",
+    }
+)
+_PLAIN = {
+    ir.DataType.FLOAT,
+    ir.DataType.DOUBLE,
+    ir.DataType.FLOAT16,
+    ir.DataType.INT8,
+    ir.DataType.INT16,
+    ir.DataType.INT32,
+    ir.DataType.INT64,
+    ir.DataType.UINT8,
+    ir.DataType.UINT16,
+    ir.DataType.UINT32,
+    ir.DataType.UINT64,
+    ir.DataType.BOOL,
+}
+
+Evaluate = Callable[[ir.Node, dict[str, int], list[Array | None]], list[Array] | None]
+
+
+class FoldConstants(ir.passes.InPlacePass):
+    """Replace nodes whose inputs are all constant by their result.
+
+    Given: ``y = Add(x, t); t = Transpose(w)`` with the initializer ``w``
+    Result: ``y = Add(x, t)`` with the initializer ``t``
+
+    Results come from ONNX Runtime without optimisation, so they are the numbers a run would have
+    had. Random operators are never folded, nor what makes the model much larger.
+    """
+
+    def __init__(self, evaluate: Evaluate | None = None) -> None:
+        self._evaluate = evaluate or run_node
+
+    def call(self, model: ir.Model) -> Outcome:
+        """Fold in topological order, so chains fold in one go."""
+        weights = sum(
+            v.const_value.nbytes
+            for v in model.graph.initializers.values()
+            if v.const_value is not None
+        )
+        budget = max(TOTAL_GROWTH_BYTES, int(weights * TOTAL_GROWTH_SHARE))
+        namer, count = Namer(model), 0
+        for graph in list(model.graphs()):
+            for node in list(graph):
+                if not _foldable(node):
+                    continue
+                results = self._results(node, model.opset_imports)
+                if results is None:
+                    continue
+                growth = sum(r.nbytes for r in results) - _input_bytes(node)
+                if growth > min(NODE_GROWTH_BYTES, budget):
+                    continue
+                budget -= max(growth, 0)
+                _replace(node, results, namer)
+                count += 1
+        return outcome(model, count)
+
+    def _results(self, node: ir.Node, imports: dict[str, int]) -> list[Array] | None:
+        if _predicted_growth(node) > NODE_GROWTH_BYTES:
+            return None
+        arrays = [None if v is None else _array(v) for v in node.inputs]
+        results = self._evaluate(node, imports, arrays)
+        if results is None or len(results) != len(node.outputs):
+            return None
+        return results
+
+
+def _foldable(node: ir.Node) -> bool:
+    if node.domain not in DEFAULT_DOMAINS or node.op_type in NEVER or has_subgraph(node):
+        return False
+    if not node.inputs or any(o.is_graph_output() for o in node.outputs):
+        return False
+    for value in node.inputs:
+        if value is None:
+            continue
+        tensor = constant(value)
+        if tensor is None or tensor.dtype not in _PLAIN:
+            return False
+    return any(o.uses() for o in node.outputs)
+
+
+def _array(value: ir.Value) -> Array:
+    tensor = constant(value)
+    if tensor is None:
+        raise ValueError(f"{value.name} is not constant")
+    return np.asarray(tensor.numpy())
+
+
+def _input_bytes(node: ir.Node) -> int:
+    tensors = [constant(v) for v in node.inputs if v is not None]
+    return sum(t.nbytes for t in tensors if t is not None)
+
+
+def _predicted_growth(node: ir.Node) -> int:
+    """Growth by the inferred shapes, so that nothing huge is computed only to be thrown away."""
+    total = 0
+    for output in node.outputs:
+        shape = static_shape(output)
+        if shape is None:
+            if is_op(node, "ConstantOfShape", "Expand", "Tile"):
+                shape = _target_shape(node)
+            if shape is None:
+                continue
+        size = output.dtype.itemsize if output.dtype is not None else 1
+        total += int(math.prod(shape) * size)
+    return total - _input_bytes(node)
+
+
+def _target_shape(node: ir.Node) -> tuple[int, ...] | None:
+    values = [int(v) for v in _array(node.inputs[-1] or node.outputs[0]).ravel()]
+    if is_op(node, "Tile"):
+        source = constant(node.inputs[0])
+        if source is None or len(values) != len(source.shape):
+            return None
+        return tuple(int(d) * v for d, v in zip(source.shape, values, strict=True))
+    return tuple(max(v, 1) for v in values)
+
+
+def _replace(node: ir.Node, results: list[Array], namer: Namer) -> None:
+    graph = node.graph
+    if graph is None:
+        raise ValueError(f"node {node.name!r} is in no graph")
+    for output, array in zip(node.outputs, results, strict=True):
+        if not output.uses():
+            continue
+        name = output.name or namer.fresh("folded")
+        output.name = None
+        output.replace_all_uses_with(
+            add_initializer(
+                graph, name, np.ascontiguousarray(array) if array.ndim else array.copy()
+            )
+        )
+    remove_node(node)
+
+
+def run_node(
+    node: ir.Node, imports: dict[str, int], inputs: list[Array | None]
+) -> list[Array] | None:
+    """Run one node in ONNX Runtime without optimisation; None where it cannot."""
+    import onnxruntime as ort
+
+    feeds = {
+        v.name or f"in_{i}": a
+        for i, (v, a) in enumerate(zip(node.inputs, inputs, strict=True))
+        if v is not None and a is not None
+    }
+    proto = _single_node_model(node, imports, feeds)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        session = ort.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
+        results = session.run(None, feeds)
+    # ONNX Runtime raises a class of its own per status, with no common base below Exception.
+    except Exception:
+        return None
+    return results if all(isinstance(r, np.ndarray) for r in results) else None
+
+
+def _single_node_model(node: ir.Node, imports: dict[str, int], feeds: dict[str, Array]) -> bytes:
+    inputs = {
+        name: ir.Value(
+            name=name,
+            type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+            shape=ir.Shape(array.shape),
+        )
+        for name, array in feeds.items()
+    }
+    names = [None if v is None else v.name or f"in_{i}" for i, v in enumerate(node.inputs)]
+    copy = ir.Node(
+        node.domain,
+        node.op_type,
+        [None if n is None else inputs[n] for n in names],
+        list(node.attributes.values()),
+        num_outputs=len(node.outputs),
+    )
+    for i, output in enumerate(copy.outputs):
+        output.name = f"out_{i}"
+        output.type = node.outputs[i].type
+    graph = ir.Graph(
+        list(inputs.values()), copy.outputs, nodes=[copy], opset_imports=dict(imports), name="fold"
+    )
+    model = ir.Model(graph, ir_version=10)
+    return bytes(ir.to_proto(model).SerializeToString())

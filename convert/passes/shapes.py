@@ -1,0 +1,287 @@
+"""Shape inference with symbolic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from edgeinfer.convert.passes.infra import (
+    DEFAULT_DOMAINS,
+    Outcome,
+    attr,
+    input_at,
+    is_op,
+    outcome,
+)
+from edgeinfer.convert.passes.symbols import (
+    Element,
+    Elements,
+    Symbols,
+    dim,
+    element,
+    known,
+    product,
+)
+
+INLINE_BYTES = 1024
+"""Larger initializers are hidden from onnx's inference: it needs shapes, not weights."""
+
+ROUNDS = 6
+_NO_NAMES = frozenset({"", "?", "None", "none", "-1", "null", "unk", "unknown", "dynamic"})
+_GENERATED = "unk__"
+
+
+class InferShapes(ir.passes.InPlacePass):
+    """Give every value the type and shape that follow from the inputs.
+
+    Given: ``float[N,3] x; float[?] y = Reshape(x, [-1])``
+    Result: ``float[(3*N)] y``
+
+    Shapes declared inside the model are not believed: what follows from the inputs replaces
+    them. Declarations stay for operators of other domains, and on graph outputs where inference
+    knows nothing.
+    """
+
+    def call(self, model: ir.Model) -> Outcome:
+        """Infer until nothing new is found; weights are neither read nor copied."""
+        before = _snapshot(model)
+        declared = _forget(model)
+        notes: list[str] = []
+        for _ in range(ROUNDS):
+            error = _infer(model)
+            if error:
+                notes.append(error)
+            if not _refine(model) or error:
+                break
+        notes.extend(_restore(declared))
+        after = _snapshot(model)
+        count = sum(before.get(v) != shown for v, shown in after.items())
+        return outcome(model, count, *notes)
+
+
+Known = tuple[ir.TypeProtocol | None, ir.Shape | None]
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in model.graphs():
+        for node in graph:
+            yield from node.outputs
+
+
+def _snapshot(model: ir.Model) -> dict[ir.Value, str]:
+    return {v: f"{v.type}{v.shape}" for v in _values(model)}
+
+
+def _forget(model: ir.Model) -> dict[ir.Value, Known]:
+    """Clear what the model says about its inner values, and sizes named like no name."""
+    for graph in model.graphs():
+        for value in graph.inputs:
+            if graph is not model.graph:
+                # What a loop carries may change its shape from one round to the next.
+                value.shape = None
+            elif value.shape is not None:
+                value.shape = ir.Shape([_named(d) for d in value.shape])
+    declared: dict[ir.Value, Known] = {}
+    for value in _values(model):
+        declared[value] = (value.type, value.shape)
+        node = value.producer()
+        if node is not None and node.domain in DEFAULT_DOMAINS:
+            value.shape = None
+            if not value.is_graph_output():
+                value.type = None
+    return declared
+
+
+def _named(size: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
+    if isinstance(size, int):
+        return size if size >= 0 else ir.SymbolicDim(None)
+    return ir.SymbolicDim(None) if size.value in _NO_NAMES else size
+
+
+def _infer(model: ir.Model) -> str:
+    """Run onnx's inference on a copy without weights; returns what went wrong, if anything."""
+    stripped = model.clone()
+    for name, value in list(stripped.graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is not None and tensor.nbytes > INLINE_BYTES:
+            value.shape, value.dtype = ir.Shape(tensor.shape), tensor.dtype
+            stripped.graph.initializers.pop(name)
+            if value not in stripped.graph.inputs:
+                stripped.graph.inputs.append(value)
+            value.const_value = None
+    stripped.ir_version = max(stripped.ir_version, 4)
+    try:
+        proto = onnx.shape_inference.infer_shapes(
+            ir.to_proto(stripped), check_type=False, strict_mode=False, data_prop=True
+        )
+        inferred = ir.from_proto(proto)
+    # onnx raises RuntimeError subclasses of its own, and protobuf errors for malformed parts.
+    except Exception as e:
+        return f"shape inference failed: {str(e).splitlines()[0] if str(e) else type(e).__name__}"
+    for mine, theirs in zip(model.graphs(), inferred.graphs(), strict=True):
+        found = ir.convenience.create_value_mapping(theirs, include_subgraphs=False)
+        for node in mine:
+            for value in node.outputs:
+                other = found.get(value.name) if value.name else None
+                if other is not None:
+                    _learn(value, other)
+    return ""
+
+
+def _learn(value: ir.Value, other: ir.Value) -> None:
+    if other.type is not None and value.type is None:
+        value.type = other.type
+    if other.shape is None:
+        return
+    if value.shape is None or len(value.shape) != len(other.shape):
+        value.shape = other.shape.copy()
+        return
+    dims = [_sharper(a, b) for a, b in zip(value.shape, other.shape, strict=True)]
+    value.shape = ir.Shape(dims)
+
+
+def _sharper(mine: int | ir.SymbolicDim, other: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
+    """The one that says more; the newer one when they say as much."""
+    if isinstance(mine, int) or isinstance(other, int):
+        return other if isinstance(other, int) else mine
+    return mine if is_generated(other) and not is_generated(mine) else other
+
+
+def is_generated(size: int | ir.SymbolicDim) -> bool:
+    """Whether onnx's inference made the name up."""
+    if isinstance(size, int):
+        return False
+    return size.value is None or size.value.startswith(_GENERATED)
+
+
+def _restore(declared: dict[ir.Value, Known]) -> list[str]:
+    """Believe declarations where nothing was inferred; report those that were wrong."""
+    notes: list[str] = []
+    for value, (kind, shape) in declared.items():
+        if value.type is None:
+            value.type = kind
+        node = value.producer()
+        if shape is None or node is None:
+            continue
+        if value.shape is None:
+            if value.is_graph_output() or node.domain not in DEFAULT_DOMAINS:
+                value.shape = shape
+            continue
+        if not value.is_graph_output():
+            continue
+        if len(shape) != len(value.shape) or any(map(_contradicts, value.shape, shape)):
+            notes.append(f"output {value.name!r}: declared {shape}, really {value.shape}")
+            continue
+        dims = [
+            b if is_generated(a) and not isinstance(b, int) and b.value not in _NO_NAMES else a
+            for a, b in zip(value.shape, shape, strict=True)
+        ]
+        value.shape = ir.Shape(dims)
+    return notes
+
+
+def _contradicts(real: int | ir.SymbolicDim, declared: int | ir.SymbolicDim) -> bool:
+    return isinstance(real, int) and isinstance(declared, int) and real != declared
+
+
+# --- what onnx's inference leaves open -----------------------------------------------------------
+
+
+def _refine(model: ir.Model) -> bool:
+    """Fill in sizes that follow from the elements of shape tensors."""
+    symbols, changed = Symbols(model), False
+    for graph in model.graphs():
+        for node in graph:
+            dims = _dims(node, symbols)
+            if dims is None:
+                continue
+            value = node.outputs[0]
+            old = value.shape
+            if old is None:
+                value.shape = ir.Shape([dim(d) for d in dims])
+                changed = True
+            elif len(old) == len(dims):
+                new = [_fill(a, b) for a, b in zip(old, dims, strict=True)]
+                if any(a is not b for a, b in zip(old, new, strict=True)):
+                    value.shape = ir.Shape(new)
+                    changed = True
+    return changed
+
+
+def _fill(old: int | ir.SymbolicDim, new: Element) -> int | ir.SymbolicDim:
+    if not is_generated(old) or new is None:
+        return old
+    return old if isinstance(new, ir.SymbolicDim) and is_generated(new) else new
+
+
+def _dims(node: ir.Node, symbols: Symbols) -> list[Element] | None:
+    if is_op(node, "Reshape"):
+        return _reshape(node, symbols.of(input_at(node, 1)))
+    if is_op(node, "ConstantOfShape"):
+        shape = symbols.of(input_at(node, 0))
+        return None if shape is None or shape.ndim != 1 else list(shape)
+    if is_op(node, "Expand"):
+        return _expand(node, symbols.of(input_at(node, 1)))
+    if is_op(node, "Resize"):
+        sizes = symbols.of(input_at(node, 3))
+        plain = attr(node, "axes") is None
+        stretch = attr(node, "keep_aspect_ratio_policy", "stretch") == "stretch"
+        return list(sizes) if sizes is not None and sizes.size and plain and stretch else None
+    return None
+
+
+def _reshape(node: ir.Node, shape: Elements | None) -> list[Element] | None:
+    x = node.inputs[0]
+    if shape is None or shape.ndim != 1 or x is None:
+        return None
+    source = None if x.shape is None else [element(d) for d in x.shape]
+    dims: list[Element] = list(shape)
+    if attr(node, "allowzero", 0) == 0:
+        for i, d in enumerate(dims):
+            if d == 0:
+                dims[i] = source[i] if source is not None and i < len(source) else None
+    if -1 in [d for d in dims if known(d)]:
+        hole = next(i for i, d in enumerate(dims) if known(d) and d == -1)
+        rest = dims[:hole] + dims[hole + 1 :]
+        dims[hole] = None if source is None else _quotient(source, rest)
+    return dims
+
+
+def _quotient(whole: list[Element], part: list[Element]) -> Element:
+    """Product of ``whole`` over product of ``part``, sizes that are in both left out."""
+    names = [d.value if isinstance(d, ir.SymbolicDim) else None for d in whole]
+    left = list(whole)
+    rest: list[Element] = []
+    for d in part:
+        if isinstance(d, ir.SymbolicDim) and d.value is not None and d.value in names:
+            index = names.index(d.value)
+            names[index], left[index] = None, 1
+        else:
+            rest.append(d)
+    divisor = product(rest)
+    numbers = product([d for d in left if isinstance(d, int)])
+    if not isinstance(divisor, int) or not isinstance(numbers, int):
+        return None
+    if divisor <= 0 or numbers % divisor:
+        return None
+    return product([numbers // divisor, *(d for d in left if not isinstance(d, int))])
+
+
+def _expand(node: ir.Node, shape: Elements | None) -> list[Element] | None:
+    x = node.inputs[0]
+    if shape is None or shape.ndim != 1 or x is None or x.shape is None:
+        return None
+    a, b = [element(d) for d in x.shape], list(shape)
+    width = max(len(a), len(b))
+    a, b = [1] * (width - len(a)) + a, [1] * (width - len(b)) + b
+    return [_broadcast(p, q) for p, q in zip(a, b, strict=True)]
+
+
+def _broadcast(a: Element, b: Element) -> Element:
+    if a == 1 or b == 1:
+        return b if a == 1 else a
+    if isinstance(a, int) or isinstance(b, int):
+        return a if isinstance(a, int) else b
+    return a if a is not None and b is not None and a.value == b.value else None
