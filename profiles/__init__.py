@@ -1,1 +1,71 @@
 """Device profiles: one TOML file a device, read into frozen dataclasses."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.resources
+from collections.abc import Mapping
+from pathlib import Path
+
+from edgeinfer.errors import ProfileError
+from edgeinfer.profiles.reader import parse
+from edgeinfer.profiles.schema import Profile, Quirk
+
+__all__ = ["Profile", "Quirk", "load", "names"]
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the profiles that ship with edgeinfer, sorted; aliases are left out."""
+    return tuple(sorted(_shipped()))
+
+
+def load(name: str) -> Profile:
+    """Return the profile of a target.
+
+    Args:
+        name: a shipped profile's name or alias, or the path of a ``.toml`` file.
+
+    Raises:
+        ProfileError: unknown name, unreadable or malformed file.
+    """
+    if name.endswith(".toml"):
+        return _from_file(Path(name))
+    shipped = _shipped()
+    known = {alias: p for p in shipped.values() for alias in (p.name, *p.aliases)}
+    if name in known:
+        return known[name]
+    close = difflib.get_close_matches(name, known, n=1)
+    guess = f"did you mean {close[0]!r}? " if close else ""
+    raise ProfileError(
+        f"unknown target {name!r}: {guess}known: {', '.join(sorted(known))}; "
+        "or give the path of a .toml profile"
+    )
+
+
+def _from_file(path: Path) -> Profile:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ProfileError(f"{path}: cannot be read: {e}") from e
+    return parse(text, str(path))
+
+
+@functools.cache
+def _shipped() -> Mapping[str, Profile]:
+    folder = importlib.resources.files(__name__)
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+    profiles = {f.name.removesuffix(".toml"): parse(f.read_text("utf-8"), f.name) for f in files}
+    _check_names(profiles)
+    return profiles
+
+
+def _check_names(profiles: Mapping[str, Profile]) -> None:
+    owner: dict[str, str] = {}
+    for stem, profile in profiles.items():
+        if profile.name != stem:
+            raise ProfileError(f"{stem}.toml: name: expected {stem!r}, received {profile.name!r}")
+        for name in (profile.name, *profile.aliases):
+            if name in owner:
+                raise ProfileError(f"{stem}.toml: {name!r} is taken by {owner[name]}.toml")
+            owner[name] = stem

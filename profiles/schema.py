@@ -4,6 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+FORMATS = frozenset({"onnx", "openvino_ir", "tflite", "mlprogram", "tvm"})
+"""Artifact formats of a manifest's variants."""
+
+OSES = frozenset({"linux", "macos", "windows", "android", "ios"})
+
+ARCHES = frozenset({"x86_64", "aarch64", "armv7l"})
+
+ACCELERATORS = frozenset({"gpu", "npu"})
+
+PRECISIONS = frozenset(
+    {
+        "fp32",
+        "fp16",
+        "bf16",
+        "static_wi8_ai8",
+        "static_wi8_ai16",
+        "dynamic_wi8_afp32",
+        "weight_only_wi8_afp32",
+        "weight_only_wi4b32_afp32",
+        "fp8",
+    }
+)
+"""Recipe names: ``wi8`` 8-bit integer weights, ``ai8`` activations, ``b32`` blocks of 32."""
+
 
 @dataclass(frozen=True, slots=True)
 class Quirk:
@@ -27,18 +51,19 @@ class Profile:
     """What one target device is and wants.
 
     Attributes:
-        name: as given to ``--target``.
+        name: as given to ``--target``; lower-case letters, digits, ``.``, ``_`` and ``-``.
         title: one line for people.
         os: systems it exists on (``linux``, ``macos``, ``windows``, ``android``, ``ios``).
-        arch: machine architectures (``x86_64``, ``aarch64``); empty means any.
+        arch: machine architectures (``x86_64``, ``aarch64``, ``armv7l``); empty means any.
         formats: artifact formats written for it, all required.
-        optional_formats: written too when their library is installed; the report says if not.
         backends: in order of preference before anything was measured.
         precisions: recipes the device can run.
-        accelerators: kinds of unit beyond the CPU.
+        optional_formats: written too when their library is installed; the report says if not.
+        accelerators: kinds of unit beyond the CPU (``gpu``, ``npu``).
         memory_mb: memory of the device; None when it varies.
         threads: cores worth using; None when it varies.
         quirks: known faults.
+        aliases: other names ``--target`` takes for it.
     """
 
     name: str
@@ -53,3 +78,4 @@ class Profile:
     memory_mb: int | None = None
     threads: int | None = None
     quirks: tuple[Quirk, ...] = field(default=())
+    aliases: tuple[str, ...] = ()

@@ -1,0 +1,120 @@
+"""Replace a node by ONNX's own definition of its operator.
+
+Many operators are defined in the standard by a graph of simpler ones. Where an engine lacks such an
+operator, or computes it otherwise, that graph is the exact meaning in terms it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass, RemoveUnusedNodesPass, ShapeInferencePass
+
+from edgeinfer.convert.lower.single import has_subgraph
+
+_DOMAIN = "edgeinfer.expand"
+
+
+def definition(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
+    """Return the standard's definition of a node, or None when the operator is a primitive one."""
+    if node.domain or has_subgraph(node):
+        return None
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+    except onnx.defs.SchemaError:
+        return None
+    versions = [v for v in schema.function_opset_versions if v <= opset]
+    if versions:
+        body = schema.get_function_with_opset_version(max(versions))
+        return onnx.FunctionProto.FromString(_bytes(body)) if body is not None else None
+    versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+    if not versions or any(v is not None and v.type is None for v in node.inputs):
+        return None
+    proto = ir.to_proto(node)
+    _add_defaults(proto, schema)
+    types = [_type(v).SerializeToString() for v in node.inputs]
+    text = schema.get_context_dependent_function_with_opset_version(
+        max(versions), proto.SerializeToString(), types
+    )
+    return onnx.FunctionProto.FromString(text) if text else None
+
+
+def expand(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Replace, in place, those of the nodes that have a definition; returns the ones that were.
+
+    Given::
+
+        y = Swish<alpha=1.0>(x)
+
+    Result::
+
+        a = Constant<value_float=1.0>()
+        b = CastLike(a, x); c = Mul(b, x); d = Sigmoid(c); y = Mul(x, d)
+    """
+    opset = model.opset_imports.get("", 0)
+    done: list[ir.Node] = []
+    for node in nodes:
+        proto = definition(node, opset)
+        if proto is None:
+            continue
+        # A definition may depend on the node's types, so each gets a function of its own.
+        proto.domain, proto.name, proto.overload = _DOMAIN, f"{node.op_type}_{len(done)}", ""
+        for entry in proto.opset_import:
+            # The operators of a definition mean the same in every later version it is listed for.
+            entry.version = model.opset_imports.get(entry.domain, entry.version)
+        _complete_outputs(proto, len(node.outputs))
+        function = ir.from_proto(proto)
+        _add_node_defaults(node, opset)
+        node.domain, node.op_type = _DOMAIN, proto.name
+        model.functions[function.identifier()] = function
+        done.append(node)
+    if done:
+        model.opset_imports.setdefault(_DOMAIN, 1)
+        InlinePass(criteria=lambda f: f.domain == _DOMAIN)(model)
+        RemoveUnusedNodesPass()(model)
+        model.opset_imports.pop(_DOMAIN, None)
+        ShapeInferencePass()(model)
+    return done
+
+
+def _complete_outputs(proto: onnx.FunctionProto, count: int) -> None:
+    """Keep the outputs that the node has; give those that the body leaves out a dead producer."""
+    del proto.output[count:]
+    made = {name for node in proto.node for name in node.output}
+    proto.node.extend(
+        onnx.helper.make_node("Identity", [proto.input[0]], [name])
+        for name in proto.output
+        if name not in made
+    )
+
+
+def _bytes(body: object) -> bytes:
+    return body if isinstance(body, bytes) else body.SerializeToString()  # type: ignore[attr-defined,no-any-return]
+
+
+def _type(value: ir.Value | None) -> onnx.TypeProto:
+    proto = onnx.TypeProto()
+    if value is not None:
+        ir.serde.serialize_type_into(proto, value.type)
+        if value.shape is not None:
+            ir.serde.serialize_shape_into(proto, value.shape)
+    return proto
+
+
+def _add_defaults(proto: onnx.NodeProto, schema: onnx.defs.OpSchema) -> None:
+    given = {a.name for a in proto.attribute}
+    proto.attribute.extend(
+        a.default_value
+        for a in schema.attributes.values()
+        if a.name not in given and a.default_value.name
+    )
+
+
+def _add_node_defaults(node: ir.Node, opset: int) -> None:
+    # A definition refers to attributes by name, so those left to their defaults must be there.
+    schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+    for attribute in schema.attributes.values():
+        if attribute.name not in node.attributes and attribute.default_value.name:
+            node.attributes.add(ir.serde.deserialize_attribute(attribute.default_value))

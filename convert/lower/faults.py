@@ -1,0 +1,97 @@
+"""Faults that more than one engine has, and their repairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.rules import attribute, given
+from edgeinfer.convert.passes.infra import Namer
+from edgeinfer.convert.passes.rewrite import Builder
+
+_BATCH_OUT = {"Y": (2, 0, 1, 3), "Y_h": (1, 0, 2)}
+
+
+def batchwise_recurrent(node: ir.Node) -> str:
+    """``layout=1``: no engine here computes it (one refuses, one ignores the attribute)."""
+    return "layout=1 is not computed" if attribute(node, "layout", 0) == 1 else ""
+
+
+def move_batch(model: ir.Model, node: ir.Node) -> bool:
+    """Transpose around a recurrent node so that the batch is the second axis.
+
+    Given::
+
+        Y, Y_h = GRU<layout=1>(X, W, R, B, lens, h)
+
+    Result::
+
+        Y', Y_h' = GRU(Transpose<perm=[1,0,2]>(X), W, R, B, lens, Transpose<perm=[1,0,2]>(h))
+        Y = Transpose<perm=[2,0,1,3]>(Y'); Y_h = Transpose<perm=[1,0,2]>(Y_h')
+    """
+    graph = node.graph
+    if graph is None:
+        return False
+    namer = Namer(model)
+    base = node.outputs[0].name or node.outputs[1].name or "recurrent"
+    for index in (0, 5, 6):
+        value = given(node, index)
+        if value is not None:
+            turned = ir.node("Transpose", [value], {"perm": [1, 0, 2]})
+            turned.outputs[0].name = namer.fresh(f"{base}.steps")
+            turned.outputs[0].dtype = value.dtype
+            graph.insert_before(node, turned)
+            node.replace_input_with(index, turned.outputs[0])
+    for index, perm in enumerate(((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))[: len(node.outputs)]):
+        _turn_output(node, index, perm, namer)
+    node.attributes.pop("layout", None)
+    return True
+
+
+def _turn_output(node: ir.Node, index: int, perm: tuple[int, ...], namer: Namer) -> None:
+    old, graph = node.outputs[index], node.graph
+    if graph is None or not old.name or not (old.uses() or old.is_graph_output()):
+        return
+    turned = ir.node("Transpose", [old], {"perm": list(perm)})
+    new = turned.outputs[0]
+    new.dtype, new.shape = old.dtype, old.shape
+    graph.insert_after(node, turned)
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    turned.replace_input_with(0, old)
+    name, old.shape = old.name, None
+    old.name = namer.fresh(f"{name}.steps")
+    new.name = name
+
+
+def attention_scores_before_mask(node: ir.Node) -> str:
+    """The optional fourth output, taken after the mask, together with ``is_causal``."""
+    wanted = len(node.outputs) > 3 and node.outputs[3].name
+    if wanted and attribute(node, "is_causal", 0) and attribute(node, "qk_matmul_output_mode", 0):
+        return "the scores that are given out leave the causal mask out"
+    return ""
+
+
+def fractional_align_corners(node: ir.Node) -> str:
+    """``align_corners`` with scales that give no whole size: engines disagree with the standard."""
+    if attribute(node, "coordinate_transformation_mode", "half_pixel") != "align_corners":
+        return ""
+    value, x = given(node, 2), given(node, 0)
+    if value is None or not value.name:
+        return ""
+    scales = None if value.const_value is None else value.const_value.numpy()
+    if scales is None or scales.size == 0:
+        return "" if scales is not None else "align_corners with scales that are not known"
+    shape = x.shape if x is not None and x.shape is not None else [None] * scales.size
+    if all(_whole(d, float(s)) for d, s in zip(shape, scales, strict=False)):
+        return ""
+    return f"align_corners with scales {np.round(scales, 4).tolist()} that give no whole size"
+
+
+def _whole(dim: object, scale: float) -> bool:
+    size = dim * scale if isinstance(dim, int) else scale
+    return abs(size - round(size)) < 1e-6
+
+
+def builder(model: ir.Model, node: ir.Node) -> Builder:
+    """Return a builder whose nodes take the place of this one."""
+    return Builder(Namer(model), node.outputs[0].name or node.op_type)

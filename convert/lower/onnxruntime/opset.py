@@ -1,0 +1,132 @@
+"""Which operator-set version to write: the oldest in which every node means the same."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.single import walk
+
+OLDEST = 21
+"""The oldest version worth writing: the oldest ONNX Runtime that is supported reads 23."""
+
+_RUNTIME_FOR = {21: "1.23", 22: "1.23", 23: "1.23", 24: "1.24"}
+"""First supported ONNX Runtime release by version of the default domain."""
+
+_IR_VERSION = {21: 10, 22: 10, 23: 11, 24: 12}
+"""The file-format version that came with each operator-set version."""
+
+_CLARIFIED = frozenset({"AveragePool", "MaxPool", "Cast", "CastLike", "DequantizeLinear"})
+"""Operators whose text changed between versions 21 and 24 without a change of meaning for a node
+that leaves the new attributes alone."""
+
+
+def choose(model: ir.Model) -> int:
+    """Return the version to write, at most the model's own."""
+    current = model.opset_imports.get("", OLDEST)
+    nodes = [node for _, node in walk(model) if not node.domain]
+    oldest = min(current, OLDEST)
+    while oldest < current and not all(_same_meaning(n, oldest, current) for n in nodes):
+        oldest += 1
+    return oldest
+
+
+def write_as(model: ir.Model, version: int) -> None:
+    """Set the version, in place, on the model and on its graphs."""
+    for graph in model.graphs():
+        if "" in graph.opset_imports or graph is model.graph:
+            graph.opset_imports[""] = version
+    for _, node in walk(model):
+        if not node.domain:
+            _drop_new_defaults(node, version)
+            node.version = None
+    model.ir_version = _IR_VERSION.get(version, model.ir_version)
+
+
+def runtime_for(version: int, installed: str) -> str:
+    """Return the requirement on ONNX Runtime for a file of this version.
+
+    A version that no table entry knows asks for the release it was probed with.
+    """
+    return f">={_RUNTIME_FOR.get(max(version, OLDEST), installed)}"
+
+
+def _same_meaning(node: ir.Node, old: int, new: int) -> bool:
+    try:
+        before = onnx.defs.get_schema(node.op_type, old, "")
+        after = onnx.defs.get_schema(node.op_type, new, "")
+    except onnx.defs.SchemaError:
+        return False
+    if before.since_version == after.since_version:
+        return True
+    if before.deprecated or (_text(before) != _text(after) and node.op_type not in _CLARIFIED):
+        return False
+    return (
+        _operands(before) == _operands(after)
+        and all(_is_default(a, after) or a.name in before.attributes for a in _attrs(node))
+        and all(_default(before, n) == _default(after, n) for n in before.attributes)
+        and _takes_types(node, before)
+    )
+
+
+def _attrs(node: ir.Node) -> list[ir.Attr]:
+    return list(node.attributes.values())
+
+
+def _text(schema: onnx.defs.OpSchema) -> str:
+    return " ".join((schema.doc or "").split())
+
+
+def _operands(schema: onnx.defs.OpSchema) -> list[tuple[str, str]]:
+    return [(p.name, str(p.option)) for p in (*schema.inputs, *schema.outputs)]
+
+
+def _default(schema: onnx.defs.OpSchema, name: str) -> bytes | None:
+    found = schema.attributes.get(name)
+    return None if found is None else found.default_value.SerializeToString()
+
+
+def _is_default(attribute: ir.Attr, schema: onnx.defs.OpSchema) -> bool:
+    found = schema.attributes.get(attribute.name)
+    if found is None or not found.default_value.name:
+        return False
+    return bool(ir.serde.deserialize_attribute(found.default_value).value == attribute.value)
+
+
+def _takes_types(node: ir.Node, schema: onnx.defs.OpSchema) -> bool:
+    allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
+    pairs = [*_pairs(node.inputs, schema.inputs), *_pairs(node.outputs, schema.outputs)]
+    return all(
+        value is None or value.type is None or _type_text(value) in allowed.get(text, {text})
+        for value, text in pairs
+    )
+
+
+def _pairs(values: object, formals: object) -> list[tuple[ir.Value | None, str]]:
+    names = [f.type_str for f in formals]  # type: ignore[attr-defined]
+    items = list(values)  # type: ignore[call-overload]
+    return [(v, names[min(i, len(names) - 1)]) for i, v in enumerate(items) if names]
+
+
+def _type_text(value: ir.Value) -> str:
+    return _spell(value.type)
+
+
+def _spell(kind: ir.TypeProtocol | None) -> str:
+    if isinstance(kind, ir.SequenceType):
+        return f"seq({_spell(kind.elem_type)})"
+    if isinstance(kind, ir.OptionalType):
+        return f"optional({_spell(kind.elem_type)})"
+    return f"tensor({_ONNX_NAMES.get(kind.dtype, kind.dtype.name.lower())})" if kind else ""
+
+
+_ONNX_NAMES = {ir.DataType.FLOAT: "float", ir.DataType.DOUBLE: "double"}
+
+
+def _drop_new_defaults(node: ir.Node, version: int) -> None:
+    try:
+        known = onnx.defs.get_schema(node.op_type, version, "").attributes
+    except onnx.defs.SchemaError:
+        return
+    for name in [n for n in node.attributes if n not in known]:
+        del node.attributes[name]

@@ -1,0 +1,120 @@
+"""Ask ONNX Runtime itself, node by node, what it has a kernel for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+import onnx
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.single import op_name, single, walk
+from edgeinfer.errors import NotAvailableError, Problem, Reason
+
+
+class Probe:
+    """Remembers the answer for each distinct node.
+
+    Raises:
+        NotAvailableError: ONNX Runtime is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import onnxruntime
+        except ImportError as e:
+            raise NotAvailableError(
+                "format 'onnx': onnxruntime is needed to check the model; pip install onnxruntime"
+            ) from e
+        self._ort = onnxruntime
+        self.version = ".".join(str(onnxruntime.__version__).split(".")[:2])
+        self._answers: dict[bytes, str] = {}
+
+    def fault(self, node: ir.Node, model: ir.Model) -> str:
+        """Return what ONNX Runtime says against the node; empty when it takes it."""
+        data = single(node, model)
+        if data is None:
+            return ""
+        if data not in self._answers:
+            self._answers[data] = self._ask(data)
+        return self._answers[data]
+
+    def _ask(self, data: bytes) -> str:
+        options = self._ort.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        options.graph_optimization_level = self._ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            self._ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        except Exception as e:
+            return " ".join(str(e).split())
+        return ""
+
+
+def problems(model: ir.Model, probe: Probe) -> list[Problem]:
+    """List every node that ONNX Runtime has no kernel for."""
+    return [p for name, node in walk(model) if (p := _problem(name, node, model, probe))]
+
+
+def lacking(model: ir.Model, probe: Probe, only: Iterable[ir.Node] = ()) -> list[ir.Node]:
+    """Return the nodes of the default domain without a kernel."""
+    wanted = set(map(id, only))
+    return [
+        node
+        for _, node in walk(model)
+        if not node.domain and (not wanted or id(node) in wanted) and probe.fault(node, model)
+    ]
+
+
+def _problem(name: str, node: ir.Node, model: ir.Model, probe: Probe) -> Problem | None:
+    fault = probe.fault(node, model)
+    if not fault:
+        return None
+    for pattern, reason, words in _FAULTS:
+        if pattern.search(fault):
+            return Problem(name, op_name(node), reason(node), words(node, probe), "")
+    detail = re.sub(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : |/onnxruntime_src/\S+ ", "", fault)
+    return Problem(name, op_name(node), "unsupported_attribute", detail[:200])
+
+
+def _types(node: ir.Node) -> str:
+    return ", ".join(
+        "none" if v is None else v.dtype.name.lower() if v.dtype else "?" for v in node.inputs
+    )
+
+
+def _kernel_reason(node: ir.Node) -> Reason:
+    usual = {ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL, None}
+    all_usual = all(v is None or v.dtype in usual for v in node.inputs)
+    return "unsupported_op" if all_usual else "unsupported_dtype"
+
+
+def _known(node: ir.Node) -> str:
+    known = node.domain in onnx_domains()
+    return "" if known else f"; the domain {node.domain!r} is a custom one"
+
+
+def onnx_domains() -> frozenset[str]:
+    """Return the domains that the standard defines."""
+    return frozenset(s.domain for s in onnx.defs.get_all_schemas())
+
+
+_FAULTS: tuple[
+    tuple[re.Pattern[str], Callable[[ir.Node], Reason], Callable[[ir.Node, Probe], str]], ...
+] = (
+    (
+        re.compile(r"not a registered|No Op registered|No opset import"),
+        lambda n: "unsupported_op",
+        lambda n, p: f"ONNX Runtime {p.version} does not know it{_known(n)}",
+    ),
+    (
+        re.compile(r"Could not find an implementation|Failed to find kernel"),
+        _kernel_reason,
+        lambda n, p: f"ONNX Runtime {p.version} has no CPU kernel for ({_types(n)})",
+    ),
+    (
+        re.compile(r"Type 'tensor\(.*?\)' of input parameter|Type Error"),
+        lambda n: "unsupported_dtype",
+        lambda n, p: f"ONNX Runtime {p.version} does not take ({_types(n)})",
+    ),
+)

@@ -1,0 +1,91 @@
+"""What ONNX Runtime's CPU provider gets wrong, lacks or computes slowly, as a table of rules."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.faults import (
+    attention_scores_before_mask,
+    batchwise_recurrent,
+    fractional_align_corners,
+    move_batch,
+)
+from edgeinfer.convert.lower.onnxruntime.faster import (
+    contrib_gelu,
+    mish_by_exp,
+    repeat_mask_rows,
+    silu_by_sigmoid,
+)
+from edgeinfer.convert.lower.rules import Rule, attribute, by_definition, given
+
+
+def _unpool_size(node: ir.Node) -> str:
+    return "output_shape is taken without moving the indices" if given(node, 2) else ""
+
+
+def _mask_rows(node: ir.Node) -> str:
+    mask, query = given(node, 3), given(node, 0)
+    if mask is None or query is None or mask.shape is None or query.shape is None:
+        return ""
+    if len(mask.shape) < 2 or mask.shape[-2] != 1 or query.shape[-2] == 1:
+        return ""
+    return "a mask with one row for all queries is not broadcast"
+
+
+def _swish(_: ir.Node) -> str:
+    return "no kernel; the formula is fused"
+
+
+def _mish(node: ir.Node) -> str:
+    return "slow kernels" if _is_single(node) else ""
+
+
+def _gelu(node: ir.Node) -> str:
+    exact = attribute(node, "approximate", "none") == "none"
+    return "the contrib kernel is faster" if exact and _is_single(node) else ""
+
+
+def _is_single(node: ir.Node) -> bool:
+    value = given(node, 0)
+    return value is not None and value.dtype == ir.DataType.FLOAT
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        ops=frozenset({"LSTM", "GRU", "RNN"}),
+        fault=batchwise_recurrent,
+        source="onnxruntime 1.32: 'Batchwise recurrent operations (layout == 1) are not supported'",
+        repair=move_batch,
+    ),
+    Rule(
+        ops=frozenset({"Attention"}),
+        fault=attention_scores_before_mask,
+        source="ONNX node test ..._qk_matmul_bias_3d_mask_causal, onnxruntime 1.32",
+        repair=by_definition,
+    ),
+    Rule(
+        ops=frozenset({"Attention"}),
+        fault=_mask_rows,
+        source="onnxruntime 1.32: 'inconsistent q_sequence_length (between attn_mask and Q)'",
+        repair=repeat_mask_rows,
+    ),
+    Rule(
+        ops=frozenset({"MaxUnpool"}),
+        fault=_unpool_size,
+        source="ONNX node test test_maxunpool_export_with_output_shape, onnxruntime 1.32",
+    ),
+    Rule(
+        ops=frozenset({"Resize"}),
+        fault=fractional_align_corners,
+        source="ONNX node test test_resize_downsample_scales_linear_align_corners",
+        hint="give sizes instead of scales",
+    ),
+)
+"""Faults; without a repair the node is refused."""
+
+FASTER: tuple[Rule, ...] = (
+    Rule(frozenset({"Swish"}), _swish, "see faster.py", repair=silu_by_sigmoid),
+    Rule(frozenset({"Mish"}), _mish, "see faster.py", repair=mish_by_exp),
+    Rule(frozenset({"Gelu"}), _gelu, "see faster.py", repair=contrib_gelu),
+)
+"""Slow forms; a repair that does not apply leaves the node as it is."""

@@ -1,0 +1,136 @@
+"""Write a model as ONNX, in the form that ONNX Runtime's CPU provider computes right and fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
+
+from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert.lower.expand import expand
+from edgeinfer.convert.lower.onnxruntime import opset, probe
+from edgeinfer.convert.lower.onnxruntime.fp16 import halve
+from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
+from edgeinfer.convert.lower.precision import read_back
+from edgeinfer.convert.lower.rules import apply
+from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
+from edgeinfer.profiles.schema import Profile
+
+EXTERNAL_ABOVE = 1_500_000_000
+"""Bytes of weights above which they go into a file of their own: protobuf ends at 2 GiB."""
+
+_PRECISIONS = frozenset({"fp32", "fp16"})
+
+
+@dataclass(slots=True)
+class _Prepared:
+    model: ir.Model
+    problems: list[Problem]
+    requirement: str
+    notes: Notes = field(default_factory=Notes)
+
+
+class OnnxTarget:
+    """Format ``onnx``."""
+
+    format: ClassVar[str] = "onnx"
+
+    def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
+        """List every node that ONNX Runtime cannot run or gets wrong."""
+        _check_precision(profile, options)
+        return _prepare(model, options).problems
+
+    def lower(
+        self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
+    ) -> Lowered:
+        """Write ``model.onnx``, and ``model.onnx.data`` for very large models.
+
+        Raises:
+            UnsupportedError: with the list of ``check``.
+        """
+        _check_precision(profile, options)
+        prepared = _prepare(model, options)
+        if prepared.problems:
+            raise UnsupportedError(profile.name, prepared.problems)
+        path = folder / "model.onnx"
+        files = save(prepared.model, path)
+        precision, ops = read_back(path)
+        return Lowered(
+            format=self.format,
+            files=files,
+            precision=precision,
+            engines=(EngineRequirement("onnxruntime", prepared.requirement),),
+            notes=tuple(prepared.notes.lines),
+            ops=ops,
+        )
+
+
+def save(model: ir.Model, path: Path) -> tuple[Path, ...]:
+    """Write a model, its weights beside it when they are too large for one file."""
+    size = sum(
+        v.const_value.nbytes
+        for graph in model.graphs()
+        for v in graph.initializers.values()
+        if v.const_value is not None
+    )
+    if size <= EXTERNAL_ABOVE:
+        ir.save(model, path)
+        return (path,)
+    data = path.with_name(path.name + ".data")
+    ir.save(model, path, external_data=data.name)
+    return (path, data)
+
+
+def prepare(model: ir.Model, options: LowerOptions) -> tuple[ir.Model, list[Problem], Notes, str]:
+    """Return the model as it would be written, what stands against it, notes, and the requirement."""
+    prepared = _prepare(model, options)
+    return prepared.model, prepared.problems, prepared.notes, prepared.requirement
+
+
+def _prepare(source: ir.Model, options: LowerOptions) -> _Prepared:
+    model = source.clone()
+    notes = Notes()
+    problems = apply(model, RULES, notes)
+    if options.precision == "fp16":
+        halve(model, options.fp32_nodes, notes)
+    apply(model, FASTER, notes)
+    asked = probe.Probe()
+    _expand_lacking(model, asked, notes)
+    RemoveUnusedNodesPass()(model)
+    RemoveUnusedOpsetsPass()(model)
+    own = model.opset_imports.get("", opset.OLDEST)
+    version = opset.choose(model)
+    if version != own:
+        opset.write_as(model, version)
+        notes.add(f"written at opset {version}: every node means the same as at {own}")
+    refused = {p.node for p in problems}
+    problems += [p for p in probe.problems(model, asked) if p.node not in refused]
+    return _Prepared(model, problems, opset.runtime_for(version, asked.version), notes)
+
+
+def _expand_lacking(model: ir.Model, asked: probe.Probe, notes: Notes) -> None:
+    """Replace what has no kernel by its definition, level by level."""
+    for _ in range(5):
+        names = {id(n): n.op_type for n in probe.lacking(model, asked)}
+        if not names:
+            return
+        done = expand(model, probe.lacking(model, asked))
+        for op in sorted({names[id(n)] for n in done}):
+            notes.add(
+                f"{op}: no kernel in ONNX Runtime {asked.version}: replaced by its definition"
+            )
+        if not done:
+            return
+
+
+def _check_precision(profile: Profile, options: LowerOptions) -> None:
+    known = _PRECISIONS & set(profile.precisions)
+    if options.precision not in known:
+        raise UsageError(
+            f"target {profile.name!r}, format 'onnx': precision {options.precision!r} cannot be "
+            f"written; known: {', '.join(sorted(known))}"
+        )

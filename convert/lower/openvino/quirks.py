@@ -1,0 +1,171 @@
+"""What OpenVINO's ONNX reader and CPU plugin get wrong or lack, as a table of rules."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.faults import (
+    attention_scores_before_mask,
+    batchwise_recurrent,
+    fractional_align_corners,
+    move_batch,
+)
+from edgeinfer.convert.lower.rules import Rule, attribute, by_definition, given
+
+_SIGNED = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64})
+_WINDOWS = ("left_window_size", "right_window_size")
+
+
+def _window(node: ir.Node) -> str:
+    sizes = [attribute(node, name, -1) for name in _WINDOWS]
+    return "the attention window is ignored" if any(s != -1 for s in sizes) else ""
+
+
+def _signed_shift(node: ir.Node) -> str:
+    x = given(node, 0)
+    signed = x is not None and x.dtype in _SIGNED
+    return "shifts of signed integers are computed otherwise" if signed else ""
+
+
+def _peepholes(node: ir.Node) -> str:
+    if given(node, 7) is not None:
+        return "peephole weights are ignored"
+    return "input_forget is ignored" if attribute(node, "input_forget", 0) else ""
+
+
+def _resize(node: ir.Node) -> str:
+    if attribute(node, "exclude_outside", 0):
+        return "exclude_outside is ignored"
+    if attribute(node, "antialias", 0):
+        return "antialias is computed otherwise"
+    policy = attribute(node, "keep_aspect_ratio_policy", "stretch")
+    return "" if policy == "stretch" else f"keep_aspect_ratio_policy={policy} is ignored"
+
+
+def _roi_max(node: ir.Node) -> str:
+    return "mode=max is computed otherwise" if attribute(node, "mode", "avg") == "max" else ""
+
+
+def _crd(node: ir.Node) -> str:
+    return "mode=CRD is ignored" if attribute(node, "mode", "DCR") == "CRD" else ""
+
+
+def _one_sided(node: ir.Node) -> str:
+    wanted = attribute(node, "onesided", 0)
+    return "onesided gives another shape" if wanted else ""
+
+
+def _empty(node: ir.Node) -> str:
+    x = given(node, 0)
+    empty = x is not None and x.shape is not None and 0 in tuple(x.shape)
+    return "the maximum of nothing is a finite number, not infinity" if empty else ""
+
+
+def _repeats(node: ir.Node) -> str:
+    value = given(node, 1)
+    known = value is not None and value.const_value is not None
+    return "" if known else "repeats that are not known give unwritten memory"
+
+
+def _last_window(node: ir.Node) -> str:
+    """Whether ``ceil_mode`` adds a window that starts behind the input and its left padding."""
+    if not attribute(node, "ceil_mode", 0) or attribute(node, "auto_pad", "NOTSET") != "NOTSET":
+        return ""
+    kernel = [int(k) for k in attribute(node, "kernel_shape", ())]  # type: ignore[attr-defined]
+    rank = len(kernel)
+    strides = list(attribute(node, "strides", None) or [1] * rank)  # type: ignore[call-overload]
+    dilations = list(attribute(node, "dilations", None) or [1] * rank)  # type: ignore[call-overload]
+    pads = list(attribute(node, "pads", None) or [0] * 2 * rank)  # type: ignore[call-overload]
+    x = given(node, 0)
+    sizes = list(x.shape[2:]) if x is not None and x.shape is not None else [None] * rank
+    for i in range(rank):
+        spread = (kernel[i] - 1) * dilations[i] + 1
+        size = sizes[i]
+        if not isinstance(size, int):
+            if pads[rank + i] + strides[i] - 1 >= spread:
+                return "ceil_mode may add a window of padding only, and the size is not known"
+            continue
+        room = size + pads[i] + pads[rank + i] - spread
+        last = -(-room // strides[i])
+        if last * strides[i] >= size + pads[i]:
+            return "ceil_mode adds a window of padding only"
+    return ""
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        ops=frozenset({"LSTM", "GRU", "RNN"}),
+        fault=batchwise_recurrent,
+        source="ONNX node tests test_{lstm,gru,simple_rnn}_batchwise, openvino 2026.4.1",
+        repair=move_batch,
+    ),
+    Rule(
+        ops=frozenset({"LSTM"}),
+        fault=_peepholes,
+        source="ONNX node test test_lstm_with_peepholes, openvino 2026.4.1",
+    ),
+    Rule(
+        ops=frozenset({"Attention"}),
+        fault=_window,
+        source="ONNX node test test_attention_local_window, openvino 2026.4.1",
+        repair=by_definition,
+    ),
+    Rule(
+        ops=frozenset({"Attention"}),
+        fault=attention_scores_before_mask,
+        source="ONNX node test ..._qk_matmul_bias_3d_mask_causal, openvino 2026.4.1",
+        repair=by_definition,
+    ),
+    Rule(
+        ops=frozenset({"BitShift"}),
+        fault=_signed_shift,
+        source="ONNX node test test_bitshift_right_int8_negative_input, openvino 2026.4.1",
+        reason="unsupported_dtype",
+    ),
+    Rule(
+        ops=frozenset({"Resize"}),
+        fault=_resize,
+        source="ONNX node tests test_resize_*_{exclude_outside,antialias,not_larger}, 2026.4.1",
+        hint="give sizes or scales that need no policy",
+    ),
+    Rule(
+        ops=frozenset({"Resize"}),
+        fault=fractional_align_corners,
+        source="ONNX node test test_resize_downsample_scales_linear_align_corners",
+        hint="give sizes instead of scales",
+    ),
+    Rule(
+        ops=frozenset({"RoiAlign"}),
+        fault=_roi_max,
+        source="ONNX node test test_roialign_mode_max, openvino 2026.4.1",
+    ),
+    Rule(
+        ops=frozenset({"SpaceToDepth"}),
+        fault=_crd,
+        source="ONNX node test test_spacetodepth_crd_mode_example, openvino 2026.4.1",
+        repair=by_definition,
+    ),
+    Rule(
+        ops=frozenset({"DFT"}),
+        fault=_one_sided,
+        source="ONNX node tests test_dft_{rfft,irfft}, openvino 2026.4.1",
+    ),
+    Rule(
+        ops=frozenset({"ReduceMax", "ReduceMin"}),
+        fault=_empty,
+        source="ONNX node test test_reduce_max_empty_set, openvino 2026.4.1",
+        reason="dynamic_shape",
+    ),
+    Rule(
+        ops=frozenset({"Tile"}),
+        fault=_repeats,
+        source="ONNX node test test_tile, openvino 2026.4.1",
+        reason="requires_constant",
+    ),
+    Rule(
+        ops=frozenset({"MaxPool", "AveragePool", "LpPool"}),
+        fault=_last_window,
+        source="ONNX node test test_maxpool_2d_ceil_output_size_reduce_by_one, openvino 2026.4.1",
+        hint="set ceil_mode=0 and explicit pads",
+    ),
+)

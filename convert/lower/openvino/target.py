@@ -1,0 +1,102 @@
+"""Write a model as OpenVINO IR."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import ClassVar
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
+
+from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert.lower.expand import expand
+from edgeinfer.convert.lower.openvino.names import restore_names, settle_names
+from edgeinfer.convert.lower.openvino.precision import read_back
+from edgeinfer.convert.lower.openvino.probe import Probe
+from edgeinfer.convert.lower.openvino.quirks import RULES
+from edgeinfer.convert.lower.openvino.surgery import repair
+from edgeinfer.convert.lower.rules import apply
+from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
+from edgeinfer.profiles.schema import Profile
+
+_PRECISIONS = frozenset({"fp32", "fp16"})
+
+
+class OpenVinoTarget:
+    """Format ``openvino_ir``."""
+
+    format: ClassVar[str] = "openvino_ir"
+
+    def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
+        """List every node that OpenVINO does not convert or gets wrong."""
+        _check_precision(profile, options)
+        return _prepare(model, Probe(), Notes())[1]
+
+    def lower(
+        self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
+    ) -> Lowered:
+        """Write ``model.xml`` and ``model.bin``.
+
+        Raises:
+            UnsupportedError: with the list of ``check``.
+            NotAvailableError: OpenVINO is not installed.
+        """
+        _check_precision(profile, options)
+        probe, notes = Probe(), Notes()
+        prepared, problems = _prepare(model, probe, notes)
+        if problems:
+            raise UnsupportedError(profile.name, problems)
+        import openvino
+
+        path = folder / "model.xml"
+        compress = options.compress_weights or options.precision == "fp16"
+        # The reader maps weights from a file; a serialized model would hold them twice more.
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            source = Path(scratch) / "model.onnx"
+            ir.save(prepared, source, external_data="weights", size_threshold_bytes=1024)
+            written = probe.core.read_model(source)
+            repair(written)
+            restore_names(written, model)
+            settle_names(written)
+            openvino.save_model(written, path, compress_to_fp16=compress)
+            del written
+        precision, ops = read_back(path)
+        return Lowered(
+            format=self.format,
+            files=(path, path.with_suffix(".bin")),
+            precision=precision,
+            engines=(EngineRequirement("openvino", f">={probe.version}"),),
+            notes=tuple(notes.lines),
+            ops=ops,
+        )
+
+
+def _prepare(source: ir.Model, probe: Probe, notes: Notes) -> tuple[ir.Model, list[Problem]]:
+    model = source.clone()
+    problems = apply(model, RULES, notes)
+    for _ in range(5):
+        lacking = probe.lacking(model)
+        names = {id(n): n.op_type for n in lacking}
+        done = expand(model, lacking) if lacking else []
+        for op in sorted({names[id(n)] for n in done}):
+            notes.add(
+                f"{op}: no conversion in OpenVINO {probe.version}: replaced by its definition"
+            )
+        if not done:
+            break
+    RemoveUnusedNodesPass()(model)
+    RemoveUnusedOpsetsPass()(model)
+    refused = {p.node for p in problems}
+    problems += [p for p in probe.problems(model) if p.node not in refused]
+    return model, problems
+
+
+def _check_precision(profile: Profile, options: LowerOptions) -> None:
+    known = _PRECISIONS & set(profile.precisions)
+    if options.precision not in known:
+        raise UsageError(
+            f"target {profile.name!r}, format 'openvino_ir': precision {options.precision!r} "
+            f"cannot be written; known: {', '.join(sorted(known))}"
+        )

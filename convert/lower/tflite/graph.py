@@ -1,0 +1,197 @@
+"""A TFLite graph in memory: tensors, operators and subgraphs, before it becomes a flatbuffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.types import Array
+
+Size = int | None
+"""A static size, or None where it is only known when the model runs."""
+
+Shape = tuple[Size, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantization:
+    """``real = scale * (stored - zero_point)``.
+
+    Attributes:
+        scale: one float32 value, or one per slice along ``axis``.
+        zero_point: as many integers.
+        axis: the quantized dimension; 0 for per-tensor scales.
+    """
+
+    scale: Array
+    zero_point: Array
+    axis: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Tensor:
+    """A value of the graph; compared by identity.
+
+    Attributes:
+        name: as written to the file.
+        shape: one entry per axis.
+        dtype: of the stored elements.
+        data: the values of a constant; None for anything computed.
+        quantization: None for plain tensors.
+        is_variable: keeps its value from one run to the next (state of fused recurrent operators).
+    """
+
+    name: str
+    shape: Shape
+    dtype: np.dtype[Any]
+    data: Array | None = None
+    quantization: Quantization | None = None
+    is_variable: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every size is known."""
+        return None not in self.shape
+
+    @property
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape of a tensor that ``is_static``.
+
+        Raises:
+            ValueError: a size is not known.
+        """
+        sizes = tuple(s for s in self.shape if s is not None)
+        if len(sizes) != len(self.shape):
+            raise ValueError(f"tensor {self.name!r} has dynamic sizes: {self.shape}")
+        return sizes
+
+    @property
+    def value(self) -> Array:
+        """The values of a constant.
+
+        Raises:
+            ValueError: it is computed.
+        """
+        if self.data is None:
+            raise ValueError(f"tensor {self.name!r} is not a constant")
+        return self.data
+
+
+@dataclass(slots=True, eq=False)
+class Op:
+    """One operator.
+
+    Attributes:
+        code: name in the schema's ``BuiltinOperator``.
+        inputs: None where an optional input is left out.
+        outputs: at least one.
+        options: fields of the operator's options table, by the schema's names in snake_case.
+        bodies: subgraphs of control flow, by the option that refers to them.
+    """
+
+    code: str
+    inputs: list[Tensor | None]
+    outputs: list[Tensor]
+    options: dict[str, Any] = field(default_factory=dict)
+    bodies: dict[str, Graph] = field(default_factory=dict)
+
+
+class Graph:
+    """One subgraph of the model, in the order of execution.
+
+    Attributes:
+        name: as written to the file.
+        inputs: in the model's order.
+        outputs: in the model's order.
+        ops: sorted topologically.
+    """
+
+    def __init__(self, name: str = "main", prefix: str = "") -> None:
+        self.name = name
+        self.inputs: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+        self.ops: list[Op] = []
+        self._prefix = prefix
+        self._count = 0
+
+    def fresh_name(self, base: str) -> str:
+        """Return a name no other tensor of the graph was given by this method."""
+        self._count += 1
+        return f"{self._prefix}{base}_{self._count}"
+
+    def tensor(self, shape: Sequence[Size], dtype: Any, name: str = "") -> Tensor:
+        """Make a computed tensor, not yet the output of any operator."""
+        return Tensor(name or self.fresh_name("t"), tuple(shape), np.dtype(dtype))
+
+    def const(self, value: Any, dtype: Any = None, name: str = "") -> Tensor:
+        """Make a constant; its dtype is the array's unless another is given."""
+        # ascontiguousarray would turn a scalar into a vector.
+        array = np.array(value, dtype=dtype, order="C")
+        return Tensor(name or self.fresh_name("c"), array.shape, array.dtype, array)
+
+    def add(
+        self,
+        code: str,
+        inputs: Sequence[Tensor | None],
+        outputs: Sequence[Tensor],
+        **options: Any,
+    ) -> Op:
+        """Append an operator with outputs that were made before."""
+        op = Op(code, list(inputs), list(outputs), options)
+        self.ops.append(op)
+        return op
+
+    def emit(
+        self,
+        code: str,
+        inputs: Sequence[Tensor | None],
+        shape: Sequence[Size],
+        dtype: Any = None,
+        **options: Any,
+    ) -> Tensor:
+        """Append an operator with one output.
+
+        Args:
+            code: name in the schema's ``BuiltinOperator``.
+            inputs: operands.
+            shape: of the output.
+            dtype: of the output; default that of the first operand.
+            **options: fields of the options table.
+        """
+        if dtype is None:
+            first = next(i for i in inputs if i is not None)
+            dtype = first.dtype
+        output = self.tensor(shape, dtype)
+        self.add(code, inputs, [output], **options)
+        return output
+
+    def readers(self) -> dict[int, list[Op]]:
+        """Map ``id(tensor)`` to the operators that read it, once per operand."""
+        found: dict[int, list[Op]] = {}
+        for op in self.ops:
+            for operand in op.inputs:
+                if operand is not None:
+                    found.setdefault(id(operand), []).append(op)
+        return found
+
+    def producers(self) -> dict[int, Op]:
+        """Map ``id(tensor)`` to the operator that computes it."""
+        return {id(out): op for op in self.ops for out in op.outputs}
+
+    def drop_dead(self) -> None:
+        """Remove operators whose results nobody reads."""
+        live = {id(t) for t in self.outputs}
+        kept: list[Op] = []
+        for op in reversed(self.ops):
+            if any(id(o) in live for o in op.outputs):
+                kept.append(op)
+                live.update(id(i) for i in op.inputs if i is not None)
+        self.ops = kept[::-1]

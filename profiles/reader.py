@@ -1,0 +1,146 @@
+"""From TOML text to a ``Profile``; every fault of a file is reported at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+from edgeinfer.errors import ProfileError
+from edgeinfer.profiles.schema import (
+    ACCELERATORS,
+    ARCHES,
+    FORMATS,
+    OSES,
+    PRECISIONS,
+    Profile,
+    Quirk,
+)
+
+NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
+"""A profile's name becomes a folder's name in the bundle, so nothing else may pass."""
+
+_ALLOWED: dict[str, frozenset[str]] = {
+    "os": OSES,
+    "arch": ARCHES,
+    "formats": FORMATS,
+    "optional_formats": FORMATS,
+    "precisions": PRECISIONS,
+    "accelerators": ACCELERATORS,
+}
+_NAMED = frozenset({"name", "backends", "aliases"})
+_NON_EMPTY = frozenset({"os", "formats", "backends", "precisions"})
+
+
+def parse(text: str, origin: str) -> Profile:
+    """Read one profile.
+
+    Args:
+        text: TOML.
+        origin: file name for the messages.
+
+    Raises:
+        ProfileError: with every unknown key, missing key, wrong type and unknown value.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise ProfileError(f"{origin}: not TOML: {e}") from e
+    faults: list[str] = []
+    values = _fields(Profile, data, "", faults)
+    if not faults:
+        _cross_checks(values, faults)
+    if faults:
+        raise ProfileError("\n".join(f"{origin}: {fault}" for fault in faults))
+    return Profile(**values)
+
+
+def _fields(cls: type, data: dict[str, Any], where: str, faults: list[str]) -> dict[str, Any]:
+    """Return the keyword arguments of ``cls``, in its order; faults go to ``faults``."""
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    for key in data.keys() - fields.keys():
+        faults.append(f"{where}{key}: unknown key; known: {', '.join(fields)}")
+    values: dict[str, Any] = {}
+    for name, spec in fields.items():
+        if name not in data:
+            if spec.default is dataclasses.MISSING:
+                faults.append(f"{where}{name}: missing")
+            continue
+        read = _READERS[str(spec.type)]
+        values[name] = read(name, data[name], f"{where}{name}", faults)
+    return values
+
+
+def _string(name: str, value: Any, where: str, faults: list[str]) -> str:
+    # ``versions`` is the only text that may be empty: it then means all versions.
+    if not isinstance(value, str) or (not value.strip() and name != "versions"):
+        faults.append(f"{where}: expected a text, received {value!r}")
+        return ""
+    if name in _ALLOWED and value not in _ALLOWED[name]:
+        known = ", ".join(sorted(_ALLOWED[name]))
+        faults.append(f"{where}: unknown value {value!r}; known: {known}")
+    elif name in _NAMED and not NAME.fullmatch(value):
+        faults.append(
+            f"{where}: {value!r} is not a name (lower-case letters, digits, '.', '_', '-')"
+        )
+    return value
+
+
+def _strings(name: str, value: Any, where: str, faults: list[str]) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        faults.append(f"{where}: expected a list of texts, received {value!r}")
+        return ()
+    items = tuple(_string(name, v, f"{where}[{i}]", faults) for i, v in enumerate(value))
+    if not items and name in _NON_EMPTY:
+        faults.append(f"{where}: expected at least one entry")
+    faults.extend(
+        f"{where}: {item!r} is listed twice"
+        for item in sorted({i for i in items if items.count(i) > 1})
+    )
+    return items
+
+
+def _count(_: str, value: Any, where: str, faults: list[str]) -> int | None:
+    # TOML's true is a Python int too.
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        faults.append(f"{where}: expected a whole number above 0, received {value!r}")
+        return None
+    return value
+
+
+def _quirks(_: str, value: Any, where: str, faults: list[str]) -> tuple[Quirk, ...]:
+    if not isinstance(value, list):
+        faults.append(f"{where}: expected [[{where}]] tables, received {value!r}")
+        return ()
+    quirks: list[Quirk] = []
+    for i, entry in enumerate(value):
+        if not isinstance(entry, dict):
+            faults.append(f"{where}[{i}]: expected a table, received {entry!r}")
+            continue
+        before = len(faults)
+        values = _fields(Quirk, entry, f"{where}[{i}].", faults)
+        if len(faults) == before:
+            quirks.append(Quirk(**values))
+    return tuple(quirks)
+
+
+_READERS: dict[str, Callable[[str, Any, str, list[str]], Any]] = {
+    "str": _string,
+    "tuple[str, ...]": _strings,
+    "int | None": _count,
+    "tuple[Quirk, ...]": _quirks,
+}
+"""By the annotation in the schema, so a new field needs no line here."""
+
+
+def _cross_checks(values: dict[str, Any], faults: list[str]) -> None:
+    both = set(values["formats"]) & set(values.get("optional_formats", ()))
+    faults.extend(f"optional_formats: {name!r} is required already" for name in sorted(both))
+    if values["name"] in values.get("aliases", ()):
+        faults.append(f"aliases: {values['name']!r} is the name already")
+    ids = [quirk.id for quirk in values.get("quirks", ())]
+    faults.extend(
+        f"quirks: id {i!r} is used twice" for i in sorted({i for i in ids if ids.count(i) > 1})
+    )
