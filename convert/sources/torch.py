@@ -233,9 +233,7 @@ def _export(
         }
     try:
         with quiet(), torch.no_grad():
-            program = torch.onnx.export(
-                what, dynamo=True, verbose=False, output_names=output_names, **arguments
-            )
+            program = torch.onnx.export(what, dynamo=True, verbose=False, **arguments)
     except Exception as error:
         # The exporter wraps anything a module can do wrong; the root cause says the most.
         raise SourceError(
