@@ -1,0 +1,122 @@
+"""The pass that replaces what patterns match, and what its replacements are built with."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.passes.infra import Namer, Outcome, all_nodes, outcome
+from edgeinfer.convert.passes.match import Match, Pattern
+from edgeinfer.types import Array
+
+FLOATS = frozenset({ir.DataType.FLOAT})
+"""Types that fusions work in. In half precision the roundings inside a pattern are as large as the
+differences that users can see; for double precision the engines have no fused kernels."""
+
+
+class Builder:
+    """Collects the nodes and constants of one replacement; only ``commit`` changes the graph."""
+
+    def __init__(self, namer: Namer, base: str) -> None:
+        self._namer, self._base = namer, base
+        self.nodes: list[ir.Node] = []
+        self.constants: list[ir.Value] = []
+
+    def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        """Add a node of the default domain and return its first output."""
+        node = ir.node(op_type, inputs, attributes, name=self._base)
+        self.nodes.append(node)
+        return node.outputs[0]
+
+    def const(self, data: Array, hint: str) -> ir.Value:
+        """Return a new constant, to be an initializer of the main graph."""
+        name = self._namer.fresh(f"{self._base}.{hint}")
+        tensor = ir.tensor(np.ascontiguousarray(data) if data.ndim else data, name=name)
+        value = ir.Value(
+            name=name,
+            shape=ir.Shape(data.shape),
+            type=ir.TensorType(tensor.dtype),
+            const_value=tensor,
+        )
+        self.constants.append(value)
+        return value
+
+    def commit(self, main: ir.Graph, root: ir.Node) -> None:
+        """Put the nodes in the place of ``root``; the last one takes over its value's name."""
+        graph, old = root.graph, root.outputs[0]
+        if graph is None:
+            raise ValueError(f"node {root.name!r} is in no graph")
+        for value in self.constants:
+            main.register_initializer(value)
+        for node in self.nodes[:-1]:
+            node.name = None
+            for out in node.outputs:
+                out.name = self._namer.fresh(f"{self._base}.{node.op_type}")
+        ir.convenience.replace_nodes_and_values(
+            graph, root, [root], self.nodes, [old], [self.nodes[-1].outputs[0]]
+        )
+
+
+class Fusion(ir.passes.InPlacePass):
+    """Replaces every match of ``patterns`` by what ``fuse`` builds."""
+
+    patterns: ClassVar[tuple[Pattern, ...]]
+    dtypes: ClassVar[frozenset[ir.DataType]] = FLOATS
+
+    @abc.abstractmethod
+    def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:
+        """Build the nodes that compute ``out`` anew, its own last; False leaves all as it is."""
+
+    def call(self, model: ir.Model) -> Outcome:
+        """Try every node as the end of a match, pattern by pattern, until nothing matches."""
+        namer, count = Namer(model), 0
+        while found := sum(self._search(pattern, model, namer) for pattern in self.patterns):
+            count += found
+        return outcome(model, count)
+
+    def _search(self, pattern: Pattern, model: ir.Model, namer: Namer) -> int:
+        count = 0
+        for node in all_nodes(model):
+            fits = node.graph is not None and not node.domain and node.op_type in pattern.roots
+            if fits and len(node.outputs) == 1 and node.outputs[0].dtype in self.dtypes:
+                count += self._rewrite(pattern, node, model.graph, namer)
+        return count
+
+    def _rewrite(self, pattern: Pattern, root: ir.Node, main: ir.Graph, namer: Namer) -> bool:
+        out = root.outputs[0]
+        for match in pattern.match(out, Match()):
+            build = Builder(namer, out.name or root.op_type)
+            if exclusive(root, match) and self.fuse(match, out, build):
+                before = [p for v in root.inputs if v is not None and (p := v.producer())]
+                build.commit(main, root)
+                sweep(before)
+                return True
+        return False
+
+
+def exclusive(root: ir.Node, match: Match) -> bool:
+    """Whether all inner values are used by the match only, in the graph of its root."""
+    inside = set(match.nodes)
+    for node in inside - {root}:
+        if node.graph is not root.graph:
+            return False
+        for out in node.outputs:
+            if out.is_graph_output() or any(user not in inside for user, _ in out.uses()):
+                return False
+    return True
+
+
+def sweep(nodes: Iterable[ir.Node]) -> None:
+    """Remove those of the nodes that nobody reads any more, and then those that only they read."""
+    left = list(nodes)
+    while left:
+        node = left.pop()
+        graph = node.graph
+        if graph is None or any(o.is_graph_output() or o.uses() for o in node.outputs):
+            continue
+        left += [p for v in node.inputs if v is not None and (p := v.producer())]
+        graph.remove(node, safe=True)
