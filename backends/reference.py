@@ -156,7 +156,8 @@ class ReferenceExecutable:
             self._check(feeds)
             try:
                 # Operators may work in place; the caller's arrays are not ours to change.
-                results = evaluator.run(self._names, {k: v.copy() for k, v in feeds.items()})
+                with np.errstate(all="ignore"):
+                    results = evaluator.run(self._names, {k: v.copy() for k, v in feeds.items()})
             except Exception as error:
                 message = f"{type(error).__name__}: {one_line(error)}"
                 raise RunError(f"onnx.reference failed: {message}") from error

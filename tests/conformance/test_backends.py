@@ -1,0 +1,45 @@
+"""Every backend of ours passes the kit that we give to others."""
+
+from pathlib import Path
+
+from edgeinfer.backends.base import Artifact
+from edgeinfer.backends.engines import import_openvino
+from edgeinfer.backends.openvino import OpenVinoBackend
+from edgeinfer.backends.registry import BUILT_IN, get
+from edgeinfer.backends.testing import Subject, conformance, describe
+from edgeinfer.backends.testing.kit import Check
+
+OPENVINO_LIMITS = {
+    "check_numbers_of_float64_values": "openvino 2026.4 computes float64 in float32 on the CPU",
+}
+
+
+def openvino_ir(model: bytes, folder: Path) -> Artifact:
+    """Write a model as IR with full-precision weights."""
+    openvino = import_openvino()
+    source = folder / "model.onnx"
+    source.write_bytes(model)
+    path = folder / "model.xml"
+    openvino.save_model(openvino.Core().read_model(str(source)), str(path), compress_to_fp16=False)
+    return Artifact("openvino_ir", path, *describe(model))
+
+
+SUBJECTS = [
+    Subject(get("onnxruntime")),
+    Subject(get("openvino"), known_failures=OPENVINO_LIMITS, label="openvino-onnx"),
+    Subject(get("openvino"), openvino_ir, OPENVINO_LIMITS, label="openvino-ir"),
+    Subject(get("reference")),
+]
+
+
+@conformance(SUBJECTS)
+def test_conformance(subject: Subject, check: Check, tmp_path: Path) -> None:
+    check(subject, tmp_path)
+
+
+def test_every_format_of_every_backend_is_checked() -> None:
+    checked = {(s.backend.name, "onnx") for s in SUBJECTS if s.make_artifact is not openvino_ir}
+    checked |= {(s.backend.name, "openvino_ir") for s in SUBJECTS if s.make_artifact is openvino_ir}
+    offered = {(name, f) for name in BUILT_IN for f in get(name).capabilities().formats}
+    assert checked == offered
+    assert isinstance(get("openvino"), OpenVinoBackend)
