@@ -1,0 +1,233 @@
+"""``edgeinfer bench``."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgeinfer.cli.files import check_output, write_bytes
+from edgeinfer.cli.models import is_bundle, named_model
+from edgeinfer.cli.output import Output, Progress, milliseconds, output_options, table, to_json
+from edgeinfer.cli.timing import Timing, interleave
+from edgeinfer.errors import BackendError, BundleError, InputError, UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgeinfer.bundle.archive import Bundle
+    from edgeinfer.cli.pairs import Pairs
+    from edgeinfer.types import Array
+
+PLAIN = "plain "
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was timed.
+
+    Attributes:
+        variant: id of the artifact, or the source's file name.
+        engine: backend, or ``plain`` and the engine called without edgeinfer.
+        version: of the engine.
+        device: kind of unit.
+        threads: of the engine; None is its own choice.
+    """
+
+    variant: str
+    engine: str
+    version: str
+    device: str
+    threads: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What can be timed, and what cannot and why."""
+
+    calls: dict[Row, Callable[[], object]]
+    failed: list[str]
+
+
+@click.command()
+@click.argument("path", metavar="BUNDLE|MODEL")
+@click.argument("inputs", nargs=-1, metavar="[INPUT...]")
+@click.option("-b", "--backend", default="all", show_default=True, metavar="NAME", help="Engine.")
+@click.option("--threads", default="", metavar="1,2", help="Thread counts; default the engine's.")
+@click.option("--runs", type=click.IntRange(1), default=200, show_default=True, help="Of each.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.01), default=10.0, show_default=True, help="In all."
+)
+@click.option("-o", "--output", metavar="JSON", help="Save the figures.")
+@click.option("--overwrite", is_flag=True, help="Replace a file that is no .json.")
+@output_options
+def bench(
+    path: str,
+    inputs: tuple[str, ...],
+    backend: str,
+    threads: str,
+    runs: int,
+    seconds: float,
+    output: str | None,
+    overwrite: bool,
+    out: Output,
+) -> None:
+    """Time every artifact on every engine here.
+
+    They run in turns, next to the plain engines called without edgeinfer.
+
+    Without INPUT the first test vector is run. A MODEL is converted for this machine first, and the
+    plain engines run the source.
+    """
+    if output is not None:
+        check_output(Path(output), ".json", b"{", overwrite=overwrite)
+    counts = _threads(threads)
+    only = None if backend == "all" else backend
+    with out.progress() as progress, contextlib.ExitStack() as stack:
+        from edgeinfer.bundle.archive import Bundle
+        from edgeinfer.cli.pairs import pairs
+        from edgeinfer.runtime.devices import fingerprint
+
+        source = None if is_bundle(Path(path)) else Path(path)
+        place = path if source is None else _converted(path, stack, progress)
+        bundle = stack.enter_context(Bundle.open(place))
+        found = pairs(bundle, only)
+        feeds = _feeds(bundle, inputs)
+        plan = _plan(bundle, found, feeds, counts, source, stack)
+        timings = interleave(
+            plan.calls,
+            runs=runs,
+            seconds=seconds,
+            progress=None if progress is None else lambda done: progress("measure", done),
+        )
+        machine = fingerprint()
+        not_run = [*map(str, found.rejected), *plan.failed]
+    data = {
+        "model": path,
+        "machine": machine,
+        "input": {name: list(array.shape) for name, array in feeds.items()},
+        "rows": [{**_fields(row), **_fields(timing)} for row, timing in timings.items()],
+        "not_run": not_run,
+    }
+    if output is not None:
+        write_bytes(Path(output), (to_json(data) + "\n").encode(), overwrite=True)
+    out.result(data, lambda: _view(timings, not_run))
+
+
+def _threads(text: str) -> list[int | None]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"--threads {text!r}: expected numbers like 1,2")
+    counts: list[int | None] = [int(part) for part in dict.fromkeys(parts)]
+    return counts or [None]
+
+
+def _converted(model: str, stack: contextlib.ExitStack, progress: Progress | None) -> str:
+    from edgeinfer.convert.pipeline import export
+
+    named = named_model(model)
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeinfer-"))
+    place = f"{folder}/model.edge"
+    export(named.model, place, targets=("cpu",), progress=progress, **named.arguments())
+    return place
+
+
+def _feeds(bundle: Bundle, inputs: tuple[str, ...]) -> dict[str, Array]:
+    if inputs:
+        from edgeinfer.media import feeds_for
+
+        return feeds_for(inputs, bundle.manifest)
+    first = next(bundle.vectors(), None)
+    if first is None:
+        raise BundleError(f"{bundle.location}: has no test vectors; give an INPUT")
+    return first[0]
+
+
+def _plan(
+    bundle: Bundle,
+    found: Pairs,
+    feeds: dict[str, Array],
+    counts: list[int | None],
+    source: Path | None,
+    stack: contextlib.ExitStack,
+) -> Plan:
+    from edgeinfer.cli.pairs import open_pair
+    from edgeinfer.cli.plain import ENGINES, plain_call
+    from edgeinfer.runtime.inputs import InputCheck
+
+    checked = dict(InputCheck(bundle.manifest.inputs)(feeds))
+    plan = Plan({}, [])
+    plain: set[tuple[str, Path, int | None]] = set()
+    for candidate in found.candidates:
+        pair = candidate.pair
+        for threads in counts:
+            row = Row(pair.variant, pair.backend, candidate.version, pair.device, threads)
+            try:
+                executable = open_pair(bundle, found, candidate, threads)
+                stack.callback(executable.close)
+                plan.calls[row] = _running(executable.run, checked)
+            except BackendError as e:
+                plan.failed.append(f"{pair}: {e}")
+            artifact = source or bundle.paths(found.variants[pair.variant])[0]
+            if pair.backend not in ENGINES or (pair.backend, artifact, threads) in plain:
+                continue
+            plain.add((pair.backend, artifact, threads))
+            name = source.name if source else pair.variant
+            row = Row(name, PLAIN + pair.backend, candidate.version, "cpu", threads)
+            values = [checked[spec.name] for spec in bundle.manifest.inputs]
+            try:
+                plan.calls[row] = plain_call(pair.backend, artifact, values, threads)
+            except BackendError as e:
+                plan.failed.append(str(e))
+    _drop_failing(plan)
+    return plan
+
+
+def _running(run: Callable[[dict[str, Array]], object], feeds: dict[str, Array]) -> Any:
+    return lambda: run(feeds)
+
+
+def _drop_failing(plan: Plan) -> None:
+    """Run each once; what cannot run this input is told, not timed."""
+    for row, call in list(plan.calls.items()):
+        try:
+            call()
+        except InputError:
+            raise
+        # Plain engines raise their own classes.
+        except Exception as e:
+            plan.failed.append(f"{row.variant} on {row.engine}: {' '.join(str(e).split())}")
+            del plan.calls[row]
+    if not plan.calls:
+        raise BackendError(f"nothing could be run: {'; '.join(plan.failed)}")
+
+
+def _fields(value: Row | Timing) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+def _view(timings: dict[Row, Timing], not_run: list[str]) -> Iterator[str | Table]:
+    columns = ("model", "engine", ">threads", ">median", ">p95", ">fastest", ">spread", ">runs")
+    ordered = sorted(timings.items(), key=lambda item: item[1].median_ms)
+    yield table(
+        columns,
+        [
+            (
+                row.variant,
+                f"{row.engine} {row.version}",
+                row.threads or "default",
+                milliseconds(t.median_ms),
+                milliseconds(t.p95_ms),
+                milliseconds(t.min_ms),
+                f"{t.spread:.0%}",
+                t.runs,
+            )
+            for row, t in ordered
+        ],
+    )
+    yield from (f"not run: {line}" for line in not_run)

@@ -1,0 +1,80 @@
+"""``edgeinfer cache``."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgeinfer.cli.output import Output, output_options, size, table
+from edgeinfer.errors import OutputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@click.group()
+def cache() -> None:
+    """Show or empty the cache of bundles and measurements."""
+
+
+@cache.command("list")
+@output_options
+def list_(out: Output) -> None:
+    """Show what is in the cache."""
+    from edgeinfer.bundle.cache import cache_root
+
+    root = cache_root()
+    entries = [{"name": p.name, "size_bytes": _size(p)} for p in _entries(root)]
+    out.result({"folder": root, "entries": entries}, lambda: _view(root, entries))
+
+
+@cache.command()
+@output_options
+def clear(out: Output) -> None:
+    """Remove everything in it; bundles are unpacked and backends measured again when needed."""
+    from edgeinfer.bundle.cache import cache_root
+
+    root = cache_root()
+    entries = _entries(root)
+    freed = sum(map(_size, entries))
+    for entry in entries:
+        try:
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        except FileNotFoundError:
+            continue  # another process was quicker
+        except OSError as e:
+            raise OutputError(f"{entry}: cannot be removed: {e.strerror or e}") from e
+    data = {"folder": root, "removed": len(entries), "freed_bytes": freed}
+    out.result(data, lambda: [f"{root}: {size(freed)} freed"])
+
+
+def _entries(root: Path) -> list[Path]:
+    """List what edgeinfer put there; anything else in a folder of the user's choice stays."""
+    return [p for p in sorted(root.glob("*")) if _is_ours(p)] if root.is_dir() else []
+
+
+def _is_ours(path: Path) -> bool:
+    return path.name == "bundles" or path.name.startswith("history-")
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else path.rglob("*")
+    total = 0
+    for file in files:
+        try:
+            total += file.lstat().st_size if not file.is_dir() else 0
+        except FileNotFoundError:
+            continue  # removed by another process in the meantime
+    return total
+
+
+def _view(root: Path, entries: list[dict[str, Any]]) -> Iterator[str | Table]:
+    if not entries:
+        yield f"{root}: empty"
+        return
+    yield f"{root}:"
+    yield table(("entry", ">size"), [(e["name"], size(e["size_bytes"])) for e in entries])

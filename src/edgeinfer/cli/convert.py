@@ -1,0 +1,169 @@
+"""``edgeinfer convert``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgeinfer.cli.models import input_shapes, named_model
+from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgeinfer.convert.pipeline import ExportResult
+    from edgeinfer.convert.verify import EngineResult, VariantResult
+
+COLUMNS = ("variant", "precision", ">size", "checked by", ">largest error", ">budget", ">median")
+
+
+@click.command()
+@click.argument("model")
+@click.option("-t", "--target", "targets", multiple=True, required=True, help="Device; repeatable.")
+@click.option("--precision", default="fp32", show_default=True, metavar="NAME", help="Recipe.")
+@click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,224", help="Fix a size.")
+@click.option("--preprocessing", metavar="FILE", help="TOML: pictures and sounds to inputs.")
+@click.option("--labels", metavar="FILE", help="Class names, one a line.")
+@click.option("--data", metavar="NPZ|DIR", help="Inputs to check with, and expected outputs.")
+@click.option("--calibration", metavar="DIR", help="Pictures or recordings to check with.")
+@click.option("--compress-weights", is_flag=True, help="Store weights as fp16, compute in fp32.")
+@click.option("--name", help="Name of the bundle; default the model's.")
+@click.option("-o", "--output", metavar="BUNDLE", help="Default NAME.edge; DIR/ makes a folder.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
+@output_options
+def convert(
+    model: str,
+    targets: tuple[str, ...],
+    precision: str,
+    shapes: tuple[str, ...],
+    preprocessing: str | None,
+    labels: str | None,
+    data: str | None,
+    calibration: str | None,
+    compress_weights: bool,
+    name: str | None,
+    output: str | None,
+    overwrite: bool,
+    out: Output,
+) -> None:
+    """Convert MODEL, check it, and write one bundle.
+
+    MODEL is an .onnx or .pt2 file, or file.py:callable for a PyTorch module: the callable returns
+    the module, its example inputs and, if any, its dynamic shapes.
+
+    TARGET is a name that `edgeinfer targets` lists, the path of a .toml profile, or "all".
+    """
+    named = named_model(model)
+    sizes = input_shapes(shapes)
+    with out.progress() as progress:
+        if progress is not None:
+            progress("load the converter", None)
+        from edgeinfer.convert.pipeline import export
+        from edgeinfer.media import parse_preprocessing, read_labels
+
+        result = export(
+            named.model,
+            output,
+            targets=targets,
+            precision=precision,
+            input_shapes=sizes or None,
+            preprocessing=parse_preprocessing(preprocessing) if preprocessing else None,
+            labels=read_labels(labels) if labels else (),
+            data=data,
+            calibration=calibration,
+            compress_weights=compress_weights,
+            name=name or named.stem,
+            overwrite=overwrite,
+            progress=progress,
+            **named.arguments(),
+        )
+    out.result(_data(result), lambda: _view(result))
+
+
+def _data(result: ExportResult) -> dict[str, Any]:
+    report = result.report
+    return {
+        "bundle": result.path,
+        "size_bytes": _bundle_size(result),
+        "name": result.manifest.name,
+        "inputs": result.manifest.inputs,
+        "outputs": result.manifest.outputs,
+        "variants": [
+            {
+                "id": v.id,
+                "target": v.target,
+                "format": v.format,
+                "precision": v.precision,
+                "size_bytes": v.size_bytes,
+                "latency_ms": v.latency_ms,
+                "accuracy": v.accuracy,
+                "engines": [e.backend for e in v.engines],
+            }
+            for v in result.manifest.variants
+        ],
+        "checks": [_check(v, e) for v in report.variants for e in v.engines],
+        "vectors": [v.origin for v in report.vectors],
+        "changes": {c.stage: list(c.lines) for c in report.changes},
+        "seconds": report.seconds,
+    }
+
+
+def _check(variant: VariantResult, engine: EngineResult) -> dict[str, Any]:
+    return {
+        "variant": variant.id,
+        "backend": engine.backend,
+        "version": engine.version,
+        "passed": engine.passed,
+        "skipped": engine.skipped,
+        "latency_ms": engine.latency_ms,
+        "outputs": {o.name: o.metrics for o in engine.outputs},
+    }
+
+
+def _view(result: ExportResult) -> Iterator[str | Table]:
+    report = result.report
+    yield f"{result.path}  {size(_bundle_size(result))}"
+    yield ""
+    yield table(COLUMNS, [_row(v, e) for v in report.variants for e in v.engines])
+    yield ""
+    before, after = sum(report.ops_before.values()), sum(report.ops_after.values())
+    seconds = sum(report.seconds.values())
+    count = len(report.vectors)
+    vectors = f"{count} test vector" + ("s" if count != 1 else "")
+    yield f"{before} operators, {after} after simplification; {vectors}; {seconds:.1f} s"
+    for stage in ("source", "targets"):
+        for change in report.changes:
+            if change.stage == stage:
+                yield from (f"note: {line}" for line in change.lines)
+    yield f"full report: edgeinfer inspect {result.path} --report report.html"
+
+
+def _row(variant: VariantResult, engine: EngineResult) -> tuple[str, ...]:
+    first = (variant.id, variant.precision, size(variant.size_bytes))
+    if engine.skipped:
+        return (*first, engine.backend, "not run", "", engine.skipped)
+    budget = f"{variant.budget.max_rel:.0e}"
+    return (*first, engine.backend, worst_error(engine), budget, milliseconds(_latency(engine)))
+
+
+def worst_error(engine: EngineResult) -> str:
+    """Return the largest error of an engine's outputs, relative to each output's largest value."""
+    if not engine.outputs:
+        return "-"
+    largest = max(o.metrics.max_rel for o in engine.outputs)
+    differ = sum(o.metrics.mismatches for o in engine.outputs)
+    if differ:
+        return f"{differ} elements differ"
+    return "none" if largest == 0 else f"{largest:.1e}"
+
+
+def _latency(engine: EngineResult) -> float | None:
+    return min((engine.latency_ms or {}).values(), default=None)
+
+
+def _bundle_size(result: ExportResult) -> int:
+    path = result.path
+    files = path.rglob("*") if path.is_dir() else (path,)
+    return sum(f.stat().st_size for f in files if f.is_file())

@@ -1,0 +1,161 @@
+"""``edgeinfer doctor``."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgeinfer import __version__
+from edgeinfer.cli.output import Output, output_options, size, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+EXTRAS = (
+    ("torch", ("torch", "onnxscript"), "PyTorch models as a source"),
+    ("media", ("PIL", "soundfile", "soxr"), "pictures and recordings as inputs"),
+)
+"""Extra, the modules it brings, and what they are for; engines are asked through their probes."""
+
+CHECKER = "reference"
+"""The backend that is there to compare with; a machine that has no other one cannot work."""
+
+LOW_MEMORY = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        what: that.
+        ok: whether it is as it should be; None where that is a matter of need.
+        found: what is there.
+        fix: what to do; empty when nothing is wrong.
+    """
+
+    what: str
+    ok: bool | None
+    found: str
+    fix: str = ""
+
+
+@click.command()
+@output_options
+def doctor(out: Output) -> None:
+    """Look for what is missing here and say how to get it.
+
+    Exits with 3 when no engine can run here.
+    """
+    findings = [*_machine(), *_engines(), *_extras(), _cache(), _memory()]
+    engines = [f for f in findings if f.what.startswith("engine ") and f.ok]
+    usable = any(f.what != f"engine {CHECKER}" for f in engines)
+    out.result({"usable": usable, "findings": findings}, lambda: _view(findings, usable))
+    if not usable:
+        raise click.exceptions.Exit(3)
+
+
+def _machine() -> Iterator[Finding]:
+    new_enough = sys.version_info >= (3, 11)
+    fix = "" if new_enough else "install Python 3.11 or newer"
+    yield Finding("edgeinfer", True, __version__)
+    yield Finding("python", new_enough, f"{platform.python_version()} ({sys.executable})", fix)
+    libc = " ".join(platform.libc_ver()).strip() or "unknown C library"
+    yield Finding("system", True, f"{platform.system()} {platform.machine()}, {libc}")
+
+
+def _engines() -> Iterator[Finding]:
+    from edgeinfer.backends import registry
+
+    for probe in registry.probe_all():
+        what = f"engine {probe.backend}"
+        if probe.available:
+            units = ", ".join(dict.fromkeys(unit.kind for unit in probe.devices))
+            yield Finding(what, True, f"{probe.version} on {units}")
+        else:
+            found = f"{probe.version}, not usable" if probe.version else "not installed"
+            yield Finding(what, None, found, probe.reason)
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, modules, purpose in EXTRAS:
+        missing = [m for m in modules if importlib.util.find_spec(m) is None]
+        if missing:
+            fix = f'for {purpose}: pip install "edgeinfer[{extra}]"'
+            yield Finding(f"extra {extra}", None, f"no {', '.join(missing)}", fix)
+        else:
+            yield Finding(f"extra {extra}", True, ", ".join(map(_version, modules)))
+
+
+def _version(module: str) -> str:
+    name = {"PIL": "pillow"}.get(module, module)
+    try:
+        return f"{name} {importlib.metadata.version(name)}"
+    except importlib.metadata.PackageNotFoundError:
+        return name
+
+
+def _cache() -> Finding:
+    from edgeinfer.bundle.cache import ENV, cache_root, writable_folder
+
+    try:
+        folder = writable_folder()
+        free = shutil.disk_usage(folder).free
+    except OSError as e:
+        fix = f"set {ENV} to a folder that can be written"
+        return Finding("cache", False, f"{cache_root()}: {e.strerror or e}", fix)
+    return Finding("cache", True, f"{folder}, {size(free)} free")
+
+
+def _memory() -> Finding:
+    free = available_memory()
+    if free is None:
+        return Finding("memory", None, "unknown")
+    low = free < LOW_MEMORY
+    fix = "conversion may run out of memory; convert on another machine" if low else ""
+    return Finding("memory", not low, f"{size(free)} free", fix)
+
+
+def available_memory(root: Path = Path("/")) -> int | None:
+    """Return the bytes that this process may still take; None where the system does not say.
+
+    Args:
+        root: of the file system, for tests.
+    """
+    found = []
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        found += [int(li.split()[1]) << 10 for li in lines if li.startswith("MemAvailable:")]
+    except OSError:
+        if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+            found.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    # A container may allow less than the machine has.
+    group = root / "sys/fs/cgroup"
+    for limit, usage in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            found.append(int((group / limit).read_text()) - int((group / usage).read_text()))
+        except (OSError, ValueError):
+            continue  # no such file, or "max"
+    return max(0, min(found)) if found else None
+
+
+def _view(findings: list[Finding], usable: bool) -> Iterator[str | Table]:
+    marks = {True: "ok", False: "!!", None: "-"}
+    yield table(
+        ("", "what", "found", "to do"), [(marks[f.ok], f.what, f.found, f.fix) for f in findings]
+    )
+    yield ""
+    yield "ready" if usable else 'no engine can run here: pip install "edgeinfer[onnxruntime]"'

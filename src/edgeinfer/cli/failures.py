@@ -1,0 +1,172 @@
+"""One place where errors become a line on stderr and an exit code.
+
+====  =================================================================
+code  meaning
+====  =================================================================
+0     fine
+1     a finding about the model: unsupported, budget breached, bad input
+2     usage or configuration
+3     environment: missing engine, no device, full disk, no memory
+70    a bug in edgeinfer
+130   interrupted by the user
+141   the reader of the output went away
+143   terminated
+====  =================================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import click
+
+from edgeinfer.cli.output import to_json
+from edgeinfer.errors import EdgeInferError
+
+DEBUG = "EDGEINFER_DEBUG"
+BUG, INTERRUPTED, PIPE, TERMINATED = 70, 130, 141, 143
+ENVIRONMENT = 3
+
+_SURROUNDINGS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+    | {errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)
+"""System errors that say something about this machine and nothing about edgeinfer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is told of an error.
+
+    Attributes:
+        kind: name of its class, or a word where the class says nothing.
+        message: for people.
+        code: of the process.
+        details: the error's own fields, for programs.
+    """
+
+    kind: str
+    message: str
+    code: int
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def guarded(command: click.Command, argv: Sequence[str]) -> int:
+    """Run a command and return the exit code; every error is told in one line.
+
+    With ``--json`` among the arguments the error is also an object on stdout:
+    ``{"error": {"type", "message", "exit_code", ...}}``.
+    """
+    _terminate_cleanly()
+    try:
+        with command.make_context("edgeinfer", list(argv)) as context:
+            command.invoke(context)
+        _flush()
+    except click.exceptions.Exit as e:
+        return _exit(e.exit_code)
+    except (KeyboardInterrupt, EOFError, click.Abort):
+        return _tell(Failure("Interrupted", "interrupted, nothing was written", INTERRUPTED), argv)
+    except BrokenPipeError:
+        return _silent()
+    except Exception as e:
+        if os.environ.get(DEBUG):
+            traceback.print_exc()
+        return _tell(describe(e), argv, e)
+    return 0
+
+
+def describe(error: Exception) -> Failure:
+    """Say what an error means to the user."""
+    kind = type(error).__name__
+    if isinstance(error, EdgeInferError):
+        return Failure(kind, str(error), error.exit_code, _fields(error))
+    if isinstance(error, click.ClickException):
+        return Failure("UsageError", _usage(error), 2)
+    if isinstance(error, MemoryError):
+        return Failure("OutOfMemory", "out of memory, nothing was written", ENVIRONMENT)
+    if isinstance(error, OSError) and error.errno in _SURROUNDINGS:
+        where = f"{error.filename}: " if error.filename else ""
+        return Failure("SystemError", f"{where}{error.strerror}", ENVIRONMENT)
+    message = (
+        f"this is a bug: {kind}: {' '.join(str(error).split()) or 'no message'}; "
+        f"please report it with what {DEBUG}=1 prints"
+    )
+    return Failure("Bug", message, BUG, {"exception": kind})
+
+
+def _usage(error: click.ClickException) -> str:
+    message = " ".join(error.format_message().split()).removesuffix(".")
+    context = getattr(error, "ctx", None)
+    return f"{message}; see '{context.command_path} --help'" if context else message
+
+
+def _fields(error: EdgeInferError) -> dict[str, Any]:
+    return {k: _plain(v) for k, v in vars(error).items() if not k.startswith("_")}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return value
+
+
+def _tell(failure: Failure, argv: Sequence[str], error: Exception | None = None) -> int:
+    options = argv[: argv.index("--")] if "--" in argv else argv
+    if isinstance(error, click.ClickException) and not getattr(error, "message", "x"):
+        click.echo(error.format_message(), err=True)  # no arguments at all: the help
+        return failure.code
+    try:
+        if "--json" in options:
+            told = {"type": failure.kind, "message": failure.message, "exit_code": failure.code}
+            click.echo(to_json({"error": {**told, **failure.details}}))
+        _flush()
+    except OSError:
+        _abandon_stdout()
+    click.echo(f"edgeinfer: {failure.message}", err=True)
+    return failure.code
+
+
+def _exit(code: int) -> int:
+    """Return the code of a command that ended itself, once its output is out."""
+    try:
+        _flush()
+    except BrokenPipeError:
+        return _silent()
+    return code
+
+
+def _silent() -> int:
+    _abandon_stdout()
+    return PIPE
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _abandon_stdout() -> None:
+    """Let the interpreter's own flush at exit go nowhere instead of printing a warning."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _terminate_cleanly() -> None:
+    """Unwind on SIGTERM, so that half-written files are removed."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _on_terminate)
+
+
+def _on_terminate(number: int, frame: object) -> NoReturn:
+    raise SystemExit(TERMINATED)

@@ -1,0 +1,67 @@
+"""Result files: written whole or not at all, and never in place of something else."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from edgeinfer.errors import OutputError, UsageError
+
+
+def check_output(path: Path, suffix: str, magic: bytes, *, overwrite: bool) -> None:
+    """Refuse a name that a result should not take, before anything slow starts.
+
+    An earlier result of the same kind, or an empty file, may be replaced; anything else needs
+    ``overwrite``.
+
+    Args:
+        path: as the user gave it.
+        suffix: that the name must have.
+        magic: what a file of this kind starts with.
+        overwrite: replace whatever file is there.
+
+    Raises:
+        UsageError: the name is not of this kind or is taken.
+        OutputError: its folder is not there or not writable.
+    """
+    if path.suffix.lower() != suffix:
+        raise UsageError(f"-o {path}: expected a name that ends with {suffix}")
+    if path.is_dir():
+        raise UsageError(f"-o {path}: is a folder")
+    if not path.parent.is_dir():
+        raise OutputError(f"{path}: the folder {path.parent} does not exist")
+    if not os.access(path.parent, os.W_OK):
+        raise OutputError(f"{path}: the folder {path.parent} cannot be written")
+    if path.exists() and not overwrite:
+        with path.open("rb") as file:
+            start = file.read(len(magic))
+        if start and start != magic:
+            kind = suffix.removeprefix(".")
+            raise UsageError(f"-o {path}: exists and is no {kind} file; add --overwrite")
+
+
+def write_bytes(path: Path, content: bytes, *, overwrite: bool) -> None:
+    """Write a file atomically.
+
+    Raises:
+        OutputError: it cannot be written; nothing is left behind.
+        UsageError: it exists and ``overwrite`` is not set.
+    """
+    if path.exists() and not overwrite:
+        raise UsageError(f"{path}: exists; add --overwrite")
+    temporary: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
+    except OSError as e:
+        raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from e
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)

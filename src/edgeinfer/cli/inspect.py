@@ -1,0 +1,170 @@
+"""``edgeinfer inspect``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgeinfer.cli.files import write_bytes
+from edgeinfer.cli.models import is_bundle, named_model
+from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
+from edgeinfer.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgeinfer.bundle.archive import Bundle
+    from edgeinfer.bundle.manifest import Manifest
+    from edgeinfer.convert.sources import Source
+
+
+@click.command()
+@click.argument("path", metavar="MODEL|BUNDLE")
+@click.option("--report", metavar="FILE", help="Write the bundle's report, .html or .json.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@output_options
+def inspect(path: str, report: str | None, overwrite: bool, out: Output) -> None:
+    """Show inputs, outputs, operators, sizes and precision."""
+    if is_bundle(Path(path)):
+        from edgeinfer.bundle.archive import Bundle
+
+        with Bundle.open(path) as bundle:
+            if report is not None:
+                _save_report(bundle, Path(report), overwrite)
+                out.remark(f"wrote {report}")
+            manifest = bundle.manifest
+            conversion = bundle.report() or {}
+            out.result(
+                {"kind": "bundle", **manifest.to_json(), "report": conversion},
+                lambda: _bundle_view(bundle.location, manifest, conversion),
+            )
+        return
+    if report is not None:
+        raise UsageError(f"{path}: only a bundle has a report; convert the model first")
+    named = named_model(path)
+    with out.progress() as progress:
+        if progress is not None:
+            progress("read the model", None)
+        from edgeinfer.convert import sources
+
+        source = sources.read(named.model, **named.arguments())
+    data = _model_data(source)
+    out.result(data, lambda: _model_view(data))
+
+
+def _save_report(bundle: Bundle, path: Path, overwrite: bool) -> None:
+    if path.suffix not in (".html", ".json"):
+        raise UsageError(f"--report {path}: expected a name that ends with .html or .json")
+    wanted = f"report{path.suffix}"
+    record = next((r for r in bundle.manifest.extra_files if r.path == wanted), None)
+    if record is None:
+        raise UsageError(f"{bundle.location}: has no {wanted}")
+    write_bytes(path, bundle.read(record), overwrite=overwrite)
+
+
+def _model_data(source: Source) -> dict[str, Any]:
+    model = source.model
+    counts = Counter(
+        (f"{n.domain}::" if n.domain else "") + n.op_type for g in model.graphs() for n in g
+    )
+    weights: dict[str, dict[str, int]] = {}
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is not None:
+                entry = weights.setdefault(str(_dtype(tensor.dtype)), {"tensors": 0, "bytes": 0})
+                entry["tensors"] += 1
+                entry["bytes"] += tensor.nbytes
+    initializers = set(model.graph.initializers)
+    return {
+        "kind": "model",
+        "name": source.record.name,
+        "format": source.record.format,
+        "sha256": source.record.sha256,
+        "opset": dict(model.opset_imports),
+        "ir_version": model.ir_version,
+        "producer": " ".join(filter(None, (model.producer_name, model.producer_version))),
+        "inputs": [_value(v) for v in model.graph.inputs if v.name not in initializers],
+        "outputs": [_value(v) for v in model.graph.outputs],
+        "nodes": sum(counts.values()),
+        "operators": dict(counts.most_common()),
+        "weights": weights,
+        "notes": list(source.notes.lines),
+    }
+
+
+def _value(value: Any) -> dict[str, Any]:
+    shape = value.shape
+    dims = None if shape is None else [d if isinstance(d, int) else d.value for d in shape]
+    return {"name": value.name, "dtype": _dtype(value.dtype), "shape": dims}
+
+
+def _dtype(dtype: Any) -> str | None:
+    """Return NumPy's name, as a manifest has it."""
+    if dtype is None:
+        return None
+    return "string" if dtype.name == "STRING" else str(dtype.numpy().name)
+
+
+def _model_view(data: dict[str, Any]) -> Iterator[str | Table]:
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in data["opset"].items())
+    made = f", made by {data['producer']}" if data["producer"] else ""
+    yield f"{data['name']}: {data['format']}, opset {opsets}{made}"
+    yield ""
+    yield table(("", "name", "type", "shape"), _tensor_rows(data["inputs"], data["outputs"]))
+    yield ""
+    rows = [(op, count) for op, count in data["operators"].items()]
+    yield table(("operator", ">count"), [*rows, ("all", data["nodes"])])
+    yield ""
+    weights = [(dtype, w["tensors"], size(w["bytes"])) for dtype, w in data["weights"].items()]
+    yield table(("weights", ">tensors", ">size"), weights)
+    yield from (f"note: {line}" for line in data["notes"])
+
+
+def _tensor_rows(inputs: list[Any], outputs: list[Any]) -> Iterator[tuple[str, ...]]:
+    for kind, values in (("input", inputs), ("output", outputs)):
+        for value in values:
+            shape = value["shape"]
+            dims = "any rank" if shape is None else _dims(shape)
+            yield kind, value["name"], value["dtype"] or "?", dims
+
+
+def _dims(shape: list[int | str | None]) -> str:
+    return "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"
+
+
+def _bundle_view(
+    location: Path, manifest: Manifest, report: dict[str, Any]
+) -> Iterator[str | Table]:
+    source = manifest.source
+    yield f"{location}: {manifest.name}, from {source.name} ({source.format})"
+    yield ""
+    data = manifest.to_json()
+    yield table(("", "name", "type", "shape"), _tensor_rows(data["inputs"], data["outputs"]))
+    for name, record in manifest.preprocessing.items():
+        yield f"input {name!r} takes: {record.kind}"
+    if manifest.labels:
+        yield f"{len(manifest.labels)} labels, {manifest.labels[0]!r} first"
+    yield ""
+    columns = ("variant", "precision", ">size", "engines", ">median when made")
+    rows = [
+        (
+            v.id,
+            v.precision,
+            size(v.size_bytes),
+            ", ".join(f"{e.backend}{e.version}" for e in v.engines),
+            milliseconds(v.latency_ms),
+        )
+        for v in manifest.variants
+    ]
+    yield table(columns, rows)
+    yield ""
+    origins = Counter(v.origin for v in manifest.vectors)
+    yield "test vectors: " + (", ".join(f"{n} {o}" for o, n in origins.items()) or "none")
+    yield "made with: " + ", ".join(f"{tool} {v}" for tool, v in manifest.tools.items())
+    if report:
+        yield f"full report: edgeinfer inspect {location} --report report.html"

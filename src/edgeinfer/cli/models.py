@@ -1,0 +1,114 @@
+"""Arguments that name a model, and options that describe its inputs."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgeinfer.errors import UsageError
+
+_CALLABLE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """What an argument stands for.
+
+    Attributes:
+        model: a path, or what a Python callable returned.
+        stem: what a bundle of it is called unless the user says otherwise.
+        example_inputs: of a PyTorch module.
+        dynamic_shapes: of a PyTorch module.
+    """
+
+    model: Any
+    stem: str
+    example_inputs: Any = None
+    dynamic_shapes: Any = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments for the converter."""
+        return {"example_inputs": self.example_inputs, "dynamic_shapes": self.dynamic_shapes}
+
+
+def named_model(argument: str) -> NamedModel:
+    """Understand a path or ``file.py:callable``.
+
+    The callable takes nothing and returns a model, or a tuple of module, example inputs and, if
+    any, dynamic shapes. Python is run only where it is named in this way.
+
+    Raises:
+        UsageError: the file or callable is not there, or fails.
+    """
+    match = _CALLABLE.fullmatch(argument)
+    if match is None or Path(argument).exists():
+        path = Path(argument)
+        if not path.exists():
+            raise UsageError(f"{argument}: no such file")
+        if path.suffix == ".py":
+            raise UsageError(f"{argument}: name the callable that gives the model: {argument}:NAME")
+        return NamedModel(path, path.stem or path.name)
+    path = Path(match["file"])
+    made = _call(path, match["name"])
+    if not isinstance(made, tuple):
+        return NamedModel(made, path.stem)
+    if not 2 <= len(made) <= 3:
+        expected = "a module, example inputs and perhaps dynamic shapes"
+        raise UsageError(f"{argument}: expected {expected}, received {len(made)} values")
+    return NamedModel(made[0], path.stem, *made[1:])
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether it is meant to be a bundle; it may be a damaged one."""
+    if path.is_dir():
+        return (path / "manifest.json").is_file() or path.suffix == ".edge"
+    if path.suffix == ".edge":
+        return True
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "manifest.json" in archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def input_shapes(options: Iterable[str]) -> dict[str, tuple[int | str, ...]]:
+    """Read ``name=1,3,224,224``; a word instead of a number keeps an axis dynamic.
+
+    Raises:
+        UsageError: one is malformed or a name is given twice.
+    """
+    shapes: dict[str, tuple[int | str, ...]] = {}
+    for option in options:
+        # A name may hold the sign itself; sizes never do.
+        name, sign, text = option.rpartition("=")
+        parts = [part.strip() for part in text.split(",")] if text.strip() else []
+        if not sign or not name or not all(p.isdecimal() or p.isidentifier() for p in parts):
+            raise UsageError(f"--input-shape {option!r}: expected NAME=1,3,224,224")
+        if name in shapes:
+            raise UsageError(f"--input-shape: input {name!r} is given twice")
+        shapes[name] = tuple(int(p) if p.isdecimal() else p for p in parts)
+    return shapes
+
+
+def _call(path: Path, name: str) -> Any:
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path}: cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    # Neighbouring modules are found, and classes can find their module, as with `python file.py`.
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+        return getattr(module, name)()
+    except Exception as e:
+        reason = " ".join(str(e).split())
+        raise UsageError(f"{path}:{name} failed: {type(e).__name__}: {reason}") from e

@@ -1,0 +1,175 @@
+"""What a command prints: results on stdout, progress and remarks on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Progress = Callable[[str, float | None], None]
+"""Called with what is being done and, where it is known, how much of it is done (0..1)."""
+
+PIPE_WIDTH = 200
+"""Columns where nobody looks at a terminal: wide enough not to break a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How the user wants to be told.
+
+    Attributes:
+        json: one JSON document on stdout instead of text.
+        quiet: no text; errors and JSON are still printed.
+    """
+
+    json: bool = False
+    quiet: bool = False
+
+    def result(self, data: object, view: Callable[[], Iterable[str | Table]]) -> None:
+        """Print the result of a command.
+
+        Args:
+            data: for programs; dataclasses, NumPy numbers and paths are understood.
+            view: gives lines and tables for people; called only when they are printed.
+        """
+        if self.json:
+            click.echo(to_json(data))
+        elif not self.quiet:
+            for part in view():
+                click.echo(part if isinstance(part, str) else render(part))
+
+    def remark(self, line: str) -> None:
+        """Print a line that is not the result, for people."""
+        if not self.quiet:
+            click.echo(line, err=True)
+
+    @contextlib.contextmanager
+    def progress(self) -> Iterator[Progress | None]:
+        """Show what is being done while the block runs; None where nobody looks."""
+        if self.quiet or not _watched():
+            yield None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("starting", total=None)
+
+            def update(what: str, done: float | None) -> None:
+                bar.update(task, description=what, completed=done or 0, total=done and 1.0)
+
+            yield update
+
+
+def output_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--json`` and ``--quiet``; the command receives them as one ``out``."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+    @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+    @functools.wraps(command)
+    def wrapped(*args: Any, as_json: bool, quiet: bool, **kwargs: Any) -> None:
+        command(*args, out=Output(as_json, quiet), **kwargs)
+
+    return wrapped
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
+    """Make a table; a column whose title starts with ``>`` is set right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title in columns:
+        justify = "right" if title.startswith(">") else "left"
+        made.add_column(title.removeprefix(">"), justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for row in rows:
+        # Text: a name like "[0]" is not markup.
+        made.add_row(*(Text(str(cell)) for cell in row))
+    return made
+
+
+def render(made: Table) -> str:
+    """Return a table as text, without blanks at the ends of lines."""
+    console = _console()
+    with console.capture() as capture:
+        console.print(made)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def size(count: int) -> str:
+    """Return bytes for people, in powers of 1000."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 999.5:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 99.5 else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
+def milliseconds(value: float | None) -> str:
+    """Return a time for people."""
+    if value is None:
+        return "-"
+    return f"{value:.3g} ms" if value < 999.5 else f"{value / 1000:.3g} s"
+
+
+def to_json(data: object) -> str:
+    """Return valid JSON for anything a command reports.
+
+    JSON has no NaN and no infinities; they become the strings ``nan``, ``inf`` and ``-inf``.
+    """
+    return json.dumps(_jsonable(data), indent=2)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {f.name: _jsonable(getattr(value, f.name)) for f in fields}
+    if isinstance(value, dict):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return _jsonable(value.tolist())
+    raise TypeError(f"no JSON form for {type(value).__name__}")
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(highlight=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        return Console(highlight=False, emoji=False, width=PIPE_WIDTH)
+    return console
+
+
+def _watched() -> bool:
+    """Whether somebody looks at stderr."""
+    unattended = os.environ.get("CI") or os.environ.get("TERM") == "dumb"
+    return sys.stderr is not None and sys.stderr.isatty() and not unattended

@@ -1,0 +1,87 @@
+"""Every artifact of a bundle on every engine that can run it here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from edgeinfer.backends import registry
+from edgeinfer.backends.base import Artifact, Executable, LoadOptions
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.manifest import EngineRequirement, Variant
+from edgeinfer.errors import NotAvailableError
+from edgeinfer.runtime.devices import fingerprint
+from edgeinfer.runtime.select import Candidate, Rejected, rank
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What can run here and what cannot.
+
+    Attributes:
+        candidates: one for each artifact, engine and kind of device; targets that share an
+            artifact are listed once.
+        rejected: the rest, with reasons.
+        variants: of the bundle, by id.
+    """
+
+    candidates: tuple[Candidate, ...]
+    rejected: tuple[Rejected, ...]
+    variants: dict[str, Variant]
+
+
+def pairs(bundle: Bundle, backend: str | None = None) -> Pairs:
+    """List them.
+
+    Args:
+        bundle: open.
+        backend: only this one; it may then try every format it opens.
+
+    Raises:
+        NotAvailableError: nothing can run here; says why for each pair.
+        UsageError: there is no such backend.
+    """
+    variants = _distinct(bundle.manifest.variants)
+    if backend is not None:
+        formats = registry.get(backend).capabilities().formats
+        variants = [_offered(v, backend) if v.format in formats else v for v in variants]
+    probes = {probe.backend: probe for probe in registry.probe_all()}
+    plan = rank(variants, probes, fingerprint(), backend=backend)
+    if not plan.candidates:
+        reasons = "; ".join(str(r) for r in plan.rejected)
+        raise NotAvailableError(f"{bundle.location}: nothing in it can run here: {reasons}")
+    rejected = tuple(r for r in plan.rejected if backend in (None, r.backend))
+    return Pairs(plan.candidates, rejected, {v.id: v for v in variants})
+
+
+def open_pair(
+    bundle: Bundle, found: Pairs, candidate: Candidate, threads: int | None = None
+) -> Executable:
+    """Load one.
+
+    Raises:
+        BundleError: a file is altered.
+        LoadError: the engine refuses the artifact.
+    """
+    variant, pair = found.variants[candidate.pair.variant], candidate.pair
+    manifest = bundle.manifest
+    path = bundle.paths(variant)[0]
+    artifact = Artifact(variant.format, path, manifest.inputs, manifest.outputs)
+    return registry.get(pair.backend).load(artifact, LoadOptions(pair.device, threads))
+
+
+def _distinct(variants: tuple[Variant, ...]) -> list[Variant]:
+    """Keep the first of those that share their files; join its engines with the others'."""
+    kept: dict[tuple[str, ...], Variant] = {}
+    for variant in variants:
+        key = tuple(f.path for f in variant.files)
+        first = kept.setdefault(key, variant)
+        known = {e.backend for e in first.engines}
+        more = tuple(e for e in variant.engines if e.backend not in known)
+        kept[key] = replace(first, engines=(*first.engines, *more))
+    return list(kept.values())
+
+
+def _offered(variant: Variant, backend: str) -> Variant:
+    if any(e.backend == backend for e in variant.engines):
+        return variant
+    return replace(variant, engines=(*variant.engines, EngineRequirement(backend)))

@@ -1,0 +1,57 @@
+"""The engines as one would call them without edgeinfer, to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from edgeinfer.errors import LoadError, UsageError
+from edgeinfer.types import Array
+
+Call = Callable[[], object]
+
+
+def plain_call(engine: str, path: Path, inputs: Sequence[Array], threads: int | None) -> Call:
+    """Open a file with an engine's defaults and return a call that runs it once.
+
+    Args:
+        engine: a name in ``ENGINES``.
+        path: of the model.
+        inputs: in the model's order.
+        threads: of the engine; None is its own default.
+
+    Raises:
+        LoadError: the engine refuses it.
+        UsageError: the engine has no plain form here.
+    """
+    if engine not in ENGINES:
+        raise UsageError(f"no plain call of {engine!r}; known: {', '.join(ENGINES)}")
+    try:
+        return ENGINES[engine](path, inputs, threads)
+    # Each engine raises its own classes, which cannot be named without importing it.
+    except Exception as e:
+        raise LoadError(f"plain {engine}: {' '.join(str(e).split())}") from e
+
+
+def _onnxruntime(path: Path, inputs: Sequence[Array], threads: int | None) -> Call:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    feeds = {i.name: array for i, array in zip(session.get_inputs(), inputs, strict=True)}
+    return lambda: session.run(None, feeds)
+
+
+def _openvino(path: Path, inputs: Sequence[Array], threads: int | None) -> Call:
+    import openvino
+
+    options = {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
+    request = openvino.Core().compile_model(str(path), "CPU", options).create_infer_request()
+    feeds = dict(enumerate(inputs))
+    return lambda: request.infer(feeds)
+
+
+ENGINES = {"onnxruntime": _onnxruntime, "openvino": _openvino}

@@ -1,0 +1,217 @@
+"""``edgeinfer run``."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgeinfer.cli.files import check_output
+from edgeinfer.cli.output import Output, milliseconds, output_options, table
+from edgeinfer.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgeinfer.bundle.manifest import Manifest
+    from edgeinfer.runtime.session import Session
+    from edgeinfer.types import Array
+
+TOP = 5
+SHOWN = 8
+"""Elements up to which an output is printed instead of summed up."""
+
+
+@click.command()
+@click.argument("bundle")
+@click.argument("inputs", nargs=-1, metavar="INPUT...")
+@click.option("-o", "--output", metavar="NPZ", help="Save the outputs, named as in the model.")
+@click.option("--overwrite", is_flag=True, help="Replace a file that is no .npz.")
+@click.option("-b", "--backend", metavar="NAME", help="Use this engine or fail.")
+@click.option("--policy", default="latency", show_default=True, metavar="NAME", help="What counts.")
+@click.option("--threads", type=click.IntRange(1), help="Of the engine.")
+@click.option("--repeat", type=click.IntRange(1), default=1, help="Runs to time.")
+@click.option("--allow-nonfinite", is_flag=True, help="Take NaN and infinity in inputs.")
+@output_options
+def run(
+    bundle: str,
+    inputs: tuple[str, ...],
+    output: str | None,
+    overwrite: bool,
+    backend: str | None,
+    policy: Any,
+    threads: int | None,
+    repeat: int,
+    allow_nonfinite: bool,
+    out: Output,
+) -> None:
+    """Run BUNDLE on pictures, recordings or arrays.
+
+    INPUT is an .npz with arrays named as the model's inputs, an .npy, a picture or a recording;
+    NAME=FILE says which input a file is for. Several pictures, and the windows of a long recording,
+    are run in batches, and their outputs are put together.
+    """
+    if output is not None:
+        check_output(Path(output), ".npz", b"PK", overwrite=overwrite)
+    with out.progress() as progress:
+        if progress is not None:
+            progress("load the bundle", None)
+        from edgeinfer import load
+        from edgeinfer.bundle.archive import Bundle
+        from edgeinfer.media import calls_for, write_arrays
+
+        with Bundle.open(bundle, verify=False) as opened:
+            manifest = opened.manifest
+        if not inputs and manifest.inputs:
+            wanted = "; ".join(map(str, manifest.inputs))
+            raise UsageError(f"{bundle}: no INPUT given; the model takes {wanted}")
+        # The first input is read before the engine is loaded: a wrong file is found out at once.
+        calls = calls_for(inputs, manifest)
+        calls = itertools.chain([next(calls)], calls)
+        with load(
+            bundle,
+            backend=backend,
+            policy=policy,
+            threads=threads,
+            check_finite=not allow_nonfinite,
+        ) as session:
+            results, times = _run(session, calls, manifest, repeat)
+            report = session.report()
+        if output is not None:
+            write_arrays(output, results)
+    top = _top(results, manifest)
+    data = {
+        "bundle": bundle,
+        "variant": report.variant,
+        "backend": report.backend,
+        "version": report.version,
+        "device": report.device,
+        "threads": report.threads,
+        "latency_ms": times,
+        "outputs": {name: _summary(array) for name, array in results.items()},
+        "top": top,
+        "saved": output,
+        "notes": list(report.notes),
+    }
+    out.result(data, lambda: _view(data, repeat))
+
+
+def _run(
+    session: Session, calls: Iterator[dict[str, Array]], manifest: Manifest, repeat: int
+) -> tuple[dict[str, Array], dict[str, float]]:
+    """Run every call, the first one several times if asked; join the outputs."""
+    results: list[dict[str, Array]] = []
+    counts: list[int | None] = []
+    spent: list[float] = []
+    for feeds in calls:
+        for _ in range(repeat):
+            start = time.perf_counter()
+            outputs = session.run(feeds)
+            spent.append((time.perf_counter() - start) * 1e3)
+        results.append(outputs)
+        counts.append(_count(feeds, manifest))
+    ordered = sorted(spent)
+    times = {
+        "median": statistics.median(ordered),
+        "p95": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
+        "runs": len(ordered),
+    }
+    return joined(results, counts), times
+
+
+def _count(feeds: dict[str, Array], manifest: Manifest) -> int | None:
+    """Return how many pictures or windows a call holds; None where they have no axis."""
+    from edgeinfer.media import has_batch
+
+    for spec in manifest.inputs:
+        record = manifest.preprocessing.get(spec.name)
+        if record is not None and has_batch(spec, record):
+            return len(feeds[spec.name])
+    return None
+
+
+def joined(results: Sequence[dict[str, Array]], counts: Sequence[int | None]) -> dict[str, Array]:
+    """Put the outputs of several runs together, along the batch axis where there is one.
+
+    Raises:
+        UsageError: the runs gave outputs of different sizes.
+    """
+    import numpy as np
+
+    if len(results) == 1:
+        return results[0]
+    whole = {}
+    for name in results[0]:
+        arrays = [result[name] for result in results]
+        batched = all(a.ndim and len(a) == n for a, n in zip(arrays, counts, strict=True))
+        try:
+            whole[name] = np.concatenate(arrays) if batched else np.stack(arrays)
+        except ValueError as e:
+            shapes = ", ".join(str(list(a.shape)) for a in arrays[:3])
+            raise UsageError(
+                f"output {name!r} has another size in each run ({shapes}); give one input at a time"
+            ) from e
+    return whole
+
+
+def _top(results: dict[str, Array], manifest: Manifest) -> list[list[dict[str, Any]]] | None:
+    """Name the best classes of each row, where the model has labels and one output fits them."""
+    labels = manifest.labels
+    fitting = [
+        a for a in results.values() if a.ndim and a.shape[-1] == len(labels) and a.dtype.kind == "f"
+    ]
+    if not labels or len(fitting) != 1:
+        return None
+    rows = fitting[0].reshape(-1, len(labels))
+    return [
+        [
+            {"label": labels[i], "index": int(i), "score": float(row[i])}
+            for i in (-row).argsort(kind="stable")[:TOP]
+        ]
+        for row in rows
+    ]
+
+
+def _summary(array: Array) -> dict[str, Any]:
+    data: dict[str, Any] = {"dtype": array.dtype.name, "shape": list(array.shape)}
+    if array.dtype.kind in "OSU":
+        data["dtype"] = "string"
+    if array.size <= SHOWN:
+        data["values"] = array.tolist()
+    if array.size and array.dtype.kind in "fiub":
+        wide = array.astype("float64")
+        data |= {"min": wide.min(), "mean": wide.mean(), "max": wide.max()}
+    return data
+
+
+def _view(data: dict[str, Any], repeat: int) -> Iterator[str | Table]:
+    yield (
+        f"{data['variant']} on {data['backend']} {data['version']} ({data['device']}), "
+        f"{data['threads']} threads"
+    )
+    yield ""
+    for number, row in enumerate(data["top"] or ()):
+        if len(data["top"]) > 1:
+            yield f"input {number + 1}"
+        yield table((">score", "label"), [(f"{c['score']:.4f}", c["label"]) for c in row])
+    if not data["top"]:
+        columns = ("output", "type", "shape", ">min", ">mean", ">max")
+        yield table(columns, [_output_row(n, s) for n, s in data["outputs"].items()])
+    if repeat > 1:
+        times = data["latency_ms"]
+        yield ""
+        median, p95 = milliseconds(times["median"]), milliseconds(times["p95"])
+        yield f"{times['runs']} runs: median {median}, p95 {p95}"
+    if data["saved"]:
+        yield f"saved to {data['saved']}"
+    yield from (f"note: {note}" for note in data["notes"])
+
+
+def _output_row(name: str, summary: dict[str, Any]) -> tuple[str, ...]:
+    figures = tuple(f"{summary[k]:.4g}" if k in summary else "-" for k in ("min", "mean", "max"))
+    return name, summary["dtype"], str(summary["shape"]), *figures

@@ -1,0 +1,153 @@
+"""``edgeinfer verify``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from edgeinfer.cli.output import Output, Progress, output_options, table
+from edgeinfer.errors import BackendError, BundleError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgeinfer.backends.base import Executable
+    from edgeinfer.bundle.archive import Bundle
+    from edgeinfer.cli.pairs import Pairs
+    from edgeinfer.metrics import OutputMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One artifact on one engine.
+
+    Attributes:
+        variant: its id.
+        backend: the engine.
+        version: of the engine.
+        device: kind of unit.
+        passed: whether every vector stayed within the budget.
+        problems: what did not, one line each.
+        metrics: the worst over all vectors, by output.
+    """
+
+    variant: str
+    backend: str
+    version: str
+    device: str
+    passed: bool
+    problems: tuple[str, ...]
+    metrics: dict[str, OutputMetrics]
+
+
+@click.command()
+@click.argument("bundle")
+@click.option("-b", "--backend", metavar="NAME", help="Only this engine; default every one here.")
+@click.option("--threads", type=click.IntRange(1), help="Of the engine.")
+@output_options
+def verify(bundle: str, backend: str | None, threads: int | None, out: Output) -> None:
+    """Check BUNDLE here, with its own test vectors.
+
+    Every artifact is run on every engine of this device and compared with the expected outputs.
+    Exits with 1 when an artifact leaves its accuracy budget on an engine.
+    """
+    from edgeinfer.bundle.archive import Bundle
+    from edgeinfer.cli.pairs import pairs
+
+    with out.progress() as progress, Bundle.open(bundle) as opened:
+        if not opened.manifest.vectors:
+            raise BundleError(f"{bundle}: has no test vectors, so nothing can be verified")
+        found = pairs(opened, None if backend == "all" else backend)
+        checked = _check_all(opened, found, threads, progress)
+        vectors = len(opened.manifest.vectors)
+    passed = all(c.passed for c in checked)
+    data = {
+        "passed": passed,
+        "vectors": vectors,
+        "checked": checked,
+        "not_run": found.rejected,
+    }
+    out.result(data, lambda: _view(checked, found, vectors))
+    if not passed:
+        raise click.exceptions.Exit(1)
+
+
+def _check_all(
+    bundle: Bundle, found: Pairs, threads: int | None, progress: Progress | None
+) -> list[Checked]:
+    from edgeinfer.cli.pairs import open_pair
+
+    checked = []
+    for number, candidate in enumerate(found.candidates):
+        pair = candidate.pair
+        if progress is not None:
+            progress(f"verify {pair}", number / len(found.candidates))
+        metrics: dict[str, OutputMetrics] = {}
+        try:
+            executable = open_pair(bundle, found, candidate, threads)
+            try:
+                precision = found.variants[pair.variant].precision
+                metrics, problems = _check(executable, bundle, precision)
+            finally:
+                executable.close()
+        except BackendError as e:
+            problems = [str(e)]
+        checked.append(
+            Checked(
+                variant=pair.variant,
+                backend=pair.backend,
+                version=candidate.version,
+                device=pair.device,
+                passed=not problems,
+                problems=tuple(problems),
+                metrics=metrics,
+            )
+        )
+    return checked
+
+
+def _check(
+    executable: Executable, bundle: Bundle, precision: str
+) -> tuple[dict[str, OutputMetrics], list[str]]:
+    """Run every vector; return the worst metrics by output, and what left the budget."""
+    from edgeinfer.metrics import budget_for, check, compare, worst
+
+    budget = budget_for(precision)
+    seen: dict[str, list[OutputMetrics]] = {}
+    problems = []
+    for number, (feeds, expected) in enumerate(bundle.vectors()):
+        actual = executable.run(feeds)
+        for name, want in expected.items():
+            metrics = compare(want, actual[name])
+            seen.setdefault(name, []).append(metrics)
+            breaches = check(metrics, budget)
+            problems += [f"vector {number}, output {name!r}: {b}" for b in breaches]
+    return {name: worst(found) for name, found in seen.items()}, problems
+
+
+def _view(checked: list[Checked], found: Pairs, vectors: int) -> Iterator[str | Table]:
+    columns = ("variant", "engine", "device", ">largest error", ">signal to error", "verdict")
+    yield table(columns, [_row(c) for c in checked])
+    yield ""
+    for line in checked:
+        yield from (f"{line.variant} on {line.backend}: {problem}" for problem in line.problems)
+    yield from (f"not run: {rejected}" for rejected in found.rejected)
+    failed = sum(not c.passed for c in checked)
+    count = f"{vectors} test vector" + ("s" if vectors != 1 else "")
+    verdict = f"{failed} of {len(checked)} FAILED" if failed else "all within budget"
+    yield f"{count} on each: {verdict}"
+
+
+def _row(checked: Checked) -> tuple[str, ...]:
+    engine = f"{checked.backend} {checked.version}"
+    verdict = "pass" if checked.passed else "FAIL"
+    if not checked.metrics:
+        return checked.variant, engine, checked.device, "-", "-", verdict
+    largest = max(m.max_rel for m in checked.metrics.values())
+    lowest = min(m.sqnr_db for m in checked.metrics.values())
+    error = "none" if largest == 0 else f"{largest:.1e}"
+    signal = "exact" if lowest == float("inf") else f"{lowest:.0f} dB"
+    return checked.variant, engine, checked.device, error, signal, verdict
