@@ -78,19 +78,25 @@ def output_buffers(
     """Return the buffers given, checked, or new ones where the inputs decide the size.
 
     Raises:
-        InputError: a buffer does not fit, is read-only, overlaps another, or none was given where
+        UsageError: a buffer does not fit, is read-only, overlaps another, or none was given where
             the size is not known.
     """
     sizes = check_shapes(inputs, {name: array.shape for name, array in feeds.items()})
-    arrays = _buffers("output", outputs, given, sizes)
-    everything = [*feeds.items(), *arrays.items()]
-    for name, array in arrays.items():
+    try:
+        arrays = _buffers("output", outputs, given, sizes)
+        _check_writeable(list(arrays.items()), list(feeds.items()))
+    except InputError as e:
+        raise UsageError("output" + str(e).removeprefix("input")) from e
+    return arrays
+
+
+def _check_writeable(outputs: list[tuple[str, Array]], inputs: list[tuple[str, Array]]) -> None:
+    for i, (name, array) in enumerate(outputs):
         if not array.flags.writeable:
             raise InputError(name, "a writeable buffer", "a read-only one")
-        for other, neighbour in everything:
-            if neighbour is not array and np.may_share_memory(array, neighbour):
+        for other, neighbour in outputs[:i] + inputs:
+            if np.may_share_memory(array, neighbour):
                 raise InputError(name, "a buffer of its own", f"memory shared with {other!r}")
-    return arrays
 
 
 def _buffers(

@@ -192,8 +192,8 @@ class Session:
         >>> y = bound()["y"]                                    # doctest: +SKIP
 
         Raises:
-            InputError: a buffer does not fit, or one is needed whose size is open.
-            UsageError: the model takes or gives strings.
+            InputError: an input's buffer does not fit, or one is needed whose size is open.
+            UsageError: the same of an output's; or the model takes or gives strings.
             RunError: the engine cannot use a buffer in place.
             ClosedError: the session was closed.
         """

@@ -1,0 +1,164 @@
+"""Backends made of NumPy, whose speed, faults and devices a test decides."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeinfer.backends import registry
+from edgeinfer.backends.base import (
+    Artifact,
+    Backend,
+    Bound,
+    Capabilities,
+    Device,
+    Executable,
+    LoadOptions,
+    Probe,
+)
+from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
+from edgeinfer.bundle.writer import BundleWriter
+from edgeinfer.errors import ClosedError, LoadError, RunError, UsageError
+from edgeinfer.types import Array, Feeds, TensorSpec
+
+INPUTS = (TensorSpec("x", "float32", ("N", 3)), TensorSpec("k", "int64", ("N",)))
+OUTPUTS = (TensorSpec("double", "float32", ("N", 3)), TensorSpec("k'", "int64", ("N",)))
+
+
+class FakeBound:
+    def __init__(self, owner: "FakeExecutable", inputs: Feeds, outputs: Feeds) -> None:
+        self.inputs, self.outputs, self._owner = inputs, outputs, owner
+
+    def __call__(self) -> None:
+        for name, value in self._owner.run(self.inputs).items():
+            self.outputs[name][...] = value
+
+
+class FakeExecutable:
+    def __init__(self, backend: "FakeBackend", artifact: Artifact, options: LoadOptions) -> None:
+        self.inputs, self.outputs = artifact.inputs, artifact.outputs
+        self.backend, self.options, self.closed = backend, options, False
+        self._lock = threading.Lock()
+        self.inside = 0
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        if self.closed:
+            raise ClosedError("fake: closed")
+        with self._lock:
+            self.inside += 1
+            self.backend.most_inside = max(self.backend.most_inside, self.inside)
+        try:
+            time.sleep(self.backend.delay_s)
+            if self.backend.run_error:
+                raise RunError(self.backend.run_error)
+            if self.closed:
+                raise ClosedError("fake: closed while running")
+            values = [feeds["x"] * 2 + np.float32(self.backend.bias), feeds["k"].copy()]
+            return dict(zip([o.name for o in self.outputs], values, strict=True))
+        finally:
+            with self._lock:
+                self.inside -= 1
+
+    def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
+        return FakeBound(self, inputs, outputs)
+
+    def close(self) -> None:
+        assert not self.inside, "closed while running"
+        self.closed = True
+        self.backend.open.remove(self)
+
+
+@dataclass
+class FakeBackend:
+    name: str = "fake"
+    version: str | None = "1.2.3"
+    devices: tuple[Device, ...] = (Device("cpu", "fake cpu"),)
+    reason: str = ""
+    bias: float = 0.0
+    delay_s: float = 0.0
+    load_error: str = ""
+    run_error: str = ""
+    concurrent: bool = True
+    format: str = "fake"
+    open: list[Executable] = field(default_factory=list)
+    loads: int = 0
+    most_inside: int = 0
+    paths: list[Path] = field(default_factory=list)
+
+    def probe(self) -> Probe:
+        return Probe(self.name, self.version, self.devices, self.reason)
+
+    def capabilities(self) -> Capabilities:
+        formats, dtypes = frozenset({self.format}), frozenset({"float32", "int64"})
+        return Capabilities(formats, dtypes, concurrent_runs=self.concurrent)
+
+    def load(self, artifact: Artifact, options: LoadOptions) -> Executable:
+        self.loads += 1
+        self.paths.append(artifact.path)
+        if self.load_error:
+            raise LoadError(self.load_error)
+        executable = FakeExecutable(self, artifact, options)
+        self.open.append(executable)
+        return executable
+
+
+class Fakes(dict[str, FakeBackend]):
+    """Backends by name; ``add`` makes one."""
+
+    def add(self, name: str, **fields: object) -> FakeBackend:
+        self[name] = FakeBackend(name, **fields)  # type: ignore[arg-type]
+        return self[name]
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
+    known = Fakes()
+
+    def get(name: str) -> Backend:
+        if name not in known:
+            raise UsageError(f"unknown backend {name!r}")
+        return known[name]  # type: ignore[return-value]
+
+    monkeypatch.setattr(registry, "get", get)
+    return known
+
+
+MakeBundle = Callable[..., Path]
+
+
+@pytest.fixture
+def make_bundle(tmp_path: Path) -> MakeBundle:
+    """Write a bundle with one variant a set of backends, all of the same contents."""
+
+    def make(
+        *engines: str | tuple[str, ...],
+        vectors: int = 2,
+        inputs: tuple[TensorSpec, ...] = INPUTS,
+        precision: str = "fp32",
+        name: str = "fake.edge",
+    ) -> Path:
+        rng = np.random.default_rng(0)
+        with BundleWriter(tmp_path / name) as writer:
+            variants = []
+            for i, backends in enumerate(engines):
+                ident = f"v{i}"
+                file = writer.add_bytes(f"variants/{ident}/model", f"model {i}".encode())
+                listed = (backends,) if isinstance(backends, str) else backends
+                required = tuple(EngineRequirement(b) for b in listed)
+                variants.append(Variant(ident, "cpu", "fake", precision, (file,), required))
+            records = []
+            for n in range(1, vectors + 1):
+                feeds: dict[str, Array] = {"x": rng.random((n, 3), np.float32), "k": np.arange(n)}
+                expected = {"double": feeds["x"] * 2, "k'": feeds["k"]}
+                records.append(writer.add_vector(inputs, OUTPUTS, feeds, expected, "user"))
+            source = SourceRecord("onnx", "f", "0" * 64)
+            writer.finish(
+                Manifest("fake", inputs, OUTPUTS, tuple(variants), tuple(records), source)
+            )
+        return tmp_path / name
+
+    return make

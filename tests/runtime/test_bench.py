@@ -1,0 +1,131 @@
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.errors import RunError
+from edgeinfer.metrics import budget_for
+from edgeinfer.runtime.bench import MAX_RUNS, accuracy_problem, measure, resident_mb
+from edgeinfer.types import Array, TensorSpec
+
+X = np.linspace(1, 2, 32, dtype=np.float32).reshape(1, 32)
+VECTORS = [({"x": X}, {"y": X * 2}), ({"x": X + 1}, {"y": (X + 1) * 2})]
+
+
+class Engine:
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+
+    def __init__(self, work: Callable[[Array], Array]) -> None:
+        self.work = work
+        self.calls = 0
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        self.calls += 1
+        return {"y": self.work(feeds["x"])}
+
+    def bind(self, inputs: Any, outputs: Any) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+def sleeping(seconds: float) -> Engine:
+    def work(x: Array) -> Array:
+        time.sleep(seconds)
+        return x * 2
+
+    return Engine(work)
+
+
+def test_engines_are_timed_in_turns() -> None:
+    order: list[str] = []
+
+    def named(name: str) -> Engine:
+        def work(x: Array) -> Array:
+            order.append(name)
+            return x
+
+        return Engine(work)
+
+    measure({"a": named("a"), "b": named("b")}, VECTORS, seconds=0.0)
+    assert order == ["a", "b"] * 3
+
+
+def test_figures_are_right() -> None:
+    results = measure({"a": sleeping(0.002), "b": sleeping(0.004)}, VECTORS, seconds=0.2)
+    assert 2.0 <= results["a"].median_ms < 3.5
+    assert 4.0 <= results["b"].median_ms < 6.0
+    assert results["a"].p95_ms >= results["a"].median_ms
+    assert results["a"].cpu_ms < 1.0
+    assert results["a"].per_second == pytest.approx(1e3 / results["a"].median_ms)
+
+
+def test_time_is_bounded() -> None:
+    engine = sleeping(0.001)
+    start = time.perf_counter()
+    measure({"a": engine}, VECTORS, seconds=0.05)
+    assert time.perf_counter() - start < 0.5
+    quick = Engine(lambda x: x)
+    measure({"a": quick}, VECTORS, seconds=60.0)
+    assert quick.calls == MAX_RUNS
+
+
+def test_the_hopeless_are_not_timed_for_long() -> None:
+    slow, quick = sleeping(0.02), sleeping(0.001)
+    results = measure({"slow": slow, "quick": quick}, VECTORS, seconds=0.3)
+    assert slow.calls == 3
+    assert quick.calls > 20
+    assert results["slow"].runs == 3
+
+
+def test_callers_at_once_give_a_rate() -> None:
+    results = measure({"a": sleeping(0.005)}, VECTORS, seconds=0.4, callers=4)
+    assert results["a"].per_second > 2 * 1e3 / results["a"].median_ms
+
+
+def test_a_failure_while_timing_is_a_problem() -> None:
+    def work(x: Array) -> Array:
+        raise RunError("lost the device")
+
+    assert measure({"a": Engine(work)}, VECTORS)["a"].problem == "lost the device"
+
+
+def test_nothing_to_measure() -> None:
+    assert measure({}, VECTORS) == {}
+
+
+@pytest.mark.parametrize(
+    ("work", "problem"),
+    [
+        (lambda x: x * 2, ""),
+        (lambda x: x * 2 + 0.1, "wrong numbers in vector 0, output 'y': largest error 0.1"),
+        (lambda x: x[:, :3] * 2, "wrong numbers in vector 0, output 'y': shape [1, 3] instead"),
+        (
+            lambda x: np.where(x > 2.5, np.nan, x * 2).astype(np.float32),
+            "wrong numbers in vector 1, output 'y': 16 of 32 elements differ in NaN or infinity",
+        ),
+    ],
+)
+def test_accuracy_is_judged_with_a_figure(work: Callable[[Array], Array], problem: str) -> None:
+    found = accuracy_problem(Engine(work), VECTORS, budget_for("fp32"))
+    assert found.startswith(problem)
+    assert bool(found) == bool(problem)
+
+
+def test_a_missing_output_is_a_problem() -> None:
+    vectors = [({"x": X}, {"z": X})]
+    problem = accuracy_problem(Engine(lambda x: x), vectors, budget_for("fp32"))
+    assert problem == "output 'z' is missing"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_resident_memory_grows_with_what_is_held() -> None:
+    before = resident_mb()
+    held = np.ones(64 << 20, np.uint8)
+    assert 60 < resident_mb() - before < 80
+    assert held.any()

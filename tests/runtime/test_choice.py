@@ -1,0 +1,232 @@
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgeinfer
+from edgeinfer.backends.base import Device
+from edgeinfer.errors import LoadError, NotAvailableError, UsageError
+from edgeinfer.runtime.profiledb import ProfileDB
+
+MakeBundle = Callable[..., Path]
+
+GPU = (Device("gpu", "fake gpu"), Device("cpu", "fake cpu"))
+
+
+def test_the_fastest_is_taken_and_remembered(fakes: Any, make_bundle: MakeBundle) -> None:
+    slow, fast = fakes.add("slow", delay_s=0.003), fakes.add("fast")
+    path = make_bundle(("slow", "fast"))
+    with edgeinfer.load(path) as session:
+        report = session.report()
+    assert report.backend == "fast"
+    assert report.candidates[0].reason.startswith("best latency of 2: ")
+    assert [c.pair.backend for c in report.candidates] == ["fast", "slow"]
+    assert slow.open == fast.open == []
+    with edgeinfer.load(path) as session:
+        assert session.report().backend == "fast"
+    assert (slow.loads, fast.loads) == (1, 2)
+
+
+def test_another_engine_version_is_measured_anew(fakes: Any, make_bundle: MakeBundle) -> None:
+    one, two = fakes.add("one", delay_s=0.003), fakes.add("two")
+    path = make_bundle(("one", "two"))
+    edgeinfer.load(path).close()
+    one.version, one.delay_s, two.delay_s = "1.2.4", 0.0, 0.003
+    with edgeinfer.load(path) as session:
+        assert session.report().backend == "one"
+    assert (one.loads, two.loads) == (2, 2)
+
+
+def test_wrong_numbers_lose_whatever_their_speed(
+    fakes: Any, make_bundle: MakeBundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    fakes.add("right", delay_s=0.003)
+    fakes.add("wrong", bias=0.25)
+    with (
+        caplog.at_level(logging.WARNING, "edgeinfer"),
+        edgeinfer.load(make_bundle(("wrong", "right"))) as session,
+    ):
+        report = session.report()
+    assert report.backend == "right"
+    (rejected,) = report.rejected
+    assert str(rejected).startswith(
+        "v0 on wrong (cpu): wrong numbers in vector 0, output 'double': largest error 0.25 is"
+    )
+    assert "wrong numbers" in caplog.text
+
+
+def test_one_that_does_not_load_is_rejected_with_its_words(
+    fakes: Any, make_bundle: MakeBundle
+) -> None:
+    fakes.add("broken", load_error="unsupported operator Foo")
+    fakes.add("fine")
+    with edgeinfer.load(make_bundle(("broken", "fine"))) as session:
+        report = session.report()
+    assert report.backend == "fine"
+    assert [r.reason for r in report.rejected] == ["unsupported operator Foo"]
+
+
+def test_one_that_fails_in_a_run_is_rejected(fakes: Any, make_bundle: MakeBundle) -> None:
+    fakes.add("broken", run_error="out of memory")
+    fakes.add("fine")
+    with edgeinfer.load(make_bundle(("broken", "fine"))) as session:
+        assert [r.reason for r in session.report().rejected] == ["out of memory"]
+
+
+def test_without_measuring_the_next_takes_over_aloud(fakes: Any, make_bundle: MakeBundle) -> None:
+    broken, fine = fakes.add("broken", load_error="no"), fakes.add("fine")
+    path = make_bundle(("broken", "fine"))
+    with edgeinfer.load(path, measure=False) as session:
+        report = session.report()
+        assert "nothing was measured, as asked" in report.notes[0]
+        assert report.backend == "fine"
+        assert [r.reason for r in report.rejected] == ["no"]
+    assert (broken.loads, fine.loads) == (1, 1)
+
+
+def test_without_vectors_nothing_is_measured(fakes: Any, make_bundle: MakeBundle) -> None:
+    one, two = fakes.add("one"), fakes.add("two")
+    with edgeinfer.load(make_bundle(("one", "two"), vectors=0)) as session:
+        assert "no test vectors" in session.report().notes[0]
+    assert (one.loads, two.loads) == (1, 0)
+
+
+def test_nothing_that_runs_says_why_for_each(fakes: Any, make_bundle: MakeBundle) -> None:
+    fakes.add("gone", version=None, devices=(), reason="not installed; pip install gone")
+    fakes.add("wrong", bias=1.0)
+    with pytest.raises(NotAvailableError) as caught:
+        edgeinfer.load(make_bundle("gone", "wrong", "stranger"))
+    text = str(caught.value)
+    assert "v0 on gone: not installed; pip install gone" in text
+    assert "v1 on wrong (cpu): wrong numbers" in text
+    assert "v2 on stranger: unknown backend 'stranger'" in text
+    assert "\n" not in text
+
+
+def test_a_probe_that_raises_is_a_reason(
+    fakes: Any, make_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.add("fine")
+    bad = fakes.add("bad")
+
+    def probe() -> None:
+        raise OSError("driver asleep")
+
+    monkeypatch.setattr(bad, "probe", probe)
+    with edgeinfer.load(make_bundle(("bad", "fine"))) as session:
+        assert [r.reason for r in session.report().rejected] == ["its probe failed: driver asleep"]
+
+
+class TestExplicitBackend:
+    def test_it_is_used_although_slower(self, fakes: Any, make_bundle: MakeBundle) -> None:
+        fakes.add("slow", delay_s=0.003)
+        fakes.add("fast")
+        with edgeinfer.load(make_bundle(("fast", "slow")), backend="slow") as session:
+            assert session.report().backend == "slow"
+
+    def test_it_never_falls_back(self, fakes: Any, make_bundle: MakeBundle) -> None:
+        fakes.add("broken", load_error="refused")
+        fakes.add("fine")
+        for strict in (True, False):
+            with pytest.raises(NotAvailableError, match=r"'broken' was asked for .*: refused"):
+                edgeinfer.load(
+                    make_bundle(("broken", "fine"), name=f"{strict}.edge"),
+                    backend="broken",
+                    strict=strict,
+                )
+
+    def test_it_may_run_a_format_it_was_not_listed_for(
+        self, fakes: Any, make_bundle: MakeBundle
+    ) -> None:
+        fakes.add("listed")
+        fakes.add("other")
+        fakes.add("alien", format="alien")
+        path = make_bundle("listed")
+        with edgeinfer.load(path, backend="other") as session:
+            assert session.report().backend == "other"
+        with pytest.raises(NotAvailableError, match="'alien' was asked for"):
+            edgeinfer.load(path, backend="alien")
+
+    def test_an_unknown_one_is_a_usage_error(self, fakes: Any, make_bundle: MakeBundle) -> None:
+        fakes.add("fine")
+        with pytest.raises(UsageError, match="unknown backend 'tpu'"):
+            edgeinfer.load(make_bundle("fine"), backend="tpu")
+
+    def test_an_unknown_policy_is_a_usage_error(self, fakes: Any, make_bundle: MakeBundle) -> None:
+        fakes.add("fine")
+        with pytest.raises(UsageError, match="policy 'speed' is unknown"):
+            edgeinfer.load(make_bundle("fine"), policy="speed")  # type: ignore[arg-type]
+
+
+class TestAccelerator:
+    def test_a_device_that_was_asked_for(self, fakes: Any, make_bundle: MakeBundle) -> None:
+        fakes.add("fake", devices=GPU)
+        path = make_bundle("fake")
+        for kind in ("cpu", "gpu"):
+            with edgeinfer.load(path, device=kind) as session:
+                assert session.report().device == kind
+                assert session._choice.executable.options.device == kind  # type: ignore[attr-defined]
+        with pytest.raises(NotAvailableError, match="npu was asked for and cannot be used"):
+            edgeinfer.load(path, device="npu")
+
+    def test_its_failure_is_never_hidden(self, fakes: Any, make_bundle: MakeBundle) -> None:
+        fakes.add("gpu", devices=GPU[:1], load_error="driver too old")
+        cpu = fakes.add("cpu")
+        path = make_bundle(("gpu", "cpu"))
+        for _ in range(2):
+            with pytest.raises(LoadError, match=r"accelerator cannot be used: .*driver too old"):
+                edgeinfer.load(path)
+        assert cpu.open == []
+        with edgeinfer.load(path, strict=False) as session:
+            assert (
+                "runs on the CPU because v0 on gpu (gpu): driver too old" in session.report().notes
+            )
+        with edgeinfer.load(path, device="cpu") as session:
+            assert session.report().notes == ()
+
+
+@pytest.mark.parametrize("policy", ["latency", "throughput", "memory", "energy"])
+def test_every_policy_measures_and_reports(
+    fakes: Any, make_bundle: MakeBundle, policy: Any
+) -> None:
+    fakes.add("one")
+    fakes.add("two", delay_s=0.002)
+    with edgeinfer.load(make_bundle(("one", "two")), policy=policy) as session:
+        report = session.report()
+    assert report.policy == policy
+    assert json.loads(json.dumps(report.to_json(), allow_nan=False))["policy"] == policy
+    measured = report.candidates[0].measured
+    assert measured is not None
+    assert measured.runs >= 3
+    assert str(report).startswith("fake: v0 on ")
+    if policy in ("latency", "throughput"):
+        assert report.backend == "one"
+
+
+def test_a_history_of_ones_own(fakes: Any, make_bundle: MakeBundle, tmp_path: Path) -> None:
+    fake = fakes.add("one")
+    fakes.add("two")
+    path = make_bundle(("one", "two"))
+    with ProfileDB(tmp_path / "mine.sqlite") as history:
+        edgeinfer.load(path, history=history).close()
+        edgeinfer.load(path, history=history, backend="two").close()
+    assert fake.loads <= 2
+    assert (tmp_path / "mine.sqlite").is_file()
+
+
+def test_threads_reach_the_engine(fakes: Any, make_bundle: MakeBundle) -> None:
+    fakes.add("fake")
+    with edgeinfer.load(make_bundle("fake"), threads=3) as session:
+        assert session.report().threads == 3
+        assert session._choice.executable.options.threads == 3  # type: ignore[attr-defined]
+
+
+def test_a_precision_without_a_budget_is_not_run_blindly(
+    fakes: Any, make_bundle: MakeBundle
+) -> None:
+    fakes.add("fake")
+    with pytest.raises(NotAvailableError, match="no accuracy budget for precision 'int3'"):
+        edgeinfer.load(make_bundle("fake", precision="int3"))

@@ -1,0 +1,155 @@
+import logging
+import multiprocessing
+import os
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgeinfer.runtime.profiledb import FILE, PROBLEM_S, Key, ProfileDB
+from edgeinfer.runtime.select import Measured
+
+KEY = Key("sha", "ort", "1.23", "cpu", "machine", "{}")
+MEASURED = Measured(1.5, 2.0, 3.0, 666.0, 10.0, 20)
+
+
+def test_what_was_put_is_there_next_time() -> None:
+    with ProfileDB() as db:
+        assert db.get(KEY) is None
+        db.put(KEY, MEASURED)
+        assert db.path == Path(os.environ["EDGEINFER_CACHE"]) / FILE
+    with ProfileDB() as db:
+        assert db.get(KEY) == MEASURED
+        assert db.notes == []
+
+
+@pytest.mark.parametrize(
+    "field", ["artifact", "backend", "version", "device", "machine", "options"]
+)
+def test_every_part_of_the_key_counts(field: str) -> None:
+    with ProfileDB() as db:
+        db.put(KEY, MEASURED)
+        assert db.get(replace(KEY, **{field: "other"})) is None
+
+
+def test_the_last_measurement_counts_until_cleared() -> None:
+    with ProfileDB() as db:
+        db.put(KEY, MEASURED)
+        db.put(KEY, replace(MEASURED, median_ms=9.0))
+        assert db.get(KEY) == replace(MEASURED, median_ms=9.0)
+        db.clear()
+        assert db.get(KEY) is None
+
+
+def test_what_was_not_measured_stays_so() -> None:
+    with ProfileDB() as db:
+        db.put(KEY, Measured(problem="refused"))
+        assert db.get(KEY) == Measured(problem="refused")
+
+
+def test_a_problem_is_forgotten_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    with ProfileDB() as db:
+        db.put(KEY, Measured(problem="out of memory"))
+        db.put(replace(KEY, device="gpu"), MEASURED)
+        monkeypatch.setattr(time, "time", lambda: now + PROBLEM_S + 60)
+        assert db.get(KEY) is None
+        assert db.get(replace(KEY, device="gpu")) == MEASURED
+
+
+@pytest.mark.parametrize("damage", ["text", "middle", "empty"])
+def test_a_damaged_file_is_moved_aside_and_begun_anew(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "h.sqlite"
+    with ProfileDB(path) as db:
+        for i in range(300):
+            db.put(replace(KEY, artifact=f"{i:040}"), MEASURED)
+    if damage == "text":
+        path.write_bytes(b"this was a database once " * 100)
+    elif damage == "middle":
+        data = bytearray(path.read_bytes())
+        data[100:] = b"\x55" * (len(data) - 100)
+        path.write_bytes(data)
+    else:
+        path.write_bytes(b"")
+    with caplog.at_level(logging.WARNING, "edgeinfer"), ProfileDB(path) as db:
+        assert db.get(KEY) is None
+        db.put(KEY, MEASURED)
+        assert db.get(KEY) == MEASURED
+        if damage != "empty":
+            assert "was damaged" in db.notes[0]
+            assert "was damaged" in caplog.text
+            assert len(list(tmp_path.glob("h.sqlite.damaged-*"))) == 1
+    with ProfileDB(path) as db:
+        assert db.get(KEY) == MEASURED
+        assert db.notes == []
+
+
+@pytest.mark.parametrize("row", ["{", "[]", '{"median_ms": "fast"}', '{"runs": 1e999}'])
+def test_a_row_that_makes_no_sense_is_no_measurement(tmp_path: Path, row: str) -> None:
+    path = tmp_path / "h.sqlite"
+    with ProfileDB(path) as db:
+        db.put(KEY, MEASURED)
+    with sqlite3.connect(path) as raw:
+        raw.execute("UPDATE measured SET data = ?", (row,))
+    raw.close()
+    with ProfileDB(path) as db:
+        assert db.get(KEY) in (None, Measured())
+
+
+def test_an_unusable_cache_means_memory_and_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "file"))
+    with ProfileDB() as db:
+        assert db.path is None
+        assert "kept in memory only" in db.notes[0]
+        db.put(KEY, MEASURED)
+        assert db.get(KEY) == MEASURED
+
+
+def test_a_write_that_fails_is_noted_once(tmp_path: Path) -> None:
+    db = ProfileDB(tmp_path / "h.sqlite")
+    db.close()
+    db.put(KEY, MEASURED)
+    db.put(KEY, MEASURED)
+    assert db.get(KEY) is None
+    assert len(db.notes) == 2
+
+
+def test_threads_share_one() -> None:
+    with ProfileDB() as db, ThreadPoolExecutor(8) as pool:
+
+        def work(i: int) -> bool:
+            key = replace(KEY, artifact=str(i))
+            db.put(key, replace(MEASURED, runs=i))
+            return db.get(key) == replace(MEASURED, runs=i)
+
+        assert all(pool.map(work, range(100)))
+
+
+def write_many(path: str, start: int) -> None:
+    with ProfileDB(Path(path)) as db:
+        for i in range(start, start + 50):
+            db.put(replace(KEY, artifact=str(i)), replace(MEASURED, runs=i))
+        if db.notes:
+            raise RuntimeError(db.notes[0])
+
+
+def test_processes_share_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
+    context = multiprocessing.get_context("fork")
+    jobs = [context.Process(target=write_many, args=(str(path), 50 * n)) for n in range(3)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join(60)
+    assert [job.exitcode for job in jobs] == [0, 0, 0]
+    with ProfileDB(path) as db:
+        for i in range(150):
+            assert db.get(replace(KEY, artifact=str(i))) == replace(MEASURED, runs=i)

@@ -1,0 +1,190 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edgeinfer.backends.base import Device, DeviceKind, Probe
+from edgeinfer.bundle.manifest import EngineRequirement, FileRecord, Variant
+from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.profiles.schema import Profile
+from edgeinfer.runtime.devices import Fingerprint
+from edgeinfer.runtime.select import Measured, Pair, Plan, rank
+
+HERE = Fingerprint("linux", "x86_64", "some cpu", ("avx2", "fma"), 2, 4096)
+
+
+def variant(ident: str, *engines: str, size: int = 10, **fields: Any) -> Variant:
+    file = FileRecord(f"variants/{ident}/m", "0" * 64, size)
+    required = tuple(EngineRequirement(*e.split(" ")) for e in engines)
+    return Variant(ident, "cpu", "onnx", "fp32", (file,), required, **fields)
+
+
+def probes(**found: str) -> dict[str, Probe]:
+    """``ort="1.23 gpu cpu"``; a leading dash gives the reason why not."""
+    result = {}
+    for name, text in found.items():
+        if text.startswith("-"):
+            result[name] = Probe(name, None, reason=text[1:])
+            continue
+        version, *kinds = text.split(" ")
+        devices = tuple(Device(kind, kind) for kind in kinds)  # type: ignore[arg-type]
+        result[name] = Probe(name, version, devices)
+    return result
+
+
+def order(plan: Plan) -> list[str]:
+    return [str(c.pair) for c in plan.candidates]
+
+
+def reasons(plan: Plan) -> list[str]:
+    return [str(r) for r in plan.rejected]
+
+
+def measured(*pairs: tuple[str, str, DeviceKind, float]) -> dict[Pair, Measured]:
+    return {
+        Pair(v, b, d): Measured(ms, ms * 1.5, ms * 2, 1e3 / ms, 100 / ms, 9)
+        for v, b, d, ms in pairs
+    }
+
+
+def test_without_measurements_the_order_of_preference_counts() -> None:
+    variants = [variant("a", "ort", "ov"), variant("b", "ov")]
+    found = probes(ort="1.23 cpu", ov="2026.4 cpu")
+    assert order(rank(variants, found, HERE)) == [
+        "a on ort (cpu)",
+        "b on ov (cpu)",
+        "a on ov (cpu)",
+    ]
+    profile = Profile("p", "P", ("linux",), (), ("onnx",), ("ov", "ort"), ("fp32",))
+    plan = rank(variants, found, HERE, profile=profile)
+    assert order(plan) == ["b on ov (cpu)", "a on ov (cpu)", "a on ort (cpu)"]
+    assert plan.best.reason == "not measured here; order of preference"
+
+
+def test_accelerators_go_before_cpus_until_measured() -> None:
+    plan = rank([variant("a", "ort", "ov")], probes(ort="1.23 gpu cpu", ov="1 cpu"), HERE)
+    assert order(plan) == ["a on ort (gpu)", "a on ov (cpu)", "a on ort (cpu)"] or order(plan) == [
+        "a on ort (gpu)",
+        "a on ort (cpu)",
+        "a on ov (cpu)",
+    ]
+    assert order(plan)[0] == "a on ort (gpu)"
+
+
+def test_a_figure_from_the_conversion_breaks_ties() -> None:
+    variants = [variant("a", "ort", latency_ms=3.0), variant("b", "ort", latency_ms=2.0)]
+    assert order(rank(variants, probes(ort="1 cpu"), HERE))[0] == "b on ort (cpu)"
+
+
+@pytest.mark.parametrize(
+    ("policy", "first", "reason"),
+    [
+        ("latency", "b", "best latency of 2: 1 ms median, 1.5 ms p95"),
+        ("throughput", "b", "best throughput of 2: 1000 runs a second"),
+        ("energy", "b", "best energy of 2: 2 ms of processor time a run"),
+        ("memory", "a", "best memory of 2: 50 MB"),
+    ],
+)
+def test_measurements_decide_by_policy(policy: Any, first: str, reason: str) -> None:
+    history = measured(("a", "ort", "cpu", 2.0), ("b", "ort", "cpu", 1.0))
+    variants = [variant("a", "ort"), variant("b", "ort")]
+    plan = rank(variants, probes(ort="1 cpu"), HERE, policy=policy, history=history)
+    assert plan.best.pair.variant == first
+    assert plan.best.reason == reason
+
+
+def test_the_smallest_goes_first_for_memory_before_it_was_measured() -> None:
+    variants = [variant("a", "ort", size=10), variant("b", "ort", size=5)]
+    plan = rank(variants, probes(ort="1 cpu"), HERE, policy="memory")
+    assert plan.best.pair.variant == "b"
+    assert plan.best.reason == "not measured here; 5 bytes of files"
+
+
+def test_what_was_measured_goes_before_what_was_not() -> None:
+    history = measured(("b", "ort", "cpu", 500.0))
+    plan = rank(
+        [variant("a", "ort"), variant("b", "ort")], probes(ort="1 cpu"), HERE, history=history
+    )
+    assert order(plan) == ["b on ort (cpu)", "a on ort (cpu)"]
+
+
+def test_a_pair_with_a_problem_is_rejected_whatever_its_speed() -> None:
+    history = measured(("a", "ort", "cpu", 2.0), ("b", "ort", "cpu", 1.0))
+    key = Pair("b", "ort", "cpu")
+    history[key] = replace(history[key], problem="wrong numbers: 12.0 dB")
+    plan = rank(
+        [variant("a", "ort"), variant("b", "ort")], probes(ort="1 cpu"), HERE, history=history
+    )
+    assert order(plan) == ["a on ort (cpu)"]
+    assert reasons(plan) == ["b on ort (cpu): wrong numbers: 12.0 dB"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "found", "reason"),
+    [
+        ("ort", "-not installed; pip install it", "not installed; pip install it"),
+        ("other", "1 cpu", "backend is unknown here"),
+        ("ort >=2", "1.9 cpu", "expected version >=2, received 1.9"),
+        ("ort >=2", "odd-version cpu", "expected version >=2, received odd-version"),
+    ],
+)
+def test_an_engine_that_does_not_fit_is_rejected(engine: str, found: str, reason: str) -> None:
+    plan = rank([variant("a", engine)], probes(ort=found), HERE)
+    assert plan.candidates == ()
+    assert [r.reason for r in plan.rejected] == [reason]
+    with pytest.raises(NotAvailableError, match="nothing in this bundle can run here: a on"):
+        _ = plan.best
+
+
+def test_prereleases_of_an_engine_count() -> None:
+    assert order(rank([variant("a", "ort >=1.20")], probes(ort="1.23.0.dev1 cpu"), HERE))
+
+
+@pytest.mark.parametrize(
+    ("constraints", "reason"),
+    [
+        ({"arch": "aarch64"}, "needs arch aarch64, this is x86_64"),
+        ({"os": "ios, macos"}, "needs os ios or macos, this is linux"),
+        (
+            {"cpu_features": "avx2,avx512f amx_int8"},
+            "needs CPU features that are missing here: amx_int8, avx512f",
+        ),
+        ({"memory_mb": "8000"}, "needs 8000 MB of memory, there are 4096"),
+        ({"memory_mb": "lots"}, "has a malformed constraint memory_mb='lots'"),
+        ({"moon": "full"}, "has a constraint that this version does not know: moon=full"),
+    ],
+)
+def test_constraints(constraints: dict[str, str], reason: str) -> None:
+    plan = rank([variant("a", "ort", constraints=constraints)], probes(ort="1 cpu"), HERE)
+    assert [r.reason for r in plan.rejected] == [reason]
+
+
+def test_constraints_that_hold_pass() -> None:
+    fine = {"arch": "aarch64,x86_64", "os": "linux", "cpu_features": "avx2", "memory_mb": "1000"}
+    assert order(rank([variant("a", "ort", constraints=fine)], probes(ort="1 cpu"), HERE))
+
+
+def test_a_backend_that_was_asked_for_is_the_only_one() -> None:
+    variants = [variant("a", "ort", "ov")]
+    found = probes(ort="1 cpu", ov="1 cpu")
+    plan = rank(variants, found, HERE, backend="ov")
+    assert order(plan) == ["a on ov (cpu)"]
+    assert reasons(plan) == ["a on ort: backend 'ov' was asked for"]
+
+
+def test_a_request_that_cannot_be_met_gives_all_reasons() -> None:
+    variants = [variant("a", "ort", "ov"), variant("b", "ov >=9")]
+    found = probes(ort="1 cpu", ov="1 cpu")
+    with pytest.raises(NotAvailableError) as caught:
+        rank(variants, found, HERE, backend="ov", kind="gpu")
+    assert str(caught.value) == (
+        "backend 'ov' and gpu was asked for and cannot be used: "
+        "a on ov (cpu): device 'gpu' was asked for; b on ov: expected version >=9, received 1"
+    )
+    with pytest.raises(NotAvailableError, match="'tvm' was asked for"):
+        rank(variants, found, HERE, backend="tvm")
+
+
+def test_an_unknown_policy() -> None:
+    with pytest.raises(UsageError, match="policy 'speed' is unknown; expected latency, throughput"):
+        rank([], {}, HERE, policy="speed")  # type: ignore[arg-type]
