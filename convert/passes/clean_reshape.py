@@ -11,6 +11,7 @@ from edgeinfer.convert.passes.infra import (
     add_initializer,
     all_nodes,
     attr,
+    dims_of,
     input_at,
     ints,
     is_op,
@@ -76,16 +77,16 @@ def _merge(node: ir.Node, namer: Namer) -> int:
         return 0
     x = node.inputs[0]
     if 0 in target:
-        sizes = None if x is None or x.shape is None else list(x.shape)
+        sizes = None if x is None or x.shape is None else dims_of(x)
         resolved: list[int] = []
         for axis, wanted in enumerate(target):
             if wanted:
                 resolved.append(wanted)
-            elif sizes is None or axis >= len(sizes):
-                return 0
-            elif isinstance(sizes[axis], int) and sizes[axis] > 0:
-                resolved.append(int(sizes[axis]))
-            elif _same_axis(chain[0], axis, sizes[axis]):
+                continue
+            size = None if sizes is None or axis >= len(sizes) else sizes[axis]
+            if isinstance(size, int) and size > 0:
+                resolved.append(size)
+            elif size is not None and _same_axis(chain[0], axis, size):
                 resolved.append(0)
             else:
                 return 0

@@ -156,7 +156,7 @@ def _target_shape(node: ir.Node) -> tuple[int, ...] | None:
         source = constant(node.inputs[0])
         if source is None or len(values) != len(source.shape):
             return None
-        return tuple(int(d) * v for d, v in zip(source.shape, values, strict=True))
+        return tuple(d * v for d, v in zip(source.shape.numpy(), values, strict=True))
     return tuple(max(v, 1) for v in values)
 
 

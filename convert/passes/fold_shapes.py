@@ -18,6 +18,7 @@ from edgeinfer.convert.passes.infra import (
     static_shape,
 )
 from edgeinfer.convert.passes.symbols import Element, Elements, Symbols, known
+from edgeinfer.types import Array
 
 _NUMPY = {ir.DataType.INT64: np.int64, ir.DataType.INT32: np.int32, ir.DataType.BOOL: np.bool_}
 
@@ -60,7 +61,7 @@ def _fold_value(value: ir.Value, symbols: Symbols, namer: Namer) -> int:
     shape = static_shape(value)
     if shape is not None and shape != elements.shape:
         return 0
-    array = elements.astype(_NUMPY[value.dtype])
+    array: Array = elements.astype(_NUMPY[value.dtype])
     name, value.name = value.name or namer.fresh("shape"), None
     value.replace_all_uses_with(add_initializer(node.graph, name, np.asarray(array)))
     return 1

@@ -115,6 +115,11 @@ def rank(value: ir.Value | None) -> int | None:
     return None if value is None or value.shape is None else len(value.shape)
 
 
+def dims_of(value: ir.Value) -> list[int | ir.SymbolicDim]:
+    """The sizes of a value of known rank; empty for a scalar and where the rank is unknown."""
+    return [] if value.shape is None else list(value.shape.copy())
+
+
 def same_dim(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
     """Whether two sizes are equal in every run."""
     if isinstance(a, int) or isinstance(b, int):
@@ -168,7 +173,7 @@ def add_initializer(graph: ir.Graph, name: str, array: Array | ir.TensorProtocol
     tensor = ir.tensor(array, name=name) if isinstance(array, np.ndarray) else array
     value = ir.Value(
         name=name,
-        shape=ir.Shape(tensor.shape),
+        shape=ir.Shape(tensor.shape.numpy()),
         type=ir.TensorType(tensor.dtype),
         const_value=tensor,
     )
@@ -208,7 +213,7 @@ def _keep_shape(old: ir.Value, new: ir.Value) -> None:
     if new.shape is None:
         new.shape = old.shape.copy()
     elif len(new.shape) == len(old.shape) and not new.is_graph_input():
-        dims = [_better(a, b) for a, b in zip(new.shape, old.shape, strict=True)]
+        dims = [_better(a, b) for a, b in zip(dims_of(new), dims_of(old), strict=True)]
         new.shape = ir.Shape(dims)
 
 

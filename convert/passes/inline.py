@@ -39,14 +39,13 @@ class InlineFunctions(ir.passes.InPlacePass):
 
 def _align_opsets(model: ir.Model) -> None:
     """Bring the main graph and all function bodies to one opset of the default domain."""
-    versions = {
-        default_opset(owner.opset_imports) for owner in (model.graph, *model.functions.values())
-    }
+    owners: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    versions = {default_opset(owner.opset_imports) for owner in owners}
     known = {v for v in versions if v is not None}
     if not known:
         return
     newest = max(known)
-    for owner in (model.graph, *model.functions.values()):
+    for owner in owners:
         version = default_opset(owner.opset_imports)
         if version is not None and version < newest:
             graph = owner if isinstance(owner, ir.Graph) else owner.graph

@@ -10,7 +10,10 @@ import onnx_ir as ir
 from edgeinfer.convert.passes.infra import (
     DEFAULT_DOMAINS,
     Outcome,
+    all_nodes,
     attr,
+    bodies,
+    dims_of,
     input_at,
     is_op,
     outcome,
@@ -51,6 +54,8 @@ class InferShapes(ir.passes.InPlacePass):
         notes: list[str] = []
         for _ in range(ROUNDS):
             error = _infer(model)
+            for value, (kind, _shape) in declared.items():
+                value.type = value.type or kind
             if error:
                 notes.append(error)
             if not _refine(model) or error:
@@ -76,18 +81,21 @@ def _snapshot(model: ir.Model) -> dict[ir.Value, str]:
 
 def _forget(model: ir.Model) -> dict[ir.Value, Known]:
     """Clear what the model says about its inner values, and sizes named like no name."""
-    for graph in model.graphs():
-        for value in graph.inputs:
-            if graph is not model.graph:
-                # What a loop carries may change its shape from one round to the next.
+    for value in model.graph.inputs:
+        if value.shape is not None:
+            value.shape = ir.Shape([_named(d) for d in dims_of(value)])
+    for node in all_nodes(model):
+        # What a loop carries may change its shape from one round to the next; the counter and
+        # the condition, which come first, are scalars and ONNX Runtime insists on their shape.
+        for body in bodies(node):
+            for value in body.inputs[2 if is_op(node, "Loop") else 0 :]:
                 value.shape = None
-            elif value.shape is not None:
-                value.shape = ir.Shape([_named(d) for d in value.shape])
     declared: dict[ir.Value, Known] = {}
     for value in _values(model):
-        declared[value] = (value.type, value.shape)
-        node = value.producer()
-        if node is not None and node.domain in DEFAULT_DOMAINS:
+        shape = None if value.shape is None else ir.Shape(dims_of(value))
+        declared[value] = (value.type, shape)
+        maker = value.producer()
+        if maker is not None and maker.domain in DEFAULT_DOMAINS:
             value.shape = None
             if not value.is_graph_output():
                 value.type = None
@@ -106,7 +114,7 @@ def _infer(model: ir.Model) -> str:
     for name, value in list(stripped.graph.initializers.items()):
         tensor = value.const_value
         if tensor is not None and tensor.nbytes > INLINE_BYTES:
-            value.shape, value.dtype = ir.Shape(tensor.shape), tensor.dtype
+            value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
             stripped.graph.initializers.pop(name)
             if value not in stripped.graph.inputs:
                 stripped.graph.inputs.append(value)
@@ -119,7 +127,11 @@ def _infer(model: ir.Model) -> str:
         inferred = ir.from_proto(proto)
     # onnx raises RuntimeError subclasses of its own, and protobuf errors for malformed parts.
     except Exception as e:
-        return f"shape inference failed: {str(e).splitlines()[0] if str(e) else type(e).__name__}"
+        root = e
+        while isinstance(root.__cause__, Exception):
+            root = root.__cause__
+        reason = str(root).splitlines()[0] if str(root) else type(root).__name__
+        return f"shape inference failed: {reason}"
     for mine, theirs in zip(model.graphs(), inferred.graphs(), strict=True):
         found = ir.convenience.create_value_mapping(theirs, include_subgraphs=False)
         for node in mine:
@@ -159,9 +171,7 @@ def is_generated(size: int | ir.SymbolicDim) -> bool:
 def _restore(declared: dict[ir.Value, Known]) -> list[str]:
     """Believe declarations where nothing was inferred; report those that were wrong."""
     notes: list[str] = []
-    for value, (kind, shape) in declared.items():
-        if value.type is None:
-            value.type = kind
+    for value, (_kind, shape) in declared.items():
         node = value.producer()
         if shape is None or node is None:
             continue
@@ -198,7 +208,7 @@ def _refine(model: ir.Model) -> bool:
             if dims is None:
                 continue
             value = node.outputs[0]
-            old = value.shape
+            old = None if value.shape is None else dims_of(value)
             if old is None:
                 value.shape = ir.Shape([dim(d) for d in dims])
                 changed = True
@@ -275,8 +285,9 @@ def _expand(node: ir.Node, shape: Elements | None) -> list[Element] | None:
         return None
     a, b = [element(d) for d in x.shape], list(shape)
     width = max(len(a), len(b))
-    a, b = [1] * (width - len(a)) + a, [1] * (width - len(b)) + b
-    return [_broadcast(p, q) for p, q in zip(a, b, strict=True)]
+    pad: list[Element] = [1] * width
+    pairs = zip((pad + a)[-width:], (pad + b)[-width:], strict=True)
+    return [_broadcast(p, q) for p, q in pairs] if width else []
 
 
 def _broadcast(a: Element, b: Element) -> Element:

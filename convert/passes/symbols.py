@@ -180,11 +180,7 @@ def _binary(op: str) -> Callable[[Symbols, ir.Node], Elements | None]:
         a, b = symbols.of(node.inputs[0]), symbols.of(node.inputs[1])
         if a is None or b is None:
             return None
-        left, right = np.broadcast_arrays(a, b)
-        out = np.empty(left.shape, dtype=object)
-        for index in np.ndindex(left.shape):
-            out[index] = _combine(op, left[index], right[index])
-        return out
+        return _pairwise(lambda x, y: _combine(op, x, y), a, b)
 
     return rule
 
@@ -272,10 +268,14 @@ def _equal(symbols: Symbols, node: ir.Node) -> Elements | None:
     a, b = symbols.of(node.inputs[0]), symbols.of(node.inputs[1])
     if a is None or b is None:
         return None
+    return _pairwise(_are_equal, a, b)
+
+
+def _pairwise(function: Callable[[Any, Any], Element], a: Elements, b: Elements) -> Elements:
     left, right = np.broadcast_arrays(a, b)
     out = np.empty(left.shape, dtype=object)
     for index in np.ndindex(left.shape):
-        out[index] = _are_equal(left[index], right[index])
+        out[index] = function(left[index], right[index])
     return out
 
 
