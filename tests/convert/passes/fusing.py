@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -41,7 +41,7 @@ def ops(model: ir.Model) -> dict[str, int]:
 
 def check_fused(
     text: str,
-    passes: list[ir.passes.PassBase],
+    passes: Sequence[ir.passes.PassBase],
     remaining: dict[str, int],
     feeds: Mapping[str, Array],
     expected: Array | None = None,
