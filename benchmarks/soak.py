@@ -24,6 +24,7 @@ import edgeinfer
 from benchmarks.overhead import machine
 from benchmarks.tiny import SEQUENCE, bundle
 from edgeinfer.runtime.bench import resident_mb
+from edgeinfer.types import Array
 
 SETTLE = 50
 LIMIT = 0.05
