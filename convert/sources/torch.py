@@ -6,35 +6,38 @@ import contextlib
 import dataclasses
 import hashlib
 import inspect
-import re
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
-from onnx.reference import ReferenceEvaluator
 
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources.onnx import fingerprint
 from edgeinfer.convert.sources.quiet import quiet
 from edgeinfer.convert.sources.repair import repair
+from edgeinfer.convert.sources.torch_compare import (
+    compare_export,
+    is_tensor,
+    leaves,
+    output_names,
+    reason,
+)
+from edgeinfer.convert.sources.torch_sizes import (
+    Shapes,
+    check_sizes,
+    dynamic_axes,
+    grow,
+    name_sizes,
+    note_merged_sizes,
+)
 from edgeinfer.errors import NotAvailableError, Notes, SourceError, UsageError
-from edgeinfer.metrics import budget_for, check, compare
-from edgeinfer.types import Array
 
 if TYPE_CHECKING:
     import torch
 
 Read = tuple[ir.Model, SourceRecord, Notes]
-Shapes = Mapping[str, Mapping[int, Any]]
-
-_IN_MEMORY = 1 << 30
-"""More bytes of weights than this go to ONNX Runtime through a file: protobuf ends at 2 GB."""
-
-
+Forward = Callable[[Mapping[str, Any]], Any]
 _TRACES = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node")
 
 
@@ -52,17 +55,33 @@ def read_module(
         UsageError: the examples do not fit ``forward``, or a dynamic size names no input or axis.
         SourceError: the module cannot be exported, or its export gives other numbers.
     """
+    import torch
+
     _need_onnxscript()
     name = type(module).__name__
+    if isinstance(module, torch.jit.ScriptModule):
+        raise SourceError(f"{name}: a TorchScript module; pass the torch.nn.Module it came from")
+    dynamic = dynamic_shapes or {}
     feeds = _by_name(module, example_inputs, name)
-    _check_dynamic(dynamic_shapes, feeds)
+    check_sizes(dynamic, feeds)
     notes = Notes()
     if any(part.training for part in module.modules()):
         notes.add("the module was in training mode; exported in eval mode")
+
+    def forward(inputs: Mapping[str, Any]) -> Any:
+        return module(**inputs)
+
     with _eval_mode(module):
-        expected = _call(module, feeds, name)
-        model = _export(module, feeds, dynamic_shapes, _output_names(expected, feeds), name)
-        return _finish(model, feeds, _flatten(expected), dynamic_shapes, notes, name, "torch")
+        outputs = _call(forward, feeds, name)
+        # A size of 0 or 1 is baked into the export: trace with two where the module lets us.
+        traced = grow(feeds, dynamic, only_below=2)
+        if _try(forward, traced) is None:
+            traced = dict(feeds)
+        model = _export(module, traced, dynamic, output_names(outputs, feeds), name)
+        note_merged_sizes(model, dynamic, notes)
+        repair(model, notes, name)
+        _verify(model, feeds, outputs, forward, notes, name)
+    return model, SourceRecord("torch", name, fingerprint(model)), notes
 
 
 def read_program(
@@ -81,20 +100,28 @@ def read_program(
     notes = Notes()
     if program.example_inputs is None:
         model = _export(program, None, None, None, name)
-        _rename_sizes(model, dynamic_shapes or {})
+        name_sizes(model, dynamic_shapes or {})
         notes.add("the program holds no example inputs; its export was not compared with PyTorch")
         repair(model, notes, name)
         return model, SourceRecord(format, name, fingerprint(model)), notes
     args, kwargs = program.example_inputs
-    with quiet():
-        expected = program.module()(*args, **kwargs)
-    names = list(program.graph_signature.user_inputs)
-    feeds = {
-        key: v for key, v in zip(names, _leaves((args, kwargs)), strict=False) if _is_tensor(v)
-    }
-    model = _export(program, None, None, _output_names(expected, feeds), name)
-    _rename_sizes(model, dynamic_shapes or {})
-    return _finish(model, feeds, _flatten(expected), None, notes, name, format)
+    names = program.graph_signature.user_inputs
+    given = zip(names, leaves((args, kwargs)), strict=False)
+    feeds = {str(key): leaf for key, leaf in given if is_tensor(leaf)}
+    module = program.module()
+    # Everything is positional but what the program takes by name.
+    by_name = {key: feeds[key] for key in kwargs if key in feeds}
+
+    def forward(inputs: Mapping[str, Any]) -> Any:
+        first = [value for key, value in inputs.items() if key not in by_name]
+        return module(*first, **{key: inputs[key] for key in by_name})
+
+    outputs = _call(forward, feeds, name)
+    model = _export(program, None, None, output_names(outputs, feeds), name)
+    name_sizes(model, dynamic_shapes or {})
+    repair(model, notes, name)
+    _verify(model, feeds, outputs, forward, notes, name)
+    return model, SourceRecord(format, name, fingerprint(model)), notes
 
 
 def read_pt2(path: Path, dynamic_shapes: Shapes | None) -> Read:
@@ -117,7 +144,7 @@ def read_pt2(path: Path, dynamic_shapes: Shapes | None) -> Read:
     except Exception as error:
         # torch.export raises whatever the damaged part provokes.
         raise SourceError(
-            f"{path}: not a readable exported program ({_reason(error)}); save it again with "
+            f"{path}: not a readable exported program ({reason(error)}); save it again with "
             f"torch.export.save under PyTorch {torch.__version__}"
         ) from error
     model, record, notes = read_program(program, dynamic_shapes, path.name, "pt2")
@@ -153,7 +180,7 @@ def _by_name(
         if isinstance(examples, Mapping):
             bound = signature.bind(**examples)
         else:
-            alone = _is_tensor(examples)
+            alone = is_tensor(examples)
             bound = signature.bind(*((examples,) if alone else tuple(examples)))
     except TypeError as error:
         raise UsageError(
@@ -169,24 +196,12 @@ def _by_name(
         elif value is not None:
             feeds[key] = value
     for key, value in feeds.items():
-        if not _is_tensor(value):
+        if not is_tensor(value):
             raise UsageError(
                 f"{name}: example input {key!r}: expected a torch.Tensor, received "
                 f"{type(value).__name__}; wrap the module so that forward() takes tensors only"
             )
     return feeds
-
-
-def _check_dynamic(dynamic: Shapes | None, feeds: Mapping[str, Any]) -> None:
-    for key, axes in (dynamic or {}).items():
-        if key not in feeds:
-            raise UsageError(f"dynamic_shapes: no input {key!r}; inputs are {', '.join(feeds)}")
-        rank = feeds[key].dim()
-        for axis in axes:
-            if not 0 <= axis < rank:
-                raise UsageError(
-                    f"dynamic_shapes: input {key!r} has axes 0 to {rank - 1}, received {axis}"
-                )
 
 
 @contextlib.contextmanager
@@ -201,17 +216,49 @@ def _eval_mode(module: torch.nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def _call(module: torch.nn.Module, feeds: Mapping[str, Any], name: str) -> Any:
+def _call(forward: Forward, feeds: Mapping[str, Any], name: str) -> Any:
     import torch
 
     try:
         with torch.no_grad(), quiet():
-            return module(**{key: value.clone() for key, value in feeds.items()})
+            return forward({key: value.clone() for key, value in feeds.items()})
     except Exception as error:
-        # Whatever forward() raises is the user's own error about the examples.
+        # Whatever forward() raises is about the user's own examples.
         raise SourceError(
-            f"{name}: forward() fails on the example inputs: {_reason(error)}"
+            f"{name}: forward() fails on the example inputs: {reason(error)}"
         ) from error
+
+
+def _try(forward: Forward, feeds: Mapping[str, Any]) -> Any:
+    """Outputs, or None where the module does not take these sizes."""
+    try:
+        return _call(forward, feeds, "")
+    except SourceError:
+        return None
+
+
+def _verify(
+    model: ir.Model,
+    feeds: Mapping[str, Any],
+    outputs: Any,
+    forward: Forward,
+    notes: Notes,
+    name: str,
+) -> None:
+    """Compare with PyTorch at the example's sizes and, where sizes are dynamic, at others."""
+    cases = [(feeds, outputs)]
+    dynamic = dynamic_axes(model)
+    where = "on the example inputs"
+    if dynamic:
+        larger = grow(feeds, dynamic)
+        others = _try(forward, larger)
+        if others is None:
+            notes.add("the dynamic sizes could not be tried: forward() refuses them one larger")
+        else:
+            cases.append((larger, others))
+            where = "on the example inputs and with each dynamic size one larger"
+    worst = compare_export(model, cases, name)
+    notes.add(f"ONNX export equals PyTorch {where}: max abs diff {worst:.3g}")
 
 
 def _export(
@@ -237,7 +284,7 @@ def _export(
     except Exception as error:
         # The exporter wraps anything a module can do wrong; the root cause says the most.
         raise SourceError(
-            f"{name}: torch.export cannot trace it: {_reason(error)}; rewrite that part for "
+            f"{name}: torch.export cannot trace it: {reason(error)}; rewrite that part for "
             "torch.export (fixed sizes, torch.where or torch.cond for data-dependent branches)"
         ) from error
     model: ir.Model = program.model
@@ -251,189 +298,3 @@ def _drop_traces(model: ir.Model) -> None:
         for node in graph:
             for key in _TRACES:
                 node.metadata_props.pop(key, None)
-
-
-def _finish(
-    model: ir.Model,
-    feeds: Mapping[str, Any],
-    expected: list[Array],
-    dynamic: Shapes | None,
-    notes: Notes,
-    name: str,
-    format: str,
-) -> Read:
-    _note_merged_sizes(model, dynamic or {}, notes)
-    repair(model, notes, name)
-    arrays = {key: _to_numpy(value) for key, value in feeds.items()}
-    worst = _compare(model, arrays, expected, name)
-    notes.add(f"ONNX export equals PyTorch on the example inputs: max abs diff {worst:.3g}")
-    return model, SourceRecord(format, name, fingerprint(model)), notes
-
-
-def _compare(
-    model: ir.Model, feeds: Mapping[str, Array], expected: list[Array], name: str
-) -> float:
-    """Run the export in ONNX Runtime; return the largest difference."""
-    actual = _run(model, feeds, name)
-    if len(actual) != len(expected):
-        raise SourceError(
-            f"{name}: PyTorch gives {len(expected)} outputs, its ONNX export {len(actual)}; "
-            "return tensors only from forward()"
-        )
-    worst = 0.0
-    for value, wanted, found in zip(model.graph.outputs, expected, actual, strict=True):
-        metrics = compare(wanted, found)
-        half = wanted.dtype.name in ("float16", "bfloat16")
-        breaches = check(metrics, budget_for("fp16" if half else "fp32"))
-        if breaches:
-            raise SourceError(
-                f"{name}: the ONNX export gives other numbers than PyTorch for output "
-                f"{value.name!r}: {breaches[0]}; forward() may be random or depend on state, "
-                "else report it to PyTorch"
-            )
-        worst = max(worst, metrics.max_abs)
-    return worst
-
-
-def _run(model: ir.Model, feeds: Mapping[str, Array], name: str) -> list[Array]:
-    used = {value.name for value in model.graph.inputs}
-    given = {key: value for key, value in feeds.items() if key in used}
-    if len(given) != len(used):
-        raise SourceError(
-            f"{name}: the export has inputs {sorted(used - given.keys(), key=str)} that forward() "
-            "has not; wrap the module so that forward() takes tensors only"
-        )
-    weights = [value.const_value for value in model.graph.initializers.values()]
-    with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
-        graph: str | bytes
-        if sum(tensor.nbytes for tensor in weights if tensor is not None) > _IN_MEMORY:
-            graph = str(Path(folder) / "model.onnx")
-            ir.save(model, graph, external_data="weights.bin")
-        else:
-            graph = ir.to_proto(model).SerializeToString()
-        try:
-            return _run_onnxruntime(graph, given)
-        except Exception as first:
-            # No common error class. ONNX Runtime lacks kernels for some types (bfloat16) that the
-            # reference evaluator has.
-            try:
-                results: list[Array] = ReferenceEvaluator(graph).run(None, given)
-            except Exception:
-                raise SourceError(
-                    f"{name}: ONNX Runtime cannot run the export: {_reason(first)}; convert the "
-                    "module to float32 or float16 first"
-                ) from first
-            return results
-
-
-def _run_onnxruntime(graph: str | bytes, feeds: Mapping[str, Array]) -> list[Array]:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-    results: list[Array] = session.run(None, feeds)
-    return results
-
-
-def _output_names(outputs: Any, feeds: Mapping[str, Any]) -> list[str] | None:
-    """Names of the outputs: a dict's keys, a named tuple's or dataclass's fields, or numbers."""
-    if _is_tensor(outputs):
-        names = ["output"]
-    elif isinstance(outputs, Mapping) and all(_is_tensor(v) for v in outputs.values()):
-        names = [str(key) for key in outputs]
-    elif isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
-        names = [str(field) for field in outputs._fields]
-    elif isinstance(outputs, list | tuple) and all(_is_tensor(v) for v in outputs):
-        names = [f"output_{index}" for index in range(len(outputs))]
-    else:
-        return None
-    return None if set(names) & set(feeds) or len(set(names)) != len(names) else names
-
-
-def _rename_sizes(model: ir.Model, names: Shapes) -> None:
-    """Give the dynamic sizes of an exported program the user's names, everywhere."""
-    inputs = {value.name: value for value in model.graph.inputs}
-    renamed: dict[str, str] = {}
-    for key, axes in names.items():
-        value = inputs.get(key)
-        if value is None or value.shape is None:
-            known = ", ".join(name or "" for name in inputs)
-            raise UsageError(f"dynamic_shapes: no input {key!r}; inputs are {known}")
-        for axis, new in axes.items():
-            size = value.shape[axis] if 0 <= axis < len(value.shape) else None
-            if not isinstance(size, ir.SymbolicDim) or size.value is None:
-                raise UsageError(
-                    f"dynamic_shapes: axis {axis} of input {key!r} is {size} in the exported "
-                    "program; export it again with that axis dynamic"
-                )
-            renamed[size.value] = getattr(new, "__name__", str(new))
-    if not renamed:
-        return
-    words = re.compile(r"\b(" + "|".join(map(re.escape, renamed)) + r")\b")
-    for graph in model.graphs():
-        values = [*graph.inputs, *(output for node in graph for output in node.outputs)]
-        for value in values:
-            if value.shape is not None:
-                value.shape = ir.Shape(
-                    dim
-                    if isinstance(dim, int) or dim.value is None
-                    else words.sub(lambda found: renamed[found[0]], dim.value)
-                    for dim in value.shape
-                )
-
-
-def _note_merged_sizes(model: ir.Model, dynamic: Shapes, notes: Notes) -> None:
-    """Say where the module itself ties or fixes sizes that the user named."""
-    for value in model.graph.inputs:
-        for axis, wanted in dynamic.get(value.name or "", {}).items():
-            label = getattr(wanted, "__name__", str(wanted))
-            size = value.shape[axis] if value.shape is not None else None
-            found = size.value if isinstance(size, ir.SymbolicDim) else size
-            if isinstance(found, int):
-                notes.add(
-                    f"size {label!r} of input {value.name!r} is fixed to {found} by the module"
-                )
-            elif found is not None and found != label and isinstance(wanted, str):
-                notes.add(f"size {label!r} of input {value.name!r} always equals {found!r}")
-
-
-def _leaves(tree: Any) -> list[Any]:
-    from torch.utils import _pytree
-
-    leaves: list[Any] = _pytree.tree_leaves(tree)
-    return leaves
-
-
-def _flatten(outputs: Any) -> list[Array]:
-    """All tensors among the outputs, in the exporter's order."""
-    return [_to_numpy(leaf) for leaf in _leaves(outputs) if _is_tensor(leaf)]
-
-
-def _is_tensor(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor)
-
-
-def _to_numpy(tensor: Any) -> Array:
-    import ml_dtypes
-    import torch
-
-    tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype is torch.bfloat16:
-        array: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return array
-    return np.asarray(tensor.numpy())
-
-
-def _reason(error: BaseException) -> str:
-    """First telling line of the deepest cause that says anything."""
-    found = type(error).__name__
-    cause: BaseException | None = error
-    while cause is not None:
-        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-        if lines:
-            # A line that announces the next one tells nothing alone.
-            found = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-        cause = cause.__cause__
-    return found.removesuffix(".")

@@ -1,0 +1,182 @@
+"""Does an exported model compute what PyTorch does?"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+from onnx.reference import ReferenceEvaluator
+
+from edgeinfer.errors import SourceError
+from edgeinfer.metrics import budget_for, check, compare
+from edgeinfer.types import Array
+
+_IN_MEMORY = 1 << 30
+"""More bytes of weights than this go to ONNX Runtime through a file: protobuf ends at 2 GB."""
+
+
+def compare_export(model: ir.Model, cases: list[tuple[Mapping[str, Any], Any]], name: str) -> float:
+    """Run an export on inputs whose outputs PyTorch has given.
+
+    Args:
+        model: the export.
+        cases: inputs by name, and what PyTorch made of them. The first has the user's own sizes,
+            the others differ in the dynamic ones.
+        name: of the model, for messages.
+
+    Returns:
+        The largest absolute difference.
+
+    Raises:
+        SourceError: the export does not run, or its outputs are not PyTorch's.
+    """
+    worst = 0.0
+    with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
+        graph = _serialise(model, Path(folder))
+        for index, (feeds, outputs) in enumerate(cases):
+            arrays = {key: to_numpy(value) for key, value in feeds.items()}
+            _check_inputs(model, arrays, name)
+            try:
+                actual = _run(graph, arrays)
+            except Exception as error:
+                # Neither engine has a common error class.
+                raise SourceError(_cannot_run(name, index, error)) from error
+            worst = max(worst, _difference(model, flatten(outputs), actual, name))
+    return worst
+
+
+def flatten(outputs: Any) -> list[Array]:
+    """All tensors among the outputs, in the exporter's order."""
+    return [to_numpy(leaf) for leaf in leaves(outputs) if is_tensor(leaf)]
+
+
+def leaves(tree: Any) -> list[Any]:
+    """What nested tuples, lists and dicts hold, in PyTorch's order."""
+    from torch.utils import _pytree
+
+    found: list[Any] = _pytree.tree_leaves(tree)
+    return found
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether it is a ``torch.Tensor``."""
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def to_numpy(tensor: Any) -> Array:
+    """A tensor of any device and element type as an array."""
+    import ml_dtypes
+    import torch
+
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype is torch.bfloat16:
+        array: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return array
+    return np.asarray(tensor.numpy())
+
+
+def output_names(outputs: Any, taken: Mapping[str, Any]) -> list[str] | None:
+    """Names as ``forward`` gives them: a dict's keys, a named tuple's fields, or numbers."""
+    if is_tensor(outputs):
+        names = ["output"]
+    elif isinstance(outputs, Mapping) and all(is_tensor(value) for value in outputs.values()):
+        names = [str(key) for key in outputs]
+    elif isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
+        names = [str(field) for field in outputs._fields]
+    elif isinstance(outputs, list | tuple):
+        names = [f"output_{i}" for i in range(sum(map(is_tensor, leaves(outputs))))]
+    else:
+        return None
+    return None if set(names) & set(taken) or len(set(names)) != len(names) else names
+
+
+def reason(error: BaseException) -> str:
+    """First telling line of the deepest cause that says anything."""
+    found = type(error).__name__
+    cause: BaseException | None = error
+    while cause is not None:
+        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+        if lines:
+            # A line that announces the next one tells nothing alone.
+            found = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+        cause = cause.__cause__
+    return found.removesuffix(".")
+
+
+def _serialise(model: ir.Model, folder: Path) -> str | bytes:
+    weights = [value.const_value for value in model.graph.initializers.values()]
+    if sum(tensor.nbytes for tensor in weights if tensor is not None) <= _IN_MEMORY:
+        return bytes(ir.to_proto(model).SerializeToString())
+    path = str(folder / "model.onnx")
+    ir.save(model, path, external_data="weights.bin")
+    return path
+
+
+def _check_inputs(model: ir.Model, feeds: Mapping[str, Array], name: str) -> None:
+    expected = {value.name for value in model.graph.inputs}
+    if expected != feeds.keys():
+        raise SourceError(
+            f"{name}: its ONNX export has inputs {sorted(map(str, expected))}, forward() has "
+            f"{sorted(feeds)}; wrap the module so that forward() takes tensors only"
+        )
+
+
+def _run(graph: str | bytes, feeds: Mapping[str, Array]) -> list[Array]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    run = ort.RunOptions()
+    run.log_severity_level = 4
+    try:
+        session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except ort.capi.onnxruntime_pybind11_state.NotImplemented:
+        # It lacks kernels for some element types (bfloat16) that the reference evaluator has.
+        slow: list[Array] = ReferenceEvaluator(graph).run(None, dict(feeds))
+        return slow
+    results: list[Array] = session.run(None, dict(feeds), run)
+    return results
+
+
+def _cannot_run(name: str, index: int, error: Exception) -> str:
+    if index:
+        return (
+            f"{name}: its ONNX export only runs with the sizes of the example inputs, although "
+            f"others were to be possible ({reason(error)}); give other example_inputs, or leave "
+            "out dynamic_shapes"
+        )
+    return (
+        f"{name}: its ONNX export does not run ({reason(error)}); convert the module to float32 "
+        "or float16, or give an ONNX export of your own"
+    )
+
+
+def _difference(model: ir.Model, expected: list[Array], actual: list[Array], name: str) -> float:
+    if len(actual) != len(expected):
+        raise SourceError(
+            f"{name}: PyTorch gives {len(expected)} outputs, its ONNX export {len(actual)}; "
+            "return tensors only from forward()"
+        )
+    worst = 0.0
+    for value, wanted, found in zip(model.graph.outputs, expected, actual, strict=True):
+        metrics = compare(wanted, found)
+        precision = {"float16": "fp16", "bfloat16": "bf16"}.get(wanted.dtype.name, "fp32")
+        breaches = check(metrics, budget_for(precision))
+        if breaches:
+            advice = (
+                "forward() may be random or keep state, else the exporter is at fault"
+                if precision == "fp32"
+                else f"pass module.float() and ask for precision {precision} instead"
+            )
+            raise SourceError(
+                f"{name}: its ONNX export gives other numbers than PyTorch for output "
+                f"{value.name!r}: {breaches[0]}; {advice}"
+            )
+        worst = max(worst, metrics.max_abs)
+    return worst
