@@ -5,14 +5,23 @@ Each command is one module; nothing heavy is imported before a command runs.
 
 from __future__ import annotations
 
+import os
 import sys
+
+COMPLETE = "_EDGEINFER_COMPLETE"
+"""Set by the shell's completion; see ``edgeinfer completion``."""
 
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
     try:
-        from edgeinfer.cli.failures import guarded
+        from edgeinfer.cli.failures import guarded, terminate_cleanly
         from edgeinfer.cli.group import edgeinfer
     except KeyboardInterrupt:
         sys.exit(130)
+    if instruction := os.environ.get(COMPLETE):
+        from click.shell_completion import shell_complete
+
+        sys.exit(shell_complete(edgeinfer, {}, "edgeinfer", COMPLETE, instruction))
+    terminate_cleanly()
     sys.exit(guarded(edgeinfer, sys.argv[1:]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-VARIABLE = "_EDGEINFER_COMPLETE"
+from edgeinfer.cli import COMPLETE
 
 
 @click.command()
@@ -24,4 +24,4 @@ def completion(shell: str) -> None:
     made = get_completion_class(shell)
     if made is None:
         raise click.UsageError(f"no completion for {shell}")
-    click.echo(made(edgeinfer, {}, "edgeinfer", VARIABLE).source())
+    click.echo(made(edgeinfer, {}, "edgeinfer", COMPLETE).source())

@@ -42,6 +42,11 @@ _SURROUNDINGS = frozenset(
 )
 """System errors that say something about this machine and nothing about edgeinfer."""
 
+_NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
+    filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)])
+)
+"""Its message is the whole help; before click 8.2 the help was an ordinary exit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -60,13 +65,18 @@ class Failure:
     details: dict[str, Any] = field(default_factory=dict)
 
 
+def terminate_cleanly() -> None:
+    """Unwind on SIGTERM, so that half-written files are removed."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _on_terminate)
+
+
 def guarded(command: click.Command, argv: Sequence[str]) -> int:
     """Run a command and return the exit code; every error is told in one line.
 
     With ``--json`` among the arguments the error is also an object on stdout:
     ``{"error": {"type", "message", "exit_code", ...}}``.
     """
-    _terminate_cleanly()
     try:
         with command.make_context("edgeinfer", list(argv)) as context:
             command.invoke(context)
@@ -123,8 +133,8 @@ def _plain(value: Any) -> Any:
 
 def _tell(failure: Failure, argv: Sequence[str], error: Exception | None = None) -> int:
     options = argv[: argv.index("--")] if "--" in argv else argv
-    if isinstance(error, click.ClickException) and not getattr(error, "message", "x"):
-        click.echo(error.format_message(), err=True)  # no arguments at all: the help
+    if isinstance(error, _NO_ARGUMENTS):
+        click.echo(error.format_message(), err=True)
         return failure.code
     try:
         if "--json" in options:
@@ -160,12 +170,6 @@ def _abandon_stdout() -> None:
     """Let the interpreter's own flush at exit go nowhere instead of printing a warning."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _terminate_cleanly() -> None:
-    """Unwind on SIGTERM, so that half-written files are removed."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _on_terminate)
 
 
 def _on_terminate(number: int, frame: object) -> NoReturn:

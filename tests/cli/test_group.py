@@ -1,0 +1,114 @@
+"""The command as a whole: help, version, guesses, and how fast it starts."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from edgeinfer import __version__
+from edgeinfer.cli.group import COMMANDS
+
+HELP = """\
+Usage: edgeinfer [OPTIONS] COMMAND [ARGS]...
+
+  One trained model in, the fastest right artifact on every edge device.
+
+  Exit codes: 0 fine, 1 a finding about the model, 2 usage, 3 environment.
+
+Options:
+  --version   Show the version and exit.
+  -h, --help  Show this message and exit.
+
+Commands:
+  convert     Convert MODEL, check it, and write one bundle.
+  check       List every node that a target cannot express.
+  inspect     Show inputs, outputs, operators, sizes and precision.
+  run         Run BUNDLE on pictures, recordings or arrays.
+  verify      Check BUNDLE here, with its own test vectors.
+  bench       Time every artifact on every engine here.
+  targets     List the devices that models can be converted for.
+  devices     Show this machine and what each engine can use of it.
+  doctor      Look for what is missing here and say how to get it.
+  cache       Show or empty the cache of bundles and measurements.
+  completion  Print what makes a shell complete commands.
+"""
+
+HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "rich", "torch", "PIL")
+
+
+def test_help(cli: Any) -> None:
+    result = cli("--help")
+    assert (result.code, result.out) == (0, HELP)
+
+
+def test_nothing_at_all_shows_the_help(cli: Any) -> None:
+    result = cli()
+    assert result.code == 2
+    assert result.err.rstrip() == HELP.rstrip()
+
+
+def test_version(cli: Any) -> None:
+    assert cli("--version").out == f"edgeinfer {__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(cli: Any, command: str) -> None:
+    result = cli(command, "--help")
+    assert result.code == 0
+    assert result.out.startswith(f"Usage: edgeinfer {command} ")
+
+
+def test_a_misspelt_command_is_guessed(cli: Any) -> None:
+    result = cli("convrt")
+    assert result.code == 2
+    expected = "no command 'convrt', did you mean 'convert'?; see 'edgeinfer --help'"
+    assert result.err == f"edgeinfer: {expected}\n"
+
+
+def test_an_unknown_command_is_not_guessed(cli: Any) -> None:
+    assert cli("xyzzy").err == "edgeinfer: no command 'xyzzy'; see 'edgeinfer --help'\n"
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys\n"
+        "from edgeinfer.cli.failures import guarded\n"
+        "from edgeinfer.cli.group import edgeinfer\n"
+        "assert guarded(edgeinfer, ['--help']) == 0\n"
+        f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stderr == b"[]\n"
+
+
+def test_help_is_quick() -> None:
+    command = [sys.executable, "-c", "from edgeinfer.cli import main; main()", "--help"]
+    spent = []
+    for _ in range(5):
+        before = os.times()
+        subprocess.run(command, capture_output=True, check=True)
+        after = os.times()
+        user = after.children_user - before.children_user
+        spent.append(user + after.children_system - before.children_system)
+    assert min(spent) < 0.25  # processor time: the machine may be busy with something else
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_names_the_program(cli: Any, shell: str) -> None:
+    result = cli("completion", shell)
+    assert result.code == 0
+    assert f"_EDGEINFER_COMPLETE={shell}_complete" in result.out
+
+
+def test_completion_completes() -> None:
+    env = {
+        **os.environ,
+        "_EDGEINFER_COMPLETE": "bash_complete",
+        "COMP_WORDS": "edgeinfer ver",
+        "COMP_CWORD": "1",
+    }
+    command = [sys.executable, "-c", "from edgeinfer.cli import main; main()"]
+    done = subprocess.run(command, capture_output=True, check=False, env=env, text=True)
+    assert done.stdout == "plain,verify\n"
