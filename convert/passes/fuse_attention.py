@@ -106,28 +106,24 @@ def _untransposed(kt: ir.Value, build: Builder) -> ir.Value | None:
 
 
 def _before_reshape(kt: ir.Value, node: ir.Node | None, build: Builder) -> ir.Value | None:
-    """Look through ``Reshape(Transpose<perm=[0,2,1]>(t))``, which merges or parts leading axes."""
-    if node is None or not is_op(node, "Transpose") or attr(node, "perm") != (0, 2, 1):
+    """Look through ``Reshape(Transpose(t))`` of three axes, which parts the leading axis."""
+    if node is None or not is_op(node, "Transpose"):
         return None
-    folded, shape = node.inputs[0], _dims(kt)
+    t, perm, shape = node.inputs[0], list(attr(node, "perm", (2, 1, 0))), _dims(kt)
+    if t is None or len(perm) != 3 or not _equal(_dims(node.outputs[0])[1:], shape[2:]):
+        return None
     wanted: Dims = (*shape[:2], shape[3], shape[2])
-    if folded is None:
-        return None
-    if not _keeps_matrix(_dims(folded), wanted):
-        return None
-    before = folded.producer()
+    perm[1], perm[2] = perm[2], perm[1]
+    folded = perm == [0, 1, 2]
+    before = t.producer() if folded else None
     source = before.inputs[0] if before is not None and is_op(before, "Reshape") else None
     if source is not None and _equal(_dims(source), wanted):
         return source
-    if not all(isinstance(d, int) for d in wanted):
+    target = [d if isinstance(d, int) else -1 for d in wanted]
+    if target.count(-1) > 1 or 0 in target:
         return None
-    target = np.array([int(d) for d in wanted if isinstance(d, int)], np.int64)
-    return build.op("Reshape", folded, build.const(target, "shape"))
-
-
-def _keeps_matrix(folded: Dims, wanted: Dims) -> bool:
-    """Whether the last two axes of the folded keys are rows and columns of the wanted ones."""
-    return len(folded) == 3 and _equal(folded[1:], wanted[2:])
+    keys = t if folded else build.op("Transpose", t, perm=perm)
+    return build.op("Reshape", keys, build.const(np.array(target, np.int64), "shape"))
 
 
 def _equal(a: Dims, b: Dims) -> bool:

@@ -17,10 +17,9 @@ HEAD = '<ir_version: 10, opset_import: ["": 24]>\n'
 
 def graph(text: str) -> ir.Model:
     """Parse a graph of opset 24 and infer its shapes, as a pass would find it."""
-    model = ir.from_proto(
+    return ir.from_proto(
         onnx.shape_inference.infer_shapes(onnx.parser.parse_model(HEAD + text), strict_mode=True)
     )
-    return model
 
 
 def run(model: ir.Model, feeds: Mapping[str, Array]) -> list[Array]:

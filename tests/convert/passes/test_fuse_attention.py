@@ -96,6 +96,19 @@ def test_keys_with_three_axes_are_parted_before_it() -> None:
     check_fused(whole, [FuseAttention()], ONE | {"Reshape": 1}, feeds, attention())
 
 
+def test_keys_in_another_order_of_three_axes_keep_their_one_transpose() -> None:
+    head = "g (float[1,3,5,4] q, float[7,3,4] k, float[1,3,7,6] v) => (float[1,3,5,6] y) "
+    shapes = ", int64[4] parted = {1, 3, 4, 7}> "
+    body = (
+        "u = Transpose<perm=[1,2,0]>(k) t = Reshape(u, parted) m = MatMul(q, t)"
+        " s = Mul(m, scale) " + END
+    )
+    feeds = {"q": Q[:1], "k": np.ascontiguousarray(K[0].swapaxes(0, 1)), "v": V[:1]}
+    remaining = ONE | {"Transpose": 1, "Reshape": 1}
+    whole = head + CONSTANTS[:-2] + shapes + f"{{ {body} }}"
+    check_fused(whole, [FuseAttention()], remaining, feeds, attention()[:1])
+
+
 def test_a_constant_mask_that_leaves_a_key_is_taken_in() -> None:
     body = KEYS + "m = MatMul(q, t) n = Mul(m, scale) s = Add(n, flat) "
     check_fused(text(body + END), [FuseAttention()], ONE, FEEDS, attention())
