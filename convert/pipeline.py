@@ -34,7 +34,7 @@ from edgeinfer.convert.verify import (
     verify_variant,
 )
 from edgeinfer.errors import Problem, VerifyError
-from edgeinfer.types import Array, Feeds, Preprocessing, TensorSpec
+from edgeinfer.types import Array, Feeds, Preprocessing
 
 Progress = Callable[[str, float | None], None]
 """Called with what is being done and, where it is known, how much of it is done (0..1)."""
@@ -63,7 +63,7 @@ def export(
     *,
     targets: Sequence[str] = ("cpu",),
     precision: str = "fp32",
-    input_shapes: Mapping[str, Sequence[int | str]] | None = None,
+    input_shapes: Mapping[str, Sequence[int | None]] | None = None,
     preprocessing: Mapping[str, Preprocessing] | None = None,
     labels: Sequence[str] = (),
     data: str | Path | Sequence[Feeds] | None = None,
@@ -84,7 +84,7 @@ def export(
             written as a folder, any other as one file.
         targets: names of device profiles, paths of ``.toml`` profiles, or ``all``.
         precision: recipe, e.g. ``fp32`` or ``fp16``.
-        input_shapes: sizes to fix, by input name; a string keeps an axis dynamic.
+        input_shapes: sizes to fix, by input name; None keeps an axis as declared.
         preprocessing: how a picture or a recording becomes an input, by input name.
         labels: class names in the order of the output's last axis.
         data: inputs to check with, and expected outputs where given: an ``.npz``, a folder of
@@ -131,7 +131,7 @@ def check(
     *,
     targets: Sequence[str] = ("cpu",),
     precision: str = "fp32",
-    input_shapes: Mapping[str, Sequence[int | str]] | None = None,
+    input_shapes: Mapping[str, Sequence[int | None]] | None = None,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
 ) -> dict[str, list[Problem]]:

@@ -31,7 +31,7 @@ class Request:
     destination: str
     name: str
     compress_weights: bool = False
-    input_shapes: dict[str, tuple[int | str, ...]] = field(default_factory=dict)
+    input_shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
     preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     data: Path | Sequence[Feeds] | None = None

@@ -15,6 +15,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.fixture(autouse=True)
-def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def private_cache(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Keep the history and extracted bundles of one test away from all others and from the user."""
     monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path_factory.mktemp("cache")))

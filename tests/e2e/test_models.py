@@ -1,6 +1,6 @@
 """Real models: converted for both CPU engines, through the gate, and equal to plain ONNX Runtime.
 
-The comparison is made on inputs the gate has not seen: each bundled vector with its values shuffled.
+The comparison is made on inputs the gate has not seen: the bundled vectors, values shuffled.
 """
 
 from pathlib import Path
@@ -91,9 +91,9 @@ def test_converts_and_gives_the_numbers_of_onnxruntime(name: str, tmp_path: Path
                 assert dims(spec.shape) == want, spec
             for feeds in vectors:
                 fresh = shuffled(feeds)
-                want = dict(zip(names, plain.run(None, fresh), strict=True))
+                answers = zip(names, plain.run(None, fresh), strict=True)
                 got = session.run(fresh)
-                for output, expected in want.items():
+                for output, expected in answers:
                     breaches = check(compare(expected, got[output]), budget_for("fp32"))
                     assert not breaches, f"{backend} {output}: {breaches}"
     if any(None in dims(i.shape) for i in result.manifest.inputs):

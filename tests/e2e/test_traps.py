@@ -103,6 +103,4 @@ def test_json_in_a_tensor_name_survives(tmp_path: Path) -> None:
             edgeinfer.Bundle.open(result.path) as bundle,
         ):
             feeds, expected = next(bundle.vectors())
-            np.testing.assert_allclose(
-                session.run(feeds)[names[0]], expected[names[0]], atol=1e-5
-            )
+            np.testing.assert_allclose(session.run(feeds)[names[0]], expected[names[0]], atol=1e-5)

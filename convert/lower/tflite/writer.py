@@ -200,7 +200,7 @@ class _Packer:
             for buffer, payload in zip(self.model.buffers, self._payloads, strict=True):
                 if payload.nbytes:
                     out.write(b"\0" * (buffer.offset - out.tell()))
-                    out.write(memoryview(payload))
+                    out.write(payload.data)
 
     def _packed(self) -> bytes:
         import flatbuffers
@@ -251,7 +251,7 @@ class _Packer:
     def _buffer(self, payload: Array) -> int:
         if not payload.nbytes:
             return 0
-        key = hashlib.sha256(memoryview(payload)).digest()
+        key = hashlib.sha256(payload.data).digest()
         if key not in self._known:
             self._known[key] = len(self.model.buffers)
             self.model.buffers.append(self.s.BufferT())
