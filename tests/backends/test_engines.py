@@ -1,0 +1,70 @@
+"""Engines are imported without their telemetry."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+CODE = """
+import sys
+sys.addaudithook(lambda event, args: event.startswith("socket.") and sys.exit(f"{event} {args}"))
+from pathlib import Path
+import numpy as np
+from edgeinfer.backends import registry
+from edgeinfer.backends.base import LoadOptions
+from edgeinfer.backends.testing import onnx_artifact
+from edgeinfer.backends.testing.models import CASES
+
+case = CASES["add"]
+artifact = onnx_artifact(case.model(), Path(sys.argv[1]))
+for name in ("onnxruntime", "openvino"):
+    executable = registry.get(name).load(artifact, LoadOptions())
+    executable.run(case.runs()[0][0])
+    executable.close()
+print("openvino_telemetry" in sys.modules, "openvino_telemetry.main" in sys.modules)
+"""
+
+
+def _run(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    home, work = folder / "home", folder / "work"
+    home.mkdir()
+    work.mkdir()
+    clean = {k: v for k, v in os.environ.items() if k not in ("ORT_DISABLE_TELEMETRY", "CI")}
+    clean |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), **env}
+    command = [sys.executable, "-c", code, str(work)]
+    return subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
+
+
+def test_engines_write_nothing_at_home_and_open_no_socket(tmp_path: Path) -> None:
+    done = _run(CODE, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "False False\n"
+    assert [p for p in (tmp_path / "home").rglob("*") if p.is_file()] == []
+
+
+def test_a_choice_of_the_user_is_kept(tmp_path: Path) -> None:
+    code = "from edgeinfer.backends.engines import *; import os; import_onnxruntime();"
+    done = _run(
+        code + "print(os.environ['ORT_DISABLE_TELEMETRY'])", tmp_path, ORT_DISABLE_TELEMETRY="0"
+    )
+    assert done.stdout == "0\n"
+
+
+def test_openvino_telemetry_can_be_imported_afterwards(tmp_path: Path) -> None:
+    code = "from edgeinfer.backends.engines import *; import_openvino(); import openvino_telemetry"
+    assert _run(code, tmp_path).returncode == 0
+
+
+def test_probe_does_not_need_the_engines(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules.update(onnxruntime=None, openvino=None, onnx=None);"
+        "from edgeinfer.backends import registry;"
+        "[print(p.backend, p.available, p.reason) for p in registry.probe_all()]"
+    )
+    done = _run(code, tmp_path)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "onnxruntime False onnxruntime not installed; pip install 'edgeinfer[onnxruntime]'",
+        "openvino False openvino not installed; pip install 'edgeinfer[openvino]'",
+        "reference False onnx not installed; pip install onnx",
+    ]
