@@ -240,7 +240,10 @@ class Evaluator:
         return [*state, *stacked]
 
 
-_LATER = {"QuantizeLinear": 19, "DequantizeLinear": 19}
+_NEWER = {"Scatter": "ScatterElements"}
+"""Operators that only changed their name."""
+
+_LATER = {"Scatter": 11, "QuantizeLinear": 19, "DequantizeLinear": 19}
 """The reference starts at these versions, which mean the same for what older nodes can say."""
 
 _RENAMED = {"GridSample": {"bilinear": "linear", "bicubic": "cubic"}}
@@ -253,6 +256,7 @@ def _reference(
     """Return ONNX's own implementation of one node."""
     proto = ir.serde.serialize_node(node)
     proto.domain = domain
+    proto.op_type = _NEWER.get(node.op_type, node.op_type)
     del proto.input[:]
     proto.input.extend("" if v is None else f"x{i}" for i, v in enumerate(node.inputs))
     for i, name in enumerate(proto.output):
@@ -309,7 +313,7 @@ def _used(node: ir.Node) -> list[ir.Value]:
     for attr in node.attributes.values():
         if attr.type == ir.AttributeType.GRAPH:
             graph = attr.as_graph()
-            used += graph.outputs
+            used += list(graph.outputs)
             for inner in graph:
                 used += _used(inner)
     return used

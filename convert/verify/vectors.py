@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.types import Array, Feeds, Preprocessing, TensorSpec
+from edgeinfer.convert.verify.kinds import Kind, guess_kind
+from edgeinfer.convert.verify.signals import Style, signal
+from edgeinfer.convert.verify.sizes import Axes, Shapes, find_shapes
+from edgeinfer.errors import InputError, RunError, UsageError
+from edgeinfer.types import Array, Feeds, Preprocessing, TensorSpec, nbytes
 
 if TYPE_CHECKING:
     from edgeinfer.convert.verify.oracles import Oracles
 
 UserData = Path | Sequence[Feeds]
 """An ``.npz``, a folder of ``.npz`` files, or the feeds themselves."""
+
+_MOST_REAL = 16
+"""Vectors taken from a user's folder; they are spread over all of it."""
+
+_PATIENCE_S = 60.0
+"""Time for finding sizes and trying made-up vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +38,15 @@ class Vector:
         feeds: by input name, all inputs.
         origin: ``user:<file>``, ``calibration:<file>`` or ``synthetic:<what>``.
         edge: an extreme no recipe below fp32 promises to survive; judged at fp32 only.
+        given: outputs that the user says are right, by name.
+        note: for the report; empty when there is nothing to say.
     """
 
     feeds: dict[str, Array]
     origin: str
     edge: bool = False
+    given: dict[str, Array] = field(default_factory=dict)
+    note: str = ""
 
 
 def make_vectors(
@@ -53,13 +69,202 @@ def make_vectors(
         inputs: its inputs, without those that have an initializer.
         oracles: opened on the same model.
         preprocessing: how an image or a recording becomes an input, by input name.
-        user_data: feeds to use as they are.
+        user_data: feeds to use as they are; arrays named as outputs are what is expected.
         calibration: folder of pictures or recordings; needs ``preprocessing``.
-        limit_bytes: stop adding made-up vectors when their inputs hold this much.
+        limit_bytes: stop adding made-up vectors when inputs and outputs hold this much.
 
     Raises:
         InputError: user data does not fit the model.
-        UsageError: the calibration folder cannot be used, or no input sizes could be found that
-            the model runs with (the message asks for ``--input-shape`` or data).
+        UsageError: the data cannot be used, or no input sizes could be found that the model runs
+            with (the message asks for ``--input-shape`` or data).
     """
-    raise NotImplementedError
+    records = dict(preprocessing or {})
+    maker = _Maker(model, inputs, oracles, records, limit_bytes)
+    real: list[Vector] = []
+    if user_data is not None:
+        real += _from_user(user_data, inputs, [o.name for o in oracles.outputs])
+    if calibration is not None:
+        real += maker.from_folder(calibration)
+    return [*real, *maker.made_up(real)]
+
+
+class _Maker:
+    """Makes vectors up and completes those that lack an input."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        inputs: Sequence[TensorSpec],
+        oracles: Oracles,
+        records: dict[str, Preprocessing],
+        limit_bytes: int,
+    ) -> None:
+        self._inputs, self._oracles, self._records = inputs, oracles, records
+        self._kinds: dict[str, Kind] = {
+            s.name: guess_kind(s, model, records.get(s.name)) for s in inputs
+        }
+        self._axes = Axes(inputs, self._kinds)
+        self._left = limit_bytes
+        self._until = time.monotonic() + _PATIENCE_S
+        self._failure = ""
+
+    def from_folder(self, folder: Path) -> list[Vector]:
+        """Read pictures or recordings; other inputs are made up beside them."""
+        from edgeinfer.media import calls_for
+
+        if not folder.is_dir():
+            raise UsageError(f"calibration folder {folder}: no such folder")
+        files = sorted(p for p in folder.iterdir() if p.is_file() and p.name[0] != ".")
+        if not files:
+            raise UsageError(f"calibration folder {folder} is empty")
+        arrays = [p for p in files if p.suffix.lower() == ".npz"]
+        vectors = [v for p in _spread(arrays) for v in _from_user(p, self._inputs, [])]
+        vectors = [Vector(v.feeds, v.origin.replace("user", "calibration", 1)) for v in vectors]
+        signature = _Signature(tuple(self._inputs), self._records)
+        for path in _spread([p for p in files if p not in arrays]):
+            for feeds in calls_for(path, signature, 1):
+                vectors.append(Vector(self._complete(feeds), f"calibration:{path.name}"))
+                break
+        return vectors
+
+    def made_up(self, real: Sequence[Vector]) -> list[Vector]:
+        """Make vectors: a full set without real data, else only those that vary the sizes."""
+        known = self._axes.sizes_of(real[0].feeds) if real else None
+        if any(s.shape is None for s in self._inputs) and not real:
+            names = ", ".join(repr(s.name) for s in self._inputs if s.shape is None)
+            raise UsageError(f"the rank of input {names} is unknown; give --data or --input-shape")
+        found = find_shapes(self._axes, self._runs, known)
+        if not found.shapes:
+            specs = "; ".join(str(s) for s in self._inputs)
+            raise UsageError(
+                f"found no input sizes that the model runs with ({specs}); give --data or "
+                f"--input-shape; the last try failed with: {self._failure}"
+            )
+        base, *others = found.shapes
+        plans: list[tuple[Shapes, Style, int]] = [(s, "natural", 0) for s in others]
+        if not real:
+            plans = [(base, "natural", 0), *plans, (base, "natural", 1), (base, "noise", 0)]
+            plans += [(base, "zeros", 0), (base, "large", 0), (base, "negative", 0)]
+        vectors = [v for i, p in enumerate(plans) if (v := self._make(*p, must=i <= len(others)))]
+        if not real:
+            vectors += self._other_rates(found.shapes)
+        if found.note and vectors:
+            first = vectors[0]
+            vectors[0] = Vector(first.feeds, first.origin, first.edge, first.given, found.note)
+        return vectors
+
+    def _make(self, shapes: Shapes, style: Style, seed: int, *, must: bool) -> Vector | None:
+        """Make one if it runs and there is room; what ``must`` be there ignores the room."""
+        if not must and (self._left <= 0 or time.monotonic() > self._until):
+            return None
+        feeds = self._signals(shapes, style, seed)
+        try:
+            outputs = self._oracles.run(feeds)
+        except RunError as e:
+            self._failure = str(e)
+            return None
+        self._left -= nbytes(feeds) + sum(np.asarray(o).nbytes for o in outputs.values())
+        sizes = ", ".join("x".join(map(str, s)) or "scalar" for s in shapes.values())
+        return Vector(feeds, f"synthetic:{style} {sizes}", style in ("large", "negative"))
+
+    def _other_rates(self, shapes: Sequence[Shapes]) -> Iterator[Vector]:
+        """Yield the rarer sample rate, which takes another branch in models that have both."""
+        rates = [s for s in self._inputs if self._kinds[s.name].name == "sample_rate"]
+        for shape in shapes if rates else ():
+            feeds = self._signals(shape, "natural", 2)
+            feeds |= {s.name: np.full_like(feeds[s.name], 8000) for s in rates}
+            try:
+                self._oracles.run(feeds)
+            except RunError:
+                continue
+            yield Vector(feeds, "synthetic:natural at 8000 Hz")
+            return
+
+    def _signals(self, shapes: Shapes, style: Style, seed: int) -> dict[str, Array]:
+        rng = np.random.default_rng(seed)
+        feeds = {}
+        for spec in self._inputs:
+            kind = self._kinds[spec.name]
+            # The second natural vector is one in the middle of a stream: its state is not zero.
+            chosen: Style = "noise" if kind.name == "state" and seed else style
+            feeds[spec.name] = signal(spec, kind, shapes[spec.name], chosen, rng)
+        return feeds
+
+    def _runs(self, shapes: Shapes) -> bool:
+        if time.monotonic() > self._until:
+            return False
+        try:
+            self._oracles.run(self._signals(shapes, "natural", 0))
+        except RunError as e:
+            self._failure = str(e)
+            return False
+        return True
+
+    def _complete(self, feeds: Feeds) -> dict[str, Array]:
+        known = self._axes.sizes_of(feeds)
+        sizes = {k: known.get(k, self._axes.candidates(k)[0]) for k in self._axes.roles}
+        return {**self._signals(self._axes.shapes(sizes), "natural", 0), **feeds}
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    inputs: tuple[TensorSpec, ...]
+    preprocessing: dict[str, Preprocessing]
+
+
+def _from_user(data: UserData, inputs: Sequence[TensorSpec], outputs: list[str]) -> list[Vector]:
+    return [
+        Vector(
+            {s.name: _fitting(arrays, s, origin) for s in inputs},
+            f"user:{origin}",
+            given={n: np.asarray(arrays[n]) for n in outputs if n in arrays},
+        )
+        for origin, arrays in _user_arrays(data)
+        if _known_names(arrays, inputs, outputs, origin)
+    ]
+
+
+def _user_arrays(data: UserData) -> Iterator[tuple[str, Feeds]]:
+    from edgeinfer.media import read_arrays
+
+    if not isinstance(data, Path):
+        yield from ((f"#{i}", feeds) for i, feeds in enumerate(data))
+        return
+    files = sorted(data.glob("*.npz")) if data.is_dir() else [data]
+    if not files:
+        raise UsageError(f"data folder {data} has no .npz file")
+    for path in _spread(files):
+        yield path.name, read_arrays(path)
+
+
+def _known_names(
+    arrays: Feeds, inputs: Sequence[TensorSpec], outputs: Sequence[str], origin: str
+) -> bool:
+    names = [s.name for s in inputs]
+    for name in arrays:
+        if name not in names and name not in outputs:
+            known = ", ".join(map(repr, names))
+            raise InputError(name, f"one of the model's inputs {known}", f"this name in {origin}")
+    return True
+
+
+def _fitting(arrays: Feeds, spec: TensorSpec, origin: str) -> Array:
+    if spec.name not in arrays:
+        raise InputError(spec.name, str(spec), f"no array of this name in {origin}")
+    array = np.asarray(arrays[spec.name])
+    dtype = "string" if array.dtype.kind in "OSUT" else array.dtype.name
+    shape = spec.shape
+    fits = shape is None or (
+        len(shape) == array.ndim
+        and all(not isinstance(d, int) or d == n for d, n in zip(shape, array.shape, strict=True))
+    )
+    if dtype != spec.dtype or not fits:
+        raise InputError(spec.name, str(spec), f"{dtype}{list(array.shape)} in {origin}")
+    return array
+
+
+def _spread(paths: Sequence[Path]) -> list[Path]:
+    """Pick some, evenly, when there are many."""
+    if len(paths) <= _MOST_REAL:
+        return list(paths)
+    return [paths[i * len(paths) // _MOST_REAL] for i in range(_MOST_REAL)]

@@ -1,0 +1,137 @@
+"""What an input is: a picture, a recording, token ids, a mask, a state ... told from its use."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+
+from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TensorSpec, TokenInput
+
+Name = Literal[
+    "image", "audio", "tokens", "mask", "positions", "sample_rate", "state", "text", "plain"
+]
+
+_AUDIO = re.compile(r"audio|wav|speech|sound|samples|pcm|signal|sig\b", re.IGNORECASE)
+_STATE = re.compile(r"state|hidden|cell|cache|past|memory|^[hc]n?[0-9]*(_in)?$", re.IGNORECASE)
+_MASK = re.compile(r"mask", re.IGNORECASE)
+_POSITION = re.compile(r"position|cache_pos", re.IGNORECASE)
+_RATE = re.compile(r"^(sr|fs|rate|sample_?rate)$", re.IGNORECASE)
+
+_THROUGH = frozenset(
+    {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"}
+)
+"""Operators that hand ids on unchanged."""
+
+_CHANNELS = (1, 3, 4)
+_LONG = 400
+"""Samples from which a fixed axis beside others of one element is taken for a recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What an input is.
+
+    Attributes:
+        name: of the kind.
+        vocab: ids lie below this; None unless the input is ``tokens``.
+        channel_axis: of an ``image``; None elsewhere.
+        time_axis: of ``audio``; None elsewhere.
+        record: how the user says it is prepared; None when nothing was said.
+    """
+
+    name: Name
+    vocab: int | None = None
+    channel_axis: int | None = None
+    time_axis: int | None = None
+    record: Preprocessing | None = None
+
+
+def guess_kind(spec: TensorSpec, model: ir.Model, record: Preprocessing | None = None) -> Kind:
+    """Tell what an input is from the user's record, its use in the graph and its looks."""
+    if isinstance(record, ImageInput):
+        return Kind("image", channel_axis=1 if record.layout == "NCHW" else 3, record=record)
+    if isinstance(record, AudioInput):
+        return Kind("audio", time_axis=_time_axis(spec), record=record)
+    if isinstance(record, TokenInput):
+        return Kind("tokens", vocab=record.vocab_size, record=record)
+    if spec.dtype == "string":
+        return Kind("text")
+    if spec.dtype == "bool":
+        return Kind("mask")
+    if spec.dtype.startswith(("int", "uint")):
+        return _integer_kind(spec, model)
+    return _float_kind(spec)
+
+
+def _integer_kind(spec: TensorSpec, model: ir.Model) -> Kind:
+    axis = _channel_axis(spec)
+    if spec.dtype == "uint8" and axis is not None:
+        return Kind("image", channel_axis=axis)
+    if _RATE.search(spec.name):
+        return Kind("sample_rate")
+    if _MASK.search(spec.name):
+        return Kind("mask")
+    value = next((v for v in model.graph.inputs if v.name == spec.name), None)
+    vocab = None if value is None else _table_rows(value)
+    if _POSITION.search(spec.name) and spec.shape:
+        return Kind("positions", vocab=vocab)
+    if vocab is not None:
+        return Kind("tokens", vocab=vocab)
+    # Small enough for any byte or class table that the graph may compute from the ids.
+    return Kind("tokens", vocab=100) if spec.shape else Kind("plain")
+
+
+def _float_kind(spec: TensorSpec) -> Kind:
+    if _STATE.search(spec.name):
+        return Kind("state")
+    if _MASK.search(spec.name):
+        return Kind("mask")
+    axis = _channel_axis(spec)
+    if axis is not None:
+        return Kind("image", channel_axis=axis)
+    time = _time_axis(spec)
+    if time is not None and spec.shape is not None:
+        length = spec.shape[time]
+        if _AUDIO.search(spec.name) or (isinstance(length, int) and length >= _LONG):
+            return Kind("audio", time_axis=time)
+        if not isinstance(length, int) and len(spec.shape) == 2:
+            return Kind("audio", time_axis=time)
+    return Kind("plain")
+
+
+def _channel_axis(spec: TensorSpec) -> int | None:
+    if spec.shape is None or len(spec.shape) != 4:
+        return None
+    if spec.shape[1] in _CHANNELS:
+        return 1
+    return 3 if spec.shape[3] in _CHANNELS else None
+
+
+def _time_axis(spec: TensorSpec) -> int | None:
+    """The one axis, batch aside, that is not of size one."""
+    if not spec.shape:
+        return None
+    rest = range(1, len(spec.shape)) if len(spec.shape) > 1 else range(1)
+    wide = [a for a in rest if spec.shape[a] != 1]
+    return wide[0] if len(wide) == 1 and len(spec.shape) <= 3 else None
+
+
+def _table_rows(value: ir.Value) -> int | None:
+    """Rows of the smallest constant table that the value indexes by Gather."""
+    rows: list[int] = []
+    waiting, seen = [value], {value}
+    while waiting:
+        for node, index in waiting.pop().uses():
+            table = node.inputs[0] if node.inputs else None
+            if node.op_type == "Gather" and index == 1 and table is not None:
+                axis = node.attributes.get_int("axis", 0) or 0
+                size = None if table.shape is None else table.shape[axis]
+                if isinstance(size, int):
+                    rows.append(size)
+            elif node.op_type in _THROUGH and index == 0:
+                waiting += [o for o in node.outputs if o not in seen]
+                seen.update(node.outputs)
+    return min(rows, default=None)

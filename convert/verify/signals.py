@@ -1,0 +1,176 @@
+"""Made-up inputs that look like what a model was trained on, and extremes that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from edgeinfer.convert.verify.kinds import Kind
+from edgeinfer.types import Array, AudioInput, ImageInput, TensorSpec
+
+Style = Literal["natural", "noise", "zeros", "large", "negative"]
+
+_LARGE = 100.0
+_DEFAULT_RATE = 16000
+
+
+def signal(
+    spec: TensorSpec, kind: Kind, shape: Sequence[int], style: Style, rng: np.random.Generator
+) -> Array:
+    """Return one input.
+
+    Args:
+        spec: gives the element type.
+        kind: what the input is.
+        shape: sizes of all axes.
+        style: ``natural`` looks like data; ``noise`` is independent; the others are extremes,
+            which ids, masks and rates do not have: they stay valid.
+        rng: source of all randomness.
+    """
+    shape = tuple(shape)
+    match kind.name:
+        case "text":
+            words = np.array(["", "edge", "a longer piece of text", "Ünïcödé"], dtype=object)
+            return np.asarray(words[rng.integers(0, len(words), shape)], dtype=object)
+        case "sample_rate":
+            return np.full(shape, _DEFAULT_RATE, dtype=spec.dtype)
+        case "tokens":
+            return rng.integers(0, max(1, kind.vocab or 1), shape).astype(spec.dtype)
+        case "positions":
+            length = shape[-1]
+            row = np.arange(length) % max(1, kind.vocab or length)
+            return np.broadcast_to(row, shape).astype(spec.dtype)
+        case "mask":
+            return _mask(shape, style, rng).astype(spec.dtype)
+        case _:
+            return _numbers(spec, kind, shape, style, rng)
+
+
+def _mask(shape: tuple[int, ...], style: Style, rng: np.random.Generator) -> Array:
+    """Ones, then zeros, along the last axis; the first row is full, as in an unpadded batch."""
+    if not shape:
+        return np.asarray(1)
+    length = shape[-1]
+    rows = rng.integers(max(1, length // 2), length + 1, shape[:-1])
+    if style != "noise":
+        rows = rows.copy()
+        rows.reshape(-1)[:1] = length
+    return np.asarray(np.arange(length) < rows[..., None])
+
+
+def _numbers(
+    spec: TensorSpec, kind: Kind, shape: tuple[int, ...], style: Style, rng: np.random.Generator
+) -> Array:
+    dtype = _numpy_type(spec.dtype)
+    if dtype.kind in "iu":
+        return _integers(kind, shape, style, rng, dtype)
+    if style == "zeros" or (kind.name == "state" and style == "natural"):
+        return np.zeros(shape, dtype)
+    if kind.name == "image":
+        values = _picture_values(kind, shape, style, rng)
+    elif kind.name == "audio":
+        values = _recording(kind, shape, style, rng)
+    else:
+        values = rng.standard_normal(shape)
+    if style == "large":
+        values = values * _LARGE
+    if style == "negative":
+        values = -np.abs(values)
+    return np.asarray(values).astype(dtype)
+
+
+def _numpy_type(name: str) -> np.dtype[Any]:
+    if name in ("bfloat16",) or name.startswith("float8"):
+        import ml_dtypes
+
+        narrow: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return narrow
+    return np.dtype(name)
+
+
+def _integers(
+    kind: Kind, shape: tuple[int, ...], style: Style, rng: np.random.Generator, dtype: np.dtype
+) -> Array:
+    if style == "zeros":
+        return np.zeros(shape, dtype)
+    if kind.name == "image" and kind.channel_axis is not None:
+        return (_picture(shape, kind.channel_axis, style, rng) * 255.0).astype(dtype)
+    # A lone integer is a count, a length or a switch; one is the value most models take.
+    return np.ones(shape, dtype) if not shape else rng.integers(0, 2, shape).astype(dtype)
+
+
+def _picture_values(
+    kind: Kind, shape: tuple[int, ...], style: Style, rng: np.random.Generator
+) -> Array:
+    axis = kind.channel_axis if kind.channel_axis is not None else 1
+    picture = _picture(shape, axis, style, rng)
+    record = kind.record
+    if not isinstance(record, ImageInput):
+        # Trained ranges are 0..1, -1..1 or standardised; this one lies within all three.
+        return picture * 2.0 - 1.0 if style == "noise" else picture
+    form = [1] * len(shape)
+    form[axis] = -1
+    channels = shape[axis]
+    mean = np.resize(np.asarray(record.mean), channels).reshape(form)
+    std = np.resize(np.asarray(record.std), channels).reshape(form)
+    return np.asarray((np.rint(picture * 255.0) * record.scale - mean) / std)
+
+
+def _picture(shape: tuple[int, ...], axis: int, style: Style, rng: np.random.Generator) -> Array:
+    """Gradients, discs, hard edges and 1/f noise, 0..1, another picture for each of the batch."""
+    if style == "noise":
+        return rng.random(shape)
+    channels = shape[axis]
+    height, width = (s for i, s in enumerate(shape[1:], 1) if i != axis)
+    pictures = np.empty((shape[0], channels, height, width))
+    for picture in pictures:
+        _draw(picture, rng)
+    return np.moveaxis(pictures, 1, axis)
+
+
+def _draw(picture: Array, rng: np.random.Generator) -> None:
+    channels, height, width = picture.shape
+    y, x = np.meshgrid(np.linspace(0, 1, height), np.linspace(0, 1, width), indexing="ij")
+    tint = rng.random((channels, 3))
+    picture[:] = tint[:, 0, None, None] * x + tint[:, 1, None, None] * y
+    for _ in range(6):
+        colour = rng.random((channels, 1))
+        centre_x, centre_y, radius = rng.random(), rng.random(), 0.05 + 0.2 * rng.random()
+        disc = (x - centre_x) ** 2 + (y - centre_y) ** 2 < radius**2
+        picture[:, disc] = colour
+        left, top = rng.random(2) * 0.8
+        box = (np.abs(x - left - 0.1) < 0.1) & (np.abs(y - top - 0.05) < 0.05)
+        picture[:, box] = rng.random((channels, 1))
+    picture += 0.08 * _pink(height, width, rng)
+    np.clip(picture, 0.0, 1.0, out=picture)
+
+
+def _pink(height: int, width: int, rng: np.random.Generator) -> Array:
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :])
+    spectrum = np.fft.rfft2(rng.standard_normal((height, width)))
+    noise = np.fft.irfft2(
+        spectrum / np.maximum(frequency, 1.0 / max(height, width)), (height, width)
+    )
+    return np.asarray(noise / (noise.std() or 1.0))
+
+
+def _recording(kind: Kind, shape: tuple[int, ...], style: Style, rng: np.random.Generator) -> Array:
+    """Voiced syllables with gliding pitch and pauses between them, -1..1."""
+    if style == "noise":
+        return 0.1 * rng.standard_normal(shape)
+    axis = kind.time_axis if kind.time_axis is not None else len(shape) - 1
+    rate = kind.record.sample_rate if isinstance(kind.record, AudioInput) else _DEFAULT_RATE
+    length = shape[axis]
+    rows = int(np.prod(shape)) // max(1, length)
+    time = np.arange(length) / rate
+    out = np.empty((rows, length))
+    for row in out:
+        pitch = 110 + 120 * rng.random() + 40 * np.sin(2 * np.pi * (1.5 * time + rng.random()))
+        phase = 2 * np.pi * np.cumsum(pitch) / rate
+        voice = sum(np.sin(h * phase + rng.random()) / h for h in range(1, 9))
+        syllables = np.clip(np.sin(2 * np.pi * (3.1 * time + 0.25 + 0.2 * rng.random())), 0, 1)
+        row[:] = 0.25 * syllables * voice + 0.002 * rng.standard_normal(length)
+    moved = [s for i, s in enumerate(shape) if i != axis]
+    return np.moveaxis(out.reshape(*moved, length), -1, axis)
