@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import threading
@@ -28,9 +29,21 @@ _HOPELESS = 4.0
 """Times the fastest first run above which a candidate is not timed any further."""
 
 
-def accuracy_problem(executable: Executable, vectors: Sequence[Vector], budget: Budget) -> str:
-    """Say what leaves the budget, with the figure; empty when nothing does."""
+def accuracy_problem(
+    executable: Executable, vectors: Sequence[Vector], budget: Budget, seconds: float = math.inf
+) -> str:
+    """Say what leaves the budget, with the figure; empty when nothing does.
+
+    Args:
+        executable: loaded.
+        vectors: run in turn.
+        budget: of the variant's precision.
+        seconds: after which no further vector is begun; the first one always is.
+    """
+    deadline = time.perf_counter() + seconds
     for number, (feeds, expected) in enumerate(vectors):
+        if number and time.perf_counter() > deadline:
+            break
         try:
             actual = executable.run(feeds)
         except BackendError as e:

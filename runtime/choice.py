@@ -18,10 +18,13 @@ from edgeinfer.metrics import budget_for
 from edgeinfer.runtime.bench import Vector, accuracy_problem, measure, resident_mb
 from edgeinfer.runtime.devices import Fingerprint, available_cpus, fingerprint
 from edgeinfer.runtime.profiledb import Key, ProfileDB
-from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, Policy, rank
+from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, Policy, distinct, rank
 
 MAX_VECTORS = 8
 """Vectors that a load checks and times; ``Session.verify`` checks all."""
+
+CHECK_S = 5.0
+"""Seconds of a load after which no further vector is checked on the same candidate."""
 
 _log = logging.getLogger("edgeinfer")
 
@@ -85,7 +88,7 @@ class _Chooser:
         self._threads = request.threads or available_cpus()
         self._variants = _with_requested(bundle.manifest, request.backend)
         self._by_id = {variant.id: variant for variant in self._variants}
-        self._probes = _probes(self._variants)
+        self._probes = _probes(self._variants, request.backend)
         self._known = self._remembered()
         self._loaded: dict[Pair, Executable] = {}
         self._grown: dict[Pair, float] = {}
@@ -139,7 +142,8 @@ class _Chooser:
     def _pairs(self) -> Iterable[Pair]:
         for variant in self._variants:
             for engine in variant.engines:
-                for kind in {unit.kind for unit in self._probes[engine.backend].devices}:
+                probe = self._probes.get(engine.backend)
+                for kind in {unit.kind for unit in probe.devices} if probe else ():
                     yield Pair(variant.id, engine.backend, kind)
 
     def _key(self, pair: Pair) -> Key:
@@ -172,7 +176,7 @@ class _Chooser:
 
     def _fail(self, pair: Pair, problem: str) -> None:
         self._known[pair] = Measured(problem=problem)
-        _log.warning("%s: %s", pair, problem)
+        _log.warning("%s cannot be used: %s", pair, problem)
         if executable := self._loaded.pop(pair, None):
             executable.close()
 
@@ -208,7 +212,7 @@ class _Chooser:
         except UsageError as e:
             self._fail(pair, str(e))
             return
-        if problem := accuracy_problem(self._loaded[pair], vectors, budget):
+        if problem := accuracy_problem(self._loaded[pair], vectors, budget, CHECK_S):
             self._fail(pair, problem)
 
     def _refuse_fallback(self, plan: Plan) -> None:
@@ -230,20 +234,24 @@ class _Chooser:
 
 def _with_requested(manifest: Manifest, backend: str | None) -> tuple[Variant, ...]:
     """Let a backend that was asked for try every variant of a format it opens."""
+    variants = distinct(manifest.variants)
     if backend is None:
-        return manifest.variants
+        return variants
     formats = registry.get(backend).capabilities().formats
     return tuple(
         v
         if v.format not in formats or any(e.backend == backend for e in v.engines)
         else replace(v, engines=(*v.engines, EngineRequirement(backend)))
-        for v in manifest.variants
+        for v in variants
     )
 
 
-def _probes(variants: Iterable[Variant]) -> Mapping[str, Probe]:
+def _probes(variants: Iterable[Variant], backend: str | None) -> Mapping[str, Probe]:
+    """Probe what is needed; a probe may import an engine, which takes its time."""
     probes: dict[str, Probe] = {}
     for name in {engine.backend: None for v in variants for engine in v.engines}:
+        if backend not in (None, name):
+            continue
         try:
             probes[name] = registry.get(name).probe()
         except (UsageError, NotAvailableError) as e:

@@ -23,6 +23,9 @@ FILE = "history-1.sqlite"
 PROBLEM_S = 86_400.0
 """Seconds after which a pair that failed is tried again: memory may have been short that day."""
 
+WAIT_S = 5.0
+"""Seconds to wait for another process that holds the file."""
+
 _log = logging.getLogger("edgeinfer")
 
 _TABLE = """
@@ -149,7 +152,19 @@ class ProfileDB:
 
 
 def _connect(path: str) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
+    """Open, waiting for others: SQLite's own time-out does not cover the change to WAL."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return _connect_once(path)
+        except sqlite3.OperationalError as e:
+            if "locked" not in str(e) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
+
+
+def _connect_once(path: str) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=WAIT_S, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=NORMAL")

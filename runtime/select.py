@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from edgeinfer.backends.base import DeviceKind, Probe
@@ -108,6 +108,21 @@ class Plan:
             reasons = "; ".join(str(r) for r in self.rejected)
             raise NotAvailableError(f"nothing in this bundle can run here: {reasons}")
         return self.candidates[0]
+
+
+def distinct(variants: Iterable[Variant]) -> tuple[Variant, ...]:
+    """Keep the first of the variants that share files and constraints, with all their engines.
+
+    Targets that write the same artifact share it; measuring it once is enough.
+    """
+    kept: dict[object, Variant] = {}
+    for variant in variants:
+        key = (variant.files, variant.format, variant.precision, tuple(variant.constraints.items()))
+        first = kept.setdefault(key, variant)
+        known = {engine.backend for engine in first.engines}
+        more = tuple(e for e in variant.engines if e.backend not in known)
+        kept[key] = replace(first, engines=(*first.engines, *more))
+    return tuple(kept.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from edgeinfer.bundle.manifest import EngineRequirement, FileRecord, Variant
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.runtime.devices import Fingerprint
-from edgeinfer.runtime.select import Measured, Pair, Plan, rank
+from edgeinfer.runtime.select import Measured, Pair, Plan, distinct, rank
 
 HERE = Fingerprint("linux", "x86_64", "some cpu", ("avx2", "fma"), 2, 4096)
 
@@ -183,6 +183,15 @@ def test_a_request_that_cannot_be_met_gives_all_reasons() -> None:
     )
     with pytest.raises(NotAvailableError, match="'tvm' was asked for"):
         rank(variants, found, HERE, backend="tvm")
+
+
+def test_variants_that_share_an_artifact_count_once() -> None:
+    first = variant("cpu-onnx-fp32", "ort")
+    second = replace(first, id="openvino-onnx-fp32", engines=(EngineRequirement("ov"),))
+    other = replace(first, id="arm", constraints={"arch": "aarch64"})
+    kept = distinct([first, second, other])
+    assert [v.id for v in kept] == ["cpu-onnx-fp32", "arm"]
+    assert [e.backend for e in kept[0].engines] == ["ort", "ov"]
 
 
 def test_an_unknown_policy() -> None:
