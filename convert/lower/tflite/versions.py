@@ -1,7 +1,7 @@
 """Which version of an operator a file must declare, so that older runtimes refuse it by themselves.
 
-Facts from TensorFlow's ``tools/versioning/op_version.cc`` (2025). Rules are read from the top and the
-first that holds decides; 1 where none does.
+Facts from TensorFlow's ``tools/versioning/op_version.cc`` (2025). Rules are read from the top and
+the first that holds decides; 1 where none does.
 """
 
 from __future__ import annotations
