@@ -92,18 +92,20 @@ def test_what_is_meant_to_be_a_bundle(tmp_path: Path, bundle: Path, model: Path)
 
 
 def test_input_shapes() -> None:
-    options = ["x=1,3,224,224", "serving:0= N , 16", "a=b=2", "scalar="]
+    options = ["x=1,3,224,224", "serving:0= ? , 16", "a=b=2", "scalar="]
     assert input_shapes(options) == {
         "x": (1, 3, 224, 224),
-        "serving:0": ("N", 16),
+        "serving:0": (None, 16),
         "a=b": (2,),
         "scalar": (),
     }
 
 
-@pytest.mark.parametrize("option", ["x", "=1,2", "x=1,,2", "x=1x2", "x=-1", "x=1.5", "x=1;2"])
+@pytest.mark.parametrize(
+    "option", ["x", "=1,2", "x=1,,2", "x=1x2", "x=-1", "x=1.5", "x=1;2", "x=N"]
+)
 def test_malformed_input_shapes(option: str) -> None:
-    with pytest.raises(UsageError, match="expected NAME=1,3,224,224"):
+    with pytest.raises(UsageError, match="expected NAME=1,3,224"):
         input_shapes([option])
 
 

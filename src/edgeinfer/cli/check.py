@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.option("-t", "--target", "targets", multiple=True, required=True, help="Device; repeatable.")
 @click.option("--precision", default="fp32", show_default=True, metavar="NAME", help="Recipe.")
-@click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,224", help="Fix a size.")
+@click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,?", help="Fix sizes.")
 @output_options
 def check(
     model: str, targets: tuple[str, ...], precision: str, shapes: tuple[str, ...], out: Output

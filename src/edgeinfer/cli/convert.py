@@ -23,7 +23,7 @@ COLUMNS = ("variant", "precision", ">size", "checked by", ">largest error", ">bu
 @click.argument("model")
 @click.option("-t", "--target", "targets", multiple=True, required=True, help="Device; repeatable.")
 @click.option("--precision", default="fp32", show_default=True, metavar="NAME", help="Recipe.")
-@click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,224", help="Fix a size.")
+@click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,?", help="Fix sizes.")
 @click.option("--preprocessing", metavar="FILE", help="TOML: pictures and sounds to inputs.")
 @click.option("--labels", metavar="FILE", help="Class names, one a line.")
 @click.option("--data", metavar="NPZ|DIR", help="Inputs to check with, and expected outputs.")

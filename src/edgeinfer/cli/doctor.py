@@ -154,8 +154,8 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 def _view(findings: list[Finding], usable: bool) -> Iterator[str | Table]:
     marks = {True: "ok", False: "!!", None: "-"}
-    yield table(
-        ("", "what", "found", "to do"), [(marks[f.ok], f.what, f.found, f.fix) for f in findings]
-    )
+    yield table(("", "what", "found"), [(marks[f.ok], f.what, f.found) for f in findings])
     yield ""
+    # Outside the table, so that no terminal breaks a line that is meant to be copied.
+    yield from (f"{f.what}: {f.fix}" for f in findings if f.fix)
     yield "ready" if usable else 'no engine can run here: pip install "edgeinfer[onnxruntime]"'

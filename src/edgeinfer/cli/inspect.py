@@ -121,7 +121,7 @@ def _model_view(data: dict[str, Any]) -> Iterator[str | Table]:
     yield table(("operator", ">count"), [*rows, ("all", data["nodes"])])
     yield ""
     weights = [(dtype, w["tensors"], size(w["bytes"])) for dtype, w in data["weights"].items()]
-    yield table(("weights", ">tensors", ">size"), weights)
+    yield table(("weights", ">tensors", ">size"), weights) if weights else "no weights"
     yield from (f"note: {line}" for line in data["notes"])
 
 

@@ -104,11 +104,13 @@ def run(
 def _run(
     session: Session, calls: Iterator[dict[str, Array]], manifest: Manifest, repeat: int
 ) -> tuple[dict[str, Array], dict[str, float]]:
-    """Run every call, the first one several times if asked; join the outputs."""
+    """Run every call, each several times if asked, after one that warms up; join the outputs."""
     results: list[dict[str, Array]] = []
     counts: list[int | None] = []
     spent: list[float] = []
     for feeds in calls:
+        if repeat > 1 and not results:
+            session.run(feeds)
         for _ in range(repeat):
             start = time.perf_counter()
             outputs = session.run(feeds)

@@ -5,13 +5,14 @@ Pillow, soundfile and soxr are imported only when a picture or recording is read
 
 from edgeinfer.media.arrays import read_arrays, write_arrays
 from edgeinfer.media.audio import load_audio
-from edgeinfer.media.feeds import calls_for, feeds_for
+from edgeinfer.media.feeds import calls_for, feeds_for, has_batch
 from edgeinfer.media.image import load_image
 from edgeinfer.media.preprocessing import parse_preprocessing, read_labels
 
 __all__ = [
     "calls_for",
     "feeds_for",
+    "has_batch",
     "load_audio",
     "load_image",
     "parse_preprocessing",

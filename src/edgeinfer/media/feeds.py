@@ -176,8 +176,8 @@ def _batches(
     waiting: list[Array] = []
     for path in paths:
         for part in _parts(path, spec, record):
-            if spec.shape is not None and part.ndim > len(spec.shape):
-                yield part[0]  # no batch axis: one run each
+            if not has_batch(spec, record):
+                yield part[0]
                 continue
             if waiting and waiting[0].shape != part.shape:
                 yield _joined(waiting, fixed, spec)
@@ -212,15 +212,21 @@ def _parts(path: Path, spec: TensorSpec, record: Preprocessing) -> Iterator[Arra
         yield _audio_of_rank(windows[i : i + 1], spec, rank)
 
 
+def has_batch(spec: TensorSpec, record: Preprocessing) -> bool:
+    """Whether pictures or windows for this input lie along its first axis."""
+    if spec.shape is None or isinstance(record, AudioInput):
+        return spec.shape is None or len(spec.shape) > 1
+    if len(spec.shape) == 3 and isinstance(record, ImageInput) and record.color == "GRAY":
+        return not isinstance(spec.shape[0], int) or spec.shape[0] == 1
+    return len(spec.shape) > 3
+
+
 def _image_of_rank(array: Array, spec: TensorSpec, record: ImageInput, rank: int | None) -> Array:
     channel = 1 if record.layout == "NCHW" else 3
-    grey = array.shape[channel] == 1
-    if rank in (None, 4):
+    grey = record.color == "GRAY"
+    if rank in (None, 4) or (rank == 3 and not has_batch(spec, record)):
         return array
-    if rank == 3 and spec.shape is not None:
-        may_be_batch = not isinstance(spec.shape[0], int) or spec.shape[0] == 1
-        return array.squeeze(channel) if grey and may_be_batch else array
-    if rank == 2 and grey:
+    if grey and rank in (2, 3):
         return array.squeeze(channel)
     raise InputError(spec.name, f"{rank} axes", "a picture, which has 4 with batch and channels")
 

@@ -1,0 +1,62 @@
+"""``edgeinfer cache``: shows and removes what edgeinfer put there, and nothing else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("EDGEINFER_CACHE", str(folder))
+    return folder
+
+
+def fill(folder: Path) -> None:
+    (folder / "bundles" / "abc").mkdir(parents=True)
+    (folder / "bundles" / "abc" / "model.onnx").write_bytes(b"x" * 2000)
+    (folder / "history-1.sqlite").write_bytes(b"x" * 500)
+    (folder / "holiday.jpg").write_bytes(b"x")
+
+
+def test_list(cli: Any, folder: Path) -> None:
+    assert cli("cache", "list").out == f"{folder}: empty\n"
+    fill(folder)
+    assert cli("cache", "list").out == (
+        f"{folder}:\n"
+        "entry              size\n"
+        "bundles            2 kB\n"
+        "history-1.sqlite  500 B\n"
+    )  # fmt: skip
+
+
+def test_clear_leaves_what_is_not_ours(cli: Any, folder: Path) -> None:
+    fill(folder)
+    assert cli("cache", "clear").out == f"{folder}: 2.5 kB freed\n"
+    assert [p.name for p in folder.iterdir()] == ["holiday.jpg"]
+
+
+def test_json(cli: Any, folder: Path) -> None:
+    fill(folder)
+    data = json.loads(cli("cache", "clear", "--json").out)
+    assert data == {"folder": str(folder), "removed": 2, "freed_bytes": 2500}
+
+
+def test_a_link_is_removed_but_not_what_it_points_to(
+    cli: Any, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "kept").touch()
+    folder.mkdir()
+    (folder / "bundles").symlink_to(tmp_path / "elsewhere")
+    assert cli("cache", "clear").code == 0
+    assert list(folder.iterdir()) == []
+    assert (tmp_path / "elsewhere" / "kept").exists()
+
+
+def test_a_loaded_bundle_shows_up(cli: Any, folder: Path, bundle: Path) -> None:
+    assert cli("verify", bundle, "-q").code == 0
+    names = [e["name"] for e in json.loads(cli("cache", "list", "--json").out)["entries"]]
+    assert "bundles" in names

@@ -1,0 +1,84 @@
+"""``edgeinfer inspect`` of models and bundles, word for word."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.cli.conftest import write_bundle
+
+BUNDLE = """\
+{path}: colours, from colours.onnx (onnx)
+
+        name    type     shape
+input   image   float32  [N, 2, 2, 3]
+output  scores  float32  [N, 3]
+input 'image' takes: image
+3 labels, 'red' first
+
+variant                precision   size  engines      median when made
+cpu-onnx-fp32          fp32       144 B  onnxruntime         0.0125 ms
+onnxruntime-onnx-fp32  fp32       144 B  onnxruntime         0.0125 ms
+
+test vectors: 1 synthetic:image
+made with: onnx 1.2.3
+full report: edgeinfer inspect {path} --report report.html
+"""
+
+MODEL = """\
+colours.onnx: onnx, opset ai.onnx 17
+
+        name    type     shape
+input   image   float32  [N, 2, 2, 3]
+output  scores  float32  [N, 3]
+
+operator    count
+ReduceMean      1
+all             1
+
+no weights
+note: 1 of 1 nodes had no name; named by operator and number
+"""
+
+
+def test_a_bundle(cli: Any, bundle: Path) -> None:
+    result = cli("inspect", bundle)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == BUNDLE.format(path=bundle)
+
+
+def test_a_model(cli: Any, model: Path) -> None:
+    result = cli("inspect", model)
+    assert (result.code, result.out) == (0, MODEL)
+
+
+def test_json(cli: Any, bundle: Path, model: Path) -> None:
+    made = json.loads(cli("inspect", bundle, "--json").out)
+    assert made["kind"] == "bundle"
+    assert [v["id"] for v in made["variants"]] == ["cpu-onnx-fp32", "onnxruntime-onnx-fp32"]
+    assert made["report"] == {"made": "for a test"}
+    source = json.loads(cli("inspect", model, "--json").out)
+    assert source["inputs"] == [{"name": "image", "dtype": "float32", "shape": ["N", 2, 2, 3]}]
+    assert source["operators"] == {"ReduceMean": 1}
+
+
+def test_the_report_is_taken_out(cli: Any, bundle: Path, model: Path) -> None:
+    path = bundle.with_name("report.json")
+    result = cli("inspect", bundle, "--report", path)
+    assert (result.code, result.err) == (0, f"wrote {path}\n")
+    assert json.loads(path.read_text()) == {"made": "for a test"}
+    assert cli("inspect", bundle, "--report", path).code == 2
+    assert cli("inspect", bundle, "--report", path, "--overwrite", "-q").code == 0
+    assert "has no report.html" in cli("inspect", bundle, "--report", "r.html").err
+    assert "ends with .html or .json" in cli("inspect", bundle, "--report", "r.pdf").err
+    assert "only a bundle has a report" in cli("inspect", model, "--report", "r.html").err
+
+
+def test_what_cannot_be_read(cli: Any, tmp_path: Path) -> None:
+    text, damaged = tmp_path / "text.onnx", tmp_path / "damaged.edge"
+    text.write_text("hello")
+    damaged.write_bytes(write_bundle(tmp_path / "m.edge").read_bytes()[:200])
+    for path, code in ((text, 1), (damaged, 1), (tmp_path / "none", 2)):
+        result = cli("inspect", path)
+        assert (result.code, result.out) == (code, "")
+        assert str(path) in result.err
+        assert result.err.count("\n") == 1

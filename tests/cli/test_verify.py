@@ -1,0 +1,86 @@
+"""``edgeinfer verify``: right numbers pass, wrong ones exit with 1 and say where."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import pytest
+
+from tests.cli.conftest import write_bundle
+
+VERSION = onnxruntime.__version__
+
+
+def test_a_right_bundle(cli: Any, tmp_path: Path) -> None:
+    result = cli("verify", write_bundle(tmp_path / "m.edge", vectors=3), "-b", "onnxruntime")
+    assert result.code == 0
+    assert result.out == (
+        "variant        engine              device  largest error  signal to error  verdict\n"
+        f"cpu-onnx-fp32  onnxruntime {VERSION}  cpu              none            exact  pass\n"
+        "\n"
+        "3 test vectors on each: all within budget\n"
+    )
+
+
+def test_wrong_numbers(cli: Any, tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "m.edge", wrong_by=0.25)
+    result = cli("verify", bundle)
+    assert result.code == 1
+    table, detail = result.out.split("\n\n")
+    assert table.endswith("FAIL")
+    lines = detail.splitlines()
+    assert lines[0].startswith(
+        "cpu-onnx-fp32 on onnxruntime: vector 0, output 'scores': largest error 0.25 is "
+    )
+    assert lines[-1] == "1 test vector on each: 1 of 1 FAILED"
+
+
+def test_json(cli: Any, tmp_path: Path) -> None:
+    result = cli("verify", write_bundle(tmp_path / "m.edge", wrong_by=0.25), "--json")
+    assert result.code == 1
+    data = json.loads(result.out)
+    assert data["passed"] is False
+    (checked,) = data["checked"]
+    assert (checked["variant"], checked["backend"]) == ("cpu-onnx-fp32", "onnxruntime")
+    assert checked["metrics"]["scores"]["max_abs"] == pytest.approx(0.25)
+
+
+def test_quiet_still_has_its_code(cli: Any, tmp_path: Path) -> None:
+    result = cli("verify", write_bundle(tmp_path / "m.edge", wrong_by=0.25), "--quiet")
+    assert result == type(result)(1, "", "")
+
+
+def test_another_engine_that_opens_the_format(cli: Any, bundle: Path) -> None:
+    result = cli("verify", bundle, "--backend", "reference")
+    assert result.code == 0
+    assert "reference" in result.out
+
+
+def test_without_vectors_nothing_is_verified(cli: Any, tmp_path: Path) -> None:
+    result = cli("verify", write_bundle(tmp_path / "m.edge", vectors=0))
+    assert result.code == 1
+    assert result.err.endswith("has no test vectors, so nothing can be verified\n")
+
+
+def test_an_altered_bundle(cli: Any, bundle: Path) -> None:
+    content = bytearray(bundle.read_bytes())
+    content[content.index(b"ReduceMean")] ^= 1
+    bundle.write_bytes(content)
+    result = cli("verify", bundle)
+    assert result.code == 1
+    assert "altered" in result.err
+
+
+def test_nothing_can_run_here(cli: Any, tmp_path: Path) -> None:
+    from edgeinfer.bundle.archive import Bundle
+
+    with Bundle.open(write_bundle(tmp_path / "a.edge")) as opened:
+        variant = opened.manifest.variants[0]
+    import dataclasses
+
+    elsewhere = dataclasses.replace(variant, constraints={"os": "ios"})
+    bundle = write_bundle(tmp_path / "b.edge", variants=(elsewhere,))
+    result = cli("verify", bundle)
+    assert result.code == 3
+    assert "nothing in it can run here: cpu-onnx-fp32 on onnxruntime: needs os ios" in result.err
