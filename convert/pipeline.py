@@ -230,7 +230,7 @@ def _make(
     with clock.stage(f"verify {job.title}"):
         result = verify_variant(
             f"{job.profile.name}-{job.format}-{lowered.precision}",
-            Artifact(job.format, folder / lowered.files[0], report.inputs, report.outputs),
+            Artifact(job.format, lowered.files[0], report.inputs, report.outputs),
             [registry.get(e.backend) for e in lowered.engines],
             report.vectors,
             report.expected,
@@ -242,7 +242,7 @@ def _make(
     if not result.passed:
         with clock.stage(f"look for the fault in {job.title}"):
             raise _explained(job, normal, options, report, result, writer.output)
-    files = tuple(writer.adopt(f"{base}/{f.as_posix()}") for f in lowered.files)
+    files = tuple(writer.adopt(f"{base}/{f.relative_to(folder).as_posix()}") for f in lowered.files)
     return [_variant(target, job, lowered, result, files) for target in job.targets]
 
 
@@ -280,7 +280,7 @@ def _explained(
             folder = Path(temporary)
             lowered = target.lower(model, profile, options, folder)
             specs = passes.input_specs(model), passes.output_specs(model)
-            artifact = Artifact(job.format, folder / lowered.files[0], *specs)
+            artifact = Artifact(job.format, lowered.files[0], *specs)
             executable = backend.load(artifact, LoadOptions())
             try:
                 return executable.run(feeds)
