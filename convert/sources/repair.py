@@ -120,7 +120,7 @@ def _unused_initializers(model: ir.Model, notes: Notes) -> None:
 
 
 def _graph_names(model: ir.Model, notes: Notes) -> None:
-    unnamed = [graph for graph in _graphs(model) if not graph.name]
+    unnamed = [graph for graph in model.graphs() if not graph.name]
     for index, graph in enumerate(unnamed):
         graph.name = "graph" if graph is model.graph else f"subgraph_{index}"
     if unnamed:
