@@ -1,0 +1,204 @@
+"""``edgeinfer convert`` and ``check``: what is asked of the converter, and what is told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.convert import pipeline
+from edgeinfer.convert.pipeline import ExportResult
+from edgeinfer.convert.verify import Change, EngineResult, OutputResult, Report, VariantResult
+from edgeinfer.errors import OutputError, Problem, UnsupportedError, VerifyError
+from edgeinfer.metrics import OutputMetrics, budget_for
+from edgeinfer.types import AudioInput
+
+
+class Export:
+    """Stands for the converter: remembers what it was asked, gives a made-up result."""
+
+    def __init__(self, bundle: Path) -> None:
+        self.asked: dict[str, Any] = {}
+        self.bundle = bundle
+
+    def __call__(self, model: Any, output: Any, **options: Any) -> ExportResult:
+        self.asked = {"model": model, "output": output, **options}
+        with Bundle.open(self.bundle) as opened:
+            manifest = opened.manifest
+        report = Report("colours", manifest.source, manifest.inputs, manifest.outputs)
+        report.ops_before, report.ops_after = {"Conv": 3, "Relu": 2}, {"Conv": 3}
+        report.changes = [
+            Change("source", ("1 node had no name",)),
+            Change("fold_constants", ("folded 2 nodes",)),
+            Change("targets", ("tvm was left out: not installed",)),
+        ]
+        report.seconds = {"read the model": 0.5, "verify": 1.25}
+        report.variants = [
+            result("cpu-onnx-fp32", "onnxruntime", 1.23e-6, 231_000, {1: 20.0, 2: 12.3}),
+            result("openvino-openvino_ir-fp32", "openvino", 0.0, 198_000, {0: 9.0}),
+        ]
+        return ExportResult(self.bundle, manifest, report)
+
+
+def result(
+    id: str, backend: str, error: float, size_bytes: int, latency: dict[int, float]
+) -> VariantResult:
+    output = OutputResult("scores", OutputMetrics(6, max_rel=error))
+    engine = EngineResult(backend, "1.0", (output,), latency_ms=latency)
+    skipped = EngineResult("reference", None, skipped="not installed")
+    engines = (engine, skipped) if error else (engine,)
+    return VariantResult(id, "fp32", budget_for("fp32"), engines, size_bytes, {"Conv": 3})
+
+
+@pytest.fixture
+def export(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Export:
+    fake = Export(bundle)
+    monkeypatch.setattr(pipeline, "export", fake)
+    return fake
+
+
+def test_what_is_told(cli: Any, model: Path, export: Export) -> None:
+    told = cli("convert", model, "--target", "cpu")
+    assert (told.code, told.err) == (0, "")
+    path = export.bundle
+    assert told.out == (
+        f"{path}  {path.stat().st_size / 1000:.3g} kB\n"
+        "\n"
+        "variant                    precision    size  checked by   largest error  budget"
+        "         median\n"
+        "cpu-onnx-fp32              fp32       231 kB  onnxruntime        1.2e-06   2e-03"
+        "        12.3 ms\n"
+        "cpu-onnx-fp32              fp32       231 kB  reference          not run"
+        "          not installed\n"
+        "openvino-openvino_ir-fp32  fp32       198 kB  openvino              none   2e-03"
+        "           9 ms\n"
+        "\n"
+        "5 operators, 3 after simplification; 0 test vectors; 1.8 s\n"
+        "note: 1 node had no name\n"
+        "note: tvm was left out: not installed\n"
+        f"full report: edgeinfer inspect {path} --report report.html\n"
+    )
+
+
+def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text('[image]\nkind = "audio"\nsample_rate = 8000\n')
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    cli(
+        *("convert", model, "-t", "cpu", "-t", "openvino", "--precision", "fp16"),
+        *("--input-shape", "image=1,?,2,3", "--preprocessing", tmp_path / "p.toml"),
+        *("--labels", tmp_path / "labels.txt", "--data", "in.npz", "--calibration", "photos"),
+        *("--compress-weights", "--name", "pets", "-o", "out/", "--overwrite", "--quiet"),
+    )
+    assert export.asked == {
+        "model": model,
+        "output": "out/",
+        "targets": ("cpu", "openvino"),
+        "precision": "fp16",
+        "input_shapes": {"image": (1, None, 2, 3)},
+        "preprocessing": {"image": AudioInput(8000)},
+        "labels": ("cat", "dog"),
+        "data": "in.npz",
+        "calibration": "photos",
+        "compress_weights": True,
+        "name": "pets",
+        "overwrite": True,
+        "progress": None,
+        "example_inputs": None,
+        "dynamic_shapes": None,
+    }
+
+
+def test_defaults(cli: Any, model: Path, export: Export) -> None:
+    cli("convert", model, "-t", "cpu")
+    asked = export.asked
+    assert (asked["output"], asked["name"], asked["precision"]) == (None, "colours", "fp32")
+    assert asked["overwrite"] is False
+
+
+def test_a_callable_is_the_model(cli: Any, export: Export, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("def make():\n    return 'module', (1,), {'x': {0: 'n'}}\n")
+    assert cli("convert", f"{tmp_path}/net.py:make", "-t", "cpu").code == 0
+    asked = export.asked
+    assert (asked["model"], asked["name"], asked["example_inputs"]) == ("module", "net", (1,))
+
+
+def test_json(cli: Any, model: Path, export: Export) -> None:
+    data = json.loads(cli("convert", model, "-t", "cpu", "--json").out, parse_constant=pytest.fail)
+    assert data["bundle"] == str(export.bundle)
+    assert [v["id"] for v in data["variants"]] == ["cpu-onnx-fp32", "onnxruntime-onnx-fp32"]
+    assert data["checks"][0]["outputs"]["scores"]["max_rel"] == 1.23e-6
+    assert data["checks"][0]["outputs"]["scores"]["sqnr_db"] == "inf"
+    assert data["changes"]["fold_constants"] == ["folded 2 nodes"]
+
+
+def test_quiet(cli: Any, model: Path, export: Export) -> None:
+    told = cli("convert", model, "-t", "cpu", "-q")
+    assert (told.code, told.out, told.err) == (0, "", "")
+    assert export.asked["progress"] is None
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (VerifyError("cpu-onnx-fp32: output 'y': too far off; first diverging node Add 'n'"), 1),
+        (UnsupportedError("cpu", [Problem("n", "Foo", "unsupported_op", "unknown")]), 1),
+        (OutputError("m.edge: cannot be written: No space left on device"), 3),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_failures(
+    cli: Any, model: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(pipeline, "export", fail)
+    result = cli("convert", model, "-t", "cpu")
+    assert (result.code, result.out) == (code, "")
+    assert str(error) in result.err
+
+
+PROBLEM = Problem("n0", "com.acme::Foo", "unsupported_op", "unknown operator", "replace it")
+
+
+def fake_check(monkeypatch: pytest.MonkeyPatch, **found: list[Problem]) -> None:
+    answer = {key.replace("__", "-"): problems for key, problems in found.items()}
+    monkeypatch.setattr(pipeline, "check", lambda *_, **__: answer)
+
+
+def test_check_of_a_model_that_converts(cli: Any, model: Path) -> None:
+    result = cli("check", model, "-t", "onnxruntime")
+    assert (result.code, result.out) == (0, "onnxruntime-onnx: everything converts\n")
+
+
+def test_check_lists_every_problem(cli: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_check(monkeypatch, openvino__openvino_ir=[PROBLEM], cpu__onnx=[])
+    result = cli("check", model, "-t", "openvino", "-t", "cpu")
+    assert result.code == 1
+    assert result.out == (
+        "openvino-openvino_ir: 1 node cannot be expressed\n"
+        "operator       node  reason          detail            what helps\n"
+        "com.acme::Foo  n0    unsupported_op  unknown operator  replace it\n"
+        "cpu-onnx: everything converts\n"
+    )
+    data = json.loads(cli("check", model, "-t", "openvino", "-t", "cpu", "--json").out)
+    assert data["convertible"] is False
+    assert data["targets"]["openvino-openvino_ir"][0]["node"] == "n0"
+
+
+def test_check_of_an_optional_format_is_no_failure(
+    cli: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_check(monkeypatch, cpu__openvino_ir=[PROBLEM], cpu__onnx=[])
+    result = cli("check", model, "-t", "cpu")
+    assert result.code == 0
+    assert result.out.startswith(
+        "cpu-openvino_ir: 1 node cannot be expressed (optional, would be left out)\n"
+    )
+
+
+def test_check_of_an_unknown_target(cli: Any, model: Path) -> None:
+    result = cli("check", model, "-t", "cup")
+    assert (result.code, result.out) == (2, "")
+    assert "unknown target 'cup': did you mean 'cpu'?" in result.err
