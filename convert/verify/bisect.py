@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.metrics import Budget
+from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
+from edgeinfer.convert.verify.locate import all_values
+from edgeinfer.convert.verify.submodel import ancestors, extract, part_inputs, part_outputs
+from edgeinfer.errors import EdgeInferError
+from edgeinfer.metrics import Budget, check, compare
 from edgeinfer.types import Array, Feeds
 
 LowerAndRun = Callable[[ir.Model, Feeds], dict[str, Array]]
 """Lower a (sub-)model, load it in the engine, run it once; outputs by name."""
+
+_SMALL = 10
+"""A sub-model of so many nodes is small enough to read; a larger one is shrunk further."""
+
+_CHECKPOINTS = 6
+
+_README = """\
+The smallest part of the model that still leaves its accuracy budget.
+
+model.onnx     {count} node(s): {nodes}
+inputs.npz     its inputs, as the oracle computed them; arrays are named as the inputs
+expected.npz   what the oracle computes for its outputs; arrays are named as the outputs
+
+What is wrong:
+{breaches}
+
+First node whose result is wrong: {op} {node!r}
+Node that has to be computed for it to be wrong: {cause!r}
+{note}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,30 +53,66 @@ class Finding:
         cause: name of the node that has to be computed by the engine for ``node`` to be wrong;
             the same as ``node`` unless an error starts small and grows.
         nodes: names of the nodes of the smallest failing sub-model.
-        model: the sub-model, its inputs and what the oracle expects of it.
-        inputs: for ``model``.
-        expected: for ``model``.
+        model: the sub-model; None when there is none.
+        inputs: for ``model``, by name.
+        expected: for ``model``, by name.
         breaches: what is wrong with its outputs.
         note: how sure this is: reproduced, not reproduced, stopped by the time limit.
     """
 
-    node: str
-    op: str
-    cause: str
-    nodes: tuple[str, ...]
-    model: ir.Model | None
-    inputs: dict[str, Array]
-    expected: dict[str, Array]
-    breaches: tuple[str, ...]
-    note: str
+    node: str = ""
+    op: str = ""
+    cause: str = ""
+    nodes: tuple[str, ...] = ()
+    model: ir.Model | None = None
+    inputs: dict[str, Array] = field(default_factory=dict)
+    expected: dict[str, Array] = field(default_factory=dict)
+    breaches: tuple[str, ...] = ()
+    note: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data (names and notes; no tensors)."""
-        raise NotImplementedError
+        return {
+            "node": self.node,
+            "op": self.op,
+            "cause": self.cause,
+            "nodes": list(self.nodes),
+            "breaches": list(self.breaches),
+            "note": self.note,
+        }
 
     def save(self, folder: Path) -> list[Path]:
-        """Write ``model.onnx``, ``inputs.npz``, ``expected.npz`` and ``README.txt``; list them."""
-        raise NotImplementedError
+        """Write ``model.onnx``, ``inputs.npz``, ``expected.npz`` and ``README.txt``; list them.
+
+        Nothing is written when there is no sub-model.
+
+        Raises:
+            OutputError: the folder cannot be written.
+        """
+        from edgeinfer.errors import OutputError
+        from edgeinfer.media import write_arrays
+
+        if self.model is None:
+            return []
+        paths = [folder / n for n in ("model.onnx", "inputs.npz", "expected.npz", "README.txt")]
+        text = _README.format(
+            count=len(self.nodes),
+            nodes=", ".join(self.nodes),
+            breaches="\n".join(f"  {b}" for b in self.breaches),
+            op=self.op,
+            node=self.node,
+            cause=self.cause,
+            note=self.note,
+        )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            ir.save(self.model, paths[0])
+            write_arrays(paths[1], self.inputs)
+            write_arrays(paths[2], self.expected)
+            paths[3].write_text(text, encoding="utf-8")
+        except OSError as e:
+            raise OutputError(f"{folder}: cannot write the failing sub-model: {e}") from e
+        return paths
 
 
 def explain(
@@ -70,4 +132,184 @@ def explain(
         budget: the variant's.
         seconds: when to stop narrowing down.
     """
-    raise NotImplementedError
+    values = _oracle_values(model, feeds)
+    if not values:
+        return Finding(note="no oracle can run the normalised graph, so no node can be named")
+    search = _Search(model, values, lower_and_run, budget, time.monotonic() + seconds)
+    nodes = search.nodes
+    if not search.fails(nodes, part_outputs(model.graph, nodes)):
+        if search.refused:
+            return Finding(note=f"not reproduced: {search.refused}")
+        return Finding(
+            note="the engine gives what the normalised graph says, so the difference to the source "
+            "arose before the lowering: in a pass"
+        )
+    end = search.first_failing_prefix()
+    start, outputs = search.last_failing_start(end)
+    kept, target = search.shrink(nodes[start:end], outputs)
+    late = "" if time.monotonic() < search.until else "; stopped by the time limit"
+    return search.finding(nodes[end - 1], nodes[start], kept, target, f"reproduced{late}")
+
+
+class _Search:
+    """Asks the engine about parts of the graph, fed with what the oracle computed before them.
+
+    Every step keeps one invariant, that the part at hand fails, so the result is a failing part
+    even where divergence comes, vanishes and comes again along the graph.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        values: dict[str, Array],
+        lower_and_run: LowerAndRun,
+        budget: Budget,
+        until: float,
+    ) -> None:
+        self.nodes: list[ir.Node] = list(model.graph)
+        self.until = until
+        self.refused = ""
+        self._model, self._values = model, values
+        self._lower_and_run, self._budget = lower_and_run, budget
+
+    def fails(
+        self, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]
+    ) -> dict[str, tuple[str, ...]]:
+        """Return what leaves the budget, by output name; empty when all is well or unknown."""
+        inputs = part_inputs(nodes)
+        outputs = [v for v in outputs if isinstance(self._values.get(str(v.name)), np.ndarray)]
+        if not nodes or not outputs or not all(str(v.name) in self._values for v in inputs):
+            return {}
+        part = extract(self._model, inputs, outputs, self._values)
+        try:
+            given = {str(v.name): self._values[str(v.name)] for v in inputs}
+            results = self._lower_and_run(part, given)
+        except EdgeInferError as e:
+            self.refused = f"a part of the graph cannot be lowered or run: {e}".splitlines()[0]
+            return {}
+        found = {}
+        for value in outputs:
+            name = str(value.name)
+            if name not in results:
+                continue
+            breaches = check(compare(self._values[name], results[name]), self._budget)
+            if breaches:
+                found[name] = tuple(f"output {name!r}: {b}" for b in breaches)
+        return found
+
+    def first_failing_prefix(self) -> int:
+        """Return the length of the shortest failing beginning that a search finds."""
+        good, bad = self._halve(0, len(self.nodes), self._prefix_fails)
+        # Divergence may hide behind a clip and show again: look at some earlier cuts as well.
+        for step in range(1, _CHECKPOINTS):
+            earlier = good * step // _CHECKPOINTS
+            if self._has_time() and earlier > 0 and self._prefix_fails(earlier):
+                good, bad = self._halve(0, earlier, self._prefix_fails)
+                break
+        return bad
+
+    def last_failing_start(self, end: int) -> tuple[int, list[ir.Value]]:
+        """Return where the shortest failing part before ``end`` starts, and what it computes."""
+        outputs = part_outputs(self._model.graph, self.nodes[:end])
+        made = set(self.nodes[end - 1].outputs)
+        own = [v for v in outputs if v in made]
+        if own and self.fails(self.nodes[:end], own):
+            outputs = own
+
+        def passes(start: int) -> bool:
+            made = [v for v in outputs if self._made(v, start)]
+            return not self.fails(self.nodes[start:end], made)
+
+        start, _ = self._halve(0, end, passes)
+        return start, [v for v in outputs if self._made(v, start)]
+
+    def shrink(
+        self, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]
+    ) -> tuple[list[ir.Node], ir.Value | None]:
+        """Drop nodes, feeding what they made instead, as long as one output still fails."""
+        wrong = self.fails(nodes, outputs)
+        targets = [v for v in outputs if str(v.name) in wrong]
+        parts = [(ancestors(nodes, v), v) for v in targets]
+        for kept, target in sorted(parts, key=lambda p: len(p[0])):
+            if self.fails(kept, [target]):
+                return self._drop(kept, target), target
+        return list(nodes), None
+
+    def finding(
+        self,
+        node: ir.Node,
+        cause: ir.Node,
+        kept: Sequence[ir.Node],
+        target: ir.Value | None,
+        note: str,
+    ) -> Finding:
+        """Put together what was found."""
+        outputs = part_outputs(self._model.graph, kept) if target is None else [target]
+        inputs = part_inputs(kept)
+        breaches = self.fails(kept, outputs)
+        return Finding(
+            node=node.name or "",
+            op=node.op_type,
+            cause=cause.name or "",
+            nodes=tuple(n.name or n.op_type for n in kept),
+            model=extract(self._model, inputs, outputs, self._values),
+            inputs={str(v.name): self._values[str(v.name)] for v in inputs},
+            expected={str(v.name): self._values[str(v.name)] for v in outputs},
+            breaches=tuple(line for lines in breaches.values() for line in lines),
+            note=note,
+        )
+
+    def _drop(self, kept: list[ir.Node], target: ir.Value) -> list[ir.Node]:
+        """Delta debugging (Zeller 1999): drop ever smaller runs of nodes."""
+        size = max(1, len(kept) // 2)
+        while len(kept) > 1 and self._has_time():
+            dropped = False
+            for first in range(0, len(kept), size):
+                rest = ancestors(kept[:first] + kept[first + size :], target)
+                if rest and self._has_time() and self.fails(rest, [target]):
+                    kept, dropped = rest, True
+                    break
+            if not dropped:
+                if size == 1:
+                    break
+                size = max(1, size // 2)
+        return kept
+
+    def _prefix_fails(self, length: int) -> bool:
+        nodes = self.nodes[:length]
+        return bool(self.fails(nodes, part_outputs(self._model.graph, nodes)))
+
+    def _halve(self, low: int, high: int, holds: Callable[[int], bool]) -> tuple[int, int]:
+        """Return neighbours between which a condition turns from false at low to true at high."""
+        while high - low > 1 and self._has_time():
+            middle = (low + high) // 2
+            if holds(middle):
+                high = middle
+            else:
+                low = middle
+        return low, high
+
+    def _made(self, value: ir.Value, start: int) -> bool:
+        node = value.producer()
+        return node is not None and node in set(self.nodes[start:])
+
+    def _has_time(self) -> bool:
+        return time.monotonic() < self.until
+
+
+def _oracle_values(model: ir.Model, feeds: Feeds) -> dict[str, Array]:
+    """Return every value of the graph: by ONNX Runtime, or by our evaluation if it cannot."""
+    values = all_values(model, feeds)
+    if values:
+        return values
+    names = {str(v.name): v for n in model.graph for v in n.outputs if v.name}
+    try:
+        wide = Evaluator(model, wide=True).run(feeds, wanted=names)
+    except CannotEvaluate:
+        return {}
+    narrow = {}
+    for name, array in wide.items():
+        dtype = names[name].dtype
+        is_wide = isinstance(array, np.ndarray) and array.dtype == np.float64
+        narrow[name] = array.astype(dtype.numpy()) if is_wide and dtype is not None else array
+    return {**narrow, **feeds}

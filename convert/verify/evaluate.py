@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
 from edgeinfer.convert.verify.operators import OPERATORS, Unhandled
+from edgeinfer.convert.verify.submodel import used_values
 from edgeinfer.types import Array, Feeds
 
 Values = dict[ir.Value, Any]
@@ -82,7 +83,7 @@ class Evaluator:
         """Evaluate one node of the main graph on given inputs, by value name."""
         node = self.graph[node_index]
         values: Values = {}
-        for value in _used(node):
+        for value in used_values(node):
             name = str(value.name)
             if name in inputs:
                 values[value] = self._widen(inputs[name])
@@ -93,7 +94,7 @@ class Evaluator:
     def _run_graph(self, graph: ir.Graph, values: Values, keep: Sequence[ir.Value]) -> None:
         last: dict[ir.Value, ir.Node] = {}
         for node in graph:
-            for value in _used(node):
+            for value in used_values(node):
                 last[value] = node
         kept = set(keep)
         ends: dict[ir.Node, list[ir.Value]] = {}
@@ -305,18 +306,6 @@ def _one_node(proto: onnx.NodeProto, feeds: Feeds, imports: list[onnx.OperatorSe
     except Exception as e:
         domain = f"{proto.domain}::" if proto.domain else ""
         raise CannotEvaluate(f"the ONNX reference has no {domain}{proto.op_type}") from e
-
-
-def _used(node: ir.Node) -> list[ir.Value]:
-    """Everything a node reads, with what its subgraphs capture."""
-    used = [v for v in node.inputs if v is not None]
-    for attr in node.attributes.values():
-        if attr.type == ir.AttributeType.GRAPH:
-            graph = attr.as_graph()
-            used += list(graph.outputs)
-            for inner in graph:
-                used += _used(inner)
-    return used
 
 
 def _all_values(graph: ir.Graph) -> list[ir.Value]:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edgeinfer.backends.base import Artifact, Backend
-from edgeinfer.convert.verify.oracles import Expected
+import numpy as np
+
+from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions
+from edgeinfer.convert.verify.oracles import Answer, Expected
 from edgeinfer.convert.verify.vectors import Vector
-from edgeinfer.metrics import Budget, OutputMetrics
+from edgeinfer.errors import BackendError, InputError, NotAvailableError
+from edgeinfer.metrics import Budget, OutputMetrics, budget_for, check, compare, worst
+from edgeinfer.types import Array
+
+_SINGLE = ("fp32",)
+"""Precisions at which extremes are judged too; others promise nothing beyond ordinary data."""
+
+_SLACK = 4.0
+"""An engine may be this many times as far off as two oracles are from each other."""
+
+_TIMED_S = 0.5
+_TIMED_RUNS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +36,14 @@ class OutputResult:
         metrics: the worst over all judged vectors.
         breaches: what left the budget; empty when it passed.
         vector: index of the vector with the first breach; None when it passed.
+        note: whether the budget was widened and why; empty when it was not.
     """
 
     name: str
     metrics: OutputMetrics
     breaches: tuple[str, ...] = ()
     vector: int | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +67,7 @@ class EngineResult:
     skipped: str = ""
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    latency_ms: dict[int, float] | None = None
+    latency_ms: dict[int, float] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -83,17 +100,41 @@ class VariantResult:
             return "not run"
         return "pass" if self.passed else "fail"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON-ready data."""
-        raise NotImplementedError
-
     def accuracy(self) -> dict[str, dict[str, float]]:
-        """Return the first engine's metrics in the manifest's form, by output name."""
-        raise NotImplementedError
+        """Return the metrics of the first engine that ran, by output name; infinities left out."""
+        ran = next((e for e in self.engines if e.outputs), None)
+        return {
+            o.name: {
+                key: float(value)
+                for key, value in o.metrics.to_json().items()
+                if isinstance(value, int | float)
+            }
+            for o in (ran.outputs if ran else ())
+        }
 
     def failure(self) -> str:
         """Return one line for the error message: which output, which number, which budget."""
-        raise NotImplementedError
+        for engine in self.engines:
+            if engine.problems:
+                return f"{engine.backend}: {engine.problems[0]}"
+            for output in engine.outputs:
+                if output.breaches:
+                    return f"{engine.backend}: output {output.name!r}: {output.breaches[0]}"
+        skipped = "; ".join(f"{e.backend}: {e.skipped}" for e in self.engines)
+        return f"no engine here could run it ({skipped})" if not self.passed else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        return {
+            "id": self.id,
+            "precision": self.precision,
+            "verdict": self.verdict,
+            "budget": _finite(self.budget.to_json()),
+            "size_bytes": self.size_bytes,
+            "ops": self.ops,
+            "notes": list(self.notes),
+            "engines": [_engine_json(e) for e in self.engines],
+        }
 
 
 def verify_variant(
@@ -105,6 +146,7 @@ def verify_variant(
     *,
     precision: str,
     budget: Budget | None = None,
+    size_bytes: int | None = None,
     ops: dict[str, int] | None = None,
     notes: Sequence[str] = (),
 ) -> VariantResult:
@@ -118,7 +160,203 @@ def verify_variant(
         expected: the oracles' answers to them.
         precision: as read back; picks the default budget.
         budget: instead of the default one.
+        size_bytes: of all its files; the sum over the artifact's folder when not given.
         ops: operator counts, for the report.
         notes: of the lowering, for the report.
     """
-    raise NotImplementedError
+    if budget is None:
+        budget = budget_for(precision)
+    judged = [i for i, v in enumerate(vectors) if precision in _SINGLE or not v.edge]
+    gate = _Gate(artifact, vectors, expected, budget, judged)
+    if size_bytes is None:
+        size_bytes = sum(f.stat().st_size for f in artifact.path.parent.rglob("*") if f.is_file())
+    engines = tuple(gate.ask(b) for b in backends)
+    return VariantResult(id, precision, budget, engines, size_bytes, ops or {}, tuple(notes))
+
+
+@dataclass(slots=True)
+class _Gate:
+    """What is asked of each engine."""
+
+    artifact: Artifact
+    vectors: Sequence[Vector]
+    expected: Expected
+    budget: Budget
+    judged: list[int]
+
+    def ask(self, backend: Backend) -> EngineResult:
+        probe = backend.probe()
+        if not probe.available:
+            return EngineResult(backend.name, probe.version, skipped=probe.reason)
+        result = EngineResult(backend.name, probe.version)
+        try:
+            return self._measure(backend, result)
+        except NotAvailableError as e:
+            return replace(result, skipped=str(e))
+        except (BackendError, InputError) as e:
+            return replace(result, problems=(*result.problems, str(e)))
+
+    def _measure(self, backend: Backend, result: EngineResult) -> EngineResult:
+        executable = backend.load(self.artifact, LoadOptions())
+        try:
+            problems = _signature_problems(self.artifact, executable)
+            answers = [_run(executable, v) for v in self.vectors]
+            # In another order than the first time, so that state left behind shows.
+            repeats = [_run(executable, v) for v in reversed(self.vectors)]
+            problems += _repeat_problems(answers, repeats[::-1], self.vectors)
+            outputs = self._judge(answers)
+            latency = {0: _median_ms(executable, self.vectors[0])}
+        finally:
+            executable.close()
+        alone, single_ms = self._single_thread(backend)
+        outputs = [self._worse(a, b) for a, b in zip(outputs, alone, strict=True)]
+        return replace(
+            result,
+            outputs=tuple(outputs),
+            problems=tuple(problems),
+            latency_ms={**latency, 1: single_ms},
+        )
+
+    def _single_thread(self, backend: Backend) -> tuple[list[OutputResult], float]:
+        """Measure again with one thread: engines split and sum differently then."""
+        executable = backend.load(self.artifact, LoadOptions(threads=1))
+        try:
+            outputs = self._judge([_run(executable, v) for v in self.vectors])
+            return outputs, _median_ms(executable, self.vectors[0])
+        finally:
+            executable.close()
+
+    def _judge(self, answers: Sequence[Mapping[str, Array]]) -> list[OutputResult]:
+        names = list(self.expected.answers[0].outputs)
+        return [self._judge_output(name, answers) for name in names]
+
+    def _judge_output(self, name: str, answers: Sequence[Mapping[str, Array]]) -> OutputResult:
+        measured, breaches, first, widened = [], [], None, 0
+        for index in self.judged:
+            right = self.expected.answers[index]
+            if name not in answers[index]:
+                metrics = OutputMetrics(problem="the artifact does not give this output")
+            else:
+                metrics = compare(right.outputs[name], answers[index][name])
+            measured.append(metrics)
+            plain = check(metrics, self.budget)
+            found = check(metrics, _for_spread(self.budget, right, name)) if plain else []
+            widened += bool(plain) and not found
+            if found and first is None:
+                first = index
+                where = f" (vector {index}, {self.vectors[index].origin})"
+                breaches = [f"{breach}{where}" for breach in found]
+        note = ""
+        if widened:
+            note = (
+                f"on {widened} of {len(measured)} vectors only within {_SLACK:g} times the "
+                "distance of the oracles to each other: this model is sensitive to rounding"
+            )
+        return OutputResult(name, worst(measured), tuple(breaches), first, note)
+
+    @staticmethod
+    def _worse(a: OutputResult, b: OutputResult) -> OutputResult:
+        if b.breaches and not a.breaches:
+            return replace(b, breaches=tuple(f"{x}, with one thread" for x in b.breaches))
+        merged = worst([a.metrics, b.metrics])
+        metrics = replace(merged, count=a.metrics.count, top1_rows=a.metrics.top1_rows)
+        return replace(a, metrics=metrics, note=a.note or b.note)
+
+
+def _run(executable: Executable, vector: Vector) -> dict[str, Array]:
+    # Copied: an engine that hands out its own buffer would change the first answer in the second.
+    return {k: np.array(v) for k, v in executable.run(vector.feeds).items()}
+
+
+def _for_spread(budget: Budget, answer: Answer, name: str) -> Budget:
+    """Widen a budget where plain rounding moves the model nearly as far as the budget goes.
+
+    Two oracles agree within the fp32 budget, so this is never more than a few times that.
+    """
+    spread = answer.spread.get(name)
+    if spread is None:
+        return budget
+    decibel = 20.0 * float(np.log10(_SLACK))
+    return Budget(
+        max_abs=max(budget.max_abs, _SLACK * spread.max_abs),
+        max_rel=max(budget.max_rel, _SLACK * spread.max_rel),
+        sqnr_db=min(budget.sqnr_db, spread.sqnr_db - decibel),
+        channel_sqnr_db=min(budget.channel_sqnr_db, spread.channel_sqnr_db - decibel),
+        cosine=min(budget.cosine, 1.0 - _SLACK**2 * (1.0 - spread.cosine)),
+        top1=budget.top1,
+        mismatch=max(budget.mismatch, spread.mismatches / max(1, spread.count)),
+    )
+
+
+def _signature_problems(artifact: Artifact, executable: Executable) -> list[str]:
+    """Compare names, types and ranks of what was loaded with the source model's."""
+    problems = []
+    for role, wanted, got in (
+        ("input", artifact.inputs, executable.inputs),
+        ("output", artifact.outputs, executable.outputs),
+    ):
+        found = {s.name: s for s in got}
+        for spec in wanted:
+            other = found.pop(spec.name, None)
+            if other is None:
+                problems.append(f"{role} {spec.name!r} is missing")
+            elif other.dtype != spec.dtype:
+                problems.append(f"{role} {spec.name!r} is {other.dtype} instead of {spec.dtype}")
+        problems += [f"{role} {name!r} is not in the source model" for name in found]
+    return problems
+
+
+def _repeat_problems(
+    first: Sequence[Mapping[str, Array]],
+    second: Sequence[Mapping[str, Array]],
+    vectors: Sequence[Vector],
+) -> list[str]:
+    """List outputs that differ in a second run; a last bit may, by the order of threads."""
+    for one, two, vector in zip(first, second, vectors, strict=True):
+        for name in one:
+            metrics = compare(one[name], two[name])
+            if metrics.problem or metrics.nonfinite or metrics.mismatches or metrics.max_rel > 1e-5:
+                return [
+                    f"output {name!r} differs between two runs on the same input "
+                    f"({vector.origin}): by {metrics.max_abs:.3g} {metrics.problem}".rstrip()
+                ]
+    return []
+
+
+def _median_ms(executable: Executable, vector: Vector) -> float:
+    times: list[float] = []
+    until = time.perf_counter() + _TIMED_S
+    while len(times) < _TIMED_RUNS and (not times or time.perf_counter() < until):
+        start = time.perf_counter()
+        executable.run(vector.feeds)
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+def _engine_json(engine: EngineResult) -> dict[str, Any]:
+    return {
+        "backend": engine.backend,
+        "version": engine.version,
+        "skipped": engine.skipped,
+        "passed": engine.passed,
+        "problems": list(engine.problems),
+        "notes": list(engine.notes),
+        "latency_ms": {str(k): round(v, 4) for k, v in engine.latency_ms.items()},
+        "outputs": [
+            {
+                "name": o.name,
+                "metrics": o.metrics.to_json(),
+                "breaches": list(o.breaches),
+                "vector": o.vector,
+                "note": o.note,
+            }
+            for o in engine.outputs
+        ],
+    }
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity; a bound that is none becomes None."""
+    return {
+        k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in values.items()
+    }

@@ -26,6 +26,9 @@ UserData = Path | Sequence[Feeds]
 _MOST_REAL = 16
 """Vectors taken from a user's folder; they are spread over all of it."""
 
+_SLOW_S = 0.4
+"""A model whose run takes longer is given fewer vectors: oracle B takes about ten times that."""
+
 _PATIENCE_S = 60.0
 """Time for finding sizes and trying made-up vectors."""
 
@@ -105,6 +108,7 @@ class _Maker:
         }
         self._axes = Axes(inputs, self._kinds)
         self._left = limit_bytes
+        self._slow = False
         self._until = time.monotonic() + _PATIENCE_S
         self._failure = ""
 
@@ -155,14 +159,16 @@ class _Maker:
 
     def _make(self, shapes: Shapes, style: Style, seed: int, *, must: bool) -> Vector | None:
         """Make one if it runs and there is room; what ``must`` be there ignores the room."""
-        if not must and (self._left <= 0 or time.monotonic() > self._until):
+        if not must and (self._slow or self._left <= 0 or time.monotonic() > self._until):
             return None
         feeds = self._signals(shapes, style, seed)
+        start = time.monotonic()
         try:
             outputs = self._oracles.run(feeds)
         except RunError as e:
             self._failure = str(e)
             return None
+        self._slow = self._slow or time.monotonic() - start > _SLOW_S
         self._left -= nbytes(feeds) + sum(np.asarray(o).nbytes for o in outputs.values())
         sizes = ", ".join("x".join(map(str, s)) or "scalar" for s in shapes.values())
         return Vector(feeds, f"synthetic:{style} {sizes}", style in ("large", "negative"))

@@ -12,7 +12,12 @@ from typing import Any
 
 from edgeinfer.convert.verify.operators.cast import cast, constant_of_shape
 from edgeinfer.convert.verify.operators.conv import conv, conv_transpose
-from edgeinfer.convert.verify.operators.pool import average_pool, max_pool
+from edgeinfer.convert.verify.operators.pool import (
+    average_pool,
+    global_average_pool,
+    global_max_pool,
+    max_pool,
+)
 from edgeinfer.convert.verify.operators.resize import resize, upsample
 from edgeinfer.convert.verify.operators.softmax import hardmax, log_softmax, softmax
 from edgeinfer.convert.verify.operators.window import Unhandled
@@ -28,6 +33,8 @@ OPERATORS: dict[str, Operator] = {
     "ConstantOfShape": constant_of_shape,
     "Conv": conv,
     "ConvTranspose": conv_transpose,
+    "GlobalAveragePool": global_average_pool,
+    "GlobalMaxPool": global_max_pool,
     "Hardmax": hardmax,
     "LogSoftmax": log_softmax,
     "MaxPool": max_pool,

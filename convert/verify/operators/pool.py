@@ -50,3 +50,23 @@ def average_pool(
         total += window.view(padded, offset)
         count += window.view(counted, offset)
     return (total / count,)
+
+
+def global_max_pool(
+    attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
+) -> tuple[Array, ...]:
+    """GlobalMaxPool of any spatial rank."""
+    (x,) = inputs
+    if x is None:
+        raise Unhandled
+    return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
+def global_average_pool(
+    attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
+) -> tuple[Array, ...]:
+    """GlobalAveragePool of any spatial rank."""
+    (x,) = inputs
+    if x is None:
+        raise Unhandled
+    return (x.mean(axis=tuple(range(2, x.ndim)), keepdims=True),)
