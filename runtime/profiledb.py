@@ -80,10 +80,10 @@ class ProfileDB:
             self.path = writable_folder() / FILE if path is None else path
             self._db = self._open(self.path)
         except (OSError, sqlite3.Error) as e:
-            where = cache_root() if path is None else path
-            self.notes.append(f"history in {where} cannot be used ({e}): kept in memory only")
+            where = cache_root() / FILE if path is None else path
+            self.notes.append(f"history {where} cannot be written ({e}): kept in memory only")
             self.path = None
-            self._db = _connect(":memory:")
+            self._db = _copy_in_memory(where)
 
     def __enter__(self) -> Self:
         return self
@@ -174,6 +174,20 @@ def _connect_once(path: str) -> sqlite3.Connection:
     except BaseException:
         db.close()
         raise
+    return db
+
+
+def _copy_in_memory(path: Path) -> sqlite3.Connection:
+    """Start from a file that can be read though not written, as in an image of a container."""
+    db = _connect(":memory:")
+    with contextlib.suppress(sqlite3.Error):
+        source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+        try:
+            rows = source.execute("SELECT * FROM measured").fetchall()
+        finally:
+            source.close()
+        with db:
+            db.executemany("INSERT INTO measured VALUES (?,?,?,?,?,?,?,?)", rows)
     return db
 
 

@@ -1,6 +1,7 @@
 """A small bundle, made anew for each test."""
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -75,3 +76,14 @@ def manifest(zipped: Path) -> Manifest:
 @pytest.fixture
 def writer_of_small() -> Callable[..., Manifest]:
     return write_bundle
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small tmpfs cannot be mounted here (needs root)")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)

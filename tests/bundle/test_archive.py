@@ -17,7 +17,7 @@ import pytest
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Manifest
-from edgeinfer.errors import BundleError, ClosedError, UsageError
+from edgeinfer.errors import BundleError, ClosedError, OutputError, UsageError
 
 MODEL = "variants/cpu-onnx-fp32/model.onnx"
 
@@ -103,6 +103,52 @@ def test_an_unusable_cache_gives_a_private_folder_and_a_note(
     assert not path.exists()
 
 
+def test_a_cache_that_cannot_be_written_any_more_is_read(
+    zipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Bundle.open(zipped) as bundle:
+        before = bundle.paths(bundle.manifest.variants[0])
+
+    def refuse(*_: str) -> Path:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("edgeinfer.bundle.archive.writable_folder", refuse)
+    with Bundle.open(zipped) as bundle:
+        assert bundle.paths(bundle.manifest.variants[0]) == before
+        assert bundle.notes == []
+
+
+def test_a_full_cache_is_said_and_nothing_stays(
+    small_disk: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    writer_of_small: Callable[..., Manifest],
+) -> None:
+    path = tmp_path / "big.edge"
+    writer_of_small(path, model=np.random.default_rng(0).bytes(2 << 20))
+    monkeypatch.setenv("EDGEINFER_CACHE", str(small_disk))
+    with (
+        Bundle.open(path) as bundle,
+        pytest.raises(OutputError, match=r"No space left on device; set EDGEINFER_CACHE"),
+    ):
+        bundle.paths(bundle.manifest.variants[0])
+    assert not [p for p in small_disk.rglob("*") if p.is_file()]
+
+
+def test_what_a_killed_process_left_half_unpacked_goes(zipped: Path) -> None:
+    with Bundle.open(zipped) as bundle:
+        path = bundle.paths(bundle.manifest.variants[0])[0]
+    path.unlink()
+    old, new = path.parent / ".unpack-old", path.parent / ".unpack-new"
+    old.write_bytes(b"")
+    new.write_bytes(b"")
+    os.utime(old, (0, 0))
+    with Bundle.open(zipped) as bundle:
+        bundle.paths(bundle.manifest.variants[0])
+    assert not old.exists()
+    assert new.exists()
+
+
 def test_nowhere_to_unpack_is_said(
     zipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +157,7 @@ def test_nowhere_to_unpack_is_said(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
     with (
         Bundle.open(zipped) as bundle,
-        pytest.raises(BundleError, match="set EDGEINFER_CACHE or TMPDIR"),
+        pytest.raises(OutputError, match="set EDGEINFER_CACHE or TMPDIR"),
     ):
         bundle.paths(bundle.manifest.variants[0])
 
@@ -231,6 +277,19 @@ def test_links_in_a_folder(folder: Path, tmp_path: Path, target: str) -> None:
     shutil.move(folder / target, tmp_path / "outside")
     (folder / target).symlink_to(tmp_path / "outside")
     assert refusal(folder) == f"{target!r} is a link or a special file"
+
+
+def test_odd_names_in_a_folder(folder: Path) -> None:
+    (folder / os.fsdecode(b"\xff.bin")).write_bytes(b"")
+    assert refusal(folder) == "'\\udcff.bin' is not valid Unicode"
+
+
+def test_a_deep_tree_ends_at_the_longest_path(folder: Path) -> None:
+    deep = folder
+    for _ in range(250):
+        deep /= "d"
+        deep.mkdir()
+    assert refusal(folder).endswith("is longer than 400 characters")
 
 
 def test_special_files_in_a_folder(folder: Path) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -254,17 +254,6 @@ def test_a_writer_at_work_is_not_disturbed(zipped: Path, writer_of_small: Small)
         job.send_signal(signal.SIGINT)
         job.communicate(timeout=30)
     assert [p.name for p in zipped.parent.iterdir()] == [zipped.name]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a small tmpfs cannot be mounted here (needs root)")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 @pytest.mark.parametrize("size", [2 << 20, 700 << 10])

@@ -108,9 +108,25 @@ def test_an_unusable_cache_means_memory_and_a_note(
     monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "file"))
     with ProfileDB() as db:
         assert db.path is None
+        assert "cannot be written" in db.notes[0]
         assert "kept in memory only" in db.notes[0]
         db.put(KEY, MEASURED)
         assert db.get(KEY) == MEASURED
+
+
+def test_a_history_that_can_only_be_read_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ProfileDB() as db:
+        db.put(KEY, MEASURED)
+
+    def refuse(*_: str) -> Path:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("edgeinfer.runtime.profiledb.writable_folder", refuse)
+    with ProfileDB() as db:
+        assert db.path is None
+        assert db.get(KEY) == MEASURED
+        db.put(replace(KEY, device="gpu"), MEASURED)
+        assert db.get(replace(KEY, device="gpu")) == MEASURED
 
 
 def test_a_write_that_fails_is_noted_once(tmp_path: Path) -> None:

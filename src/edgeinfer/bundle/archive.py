@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +19,13 @@ from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.bundle.storage import Folder, Storage, Zip, sniff
 from edgeinfer.bundle.vectors import load_vector
-from edgeinfer.errors import BundleError, ClosedError, UsageError
+from edgeinfer.errors import BundleError, ClosedError, OutputError, UsageError
 from edgeinfer.types import Array
 
 CHUNK = 1 << 20
+_CACHE = "bundles"
+_PARTIAL = ".unpack-"
+_ABANDONED_S = 3600.0
 MAX_MANIFEST = 64 << 20
 """Bytes of a manifest; large label lists are the longest thing in one."""
 
@@ -114,7 +119,8 @@ class Bundle:
         Files of one bundle keep their places relative to each other.
 
         Raises:
-            BundleError: the file is altered or cannot be unpacked.
+            BundleError: the file is altered.
+            OutputError: it cannot be unpacked anywhere.
         """
         with self._lock:
             self._own(record)
@@ -221,13 +227,16 @@ class Bundle:
             )
 
     def _unpacked(self, record: FileRecord) -> Path:
-        target = self._cache_folder() / record.path
+        # Looked for first: a cache that was filled earlier may be read-only now.
+        target = cache_root() / _CACHE / self._key / record.path
         if _matches(target, record):
             return target
+        target = self._cache_folder() / record.path
         try:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _remove_abandoned(target.parent)
             # Another process may unpack the same file now; whoever is last replaces equal by equal.
-            descriptor, name = tempfile.mkstemp(prefix=".unpack-", dir=target.parent)
+            descriptor, name = tempfile.mkstemp(prefix=_PARTIAL, dir=target.parent)
             try:
                 with os.fdopen(descriptor, "wb") as out:
                     self._stream(record, out.write)
@@ -237,15 +246,14 @@ class Bundle:
                 raise
         except OSError as e:
             text = f"cannot unpack {record.path} to {target.parent}: {e.strerror or e}"
-            raise BundleError(
-                f"{self.location}: {text}; set EDGEINFER_CACHE to another folder"
-            ) from e
+            hint = "set EDGEINFER_CACHE to another folder"
+            raise OutputError(f"{self.location}: {text}; {hint}") from e
         return target
 
     def _cache_folder(self) -> Path:
         if self._private is None:
             try:
-                return writable_folder("bundles", self._key)
+                return writable_folder(_CACHE, self._key)
             except OSError as e:
                 reason = e.strerror or str(e)
                 self.notes.append(
@@ -256,7 +264,7 @@ class Bundle:
                 self._private = tempfile.TemporaryDirectory(prefix="edgeinfer-")
             except OSError as e:
                 text = "neither the cache nor the temporary folder can be written"
-                raise BundleError(f"{self.location}: {text}: set EDGEINFER_CACHE or TMPDIR") from e
+                raise OutputError(f"{self.location}: {text}: set EDGEINFER_CACHE or TMPDIR") from e
         return Path(self._private.name)
 
 
@@ -292,6 +300,14 @@ def _copy(stream: BinaryIO, sink: Any) -> tuple[str, int]:
         if sink is not None:
             sink(chunk)
     return digest.hexdigest(), size
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Delete what a killed process left half unpacked."""
+    for partial in folder.glob(_PARTIAL + "*"):
+        with contextlib.suppress(OSError):
+            if time.time() - partial.stat().st_mtime > _ABANDONED_S:
+                partial.unlink()
 
 
 def _matches(path: Path, record: FileRecord) -> bool:

@@ -14,6 +14,8 @@ import types
 import typing
 from typing import Any, Literal, TypeVar, Union
 
+from edgeinfer.bundle.paths import is_text
+
 T = TypeVar("T")
 
 _MISSING = object()
@@ -110,7 +112,7 @@ class _Reader:
 
     def _scalar(self, tp: Any, data: object, path: str) -> Any:
         if tp is str:
-            return data if isinstance(data, str) and _is_text(data) else self.fail(path, tp, data)
+            return data if isinstance(data, str) and is_text(data) else self.fail(path, tp, data)
         if tp is bool or tp is type(None):
             return data if isinstance(data, tp) else self.fail(path, tp, data)
         if isinstance(data, bool) or not isinstance(data, (int, float)):
@@ -175,15 +177,6 @@ class _Reader:
                 self.problems.append(f"{_join(path, name)}: missing")
         # With a problem anywhere the result is discarded, so nothing half-read is constructed.
         return _MISSING if self.problems else cls(**values)
-
-
-def _is_text(value: str) -> bool:
-    """Whether it can be written as UTF-8; JSON escapes can spell lone surrogates."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _join(path: str, key: str) -> str:

@@ -19,6 +19,8 @@ def path_problem(path: str) -> str:
         return "is empty"
     if len(path) > MAX_PATH:
         return f"is longer than {MAX_PATH} characters"
+    if not is_text(path):
+        return "is not valid Unicode"
     if "\\" in path:
         return "has a backslash"
     if path.startswith("/"):
@@ -41,9 +43,18 @@ def _part_problem(part: str) -> str:
         return "has a component that starts or ends with a space or ends with a dot"
     if _RESERVED.fullmatch(part):
         return f"has the component {part!r}, which some systems reserve"
-    if len(part.encode("utf-8", "surrogatepass")) > 255:
+    if len(part.encode()) > 255:
         return "has a component longer than 255 bytes"
     return ""
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be written as UTF-8; escapes and odd file names can hold lone surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def folded(path: str) -> str:

@@ -64,12 +64,13 @@ class Folder:
             for entry in sorted(entries, key=lambda e: e.name):
                 path = prefix + entry.name
                 info = entry.stat(follow_symlinks=False)
+                # Before the descent, so that a deep tree ends at the longest path allowed.
+                if problem := path_problem(path):
+                    raise BundleError(f"{self._root}: {path!r} {problem}")
                 if stat.S_ISDIR(info.st_mode):
                     self._walk(Path(entry.path), path + "/")
                 elif not stat.S_ISREG(info.st_mode):
                     raise BundleError(f"{self._root}: {path!r} is a link or a special file")
-                elif problem := path_problem(path):
-                    raise BundleError(f"{self._root}: {path!r} {problem}")
                 else:
                     self._listing[path] = info.st_size
                 if len(self._listing) > MAX_MEMBERS:
