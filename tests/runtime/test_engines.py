@@ -73,31 +73,23 @@ def test_eight_threads_on_one_session(sequence: Path) -> None:
             list(pool.map(work, range(8)))
 
 
+def run_until_closed(session: edgeinfer.Session, started: threading.Barrier) -> str:
+    started.wait()
+    try:
+        while True:
+            session.run({"x": draw(64)})
+    except ClosedError as e:
+        return str(e)
+
+
 def test_closing_under_eight_threads(sequence: Path) -> None:
     for _ in range(5):
-        session = edgeinfer.load(sequence, threads=1)
-        started, closed = threading.Barrier(9), []
-
-        def work(
-            session: edgeinfer.Session = session,
-            started: threading.Barrier = started,
-            closed: list[int] = closed,
-        ) -> None:
+        session, started = edgeinfer.load(sequence, threads=1), threading.Barrier(9)
+        with ThreadPoolExecutor(8) as pool:
+            jobs = [pool.submit(run_until_closed, session, started) for _ in range(8)]
             started.wait()
-            try:
-                while True:
-                    session.run({"x": draw(64)})
-            except ClosedError:
-                closed.append(1)
-
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        started.wait()
-        session.close()
-        for thread in threads:
-            thread.join(30)
-        assert len(closed) == 8
+            session.close()
+            assert {job.result(30) for job in jobs} == {"session: used after close()"}
 
 
 def test_fixed_sizes_bind_without_being_given_anything(tmp_path: Path) -> None:
