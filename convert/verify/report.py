@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.verify.bisect import Finding
 from edgeinfer.convert.verify.gate import VariantResult
-from edgeinfer.convert.verify.oracles import Expected
+from edgeinfer.convert.verify.oracles import Answer, Expected
 from edgeinfer.convert.verify.vectors import Vector
 from edgeinfer.types import TensorSpec
+
+SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +74,60 @@ class Report:
         return "fail" not in verdicts and "pass" in verdicts
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-ready data."""
-        raise NotImplementedError
+        """Return JSON-ready data; ``schema`` grows by one with every change that breaks readers."""
+        answers = self.expected.answers if self.expected else ()
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "passed": self.passed,
+            "source": {
+                "format": self.source.format,
+                "name": self.source.name,
+                "sha256": self.source.sha256,
+                "size_bytes": self.source_bytes,
+            },
+            "inputs": [_spec_json(s) for s in self.inputs],
+            "outputs": [_spec_json(s) for s in self.outputs],
+            "changes": [{"stage": c.stage, "lines": list(c.lines)} for c in self.changes],
+            "ops": {"before": dict(self.ops_before), "after": dict(self.ops_after)},
+            "oracles": {
+                "confirmed": self.expected.confirmed if self.expected else 0,
+                "asked": len(answers),
+                "notes": list(self.expected.notes) if self.expected else [],
+            },
+            "vectors": [
+                _vector_json(v, answers[i] if i < len(answers) else None)
+                for i, v in enumerate(self.vectors)
+            ],
+            "variants": [v.to_json() for v in self.variants],
+            "findings": {k: f.to_json() for k, f in self.findings.items()},
+            "tools": dict(self.tools),
+            "seconds": {k: round(v, 3) for k, v in self.seconds.items()},
+        }
 
     def to_html(self) -> str:
         """Return one self-contained page: no script, font or picture from elsewhere."""
-        raise NotImplementedError
+        from edgeinfer.convert.verify.page import render
+
+        return render(self.to_json())
+
+
+def _spec_json(spec: TensorSpec) -> dict[str, Any]:
+    shape = None if spec.shape is None else list(spec.shape)
+    return {"name": spec.name, "dtype": spec.dtype, "shape": shape}
+
+
+def _vector_json(vector: Vector, answer: Answer | None) -> dict[str, Any]:
+    shapes = {name: list(np.asarray(a).shape) for name, a in vector.feeds.items()}
+    found: dict[str, Any] = {
+        "origin": vector.origin,
+        "edge": vector.edge,
+        "shapes": shapes,
+        "note": vector.note,
+    }
+    if answer is not None:
+        found["oracle"] = answer.oracle
+        found["agreed"] = list(answer.agreed)
+        found["oracle_note"] = answer.note
+        found["spread"] = {name: m.to_json() for name, m in answer.spread.items()}
+    return found
