@@ -77,18 +77,14 @@ def _heads_agree(q: ir.Value, kt: ir.Value, v: ir.Value) -> bool:
 
 
 def _mask_fits(mask: ir.Value, q: ir.Value, kt: ir.Value) -> bool:
-    """Whether the mask is one that engines take: a row for each query, a column for each key.
+    """Whether the mask has a column for each key, and a row for each query or one for all.
 
-    ONNX would broadcast a single row, but onnxruntime 1.32 refuses it; a mask with fewer columns
-    than keys would be padded, so one column is not a broadcast either.
+    A mask with fewer columns than keys would be padded, so one column is not a broadcast.
     """
     dims, wanted = _dims(mask), (*_dims(q)[:3], _dims(kt)[3])
-    if not 2 <= len(dims) <= 4 or mask.dtype != q.dtype:
+    if not 2 <= len(dims) <= 4 or mask.dtype != q.dtype or not same_dim(dims[-1], wanted[3]):
         return False
-    rows, columns = dims[-2:]
-    if not (same_dim(rows, wanted[2]) and same_dim(columns, wanted[3])):
-        return False
-    lead = zip(dims[:-2], wanted[4 - len(dims) : 2], strict=True)
+    lead = zip(dims[:-1], wanted[4 - len(dims) : 3], strict=True)
     return all(d == 1 or same_dim(d, w) for d, w in lead)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from edgeinfer.convert.passes.dead_code import RemoveDeadCode
 from edgeinfer.convert.passes.fold_conv_bn import FoldConvBn
 from edgeinfer.convert.passes.fold_pad import FoldPad
 from edgeinfer.convert.passes.fuse_attention import FuseAttention
@@ -16,6 +17,7 @@ from edgeinfer.convert.passes.fuse_rms_norm import AbsorbRmsNormScale, FuseRmsNo
 from edgeinfer.convert.passes.fuse_silu import FuseSilu
 
 FUSIONS: tuple[ir.passes.PassBase, ...] = (
+    RemoveDeadCode(),
     FoldPad(),
     FoldConvBn(),
     FuseLayerNorm(),
@@ -31,4 +33,5 @@ FUSIONS: tuple[ir.passes.PassBase, ...] = (
     FuseLeakyRelu(),
     FuseAttention(),
 )
-"""In order: HardSwish holds a clip that HardSigmoid would take, Mish a softplus."""
+"""In order: a dead reader would keep a value from being an inner one, HardSwish holds a clip that
+HardSigmoid would take, Mish a softplus."""

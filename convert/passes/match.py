@@ -33,10 +33,20 @@ _ROUNDINGS = {
 """A literal that went through one to four roundings of its type is still that literal."""
 
 
-def scalar(value: ir.Value | None, beside: ir.Value | None = None) -> float | None:
-    """Return a one-element float constant that does not raise the rank of its neighbour."""
+def scalar(
+    value: ir.Value | None, beside: ir.Value | None = None, *, integer: bool = False
+) -> float | None:
+    """Return a one-element constant that does not raise the rank of its neighbour.
+
+    Args:
+        value: the constant; only a floating one, unless ``integer`` allows both.
+        beside: the other operand.
+        integer: take an integer too, as ``Pow`` does for its exponent.
+    """
     tensor = constant(value)
-    if tensor is None or tensor.size != 1 or not tensor.dtype.is_floating_point():
+    if tensor is None or tensor.size != 1:
+        return None
+    if not (tensor.dtype.is_floating_point() or (integer and tensor.dtype.is_integer())):
         return None
     rank = len(tensor.shape)
     if rank and (beside is None or beside.shape is None or rank > len(beside.shape)):
@@ -334,7 +344,7 @@ def _parts(node: ir.Node) -> list[tuple[ir.Value | float, float]] | None:
     if node.op_type == "Sqrt":
         return [(first, 0.5)]
     if node.op_type == "Pow":
-        exponent = scalar(node.inputs[1], first)
+        exponent = scalar(node.inputs[1], first, integer=True)
         return None if exponent is None else [(first, exponent)]
     return None
 

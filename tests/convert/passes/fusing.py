@@ -17,7 +17,7 @@ HEAD = '<ir_version: 10, opset_import: ["": 24]>\n'
 
 def graph(text: str) -> ir.Model:
     """Parse a graph of opset 24 and infer its shapes, as a pass would find it."""
-    return ir.from_proto(
+    return ir.serde.deserialize_model(
         onnx.shape_inference.infer_shapes(onnx.parser.parse_model(HEAD + text), strict_mode=True)
     )
 

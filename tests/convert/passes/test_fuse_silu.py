@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.convert.passes.fuse_silu import FuseSilu
-from edgeinfer.convert.passes.split_swish import SplitSwish
-from tests.convert.passes.fusing import check_fused, check_left_alone, graph, ops, run
+from tests.convert.passes.fusing import check_fused, check_left_alone
 
 HEAD = "g (float[4,16] x) => (float[4,16] y) "
 X = (8 * np.random.default_rng(0).standard_normal((4, 16))).astype(np.float32)
@@ -55,20 +54,3 @@ def test_what_is_no_swish_is_left_alone(text: str) -> None:
     check_left_alone(
         text.replace("float[16] c", "float[16] c = {" + ", ".join("1" * 16) + "}"), FuseSilu()
     )
-
-
-@pytest.mark.parametrize(
-    ("alpha", "remaining"), [(1.0, {"Sigmoid": 1, "Mul": 1}), (1.702, {"Sigmoid": 1, "Mul": 2})]
-)
-def test_a_split_gives_the_same_numbers(alpha: float, remaining: dict[str, int]) -> None:
-    text = HEAD + f"{{ y = Swish<alpha = {alpha}>(x) }}"
-    check_fused(text, [SplitSwish()], remaining, {"x": X})
-
-
-def test_a_split_undoes_the_fusion_of_half_precision_too() -> None:
-    model = graph("g (float16[8] x) => (float16[8] y) { y = Swish<alpha = 1.5>(x) }")
-    SplitSwish()(model)
-    assert ops(model) == {"Sigmoid": 1, "Mul": 2}
-    x = np.linspace(-4, 4, 8).astype(np.float16)
-    expected = x / (1 + np.exp(-1.5 * x.astype(np.float64)))
-    np.testing.assert_allclose(run(model, {"x": x})[0], expected, atol=4e-3)

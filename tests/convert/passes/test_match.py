@@ -65,6 +65,7 @@ def test_a_product_is_found_in_every_order(body: str) -> None:
     "body",
     [
         "<float t = {2}> { z = Pow(a, t) }",
+        "<int64 t = {2}> { z = Pow(a, t) }",
         "{ z = Mul(a, a) }",
     ],
 )
