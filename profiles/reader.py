@@ -60,8 +60,8 @@ def parse(text: str, origin: str) -> Profile:
 def _fields(cls: type, data: dict[str, Any], where: str, faults: list[str]) -> dict[str, Any]:
     """Return the keyword arguments of ``cls``, in its order; faults go to ``faults``."""
     fields = {f.name: f for f in dataclasses.fields(cls)}
-    for key in data.keys() - fields.keys():
-        faults.append(f"{where}{key}: unknown key; known: {', '.join(fields)}")
+    known = ", ".join(fields)
+    faults.extend(f"{where}{key}: unknown key; known: {known}" for key in data if key not in fields)
     values: dict[str, Any] = {}
     for name, spec in fields.items():
         if name not in data:

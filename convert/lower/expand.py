@@ -91,12 +91,12 @@ def _complete_outputs(proto: onnx.FunctionProto, count: int) -> None:
 
 
 def _bytes(body: object) -> bytes:
-    return body if isinstance(body, bytes) else body.SerializeToString()  # type: ignore[attr-defined,no-any-return]
+    return body if isinstance(body, bytes) else body.SerializeToString()  # type: ignore[attr-defined]
 
 
 def _type(value: ir.Value | None) -> onnx.TypeProto:
     proto = onnx.TypeProto()
-    if value is not None:
+    if value is not None and value.type is not None:
         ir.serde.serialize_type_into(proto, value.type)
         if value.shape is not None:
             ir.serde.serialize_shape_into(proto, value.shape)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.rules import attribute, given
 from edgeinfer.convert.passes.infra import Namer
 from edgeinfer.convert.passes.rewrite import Builder
-
-_BATCH_OUT = {"Y": (2, 0, 1, 3), "Y_h": (1, 0, 2)}
+from edgeinfer.errors import Problem
 
 
 def batchwise_recurrent(node: ir.Node) -> str:
@@ -39,7 +40,7 @@ def move_batch(model: ir.Model, node: ir.Node) -> bool:
         if value is not None:
             turned = ir.node("Transpose", [value], {"perm": [1, 0, 2]})
             turned.outputs[0].name = namer.fresh(f"{base}.steps")
-            turned.outputs[0].dtype = value.dtype
+            turned.outputs[0].type = value.type
             graph.insert_before(node, turned)
             node.replace_input_with(index, turned.outputs[0])
     for index, perm in enumerate(((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))[: len(node.outputs)]):
@@ -54,13 +55,42 @@ def _turn_output(node: ir.Node, index: int, perm: tuple[int, ...], namer: Namer)
         return
     turned = ir.node("Transpose", [old], {"perm": list(perm)})
     new = turned.outputs[0]
-    new.dtype, new.shape = old.dtype, old.shape
+    new.type, new.shape = old.type, old.shape
     graph.insert_after(node, turned)
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     turned.replace_input_with(0, old)
     name, old.shape = old.name, None
     old.name = namer.fresh(f"{name}.steps")
     new.name = name
+
+
+def refused_borders(model: ir.Model, dtypes: AbstractSet[ir.DataType]) -> list[Problem]:
+    """List the model's inputs and outputs of element types that no caller can hand over."""
+    sides = [("input", v) for v in model.graph.inputs]
+    sides += [("output", v) for v in model.graph.outputs]
+    return [
+        Problem(
+            value.name or "",
+            f"model {side}",
+            "unsupported_dtype",
+            f"{value.dtype.name.lower()} cannot be exchanged with the engine",
+            "cast it inside the model",
+        )
+        for side, value in sides
+        if value.dtype is not None and value.dtype in dtypes
+    ]
+
+
+PACKED = frozenset(
+    {
+        ir.DataType.INT4,
+        ir.DataType.UINT4,
+        ir.DataType.FLOAT4E2M1,
+        ir.DataType.INT2,
+        ir.DataType.UINT2,
+    }
+)
+"""Several elements in a byte: arrays have no such layout."""
 
 
 def attention_scores_before_mask(node: ir.Node) -> str:
@@ -75,16 +105,27 @@ def fractional_align_corners(node: ir.Node) -> str:
     """``align_corners`` with scales that give no whole size: engines disagree with the standard."""
     if attribute(node, "coordinate_transformation_mode", "half_pixel") != "align_corners":
         return ""
-    value, x = given(node, 2), given(node, 0)
+    value, x, y = given(node, 2), given(node, 0), node.outputs[0]
     if value is None or not value.name:
         return ""
-    scales = None if value.const_value is None else value.const_value.numpy()
-    if scales is None or scales.size == 0:
-        return "" if scales is not None else "align_corners with scales that are not known"
-    shape = x.shape if x is not None and x.shape is not None else [None] * scales.size
-    if all(_whole(d, float(s)) for d, s in zip(shape, scales, strict=False)):
+    known = x is not None and x.shape is not None
+    sizes = list(x.shape) if known and x is not None and x.shape is not None else []
+    if value.const_value is None:
+        after = list(y.shape) if y.shape is not None else []
+        whole = sizes and len(sizes) == len(after)
+        if whole and all(_multiple(a, b) for a, b in zip(sizes, after, strict=True)):
+            return ""
+        return "align_corners with scales that are not known"
+    scales = value.const_value.numpy().tolist()
+    if all(_whole(d, s) for d, s in zip(sizes or [0] * len(scales), scales, strict=False)):
         return ""
     return f"align_corners with scales {np.round(scales, 4).tolist()} that give no whole size"
+
+
+def _multiple(before: object, after: object) -> bool:
+    if isinstance(before, int) and isinstance(after, int):
+        return before > 0 and after % before == 0
+    return before == after
 
 
 def _whole(dim: object, scale: float) -> bool:

@@ -63,7 +63,7 @@ def apply(model: ir.Model, rules: Sequence[Rule], notes: Notes) -> list[Problem]
         fixed |= {
             id(node)
             for _, node, _, rule, _ in found
-            if rule.repair not in (None, by_definition) and rule.repair(model, node)  # type: ignore[misc]
+            if rule.repair not in (None, by_definition) and rule.repair(model, node)
         }
         repaired.update(
             f"{op}: {fault}: rewritten" for _, n, op, _, fault in found if id(n) in fixed

@@ -73,10 +73,11 @@ def single(node: ir.Node, model: ir.Model) -> bytes | None:
         name="g",
     )
     proto = ir.to_proto(ir.Model(graph, ir_version=model.ir_version))
-    return proto.SerializeToString(deterministic=True)
+    data: bytes = proto.SerializeToString(deterministic=True)
+    return data
 
 
 def _inline(const: ir.TensorProtocol, name: str | None) -> ir.TensorProtocol:
     if isinstance(const, ir.StringTensor):
         return ir.StringTensor(const.string_data(), shape=const.shape, name=name)
-    return ir.Tensor(const.numpy(), dtype=const.dtype, shape=const.shape, name=name)
+    return ir.Tensor(const.numpy(), dtype=const.dtype, name=name)

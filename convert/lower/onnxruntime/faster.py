@@ -96,9 +96,8 @@ def repeat_mask_rows(model: ir.Model, node: ir.Node) -> bool:
         return False
     rows = query.shape[-2]
     for user, _ in mask.uses():
-        made = user.outputs[0]
         if user.meta.get("mask_rows") == rows and user.graph is graph:
-            node.replace_input_with(3, made)
+            node.replace_input_with(3, user.outputs[0])
             return True
     namer, base = Namer(model), mask.name or "mask"
     lead = ir.node("Shape", [mask], {"start": 0, "end": -2})
@@ -111,7 +110,7 @@ def repeat_mask_rows(model: ir.Model, node: ir.Node) -> bool:
     for made in (lead, middle, tail, size, rows_node):
         made.outputs[0].name = namer.fresh(f"{base}.rows")
         made.outputs[0].dtype = ir.DataType.INT64
-    rows_node.outputs[0].dtype = mask.dtype
+    rows_node.outputs[0].type = mask.type
     if mask.shape is not None:
         rows_node.outputs[0].shape = ir.Shape([*mask.shape[:-2], rows, mask.shape[-1]])
     graph.insert_before(node, [lead, middle, tail, size, rows_node])

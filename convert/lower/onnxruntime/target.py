@@ -11,6 +11,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand
+from edgeinfer.convert.lower.faults import PACKED, refused_borders
+from edgeinfer.convert.lower.loops import settle_loops
 from edgeinfer.convert.lower.onnxruntime import opset, probe
 from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
@@ -85,16 +87,11 @@ def save(model: ir.Model, path: Path) -> tuple[Path, ...]:
     return (path, data)
 
 
-def prepare(model: ir.Model, options: LowerOptions) -> tuple[ir.Model, list[Problem], Notes, str]:
-    """Return the model as it would be written, what stands against it, notes, and the requirement."""
-    prepared = _prepare(model, options)
-    return prepared.model, prepared.problems, prepared.notes, prepared.requirement
-
-
 def _prepare(source: ir.Model, options: LowerOptions) -> _Prepared:
     model = source.clone()
     notes = Notes()
-    problems = apply(model, RULES, notes)
+    settle_loops(model)
+    problems = [*refused_borders(model, PACKED), *apply(model, RULES, notes)]
     if options.precision == "fp16":
         halve(model, options.fp32_nodes, notes)
     apply(model, FASTER, notes)
@@ -115,10 +112,9 @@ def _prepare(source: ir.Model, options: LowerOptions) -> _Prepared:
 def _expand_lacking(model: ir.Model, asked: probe.Probe, notes: Notes) -> None:
     """Replace what has no kernel by its definition, level by level."""
     for _ in range(5):
-        names = {id(n): n.op_type for n in probe.lacking(model, asked)}
-        if not names:
-            return
-        done = expand(model, probe.lacking(model, asked))
+        lacking = probe.lacking(model, asked)
+        names = {id(n): n.op_type for n in lacking}
+        done = expand(model, lacking) if lacking else []
         for op in sorted({names[id(n)] for n in done}):
             notes.add(
                 f"{op}: no kernel in ONNX Runtime {asked.version}: replaced by its definition"

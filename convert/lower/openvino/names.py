@@ -1,4 +1,4 @@
-"""Names in an OpenVINO model: inputs and outputs as in the source, all others the same every time."""
+"""Names in an OpenVINO model: inputs and outputs as in the source, the rest numbered."""
 
 from __future__ import annotations
 
@@ -8,30 +8,83 @@ from typing import Any
 import onnx_ir as ir
 
 
-def restore_names(written: Any, source: ir.Model) -> None:
-    """Give inputs and outputs the source's names, in the source's order.
+def restore_names(written: Any, source: ir.Model, read: ir.Model) -> Any:
+    """Return the model with the source's inputs and outputs: their names, order and number.
 
-    The reader folds ``Identity`` away, so an output may share its tensor with an input or with
-    another output. Those get a conversion to their own type in front: one name, one tensor.
+    The reader drops inputs that it finds unused and folds ``Identity`` away, so an output may share
+    its tensor, and the name of it, with an input or with another output. A dropped input comes
+    back; a shared tensor gets an ``Identity`` in front of the output: one name, one tensor.
+
+    Args:
+        written: what OpenVINO made.
+        source: the model as the user knows it.
+        read: the model that OpenVINO read.
     """
-    from openvino import opset14
+    import openvino
+    from openvino import opset16
 
-    inputs = [v.name or "" for v in source.graph.inputs]
-    outputs = [v.name or "" for v in source.graph.outputs]
-    parameters = {p.get_friendly_name(): p for p in written.get_parameters()}
-    ordered = [parameters[name] for name in inputs if name in parameters]
-    taken = {_key(p.output(0)) for p in ordered}
+    values = _by_name(read)
+    kept = {_input_behind(p.get_friendly_name(), values): p for p in written.get_parameters()}
+    parameters = [
+        kept.get(v.name or "") or opset16.parameter(_shape(v), _type(v))
+        for v in source.graph.inputs
+    ]
+    taken = {_key(p.output(0)) for p in parameters}
+    results = []
     for result in written.get_results():
         origin = result.input_value(0)
         if _key(origin) in taken:
-            apart = opset14.convert(origin, origin.get_element_type().get_type_name())
-            result.input(0).replace_source_output(apart.output(0))
-            origin = apart.output(0)
+            # A new result: the old one stays tied to the names of the tensor it shared.
+            label = result.get_friendly_name()
+            result = opset16.result(opset16.identity(origin))
+            result.set_friendly_name(label)
+            origin = result.input_value(0)
         taken.add(_key(origin))
-    for parameter in ordered:
-        parameter.output(0).get_tensor().set_names({parameter.get_friendly_name()})
-    for name, result in zip(outputs, written.get_results(), strict=True):
-        result.output(0).get_tensor().set_names({name})
+        results.append(result)
+    label, sinks = written.get_friendly_name(), written.get_sinks()
+    model = openvino.Model(results, sinks, parameters, label)
+    for value, parameter in zip(source.graph.inputs, parameters, strict=True):
+        parameter.set_friendly_name(value.name or "")
+        parameter.output(0).get_tensor().set_names({value.name or ""})
+    for value, result in zip(source.graph.outputs, model.get_results(), strict=True):
+        result.output(0).get_tensor().set_names({value.name or ""})
+    return model
+
+
+def _by_name(model: ir.Model) -> dict[str, ir.Value]:
+    values = {v.name or "": v for v in model.graph.inputs}
+    values.update({node.name or "": node.outputs[0] for node in model.graph})
+    values.update({v.name or "": v for node in model.graph for v in node.outputs})
+    return values
+
+
+def _input_behind(name: str, values: dict[str, ir.Value]) -> str:
+    """Follow a folded node's value back to the input that it passes on."""
+    value = values.get(name)
+    while value is not None and (node := value.producer()) is not None:
+        value = node.inputs[0] if node.inputs else None
+    return value.name or "" if value is not None else name
+
+
+def _shape(value: ir.Value) -> Any:
+    import openvino
+
+    if value.shape is None:
+        return openvino.PartialShape.dynamic()
+    return openvino.PartialShape([d if isinstance(d, int) else -1 for d in value.shape])
+
+
+def _type(value: ir.Value) -> Any:
+    import openvino
+
+    return openvino.Type(_SPELLED.get(value.dtype) or value.dtype.numpy())  # type: ignore[arg-type,union-attr]
+
+
+_SPELLED = {
+    ir.DataType.STRING: "string",
+    ir.DataType.BFLOAT16: "bf16",
+    ir.DataType.BOOL: "boolean",
+}
 
 
 def settle_names(written: Any) -> None:

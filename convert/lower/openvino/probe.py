@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import re
+import tempfile
+from pathlib import Path
 
 import onnx_ir as ir
 
@@ -52,14 +53,33 @@ class Probe:
         ]
 
     def _ask(self, data: bytes) -> str:
-        try:
-            self.core.read_model(io.BytesIO(data))
-        except Exception as e:
-            return " ".join(str(e).split()) or type(e).__name__
+        # From a file, because that is how the model is read in the end: the reader has a second
+        # implementation for models in memory, and the two convert different operators.
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            path.write_bytes(data)
+            try:
+                self.core.read_model(path)
+            except RuntimeError as e:
+                return " ".join(str(e).split()) or type(e).__name__
         return ""
 
+    def explain(self, error: Exception, model: ir.Model) -> list[Problem]:
+        """List the nodes that a failed reading of the whole model names, by their operators."""
+        text = " ".join(str(error).split())
+        named = re.findall(r"(?:operations|for): ((?:[\w.]+(?:-\d+)?(?:, )?)+)", text)
+        ops = {re.sub(r".*\.|-\d+$", "", op) for group in named for op in group.split(", ")}
+        found = [
+            Problem(name, op_name(node), _reason(text), self._words(node, text))
+            for name, node in walk(model)
+            if node.op_type in ops
+        ]
+        return found or [Problem("#all", "model", "unsupported_op", text[:300])]
+
     def _words(self, node: ir.Node, fault: str) -> str:
-        types = ", ".join(v.dtype.name.lower() if v and v.dtype else "none" for v in node.inputs)
+        types = ", ".join(
+            v.dtype.name.lower() if v is not None and v.dtype else "none" for v in node.inputs
+        )
         if _reason(fault) == "unsupported_op":
             return f"OpenVINO {self.version} has no conversion for it"
         cause = re.findall(r"Check '(.+?)' failed|Unsupported data type (\w+)", fault)

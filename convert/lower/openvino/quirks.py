@@ -10,9 +10,15 @@ from edgeinfer.convert.lower.faults import (
     fractional_align_corners,
     move_batch,
 )
+from edgeinfer.convert.lower.openvino.rewrites import (
+    SETTLED,
+    keep_infinite_extreme,
+    tile_by_expand,
+)
 from edgeinfer.convert.lower.rules import Rule, attribute, by_definition, given
 
 _SIGNED = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64})
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _WINDOWS = ("left_window_size", "right_window_size")
 
 
@@ -50,21 +56,39 @@ def _crd(node: ir.Node) -> str:
     return "mode=CRD is ignored" if attribute(node, "mode", "DCR") == "CRD" else ""
 
 
-def _one_sided(node: ir.Node) -> str:
-    wanted = attribute(node, "onesided", 0)
-    return "onesided gives another shape" if wanted else ""
+def _transform(node: ir.Node) -> str:
+    if attribute(node, "onesided", 0):
+        return "onesided gives another shape"
+    axis, x = given(node, 2), given(node, 0)
+    if x is None or x.shape is None:
+        return "the axis cannot be told without the rank"
+    known = axis is None or axis.const_value is not None
+    place = -2 if axis is None or axis.const_value is None else int(axis.const_value.numpy())
+    # The reader takes the first axis after the batch, whatever is asked for.
+    return "" if known and place % len(x.shape) == 1 else "the axis is ignored"
 
 
-def _empty(node: ir.Node) -> str:
+def _extreme(node: ir.Node) -> str:
     x = given(node, 0)
-    empty = x is not None and x.shape is not None and 0 in tuple(x.shape)
-    return "the maximum of nothing is a finite number, not infinity" if empty else ""
+    if x is None or x.dtype not in _FLOATS or SETTLED in node.meta:
+        return ""
+    empty = x.shape is not None and 0 in tuple(x.shape) and node.op_type == "ReduceMax"
+    looked_at = any(_looks_for_infinity(user) for user, _ in node.outputs[0].uses())
+    return "an infinite extreme becomes a finite number" if empty or looked_at else ""
+
+
+def _looks_for_infinity(node: ir.Node) -> bool:
+    if node.op_type in ("Cast", "CastLike", "Identity", "Unsqueeze", "Squeeze", "Reshape"):
+        return any(_looks_for_infinity(user) for user, _ in node.outputs[0].uses())
+    return node.op_type in ("Equal", "IsInf")
 
 
 def _repeats(node: ir.Node) -> str:
-    value = given(node, 1)
+    value, x = given(node, 1), given(node, 0)
     known = value is not None and value.const_value is not None
-    return "" if known else "repeats that are not known give unwritten memory"
+    if known or x is None or (x.shape is not None and len(x.shape) < 3):
+        return ""
+    return "repeats that are not known give unwritten memory"
 
 
 def _last_window(node: ir.Node) -> str:
@@ -147,23 +171,25 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ops=frozenset({"DFT"}),
-        fault=_one_sided,
-        source="ONNX node tests test_dft_{rfft,irfft}, openvino 2026.4.1",
+        fault=_transform,
+        source="ONNX node tests test_dft_{rfft,irfft,axis}, openvino 2026.4.1",
     ),
     Rule(
         ops=frozenset({"ReduceMax", "ReduceMin"}),
-        fault=_empty,
-        source="ONNX node test test_reduce_max_empty_set, openvino 2026.4.1",
-        reason="dynamic_shape",
+        fault=_extreme,
+        source="ONNX node tests test_reduce_max_empty_set and "
+        "test_attention_causal_boolmask_nan_robustness_expanded, openvino 2026.4.1",
+        repair=keep_infinite_extreme,
     ),
     Rule(
         ops=frozenset({"Tile"}),
         fault=_repeats,
-        source="ONNX node test test_tile, openvino 2026.4.1",
+        source="ONNX node test test_tile, openvino 2026.4.1: three or more axes repeated",
+        repair=tile_by_expand,
         reason="requires_constant",
     ),
     Rule(
-        ops=frozenset({"MaxPool", "AveragePool", "LpPool"}),
+        ops=frozenset({"MaxPool"}),
         fault=_last_window,
         source="ONNX node test test_maxpool_2d_ceil_output_size_reduce_by_one, openvino 2026.4.1",
         hint="set ceil_mode=0 and explicit pads",

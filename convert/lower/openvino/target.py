@@ -11,6 +11,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand
+from edgeinfer.convert.lower.faults import PACKED, refused_borders
+from edgeinfer.convert.lower.loops import settle_loops
 from edgeinfer.convert.lower.openvino.names import restore_names, settle_names
 from edgeinfer.convert.lower.openvino.precision import read_back
 from edgeinfer.convert.lower.openvino.probe import Probe
@@ -21,6 +23,7 @@ from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
 
+_FLOAT8 = frozenset(d for d in ir.DataType if d.name.startswith("FLOAT8"))
 _PRECISIONS = frozenset({"fp32", "fp16"})
 
 
@@ -56,9 +59,12 @@ class OpenVinoTarget:
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             source = Path(scratch) / "model.onnx"
             ir.save(prepared, source, external_data="weights", size_threshold_bytes=1024)
-            written = probe.core.read_model(source)
+            try:
+                written = probe.core.read_model(source)
+            except RuntimeError as e:
+                raise UnsupportedError(profile.name, probe.explain(e, prepared)) from e
             repair(written)
-            restore_names(written, model)
+            written = restore_names(written, model, prepared)
             settle_names(written)
             openvino.save_model(written, path, compress_to_fp16=compress)
             del written
@@ -75,15 +81,14 @@ class OpenVinoTarget:
 
 def _prepare(source: ir.Model, probe: Probe, notes: Notes) -> tuple[ir.Model, list[Problem]]:
     model = source.clone()
-    problems = apply(model, RULES, notes)
+    settle_loops(model)
+    problems = [*refused_borders(model, PACKED | _FLOAT8), *apply(model, RULES, notes)]
     for _ in range(5):
         lacking = probe.lacking(model)
         names = {id(n): n.op_type for n in lacking}
         done = expand(model, lacking) if lacking else []
         for op in sorted({names[id(n)] for n in done}):
-            notes.add(
-                f"{op}: no conversion in OpenVINO {probe.version}: replaced by its definition"
-            )
+            notes.add(f"{op}: no conversion in OpenVINO {probe.version}: written by its definition")
         if not done:
             break
     RemoveUnusedNodesPass()(model)

@@ -1,0 +1,77 @@
+"""Forms that OpenVINO's CPU plugin computes right where it gets the plain operator wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.faults import builder
+from edgeinfer.convert.lower.rules import given
+
+
+def tile_by_expand(model: ir.Model, node: ir.Node) -> bool:
+    """Repeat by broadcasting.
+
+    Given::
+
+        y = Tile(x, repeats)
+
+    Result, for two axes::
+
+        s = Shape(x)
+        e = Expand(Reshape(x, [1, s0, 1, s1]), [r0, s0, r1, s1])
+        y = Reshape(e, Mul(s, repeats))
+    """
+    x, repeats = given(node, 0), given(node, 1)
+    if x is None or repeats is None or x.shape is None or len(x.shape) == 0:
+        return False
+    rank = len(x.shape)
+    build = builder(model, node)
+    shape = build.op("Shape", x)
+    last = build.const(np.asarray([1], np.int64), "last")
+    flat = build.const(np.asarray([-1], np.int64), "flat")
+    ones = build.const(np.ones(rank, np.int64), "ones")
+
+    def pairs(left: ir.Value) -> ir.Value:
+        sides = (build.op("Unsqueeze", v, last) for v in (left, shape))
+        return build.op("Reshape", build.op("Concat", *sides, axis=1), flat)
+
+    spread = build.op("Expand", build.op("Reshape", x, pairs(ones)), pairs(repeats))
+    build.op("Reshape", spread, build.op("Mul", shape, repeats))
+    build.commit(model.graph, node)
+    return True
+
+
+def keep_infinite_extreme(model: ir.Model, node: ir.Node) -> bool:
+    """Put the infinity back that the plugin replaces by the largest finite number.
+
+    Given::
+
+        y = ReduceMax(x, axes)
+
+    Result::
+
+        some = ReduceMax(Cast<to=float>(Not(Equal(x, -inf))), axes)
+        y = Where(Greater(some, 0), ReduceMax(x, axes), -inf)
+    """
+    x = given(node, 0)
+    if x is None or x.dtype is None:
+        return False
+    build = builder(model, node)
+    bound = -np.inf if node.op_type == "ReduceMax" else np.inf
+    infinite = build.const(np.asarray(bound, x.dtype.numpy()), "infinite")
+    zero = build.const(np.asarray(0, np.float32), "zero")
+    options = {a.name: a.value for a in node.attributes.values()}
+    axes = given(node, 1)
+    finite = build.op("Not", build.op("Equal", x, infinite))
+    marks = build.op("Cast", finite, to=ir.DataType.FLOAT.value)
+    some = build.op("ReduceMax", marks, axes, **options)
+    extreme = build.op(node.op_type, x, axes, **options)
+    build.nodes[-1].meta[SETTLED] = True
+    build.op("Where", build.op("Greater", some, zero), extreme, infinite)
+    build.commit(model.graph, node)
+    return True
+
+
+SETTLED = "infinity is put back"
+"""Marks a reduction that is part of its own repair."""

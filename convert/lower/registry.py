@@ -1,0 +1,335 @@
+"""Lowering operator by operator: a decorator, a table and the driver that binds nodes to functions.
+
+The signature of a lowering is the ONNX schema: the target's graph, then the ONNX inputs in order,
+then the attributes as keyword-only parameters with ONNX's names and defaults. ``Const`` marks an
+operand that must be known now; an optional operand defaults to None; ``*inputs`` takes the rest::
+
+    ops = Registry("toy", dtypes=frozenset({ir.DataType.FLOAT}), max_rank=4)
+
+    @ops.lower("Clip", since=13)
+    def clip(g: Toy, x: T, min: Const | None = None, max: Const | None = None) -> T: ...
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.single import op_name
+from edgeinfer.errors import Problem, Reason, UnsupportedError
+from edgeinfer.types import Array
+
+T = TypeVar("T")
+_Made = TypeVar("_Made", covariant=True)
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Const:
+    """An operand whose value is known."""
+
+    name: str
+    array: Array
+
+
+class Refusal(Exception):  # noqa: N818  (not an error of the program: a finding about a node)
+    """Raised by a lowering for a node that the target cannot express."""
+
+    def __init__(
+        self, detail: str, reason: Reason = "unsupported_attribute", hint: str = ""
+    ) -> None:
+        self.detail, self.reason, self.hint = detail, reason, hint
+        super().__init__(detail)
+
+
+class Graph(Protocol[_Made]):
+    """What the driver needs of a target's builder; lowerings use whatever else it offers."""
+
+    def input(self, value: ir.Value) -> _Made:
+        """Add a model input."""
+        ...
+
+    def constant(self, value: ir.Value) -> _Made:
+        """Add an initializer; called once for each that a lowering takes as a tensor."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """One entry of a registry."""
+
+    op: str
+    domain: str
+    since: int
+    function: Callable[..., Any]
+    dtypes: frozenset[ir.DataType]
+    max_rank: int | None
+    inputs: tuple[inspect.Parameter, ...]
+    attributes: dict[str, inspect.Parameter]
+    consts: frozenset[str]
+
+    @property
+    def variadic(self) -> bool:
+        """Whether the last parameter takes any number of inputs."""
+        return bool(self.inputs) and self.inputs[-1].kind is inspect.Parameter.VAR_POSITIONAL
+
+
+class Registry:
+    """The lowerings of one target.
+
+    Args:
+        target: name for the messages.
+        dtypes: element types that tensors may have, unless a lowering says otherwise.
+        max_rank: highest rank of a tensor; None for any.
+    """
+
+    def __init__(
+        self, target: str, *, dtypes: frozenset[ir.DataType], max_rank: int | None = None
+    ) -> None:
+        self.target, self.dtypes, self.max_rank = target, dtypes, max_rank
+        self._entries: dict[tuple[str, str, int], Lowering] = {}
+
+    def lower(
+        self,
+        op: str,
+        *,
+        since: int,
+        domain: str = "",
+        dtypes: frozenset[ir.DataType] | None = None,
+        max_rank: int | None = None,
+    ) -> Callable[[_F], _F]:
+        """Register a function for an operator from version ``since`` on.
+
+        Raises:
+            ValueError: that version of the operator is taken.
+        """
+
+        def register(function: _F) -> _F:
+            key = (domain, op, since)
+            if key in self._entries:
+                taken = self._entries[key].function.__qualname__
+                raise ValueError(f"{self.target}: {op} since {since} is taken by {taken}")
+            parameters = list(inspect.signature(function).parameters.values())[1:]
+            named = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+            inputs = tuple(p for p in parameters if p not in named)
+            self._entries[key] = Lowering(
+                op,
+                domain,
+                since,
+                function,
+                self.dtypes if dtypes is None else dtypes,
+                self.max_rank if max_rank is None else max_rank,
+                inputs,
+                {p.name: p for p in named},
+                frozenset(p.name for p in inputs if _is_const(p, function)),
+            )
+            return function
+
+        return register
+
+    def find(self, op: str, opset: int, domain: str = "") -> Lowering | None:
+        """Return the newest entry that a version of the operator set reaches."""
+        fit = [e for (d, o, s), e in self._entries.items() if (d, o) == (domain, op) and s <= opset]
+        return max(fit, key=lambda e: e.since, default=None)
+
+    def __iter__(self) -> Iterator[Lowering]:
+        return iter(self._entries.values())
+
+
+def _is_const(parameter: inspect.Parameter, function: Callable[..., Any]) -> bool:
+    # Other annotations may name types that are imported for type checkers only.
+    note = parameter.annotation
+    if isinstance(note, str):
+        return "Const" in {part.strip() for part in note.split("|")}
+    return note is Const or Const in typing.get_args(note)
+
+
+class Driver(Generic[T]):
+    """Lowers a whole graph; ``problems`` has every node that could not be."""
+
+    def __init__(self, registry: Registry, graph: Graph[T]) -> None:
+        self.registry, self.graph = registry, graph
+        self.values: dict[ir.Value, T] = {}
+        self.problems: list[Problem] = []
+
+    def run(self, model: ir.Model) -> dict[ir.Value, T]:
+        """Lower every node and return the target's tensor of each value.
+
+        Raises:
+            UnsupportedError: with all problems of the graph.
+        """
+        for value in model.graph.inputs:
+            if value.const_value is None:
+                self.values[value] = self.graph.input(value)
+        for index, node in enumerate(model.graph):
+            opset = model.opset_imports.get(node.domain, 0)
+            self._node(node, node.name or f"#{index}", opset)
+        if self.problems:
+            raise UnsupportedError(self.registry.target, self.problems)
+        return self.values
+
+    def _node(self, node: ir.Node, name: str, opset: int) -> None:
+        entry = self.registry.find(node.op_type, opset, node.domain)
+        if entry is None:
+            self._problem(node, name, Refusal("no lowering for it", "unsupported_op"))
+            return
+        faults = [*_operand_faults(entry, node), *_attribute_faults(entry, node)]
+        for fault in faults:
+            self._problem(node, name, fault)
+        known = [self._is_known(v) for v in node.inputs]
+        if faults or not all(known):
+            # What depends on a refused node is still checked, but cannot be built.
+            return
+        try:
+            result = entry.function(self.graph, *self._operands(entry, node), **_attributes(node))
+        except Refusal as refusal:
+            self._problem(node, name, refusal)
+            return
+        results = result if isinstance(result, tuple) else (result,)
+        wanted = [v for v in node.outputs if v.name]
+        if len(results) < len(wanted):
+            raise TypeError(f"{entry.function.__qualname__}: {len(results)} results for {wanted}")
+        self.values.update(zip(node.outputs, results, strict=False))
+
+    def _is_known(self, value: ir.Value | None) -> bool:
+        return value is None or value.const_value is not None or value in self.values
+
+    def _operands(self, entry: Lowering, node: ir.Node) -> list[Any]:
+        operands: list[Any] = []
+        for parameter, value in _pairs(entry, node):
+            if value is None:
+                operands.append(None)
+            elif parameter.name in entry.consts and value.const_value is not None:
+                operands.append(Const(value.name or "", value.const_value.numpy()))
+            else:
+                if value not in self.values:
+                    self.values[value] = self.graph.constant(value)
+                operands.append(self.values[value])
+        return operands
+
+    def _problem(self, node: ir.Node, name: str, fault: Refusal) -> None:
+        self.problems.append(Problem(name, op_name(node), fault.reason, fault.detail, fault.hint))
+
+
+def _pairs(entry: Lowering, node: ir.Node) -> Iterator[tuple[inspect.Parameter, ir.Value | None]]:
+    for index, value in enumerate(node.inputs):
+        if index < len(entry.inputs) or entry.variadic:
+            yield entry.inputs[min(index, len(entry.inputs) - 1)], value
+
+
+def _operand_faults(entry: Lowering, node: ir.Node) -> Iterator[Refusal]:
+    if len(node.inputs) > len(entry.inputs) and not entry.variadic:
+        yield Refusal(f"takes {len(entry.inputs)} inputs, has {len(node.inputs)}")
+    for index, parameter in enumerate(entry.inputs):
+        required = parameter.default is inspect.Parameter.empty
+        missing = index >= len(node.inputs) or node.inputs[index] is None
+        if required and missing and parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
+            yield Refusal(f"needs its input {parameter.name!r}")
+    for parameter, value in _pairs(entry, node):
+        if value is None:
+            continue
+        if parameter.name in entry.consts:
+            if value.const_value is None:
+                yield Refusal(f"input {parameter.name!r} must be constant", "requires_constant")
+            continue
+        yield from _tensor_faults(entry, value)
+    for value in node.outputs:
+        if value.name:
+            yield from _tensor_faults(entry, value)
+
+
+def _tensor_faults(entry: Lowering, value: ir.Value) -> Iterator[Refusal]:
+    if value.dtype is not None and value.dtype not in entry.dtypes:
+        known = ", ".join(sorted(d.name.lower() for d in entry.dtypes))
+        found = value.dtype.name.lower()
+        yield Refusal(f"{value.name!r} is {found}; takes {known}", "unsupported_dtype")
+    if entry.max_rank is not None and value.shape is not None:
+        rank = len(value.shape)
+        if rank > entry.max_rank:
+            words = f"{value.name!r} has rank {rank}; takes up to {entry.max_rank}"
+            yield Refusal(words, "unsupported_rank")
+
+
+def _attribute_faults(entry: Lowering, node: ir.Node) -> Iterator[Refusal]:
+    for name in node.attributes:
+        if name not in entry.attributes:
+            yield Refusal(f"attribute {name!r} is not expressible")
+    for name, parameter in entry.attributes.items():
+        if parameter.default is inspect.Parameter.empty and name not in node.attributes:
+            yield Refusal(f"needs its attribute {name!r}")
+
+
+def _attributes(node: ir.Node) -> dict[str, Any]:
+    return {name: _plain(a) for name, a in node.attributes.items()}
+
+
+def _plain(attribute: ir.Attr) -> Any:
+    if attribute.type == ir.AttributeType.TENSOR:
+        return attribute.value.numpy()
+    value = attribute.value
+    return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def check_against_schema(registry: Registry, opset: int) -> list[str]:
+    """Compare every signature with ONNX's schema; returns the differences.
+
+    An entry that a newer one replaces is compared with the schema of its own version.
+    """
+    faults: list[str] = []
+    for entry in registry:
+        newest = registry.find(entry.op, opset, entry.domain)
+        version = opset if newest is entry else entry.since
+        try:
+            schema = onnx.defs.get_schema(entry.op, version, entry.domain)
+        except onnx.defs.SchemaError:
+            faults.append(f"{entry.op}: no such operator at version {version}")
+            continue
+        faults += [f"{entry.op}: {fault}" for fault in _schema_faults(entry, schema)]
+    return faults
+
+
+def _schema_faults(entry: Lowering, schema: onnx.defs.OpSchema) -> Iterator[str]:
+    if entry.since > schema.since_version and entry.since != schema.since_version:
+        yield f"since {entry.since}, but the schema is of version {schema.since_version}"
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    ours = [p.name for p in entry.inputs]
+    # Names are compared without case: ONNX writes the same operand as ``X`` and as ``x``.
+    theirs = [i.name for i in schema.inputs]
+    if [n.lower() for n in ours] != [n.lower() for n in theirs]:
+        yield f"inputs {ours}, expected {theirs}"
+    for parameter, formal in zip(entry.inputs, schema.inputs, strict=False):
+        if (parameter.kind is inspect.Parameter.VAR_POSITIONAL) != (formal.option == variadic):
+            yield f"input {formal.name!r}: variadic in one of the two only"
+        elif formal.option != variadic and (parameter.default is None) != (
+            formal.option == optional
+        ):
+            yield f"input {formal.name!r}: optional in one of the two only"
+    if entry.attributes.keys() != schema.attributes.keys():
+        yield f"attributes {sorted(entry.attributes)}, expected {sorted(schema.attributes)}"
+    for name in entry.attributes.keys() & schema.attributes.keys():
+        expected = _default(schema.attributes[name])
+        received = entry.attributes[name].default
+        if not _same(received, expected):
+            yield f"attribute {name!r}: default {received!r}, expected {expected!r}"
+
+
+def _default(attribute: Any) -> Any:
+    if attribute.required:
+        return inspect.Parameter.empty
+    if not attribute.default_value.name:
+        return None
+    return _plain(ir.serde.deserialize_attribute(attribute.default_value))
+
+
+def _same(received: Any, expected: Any) -> bool:
+    if isinstance(expected, float) and isinstance(received, (int, float)):
+        return bool(np.float32(received) == np.float32(expected))
+    return bool(received is expected or received == expected)
