@@ -138,7 +138,8 @@ def available_cpus() -> int:
         count = len(os.sched_getaffinity(0))
     else:
         count = os.cpu_count() or 1
-    quota = _cgroup_quota(Path("/sys/fs/cgroup/cpu.max"))
+    root = Path("/sys/fs/cgroup")
+    quota = _cgroup_quota(root / "cpu.max") or _cgroup_v1_quota(root / "cpu")
     return max(1, count if quota is None else min(count, quota))
 
 
@@ -148,6 +149,16 @@ def _cgroup_quota(path: Path) -> int | None:
         quota, period = path.read_text().split()
         return None if quota == "max" else -(-int(quota) // int(period))
     except (OSError, ValueError):
+        return None
+
+
+def _cgroup_v1_quota(folder: Path) -> int | None:
+    """Return the same of cgroup v1, which older Docker hosts and Jetsons still use."""
+    try:
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        period = int((folder / "cpu.cfs_period_us").read_text())
+        return -(-quota // period) if quota > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
         return None
 
 

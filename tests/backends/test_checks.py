@@ -75,6 +75,17 @@ def test_quota_counts_whole_cpus(tmp_path: Path, text: str, cpus: int | None) ->
     assert checks._cgroup_quota(tmp_path / "none") is None
 
 
+@pytest.mark.parametrize(
+    ("quota", "period", "cpus"),
+    [("-1", "100000", None), ("150000", "100000", 2), ("5000", "100000", 1), ("1", "0", None)],
+)
+def test_a_quota_of_cgroup_v1(tmp_path: Path, quota: str, period: str, cpus: int | None) -> None:
+    (tmp_path / "cpu.cfs_quota_us").write_text(quota)
+    (tmp_path / "cpu.cfs_period_us").write_text(period)
+    assert checks._cgroup_v1_quota(tmp_path) == cpus
+    assert checks._cgroup_v1_quota(tmp_path / "none") is None
+
+
 def test_buffers_come_back_in_the_order_of_the_specs() -> None:
     y = TensorSpec("y", "int64", (2,))
     types: dict[str, np.dtype[Any]] = {"x": np.dtype("float32"), "y": np.dtype("int64")}
