@@ -102,7 +102,11 @@ def measure(
             continue
         results[key] = _summary(wall[key], cpu[key])
         if callers:
-            rate = _rate(executable, vectors, callers, seconds / 4)
+            try:
+                rate = _rate(executable, vectors, callers, seconds / 4)
+            except BackendError as e:
+                results[key] = Measured(problem=str(e))
+                continue
             results[key] = replace(results[key], per_second=rate)
     return results
 
@@ -146,7 +150,10 @@ def _rate(executable: Executable, vectors: Sequence[Vector], callers: int, secon
     with ThreadPoolExecutor(callers) as pool:
         start = time.perf_counter()
         jobs = [pool.submit(work, own) for own in feeds]
-        stop.wait(seconds)
-        stop.set()
+        try:
+            stop.wait(seconds)
+        finally:
+            # Also on Ctrl-C: leaving the pool waits for its threads.
+            stop.set()
         done = sum(job.result() for job in jobs)
         return done / (time.perf_counter() - start)

@@ -95,6 +95,21 @@ def test_a_failure_while_timing_is_a_problem() -> None:
     assert measure({"a": Engine(work)}, VECTORS)["a"].problem == "lost the device"
 
 
+def test_a_failure_of_callers_at_once_is_a_problem() -> None:
+    inside: list[int] = []
+
+    def work(x: Array) -> Array:
+        inside.append(1)
+        time.sleep(0.01)
+        if len(inside) > 1:
+            raise RunError("one at a time")
+        inside.pop()
+        return x
+
+    results = measure({"a": Engine(work)}, VECTORS, seconds=0.2, callers=4)
+    assert results["a"].problem == "one at a time"
+
+
 def test_nothing_to_measure() -> None:
     assert measure({}, VECTORS) == {}
 
