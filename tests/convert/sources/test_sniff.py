@@ -20,7 +20,7 @@ def model_bytes() -> bytes:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["":17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
     )
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 def zipped(*names: str) -> bytes:
