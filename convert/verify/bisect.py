@@ -15,16 +15,15 @@ from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
 from edgeinfer.convert.verify.locate import all_values
 from edgeinfer.convert.verify.submodel import ancestors, extract, part_inputs, part_outputs
 from edgeinfer.errors import EdgeInferError
-from edgeinfer.metrics import Budget, check, compare
+from edgeinfer.metrics import Budget, OutputMetrics, check, compare
 from edgeinfer.types import Array, Feeds
 
 LowerAndRun = Callable[[ir.Model, Feeds], dict[str, Array]]
 """Lower a (sub-)model, load it in the engine, run it once; outputs by name."""
 
-_SMALL = 10
-"""A sub-model of so many nodes is small enough to read; a larger one is shrunk further."""
-
 _CHECKPOINTS = 6
+
+_EVALUATION_S = 60.0
 
 _README = """\
 The smallest part of the model that still leaves its accuracy budget.
@@ -132,10 +131,10 @@ def explain(
         budget: the variant's.
         seconds: when to stop narrowing down.
     """
-    values = _oracle_values(model, feeds)
+    values, wide = _oracle_values(model, feeds)
     if not values:
         return Finding(note="no oracle can run the normalised graph, so no node can be named")
-    search = _Search(model, values, lower_and_run, budget, time.monotonic() + seconds)
+    search = _Search(model, values, wide, lower_and_run, budget, time.monotonic() + seconds)
     nodes = search.nodes
     if not search.fails(nodes, part_outputs(model.graph, nodes)):
         if search.refused:
@@ -162,6 +161,7 @@ class _Search:
         self,
         model: ir.Model,
         values: dict[str, Array],
+        wide: dict[str, Array],
         lower_and_run: LowerAndRun,
         budget: Budget,
         until: float,
@@ -171,6 +171,7 @@ class _Search:
         self.refused = ""
         self._model, self._values = model, values
         self._lower_and_run, self._budget = lower_and_run, budget
+        self._wide = wide
 
     def fails(
         self, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]
@@ -192,7 +193,10 @@ class _Search:
             name = str(value.name)
             if name not in results:
                 continue
-            breaches = check(compare(self._values[name], results[name]), self._budget)
+            metrics = compare(self._values[name], results[name])
+            breaches = check(metrics, self._budget)
+            if breaches and name in self._wide:
+                breaches = check(metrics, self._budget.widened(self._spread(name)))
             if breaches:
                 found[name] = tuple(f"output {name!r}: {b}" for b in breaches)
         return found
@@ -293,23 +297,30 @@ class _Search:
         node = value.producer()
         return node is not None and node in set(self.nodes[start:])
 
+    def _spread(self, name: str) -> OutputMetrics:
+        """Return how far rounding alone moves a value."""
+        value, wide = self._values[name], self._wide[name]
+        return compare(value, wide.astype(value.dtype))
+
     def _has_time(self) -> bool:
         return time.monotonic() < self.until
 
 
-def _oracle_values(model: ir.Model, feeds: Feeds) -> dict[str, Array]:
-    """Return every value of the graph: by ONNX Runtime, or by our evaluation if it cannot."""
+def _oracle_values(model: ir.Model, feeds: Feeds) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return every value of the graph, and the same in float64 as far as it can be had.
+
+    The first are ONNX Runtime's, or our evaluation's where it cannot run the graph.
+    """
     values = all_values(model, feeds)
-    if values:
-        return values
     names = {str(v.name): v for n in model.graph for v in n.outputs if v.name}
     try:
-        wide = Evaluator(model, wide=True).run(feeds, wanted=names)
+        found = Evaluator(model, wide=True).run(feeds, seconds=_EVALUATION_S, wanted=names)
     except CannotEvaluate:
-        return {}
-    narrow = {}
-    for name, array in wide.items():
-        dtype = names[name].dtype
-        is_wide = isinstance(array, np.ndarray) and array.dtype == np.float64
-        narrow[name] = array.astype(dtype.numpy()) if is_wide and dtype is not None else array
-    return {**narrow, **feeds}
+        return values, {}
+    wide = {n: a for n, a in found.items() if isinstance(a, np.ndarray) and a.dtype == np.float64}
+    if not values:
+        values = {n: a for n, a in found.items() if isinstance(a, np.ndarray)} | dict(feeds)
+        for name, array in wide.items():
+            dtype = names[name].dtype
+            values[name] = array.astype(np.float32 if dtype is None else dtype.numpy())
+    return values, wide

@@ -11,17 +11,14 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions
-from edgeinfer.convert.verify.oracles import Answer, Expected
+from edgeinfer.convert.verify.oracles import Expected
 from edgeinfer.convert.verify.vectors import Vector
 from edgeinfer.errors import BackendError, InputError, NotAvailableError
-from edgeinfer.metrics import Budget, OutputMetrics, budget_for, check, compare, worst
+from edgeinfer.metrics import SLACK, Budget, OutputMetrics, budget_for, check, compare, worst
 from edgeinfer.types import Array
 
 _SINGLE = ("fp32",)
 """Precisions at which extremes are judged too; others promise nothing beyond ordinary data."""
-
-_SLACK = 4.0
-"""An engine may be this many times as far off as two oracles are from each other."""
 
 _TIMED_S = 0.5
 _TIMED_RUNS = 20
@@ -240,7 +237,8 @@ class _Gate:
                 metrics = compare(right.outputs[name], answers[index][name])
             measured.append(metrics)
             plain = check(metrics, self.budget)
-            found = check(metrics, _for_spread(self.budget, right, name)) if plain else []
+            spread = right.spread.get(name)
+            found = check(metrics, self.budget.widened(spread)) if plain and spread else plain
             widened += bool(plain) and not found
             if found and first is None:
                 first = index
@@ -249,7 +247,7 @@ class _Gate:
         note = ""
         if widened:
             note = (
-                f"on {widened} of {len(measured)} vectors only within {_SLACK:g} times the "
+                f"on {widened} of {len(measured)} vectors only within {SLACK:g} times the "
                 "distance of the oracles to each other: this model is sensitive to rounding"
             )
         return OutputResult(name, worst(measured), tuple(breaches), first, note)
@@ -266,26 +264,6 @@ class _Gate:
 def _run(executable: Executable, vector: Vector) -> dict[str, Array]:
     # Copied: an engine that hands out its own buffer would change the first answer in the second.
     return {k: np.array(v) for k, v in executable.run(vector.feeds).items()}
-
-
-def _for_spread(budget: Budget, answer: Answer, name: str) -> Budget:
-    """Widen a budget where plain rounding moves the model nearly as far as the budget goes.
-
-    Two oracles agree within the fp32 budget, so this is never more than a few times that.
-    """
-    spread = answer.spread.get(name)
-    if spread is None:
-        return budget
-    decibel = 20.0 * float(np.log10(_SLACK))
-    return Budget(
-        max_abs=max(budget.max_abs, _SLACK * spread.max_abs),
-        max_rel=max(budget.max_rel, _SLACK * spread.max_rel),
-        sqnr_db=min(budget.sqnr_db, spread.sqnr_db - decibel),
-        channel_sqnr_db=min(budget.channel_sqnr_db, spread.channel_sqnr_db - decibel),
-        cosine=min(budget.cosine, 1.0 - _SLACK**2 * (1.0 - spread.cosine)),
-        top1=budget.top1,
-        mismatch=max(budget.mismatch, spread.mismatches / max(1, spread.count)),
-    )
 
 
 def _signature_problems(artifact: Artifact, executable: Executable) -> list[str]:

@@ -63,7 +63,7 @@ def shape_text(shape: list[int | str | None] | None) -> str:
     """Write a shape; named sizes by name, unknown ones as a question mark."""
     if shape is None:
         return "any rank"
-    return " × ".join("?" if d is None else str(d) for d in shape) or "scalar"
+    return " x ".join("?" if d is None else str(d) for d in shape) or "scalar"
 
 
 def db_text(value: float | None) -> str:
@@ -81,7 +81,8 @@ def db_share(value: float | None) -> float:
 def _operators(ops: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
     """Return operators before and after, most frequent first."""
     before, after = ops["before"], ops["after"]
-    rows = [{"op": o, "before": before.get(o, 0), "after": after.get(o, 0)} for o in before | after]
+    names = dict.fromkeys([*before, *after])
+    rows = [{"op": o, "before": before.get(o, 0), "after": after.get(o, 0)} for o in names]
     return sorted(rows, key=lambda r: (-max(r["before"], r["after"]), r["op"]))
 
 

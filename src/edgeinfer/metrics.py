@@ -20,6 +20,10 @@ _MIN_SLICE = 16
 """A channel of fewer elements is judged with the whole output: a single value near zero has no
 meaningful ratio to its own error."""
 
+SLACK = 10.0
+"""How many times further apart than two oracles an engine may be. Log-scaled spectra of near
+silence (basic-pitch) were 6 times as far off in three engines alike."""
+
 _DECIDED = 0.1
 """Share of a row's largest magnitude by which the winner must lead for the row to count in top-1;
 the order of near ties is not a promise of any engine."""
@@ -88,6 +92,25 @@ class Budget:
     cosine: float
     top1: float = 1.0
     mismatch: float = 0.0
+
+    def widened(self, spread: OutputMetrics) -> Budget:
+        """Return a budget for a result that plain rounding moves by ``spread``.
+
+        ``spread`` is the distance between two sound evaluations. An engine sums in another order
+        than either, so it may be ``SLACK`` times as far off; where rounding hardly moves the
+        result the budget stays as it is.
+        """
+        return Budget(
+            max_abs=max(self.max_abs, SLACK * spread.max_abs),
+            max_rel=max(self.max_rel, SLACK * spread.max_rel),
+            sqnr_db=min(self.sqnr_db, spread.sqnr_db - 20.0 * math.log10(SLACK)),
+            channel_sqnr_db=min(
+                self.channel_sqnr_db, spread.channel_sqnr_db - 20.0 * math.log10(SLACK)
+            ),
+            cosine=min(self.cosine, 1.0 - SLACK**2 * (1.0 - spread.cosine)),
+            top1=self.top1,
+            mismatch=max(self.mismatch, spread.mismatches / max(1, spread.count)),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data."""
