@@ -42,9 +42,11 @@ def feeds(original: ort.InferenceSession, size: int) -> dict[str, Array]:
     rng = np.random.default_rng(0)
     made: dict[str, Array] = {}
     for item in original.get_inputs():
-        dims = [
-            d if isinstance(d, int) else (1 if i == 0 else size) for i, d in enumerate(item.shape)
-        ]
+        unknown = [1 if axis == 0 else size for axis in range(len(item.shape))]
+        if item.name == "state":
+            unknown = [2, 1, 128]
+        pairs = zip(item.shape, unknown, strict=True)
+        dims = [stated if isinstance(stated, int) else chosen for stated, chosen in pairs]
         if item.name == "sr":
             made[item.name] = np.array(16000, np.int64)
         elif "int" in item.type:
