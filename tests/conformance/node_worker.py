@@ -3,7 +3,7 @@
 A child process of its own: an engine may abort on an odd graph. Prints one JSON line when a case
 starts and one when it ends.
 
-Usage: node_worker.py TARGET FIRST STEP SKIP
+Usage: node_worker.py TARGET suite|golden FIRST STEP SKIP
 """
 
 from __future__ import annotations
@@ -33,6 +33,23 @@ def suite() -> list[Case]:
         warnings.simplefilter("ignore")
         cases = collect_testcases(None)
     return [(c.name, c.model, c.data_sets, c.rtol, c.atol) for c in cases]
+
+
+def golden() -> list[Case]:
+    """Return the cases of ``tests/golden``: awkward ones, agreed on by several engines."""
+    folder = Path(__file__).parent.parent / "golden"
+    index = json.loads((folder / "index.json").read_text("utf-8"))
+    cases: list[Case] = []
+    for entry in index:
+        model = onnx.load(folder / f"{entry['id']}.onnx")
+        with np.load(folder / f"{entry['id']}.npz") as arrays:
+            inputs = [arrays[f"in_{v.name}"] for v in model.graph.input]
+            outputs = [arrays[f"out_{v.name}"] for v in model.graph.output]
+        # Half precision keeps eleven bits.
+        half = any(a.dtype == np.float16 for a in (*inputs, *outputs))
+        tolerance = (2e-3, 1e-3) if half else (1e-4, 1e-5)
+        cases.append((entry["id"], model, [(inputs, outputs)], *tolerance))
+    return cases
 
 
 def plain(value: Any) -> Any:
@@ -133,12 +150,22 @@ def run_openvino(model: bytes | str, feeds: dict[str, Any], names: Sequence[str]
         if names and name not in port.get_names():
             raise AssertionError(f"input {index} lost its name {name!r}: {port.get_names()}")
         held.append(_tensor(ov, port.get_element_type(), feeds[name]))
+        if names:
+            _refuse_wide(feeds[name])
         request.set_input_tensor(index, held[-1])
     request.infer()
     for index, name in enumerate(names):
         if name and name not in read.outputs[index].get_names():
             raise AssertionError(f"output {index} lost its name {name!r}")
     return [_array(ov, request.get_output_tensor(i)) for i in range(len(compiled.outputs))]
+
+
+def _refuse_wide(value: Any) -> None:
+    """Refuse what our backend refuses: the plugin computes 64-bit integers in 32 bits."""
+    if np.asarray(value).dtype in (np.int64, np.uint64) and np.size(value):
+        limits = np.iinfo(np.int32)
+        if np.max(value) > limits.max or np.min(value) < limits.min:
+            raise OverflowError("beyond 32 bits")
 
 
 def _tensor(ov: Any, kind: Any, value: Any) -> Any:
@@ -232,11 +259,12 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def main(target: str, first: int, step: int, skip: int) -> None:
+def main(target: str, source: str, first: int, step: int, skip: int) -> None:
     """Run every ``step``-th case from ``first``, leaving out the first ``skip`` of those."""
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
-    for case in suite()[first::step][skip:]:
+    cases = suite() if source == "suite" else golden()
+    for case in cases[first::step][skip:]:
         print(json.dumps({"start": case[0]}), flush=True)  # noqa: T201
         result = {"name": case[0], "plain": outcome_plain(target, case)}
         print(json.dumps({"plain": result["plain"]}), flush=True)  # noqa: T201
@@ -245,4 +273,4 @@ def main(target: str, first: int, step: int, skip: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *(int(a) for a in sys.argv[2:5]))
+    main(sys.argv[1], sys.argv[2], *(int(a) for a in sys.argv[3:6]))

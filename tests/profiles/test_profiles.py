@@ -89,7 +89,9 @@ def test_no_name_reaches_into_a_folder(name: str) -> None:
 def test_all_faults_of_a_file_are_listed_with_file_and_key() -> None:
     text = MINIMAL.replace('["fp32"]', '["fp33", 1]').replace('os = ["linux"]', "os = []")
     text = text.replace('name = "board"', 'name = "../x"')
-    text += "colour = 1\nmemory_mb = true\nthreads = 0\naliases = 'a'\n[[quirks]]\nid = 'a'\nx = 1\n"
+    text += (
+        "colour = 1\nmemory_mb = true\nthreads = 0\naliases = 'a'\n[[quirks]]\nid = 'a'\nx = 1\n"
+    )
     with pytest.raises(ProfileError) as caught:
         parse(text, "b.toml")
     assert str(caught.value).splitlines() == [

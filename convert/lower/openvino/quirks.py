@@ -10,8 +10,10 @@ from edgeinfer.convert.lower.faults import (
     fractional_align_corners,
     move_batch,
 )
+from edgeinfer.convert.lower.openvino.pooling import overhangs, pad_before_average
 from edgeinfer.convert.lower.openvino.rewrites import (
     SETTLED,
+    bool_by_comparison,
     keep_infinite_extreme,
     tile_by_expand,
 )
@@ -91,28 +93,37 @@ def _repeats(node: ir.Node) -> str:
     return "repeats that are not known give unwritten memory"
 
 
-def _last_window(node: ir.Node) -> str:
-    """Whether ``ceil_mode`` adds a window that starts behind the input and its left padding."""
-    if not attribute(node, "ceil_mode", 0) or attribute(node, "auto_pad", "NOTSET") != "NOTSET":
-        return ""
-    kernel = [int(k) for k in attribute(node, "kernel_shape", ())]  # type: ignore[attr-defined]
-    rank = len(kernel)
-    strides = list(attribute(node, "strides", None) or [1] * rank)  # type: ignore[call-overload]
-    dilations = list(attribute(node, "dilations", None) or [1] * rank)  # type: ignore[call-overload]
-    pads = list(attribute(node, "pads", None) or [0] * 2 * rank)  # type: ignore[call-overload]
+def _to_bool(node: ir.Node) -> str:
     x = given(node, 0)
-    sizes = list(x.shape[2:]) if x is not None and x.shape is not None else [None] * rank
-    for i in range(rank):
-        spread = (kernel[i] - 1) * dilations[i] + 1
-        size = sizes[i]
-        if not isinstance(size, int):
-            if pads[rank + i] + strides[i] - 1 >= spread:
-                return "ceil_mode may add a window of padding only, and the size is not known"
-            continue
-        room = size + pads[i] + pads[rank + i] - spread
-        last = -(-room // strides[i])
-        if last * strides[i] >= size + pads[i]:
+    to_bool = attribute(node, "to", 0) == ir.DataType.BOOL.value
+    return "NaN becomes false" if to_bool and x is not None and x.dtype in _FLOATS else ""
+
+
+def _nearest(node: ir.Node) -> str:
+    nearest = attribute(node, "mode", "nearest") == "nearest"
+    mode = attribute(node, "nearest_mode", "round_prefer_floor")
+    tie = nearest and mode == "round_prefer_ceil"
+    return "nearest_mode=round_prefer_ceil misses ties" if tie else ""
+
+
+def _max_overhang(node: ir.Node) -> str:
+    """Whether ``ceil_mode`` adds a window that starts behind the input and its left padding."""
+    for axis in overhangs(node):
+        if axis.starts_behind is None:
+            return "ceil_mode may add a window of padding only, and the size is not known"
+        if axis.starts_behind:
             return "ceil_mode adds a window of padding only"
+    return ""
+
+
+def _average_overhang(node: ir.Node) -> str:
+    if not attribute(node, "count_include_pad", 0):
+        return ""
+    axes = overhangs(node)
+    if any(axis.overhangs is not False for axis in axes) and not any(
+        axis.starts_behind for axis in axes
+    ):
+        return "what ceil_mode adds is counted as padding"
     return ""
 
 
@@ -190,8 +201,26 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ops=frozenset({"MaxPool"}),
-        fault=_last_window,
+        fault=_max_overhang,
         source="ONNX node test test_maxpool_2d_ceil_output_size_reduce_by_one, openvino 2026.4.1",
         hint="set ceil_mode=0 and explicit pads",
+    ),
+    Rule(
+        ops=frozenset({"AveragePool"}),
+        fault=_average_overhang,
+        source="tests/golden: averagepool_avgpool1d_k7_s3_p33_ceil_cip, openvino 2026.4.1",
+        repair=pad_before_average,
+        hint="set ceil_mode=0 and explicit pads",
+    ),
+    Rule(
+        ops=frozenset({"Cast"}),
+        fault=_to_bool,
+        source="tests/golden: cast_cast_f32_bool, openvino 2026.4.1",
+        repair=bool_by_comparison,
+    ),
+    Rule(
+        ops=frozenset({"Resize"}),
+        fault=_nearest,
+        source="tests/golden: resize_nearest_half_pixel_round_prefer_ceil, openvino 2026.4.1",
     ),
 )

@@ -42,6 +42,26 @@ def tile_by_expand(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
+def bool_by_comparison(model: ir.Model, node: ir.Node) -> bool:
+    """Compare with zero: the plugin's conversion makes NaN false.
+
+    Given::
+
+        y = Cast<to=bool>(x)
+
+    Result::
+
+        y = Not(Equal(x, 0))
+    """
+    x = given(node, 0)
+    if x is None or x.dtype is None:
+        return False
+    build = builder(model, node)
+    build.op("Not", build.op("Equal", x, build.const(np.zeros((), x.dtype.numpy()), "zero")))
+    build.commit(model.graph, node)
+    return True
+
+
 def keep_infinite_extreme(model: ir.Model, node: ir.Node) -> bool:
     """Put the infinity back that the plugin replaces by the largest finite number.
 

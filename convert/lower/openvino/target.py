@@ -23,7 +23,10 @@ from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
 
-_FLOAT8 = frozenset(d for d in ir.DataType if d.name.startswith("FLOAT8"))
+# The plugin has no 8-bit floats of its own, and string tensors corrupt the process's memory.
+_REFUSED = frozenset(
+    d for d in ir.DataType if d.name.startswith("FLOAT8") or d == ir.DataType.STRING
+)
 _PRECISIONS = frozenset({"fp32", "fp16"})
 
 
@@ -82,7 +85,7 @@ class OpenVinoTarget:
 def _prepare(source: ir.Model, probe: Probe, notes: Notes) -> tuple[ir.Model, list[Problem]]:
     model = source.clone()
     settle_loops(model)
-    problems = [*refused_borders(model, PACKED | _FLOAT8), *apply(model, RULES, notes)]
+    problems = [*refused_borders(model, PACKED | _REFUSED), *apply(model, RULES, notes)]
     for _ in range(5):
         lacking = probe.lacking(model)
         names = {id(n): n.op_type for n in lacking}

@@ -1,0 +1,131 @@
+"""Every ONNX node case and every golden case through passes, target and engine.
+
+What the plain engine gets right stays right; of the rest nothing is wrong: right value or refusal.
+Exceptions are data with a reason, and one that is no longer needed fails.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+WORKER = HERE / "node_worker.py"
+TARGETS = ("onnxruntime", "openvino")
+SHARDS = 4
+SAMPLE = 10
+
+Results = dict[str, dict[str, str]]
+
+
+def run_cases(target: str, source: str, first: int, step: int) -> Results:
+    """Run a share of the cases in child processes; an abort costs one case."""
+    results: Results = {}
+    done = 0
+    while True:
+        command = [sys.executable, str(WORKER), target, source, *map(str, (first, step, done))]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        child = subprocess.run(
+            command, capture_output=True, text=True, env=environment, check=False
+        )
+        current: dict[str, str] = {}
+        for line in _json_lines(child.stdout):
+            if "start" in line:
+                current = {"name": line["start"]}
+                done += 1
+            current |= line
+            if "ours" in line:
+                results[current["name"]] = current
+                current = {}
+        if child.returncode == 0:
+            return results
+        if not current:
+            raise RuntimeError(f"{command}: {child.stderr[-2000:]}")
+        crash = f"crash: exit {child.returncode}"
+        results[current["name"]] = {"plain": crash, **current, "ours": crash}
+
+
+def _json_lines(text: str) -> Iterator[dict[str, str]]:
+    for line in text.splitlines():
+        if line.startswith("{"):
+            yield json.loads(line)
+
+
+def violation(result: dict[str, str]) -> str:
+    """Return what a case does that it must not, as ``wrong``, ``refused``, ...; empty if nothing."""
+    ours, plain = (result[k].split(":")[0] for k in ("ours", "plain"))
+    if ours == "ok" or (ours == "refused" and plain != "ok"):
+        return ""
+    return ours
+
+
+def exceptions(target: str) -> dict[str, str]:
+    """Return the outcome that is accepted, by case."""
+    entries = tomllib.loads((HERE / "lowering.toml").read_text("utf-8"))["exception"]
+    found: dict[str, str] = {}
+    for entry in entries:
+        assert entry["reason"], entry
+        for name in entry["cases"] if target in entry["targets"] else ():
+            assert name not in found, f"{name}: listed twice"
+            found[name] = entry["outcome"]
+    return found
+
+
+def judge(target: str, results: Results) -> list[str]:
+    """Return a line for every case that is neither right nor excepted."""
+    accepted = exceptions(target)
+    lines = []
+    for name, result in results.items():
+        found, allowed = violation(result), accepted.get(name, "")
+        if found != allowed:
+            wanted = f"excepted as {allowed}" if allowed else "not excepted"
+            lines.append(f"{name} ({wanted}): plain {result['plain']}; ours {result['ours']}")
+    return lines
+
+
+def needs(target: str) -> None:
+    if importlib.util.find_spec(target) is None:
+        pytest.skip(f"{target} is not installed")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_sample_of_the_node_suite(target: str) -> None:
+    needs(target)
+    results = run_cases(target, "suite", 0, SAMPLE)
+    assert len(results) > 150
+    assert judge(target, results) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("target", TARGETS)
+def test_whole_node_suite(target: str, shard: int) -> None:
+    needs(target)
+    results = run_cases(target, "suite", shard, SHARDS)
+    assert len(results) > 400
+    assert judge(target, results) == []
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_golden_cases(target: str) -> None:
+    needs(target)
+    results = run_cases(target, "golden", 0, 1)
+    assert len(results) == 73
+    assert judge(target, results) == []
+
+
+def test_exceptions_name_cases_that_exist() -> None:
+    from tests.conformance.node_worker import golden, suite
+
+    known = {case[0] for case in (*suite(), *golden())}
+    for target in TARGETS:
+        assert set(exceptions(target)) <= known
