@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -96,6 +97,34 @@ def test_the_traceback_is_shown_on_request(
     monkeypatch.setenv("EDGEINFER_DEBUG", "1")
     guarded(failing(errors.UsageError("no")), [])
     assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def warning(then: BaseException | None = None) -> click.Command:
+    @click.command()
+    @click.option("--quiet", "-q", is_flag=True)
+    def command(quiet: bool) -> None:
+        for _ in range(2):
+            logging.getLogger("edgeinfer").warning("gpu left out:\n%s", "too slow")
+        if then is not None:
+            raise then
+
+    return command
+
+
+def test_warnings_are_told_once_after_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(warning(), []) == 0
+    assert capsys.readouterr().err == "edgeinfer: warning: gpu left out: too slow\n"
+    assert guarded(warning(click.exceptions.Exit(1)), []) == 1
+    assert capsys.readouterr().err == "edgeinfer: warning: gpu left out: too slow\n"
+
+
+def test_warnings_are_not_told_before_an_error_or_when_quiet(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert guarded(warning(errors.UsageError("no")), []) == 2
+    assert capsys.readouterr().err == "edgeinfer: no\n"
+    assert guarded(warning(), ["-q"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_usage_errors_point_to_the_help(cli: Any) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import logging
 import os
 import signal
 import sys
@@ -77,11 +78,14 @@ def guarded(command: click.Command, argv: Sequence[str]) -> int:
     With ``--json`` among the arguments the error is also an object on stdout:
     ``{"error": {"type", "message", "exit_code", ...}}``.
     """
+    warnings = _Warnings()
     try:
-        with command.make_context("edgeinfer", list(argv)) as context:
+        with warnings, command.make_context("edgeinfer", list(argv)) as context:
             command.invoke(context)
         _flush()
+        warnings.tell(argv)
     except click.exceptions.Exit as e:
+        warnings.tell(argv)
         return _exit(e.exit_code)
     except (KeyboardInterrupt, EOFError, click.Abort):
         return _tell(Failure("Interrupted", "interrupted, nothing was written", INTERRUPTED), argv)
@@ -92,6 +96,28 @@ def guarded(command: click.Command, argv: Sequence[str]) -> int:
             traceback.print_exc()
         return _tell(describe(e), argv, e)
     return 0
+
+
+class _Warnings(logging.Handler):
+    """Holds what the library warns of; an error that follows says it again and is told alone."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(" ".join(record.getMessage().split()))
+
+    def __enter__(self) -> None:
+        logging.getLogger("edgeinfer").addHandler(self)
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("edgeinfer").removeHandler(self)
+
+    def tell(self, argv: Sequence[str]) -> None:
+        if not {"--quiet", "-q"} & set(_options(argv)):
+            for line in dict.fromkeys(self.lines):
+                click.echo(f"edgeinfer: warning: {line}", err=True)
 
 
 def describe(error: Exception) -> Failure:
@@ -132,12 +158,11 @@ def _plain(value: Any) -> Any:
 
 
 def _tell(failure: Failure, argv: Sequence[str], error: Exception | None = None) -> int:
-    options = argv[: argv.index("--")] if "--" in argv else argv
     if isinstance(error, _NO_ARGUMENTS):
         click.echo(error.format_message(), err=True)
         return failure.code
     try:
-        if "--json" in options:
+        if "--json" in _options(argv):
             told = {"type": failure.kind, "message": failure.message, "exit_code": failure.code}
             click.echo(to_json({"error": {**told, **failure.details}}))
         _flush()
@@ -145,6 +170,10 @@ def _tell(failure: Failure, argv: Sequence[str], error: Exception | None = None)
         _abandon_stdout()
     click.echo(f"edgeinfer: {failure.message}", err=True)
     return failure.code
+
+
+def _options(argv: Sequence[str]) -> Sequence[str]:
+    return argv[: argv.index("--")] if "--" in argv else argv
 
 
 def _exit(code: int) -> int:
