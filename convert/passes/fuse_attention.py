@@ -39,6 +39,7 @@ class FuseAttention(Fusion):
         y = Attention<scale=0.125>(q, k, v, mask)
     """
 
+    since: ClassVar[int] = 23
     patterns: ClassVar[tuple[Pattern, ...]] = (
         op.MatMul(_guarded, var("v")),
         op.MatMul(_softmax, var("v")),

@@ -37,6 +37,7 @@ class FuseGelu(Fusion):
         y = Gelu(x)                 y = Gelu<approximate="tanh">(x)
     """
 
+    since: ClassVar[int] = 20
     patterns: ClassVar[tuple[Pattern, ...]] = (_erf, _tanh)
 
     def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:

@@ -49,6 +49,7 @@ class FuseHardSwish(Fusion):
         y = HardSwish(x)
     """
 
+    since: ClassVar[int] = 14
     patterns: ClassVar[tuple[Pattern, ...]] = (_x * _between(_x + 3.0, 6.0) / 6, _x * _sixth)
 
     def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:

@@ -37,6 +37,7 @@ class FuseLayerNorm(Fusion):
         y = LayerNormalization<axis=-1, epsilon=1e-5>(x, ones)
     """
 
+    since: ClassVar[int] = 17
     patterns: ClassVar[tuple[Pattern, ...]] = (_formula,)
 
     def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:

@@ -50,6 +50,7 @@ class FuseMish(Fusion):
         y = Mish(x)
     """
 
+    since: ClassVar[int] = 18
     patterns: ClassVar[tuple[Pattern, ...]] = (
         _x * op.Tanh(OneOf((op.Softplus(_x), _guarded, _exponential))),
     )

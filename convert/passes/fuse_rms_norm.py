@@ -41,6 +41,7 @@ class FuseRmsNorm(Fusion):
         y = RMSNormalization<axis=-1, epsilon=1e-6, stash_type=1>(x, ones)
     """
 
+    since: ClassVar[int] = 23
     patterns: ClassVar[tuple[Pattern, ...]] = (_narrow, _formula(_x))
     dtypes: ClassVar[frozenset[ir.DataType]] = FLOATS | {
         ir.DataType.FLOAT16,

@@ -27,6 +27,7 @@ class FuseSilu(Fusion):
         y = Swish<alpha=1.702>(x)
     """
 
+    since: ClassVar[int] = 24
     patterns: ClassVar[tuple[Pattern, ...]] = (_silu, _quick_gelu, _exponential)
 
     def fuse(self, match: Match, out: ir.Value, build: Builder) -> bool:

@@ -23,8 +23,8 @@ import onnx_ir as ir
 from edgeinfer.convert.passes.infra import constant
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min"})
-_MAX_FACTORS = 8
-"""Products with more factors than this are no known pattern and are not searched."""
+_MAX_NODES = 16
+"""A product is opened to this many nodes: no pattern has more, and a model may chain thousands."""
 _ROUNDINGS = {
     ir.DataType.FLOAT: 2.0**-21,
     ir.DataType.DOUBLE: 2.0**-50,
@@ -280,7 +280,7 @@ class Product(Pattern):
         found = _Monomial(scalars_only=alone)
         found.expand(value, 1.0, top=True)
         powers = [(v, e) for v, e in found.powers.items()]
-        if len(powers) != len(self.powers) or len(powers) > _MAX_FACTORS:
+        if len(powers) != len(self.powers):
             return
         start = _accept(self.coefficient, found.coefficient, value, state.with_nodes(*found.nodes))
         if start is None:
@@ -309,6 +309,7 @@ class _Monomial:
     def expand(self, value: ir.Value, exponent: float, *, top: bool = False) -> None:
         node = value.producer()
         single = top or (len(value.uses()) == 1 and not value.is_graph_output())
+        single = single and len(self.nodes) < _MAX_NODES
         parts = _parts(node) if node is not None and single else None
         if self.scalars_only and parts and not any(isinstance(p, float) for p, _ in parts):
             parts = None

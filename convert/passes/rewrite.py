@@ -62,9 +62,16 @@ class Builder:
 
 
 class Fusion(ir.passes.InPlacePass):
-    """Replaces every match of ``patterns`` by what ``fuse`` builds."""
+    """Replaces every match of ``patterns`` by what ``fuse`` builds.
+
+    Attributes:
+        patterns: tried one after the other, each on the whole model.
+        dtypes: types of the value that is replaced.
+        since: opset that has the fused operator; older models are left alone.
+    """
 
     patterns: ClassVar[tuple[Pattern, ...]]
+    since: ClassVar[int] = 1
     dtypes: ClassVar[frozenset[ir.DataType]] = FLOATS
 
     @abc.abstractmethod
@@ -73,6 +80,8 @@ class Fusion(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> Outcome:
         """Try every node as the end of a match, pattern by pattern, until nothing matches."""
+        if model.opset_imports.get("", 0) < self.since:
+            return outcome(model, 0)
         namer, count = Namer(model), 0
         while found := sum(self._search(pattern, model, namer) for pattern in self.patterns):
             count += found

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import Namer, Outcome, all_nodes, attr, is_op, outcome
+from edgeinfer.convert.passes.infra import Namer, Outcome, all_nodes, attr, is_op, outcome, same_dim
 from edgeinfer.convert.passes.masks import keeps_a_key
 from edgeinfer.convert.passes.rewrite import Builder, sweep
 
@@ -57,9 +57,19 @@ def _plain(node: ir.Node) -> bool:
     heads = {s[1] if isinstance(s[1], int) else None for s in shapes if s is not None}
     known = {"scale"} | {n for n in ("is_causal", "softcap") if not attr(node, n, 0)}
     known |= {"qk_matmul_output_mode", "kv_num_heads", "q_num_heads"}
-    if mask is not None and (mask.shape is None or mask.dtype not in (q.dtype, ir.DataType.BOOL)):
+    if mask is not None and not _spans_keys(mask, k):
+        return False
+    if "scale" not in node.attributes and (q.shape is None or not isinstance(q.shape[3], int)):
         return False
     return set(node.attributes) <= known and len(heads) == 1 and None not in heads
+
+
+def _spans_keys(mask: ir.Value, k: ir.Value) -> bool:
+    """Whether the mask has a column for each key: ``Attention`` pads a shorter one."""
+    if mask.shape is None or k.shape is None or not len(mask.shape):
+        return False
+    known = mask.dtype in (k.dtype, ir.DataType.BOOL)
+    return known and same_dim(mask.shape[-1], k.shape[2])
 
 
 def _split(node: ir.Node, build: Builder) -> None:
@@ -69,8 +79,7 @@ def _split(node: ir.Node, build: Builder) -> None:
         raise ValueError(f"node {node.name!r} has no queries")
     dtype = q.dtype.numpy()
     size = q.shape[3]
-    scale = attr(node, "scale") or (1 / math.sqrt(size) if isinstance(size, int) else 0.0)
-    zero = build.const(np.zeros((), dtype), "zero")
+    scale = attr(node, "scale") if "scale" in node.attributes else 1 / math.sqrt(int(str(size)))
     scaled = build.op("Mul", q, build.const(np.asarray(scale, dtype), "scale"))
     scores = build.op("MatMul", scaled, build.op("Transpose", k, perm=[0, 1, 3, 2]))
     if mask is not None and mask.dtype == ir.DataType.BOOL:
@@ -79,5 +88,6 @@ def _split(node: ir.Node, build: Builder) -> None:
         scores = build.op("Add", scores, mask)
     weights = build.op("Softmax", scores, axis=-1)
     if not keeps_a_key(mask):
+        zero = build.const(np.zeros((), dtype), "zero")
         weights = build.op("Where", build.op("IsNaN", weights), zero, weights)
     build.op("MatMul", weights, v)

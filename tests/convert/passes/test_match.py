@@ -197,3 +197,8 @@ def test_a_missing_optional_input_is_another_node() -> None:
 def test_a_coefficient_inside_a_product_cannot_be_captured() -> None:
     with pytest.raises(TypeError, match="outermost"):
         _ = (Number("k") * x) * y
+
+
+def test_a_chain_of_thousands_of_products_is_not_opened() -> None:
+    nodes = " ".join(f"m{i + 1} = Mul(m{i}, a)" for i in range(3000))
+    assert not matches(0.5 * x * y, f"{{ m0 = Relu(a) {nodes} z = Mul(m3000, a) }}")

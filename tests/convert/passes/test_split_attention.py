@@ -65,3 +65,13 @@ def test_three_axes_are_left_alone() -> None:
         "{ y = Attention<q_num_heads = 3, kv_num_heads = 3>(q, q, q) }"
     )
     check_left_alone(node, SplitAttention())
+
+
+@pytest.mark.parametrize("mask", ["float[N,1,5,3] m", "float[N,1,5,M] m"])
+def test_a_mask_that_would_be_padded_is_left_alone(mask: str) -> None:
+    check_left_alone(text("y = Attention<scale = 0.5>(q, k, v, m)", mask), SplitAttention())
+
+
+def test_an_unknown_head_size_without_a_scale_is_left_alone() -> None:
+    node = text("y = Attention(q, k, v)").replace("5,4]", "5,D]")
+    check_left_alone(node, SplitAttention())
