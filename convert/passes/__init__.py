@@ -37,7 +37,7 @@ from edgeinfer.convert.passes.interface import (
 )
 from edgeinfer.convert.passes.lift_constants import LiftConstants
 from edgeinfer.convert.passes.nan_guards import RemoveNanGuards
-from edgeinfer.convert.passes.opset import RaiseOpset
+from edgeinfer.convert.passes.opset import RaiseOpset, default_opset
 from edgeinfer.convert.passes.shapes import InferShapes
 from edgeinfer.convert.passes.share_duplicates import ShareInitializers, ShareNodes
 from edgeinfer.convert.passes.static_shapes import BindShapes, Shapes
@@ -108,17 +108,21 @@ class Stage:
     Attributes:
         passes: run one after the other.
         rounds: how often at most; a round without a change is the last one.
+        needs: opset below which the stage is skipped.
+        after_change: skipped when the stage before changed nothing.
     """
 
     passes: Passes
     rounds: int = 1
+    needs: int = 0
+    after_change: bool = False
 
 
 NORMALISE: tuple[Stage, ...] = (
     Stage(PREPARE),
     Stage(SIMPLIFY, rounds=6),
-    Stage((RemoveNanGuards(), *FUSIONS), rounds=2),
-    Stage(SIMPLIFY, rounds=6),
+    Stage((RemoveNanGuards(), *FUSIONS), rounds=2, needs=OPSET),
+    Stage(SIMPLIFY, rounds=6, after_change=True),
     Stage(FINISH),
 )
 """All passes in their order."""
@@ -181,48 +185,62 @@ def normalise(
     Raises:
         UsageError: ``input_shapes`` contradicts the model.
     """
-    copy = model.clone()
-    records: dict[str, PassRecord] = {}
+    runner = Runner(model.clone(), progress)
     if input_shapes:
-        run_stage(copy, Stage((DropDefaultInputs(), BindShapes(input_shapes))), records, progress)
+        runner.run(Stage((DropDefaultInputs(), BindShapes(input_shapes))))
+    changed = True
     for stage in NORMALISE:
-        run_stage(copy, stage, records, progress)
-    drop_unused_imports(copy)
-    return NormaliseReport(copy, tuple(records.values()))
+        if changed or not stage.after_change:
+            changed = runner.run(stage)
+    drop_unused_imports(runner.model)
+    return NormaliseReport(runner.model, tuple(runner.records.values()))
 
 
-def run_stage(
-    model: ir.Model,
-    stage: Stage,
-    records: dict[str, PassRecord],
-    progress: Callable[[str], None] | None = None,
-) -> None:
-    """Run a stage's passes in place and add to the records."""
-    for _ in range(stage.rounds):
+class Runner:
+    """Runs stages on one model, in place, and keeps the records."""
+
+    def __init__(self, model: ir.Model, progress: Callable[[str], None] | None = None) -> None:
+        self.model = model
+        self.records: dict[str, PassRecord] = {}
+        self._progress = progress
+        self._ops = _count_ops(model)
+        self._shapes_are_new = False
+
+    def run(self, stage: Stage) -> bool:
+        """Run a stage; returns whether anything but shapes and names changed."""
         changed = False
-        for one in stage.passes:
-            name = pass_name(one)
-            if progress is not None:
-                progress(name)
-            before = _count_ops(model)
-            result = one(model)
-            # Better shapes alone are no reason for another round: nothing would use them.
-            changed |= result.modified and not isinstance(one, (InferShapes, NameEverything))
-            if result.modified or (isinstance(result, Outcome) and result.notes):
-                _note(records.setdefault(name, PassRecord(name)), result, before, model)
-        if not changed:
-            break
+        if (default_opset(self.model.opset_imports) or 0) < stage.needs:
+            # A model that could not be raised has no fused operators to be written in.
+            return changed
+        for _ in range(stage.rounds):
+            results = [self._one(p) for p in stage.passes]
+            if not any(results):
+                break
+            changed = True
+        return changed
 
+    def _one(self, one: ir.passes.PassBase) -> bool:
+        infers = isinstance(one, InferShapes)
+        if infers and self._shapes_are_new:
+            return False
+        name = pass_name(one)
+        if self._progress is not None:
+            self._progress(name)
+        result = one(self.model)
+        self._shapes_are_new = infers or (self._shapes_are_new and not result.modified)
+        if result.modified or (isinstance(result, Outcome) and result.notes):
+            self._note(self.records.setdefault(name, PassRecord(name)), result)
+        # Better shapes or names are no reason for another round: nothing would use them.
+        return result.modified and not isinstance(one, (InferShapes, NameEverything))
 
-def _note(
-    record: PassRecord, result: ir.passes.PassResult, before: Counter[str], model: ir.Model
-) -> None:
-    after = _count_ops(model)
-    after.subtract(before)
-    record.ops.update(after)
-    record.count += result.count if isinstance(result, Outcome) else 1
-    notes: Iterable[str] = result.notes if isinstance(result, Outcome) else ()
-    record.notes.extend(n for n in notes if n not in record.notes)
+    def _note(self, record: PassRecord, result: ir.passes.PassResult) -> None:
+        before, self._ops = self._ops, _count_ops(self.model)
+        moved = Counter(self._ops)
+        moved.subtract(before)
+        record.ops.update(moved)
+        record.count += result.count if isinstance(result, Outcome) else 1
+        notes: Iterable[str] = result.notes if isinstance(result, Outcome) else ()
+        record.notes.extend(n for n in notes if n not in record.notes)
 
 
 def pass_name(one: ir.passes.PassBase) -> str:

@@ -32,8 +32,9 @@ class RemoveIdentity(ir.passes.InPlacePass):
     Given: ``a = Identity(x); b = Mul(a, 1.0); y = Relu(b)``
     Result: ``y = Relu(x)``
 
-    Adding +0.0 stays (it turns -0.0 into 0.0), and so does what would widen the shape. An
-    Identity between a graph input and a graph output stays, because both names must.
+    Adding +0.0 stays (it turns -0.0 into 0.0), a Clip without bounds stays (it makes infinities
+    finite), and so does what would widen the shape. An Identity between a graph input and a graph
+    output stays, because both names must.
     """
 
     def call(self, model: ir.Model) -> Outcome:
@@ -146,17 +147,6 @@ def _resize(node: ir.Node) -> ir.Value | None:
     return _first(node) if nearest and bool(np.all(tensor.numpy() == 1.0)) else None
 
 
-def _clip(node: ir.Node) -> ir.Value | None:
-    bounds = [input_at(node, i) for i in (1, 2)]
-    return (
-        _first(node)
-        if all(b is None for b in bounds)
-        and "min" not in node.attributes
-        and ("max" not in node.attributes)
-        else None
-    )
-
-
 _RULES: dict[str, Rule] = {
     "Identity": _first,
     "Dropout": _dropout,
@@ -175,5 +165,4 @@ _RULES: dict[str, Rule] = {
     "Mul": _neutral(1.0, both_sides=True),
     "Div": _neutral(1.0, both_sides=False),
     "Resize": _resize,
-    "Clip": _clip,
 }

@@ -20,8 +20,7 @@ from edgeinfer.convert.passes.infra import (
     replace_value,
     same_shape,
 )
-
-VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+from edgeinfer.convert.passes.shapes import VIEWS
 
 
 class CleanReshape(ir.passes.InPlacePass):

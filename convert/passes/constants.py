@@ -19,6 +19,7 @@ from edgeinfer.convert.passes.infra import (
     outcome,
     remove_node,
     static_shape,
+    walk,
 )
 from edgeinfer.types import Array
 
@@ -84,7 +85,7 @@ class FoldConstants(ir.passes.InPlacePass):
         )
         budget = max(TOTAL_GROWTH_BYTES, int(weights * TOTAL_GROWTH_SHARE))
         namer, count = Namer(model), 0
-        for graph in list(model.graphs()):
+        for graph in list(walk(model.graph)):
             for node in list(graph):
                 if not _foldable(node):
                     continue

@@ -38,7 +38,7 @@ def outcome(model: ir.Model, count: int, *notes: str) -> Outcome:
 
 def all_nodes(model: ir.Model) -> list[ir.Node]:
     """List the nodes of the main graph and of every subgraph, so that passes may edit meanwhile."""
-    return [n for graph in model.graphs() for n in graph]
+    return [n for graph in walk(model.graph) for n in graph]
 
 
 def is_op(node: ir.Node | None, *op_types: str) -> bool:
@@ -145,7 +145,7 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 def taken_names(model: ir.Model) -> set[str]:
     """Every value name in the model, subgraphs included."""
     names: set[str] = set()
-    for graph in model.graphs():
+    for graph in walk(model.graph):
         names.update(v.name for v in graph.inputs if v.name)
         names.update(graph.initializers)
         names.update(o.name for n in graph for o in n.outputs if o.name)

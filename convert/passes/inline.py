@@ -53,7 +53,21 @@ def _align_opsets(model: ir.Model) -> None:
                 raise_graphs(model, [graph, *graph.subgraphs()], version, newest)
             except CannotRaiseError as e:
                 raise ValueError(str(e)) from e
+            if isinstance(owner, ir.Function):
+                _constants_to_nodes(owner)
         set_default_opset(owner.opset_imports, newest)
     for function in model.functions.values():
         for domain, version in function.opset_imports.items():
             model.opset_imports.setdefault(domain, version)
+
+
+def _constants_to_nodes(function: ir.Function) -> None:
+    """A function has no initializers, so those that raising made become Constant nodes."""
+    for value in list(function.graph.initializers.values()):
+        if value.const_value is None or value.name is None:
+            continue
+        node = ir.node("Constant", [], {"value": ir.AttrTensor("value", value.const_value)})
+        function.graph.initializers.pop(value.name)
+        node.outputs[0].name, value.name = value.name, None
+        value.replace_all_uses_with(node.outputs[0])
+        function.insert_before(function[0], node)

@@ -13,6 +13,7 @@ from edgeinfer.convert.passes.infra import (
     is_op,
     outcome,
     remove_node,
+    walk,
 )
 
 
@@ -47,7 +48,7 @@ class LiftConstants(ir.passes.InPlacePass):
 
 def _lift_from_subgraphs(model: ir.Model) -> int:
     taken, count = Namer(model), 0
-    for graph in list(model.graphs()):
+    for graph in list(walk(model.graph)):
         if graph is model.graph:
             continue
         for name, value in list(graph.initializers.items()):

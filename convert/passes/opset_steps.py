@@ -152,17 +152,14 @@ def pad_11(node: ir.Node, edit: Edit) -> None:
 
 @step(11, "Clip")
 def clip_11(node: ir.Node, edit: Edit) -> None:
-    """``min`` and ``max`` became inputs; their defaults, the limits of float32, became none.
-
-    The limits are written out where they matter: the old Clip made infinities finite.
-    """
+    """``min`` and ``max`` became inputs; float32's limits, their defaults, are still implied."""
     dtype = _dtype(node.inputs[0], node)
     limit = float(np.finfo(np.float32).max)
     for index, (name, default) in enumerate((("min", -limit), ("max", limit)), start=1):
         bound = edit.take(name, default)
-        if dtype == np.float16 and abs(bound) >= limit:
-            continue
-        edit.add_input(index, edit.const(np.asarray(bound, dtype), name))
+        # Wider types have wider limits now; float16 cannot hold this one.
+        if abs(bound) < limit or dtype == np.float64:
+            edit.add_input(index, edit.const(np.asarray(bound, dtype), name))
 
 
 @step(13, "Split")

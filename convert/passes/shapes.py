@@ -17,6 +17,7 @@ from edgeinfer.convert.passes.infra import (
     input_at,
     is_op,
     outcome,
+    walk,
 )
 from edgeinfer.convert.passes.symbols import (
     Element,
@@ -32,6 +33,7 @@ INLINE_BYTES = 1024
 """Larger initializers are hidden from onnx's inference: it needs shapes, not weights."""
 
 ROUNDS = 6
+VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 _NO_NAMES = frozenset({"", "?", "None", "none", "-1", "null", "unk", "unknown", "dynamic"})
 _GENERATED = "unk__"
 
@@ -70,7 +72,7 @@ Known = tuple[ir.TypeProtocol | None, ir.Shape | None]
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in model.graphs():
+    for graph in walk(model.graph):
         for node in graph:
             yield from node.outputs
 
@@ -119,6 +121,11 @@ def _infer(model: ir.Model) -> str:
             if value not in stripped.graph.inputs:
                 stripped.graph.inputs.append(value)
             value.const_value = None
+    for value in _values(stripped):
+        if value.shape is not None:
+            # A name made up last time would stand in the way of a real one.
+            sizes = dims_of(value)
+            value.shape = ir.Shape([None if is_generated(d) else d for d in sizes])
     stripped.ir_version = max(stripped.ir_version, 4)
     try:
         proto = onnx.shape_inference.infer_shapes(
@@ -202,7 +209,7 @@ def _contradicts(real: int | ir.SymbolicDim, declared: int | ir.SymbolicDim) -> 
 def _refine(model: ir.Model) -> bool:
     """Fill in sizes that follow from the elements of shape tensors."""
     symbols, changed = Symbols(model), False
-    for graph in model.graphs():
+    for graph in walk(model.graph):
         for node in graph:
             dims = _dims(node, symbols)
             if dims is None:
@@ -255,8 +262,19 @@ def _reshape(node: ir.Node, shape: Elements | None) -> list[Element] | None:
     if -1 in [d for d in dims if known(d)]:
         hole = next(i for i, d in enumerate(dims) if known(d) and d == -1)
         rest = dims[:hole] + dims[hole + 1 :]
-        dims[hole] = None if source is None else _quotient(source, rest)
+        found = (_quotient([element(d) for d in dims_of(v)], rest) for v in _views(x))
+        dims[hole] = next((d for d in found if d is not None), None)
     return dims
+
+
+def _views(value: ir.Value) -> Iterator[ir.Value]:
+    """The value and those it is a view of: all have as many elements, some with plainer sizes."""
+    current: ir.Value | None = value
+    while current is not None:
+        if current.shape is not None:
+            yield current
+        node = current.producer()
+        current = node.inputs[0] if node is not None and is_op(node, *VIEWS) else None
 
 
 def _quotient(whole: list[Element], part: list[Element]) -> Element:

@@ -15,6 +15,7 @@ from edgeinfer.convert.passes.infra import (
     outcome,
     remove_node,
     replace_value,
+    walk,
 )
 from edgeinfer.types import Array
 
@@ -78,7 +79,7 @@ class ShareNodes(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> Outcome:
         """Go through each graph in order; a chain of equal nodes is found in one go."""
         count = 0
-        for graph in list(model.graphs()):
+        for graph in list(walk(model.graph)):
             first: dict[Hashable, ir.Node] = {}
             for node in list(graph):
                 key = _key(node)

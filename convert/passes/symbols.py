@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import attr, constant, input_at, ints, is_op
+from edgeinfer.convert.passes.infra import attr, constant, input_at, ints, is_op, walk
 
 Element = int | ir.SymbolicDim | None
 Elements = npt.NDArray[np.object_]
@@ -48,7 +48,7 @@ class Symbols:
 
     def __init__(self, model: ir.Model) -> None:
         self._elements: dict[ir.Value, Elements] = {}
-        for graph in model.graphs():
+        for graph in walk(model.graph):
             for node in graph:
                 if is_op(node, *_RULES) and len(node.outputs) == 1:
                     self._visit(node)

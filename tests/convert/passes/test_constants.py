@@ -1,0 +1,111 @@
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from edgeinfer.convert.passes.constants import NEVER, FoldConstants
+from edgeinfer.convert.passes.dead_code import RemoveDeadCode
+from edgeinfer.convert.passes.shapes import InferShapes
+from tests.convert.passes.rewriting import Feeds, check, check_left_alone, f32, parse
+
+X = f32([[1, -2, 3]])
+PASSES = [InferShapes(), FoldConstants(), RemoveDeadCode()]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<float[3,1] w = {0.1,0.2,0.3}> { t = Transpose(w) k = Exp(t) y = Add(x, k) }",
+        "<float[3] a = {0.1,0.2,0.3}, float[3] b = {1e20,7,-0.3}>"
+        " { k = Div(a, b) e = Erf(k) y = Add(x, e) }",
+        "<int64[2] s = {1,3}> { k = ConstantOfShape<value=float[1]{2.5}>(s) y = Add(x, k) }",
+        "<float[3] a = {1,2,3}, float[1,1] b = {2}> { k, l = Split<num_outputs=2>(a)"
+        " m = Concat<axis=0>(l, k) y = Add(x, m) }",
+        "<float l = {0}, float h = {3}, float d = {1}> { r = Range(l, h, d) y = Add(x, r) }",
+    ],
+)
+def test_what_is_constant_is_computed_now_to_the_last_bit(body: str) -> None:
+    model = parse("g (float[1,3] x) => (float[1,3] y) " + body)
+    check(model, PASSES, {"Add": 1}, {"x": X})
+
+
+def test_constants_inside_branches_fold() -> None:
+    model = parse(
+        "g (bool c, float[1,3] x) => (float[1,3] y) <float k = {2}> { y = If(c) <"
+        "then_branch = t () => (float[1,3] o) { e = Exp(k) o = Mul(x, e) },"
+        "else_branch = e () => (float[1,3] p) { p = Neg(x) }> }"
+    )
+    feeds: Feeds = {"c": np.asarray(True), "x": X}
+    check(model, PASSES, {"If": 1, "Mul": 1, "Neg": 1}, feeds)
+
+
+@pytest.mark.parametrize("op", sorted(NEVER & {"RandomNormal", "RandomUniform"}))
+def test_random_numbers_are_never_folded(op: str) -> None:
+    model = parse(f"g (float[1,3] x) => (float[1,3] y) {{ r = {op}<shape=[1,3]>() y = Add(x, r) }}")
+    check_left_alone(model, FoldConstants())
+
+
+def test_random_like_a_constant_is_never_folded() -> None:
+    model = parse(
+        "g (float[1,3] x) => (float[1,3] y) <float[1,3] k = {1,2,3}>"
+        " { r = RandomUniformLike(k) y = Add(x, r) }",
+        opset=21,
+    )
+    check_left_alone(model, FoldConstants())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # Quantized weights stay quantized, and nothing large is made out of something small.
+        "<int8[3] q = {1,2,3}, float s = {0.5}> { k = DequantizeLinear(q, s) y = Add(x, k) }",
+        "<int64[2] s = {1000,1000}> { k = ConstantOfShape(s)"
+        " m = ReduceMax<keepdims=0>(k) y = Add(x, m) }",
+        "<float o = {1}, int64[2] s = {1000,1000}> { k = Expand(o, s)"
+        " m = ReduceMax<keepdims=0>(k) y = Add(x, m) }",
+        "<float[1] o = {1}, int64[1] s = {1000000}> { k = Tile(o, s)"
+        " m = ReduceMax<keepdims=0>(k) y = Add(x, m) }",
+        "{ k = Exp(x) y = Add(x, k) }",
+    ],
+)
+@pytest.mark.parametrize("shapes_known", [True, False])
+def test_what_must_not_be_folded_stays(body: str, shapes_known: bool) -> None:
+    model = parse("g (float[1,3] x) => (float[1,3] y) " + body)
+    if shapes_known:
+        InferShapes()(model)
+    check_left_alone(model, FoldConstants())
+
+
+def test_all_folding_together_has_a_budget() -> None:
+    nodes = " ".join(
+        f"k{i} = Expand(o{i}, s) m{i} = ReduceMax<keepdims=0>(k{i})" for i in range(64)
+    )
+    total = "a0 = Identity(x) " + " ".join(f"a{i + 1} = Add(a{i}, m{i})" for i in range(64))
+    values = ", ".join(f"float o{i} = {{{i}}}" for i in range(64))
+    text = f"<{values}, int64[1] s = {{60000}}> {{ {nodes} {total} y = Neg(a64) }}"
+    model = parse("g (float[1,3] x) => (float[1,3] y) " + text)
+    FoldConstants()(model)
+    made = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
+    assert made < 5_000_000
+    assert any(n.op_type == "Expand" for n in model.graph)
+
+
+def test_an_output_that_is_constant_keeps_its_node() -> None:
+    check_left_alone(
+        parse("g (float[1,3] x) => (float[3] y) <float[3] k = {1,2,3}> { y = Exp(k) }"),
+        FoldConstants(),
+    )
+
+
+def test_a_node_no_engine_can_run_stays() -> None:
+    model = parse(
+        "g (float[3] x) => (float[3] y) <float[3] k = {1,2,3}> { a = Foo(k) y = Add(x, a) }"
+    )
+    check_left_alone(model, FoldConstants())
+
+
+def test_a_default_input_is_not_constant() -> None:
+    model = parse("g (float[3] x, float[3] k) => (float[3] y) { a = Exp(k) y = Add(x, a) }")
+    value = model.graph.inputs[1]
+    value.const_value = ir.tensor(f32([1, 2, 3]), name="k")
+    model.graph.register_initializer(value)
+    check_left_alone(model, FoldConstants())
