@@ -252,3 +252,31 @@ def test_a_dead_channel_stays_dead() -> None:
     assert FoldConvBn()(model).modified
     assert ops(model) == {"Conv": 1}
     check_close(run(model, {"x": X})[0], before)
+
+
+@pytest.mark.parametrize("gain", [1.0, 100.0, 5000.0])
+@pytest.mark.parametrize("mean", [0.0, 100.0])
+def test_a_fold_is_as_near_to_float64_as_what_it_replaces(gain: float, mean: float) -> None:
+    rng = np.random.default_rng(1)
+    parameters = {
+        "gamma": rng.uniform(0.5, 1, 6),
+        "beta": rng.uniform(-1, 1, 6),
+        "mean": mean * rng.uniform(-1, 1, 6),
+        "var": (rng.uniform(0.6, 1, 6) / gain) ** 2,
+    }
+    text = HEAD + CONV + f"{{ c = Conv(x, w, b) {BN.replace('(c', '<epsilon = 0.0>(c')} }}"
+    model = graph(text)
+    wide = graph(text.replace("float[", "double["))
+    for name, value in parameters.items():
+        rounded = value.astype(np.float32)
+        model.graph.initializers[name].const_value = ir.tensor(rounded)
+        wide.graph.initializers[name].const_value = ir.tensor(rounded.astype(np.float64))
+    for name in ("w", "b"):
+        tensor = model.graph.initializers[name].const_value
+        assert tensor is not None
+        wide.graph.initializers[name].const_value = ir.tensor(tensor.numpy().astype(np.float64))
+    exact_y = np.asarray(ReferenceEvaluator(ir.to_proto(wide)).run(None, {"x": X.astype(float)})[0])
+    before = run(model, {"x": X})[0]
+    assert FoldConvBn()(model).modified
+    after = run(model, {"x": X})[0]
+    assert np.abs(after - exact_y).max() < 10 * np.abs(before - exact_y).max()
