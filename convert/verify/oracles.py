@@ -70,7 +70,7 @@ class Oracles:
     op; where they disagree, the same evaluation in the model's own types and OpenVINO vote.
     """
 
-    def __init__(self, model: ir.Model, *, seconds: float = 60.0) -> None:
+    def __init__(self, model: ir.Model, *, seconds: float = 20.0) -> None:
         """Open them.
 
         Args:

@@ -10,6 +10,9 @@ import numpy as np
 from edgeinfer.convert.verify.operators.window import Window, window_of
 from edgeinfer.types import Array
 
+_THIN = 32
+"""With fewer channels a product per position is bound by memory; gathering windows is faster."""
+
 _COLUMNS_BYTES = 64 << 20
 """Size of a column buffer where one is used; more output positions are done in parts."""
 
@@ -25,7 +28,7 @@ def conv(attrs: Mapping[str, Any], version: int, inputs: list[Array | None]) -> 
     per_group = w.shape[1]
     if per_group == 1 and group > 1:
         y = _depthwise(padded, w, window, group)
-    elif per_group < 8:
+    elif per_group < _THIN and np.prod(w.shape[2:]) > 1:
         y = _columns(padded, w, window, group)
     else:
         y = _positions(padded, w, window, group)
