@@ -23,7 +23,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import edgeinfer
 from benchmarks.tiny import MLP, bundle
+from edgeinfer.backends.engines import import_onnxruntime
 
 LIMIT_BIND_US = 1.5
 LIMIT_RUN_US = 5.0
@@ -38,10 +40,7 @@ def microseconds(call: Callable[[], object], calls: int) -> float:
 
 def ways(folder: Path) -> dict[str, Callable[[], object]]:
     """Return every way of calling the same model, by name."""
-    import onnxruntime
-
-    import edgeinfer
-
+    onnxruntime = import_onnxruntime()
     x = np.random.default_rng(0).standard_normal((1, 16), np.float32)
     path = bundle(MLP, folder / "mlp.edge", {"x": x})
     options = onnxruntime.SessionOptions()

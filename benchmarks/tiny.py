@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.types import Array, TensorSpec
@@ -50,11 +51,9 @@ def save(text: str, path: Path) -> None:
 
 def bundle(text: str, output: Path, feeds: dict[str, Array]) -> Path:
     """Write a bundle of one variant, with one vector whose outputs ONNX Runtime gave."""
-    import onnxruntime
-
     model = output.with_suffix(".onnx")
     save(text, model)
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = import_onnxruntime().InferenceSession(model, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     expected = dict(zip(names, session.run(names, feeds), strict=True))
     inputs, outputs = (
