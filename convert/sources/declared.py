@@ -119,7 +119,11 @@ def _try(model: ir.Model, doubtful: list[ir.Value], notes: Notes) -> None:
             continue
         notes.add(_line(value, actual, "a trial run gives"))
         if len(declared) != len(actual):
-            value.shape = ir.Shape([None] * len(actual))
+            # An integer input may be the axes of a Squeeze: then the rank depends on the data.
+            fixed = not any(
+                v.dtype is not None and v.dtype.is_integer() for v in model.graph.inputs
+            )
+            value.shape = ir.Shape([None] * len(actual)) if fixed else None
         elif value.shape is not None:
             value.shape = ir.Shape(
                 None if d is not None and d != a else old

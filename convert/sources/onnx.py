@@ -98,7 +98,7 @@ def _parse(path: Path) -> onnx.ModelProto:
 
 def _deserialise(proto: onnx.ModelProto, name: str) -> ir.Model:
     _check_opsets({i.domain: i.version for i in proto.opset_import}, name)
-    if any(graph.sparse_initializer for graph in (proto.graph,)):
+    if proto.graph.sparse_initializer:
         raise SourceError(f"{name}: sparse initializers are not supported; make them dense")
     try:
         with quiet_logging():

@@ -75,6 +75,16 @@ def test_false_batch_of_a_reshape() -> None:
     assert notes == ["output 'y' is declared as [1, 4], a trial run gives [2, 4]; replaced"]
 
 
+def test_rank_that_a_run_contradicts_is_unknown_when_data_may_decide_it() -> None:
+    body = "[a] y = Unsqueeze(x, axes)"
+    text = header("float[3] x, int64[1] axes", "float[3] y", body)
+    source = read(onnx.parser.parse_model(text))
+    assert source.model.graph.outputs[0].shape is None
+    assert source.notes.lines == [
+        "output 'y' is declared as [3], a trial run gives [1, 3]; replaced"
+    ]
+
+
 def test_trial_run_uses_equal_sizes_for_equal_names() -> None:
     # Add refuses sizes that differ, so nothing could be told if N were two sizes.
     body = "[a] t = Add(a, b) [s] s = Shape(t) [r] y = Reshape(t, s)"

@@ -277,6 +277,7 @@ def test_size_that_cannot_be_dynamic_is_refused() -> None:
         read(Net().eval(), example_inputs=(X,), dynamic_shapes={"x": {1: "features"}})
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torchscript_module_is_refused() -> None:
     script = torch.jit.trace(Net().eval().linear, X)
     with pytest.raises(SourceError, match="a TorchScript module"):
