@@ -103,10 +103,19 @@ class OpenVinoBackend:
         path = check_file(NAME, artifact, _READERS)
         if not options.optimize:
             raise LoadError("openvino cannot switch its graph optimisation off; use onnxruntime")
-        compiled = _compile(path, artifact.format, _device_name(options), _config(options))
-        inputs = _specs("input", compiled.inputs, artifact, artifact.inputs)
-        outputs = _specs("output", compiled.outputs, artifact, artifact.outputs)
-        return OpenVinoExecutable(compiled, inputs, outputs)
+        model = _read(path, artifact.format)
+        # Compiling merges tensors and their names, so names are looked up before it.
+        inputs = _specs("input", model.inputs, artifact, artifact.inputs)
+        outputs = _specs("output", model.outputs, artifact, artifact.outputs)
+        try:
+            compiled = _core().compile_model(model, _device_name(options), _config(options))
+        except Exception as error:
+            raise LoadError(f"openvino refuses {path}: {_reason(error)}") from error
+        return OpenVinoExecutable(
+            compiled,
+            tuple(_Port(spec, compiled.inputs[index]) for spec, index in inputs),
+            tuple(_Port(spec, compiled.outputs[index]) for spec, index in outputs),
+        )
 
 
 @cache
@@ -155,10 +164,10 @@ def _reason(error: BaseException) -> str:
     return one_line(RuntimeError(" ".join(lines)))
 
 
-def _compile(path: Path, format_: str, device: str, config: dict[str, Any]) -> Any:
-    """Read a file as the format it is said to be, and compile it.
+def _read(path: Path, format_: str) -> Any:
+    """Read a file as the format it is said to be.
 
-    The engine's own reader tries every format it knows and logs each failure to stderr.
+    The engine's own choice tries every format it knows and logs each failure to stderr.
     """
     try:
         readers = import_openvino().frontend.FrontEndManager()
@@ -168,36 +177,41 @@ def _compile(path: Path, format_: str, device: str, config: dict[str, Any]) -> A
         raise LoadError(f"openvino cannot read {path} as {format_}: {_reason(error)}") from error
     if not model.outputs:
         raise LoadError(f"openvino cannot read {path} as {format_}: there is no output in it")
-    try:
-        return _core().compile_model(model, device, config)
-    except Exception as error:
-        raise LoadError(f"openvino refuses {path}: {_reason(error)}") from error
+    return model
 
 
 def _specs(
     kind: str, ports: Sequence[Any], artifact: Artifact, wanted: tuple[TensorSpec, ...]
-) -> tuple[_Port, ...]:
-    """Pair each tensor, as described or else as found, with the engine's port."""
+) -> tuple[tuple[TensorSpec, int], ...]:
+    """Pair each tensor, as described or else as found, with its position in the model."""
     found = [_spec(kind, port) for port in ports]
     if not (artifact.inputs or artifact.outputs):
-        return tuple(_Port(spec, port) for spec, port in zip(found, ports, strict=True))
-    # A port goes by the names of all tensors that were merged into it.
+        return tuple((spec, index) for index, spec in enumerate(found))
     named = [
         dict.fromkeys(port.get_names() or (spec.name,), spec.dtype)
         for spec, port in zip(found, ports, strict=True)
     ]
-    order = check_signature(NAME, kind, wanted, named)
-    return tuple(_Port(spec, ports[index]) for spec, index in zip(wanted, order, strict=True))
+    return tuple(zip(wanted, check_signature(NAME, kind, wanted, named), strict=True))
 
 
 def _spec(kind: str, port: Any) -> TensorSpec:
-    name = min(port.get_names(), default="")
+    name = _name(port)
     dtype = _DTYPES.get(port.element_type.get_type_name())
     if dtype is None:
         raise LoadError(
             f"backend {NAME!r}: {kind} {name!r} has elements {port.element_type}, which it refuses"
         )
     return TensorSpec(name, dtype, _dims(port.partial_shape))
+
+
+def _name(port: Any) -> str:
+    """Return the model's own name of an input or output, which is also its node's.
+
+    A port goes by the names of all tensors that were merged into it, in no order.
+    """
+    names: set[str] = port.get_names()
+    own = str(port.get_node().get_friendly_name()).removesuffix("/sink_port_0")
+    return own if own in names else min(names, default=own)
 
 
 def _dims(shape: Any) -> tuple[Dim, ...] | None:
