@@ -85,6 +85,12 @@ def test_a_narrow_table_folds_and_loses_nothing(monkeypatch: pytest.MonkeyPatch)
     assert "".join(line.strip() for line in lines) == "nabcdefghijklmnopqrst"
 
 
+def test_figures_are_never_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    lines = render(table(("name", ">time"), [("abcdefghijklmnop", "12.3 ms")])).splitlines()
+    assert lines[1].endswith(" 12.3 ms")
+
+
 def test_a_pipe_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     assert render(table(("n",), [("x" * 150,)])).splitlines()[1] == "x" * 150

@@ -16,8 +16,8 @@ def test_a_right_bundle(cli: Any, tmp_path: Path) -> None:
     result = cli("verify", write_bundle(tmp_path / "m.edge", vectors=3), "-b", "onnxruntime")
     assert result.code == 0
     assert result.out == (
-        "variant        engine              device  largest error  signal to error  verdict\n"
-        f"cpu-onnx-fp32  onnxruntime {VERSION}  cpu              none            exact  pass\n"
+        "variant        engine              device  error  signal  verdict\n"
+        f"cpu-onnx-fp32  onnxruntime {VERSION}  cpu      none   exact  pass\n"
         "\n"
         "3 test vectors on each: all within budget\n"
     )

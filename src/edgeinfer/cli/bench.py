@@ -212,18 +212,17 @@ def _fields(value: Row | Timing) -> dict[str, Any]:
 
 
 def _view(timings: dict[Row, Timing], not_run: list[str]) -> Iterator[str | Table]:
-    columns = ("model", "engine", ">threads", ">median", ">p95", ">fastest", ">spread", ">runs")
+    columns = ("model", "engine", ">threads", ">median", ">p95", ">spread", ">runs")
     ordered = sorted(timings.items(), key=lambda item: item[1].median_ms)
     yield table(
         columns,
         [
             (
                 row.variant,
-                f"{row.engine} {row.version}",
-                row.threads or "default",
+                row.engine,
+                row.threads or "auto",
                 milliseconds(t.median_ms),
                 milliseconds(t.p95_ms),
-                milliseconds(t.min_ms),
                 f"{t.spread:.0%}",
                 t.runs,
             )

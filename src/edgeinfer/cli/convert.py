@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from edgeinfer.convert.pipeline import ExportResult
     from edgeinfer.convert.verify import EngineResult, VariantResult
 
-COLUMNS = ("variant", "precision", ">size", "checked by", ">largest error", ">budget", ">median")
+COLUMNS = ("variant", "precision", ">size", "checked by", ">error", ">budget", ">median")
 
 
 @click.command()
@@ -133,6 +133,10 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
     count = len(report.vectors)
     vectors = f"{count} test vector" + ("s" if count != 1 else "")
     yield f"{before} operators, {after} after simplification; {vectors}; {seconds:.1f} s"
+    for variant in report.variants:
+        for engine in variant.engines:
+            if engine.skipped:
+                yield f"note: {variant.id} was not run on {engine.backend}: {engine.skipped}"
     for stage in ("source", "targets"):
         for change in report.changes:
             if change.stage == stage:
@@ -143,7 +147,7 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
 def _row(variant: VariantResult, engine: EngineResult) -> tuple[str, ...]:
     first = (variant.id, variant.precision, size(variant.size_bytes))
     if engine.skipped:
-        return (*first, engine.backend, "not run", "", engine.skipped)
+        return (*first, engine.backend, "not run", "-", "-")
     budget = f"{variant.budget.max_rel:.0e}"
     return (*first, engine.backend, worst_error(engine), budget, milliseconds(_latency(engine)))
 

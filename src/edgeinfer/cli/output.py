@@ -100,8 +100,11 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in columns:
-        justify = "right" if title.startswith(">") else "left"
-        made.add_column(title.removeprefix(">"), justify=justify, overflow="fold")  # type: ignore[arg-type]
+        # On a narrow terminal names are folded; a figure broken in two is misread.
+        if title.startswith(">"):
+            made.add_column(title[1:], justify="right", no_wrap=True)
+        else:
+            made.add_column(title, overflow="fold")
     for row in rows:
         # Text: a name like "[0]" is not markup.
         made.add_row(*(Text(str(cell)) for cell in row))

@@ -129,7 +129,7 @@ def _check(
 
 
 def _view(checked: list[Checked], found: Pairs, vectors: int) -> Iterator[str | Table]:
-    columns = ("variant", "engine", "device", ">largest error", ">signal to error", "verdict")
+    columns = ("variant", "engine", "device", ">error", ">signal", "verdict")
     yield table(columns, [_row(c) for c in checked])
     yield ""
     for line in checked:
