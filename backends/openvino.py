@@ -250,8 +250,10 @@ class OpenVinoExecutable:
             names = [spec.name for spec in self.inputs]
             raise RunError(f"run: expected inputs {names}, received {list(feeds)}")
         try:
-            for port in self._tensors:
-                request.set_tensor(port.port, port.share(feeds[port.name]))
+            # The request does not keep the arrays alive; a copy made by `share` has no other owner.
+            shared = [port.share(feeds[port.name]) for port in self._tensors]
+            for port, tensor in zip(self._tensors, shared, strict=True):
+                request.set_tensor(port.port, tensor)
             request.infer(None, share_outputs=True)
             results = {port.name: port.copy(request) for port in self._results}
         except BackendError:

@@ -178,3 +178,16 @@ def test_requests_are_reused(write: Write) -> None:
         executable.run({"x": np.zeros(3, np.float32)})
     executable.run({"x": np.zeros(2, np.float32)})
     assert len(executable._idle) == 1
+
+
+def test_large_strided_input_outlives_the_call(write: Write) -> None:
+    """The request does not own its inputs: the copy of a strided one was freed before the run."""
+    executable = load(
+        write(
+            "(float[2,64,64,64] a, float[2,64,64,64] b) => (float[2,64,64,64] y) { y = Sub(a, b) }"
+        )
+    )
+    rng = np.random.default_rng(0)
+    a, b = (rng.random((64, 64, 64, 2), np.float32).transpose(3, 2, 1, 0) for _ in range(2))
+    for _ in range(3):
+        np.testing.assert_array_equal(executable.run({"a": a, "b": b})["y"], a - b)
