@@ -12,6 +12,7 @@ __all__ = ["FORMATS", "LowerOptions", "Lowered", "Target", "target_for"]
 _TARGETS = {
     "onnx": ("edgeinfer.convert.lower.onnxruntime.target", "OnnxTarget"),
     "openvino_ir": ("edgeinfer.convert.lower.openvino.target", "OpenVinoTarget"),
+    "tflite": ("edgeinfer.convert.lower.tflite.target", "TfliteTarget"),
 }
 
 FORMATS = tuple(_TARGETS)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -168,12 +168,15 @@ class Driver(Generic[T]):
         for value in model.graph.inputs:
             if value.const_value is None:
                 self.values[value] = self.graph.input(value)
-        for index, node in enumerate(model.graph):
-            opset = model.opset_imports.get(node.domain, 0)
-            self._node(node, node.name or f"#{index}", opset)
+        self.lower_nodes(model.graph, model.opset_imports)
         if self.problems:
             raise UnsupportedError(self.registry.target, self.problems)
         return self.values
+
+    def lower_nodes(self, nodes: Iterable[ir.Node], opsets: Mapping[str, int]) -> None:
+        """Lower nodes in their order; what fails is added to ``problems``."""
+        for index, node in enumerate(nodes):
+            self._node(node, node.name or f"#{index}", opsets.get(node.domain, 0))
 
     def _node(self, node: ir.Node, name: str, opset: int) -> None:
         entry = self.registry.find(node.op_type, opset, node.domain)

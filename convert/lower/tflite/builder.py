@@ -74,6 +74,12 @@ class Builder(Graph):
         out.quantization = x.quantization
         return out
 
+    def copy(self, x: Tensor) -> Tensor:
+        """Return another tensor of the same values, computed when the model runs."""
+        shape = self.shape_vector([self.extent(x, axis) for axis in range(x.rank)])
+        options = {} if shape.data is None else {"new_shape": shape.data.tolist()}
+        return self._quantized_as(x, self.emit("RESHAPE", [x, shape], x.shape, **options))
+
     def extent(self, x: Tensor, axis: int) -> Extent:
         """Return the size of an axis, read at run time where it is not known."""
         size = x.shape[axis]

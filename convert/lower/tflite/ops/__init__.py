@@ -1,0 +1,15 @@
+"""The operator families; importing this package fills the registry."""
+
+from __future__ import annotations
+
+# Planned: activation, arith, compare, control, conv, index, matrix, norm, pool, quant, recurrent,
+# reduce, resize, shape. Each is one module that the line below names.
+from edgeinfer.convert.lower.tflite.ops import (
+    conv,
+    pool,
+)
+
+__all__ = [
+    "conv",
+    "pool",
+]
