@@ -117,6 +117,35 @@ class Builder(Graph):
             return self._quantized_as(x, self.emit("RESHAPE", [x, vector], known, new_shape=target))
         return self._quantized_as(x, self.emit("RESHAPE", [x, self.shape_vector(sizes)], known))
 
+    def insert_axis(self, x: Tensor, axis: int) -> Tensor:
+        """Add an axis of size 1."""
+        shape = (*x.shape[:axis], 1, *x.shape[axis:])
+        if shape.count(None) <= 1:
+            return self.reshape(x, [-1 if s is None else s for s in shape])
+        operands = [x, self.const(axis, np.int32)]
+        return self._quantized_as(x, self.emit("EXPAND_DIMS", operands, shape))
+
+    def drop_axis(self, x: Tensor, axis: int) -> Tensor:
+        """Remove an axis of size 1."""
+        shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+        if shape.count(None) <= 1:
+            return self.reshape(x, [-1 if s is None else s for s in shape])
+        return self._quantized_as(x, self.emit("SQUEEZE", [x], shape, squeeze_dims=[axis]))
+
+    def split(self, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
+        """Cut into parts of known sizes along an axis."""
+        if len(sizes) == 1:
+            return [x]
+        shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
+        parts = [self._quantized_as(x, self.tensor(shape, x.dtype)) for shape in shapes]
+        where = self.const(axis, np.int32)
+        if len(set(sizes)) == 1:
+            self.add("SPLIT", [where, x], parts, num_splits=len(sizes))
+        else:
+            lengths = self.const(list(sizes), np.int32)
+            self.add("SPLIT_V", [x, lengths, where], parts, num_splits=len(sizes))
+        return parts
+
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         """Join along an axis."""
         if len(parts) == 1:

@@ -38,4 +38,4 @@ def read_back(path: Path) -> tuple[str, dict[str, int]]:
 
 
 def _is_weight(tensor: Any) -> bool:
-    return tensor.Buffer() != 0 and tensor.ShapeLength() > 0
+    return bool(tensor.Buffer() != 0 and tensor.ShapeLength() > 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -58,7 +58,7 @@ class Scope(Builder):
             values[value] = self.constant(value)
         return values[value]
 
-    def finish(self, tensors: list[Tensor], values: list[ir.Value] | None = None) -> None:
+    def finish(self, tensors: list[Tensor], values: Sequence[ir.Value] | None = None) -> None:
         """Set the outputs: each computed here and listed once, by the names of ``values``."""
         taken = {id(t) for t in self.inputs}
         self.outputs = []

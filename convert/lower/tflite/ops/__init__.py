@@ -6,10 +6,12 @@ from __future__ import annotations
 # reduce, resize, shape. Each is one module that the line below names.
 from edgeinfer.convert.lower.tflite.ops import (
     conv,
+    conv_transpose,
     pool,
 )
 
 __all__ = [
     "conv",
+    "conv_transpose",
     "pool",
 ]
