@@ -53,7 +53,7 @@ class PlanLayout(ir.passes.InPlacePass):
             for node in list(graph):
                 size = rank(node.inputs[0]) if node.inputs else None
                 if node.domain == "" and node.op_type in SPATIAL and size is not None:
-                    if 3 <= size <= 5:
+                    if 3 <= size <= 5 and (node.op_type != "MaxPool" or len(node.outputs) == 1):
                         _convert(node, size)
                         count += 1
         if count:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.graph import Size
@@ -56,18 +56,37 @@ class Window:
             total = same_total(self.size, self.stride, self.span)
         return (self.begin, self.end) == (total // 2, total - total // 2)
 
-    def count(self, ceil: bool = False) -> Size:
-        """Number of windows; with ``ceil``, the last one may reach beyond the padding."""
+    def count(self) -> Size:
+        """Number of windows."""
         if self.size is None:
             return None
         if self.same:
             return -(-self.size // self.stride)
-        room = self.size + self.begin + self.end - self.span
-        if not ceil:
-            return room // self.stride + 1
-        count = -(-room // self.stride) + 1
-        # A window that starts in the padding at the end is left out.
-        return count - 1 if (count - 1) * self.stride >= self.size + self.begin else count
+        return (self.size + self.begin + self.end - self.span) // self.stride + 1
+
+    def reaching(self, ceil: bool) -> Window:
+        """Let the last window of a pool with ``ceil_mode`` reach beyond the padding.
+
+        Raises:
+            Refusal: how far depends on a size that only a run knows.
+        """
+        if not ceil or self.same or self.stride == 1:
+            return self
+        if self.size is None:
+            if self.end + self.stride > self.span:
+                raise Refusal("ceil_mode=1 needs known sizes here", "dynamic_shape")
+            return replace(self, end=self.end + self.stride - 1)
+        count = -(-(self.size + self.begin + self.end - self.span) // self.stride) + 1
+        if (count - 1) * self.stride >= self.size + self.begin:
+            # A window that starts beyond the input is left out.
+            count -= 1
+        reach = (count - 1) * self.stride + self.span - self.size - self.begin
+        return replace(self, end=max(self.end, reach))
+
+    def after(self, begin: int, end: int) -> Window:
+        """The window over an input to which some of the padding was added already."""
+        size = None if self.size is None else self.size + begin + end
+        return replace(self, size=size, begin=self.begin - begin, end=self.end - end)
 
 
 def same_total(size: int, stride: int, span: int) -> int:
@@ -106,8 +125,8 @@ def _same(w: Window, lower: bool) -> Window:
         total = w.span - 1
         if lower and (w.stride != 1 or total % 2):
             raise Refusal("auto_pad=SAME_LOWER needs known sizes", "dynamic_shape")
-        return Window(w.size, w.kernel, w.stride, w.dilation, same=True)
+        return replace(w, same=True)
     total = same_total(w.size, w.stride, w.span)
     less, more = total // 2, total - total // 2
     begin, end = (more, less) if lower else (less, more)
-    return Window(w.size, w.kernel, w.stride, w.dilation, begin, end)
+    return replace(w, begin=begin, end=end)

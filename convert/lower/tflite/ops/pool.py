@@ -1,1 +1,260 @@
-"""Pooling."""
+"""Pooling over one, two and three spatial axes; data is channels last.
+
+TFLite pools planes, without dilation, and leaves padding out of every mean. The rest is composed:
+a window over three axes is one over two and then one over the third, a dilated one is a few strided
+slices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tflite.builder import Builder
+from edgeinfer.convert.lower.tflite.graph import Tensor
+from edgeinfer.convert.lower.tflite.registry import FLOATS, NHWC, OPS
+from edgeinfer.convert.lower.tflite.window import SAME, VALID, Window, windows
+from edgeinfer.types import Array
+
+BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
+
+Axes = Sequence[Window]
+
+
+@OPS.lower("MaxPool", since=12)
+def max_pool_with_indices(
+    g: Builder,
+    x: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Sequence[int] | None = None,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    storage_order: int = 0,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """The layout pass leaves those with a second result as they are."""
+    raise Refusal("the indices of the maxima are not expressible")
+
+
+@OPS.lower("MaxPool", since=1, domain=NHWC, dtypes=FLOATS | BYTES)
+def max_pool(
+    g: Builder,
+    x: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Sequence[int] | None = None,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    storage_order: int = 0,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """MAX_POOL_2D; padded with the lowest number where SAME pads otherwise."""
+    axes = windows(x.shape[1:-1], kernel_shape, strides, dilations, pads, auto_pad)
+    axes = [w.reaching(bool(ceil_mode)) for w in axes]
+    plain_bytes = x.dtype.itemsize == 1 and x.quantization is None
+    if plain_bytes:
+        # The kernels for bytes need a scale; float32 holds every byte exactly.
+        return g.cast(max_pool_of(g, g.cast(x, np.float32), axes), x.dtype)
+    return max_pool_of(g, x, axes)
+
+
+def max_pool_of(g: Builder, x: Tensor, axes: Axes) -> Tensor:
+    """Take the maximum of each window."""
+    lowest = -math.inf if x.dtype.kind == "f" else int(np.iinfo(x.dtype).min)
+    if any(w.dilation != 1 for w in axes):
+        return _by_slices(g, "MAXIMUM", _pad(g, x, axes, lowest), axes)
+
+    def pool(y: Tensor, plane: Axes) -> Tensor:
+        if all(w.fits_same for w in plane) and any(w.padded for w in plane):
+            return _pool_2d(g, "MAX_POOL_2D", y, plane, SAME)
+        return _pool_2d(g, "MAX_POOL_2D", _pad(g, y, plane, lowest), plane, VALID)
+
+    return _over_planes(g, x, axes, pool)
+
+
+@OPS.lower("AveragePool", since=1, domain=NHWC, dtypes=FLOATS)
+def average_pool(
+    g: Builder,
+    x: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: Sequence[int] | None = None,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """AVERAGE_POOL_2D, corrected where padding counts differently."""
+    axes = windows(x.shape[1:-1], kernel_shape, strides, dilations, pads, auto_pad)
+    asked = [(w.begin, w.end) for w in axes]
+    axes = [w.reaching(bool(ceil_mode)) for w in axes]
+    plain = all(w.dilation == 1 for w in axes)
+    padded = any(w.padded for w in axes)
+    if plain and (not padded or (all(w.fits_same for w in axes) and not count_include_pad)):
+        return _over_planes(
+            g, x, axes, lambda y, p: _pool_2d(g, "AVERAGE_POOL_2D", y, p, SAME if padded else VALID)
+        )
+    mean = _padded_mean(g, x, axes)
+    counted = asked if count_include_pad else [(0, 0)] * len(axes)
+    if counted == [(w.begin, w.end) for w in axes]:
+        return mean
+    if x.is_static:
+        return g.binary("MUL", mean, g.const(_correction(axes, counted), x.dtype))
+    share = _padded_mean(g, _ones(g, x, counted), [w.after(*c) for w, c in _zip(axes, counted)])
+    return g.binary("DIV", mean, share)
+
+
+@OPS.lower("LpPool", since=1, domain=NHWC, dtypes=FLOATS)
+def lp_pool(
+    g: Builder,
+    x: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Sequence[int] | None = None,
+    kernel_shape: Sequence[int],
+    p: int = 2,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """The root of the sum of powers: a mean over all taps, times their number."""
+    axes = windows(x.shape[1:-1], kernel_shape, strides, dilations, pads, auto_pad)
+    axes = [w.reaching(bool(ceil_mode)) for w in axes]
+    mean = _padded_mean(g, _power(g, x, p), axes)
+    taps = math.prod(w.kernel for w in axes)
+    return _root(g, g.binary("MUL", mean, taps), p)
+
+
+@OPS.lower("GlobalMaxPool", since=1, domain=NHWC, dtypes=FLOATS)
+def global_max_pool(g: Builder, x: Tensor) -> Tensor:
+    """REDUCE_MAX."""
+    return g.reduce("REDUCE_MAX", x, range(1, x.rank - 1), keepdims=True)
+
+
+@OPS.lower("GlobalAveragePool", since=1, domain=NHWC, dtypes=FLOATS)
+def global_average_pool(g: Builder, x: Tensor) -> Tensor:
+    """MEAN."""
+    return g.reduce("MEAN", x, range(1, x.rank - 1), keepdims=True)
+
+
+@OPS.lower("GlobalLpPool", since=1, domain=NHWC, dtypes=FLOATS)
+def global_lp_pool(g: Builder, x: Tensor, *, p: int = 2) -> Tensor:
+    """The root of the sum of powers."""
+    total = g.reduce("SUM", _power(g, x, p), range(1, x.rank - 1), keepdims=True)
+    return _root(g, total, p)
+
+
+def _power(g: Builder, x: Tensor, p: int) -> Tensor:
+    if p == 2:
+        return g.binary("MUL", x, x)
+    magnitude = g.unary("ABS", x)
+    return magnitude if p == 1 else g.binary("POW", magnitude, float(p))
+
+
+def _root(g: Builder, x: Tensor, p: int) -> Tensor:
+    if p == 1:
+        return x
+    return g.unary("SQRT", x) if p == 2 else g.binary("POW", x, 1.0 / p)
+
+
+def _pad(g: Builder, x: Tensor, axes: Axes, value: float | None = None) -> Tensor:
+    if any(w.same and w.size is None for w in axes):
+        raise Refusal("padding by SAME needs known sizes here", "dynamic_shape")
+    outer = [(0, 0)] * (x.rank - 1 - len(axes))
+    return g.pad(x, [*outer, *((w.begin, w.end) for w in axes), (0, 0)], value)
+
+
+def _padded_mean(g: Builder, x: Tensor, axes: Axes) -> Tensor:
+    """The mean of each window, where padding counts as zeros."""
+    x = _pad(g, x, axes)
+    bare = [w.after(w.begin, w.end) for w in axes]
+    if any(w.dilation != 1 for w in axes):
+        taps = math.prod(w.kernel for w in axes)
+        return g.binary("MUL", _by_slices(g, "ADD", x, bare), 1.0 / taps)
+    return _over_planes(g, x, bare, lambda y, p: _pool_2d(g, "AVERAGE_POOL_2D", y, p, VALID))
+
+
+def _over_planes(
+    g: Builder, x: Tensor, axes: Axes, pool: Callable[[Tensor, Axes], Tensor]
+) -> Tensor:
+    """Pool one, two or three axes with something that pools two."""
+    if len(axes) == 1:
+        return g.drop_axis(pool(g.insert_axis(x, 1), [Window(1, 1), *axes]), 1)
+    if len(axes) == 2:
+        return pool(x, axes)
+    if len(axes) != 3:
+        raise Refusal(f"{len(axes)} spatial axes: takes up to 3", "unsupported_rank")
+    batch, depth, channels = g.extent(x, 0), g.extent(x, 1), g.extent(x, 4)
+    planes = g.reshape(x, [-1, *(g.extent(x, i) for i in (2, 3, 4))], (None, *x.shape[2:]))
+    planes = pool(planes, axes[1:])
+    height, width = g.extent(planes, 1), g.extent(planes, 2)
+    columns = g.reshape(planes, [batch, depth, -1, channels])
+    columns = pool(columns, [axes[0], Window(columns.shape[2], 1)])
+    return g.reshape(columns, [batch, -1, height, width, channels])
+
+
+def _pool_2d(g: Builder, code: str, x: Tensor, axes: Axes, padding: int) -> Tensor:
+    counts = [w.count() for w in axes]
+    y = g.emit(
+        code,
+        [x],
+        [x.shape[0], *counts, x.shape[3]],
+        padding=padding,
+        stride_h=axes[0].stride,
+        stride_w=axes[1].stride,
+        filter_height=axes[0].kernel,
+        filter_width=axes[1].kernel,
+        fused_activation_function=0,
+    )
+    y.quantization = x.quantization
+    return y
+
+
+def _by_slices(g: Builder, code: str, x: Tensor, axes: Axes) -> Tensor:
+    """Combine the taps of padded windows, axis by axis."""
+    for index, w in enumerate(axes, start=1):
+        parts = []
+        for tap in range(w.kernel):
+            begin, end, step = [0] * x.rank, [None] * x.rank, [1] * x.rank
+            limits: list[int | None] = list(end)
+            begin[index], step[index] = tap * w.dilation, w.stride
+            limits[index] = (tap * w.dilation - w.span + 1) or None
+            parts.append(g.slice(x, begin, limits, step))
+        x = reduce(lambda a, b: g.binary(code, a, b), parts)
+    return x
+
+
+def _zip(axes: Axes, counted: Sequence[tuple[int, int]]) -> list[tuple[Window, tuple[int, int]]]:
+    return list(zip(axes, counted, strict=True))
+
+
+def _correction(axes: Axes, counted: Sequence[tuple[int, int]]) -> Array:
+    """What to multiply means over all taps with, so that only counted elements matter."""
+    factor = np.ones((1, *[1] * len(axes), 1))
+    for index, (w, (begin, end)) in enumerate(_zip(axes, counted), start=1):
+        size = w.size or 0
+        inside = np.zeros(w.begin + size + w.end)
+        inside[w.begin - begin : w.begin + size + end] = 1
+        starts = range(0, len(inside) - w.span + 1, w.stride)
+        count = np.array([inside[s : s + w.span : w.dilation].sum() for s in starts])
+        factor = factor * np.expand_dims(
+            w.kernel / count, [i for i in range(factor.ndim) if i != index]
+        )
+    return factor
+
+
+def _ones(g: Builder, x: Tensor, counted: Sequence[tuple[int, int]]) -> Tensor:
+    """Ones where elements count, for one sample and channel."""
+    sizes = [1, *(g.extent(x, i) for i in range(1, x.rank - 1)), 1]
+    shape = [1, *x.shape[1:-1], 1]
+    ones = g.emit("FILL", [g.shape_vector(sizes), g.const(1, x.dtype)], shape, x.dtype)
+    return g.pad(ones, [(0, 0), *counted, (0, 0)], 1.0)
