@@ -198,7 +198,8 @@ def _child() -> _Child:
     return _Child()
 
 
-def _run(content: bytes, feeds: dict[str, Array], xnnpack: bool, threads: int) -> Any:
+def run_here(content: bytes, feeds: Feeds, xnnpack: bool, threads: int) -> dict[str, Array]:
+    """Run a file in this process, which LiteRT may end."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     kind = OpResolverType.AUTO if xnnpack else OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
@@ -222,7 +223,16 @@ def _run(content: bytes, feeds: dict[str, Array], xnnpack: bool, threads: int) -
     found = [d["index"] for d in interp.get_output_details()]
     if sorted(order.values()) != sorted(signature["outputs"]):
         raise RuntimeError(f"signature {signature['outputs']} names {order}")
-    return {order[i]: interp.get_tensor(i) for i in found}
+    return {order[i]: _tensor(interp, i) for i in found}
+
+
+def _tensor(interp: Any, index: int) -> Array:
+    details = interp._get_tensor_details(index, 0)
+    if 0 in details["shape"]:
+        # The wrapper finds no memory behind a computed tensor without elements.
+        return np.empty(details["shape"], details["dtype"])
+    result: Array = interp.get_tensor(index)
+    return result
 
 
 def _serve() -> None:
@@ -235,7 +245,7 @@ def _serve() -> None:
         except EOFError:
             return
         try:
-            answer = _run(*job)
+            answer = run_here(*job)
         except (RuntimeError, ValueError, KeyError) as e:
             answer = f"{type(e).__name__}: {e}"
         pickle.dump(answer, answers)
