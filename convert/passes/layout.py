@@ -1,101 +1,135 @@
 """Channels last: spatial operators in the order that TFLite computes in, with few transposes.
 
-Every operator of ``SPATIAL`` becomes the same operator in the domain ``NHWC``, whose data operands
-and results are channels last (``N, spatial..., C``); attributes and weights stay as ONNX has them.
+Every operator of ``SPATIAL`` becomes the same operator in the domain ``NHWC``, whose data operand
+and result are channels last (``N, spatial..., C``); attributes and weights stay as ONNX has them.
+Everything between them may be stored either way. Which way is cheapest over the whole graph is a
+minimum cut: a transpose costs the elements it moves, nothing is guessed from shapes.
 """
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import outcome, rank, walk
+from edgeinfer.convert.passes.infra import Namer, attr, dims_of, is_op, outcome, rank, walk
+from edgeinfer.convert.passes.layout_apply import Applier
+from edgeinfer.convert.passes.layout_plan import Plan
+from edgeinfer.convert.passes.layout_rules import Editor, Move, Perm, identity, resize
 
 NHWC = "edgeinfer.nhwc"
 
-SPATIAL: dict[str, tuple[int, ...]] = {
-    "AveragePool": (0,),
-    "BatchNormalization": (0,),
-    "Conv": (0,),
-    "ConvTranspose": (0,),
-    "DepthToSpace": (0,),
-    "GlobalAveragePool": (0,),
-    "GlobalLpPool": (0,),
-    "GlobalMaxPool": (0,),
-    "GridSample": (0,),
-    "GroupNormalization": (0,),
-    "InstanceNormalization": (0,),
-    "LRN": (0,),
-    "LpPool": (0,),
-    "MaxPool": (0,),
-    "Resize": (0,),
-    "SpaceToDepth": (0,),
-}
-"""Spatial operators and which of their operands have channels. ``Resize`` gets its ``axes`` in the
-new order; of ``GridSample`` the grid stays as it is."""
+SPATIAL = frozenset(
+    {
+        "AveragePool",
+        "BatchNormalization",
+        "Conv",
+        "ConvTranspose",
+        "DepthToSpace",
+        "GlobalAveragePool",
+        "GlobalLpPool",
+        "GlobalMaxPool",
+        "GridSample",
+        "GroupNormalization",
+        "InstanceNormalization",
+        "LRN",
+        "LpPool",
+        "MaxPool",
+        "Resize",
+        "RoiAlign",
+        "SpaceToDepth",
+    }
+)
+"""Operators whose first operand and first result have channels. ``Resize`` gets ``axes`` in the new
+order; the grid of ``GridSample`` and the regions of ``RoiAlign`` stay as they are. ``PRelu`` is
+elementwise and stays in the default domain."""
 
 
-def to_last(rank: int) -> list[int]:
-    """The permutation from ``N, C, spatial...`` to ``N, spatial..., C``."""
-    return [0, *range(2, rank), 1]
-
-
-def to_first(rank: int) -> list[int]:
-    """The inverse of ``to_last``."""
-    return [0, rank - 1, *range(1, rank - 1)]
+def to_last(rank: int) -> Perm:
+    """The order ``N, spatial..., C`` of what ONNX has as ``N, C, spatial...``."""
+    return (0, *range(2, rank), 1)
 
 
 class PlanLayout(ir.passes.InPlacePass):
-    """Make spatial operators channels last."""
+    """Make spatial operators channels last.
+
+    Given::
+
+        a = Conv(x, w); b = Relu(a); y = MaxPool(b)
+
+    Result::
+
+        t = Transpose<perm=[0, 2, 3, 1]>(x)
+        a = nhwc.Conv(t, w); b = Relu(a); c = nhwc.MaxPool(b)
+        y = Transpose<perm=[0, 3, 1, 2]>(c)
+
+    Args:
+        inputs: names of the inputs that the caller will hand over channels last; their shapes
+            change.
+        outputs: likewise, outputs.
+    """
+
+    def __init__(
+        self, inputs: frozenset[str] = frozenset(), outputs: frozenset[str] = frozenset()
+    ) -> None:
+        super().__init__()
+        self._inputs, self._outputs = inputs, outputs
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Plan and rewrite the main graph, and each body by itself."""
+        namer = Namer(model)
         count = 0
-        for graph in walk(model.graph):
-            for node in list(graph):
-                size = rank(node.inputs[0]) if node.inputs else None
-                if node.domain == "" and node.op_type in SPATIAL and size is not None:
-                    if 3 <= size <= 5 and (node.op_type != "MaxPool" or len(node.outputs) == 1):
-                        _convert(node, size)
-                        count += 1
+        for graph in reversed(list(walk(model.graph))):
+            main = graph is model.graph
+            seeds = {n: move for n in graph if (move := _spatial(n)) is not None}
+            ends = self._ends(graph) if main else {}
+            if seeds or ends:
+                count += len(seeds)
+                labels = Plan(graph, seeds, ends)
+                Applier(graph, namer).run(labels)
         if count:
             model.opset_imports[NHWC] = 1
-        return outcome(model, count)
-
-
-def _convert(node: ir.Node, size: int) -> None:
-    graph = node.graph
-    assert graph is not None
-    for index in SPATIAL[node.op_type]:
-        x = node.inputs[index]
-        shape = None if x.shape is None else ir.Shape([x.shape[p] for p in to_last(size)])
-        move = ir.node("Transpose", [x], {"perm": to_last(size)})
-        move.outputs[0].name = f"{node.name}/nhwc"
-        move.outputs[0].type, move.outputs[0].shape = x.type, shape
-        graph.insert_before(node, move)
-        node.replace_input_with(index, move.outputs[0])
-    if node.op_type == "Resize":
-        axes = node.attributes["axes"].value if "axes" in node.attributes else range(size)
-        node.attributes["axes"] = ir.AttrInt64s(
-            "axes", [to_last(size).index(a % size) for a in axes]
+        moves = [n for g in walk(model.graph) for n in g if _moves(n)]
+        if not count:
+            return outcome(model, 0)
+        first = sum(v.is_graph_input() for n in moves for v in n.inputs if v is not None)
+        last = sum(v.is_graph_output() for n in moves for v in n.outputs)
+        note = (
+            f"layout: {count} operators channels last; transposes left: {len(moves)}, "
+            f"{first} at inputs, {last} at outputs"
         )
-    node.domain = NHWC
-    y = node.outputs[0]
-    inner = ir.Value(name=f"{y.name}/nhwc", type=y.type)
-    if y.shape is not None:
-        inner.shape = ir.Shape([y.shape[p] for p in to_last(size)])
-    new = ir.Node(
-        NHWC,
-        node.op_type,
-        node.inputs,
-        list(node.attributes.values()),
-        outputs=[inner, *[ir.Value(name=o.name) for o in node.outputs[1:]]],
-        name=node.name,
-    )
-    back = ir.Node("", "Transpose", [inner], [ir.AttrInt64s("perm", to_first(size))], num_outputs=1)
-    graph.insert_before(node, [new, back])
-    out = back.outputs[0]
-    out.type, out.shape = y.type, y.shape
-    name = y.name
-    y.replace_all_uses_with(out, replace_graph_outputs=True)
-    y.name = None
-    out.name = name
-    graph.remove(node, safe=True)
+        return outcome(model, count, note)
+
+    def _ends(self, graph: ir.Graph) -> dict[ir.Value, Perm]:
+        """Inputs and outputs of the model that are channels last."""
+        wanted = [v for v in graph.inputs if v.name in self._inputs]
+        wanted += [v for v in graph.outputs if v.name in self._outputs]
+        return {v: to_last(len(dims_of(v))) for v in wanted if (rank(v) or 0) >= 3}
+
+
+def _spatial(node: ir.Node) -> Move | None:
+    """How a spatial operator is made channels last; None for all others."""
+    if not is_op(node, *SPATIAL):
+        return None
+    size = rank(node.inputs[0])
+    if size is None or size < 2 or (node.op_type == "MaxPool" and len(node.outputs) > 1):
+        return None
+    perm = to_last(size)
+    axes = resize(node, perm, False) if node.op_type == "Resize" else None
+
+    def edit(editor: Editor, node: ir.Node) -> None:
+        if axes is not None and axes.edit is not None:
+            axes.edit(editor, node)
+        node.domain = NHWC
+
+    return Move({0: perm}, perm, edit)
+
+
+def _moves(node: ir.Node) -> bool:
+    """Whether a node is a Transpose that moves anything."""
+    if not is_op(node, "Transpose") or node.inputs[0] is None:
+        return False
+    dims = dims_of(node.inputs[0])
+    perm = attr(node, "perm") or tuple(reversed(range(len(dims))))
+    if not dims:
+        return not identity(tuple(perm))
+    kept = [p for p in perm if dims[p] != 1]
+    return kept != sorted(kept)

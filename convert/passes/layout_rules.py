@@ -1,0 +1,577 @@
+"""What each operator does when its operands are stored in another order of axes.
+
+A ``Perm`` says how a value is stored: axis ``i`` of what is stored is axis ``perm[i]`` of what ONNX
+means. A rule gets the order of one operand (or, backwards, of the result) and answers with a
+``Move``: the orders of all operands and results with which the operator computes the same without
+any transpose, and the edit of its attributes and constants that goes with it. It answers None where
+there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.passes.infra import (
+    Namer,
+    add_initializer,
+    attr,
+    constant,
+    dims_of,
+    input_at,
+    ints,
+    rank,
+    same_dim,
+)
+from edgeinfer.types import Array
+
+Perm = tuple[int, ...]
+Edit = Callable[["Editor", ir.Node], None]
+Rule = Callable[[ir.Node, Perm, bool], "Move | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """An operator with its operands in another order.
+
+    Attributes:
+        inputs: the order that operands must have, by index; others stay as they are.
+        output: the order in which the results come.
+        edit: adapts attributes and constant operands.
+        lifted: lower-rank operands that the edit transposes, so that they cost something.
+        first: cost of the operator in ONNX's order, beyond transposes.
+        last: likewise in this order.
+    """
+
+    inputs: dict[int, Perm]
+    output: Perm
+    edit: Edit | None = None
+    lifted: tuple[int, ...] = ()
+    first: int = 0
+    last: int = 0
+
+
+@dataclass(slots=True)
+class Editor:
+    """Makes constants and nodes for edits."""
+
+    graph: ir.Graph
+    namer: Namer
+    made: list[ir.Node] = field(default_factory=list)
+
+    def constant(self, node: ir.Node, index: int, array: Array) -> None:
+        """Replace an operand by a constant."""
+        old = node.inputs[index]
+        base = old.name if old is not None and old.name else f"{node.name}_{index}"
+        value = add_initializer(self.graph, self.namer.fresh(f"{base}/last"), array)
+        node.replace_input_with(index, value)
+
+    def insert(
+        self, node: ir.Node, op: str, inputs: Sequence[ir.Value], attrs: dict[str, Any], base: str
+    ) -> ir.Value:
+        """Add a node with one result before another one."""
+        new = ir.node(op, inputs, attrs)
+        new.name = self.namer.fresh(base)
+        new.outputs[0].name = self.namer.fresh(f"{base}_out")
+        self.graph.insert_before(node, new)
+        self.made.append(new)
+        return new.outputs[0]
+
+    def transpose(self, node: ir.Node, value: ir.Value, perm: Perm) -> ir.Value:
+        """Add a Transpose before a node; type and shape are set."""
+        out = self.insert(node, "Transpose", [value], {"perm": list(perm)}, f"{value.name}/order")
+        out.type = value.type
+        if value.shape is not None:
+            out.shape = ir.Shape([value.shape[p] for p in perm])
+        return out
+
+
+def identity(perm: Perm) -> bool:
+    """Whether a value in this order is as ONNX has it."""
+    return perm == tuple(range(len(perm)))
+
+
+def inverse(perm: Perm) -> Perm:
+    """The order that undoes another one."""
+    return tuple(int(i) for i in np.argsort(perm))
+
+
+def _axis(node: ir.Node, name: str, default: int, perm: Perm) -> int:
+    return perm.index(attr(node, name, default) % len(perm))
+
+
+def _set_int(node: ir.Node, name: str, value: int) -> None:
+    node.attributes[name] = ir.AttrInt64(name, value)
+
+
+# Elementwise, with broadcasting.
+
+
+def elementwise(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """Operands of the result's rank are stored alike; others are brought to its rank."""
+    r = rank(node.outputs[0])
+    if r != len(perm) or any(v is not None and rank(v) is None for v in node.inputs):
+        return None
+    inputs: dict[int, Perm] = {}
+    fixed: list[int] = []
+    lifted: list[int] = []
+    for index, value in enumerate(node.inputs):
+        if value is None or _is_one(value):
+            continue
+        if constant(value) is not None:
+            fixed.append(index)
+        elif rank(value) == r:
+            inputs[index] = perm
+        else:
+            lifted.append(index)
+    if not inputs:
+        return None
+
+    def edit(editor: Editor, node: ir.Node) -> None:
+        for index in fixed:
+            editor.constant(node, index, _stored(_array(node, index), perm))
+        for index in lifted:
+            value = node.inputs[index]
+            if value is not None:
+                node.replace_input_with(index, _lift(editor, node, value, perm))
+
+    return Move(inputs, perm, edit, tuple(lifted))
+
+
+def _is_one(value: ir.Value) -> bool:
+    return all(d == 1 for d in dims_of(value)) and value.shape is not None
+
+
+def _array(node: ir.Node, index: int) -> Array:
+    tensor = constant(node.inputs[index])
+    if tensor is None:
+        raise ValueError(f"operand {index} of {node.name!r} is not constant")
+    return tensor.numpy()
+
+
+def _stored(array: Array, perm: Perm) -> Array:
+    """Bring a broadcast constant into an order; leading axes of size 1 are left out again."""
+    full = array.reshape((1,) * (len(perm) - array.ndim) + array.shape).transpose(perm)
+    while full.ndim > 1 and full.shape[0] == 1:
+        full = full[0]
+    return np.ascontiguousarray(full)
+
+
+def _lift(editor: Editor, node: ir.Node, value: ir.Value, perm: Perm) -> ir.Value:
+    missing = len(perm) - len(dims_of(value))
+    base = f"{value.name}/rank"
+    axes = add_initializer(editor.graph, editor.namer.fresh(f"{base}_axes"), np.arange(missing))
+    full = editor.insert(node, "Unsqueeze", [value, axes], {}, base)
+    full.type = value.type
+    full.shape = ir.Shape([*[1] * missing, *dims_of(value)])
+    return editor.transpose(node, full, perm)
+
+
+# Same rank, with an axis.
+
+
+def _along(default: int | None = None, last_is_best: bool = False) -> Rule:
+    """Operators with an ``axis`` attribute whose data operands and results have one rank."""
+
+    def rule(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+        if any(rank(v) != len(perm) for v in node.outputs):
+            return None
+        if default is None and "axis" not in node.attributes:
+            return None
+        inputs: dict[int, Perm] = {}
+        fixed: list[int] = []
+        for index, value in enumerate(node.inputs):
+            if value is None or rank(value) != len(perm):
+                continue
+            if constant(value) is not None:
+                fixed.append(index)
+            else:
+                inputs[index] = perm
+        if not inputs:
+            return None
+        axis = _axis(node, "axis", default or 0, perm)
+        now = attr(node, "axis", default) % len(perm)
+
+        def edit(editor: Editor, node: ir.Node) -> None:
+            for index in fixed:
+                editor.constant(
+                    node, index, np.ascontiguousarray(_array(node, index).transpose(perm))
+                )
+            _set_int(node, "axis", axis)
+
+        size = weight(node.outputs[0]) if last_is_best else 0
+        end = len(perm) - 1
+        return Move(
+            inputs,
+            perm,
+            edit,
+            first=0 if now == end else 2 * size,
+            last=0 if axis == end else 2 * size,
+        )
+
+    return rule
+
+
+UNKNOWN_SIZE = 32
+"""Elements an axis is taken to have where only a run knows."""
+
+PER_TRANSPOSE = 2048
+"""What a transpose costs beyond its elements, in elements."""
+
+
+def weight(value: ir.Value) -> int:
+    """What moving a value costs."""
+    count = 1
+    for d in dims_of(value):
+        count *= d if isinstance(d, int) else UNKNOWN_SIZE
+    return count + PER_TRANSPOSE
+
+
+def split(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """The sizes stay as they are; they are no data even at rank 1."""
+    if any(rank(v) != len(perm) for v in node.outputs):
+        return None
+    axis = _axis(node, "axis", 0, perm)
+    return Move({0: perm}, perm, lambda _, n: _set_int(n, "axis", axis))
+
+
+def topk(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """Values and indices come in the same order."""
+    axis = _axis(node, "axis", -1, perm)
+    end, size = len(perm) - 1, weight(node.outputs[0])
+    now = attr(node, "axis", -1) % len(perm)
+    return Move(
+        {0: perm},
+        perm,
+        lambda _, n: _set_int(n, "axis", axis),
+        first=0 if now == end else 2 * size,
+        last=0 if axis == end else 2 * size,
+    )
+
+
+def cumsum(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """The axis is a constant operand."""
+    axis = ints(node.inputs[1])
+    if axis is None or len(axis) != 1:
+        return None
+    index = np.array(perm.index(axis[0] % len(perm)), np.int64)
+    return Move({0: perm}, perm, lambda e, n: e.constant(n, 1, index))
+
+
+def quantize(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """Scales per tensor or along one axis."""
+    if attr(node, "block_size", 0) or rank(node.inputs[0]) != len(perm):
+        return None
+    if constant(node.inputs[0]) is not None:
+        return None
+    axis = _axis(node, "axis", 1, perm)
+    return Move({0: perm}, perm, lambda _, n: _set_int(n, "axis", axis))
+
+
+def gather(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """One index, or a vector of them; more axes of indices are left alone."""
+    index_rank = rank(node.inputs[1])
+    if backwards or index_rank not in {0, 1} or constant(node.inputs[0]) is not None:
+        return None
+    at = attr(node, "axis", 0) % len(perm)
+    axis = perm.index(at)
+    output = perm if index_rank == 1 else _without(perm, {at})
+    return Move({0: perm}, output, lambda _, n: _set_int(n, "axis", axis))
+
+
+def _without(perm: Perm, axes: set[int]) -> Perm:
+    """The order that is left when axes go."""
+    kept = sorted(set(perm) - axes)
+    return tuple(kept.index(p) for p in perm if p not in axes)
+
+
+# Operators with one entry per axis in a constant operand.
+
+
+def pad(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """Amounts for all axes are permuted, or the axes they are for are renamed."""
+    axes = input_at(node, 3)
+    if axes is not None:
+        return _renamed_axes(node, perm, 3)
+    amounts = ints(node.inputs[1])
+    if amounts is None or len(amounts) != 2 * len(perm):
+        return None
+    r = len(perm)
+    new = np.array([amounts[p] for p in perm] + [amounts[r + p] for p in perm], np.int64)
+    return Move({0: perm}, perm, lambda e, n: e.constant(n, 1, new))
+
+
+def slices(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """Only the names of the axes change."""
+    if input_at(node, 3) is not None:
+        return _renamed_axes(node, perm, 3)
+    starts = node.inputs[1]
+    dims = [] if starts is None else dims_of(starts)
+    if len(dims) != 1 or not isinstance(dims[0], int):
+        return None
+    new = np.array([perm.index(i) for i in range(dims[0])], np.int64)
+
+    def edit(editor: Editor, node: ir.Node) -> None:
+        value = add_initializer(editor.graph, editor.namer.fresh(f"{node.name}_axes"), new)
+        rest = [node.inputs[4]] if len(node.inputs) > 4 else []
+        node.resize_inputs(4 + len(rest))
+        node.replace_input_with(3, value)
+
+    return Move({0: perm}, perm, edit)
+
+
+def _renamed_axes(node: ir.Node, perm: Perm, index: int) -> Move | None:
+    axes = ints(input_at(node, index))
+    if axes is None:
+        return None
+    new = np.array([perm.index(a % len(perm)) for a in axes], np.int64)
+    return Move({0: perm}, perm, lambda e, n: e.constant(n, index, new))
+
+
+def tile(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """One count per axis."""
+    counts = ints(node.inputs[1])
+    if counts is None or len(counts) != len(perm) or constant(node.inputs[0]) is not None:
+        return None
+    new = np.array([counts[p] for p in perm], np.int64)
+    return Move({0: perm}, perm, lambda e, n: e.constant(n, 1, new))
+
+
+def expand(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """The wanted shape is brought to the data's rank."""
+    sizes = ints(node.inputs[1])
+    same = rank(node.inputs[0]) == rank(node.outputs[0]) == len(perm)
+    if sizes is None or not same or constant(node.inputs[0]) is not None:
+        return None
+    full = [1] * (len(perm) - len(sizes)) + sizes
+    new = np.array([full[p] for p in perm], np.int64)
+    return Move({0: perm}, perm, lambda e, n: e.constant(n, 1, new))
+
+
+def resize(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """Sizes and scales belong to the axes of an attribute."""
+    axes = attr(node, "axes") or tuple(range(len(perm)))
+    new = [perm.index(a % len(perm)) for a in axes]
+
+    def edit(editor: Editor, node: ir.Node) -> None:
+        node.attributes["axes"] = ir.AttrInt64s("axes", new)
+
+    return Move({0: perm}, perm, edit)
+
+
+def reduction(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """Axes are renamed; those that go leave the order of the others."""
+    given = input_at(node, 1)
+    axes = ints(given)
+    if given is not None and axes is None:
+        return None
+    if not axes:
+        if attr(node, "noop_with_empty_axes", 0):
+            return Move({0: perm}, perm)
+        axes = list(range(len(perm)))
+    names = {a % len(perm) for a in axes}
+    new = np.array(sorted(perm.index(a) for a in names), np.int64)
+    keeps = bool(attr(node, "keepdims", 1))
+    if backwards and not keeps:
+        return None
+
+    def edit(editor: Editor, node: ir.Node) -> None:
+        if given is not None:
+            editor.constant(node, 1, new)
+
+    return Move({0: perm}, perm if keeps else _without(perm, names), edit)
+
+
+def arg(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """ArgMax and ArgMin."""
+    at = attr(node, "axis", 0) % len(perm)
+    keeps = bool(attr(node, "keepdims", 1))
+    if backwards and not keeps:
+        return None
+    axis = perm.index(at)
+    output = perm if keeps else _without(perm, {at})
+    return Move({0: perm}, output, lambda _, n: _set_int(n, "axis", axis))
+
+
+# Other shapes.
+
+
+def reshape(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """Axes that are split or joined move as a group; groups keep their inner order.
+
+    Channel shuffle, pixel shuffle, the heads of attention, and the tokens of a patch grid are all
+    reshapes of one group beside others that stay whole.
+    """
+    source, target = dims_of(node.inputs[0]) if node.inputs[0] else [], dims_of(node.outputs[0])
+    groups = _groups(source, target)
+    if groups is None:
+        return None
+    inputs: Perm | None
+    output: Perm | None
+    if backwards:
+        inputs, output = _push([(b, a) for a, b in groups], target, source, perm), perm
+    else:
+        inputs, output = perm, _push(groups, source, target, perm)
+    if inputs is None or output is None:
+        return None
+    shape = _sizes([source[p] for p in inputs], [target[p] for p in output])
+    if shape is None:
+        return None
+    final = shape
+
+    def edit(editor: Editor, node: ir.Node) -> None:
+        base = editor.namer.fresh(f"{node.name}_shape")
+        value = add_initializer(editor.graph, base, np.array(final, np.int64))
+        first = node.inputs[0]
+        node.op_type = "Reshape"
+        node.attributes.clear()
+        node.resize_inputs(2)
+        node.replace_input_with(0, first)
+        node.replace_input_with(1, value)
+
+    return Move({0: inputs}, output, edit)
+
+
+Dim = int | ir.SymbolicDim
+Group = tuple[list[int], list[int]]
+
+
+def _groups(source: Sequence[Dim], target: Sequence[Dim]) -> list[Group] | None:
+    """Match axes from the left into the smallest groups of equal products."""
+    groups: list[Group] = []
+    i = j = 0
+    while i < len(source) or j < len(target):
+        left, right = [i] if i < len(source) else [], [j] if j < len(target) else []
+        i, j = i + len(left), j + len(right)
+        while (more := _compare([source[k] for k in left], [target[k] for k in right])) != 0:
+            if more < 0 and i < len(source):
+                left.append(i)
+                i += 1
+            elif more > 0 and j < len(target):
+                right.append(j)
+                j += 1
+            else:
+                return None
+        groups.append((left, right))
+    return groups
+
+
+def _compare(a: Sequence[Dim], b: Sequence[Dim]) -> int:
+    """Which product is larger: -1 when the left one must grow, 1 for the right one, 0 if equal."""
+    left, right = [d for d in a if not isinstance(d, int)], [d for d in b if not isinstance(d, int)]
+    for d in list(left):
+        match = next((e for e in right if same_dim(d, e)), None)
+        if match is not None:
+            left.remove(d)
+            right.remove(match)
+    x = int(np.prod([d for d in a if isinstance(d, int)], dtype=object))
+    y = int(np.prod([d for d in b if isinstance(d, int)], dtype=object))
+    if left or right:
+        return 1 if left else -1
+    return (x > y) - (x < y)
+
+
+def _push(
+    groups: Sequence[Group], source: Sequence[Dim], target: Sequence[Dim], perm: Perm
+) -> Perm | None:
+    """The order of the target's axes when the source's have the order ``perm``."""
+    whose = {axis: g for g, (left, _) in enumerate(groups) for axis in left if source[axis] != 1}
+    order: list[int] = []
+    seen: dict[int, list[int]] = {}
+    for axis in perm:
+        g = whose.get(axis)
+        if g is None:
+            continue
+        if g in seen and order[-1] != g:
+            return None
+        if g not in seen:
+            order.append(g)
+        seen.setdefault(g, []).append(axis)
+    if any(axes != sorted(axes) for axes in seen.values()):
+        return None
+    result = [axis for g in order for axis in groups[g][1]]
+    # Groups of size 1 can be anywhere; next to the axis before them they move least.
+    for g, (_, right) in enumerate(groups):
+        if g not in seen:
+            for axis in right:
+                at = result.index(axis - 1) + 1 if axis - 1 in result else 0
+                result.insert(at, axis)
+    return tuple(result)
+
+
+def _sizes(source: Sequence[Dim], target: Sequence[Dim]) -> list[int] | None:
+    """The shape operand of a reshape between these; None where it cannot be written."""
+    sizes: list[int] = []
+    for index, d in enumerate(target):
+        if isinstance(d, int):
+            if d == 0:
+                return None
+            sizes.append(d)
+        elif index < len(source) and same_dim(source[index], d):
+            sizes.append(0)
+        else:
+            sizes.append(-1)
+    return sizes if sizes.count(-1) <= 1 else None
+
+
+def transpose(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
+    """Stored alike before and after: nothing moves."""
+    t = attr(node, "perm") or tuple(reversed(range(len(perm))))
+    if backwards:
+        return Move({0: tuple(t[p] for p in perm)}, perm)
+    back = inverse(tuple(t))
+    return Move({0: perm}, tuple(back[p] for p in perm))
+
+
+_UNARY = frozenset(
+    {
+        *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil"),
+        *("Celu", "Clip", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid"),
+        *("HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not"),
+        *("Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh"),
+        *("Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu"),
+    }
+)
+
+_BROADCAST = frozenset(
+    {
+        *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal"),
+        *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul"),
+        *("Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"),
+    }
+)
+
+_REDUCTIONS = frozenset(
+    {
+        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+    }
+)
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_UNARY | _BROADCAST, elementwise),
+    **dict.fromkeys(_REDUCTIONS, reduction),
+    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten"), reshape),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _along(-1, last_is_best=True)),
+    **dict.fromkeys(("Hardmax", "LpNormalization"), _along(-1)),
+    **dict.fromkeys(("ArgMax", "ArgMin"), arg),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), quantize),
+    "Concat": _along(),
+    "CumSum": cumsum,
+    "Expand": expand,
+    "Gather": gather,
+    "GatherElements": _along(0),
+    "Pad": pad,
+    "Resize": resize,
+    "ScatterElements": _along(0),
+    "Slice": slices,
+    "Split": split,
+    "Tile": tile,
+    "TopK": topk,
+    "Transpose": transpose,
+}
+"""Operators that compute in any order."""
