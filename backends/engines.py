@@ -37,3 +37,19 @@ def import_openvino() -> ModuleType:
         return importlib.import_module("openvino")
     finally:
         del sys.modules[_OPENVINO_TELEMETRY]
+
+
+def import_litert() -> ModuleType:
+    """Import LiteRT's interpreter: ``ai-edge-litert``, else ``tflite-runtime`` of older boards.
+
+    Neither sends anything.
+    """
+    try:
+        return importlib.import_module("ai_edge_litert.interpreter")
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("ai_edge_litert"):
+            raise
+        try:
+            return importlib.import_module("tflite_runtime.interpreter")
+        except ModuleNotFoundError:
+            raise error from None

@@ -23,6 +23,7 @@ GROUP = "edgeinfer.backends"
 BUILT_IN = {
     "onnxruntime": "edgeinfer.backends.onnxruntime:OnnxRuntimeBackend",
     "openvino": "edgeinfer.backends.openvino:OpenVinoBackend",
+    "litert": "edgeinfer.backends.litert:LitertBackend",
     "reference": "edgeinfer.backends.reference:ReferenceBackend",
 }
 

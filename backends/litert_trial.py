@@ -1,0 +1,190 @@
+"""Run a ``.tflite`` file nobody has run before in a process of its own.
+
+LiteRT 2.3.0 ends the process on some malformed files, e.g. int8 tensors without a scale. A child
+loads the file and runs it once on zeros; how that ended is remembered by the file's SHA-256, so the
+next load of the same bytes costs a hash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+
+from edgeinfer.backends.engines import import_litert
+from edgeinfer.bundle.cache import writable_folder
+from edgeinfer.errors import LoadError
+
+FOLDER = "litert-trials"
+TIMEOUT_S = 600
+"""The first run of the largest models takes seconds; a child that hangs is a fault of the file."""
+
+_OK = "ok"
+_remembered: dict[str, str] = {}
+_quiet = Lock()
+_OWN_LINES = re.compile(rb"^(INFO|VERBOSE|WARNING|ERROR): .*\n?", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How an interpreter is made.
+
+    Attributes:
+        path: the file.
+        threads: of the interpreter.
+        xnnpack: apply the XNNPACK delegate, as LiteRT does by default.
+        delegate: library of another delegate; empty for none.
+        options: of that delegate.
+    """
+
+    path: str
+    threads: int
+    xnnpack: bool
+    delegate: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+
+
+def open_interpreter(opening: Opening) -> Any:
+    """Make an interpreter, ready to run at the file's own sizes."""
+    litert = import_litert()
+    kinds = litert.OpResolverType
+    kind = kinds.AUTO if opening.xnnpack else kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    delegates = None
+    if opening.delegate:
+        delegates = [litert.load_delegate(opening.delegate, opening.options)]
+    with _silence():
+        interpreter = litert.Interpreter(
+            model_path=opening.path,
+            num_threads=opening.threads,
+            experimental_op_resolver_type=kind,
+            experimental_delegates=delegates,
+        )
+        interpreter.allocate_tensors()
+    return interpreter
+
+
+def check_runs(opening: Opening, version: str) -> None:
+    """Try a file unless these bytes were tried before, in the same way by the same engine.
+
+    Raises:
+        LoadError: the trial ended the process, or no process could be started.
+    """
+    how = f"{opening.xnnpack}-{opening.delegate}-{sorted(opening.options.items())}"
+    digest = _sha256(opening.path, *_stamp(opening.path))
+    key = hashlib.sha256(f"{digest}-{version}-{how}".encode()).hexdigest()
+    verdict = _remembered.get(key) or _recall(key)
+    if verdict is None:
+        verdict = _try(opening)
+        _keep(key, verdict)
+    _remembered[key] = verdict
+    if verdict != _OK:
+        raise LoadError(f"litert: {opening.path} ends the process: {verdict}")
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    found = os.stat(path)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=64)
+def _sha256(path: str, *_: int) -> str:
+    """Hash a file; the further arguments tell versions of it apart."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _recall(key: str) -> str | None:
+    try:
+        return (writable_folder(FOLDER) / key).read_text(encoding="utf-8") or None
+    except OSError:
+        return None
+
+
+def _keep(key: str, verdict: str) -> None:
+    # A cache that cannot be written costs a trial at each start, nothing else.
+    with contextlib.suppress(OSError):
+        folder = writable_folder(FOLDER)
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:
+            file.write(verdict)
+        os.replace(file.name, folder / key)
+
+
+def _try(opening: Opening) -> str:
+    job = json.dumps(asdict(opening))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        child = subprocess.run(
+            [sys.executable, "-m", "edgeinfer.backends.litert_trial", job],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end after {TIMEOUT_S} s"
+    except OSError as error:
+        raise LoadError(
+            f"litert: no process to try {opening.path} in: {error}; extra option trial=off skips it"
+        ) from error
+    if child.returncode >= 0:
+        # What Python can report, the load or the run in this process reports too.
+        return _OK
+    last = child.stderr.decode(errors="replace").strip().splitlines()[-1:] or [""]
+    try:
+        name = signal.Signals(-child.returncode).name
+    except ValueError:
+        name = f"signal {-child.returncode}"
+    return f"{name}, {last[0][:200]}".rstrip(", ")
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Keep LiteRT's log lines off stderr; what others write meanwhile still arrives.
+
+    There is no switch for them: "INFO: Created TensorFlow Lite XNNPACK delegate for CPU."
+    """
+    with _quiet, tempfile.TemporaryFile() as sink:
+        try:
+            saved = os.dup(2)
+        except OSError:  # no stderr at all
+            yield
+            return
+        os.dup2(sink.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            sink.seek(0)
+            rest = _OWN_LINES.sub(b"", sink.read())
+            if rest:
+                with contextlib.suppress(OSError):
+                    os.write(saved, rest)
+            os.close(saved)
+
+
+def _main(job: str) -> None:
+    """Load a file and run it once on zeros."""
+    interpreter = open_interpreter(Opening(**json.loads(job)))
+    import numpy as np
+
+    for detail in interpreter.get_input_details():
+        zeros = np.zeros(detail["shape"], detail["dtype"])
+        interpreter.set_tensor(detail["index"], zeros)
+    interpreter.invoke()
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])
