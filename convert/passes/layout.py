@@ -81,15 +81,13 @@ class PlanLayout(ir.passes.InPlacePass):
             main = graph is model.graph
             seeds = {n: move for n in graph if (move := _spatial(n)) is not None}
             ends = self._ends(graph) if main else {}
-            if seeds or ends:
+            if seeds or ends or any(is_op(n, "Transpose") for n in graph):
                 count += len(seeds)
                 labels = Plan(graph, seeds, ends)
                 Applier(graph, namer).run(labels)
         if count:
             model.opset_imports[NHWC] = 1
         moves = [n for g in walk(model.graph) for n in g if _moves(n)]
-        if not count:
-            return outcome(model, 0)
         first = sum(v.is_graph_input() for n in moves for v in n.inputs if v is not None)
         last = sum(v.is_graph_output() for n in moves for v in n.outputs)
         note = (

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import attr, constant, dims_of, is_op, rank
 from edgeinfer.convert.passes.layout_cut import FIRST, INFINITE, LAST, Labelling
-from edgeinfer.convert.passes.layout_rules import RULES, Move, Perm, identity, weight
+from edgeinfer.convert.passes.layout_rules import RULES, Move, Perm, identity, undone, weight
 
 RESHAPED = 8
 """Cost of an order that only moves axes of size 1: nothing but a new shape."""
@@ -45,7 +45,14 @@ class Plan:
         self._seeds = seeds
         self._candidates: dict[ir.Node, Move] = dict(seeds)
         self._labelling = Labelling()
-        self._spread()
+        self._spread(deque(seeds))
+        # Where nothing else decides, transposes of the model may still meet their inverses.
+        for node in graph:
+            if is_op(node, "Transpose") and node not in self._candidates:
+                move = undone(node)
+                if move is not None:
+                    self._candidates[node] = move
+                    self._spread(deque([node]))
         self._variables = {
             n: LAST if n in seeds else self._labelling.variable() for n in self._candidates
         }
@@ -53,9 +60,8 @@ class Plan:
         labels = self._labelling.solve()
         self.moves = {n: m for n, m in self._candidates.items() if labels[self._variables[n]]}
 
-    def _spread(self) -> None:
+    def _spread(self, queue: deque[ir.Node]) -> None:
         """Give each operator near a seed its order; the nearest seed decides."""
-        queue = deque(self._seeds)
         for value, perm in self.ends.items():
             queue.extend(self._readers_of(value, perm))
             queue.extend(self._producer_of(value, perm))

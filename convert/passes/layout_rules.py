@@ -9,6 +9,7 @@ there is none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,8 +65,10 @@ class Editor:
     made: list[ir.Node] = field(default_factory=list)
 
     def constant(self, node: ir.Node, index: int, array: Array) -> None:
-        """Replace an operand by a constant."""
+        """Replace an operand by a constant of its type."""
         old = node.inputs[index]
+        if old is not None and old.dtype is not None:
+            array = array.astype(old.dtype.numpy(), copy=False)
         base = old.name if old is not None and old.name else f"{node.name}_{index}"
         value = add_initializer(self.graph, self.namer.fresh(f"{base}/last"), array)
         node.replace_input_with(index, value)
@@ -210,7 +213,7 @@ def _along(default: int | None = None, last_is_best: bool = False) -> Rule:
             perm,
             edit,
             first=0 if now == end else 2 * size,
-            last=0 if axis == end else 2 * size,
+            last=0 if axis == end else 2 * size + 1,
         )
 
     return rule
@@ -249,7 +252,7 @@ def topk(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
         perm,
         lambda _, n: _set_int(n, "axis", axis),
         first=0 if now == end else 2 * size,
-        last=0 if axis == end else 2 * size,
+        last=0 if axis == end else 2 * size + 1,
     )
 
 
@@ -313,7 +316,8 @@ def slices(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
     dims = [] if starts is None else dims_of(starts)
     if len(dims) != 1 or not isinstance(dims[0], int):
         return None
-    new = np.array([perm.index(i) for i in range(dims[0])], np.int64)
+    kind = np.int64 if starts is None or starts.dtype is None else starts.dtype.numpy()
+    new = np.array([perm.index(i) for i in range(dims[0])], kind)
 
     def edit(editor: Editor, node: ir.Node) -> None:
         value = add_initializer(editor.graph, editor.namer.fresh(f"{node.name}_axes"), new)
@@ -437,6 +441,7 @@ def reshape(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
 
 
 Dim = int | ir.SymbolicDim
+_PRODUCT = re.compile(r"\(?[\w.]+(\*[\w.]+)*\)?")
 Group = tuple[list[int], list[int]]
 
 
@@ -462,17 +467,31 @@ def _groups(source: Sequence[Dim], target: Sequence[Dim]) -> list[Group] | None:
 
 def _compare(a: Sequence[Dim], b: Sequence[Dim]) -> int:
     """Which product is larger: -1 when the left one must grow, 1 for the right one, 0 if equal."""
-    left, right = [d for d in a if not isinstance(d, int)], [d for d in b if not isinstance(d, int)]
-    for d in list(left):
-        match = next((e for e in right if same_dim(d, e)), None)
-        if match is not None:
-            left.remove(d)
-            right.remove(match)
-    x = int(np.prod([d for d in a if isinstance(d, int)], dtype=object))
-    y = int(np.prod([d for d in b if isinstance(d, int)], dtype=object))
+    (x, left), (y, right) = _factors(a), _factors(b)
+    for name in list(left):
+        if name in right:
+            left.remove(name)
+            right.remove(name)
     if left or right:
         return 1 if left else -1
     return (x > y) - (x < y)
+
+
+def _factors(dims: Sequence[Dim]) -> tuple[int, list[str]]:
+    """The known part of a product and the names of the rest; products of names are taken apart."""
+    known, names = 1, list[str]()
+    for d in dims:
+        if isinstance(d, int):
+            known *= d
+            continue
+        text = d.value or f"?{id(d)}"
+        parts = text.strip("()").split("*") if _PRODUCT.fullmatch(text) else [text]
+        for part in parts:
+            if part.isdecimal():
+                known *= int(part)
+            else:
+                names.append(part)
+    return known, names
 
 
 def _push(
@@ -525,6 +544,12 @@ def transpose(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
         return Move({0: tuple(t[p] for p in perm)}, perm)
     back = inverse(tuple(t))
     return Move({0: perm}, tuple(back[p] for p in perm))
+
+
+def undone(node: ir.Node) -> Move | None:
+    """A Transpose whose result is stored as its operand is."""
+    perm = attr(node, "perm") or tuple(reversed(range(rank(node.inputs[0]) or 0)))
+    return Move({0: tuple(range(len(perm)))}, inverse(tuple(perm))) if perm else None
 
 
 _UNARY = frozenset(
