@@ -152,12 +152,16 @@ def _is_const(parameter: inspect.Parameter, function: Callable[..., Any]) -> boo
 
 
 class Driver(Generic[T]):
-    """Lowers a whole graph; ``problems`` has every node that could not be."""
+    """Lowers a whole graph; ``problems`` has every node that could not be.
+
+    A lowering whose results differ in cost finds in ``node`` which of them anyone reads.
+    """
 
     def __init__(self, registry: Registry, graph: Graph[T]) -> None:
         self.registry, self.graph = registry, graph
         self.values: dict[ir.Value, T] = {}
         self.problems: list[Problem] = []
+        self.node: ir.Node | None = None
 
     def run(self, model: ir.Model) -> dict[ir.Value, T]:
         """Lower every node and return the target's tensor of each value.
@@ -190,6 +194,7 @@ class Driver(Generic[T]):
         if faults or not all(known):
             # What depends on a refused node is still checked, but cannot be built.
             return
+        self.node = node
         try:
             result = entry.function(self.graph, *self._operands(entry, node), **_attributes(node))
         except Refusal as refusal:
