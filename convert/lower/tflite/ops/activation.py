@@ -1,0 +1,226 @@
+"""Activation functions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tflite.builder import Builder
+from edgeinfer.convert.lower.tflite.graph import Tensor
+from edgeinfer.convert.lower.tflite.ops.integer import select
+from edgeinfer.convert.lower.tflite.ops.unary import log1p, minus_one
+from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
+from edgeinfer.convert.lower.tflite.widen import NUMBERS, REALS, widened
+from edgeinfer.convert.passes.layout import to_last
+
+_BOUNDED = {
+    (0.0, np.inf): "RELU",
+    (0.0, 6.0): "RELU6",
+    (-1.0, 1.0): "RELU_N1_TO_1",
+    (0.0, 1.0): "RELU_0_TO_1",
+}
+
+
+@OPS.lower("Relu", since=14, dtypes=NUMBERS)
+@widened
+def relu(g: Builder, x: Tensor) -> Tensor:
+    return g.unary("RELU", x) if x.dtype == np.float32 else g.binary("MAXIMUM", x, 0)
+
+
+@OPS.lower("Clip", since=13, dtypes=NUMBERS)
+@widened
+def clip(
+    g: Builder, input: Tensor, min: Tensor | None = None, max: Tensor | None = None
+) -> Tensor:
+    code = None
+    if input.dtype == np.float32:
+        code = _BOUNDED.get((_bound(min, -np.inf), _bound(max, np.inf)))
+    if code is not None:
+        return g.unary(code, input)
+    if min is not None and _bound(min, 0) != -np.inf:
+        input = g.binary("MAXIMUM", input, g.reshape(min, []))
+    if max is not None and _bound(max, 0) != np.inf:
+        input = g.binary("MINIMUM", input, g.reshape(max, []))
+    return input
+
+
+def _bound(tensor: Tensor | None, missing: float) -> float:
+    """The value of a bound; NaN, which equals nothing, where only a run knows it."""
+    if tensor is None:
+        return missing
+    return float("nan") if tensor.data is None else float(tensor.data.reshape(())[()])
+
+
+@OPS.lower("LeakyRelu", since=16, dtypes=REALS)
+@widened
+def leaky_relu(g: Builder, x: Tensor, *, alpha: float = 0.009999999776482582) -> Tensor:
+    return g.unary("LEAKY_RELU", x, alpha=alpha)
+
+
+@OPS.lower("PRelu", since=16, dtypes=NUMBERS)
+@widened
+def prelu(g: Builder, x: Tensor, slope: Tensor) -> Tensor:
+    return _prelu(g, x, slope)
+
+
+@OPS.lower("PRelu", since=1, domain=NHWC, dtypes=NUMBERS)
+@widened
+def prelu_last(g: Builder, x: Tensor, slope: Tensor) -> Tensor:
+    wide = g.reshape(slope, [1] * (x.rank - slope.rank) + [g.extent(slope, i) for i in _axes(slope)])
+    return _prelu(g, x, g.transpose(wide, to_last(x.rank)))
+
+
+def _axes(x: Tensor) -> range:
+    return range(x.rank)
+
+
+def _prelu(g: Builder, x: Tensor, slope: Tensor) -> Tensor:
+    if x.dtype == np.float32:
+        return g.emit("PRELU", [x, slope], x.shape)
+    return select(g, g.binary("LESS", x, 0), g.binary("MUL", x, slope), x)
+
+
+@OPS.lower("Elu", since=22, dtypes=REALS)
+@widened
+def elu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    if alpha == 1:
+        return g.unary("ELU", x)
+    return g.binary("ADD", g.unary("RELU", x), g.binary("MUL", minus_one(g, x), alpha))
+
+
+@OPS.lower("Selu", since=22, dtypes=REALS)
+@widened
+def selu(
+    g: Builder, x: Tensor, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323
+) -> Tensor:
+    return g.binary("MUL", elu(g, x, alpha=alpha), gamma)
+
+
+@OPS.lower("Celu", since=12, dtypes=REALS)
+@widened
+def celu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    if alpha == 1:
+        return g.unary("ELU", x)
+    if alpha <= 0:
+        raise Refusal(f"alpha={alpha}: must be positive")
+    below = minus_one(g, g.binary("MUL", x, 1 / alpha))
+    return g.binary("ADD", g.unary("RELU", x), g.binary("MUL", below, alpha))
+
+
+@OPS.lower("HardSigmoid", since=22, dtypes=REALS)
+@widened
+def hard_sigmoid(
+    g: Builder, x: Tensor, *, alpha: float = 0.20000000298023224, beta: float = 0.5
+) -> Tensor:
+    line = g.binary("ADD", g.binary("MUL", x, alpha), beta)
+    return g.binary("MINIMUM", g.unary("RELU", line), 1)
+
+
+@OPS.lower("HardSwish", since=22, dtypes=REALS)
+@widened
+def hard_swish(g: Builder, x: Tensor) -> Tensor:
+    return g.unary("HARD_SWISH", x)
+
+
+@OPS.lower("Sigmoid", since=13, dtypes=REALS)
+@widened
+def sigmoid(g: Builder, x: Tensor) -> Tensor:
+    return g.unary("LOGISTIC", x)
+
+
+@OPS.lower("Swish", since=24, dtypes=REALS)
+@widened
+def swish(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    inner = x if alpha == 1 else g.binary("MUL", x, alpha)
+    return g.binary("MUL", x, g.unary("LOGISTIC", inner))
+
+
+@OPS.lower("Tanh", since=13, dtypes=REALS)
+@widened
+def tanh(g: Builder, input: Tensor) -> Tensor:
+    return g.unary("TANH", input)
+
+
+@OPS.lower("Softplus", since=22, dtypes=REALS)
+@widened
+def softplus(g: Builder, x: Tensor) -> Tensor:
+    tail = log1p(g, g.unary("EXP", g.unary("NEG", g.unary("ABS", x))))
+    return g.binary("ADD", g.unary("RELU", x), tail)
+
+
+@OPS.lower("Softsign", since=22, dtypes=REALS)
+@widened
+def softsign(g: Builder, input: Tensor) -> Tensor:
+    return g.binary("DIV", input, g.binary("ADD", g.unary("ABS", input), 1))
+
+
+@OPS.lower("Mish", since=22, dtypes=REALS)
+@widened
+def mish(g: Builder, x: Tensor) -> Tensor:
+    # tanh(log(1 + e)) = n / (n + 2) with n = e * (e + 2); from 20 on it is 1 in float32.
+    e = g.unary("EXP", g.binary("MINIMUM", x, 20))
+    n = g.binary("MUL", e, g.binary("ADD", e, 2))
+    return g.binary("MUL", x, g.binary("DIV", n, g.binary("ADD", n, 2)))
+
+
+@OPS.lower("Gelu", since=20, dtypes=REALS)
+@widened
+def gelu(g: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
+    return g.unary("GELU", x, approximate=approximate == "tanh")
+
+
+@OPS.lower("ThresholdedRelu", since=22, dtypes=REALS)
+@widened
+def thresholded_relu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    return select(g, g.binary("GREATER", x, alpha), x, g.const(0, x.dtype))
+
+
+@OPS.lower("Shrink", since=9, dtypes=REALS)
+@widened
+def shrink(g: Builder, input: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
+    zero = g.const(0, input.dtype)
+    up = select(g, g.binary("LESS", input, -lambd), g.binary("ADD", input, bias), zero)
+    return select(g, g.binary("GREATER", input, lambd), g.binary("SUB", input, bias), up)
+
+
+@OPS.lower("Softmax", since=13, dtypes=REALS)
+@widened
+def softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    return _along(g, input, axis, "SOFTMAX", beta=1.0)
+
+
+@OPS.lower("LogSoftmax", since=13, dtypes=REALS)
+@widened
+def log_softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    return _along(g, input, axis, "LOG_SOFTMAX")
+
+
+def _along(g: Builder, x: Tensor, axis: int, code: str, **options: float) -> Tensor:
+    """Apply an operator that only knows the last axis."""
+    axis = axis % x.rank
+    if x.shape[axis] == 0:
+        return x
+    if x.rank > 6 and not x.is_static:
+        raise Refusal("more than 6 axes of unknown sizes", "unsupported_rank")
+    order = [i for i in range(x.rank) if i != axis] + [axis]
+    last = g.transpose(x, order)
+    # XNNPACK takes up to 6 axes and then fails instead of leaving the operator alone.
+    flat = g.reshape(last, [-1, x.static_shape[axis]]) if x.rank > 6 else last
+    found = g.unary(code, flat, **options)
+    if x.rank > 6:
+        found = g.reshape(found, last.static_shape)
+    return g.transpose(found, list(np.argsort(order)))
+
+
+@OPS.lower("Hardmax", since=13, dtypes=REALS)
+@widened
+def hardmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    axis = axis % input.rank
+    rest = [s for i, s in enumerate(input.shape) if i != axis]
+    along = g.const(axis, np.int32)
+    first = g.emit("ARG_MAX", [input, along], rest, np.int32, output_type=np.dtype(np.int32))
+    depth = g.extent(input, axis)
+    if isinstance(depth, int):
+        depth = g.const(depth, np.int32)
+    values = [g.const(v, input.dtype) for v in (1, 0)]
+    return g.emit("ONE_HOT", [first, depth, *values], input.shape, input.dtype, axis=axis)

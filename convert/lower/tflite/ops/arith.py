@@ -1,0 +1,184 @@
+"""Arithmetic of two or more operands."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.tflite.builder import Builder
+from edgeinfer.convert.lower.tflite.graph import Tensor
+from edgeinfer.convert.lower.tflite.ops.integer import absolute, divide, power, remainder
+from edgeinfer.convert.lower.tflite.registry import FLOATS, INTEGERS, OPS
+from edgeinfer.convert.lower.tflite.widen import NUMBERS, REALS, widened
+
+
+@OPS.lower("Add", since=14, dtypes=NUMBERS)
+@widened
+def add(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    return g.binary("ADD", a, b)
+
+
+@OPS.lower("Sub", since=14, dtypes=NUMBERS)
+@widened
+def sub(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    return g.binary("SUB", a, b)
+
+
+@OPS.lower("Mul", since=14, dtypes=NUMBERS)
+@widened
+def mul(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    return g.binary("MUL", a, b)
+
+
+@OPS.lower("Div", since=14, dtypes=NUMBERS)
+@widened
+def div(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    return divide(g, a, b) if a.dtype == np.int64 else g.binary("DIV", a, b)
+
+
+@OPS.lower("Mod", since=13, dtypes=NUMBERS)
+@widened
+def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
+    if fmod:
+        return remainder(g, a, b)
+    return g.binary("FLOOR_MOD", a, b)
+
+
+@OPS.lower("Pow", since=15, dtypes=NUMBERS)
+@widened
+def pow_(g: Builder, x: Tensor, y: Tensor) -> Tensor:
+    whole = x.dtype.kind in "iu"
+    if y.data is not None and y.data.size == 1 and y.rank <= x.rank:
+        known = _known_power(g, x, float(y.data.reshape(())[()]))
+        if known is not None:
+            return known
+    if not whole:
+        return g.binary("POW", x, g.cast(y, x.dtype))
+    if y.dtype.kind == "f":
+        raise Refusal("integers to a power that is a float known only at run time")
+    return power(g, x, g.cast(y, x.dtype))
+
+
+def _known_power(g: Builder, x: Tensor, exponent: float) -> Tensor | None:
+    if exponent == 1:
+        return x
+    if exponent == int(exponent) and 2 <= exponent <= (4 if x.dtype.kind == "f" else 64):
+        return _by_squaring(g, x, int(exponent))
+    if x.dtype.kind == "f":
+        if exponent == 0.5:
+            return g.unary("SQRT", x)
+        if exponent == -1:
+            return g.binary("DIV", 1, x)
+        if exponent == -0.5:
+            return g.binary("DIV", 1, g.unary("SQRT", x))
+    return None
+
+
+def _by_squaring(g: Builder, x: Tensor, exponent: int) -> Tensor:
+    result: Tensor | None = None
+    while True:
+        if exponent & 1:
+            result = x if result is None else g.binary("MUL", result, x)
+        exponent >>= 1
+        if not exponent:
+            return x if result is None else result
+        x = g.binary("MUL", x, x)
+
+
+@OPS.lower("Max", since=13, dtypes=NUMBERS)
+@widened
+def max_(g: Builder, *data_0: Tensor) -> Tensor:
+    return _chain(g, "MAXIMUM", data_0)
+
+
+@OPS.lower("Min", since=13, dtypes=NUMBERS)
+@widened
+def min_(g: Builder, *data_0: Tensor) -> Tensor:
+    return _chain(g, "MINIMUM", data_0)
+
+
+@OPS.lower("Sum", since=13, dtypes=REALS)
+@widened
+def sum_(g: Builder, *data_0: Tensor) -> Tensor:
+    return _chain(g, "ADD", data_0)
+
+
+@OPS.lower("Mean", since=13, dtypes=REALS)
+@widened
+def mean(g: Builder, *data_0: Tensor) -> Tensor:
+    total = _chain(g, "ADD", data_0)
+    return total if len(data_0) == 1 else g.binary("MUL", total, 1 / len(data_0))
+
+
+def _chain(g: Builder, code: str, parts: tuple[Tensor, ...]) -> Tensor:
+    result = parts[0]
+    for part in parts[1:]:
+        result = g.binary(code, result, part)
+    return result
+
+
+@OPS.lower("CumSum", since=14, dtypes=NUMBERS)
+@widened
+def cumsum(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    along = g.const(int(axis.array.reshape(())[()]) % x.rank, np.int32)
+    return g.emit(
+        "CUMSUM", [x, along], x.shape, exclusive=bool(exclusive), reverse=bool(reverse)
+    )
+
+
+@OPS.lower("Abs", since=13, dtypes=NUMBERS)
+@widened
+def abs_(g: Builder, x: Tensor) -> Tensor:
+    return absolute(g, x)
+
+
+@OPS.lower("Neg", since=13, dtypes=NUMBERS)
+@widened
+def neg(g: Builder, x: Tensor) -> Tensor:
+    return g.unary("NEG", x)
+
+
+@OPS.lower("Sign", since=13, dtypes=NUMBERS)
+@widened
+def sign(g: Builder, input: Tensor) -> Tensor:
+    if input.dtype != np.int64:
+        return g.unary("SIGN", input)
+    return g.binary("MINIMUM", g.binary("MAXIMUM", input, -1), 1)
+
+
+@OPS.lower("Reciprocal", since=13, dtypes=REALS)
+@widened
+def reciprocal(g: Builder, x: Tensor) -> Tensor:
+    return g.binary("DIV", 1, x)
+
+
+@OPS.lower("Det", since=22, dtypes=FLOATS)
+def det(g: Builder, x: Tensor) -> Tensor:
+    size = x.shape[-1]
+    if size is None or size > 3:
+        raise Refusal(f"matrices of {size or 'unknown'} rows; takes up to 3", "dynamic_shape")
+    return _determinant(g, _entries(g, x, size))
+
+
+def _entries(g: Builder, x: Tensor, size: int) -> list[list[Tensor]]:
+    def entry(row: int, column: int) -> Tensor:
+        index = [g.const(i, np.int32) for i in (row, column)]
+        return g.gather(g.gather(x, index[0], x.rank - 2), index[1], x.rank - 2)
+
+    return [[entry(i, j) for j in range(size)] for i in range(size)]
+
+
+def _determinant(g: Builder, m: list[list[Tensor]]) -> Tensor:
+    if len(m) == 1:
+        return m[0][0]
+    total: Tensor | None = None
+    for column, factor in enumerate(m[0]):
+        minor = [[v for j, v in enumerate(row) if j != column] for row in m[1:]]
+        term = g.binary("MUL", factor, _determinant(g, minor))
+        if total is None:
+            total = term
+        else:
+            total = g.binary("SUB" if column % 2 else "ADD", total, term)
+    if total is None:
+        raise ValueError("a matrix has columns")
+    return total

@@ -1,0 +1,67 @@
+"""Operators on the bits of integers.
+
+LiteRT 2.3.0 has exclusive or and a shift to the right, of up to 32 bits; the others are composed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tflite.builder import Builder, broadcast
+from edgeinfer.convert.lower.tflite.graph import Tensor
+from edgeinfer.convert.lower.tflite.registry import INTEGERS, OPS
+from edgeinfer.convert.lower.tflite.widen import SMALL, widened
+
+_NARROW = SMALL | {ir.DataType.INT32}
+
+
+@OPS.lower("BitShift", since=11, dtypes=_NARROW)
+def bit_shift(g: Builder, x: Tensor, y: Tensor, *, direction: str) -> Tensor:
+    if direction == "RIGHT":
+        return g.emit("RIGHT_SHIFT", [x, y], broadcast(x.shape, y.shape))
+    factor = g.binary("POW", 2, g.cast(y, np.int32))
+    # A cast of -2**31, which the power gives for 31, to uint32 is 2**31.
+    wide = np.dtype(np.uint32 if x.dtype == np.uint32 else np.int32)
+    product = g.binary("MUL", g.cast(x, wide), g.cast(factor, wide))
+    return g.cast(product, x.dtype)
+
+
+@OPS.lower("BitwiseXor", since=18, dtypes=_NARROW)
+def bitwise_xor(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    return g.emit("BITWISE_XOR", [a, b], broadcast(a.shape, b.shape))
+
+
+@OPS.lower("BitwiseNot", since=18, dtypes=INTEGERS | SMALL)
+@widened
+def bitwise_not(g: Builder, x: Tensor) -> Tensor:
+    return g.binary("SUB", -1, x)
+
+
+@OPS.lower("BitwiseAnd", since=18, dtypes=_NARROW)
+def bitwise_and(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    return _bit_by_bit(g, a, b, "MUL")
+
+
+@OPS.lower("BitwiseOr", since=18, dtypes=_NARROW)
+def bitwise_or(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    return _bit_by_bit(g, a, b, "MAXIMUM")
+
+
+def _bit_by_bit(g: Builder, a: Tensor, b: Tensor, code: str) -> Tensor:
+    """Spread the bits along a new last axis, combine them, add them up again."""
+    if max(a.rank, b.rank) > 5:
+        raise Refusal("more than 5 axes", "unsupported_rank")
+    width = a.dtype.itemsize * 8
+    places = np.arange(width, dtype=np.int32)
+    bits = []
+    for x in (a, b):
+        # The sum wraps around: the sign bit of int32 weighs -2**31.
+        wide = g.cast(x, np.int32)
+        spread = g.emit("EXPAND_DIMS", [wide, g.const(-1, np.int32)], (*x.shape, 1))
+        shifted = g.emit("RIGHT_SHIFT", [spread, g.const(places)], (*x.shape, width))
+        bits.append(g.binary("FLOOR_MOD", shifted, 2))
+    weights = g.const(np.left_shift(np.int32(1), places))
+    weighed = g.binary("MUL", g.binary(code, *bits), weights)
+    return g.cast(g.reduce("SUM", weighed, [weighed.rank - 1], False), a.dtype)

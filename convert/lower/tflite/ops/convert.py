@@ -1,0 +1,53 @@
+"""Conversions between element types, and what asks about special values.
+
+Facts of LiteRT 2.3.0: floats beyond an integer's range saturate and NaN becomes the largest value,
+where ONNX leaves the result open; integers wrap around, as ONNX says.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tflite.builder import Builder
+from edgeinfer.convert.lower.tflite.graph import Tensor
+from edgeinfer.convert.lower.tflite.registry import ANY, OPS
+from edgeinfer.convert.lower.tflite.widen import REALS
+
+
+@OPS.lower("Cast", since=24, dtypes=ANY)
+def cast(
+    g: Builder, input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up"
+) -> Tensor:
+    kind = ir.DataType(to)
+    if kind not in ANY:
+        raise Refusal(f"cannot hold {kind.name.lower()}", "unsupported_dtype")
+    return g.cast(input, kind.numpy())
+
+
+@OPS.lower("CastLike", since=24, dtypes=ANY)
+def cast_like(
+    g: Builder, input: Tensor, target_type: Tensor, *, saturate: int = 1, round_mode: str = "up"
+) -> Tensor:
+    return g.cast(input, target_type.dtype)
+
+
+@OPS.lower("IsNaN", since=20, dtypes=REALS | {ir.DataType.DOUBLE, ir.DataType.BOOL})
+def is_nan(g: Builder, x: Tensor) -> Tensor:
+    single = g.cast(x, np.float32)
+    return g.binary("NOT_EQUAL", single, single)
+
+
+@OPS.lower("IsInf", since=20, dtypes=REALS | {ir.DataType.BOOL})
+def is_inf(
+    g: Builder, x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1
+) -> Tensor:
+    single = g.cast(x, np.float32)
+    if detect_negative and detect_positive:
+        single = g.unary("ABS", single)
+    elif detect_negative:
+        single = g.unary("NEG", single)
+    elif not detect_positive:
+        return g.binary("LOGICAL_AND", g.binary("EQUAL", single, 0), False)
+    return g.binary("EQUAL", single, np.inf)

@@ -1,0 +1,171 @@
+"""Einstein sums: transposes, reshapes and products of two operands at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tflite.builder import Builder, Extent
+from edgeinfer.convert.lower.tflite.graph import Size, Tensor
+from edgeinfer.convert.lower.tflite.ops.matrix import product
+from edgeinfer.convert.lower.tflite.registry import INTEGERS, OPS
+from edgeinfer.convert.lower.tflite.widen import REALS, widened
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """A tensor with a name for each axis."""
+
+    tensor: Tensor
+    labels: Labels
+
+    def extent(self, g: Builder, label: str) -> Extent:
+        return g.extent(self.tensor, self.labels.index(label))
+
+    def size(self, label: str) -> Size:
+        return self.tensor.shape[self.labels.index(label)]
+
+
+@OPS.lower("Einsum", since=12, dtypes=REALS | INTEGERS | {ir.DataType.UINT32})
+@widened
+def einsum(g: Builder, *inputs: Tensor, equation: str) -> Tensor:
+    operands, output = parse(equation, [t.rank for t in inputs])
+    terms = [_diagonal(g, _Term(t, n)) for t, n in zip(inputs, operands, strict=True)]
+    found = terms[0]
+    for index, term in enumerate(terms[1:], 1):
+        later = {n for t in terms[index + 1 :] for n in t.labels}
+        found = _contract(g, found, term, set(output) | later)
+    found = _summed(g, found, set(output))
+    return _ordered(g, found, output)
+
+
+def parse(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
+    """Return the labels of each operand and of the result; those of an ellipsis are numbers.
+
+    Raises:
+        Refusal: the equation does not fit the operands.
+    """
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    parts = left.split(",")
+    if len(parts) != len(ranks):
+        raise Refusal(f"equation {equation!r} for {len(ranks)} operands")
+    wide = 0
+    operands = []
+    for part, rank in zip(parts, ranks, strict=True):
+        count = rank - len(part.replace("...", ""))
+        if count < 0 or (count and "..." not in part):
+            raise Refusal(f"equation {equation!r}: {part!r} for {rank} axes")
+        wide = max(wide, count)
+        operands.append(_labels(part, count))
+    if arrow:
+        return operands, _labels(right, wide)
+    letters = [n for labels in operands for n in labels if n.isalpha()]
+    return operands, (
+        *_labels("...", wide),
+        *(n for n in sorted(set(letters)) if letters.count(n) == 1),
+    )
+
+
+def _labels(part: str, count: int) -> Labels:
+    before, dots, after = part.partition("...")
+    # Broadcast axes align at the right, so they are counted from there.
+    middle = [str(i) for i in range(count - 1, -1, -1)] if dots else []
+    return (*before, *middle, *after)
+
+
+def _diagonal(g: Builder, term: _Term) -> _Term:
+    """Take the diagonal of axes with the same label."""
+    twice = next((n for n in term.labels if term.labels.count(n) > 1), None)
+    if twice is None:
+        return term
+    first = term.labels.index(twice)
+    second = term.labels.index(twice, first + 1)
+    rest = [i for i in range(len(term.labels)) if i not in (first, second)]
+    x = g.transpose(term.tensor, [*rest, first, second])
+    size = x.shape[-1]
+    if not x.is_static or size is None or size != x.shape[-2]:
+        raise Refusal(f"the diagonal of {term.tensor.shape}", "dynamic_shape")
+    flat = g.reshape(x, [*x.static_shape[:-2], size * size])
+    step = [1] * len(rest) + [size + 1]
+    x = g.slice(flat, [0] * len(step), [None] * len(step), step)
+    return _diagonal(g, _Term(x, (*(term.labels[i] for i in rest), twice)))
+
+
+def _summed(g: Builder, term: _Term, keep: set[str]) -> _Term:
+    axes = [i for i, n in enumerate(term.labels) if n not in keep]
+    if not axes:
+        return term
+    labels = tuple(n for n in term.labels if n in keep)
+    return _Term(g.reduce("SUM", term.tensor, axes, False), labels)
+
+
+def _ordered(g: Builder, term: _Term, output: Labels) -> Tensor:
+    present = [n for n in output if n in term.labels]
+    x = g.transpose(term.tensor, [term.labels.index(n) for n in present])
+    if len(present) == len(output):
+        return x
+    raise Refusal(f"the result has axes {output} of which {present} are given")
+
+
+def _contract(g: Builder, a: _Term, b: _Term, keep: set[str]) -> _Term:
+    """Combine two terms; labels that are in neither ``keep`` nor both are summed first."""
+    a, b = _summed(g, a, keep | set(b.labels)), _summed(g, b, keep | set(a.labels))
+    shared = [n for n in a.labels if n in b.labels]
+    inner = [n for n in shared if n not in keep]
+    batch = [n for n in shared if n in keep]
+    free_a = [n for n in a.labels if n not in shared]
+    free_b = [n for n in b.labels if n not in shared]
+    labels = (*batch, *free_a, *free_b)
+    if not inner or any(1 in {a.size(n), b.size(n)} for n in shared):
+        wide = g.binary(
+            "MUL",
+            _spread(g, a, (*batch, *free_a, *free_b, *inner)),
+            _spread(g, b, (*batch, *free_a, *free_b, *inner)),
+        )
+        return _summed(g, _Term(wide, (*labels, *inner)), set(labels))
+    left = _matrix(g, a, batch, free_a, inner)
+    right = _matrix(g, b, batch, free_b, inner)
+    found = product(g, left, right, adj_y=True)
+    if len(free_a) == len(free_b) == 1:
+        return _Term(found, labels)
+    sizes = [a.extent(g, n) for n in (*batch, *free_a)] + [b.extent(g, n) for n in free_b]
+    return _Term(g.reshape(found, sizes), labels)
+
+
+def _spread(g: Builder, term: _Term, labels: Labels) -> Tensor:
+    """Transpose to an order of labels, with axes of size one for those that are missing."""
+    present = [n for n in labels if n in term.labels]
+    x = g.transpose(term.tensor, [term.labels.index(n) for n in present])
+    if len(present) == len(labels):
+        return x
+    return g.reshape(x, [term.extent(g, n) if n in term.labels else 1 for n in labels])
+
+
+def _matrix(
+    g: Builder, term: _Term, batch: Sequence[str], free: Sequence[str], inner: Sequence[str]
+) -> Tensor:
+    """Transpose and join axes to ``(batch..., free, inner)``."""
+    order = [term.labels.index(n) for n in (*batch, *free, *inner)]
+    x = g.transpose(term.tensor, order)
+    if len(free) == len(inner) == 1:
+        return x
+    sizes = [term.extent(g, n) for n in batch]
+    return g.reshape(x, [*sizes, _joined(g, term, free), _joined(g, term, inner)])
+
+
+def _joined(g: Builder, term: _Term, labels: Sequence[str]) -> Extent:
+    total: Extent = 1
+    for label in labels:
+        size = term.extent(g, label)
+        if isinstance(total, int) and isinstance(size, int):
+            total *= size
+        elif isinstance(total, Tensor):
+            total = g.binary("MUL", total, size)
+        elif isinstance(size, Tensor):
+            total = size if total == 1 else g.binary("MUL", total, size)
+    return total

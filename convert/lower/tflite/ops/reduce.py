@@ -1,0 +1,311 @@
+"""Reductions and the positions of extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tflite.builder import Builder
+from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
+from edgeinfer.convert.lower.tflite.ops.integer import absolute, select
+from edgeinfer.convert.lower.tflite.registry import INTEGERS, OPS
+from edgeinfer.convert.lower.tflite.widen import NUMBERS, REALS, wider, widened
+
+_SUMS = REALS | INTEGERS | {ir.DataType.UINT32}
+_MAX_RANK = 6
+"""XNNPACK takes up to 6 axes, and with more it fails instead of leaving the operator alone."""
+
+Map = Callable[[Builder, Tensor], Tensor]
+
+
+@OPS.lower("ReduceSum", since=13, dtypes=_SUMS)
+@widened
+def reduce_sum(
+    g: Builder,
+    data: Tensor,
+    axes: Tensor | None = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> Tensor:
+    return _reduce(g, "SUM", data, _axes(data, axes, noop_with_empty_axes), keepdims, 0)
+
+
+@OPS.lower("ReduceMean", since=18, dtypes=_SUMS)
+@widened
+def reduce_mean(
+    g: Builder,
+    data: Tensor,
+    axes: Tensor | None = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> Tensor:
+    empty = np.nan if data.dtype == np.float32 else 0
+    return _reduce(g, "MEAN", data, _axes(data, axes, noop_with_empty_axes), keepdims, empty)
+
+
+@OPS.lower("ReduceProd", since=18, dtypes=_SUMS)
+@widened
+def reduce_prod(
+    g: Builder,
+    data: Tensor,
+    axes: Tensor | None = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> Tensor:
+    return _reduce(g, "REDUCE_PROD", data, _axes(data, axes, noop_with_empty_axes), keepdims, 1)
+
+
+@OPS.lower("ReduceMax", since=20, dtypes=NUMBERS | {ir.DataType.BOOL})
+def reduce_max(
+    g: Builder,
+    data: Tensor,
+    axes: Tensor | None = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> Tensor:
+    over = _axes(data, axes, noop_with_empty_axes)
+    return _extreme(g, data, over, keepdims, largest=True)
+
+
+@OPS.lower("ReduceMin", since=20, dtypes=NUMBERS | {ir.DataType.BOOL})
+def reduce_min(
+    g: Builder,
+    data: Tensor,
+    axes: Tensor | None = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> Tensor:
+    over = _axes(data, axes, noop_with_empty_axes)
+    return _extreme(g, data, over, keepdims, largest=False)
+
+
+@OPS.lower("ReduceL1", since=18, dtypes=_SUMS)
+@widened
+def reduce_l1(
+    g: Builder,
+    data: Tensor,
+    axes: Tensor | None = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> Tensor:
+    over = _axes(data, axes, noop_with_empty_axes)
+    return _reduce(g, "SUM", absolute(g, data), over, keepdims, 0)
+
+
+@OPS.lower("ReduceSumSquare", since=18, dtypes=_SUMS)
+@widened
+def reduce_sum_square(
+    g: Builder,
+    data: Tensor,
+    axes: Tensor | None = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> Tensor:
+    over = _axes(data, axes, noop_with_empty_axes)
+    return _reduce(g, "SUM", g.binary("MUL", data, data), over, keepdims, 0)
+
+
+@OPS.lower("ReduceL2", since=18, dtypes=REALS)
+@widened
+def reduce_l2(
+    g: Builder,
+    data: Tensor,
+    axes: Tensor | None = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> Tensor:
+    over = _axes(data, axes, noop_with_empty_axes)
+    total = _reduce(g, "SUM", g.binary("MUL", data, data), over, keepdims, 0)
+    return g.unary("SQRT", total)
+
+
+@OPS.lower("ReduceLogSum", since=18, dtypes=REALS)
+@widened
+def reduce_log_sum(
+    g: Builder,
+    data: Tensor,
+    axes: Tensor | None = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> Tensor:
+    over = _axes(data, axes, noop_with_empty_axes)
+    return g.unary("LOG", _reduce(g, "SUM", data, over, keepdims, 0))
+
+
+@OPS.lower("ReduceLogSumExp", since=18, dtypes=REALS)
+@widened
+def reduce_log_sum_exp(
+    g: Builder,
+    data: Tensor,
+    axes: Tensor | None = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> Tensor:
+    over = _axes(data, axes, noop_with_empty_axes)
+    if not isinstance(over, Tensor) and not over:
+        return data
+    if not isinstance(over, Tensor) and _is_empty(data, over):
+        return _filled(g, data, over, bool(keepdims), -np.inf)
+    top = _reduce(g, "REDUCE_MAX", data, over, 1, -np.inf)
+    # Infinity less itself is no number; nothing needs to be taken off it.
+    infinite = g.binary("EQUAL", g.unary("ABS", top), np.inf)
+    top = select(g, infinite, g.const(0, top.dtype), top)
+    scaled = g.unary("EXP", g.binary("SUB", data, top))
+    total = g.unary("LOG", _reduce(g, "SUM", scaled, over, keepdims, 0))
+    if not keepdims:
+        top = _reduce(g, "SUM", top, over, 0, 0)
+    return g.binary("ADD", total, top)
+
+
+@OPS.lower("ArgMax", since=13, dtypes=NUMBERS)
+def arg_max(
+    g: Builder, data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+) -> Tensor:
+    return _position(g, data, axis, keepdims, select_last_index, largest=True)
+
+
+@OPS.lower("ArgMin", since=13, dtypes=NUMBERS)
+def arg_min(
+    g: Builder, data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+) -> Tensor:
+    return _position(g, data, axis, keepdims, select_last_index, largest=False)
+
+
+def _position(
+    g: Builder, x: Tensor, axis: int, keepdims: int, last: int, *, largest: bool
+) -> Tensor:
+    axis = axis % x.rank
+    x = g.cast(x, wider(x.dtype))
+    code = "ARG_MAX" if largest else "ARG_MIN"
+    if x.dtype == np.int64:
+        # There is no kernel for int64, but one that finds the first True.
+        top = _reduce(g, "REDUCE_MAX" if largest else "REDUCE_MIN", x, [axis], 1, 0)
+        x, code = g.binary("EQUAL", x, top), "ARG_MAX"
+    along = g.const(axis, np.int32)
+    if last:
+        x = g.emit("REVERSE_V2", [x, g.const([axis], np.int32)], x.shape)
+    rest = [s for i, s in enumerate(x.shape) if i != axis]
+    int64 = np.dtype(np.int64)
+    found = g.emit(code, [x, along], rest, int64, output_type=int64)
+    if last:
+        size = g.extent(x, axis)
+        end = g.cast(size, np.int64) if isinstance(size, Tensor) else g.const(size, np.int64)
+        found = g.binary("SUB", g.binary("SUB", end, 1), found)
+    if not keepdims:
+        return found
+    shape = [1 if i == axis else s for i, s in enumerate(x.shape)]
+    return g.emit("EXPAND_DIMS", [found, along], shape)
+
+
+def _extreme(
+    g: Builder, x: Tensor, axes: Sequence[int] | Tensor, keepdims: int, *, largest: bool
+) -> Tensor:
+    if x.dtype == np.bool_:
+        code, empty = ("REDUCE_ANY", False) if largest else ("REDUCE_ALL", True)
+        return _reduce(g, code, x, axes, keepdims, empty)
+    if x.dtype.kind == "f":
+        limit: float = -np.inf if largest else np.inf
+    else:
+        info = np.iinfo(x.dtype)
+        limit = info.min if largest else info.max
+    wide = g.cast(x, wider(x.dtype))
+    # Of an empty set; a bound of the wider type would not fit back.
+    found = _reduce(g, "REDUCE_MAX" if largest else "REDUCE_MIN", wide, axes, keepdims, limit)
+    return g.cast(found, x.dtype)
+
+
+def _axes(x: Tensor, axes: Tensor | None, noop: int) -> Sequence[int] | Tensor:
+    """The axes to reduce; a tensor of int32 where only a run knows them."""
+    if axes is None:
+        return [] if noop else list(range(x.rank))
+    if axes.data is None and axes.shape != (0,):
+        return axes
+    known = [] if axes.data is None else axes.data.reshape(-1).tolist()
+    if not known:
+        return [] if noop else list(range(x.rank))
+    return sorted({a % x.rank for a in known})
+
+
+def _reduce(
+    g: Builder,
+    code: str,
+    x: Tensor,
+    axes: Sequence[int] | Tensor,
+    keepdims: int,
+    empty: float,
+) -> Tensor:
+    """Reduce; a set that is known to be empty has the value ``empty``."""
+    if isinstance(axes, Tensor):
+        return _unknown_axes(g, code, x, axes, bool(keepdims))
+    if axes and _is_empty(x, axes):
+        return _filled(g, x, axes, bool(keepdims), empty)
+    if x.rank > _MAX_RANK and axes:
+        return _collapsed(g, code, x, axes, bool(keepdims))
+    return g.reduce(code, x, axes, bool(keepdims))
+
+
+def _unknown_axes(g: Builder, code: str, x: Tensor, axes: Tensor, keepdims: bool) -> Tensor:
+    count = axes.shape[0] if axes.rank == 1 else None
+    if count is None or x.rank > _MAX_RANK:
+        raise Refusal("axes that only a run knows", "requires_constant")
+    rank = x.rank if keepdims else x.rank - count
+    return g.emit(code, [x, g.cast(axes, np.int32)], [None] * rank, keep_dims=keepdims)
+
+
+def _reduced(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
+    if keepdims:
+        return tuple(1 if i in axes else s for i, s in enumerate(shape))
+    return tuple(s for i, s in enumerate(shape) if i not in axes)
+
+
+def _is_empty(x: Tensor, axes: Sequence[int]) -> bool:
+    return any(x.shape[a] == 0 for a in axes)
+
+
+def _filled(
+    g: Builder, x: Tensor, axes: Sequence[int], keepdims: bool, value: float
+) -> Tensor:
+    shape = _reduced(x.shape, axes, keepdims)
+    if None not in shape:
+        return g.const(np.full([s for s in shape if s is not None], value, x.dtype))
+    kept = range(x.rank) if keepdims else [i for i in range(x.rank) if i not in axes]
+    sizes = [1 if i in axes else g.extent(x, i) for i in kept]
+    return g.emit("FILL", [g.shape_vector(sizes), g.const(value, x.dtype)], shape, x.dtype)
+
+
+def _collapsed(
+    g: Builder, code: str, x: Tensor, axes: Sequence[int], keepdims: bool
+) -> Tensor:
+    """Join neighbouring axes that are all kept or all reduced."""
+    if not x.is_static:
+        raise Refusal(f"{x.rank} axes of unknown sizes", "unsupported_rank")
+    sizes: list[int] = []
+    over: list[int] = []
+    before: bool | None = None
+    for axis, size in enumerate(x.static_shape):
+        inside = axis in axes
+        if inside == before:
+            sizes[-1] *= size
+        else:
+            sizes.append(size)
+            if inside:
+                over.append(len(sizes) - 1)
+        before = inside
+    if len(sizes) > _MAX_RANK:
+        raise Refusal(f"{len(sizes)} axes, every other one reduced", "unsupported_rank")
+    found = g.reduce(code, g.reshape(x, sizes), over, False)
+    shape = _reduced(x.shape, axes, keepdims)
+    return g.reshape(found, [s for s in shape if s is not None])

@@ -1,0 +1,186 @@
+"""Functions of one real operand.
+
+LiteRT has few of them; the others are composed so that neither small nor large operands lose
+digits: ``expm1`` is what ``ELU`` computes below zero, ``log1p`` corrects for the rounding of
+``1 + x``, inverse circular functions go through ``ATAN2``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgeinfer.convert.lower.tflite.builder import Builder
+from edgeinfer.convert.lower.tflite.graph import Tensor
+from edgeinfer.convert.lower.tflite.ops.integer import select
+from edgeinfer.convert.lower.tflite.registry import OPS
+from edgeinfer.convert.lower.tflite.widen import REALS, widened
+
+_ERF = (
+    *(1.1283792746308983, 0.10276905277735934, -0.00019182381664651542),
+    *(-0.0006197907987096993, 8.763967409016931e-05, -5.668863954233187e-06),
+    1.418746619894278e-07,
+)
+"""``atanh(erf(x)) / x`` as a polynomial in ``x * x``, fitted up to 4.05 (minimax, own fit): with
+float32 rounding ``erf`` comes out within 3e-7 of itself."""
+
+_ERF_LIMIT = 16.4
+"""The square above which float32 has nothing between erf and 1."""
+
+
+@OPS.lower("Exp", since=13, dtypes=REALS)
+@widened
+def exp(g: Builder, input: Tensor) -> Tensor:
+    return g.unary("EXP", input)
+
+
+@OPS.lower("Log", since=13, dtypes=REALS)
+@widened
+def log(g: Builder, input: Tensor) -> Tensor:
+    return g.unary("LOG", input)
+
+
+@OPS.lower("Sqrt", since=13, dtypes=REALS)
+@widened
+def sqrt(g: Builder, x: Tensor) -> Tensor:
+    return g.unary("SQRT", x)
+
+
+@OPS.lower("Floor", since=13, dtypes=REALS)
+@widened
+def floor(g: Builder, x: Tensor) -> Tensor:
+    return g.unary("FLOOR", x)
+
+
+@OPS.lower("Ceil", since=13, dtypes=REALS)
+@widened
+def ceil(g: Builder, x: Tensor) -> Tensor:
+    return g.unary("CEIL", x)
+
+
+@OPS.lower("Round", since=22, dtypes=REALS)
+@widened
+def round_(g: Builder, x: Tensor) -> Tensor:
+    return g.unary("ROUND", x)
+
+
+@OPS.lower("Sin", since=22, dtypes=REALS)
+@widened
+def sin(g: Builder, input: Tensor) -> Tensor:
+    return g.unary("SIN", input)
+
+
+@OPS.lower("Cos", since=22, dtypes=REALS)
+@widened
+def cos(g: Builder, input: Tensor) -> Tensor:
+    return g.unary("COS", input)
+
+
+@OPS.lower("Tan", since=22, dtypes=REALS)
+@widened
+def tan(g: Builder, input: Tensor) -> Tensor:
+    return g.binary("DIV", g.unary("SIN", input), g.unary("COS", input))
+
+
+@OPS.lower("Asin", since=22, dtypes=REALS)
+@widened
+def asin(g: Builder, input: Tensor) -> Tensor:
+    return _atan2(g, input, _cofunction(g, input))
+
+
+@OPS.lower("Acos", since=22, dtypes=REALS)
+@widened
+def acos(g: Builder, input: Tensor) -> Tensor:
+    return _atan2(g, _cofunction(g, input), input)
+
+
+@OPS.lower("Atan", since=22, dtypes=REALS)
+@widened
+def atan(g: Builder, input: Tensor) -> Tensor:
+    # ATAN2 does not broadcast.
+    return _atan2(g, input, g.binary("ADD", g.unary("ZEROS_LIKE", input), 1))
+
+
+def _cofunction(g: Builder, x: Tensor) -> Tensor:
+    """``sqrt(1 - x * x)`` without cancellation near one."""
+    return g.unary("SQRT", g.binary("MUL", g.binary("SUB", 1, x), g.binary("ADD", x, 1)))
+
+
+def _atan2(g: Builder, y: Tensor, x: Tensor) -> Tensor:
+    return g.emit("ATAN2", [y, x], y.shape)
+
+
+@OPS.lower("Sinh", since=22, dtypes=REALS)
+@widened
+def sinh(g: Builder, input: Tensor) -> Tensor:
+    size = g.unary("ABS", input)
+    # With t = 1 - exp(-|x|): sinh(|x|) = t * (exp(|x|) + 1) / 2.
+    t = g.unary("ELU", g.unary("NEG", size))
+    grown = g.binary("MUL", g.binary("ADD", g.unary("EXP", size), 1), -0.5)
+    return g.binary("MUL", g.unary("SIGN", input), g.binary("MUL", t, grown))
+
+
+@OPS.lower("Cosh", since=22, dtypes=REALS)
+@widened
+def cosh(g: Builder, input: Tensor) -> Tensor:
+    grown = g.unary("EXP", g.unary("ABS", input))
+    return g.binary("MUL", g.binary("ADD", grown, g.binary("DIV", 1, grown)), 0.5)
+
+
+@OPS.lower("Asinh", since=22, dtypes=REALS)
+@widened
+def asinh(g: Builder, input: Tensor) -> Tensor:
+    size = g.unary("ABS", input)
+    # The square of what is larger would overflow; log(a * b) = log(a) + log(b) takes that part.
+    near = g.binary("MINIMUM", size, 1e18)
+    root = g.unary("SQRT", g.binary("ADD", g.binary("MUL", near, near), 1))
+    inner = g.binary("MUL", near, g.binary("DIV", near, g.binary("ADD", root, 1)))
+    part = log1p(g, g.binary("ADD", near, inner))
+    far = g.unary("LOG", g.binary("DIV", g.binary("MAXIMUM", size, 1e18), 1e18))
+    return g.binary("MUL", g.unary("SIGN", input), g.binary("ADD", part, far))
+
+
+@OPS.lower("Acosh", since=22, dtypes=REALS)
+@widened
+def acosh(g: Builder, input: Tensor) -> Tensor:
+    over = g.binary("SUB", input, 1)
+    root = g.binary("MUL", g.unary("SQRT", over), g.unary("SQRT", g.binary("ADD", over, 2)))
+    return log1p(g, g.binary("ADD", over, root))
+
+
+@OPS.lower("Atanh", since=22, dtypes=REALS)
+@widened
+def atanh(g: Builder, input: Tensor) -> Tensor:
+    size = g.unary("ABS", input)
+    ratio = g.binary("DIV", g.binary("ADD", size, size), g.binary("SUB", 1, size))
+    half = g.binary("MUL", g.unary("SIGN", input), 0.5)
+    return g.binary("MUL", half, log1p(g, ratio))
+
+
+def log1p(g: Builder, x: Tensor) -> Tensor:
+    """``log(1 + x)``, also where ``1 + x`` rounds to one.
+
+    The rounding error of the sum ``w`` cancels in ``log(w) * x / (w - 1)``.
+    Source: Higham, Accuracy and Stability of Numerical Algorithms, sec. 1.14.1.
+    """
+    w = g.binary("ADD", x, 1)
+    back = g.binary("SUB", w, 1)
+    ratio = g.binary("DIV", x, back)
+    one = g.const(1, x.dtype)
+    ratio = select(g, g.binary("EQUAL", x, back), one, ratio)
+    exact = g.binary("MUL", g.unary("LOG", w), ratio)
+    return select(g, g.binary("EQUAL", back, 0), x, exact)
+
+
+@OPS.lower("Erf", since=13, dtypes=REALS)
+@widened
+def erf(g: Builder, input: Tensor) -> Tensor:
+    square = g.binary("MINIMUM", g.binary("MUL", input, input), _ERF_LIMIT)
+    value: Tensor | float = _ERF[-1]
+    for coefficient in _ERF[-2::-1]:
+        value = g.binary("ADD", g.binary("MUL", square, value), coefficient)
+    return g.unary("TANH", g.binary("MUL", input, value))
+
+
+def minus_one(g: Builder, x: Tensor) -> Tensor:
+    """``exp(min(x, 0)) - 1``, exact for small operands."""
+    return g.unary("ELU", g.binary("MINIMUM", x, np.float32(0)))
