@@ -70,6 +70,10 @@ class Builder(Graph):
         if x.data is not None and x.quantization is None:
             return self.const(x.data.transpose(perm))
         shape = [x.shape[p] for p in perm]
+        kept = [p for p in perm if x.shape[p] != 1]
+        if kept == sorted(kept) and shape.count(None) <= 1:
+            # Only axes of size 1 move.
+            return self.reshape(x, [-1 if s is None else s for s in shape])
         out = self.emit("TRANSPOSE", [x, self.const(perm, np.int32)], shape)
         out.quantization = x.quantization
         return out

@@ -2,9 +2,167 @@
 
 from __future__ import annotations
 
-from edgeinfer.convert.lower.tflite.graph import Graph
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor
+from edgeinfer.convert.lower.tflite.simplify import Wiring, simplify
+from edgeinfer.types import Array
+
+NONE = 0
+
+ACTIVATIONS = {"RELU": 1, "RELU_N1_TO_1": 2, "RELU6": 3}
+"""The schema's numbers of the activations that XNNPACK takes inside another operator."""
+
+_TAKES_ACTIVATION = frozenset(
+    {
+        *("ADD", "AVERAGE_POOL_2D", "CONV_2D", "DEPTHWISE_CONV_2D", "DIV", "FULLY_CONNECTED"),
+        *("MAX_POOL_2D", "MUL", "SUB", "TRANSPOSE_CONV"),
+    }
+)
+
+_OUTPUT_AXIS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}
+"""Operators with weights, and the weights' axis of output channels."""
+
+_NOT_NEGATIVE = frozenset({"ABS", "EXP", "LOGISTIC", "RELU", "RELU6", "SOFTMAX", "SQRT", "SQUARE"})
+
+_KEEPS_SIGN = frozenset(
+    {"AVERAGE_POOL_2D", "CONCATENATION", "MAX_POOL_2D", "PAD", "RESHAPE", "TRANSPOSE"}
+)
 
 
 def fuse(graph: Graph) -> None:
-    """Fuse what can be, in place."""
+    """Fuse what can be, in place, in bodies too."""
+    for op in graph.ops:
+        for body in op.bodies.values():
+            fuse(body)
     graph.drop_dead()
+    simplify(graph)
+    while _join_constants(graph) or _join_activations(graph):
+        graph.drop_dead()
+    _pad_with_zeros(graph)
+
+
+def _join_activations(graph: Graph) -> bool:
+    """Let the operator before apply the activation."""
+    wiring = Wiring(graph)
+    kept: list[Op] = []
+    for op in graph.ops:
+        before = wiring.maker(op.inputs[0], *_TAKES_ACTIVATION) if op.inputs else None
+        if op.code in ACTIVATIONS and before is not None and _can_take(wiring, before, op):
+            before.options = {**before.options, "fused_activation_function": ACTIVATIONS[op.code]}
+            before.outputs = op.outputs
+            wiring.makers[id(op.outputs[0])] = before
+        else:
+            kept.append(op)
+    changed = len(kept) < len(graph.ops)
+    graph.ops = kept
+    return changed
+
+
+def _can_take(wiring: Wiring, before: Op, op: Op) -> bool:
+    plain = before.options.get("fused_activation_function", NONE) == NONE
+    floats = op.outputs[0].dtype == np.float32 and op.outputs[0].quantization is None
+    return plain and floats and wiring.is_private(before.outputs[0])
+
+
+def _join_constants(graph: Graph) -> bool:
+    """Multiply constants into weights and add them to biases."""
+    wiring = Wiring(graph)
+    kept: list[Op] = []
+    for op in graph.ops:
+        before, other = _before_constant(wiring, op)
+        if before is None or other is None or not _absorb(graph, op, before, other):
+            kept.append(op)
+            continue
+        activation = op.options.get("fused_activation_function", NONE)
+        before.options = {**before.options, "fused_activation_function": activation}
+        before.outputs = op.outputs
+        wiring.makers[id(op.outputs[0])] = before
+    changed = len(kept) < len(graph.ops)
+    graph.ops = kept
+    return changed
+
+
+def _before_constant(wiring: Wiring, op: Op) -> tuple[Op | None, Tensor | None]:
+    """The operator with weights before an operator with a constant, and the constant."""
+    if op.code not in {"ADD", "SUB", "MUL", "DIV"}:
+        return None, None
+    for index in (0, 1):
+        x, other = op.inputs[index], op.inputs[1 - index]
+        if x is None or other is None or other.data is None:
+            continue
+        if index == 1 and op.code in {"SUB", "DIV"}:
+            continue
+        before = wiring.maker(x, *_OUTPUT_AXIS)
+        if before is not None and wiring.is_private(x):
+            return before, other
+    return None, None
+
+
+def _absorb(graph: Graph, op: Op, before: Op, other: Tensor) -> bool:
+    weights, channels = before.inputs[1], before.outputs[0].shape[-1]
+    bias = before.inputs[2] if len(before.inputs) > 2 else None
+    plain = before.options.get("fused_activation_function", NONE) == NONE
+    if weights is None or weights.data is None or channels is None or not plain:
+        return False
+    if other.dtype != np.float32 or weights.dtype != np.float32:
+        return False
+    if before.outputs[0].shape != op.outputs[0].shape or not _is_per_channel(other, channels):
+        return False
+    if bias is not None and bias.data is None:
+        return False
+    value = np.broadcast_to(other.value.reshape(-1).astype(np.float64), channels)
+    old = np.zeros(channels) if bias is None else bias.value.astype(np.float64)
+    scale = {"MUL": value, "DIV": 1.0 / np.where(value == 0, np.nan, value)}.get(op.code)
+    if scale is None:
+        shifted = old + value if op.code == "ADD" else old - value
+    else:
+        scaled = _scaled(weights.value, scale, _OUTPUT_AXIS[before.code])
+        if not np.all(np.isfinite(scaled)):
+            return False
+        before.inputs[1] = graph.const(scaled)
+        shifted = old * scale
+    before.inputs[2:] = [graph.const(shifted, np.float32)]
+    return True
+
+
+def _is_per_channel(tensor: Tensor, channels: int) -> bool:
+    size = tensor.value.size
+    return size == 1 or (size == channels and tensor.shape[-1] == channels)
+
+
+def _scaled(weights: Array, scale: Array, axis: int) -> Array:
+    shape = [1] * weights.ndim
+    shape[axis] = -1
+    scaled: Array = (weights * scale.reshape(shape)).astype(np.float32)
+    return scaled
+
+
+def _pad_with_zeros(graph: Graph) -> None:
+    """Pad for a maximum with zeros where nothing is below: XNNPACK takes PAD, but not PADV2."""
+    wiring = Wiring(graph)
+    for op in graph.ops:
+        if op.code != "PADV2" or not _is_lowest(op.inputs[2]):
+            continue
+        readers = wiring.readers.get(id(op.outputs[0]), [])
+        if all(r.code == "MAX_POOL_2D" for r in readers) and _is_positive(wiring, op.inputs[0]):
+            op.code, op.inputs = "PAD", op.inputs[:2]
+
+
+def _is_lowest(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.data is not None and bool(np.all(np.isneginf(tensor.data)))
+
+
+def _is_positive(wiring: Wiring, tensor: Tensor | None, depth: int = 16) -> bool:
+    """Whether no value is below zero."""
+    op: Any = None if tensor is None else wiring.makers.get(id(tensor))
+    if op is None or depth == 0:
+        return False
+    if op.code in _NOT_NEGATIVE or op.options.get("fused_activation_function", NONE) in {1, 3}:
+        return True
+    if op.code not in _KEEPS_SIGN:
+        return False
+    data = op.inputs if op.code == "CONCATENATION" else op.inputs[:1]
+    return all(_is_positive(wiring, i, depth - 1) for i in data)

@@ -1,0 +1,220 @@
+"""Operators that move or repeat values: fewer of them, and none between what could be fused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor
+
+_UNARY = frozenset(
+    {
+        *("ABS", "CEIL", "COS", "ELU", "EXP", "FLOOR", "GELU", "HARD_SWISH", "LEAKY_RELU", "LOG"),
+        *("LOGISTIC", "NEG", "RELU", "RELU6", "RELU_N1_TO_1", "ROUND", "RSQRT", "SIGN", "SIN"),
+        *("SQRT", "SQUARE", "TANH"),
+    }
+)
+_BINARY = frozenset({"ADD", "DIV", "MAXIMUM", "MINIMUM", "MUL", "POW", "SUB"})
+
+_IMPURE = frozenset({"RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "VAR_HANDLE"})
+
+SMALL = 64
+"""Elements up to which constants are compared by value."""
+
+
+class Wiring:
+    """Who makes and who reads each tensor of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.makers = graph.producers()
+        self.readers = graph.readers()
+        self.outputs = {id(t) for t in graph.outputs}
+
+    def maker(self, tensor: Tensor | None, *codes: str) -> Op | None:
+        """The operator that makes a tensor, if it is one of these."""
+        op = None if tensor is None else self.makers.get(id(tensor))
+        return op if op is not None and op.code in codes else None
+
+    def is_private(self, tensor: Tensor) -> bool:
+        """Whether one operand reads it, and nothing else."""
+        return len(self.readers.get(id(tensor), ())) == 1 and id(tensor) not in self.outputs
+
+    def replace(self, old: Tensor, new: Tensor) -> bool:
+        """Make readers of one tensor read another; False for a model output."""
+        if id(old) in self.outputs:
+            return False
+        for op in self.readers.pop(id(old), []):
+            op.inputs = [new if i is old else i for i in op.inputs]
+            self.readers.setdefault(id(new), []).append(op)
+        return True
+
+
+def simplify(graph: Graph) -> None:
+    """Simplify in place until nothing changes."""
+    steps: tuple[Callable[[Graph], bool], ...] = (
+        share,
+        drop_moves,
+        sink_reshapes,
+        absorb_transposes,
+    )
+    changed = True
+    while changed:
+        changed = False
+        for step in steps:
+            changed |= step(graph)
+        graph.drop_dead()
+
+
+def share(graph: Graph) -> bool:
+    """Compute equal things once."""
+    wiring = Wiring(graph)
+    seen: dict[Any, Op] = {}
+    changed = False
+    for op in graph.ops:
+        if op.bodies or op.code in _IMPURE or any(i and i.is_variable for i in op.inputs):
+            continue
+        key = (op.code, *(_identity(i) for i in op.inputs), _options(op), _kinds(op))
+        first = seen.setdefault(key, op)
+        if first is op:
+            continue
+        for old, new in zip(op.outputs, first.outputs, strict=True):
+            changed |= bool(wiring.readers.get(id(old))) and wiring.replace(old, new)
+    return changed
+
+
+def _identity(tensor: Tensor | None) -> Any:
+    if tensor is None:
+        return None
+    if tensor.data is not None and tensor.data.size <= SMALL and tensor.quantization is None:
+        return (tensor.dtype.str, tensor.data.shape, tensor.data.tobytes())
+    return id(tensor)
+
+
+def _options(op: Op) -> str:
+    return repr(sorted((k, str(v)) for k, v in op.options.items()))
+
+
+def _kinds(op: Op) -> Any:
+    return tuple((o.dtype.str, o.shape, id(o.quantization)) for o in op.outputs)
+
+
+def drop_moves(graph: Graph) -> bool:
+    """Join reshapes of reshapes and transposes of transposes; drop those that do nothing."""
+    wiring = Wiring(graph)
+    changed = False
+    for op in graph.ops:
+        if op.code not in {"RESHAPE", "TRANSPOSE"}:
+            continue
+        x, out = op.inputs[0], op.outputs[0]
+        before = wiring.maker(x, op.code)
+        if before is not None and before.inputs[0] is not None and op.code == "RESHAPE":
+            op.inputs[0] = before.inputs[0]
+            changed = True
+        elif before is not None and before.inputs[0] is not None:
+            first, second = _constant(before.inputs[1]), _constant(op.inputs[1])
+            if first is not None and second is not None:
+                joined = graph.const(first[second], np.int32)
+                op.inputs = [before.inputs[0], joined]
+                changed = True
+        if _is_same(op) and op.inputs[0] is not None:
+            readers = bool(wiring.readers.get(id(out)))
+            changed |= readers and wiring.replace(out, op.inputs[0])
+    return changed
+
+
+def _constant(tensor: Tensor | None) -> Any:
+    return None if tensor is None or tensor.data is None else tensor.data
+
+
+def _is_same(op: Op) -> bool:
+    x, out = op.inputs[0], op.outputs[0]
+    if op.code == "TRANSPOSE":
+        perm = _constant(op.inputs[1])
+        return perm is not None and list(perm) == list(range(len(perm)))
+    return x is not None and x.is_static and x.shape == out.shape
+
+
+def sink_reshapes(graph: Graph) -> bool:
+    """Compute elementwise operators before the reshape, where they may join what is before it.
+
+    Given::
+
+        y = RELU(RESHAPE(CONV_2D(x)))
+
+    Result::
+
+        y = RESHAPE(RELU(CONV_2D(x)))
+    """
+    wiring = Wiring(graph)
+    for position, op in enumerate(graph.ops):
+        if op.code not in _UNARY and op.code not in _BINARY:
+            continue
+        found = [_reshaped(wiring, i) for i in op.inputs]
+        moves = [r for r in found if r is not None]
+        if not moves or not _commutes(op, found):
+            continue
+        move, source = moves[0], moves[0].inputs[0]
+        if source is None:
+            continue
+        inner = graph.tensor(source.shape, op.outputs[0].dtype)
+        inner.quantization = op.outputs[0].quantization
+        inputs = [i if r is None else r.inputs[0] for i, r in zip(op.inputs, found, strict=True)]
+        graph.ops[position : position + 1] = [
+            Op(op.code, inputs, [inner], op.options),
+            Op("RESHAPE", [inner, *move.inputs[1:]], op.outputs, move.options),
+        ]
+        return True
+    return False
+
+
+def _reshaped(wiring: Wiring, tensor: Tensor | None) -> Op | None:
+    op = wiring.maker(tensor, "RESHAPE")
+    return op if op is not None and tensor is not None and wiring.is_private(tensor) else None
+
+
+def _commutes(op: Op, found: list[Op | None]) -> bool:
+    """Whether the operator is the same on the unshaped operands."""
+    shapes = [r.inputs[0].shape for r in found if r is not None and r.inputs[0] is not None]
+    out = op.outputs[0].shape
+    if any(i is not None and i.rank > len(out) for i in op.inputs):
+        return False
+    for operand, reshape in zip(op.inputs, found, strict=True):
+        if operand is None:
+            return False
+        if reshape is not None:
+            # Dynamic sizes may be equal by chance only.
+            if operand.shape != out or (len(found) > 1 and None in out and len(shapes) > 1):
+                return False
+        elif operand.data is None or not _per_channel(operand, out, shapes[0]):
+            return False
+    return all(s == shapes[0] for s in shapes)
+
+
+def _per_channel(tensor: Tensor, *shapes: tuple[int | None, ...]) -> bool:
+    """Whether a constant has one value, or one per element of the last axis of each shape."""
+    size = tensor.value.size
+    if size == 1:
+        return tensor.rank <= min(len(s) for s in shapes)
+    return tensor.rank == 1 and all(len(s) > 0 and s[-1] == size for s in shapes)
+
+
+def absorb_transposes(graph: Graph) -> bool:
+    """BATCH_MATMUL reads its second operand with the last two axes exchanged by itself."""
+    wiring = Wiring(graph)
+    changed = False
+    for op in graph.ops:
+        if op.code != "BATCH_MATMUL" or len(op.inputs) != 2:
+            continue
+        move = wiring.maker(op.inputs[1], "TRANSPOSE")
+        perm = None if move is None else _constant(move.inputs[1])
+        if move is None or perm is None:
+            continue
+        n = len(perm)
+        if list(perm) == [*range(n - 2), n - 1, n - 2]:
+            op.inputs[1] = move.inputs[0]
+            op.options = {**op.options, "adj_y": not op.options.get("adj_y", False)}
+            changed = True
+    return changed
