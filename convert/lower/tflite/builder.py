@@ -108,6 +108,7 @@ class Builder(Graph):
             sizes: one may be -1; those only known at run time are scalars.
             shape: what is known of the result; default the integers of ``sizes``.
         """
+        sizes = _with_minus_one(sizes)
         known = tuple(shape) or tuple(s if isinstance(s, int) and s >= 0 else None for s in sizes)
         known = _infer_minus_one(x.shape, known)
         if x.shape == known and None not in known:
@@ -203,6 +204,14 @@ class Builder(Graph):
         """Operators that move values keep their scale."""
         y.quantization = x.quantization
         return y
+
+
+def _with_minus_one(sizes: Sequence[Extent]) -> Sequence[Extent]:
+    """Let the one size that only a run knows follow from the others."""
+    unknown = [s for s in sizes if not isinstance(s, int) or s < 0]
+    if len(unknown) != 1 or 0 in [s for s in sizes if isinstance(s, int)]:
+        return sizes
+    return [s if isinstance(s, int) else -1 for s in sizes]
 
 
 def _infer_minus_one(source: Shape, target: Shape) -> Shape:

@@ -133,8 +133,8 @@ class Graph:
 
     def const(self, value: Any, dtype: Any = None, name: str = "") -> Tensor:
         """Make a constant; its dtype is the array's unless another is given."""
-        # ascontiguousarray would turn a scalar into a vector.
-        array = np.array(value, dtype=dtype, order="C")
+        # Views are kept as views: a transposed weight is laid out when it is written.
+        array = np.asarray(value, dtype=dtype)
         return Tensor(name or self.fresh_name("c"), array.shape, array.dtype, array)
 
     def add(

@@ -7,7 +7,7 @@ Source: tensorflow/compiler/mlir/lite/schema/schema.fbs, as shipped in ai-edge-l
 
 from __future__ import annotations
 
-import hashlib
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,12 @@ ALIGNMENT = 16
 
 INLINE_LIMIT = (1 << 31) - (64 << 20)
 """A flatbuffer's offsets are signed 32-bit; above this, constants follow it in the file."""
+
+_COUNT = struct.Struct("<I")
+_DATA_SLOT = 4
+"""Offset of the field ``data`` in the vtable of ``Buffer``."""
+_PLACEHOLDER = np.zeros(1, np.uint8)
+_HEAD = 64
 
 SIGNATURE = "serving_default"
 
@@ -136,7 +142,7 @@ class _Packer:
         # The schema reserves buffer 0 for tensors without data.
         self.model.buffers = [schema.BufferT()]
         self._payloads: list[Array] = [np.empty(0, np.uint8)]
-        self._known: dict[bytes, int] = {}
+        self._known: dict[tuple[int, bytes], list[int]] = {}
         self._codes: dict[tuple[str, int], int] = {}
         self._tensors: dict[int, dict[int, int]] = {}
 
@@ -178,18 +184,44 @@ class _Packer:
         self.model.metadata.append(record)
 
     def save(self, path: Path) -> None:
-        """Serialise; constants beyond a flatbuffer's reach follow it in the file."""
+        """Write the file; constants follow the tables, each laid out only when it is written."""
         total = sum(p.nbytes for p in self._payloads)
-        outside = total > INLINE_LIMIT
+        if total > INLINE_LIMIT:
+            self._save_outside(path)
+        else:
+            self._save_inside(path)
+
+    def _save_inside(self, path: Path) -> None:
+        """Constants as vectors of the flatbuffer, behind everything else."""
         for buffer, payload in zip(self.model.buffers, self._payloads, strict=True):
-            if outside and payload.nbytes:
+            if payload.nbytes:
+                buffer.data = _PLACEHOLDER
+        tables = self._packed()
+        model = self.s.Model.GetRootAs(tables, 0)
+        end = len(tables)
+        for index, payload in enumerate(self._payloads):
+            if not payload.nbytes:
+                continue
+            # The elements are aligned, their count comes right before them.
+            start = _aligned(end + _COUNT.size)
+            field = _data_field(model.Buffers(index))
+            _COUNT.pack_into(tables, field, start - _COUNT.size - field)
+            end = start + payload.nbytes
+        with path.open("wb") as out:
+            out.write(tables)
+            for payload in self._payloads:
+                if payload.nbytes:
+                    start = _aligned(out.tell() + _COUNT.size)
+                    out.write(b"\0" * (start - _COUNT.size - out.tell()))
+                    out.write(_COUNT.pack(payload.nbytes))
+                    out.write(_stored(payload).data)
+
+    def _save_outside(self, path: Path) -> None:
+        """Constants behind the flatbuffer, found by 64-bit offsets."""
+        for buffer, payload in zip(self.model.buffers, self._payloads, strict=True):
+            if payload.nbytes:
                 # Placeholders of full width: their values are known once the size is.
                 buffer.offset = buffer.size = 1 << 62
-            elif payload.nbytes:
-                buffer.data = payload
-        if not outside:
-            path.write_bytes(self._packed())
-            return
         offset = _aligned(len(self._packed()))
         for buffer, payload in zip(self.model.buffers, self._payloads, strict=True):
             if payload.nbytes:
@@ -200,14 +232,14 @@ class _Packer:
             for buffer, payload in zip(self.model.buffers, self._payloads, strict=True):
                 if payload.nbytes:
                     out.write(b"\0" * (buffer.offset - out.tell()))
-                    out.write(payload.data)
+                    out.write(_stored(payload).data)
 
-    def _packed(self) -> bytes:
+    def _packed(self) -> bytearray:
         import flatbuffers
 
         builder = flatbuffers.Builder(1 << 16)
         builder.Finish(self.model.Pack(builder), FILE_IDENTIFIER)
-        return bytes(builder.Output())
+        return bytearray(builder.Output())
 
     def _entry(self, name: str, index: int) -> Any:
         entry = self.s.TensorMapT()
@@ -232,7 +264,7 @@ class _Packer:
             table.shapeSignature = [-1 if size is None else size for size in tensor.shape]
         table.hasRank = True
         table.isVariable = tensor.is_variable
-        table.buffer = 0 if tensor.data is None else self._buffer(_stored(tensor.data))
+        table.buffer = 0 if tensor.data is None else self._buffer(tensor.data)
         if tensor.quantization is not None:
             table.quantization = self._quantization(tensor.quantization)
         return table
@@ -251,12 +283,16 @@ class _Packer:
     def _buffer(self, payload: Array) -> int:
         if not payload.nbytes:
             return 0
-        key = hashlib.sha256(payload.data).digest()
-        if key not in self._known:
-            self._known[key] = len(self.model.buffers)
-            self.model.buffers.append(self.s.BufferT())
-            self._payloads.append(payload)
-        return self._known[key]
+        # Few constants begin alike, so that hardly any is compared as a whole.
+        key = (payload.nbytes, np.array(payload.flat[:_HEAD]).tobytes())
+        for index in self._known.setdefault(key, []):
+            if np.array_equal(_stored(self._payloads[index]), _stored(payload)):
+                return index
+        index = len(self.model.buffers)
+        self._known[key].append(index)
+        self.model.buffers.append(self.s.BufferT())
+        self._payloads.append(payload)
+        return index
 
     def _operator(self, sub: Any, ids: dict[int, int], op: Op) -> Any:
         table = self.s.OperatorT()
@@ -302,6 +338,12 @@ def _stored(array: Array) -> Array:
     if not array.flags.c_contiguous:
         array = np.array(array, order="C")
     return array.reshape(-1).view(np.uint8)
+
+
+def _data_field(buffer: Any) -> int:
+    """Where the offset of a buffer's data stands in the file."""
+    table = buffer._tab
+    return int(table.Pos + table.Offset(_DATA_SLOT))
 
 
 def _aligned(offset: int) -> int:
