@@ -24,14 +24,14 @@ _BOUNDED = {
 @OPS.lower("Relu", since=14, dtypes=NUMBERS)
 @widened
 def relu(g: Builder, x: Tensor) -> Tensor:
+    """The positive part."""
     return g.unary("RELU", x) if x.dtype == np.float32 else g.binary("MAXIMUM", x, 0)
 
 
 @OPS.lower("Clip", since=13, dtypes=NUMBERS)
 @widened
-def clip(
-    g: Builder, input: Tensor, min: Tensor | None = None, max: Tensor | None = None
-) -> Tensor:
+def clip(g: Builder, input: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
+    """Bound from below and above; bounds may be computed."""
     code = None
     if input.dtype == np.float32:
         code = _BOUNDED.get((_bound(min, -np.inf), _bound(max, np.inf)))
@@ -54,19 +54,24 @@ def _bound(tensor: Tensor | None, missing: float) -> float:
 @OPS.lower("LeakyRelu", since=16, dtypes=REALS)
 @widened
 def leaky_relu(g: Builder, x: Tensor, *, alpha: float = 0.009999999776482582) -> Tensor:
+    """A slope below zero."""
     return g.unary("LEAKY_RELU", x, alpha=alpha)
 
 
 @OPS.lower("PRelu", since=16, dtypes=NUMBERS)
 @widened
 def prelu(g: Builder, x: Tensor, slope: Tensor) -> Tensor:
+    """A slope below zero for each element or axis."""
     return _prelu(g, x, slope)
 
 
 @OPS.lower("PRelu", since=1, domain=NHWC, dtypes=NUMBERS)
 @widened
 def prelu_last(g: Builder, x: Tensor, slope: Tensor) -> Tensor:
-    wide = g.reshape(slope, [1] * (x.rank - slope.rank) + [g.extent(slope, i) for i in _axes(slope)])
+    """A slope below zero for each channel."""
+    wide = g.reshape(
+        slope, [1] * (x.rank - slope.rank) + [g.extent(slope, i) for i in _axes(slope)]
+    )
     return _prelu(g, x, g.transpose(wide, to_last(x.rank)))
 
 
@@ -83,6 +88,7 @@ def _prelu(g: Builder, x: Tensor, slope: Tensor) -> Tensor:
 @OPS.lower("Elu", since=22, dtypes=REALS)
 @widened
 def elu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """``alpha * (exp(x) - 1)`` below zero."""
     if alpha == 1:
         return g.unary("ELU", x)
     return g.binary("ADD", g.unary("RELU", x), g.binary("MUL", minus_one(g, x), alpha))
@@ -93,12 +99,14 @@ def elu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
 def selu(
     g: Builder, x: Tensor, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323
 ) -> Tensor:
+    """``Elu``, scaled."""
     return g.binary("MUL", elu(g, x, alpha=alpha), gamma)
 
 
 @OPS.lower("Celu", since=12, dtypes=REALS)
 @widened
 def celu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """``Elu`` whose slope is continuous at zero."""
     if alpha == 1:
         return g.unary("ELU", x)
     if alpha <= 0:
@@ -112,6 +120,7 @@ def celu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
 def hard_sigmoid(
     g: Builder, x: Tensor, *, alpha: float = 0.20000000298023224, beta: float = 0.5
 ) -> Tensor:
+    """A line between zero and one."""
     line = g.binary("ADD", g.binary("MUL", x, alpha), beta)
     return g.binary("MINIMUM", g.unary("RELU", line), 1)
 
@@ -119,18 +128,21 @@ def hard_sigmoid(
 @OPS.lower("HardSwish", since=22, dtypes=REALS)
 @widened
 def hard_swish(g: Builder, x: Tensor) -> Tensor:
+    """``x * HardSigmoid(x)``."""
     return g.unary("HARD_SWISH", x)
 
 
 @OPS.lower("Sigmoid", since=13, dtypes=REALS)
 @widened
 def sigmoid(g: Builder, x: Tensor) -> Tensor:
+    """Logistic function."""
     return g.unary("LOGISTIC", x)
 
 
 @OPS.lower("Swish", since=24, dtypes=REALS)
 @widened
 def swish(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """``x * Sigmoid(alpha * x)``."""
     inner = x if alpha == 1 else g.binary("MUL", x, alpha)
     return g.binary("MUL", x, g.unary("LOGISTIC", inner))
 
@@ -138,12 +150,14 @@ def swish(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
 @OPS.lower("Tanh", since=13, dtypes=REALS)
 @widened
 def tanh(g: Builder, input: Tensor) -> Tensor:
+    """Hyperbolic tangent."""
     return g.unary("TANH", input)
 
 
 @OPS.lower("Softplus", since=22, dtypes=REALS)
 @widened
 def softplus(g: Builder, x: Tensor) -> Tensor:
+    """``log(1 + exp(x))`` without overflow, exact to the last digits below zero."""
     tail = log1p(g, g.unary("EXP", g.unary("NEG", g.unary("ABS", x))))
     return g.binary("ADD", g.unary("RELU", x), tail)
 
@@ -151,12 +165,14 @@ def softplus(g: Builder, x: Tensor) -> Tensor:
 @OPS.lower("Softsign", since=22, dtypes=REALS)
 @widened
 def softsign(g: Builder, input: Tensor) -> Tensor:
+    """``x / (1 + |x|)``."""
     return g.binary("DIV", input, g.binary("ADD", g.unary("ABS", input), 1))
 
 
 @OPS.lower("Mish", since=22, dtypes=REALS)
 @widened
 def mish(g: Builder, x: Tensor) -> Tensor:
+    """``x * tanh(Softplus(x))`` in closed form."""
     # tanh(log(1 + e)) = n / (n + 2) with n = e * (e + 2); from 20 on it is 1 in float32.
     e = g.unary("EXP", g.binary("MINIMUM", x, 20))
     n = g.binary("MUL", e, g.binary("ADD", e, 2))
@@ -166,18 +182,21 @@ def mish(g: Builder, x: Tensor) -> Tensor:
 @OPS.lower("Gelu", since=20, dtypes=REALS)
 @widened
 def gelu(g: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
+    """The exact form or the one with tanh; there are kernels for both."""
     return g.unary("GELU", x, approximate=approximate == "tanh")
 
 
 @OPS.lower("ThresholdedRelu", since=22, dtypes=REALS)
 @widened
 def thresholded_relu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """Zero up to a threshold."""
     return select(g, g.binary("GREATER", x, alpha), x, g.const(0, x.dtype))
 
 
 @OPS.lower("Shrink", since=9, dtypes=REALS)
 @widened
 def shrink(g: Builder, input: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
+    """Zero around zero, nearer to it elsewhere."""
     zero = g.const(0, input.dtype)
     up = select(g, g.binary("LESS", input, -lambd), g.binary("ADD", input, bias), zero)
     return select(g, g.binary("GREATER", input, lambd), g.binary("SUB", input, bias), up)
@@ -186,12 +205,14 @@ def shrink(g: Builder, input: Tensor, *, bias: float = 0.0, lambd: float = 0.5) 
 @OPS.lower("Softmax", since=13, dtypes=REALS)
 @widened
 def softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    """Exponentials that add up to one."""
     return _along(g, input, axis, "SOFTMAX", beta=1.0)
 
 
 @OPS.lower("LogSoftmax", since=13, dtypes=REALS)
 @widened
 def log_softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    """Logarithm of ``Softmax``."""
     return _along(g, input, axis, "LOG_SOFTMAX")
 
 
@@ -215,6 +236,7 @@ def _along(g: Builder, x: Tensor, axis: int, code: str, **options: float) -> Ten
 @OPS.lower("Hardmax", since=13, dtypes=REALS)
 @widened
 def hardmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    """One at the first maximum, zero elsewhere."""
     axis = axis % input.rank
     rest = [s for i, s in enumerate(input.shape) if i != axis]
     along = g.const(axis, np.int32)

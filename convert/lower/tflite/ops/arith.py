@@ -4,41 +4,46 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import absolute, divide, power, remainder
-from edgeinfer.convert.lower.tflite.registry import FLOATS, INTEGERS, OPS
+from edgeinfer.convert.lower.tflite.registry import FLOATS, OPS
 from edgeinfer.convert.lower.tflite.widen import NUMBERS, REALS, widened
 
 
 @OPS.lower("Add", since=14, dtypes=NUMBERS)
 @widened
 def add(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    """Sum; integers wrap around."""
     return g.binary("ADD", a, b)
 
 
 @OPS.lower("Sub", since=14, dtypes=NUMBERS)
 @widened
 def sub(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    """Difference."""
     return g.binary("SUB", a, b)
 
 
 @OPS.lower("Mul", since=14, dtypes=NUMBERS)
 @widened
 def mul(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    """Product."""
     return g.binary("MUL", a, b)
 
 
 @OPS.lower("Div", since=14, dtypes=NUMBERS)
 @widened
 def div(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    """Quotient; of integers it is truncated."""
     return divide(g, a, b) if a.dtype == np.int64 else g.binary("DIV", a, b)
 
 
 @OPS.lower("Mod", since=13, dtypes=NUMBERS)
 @widened
 def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
+    """Remainder with the sign of the divisor, or of the dividend (``fmod``)."""
     if fmod:
         return remainder(g, a, b)
     return g.binary("FLOOR_MOD", a, b)
@@ -47,6 +52,7 @@ def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
 @OPS.lower("Pow", since=15, dtypes=NUMBERS)
 @widened
 def pow_(g: Builder, x: Tensor, y: Tensor) -> Tensor:
+    """Power; of integers by multiplication."""
     whole = x.dtype.kind in "iu"
     if y.data is not None and y.data.size == 1 and y.rank <= x.rank:
         known = _known_power(g, x, float(y.data.reshape(())[()]))
@@ -88,24 +94,28 @@ def _by_squaring(g: Builder, x: Tensor, exponent: int) -> Tensor:
 @OPS.lower("Max", since=13, dtypes=NUMBERS)
 @widened
 def max_(g: Builder, *data_0: Tensor) -> Tensor:
+    """Largest of any number of operands."""
     return _chain(g, "MAXIMUM", data_0)
 
 
 @OPS.lower("Min", since=13, dtypes=NUMBERS)
 @widened
 def min_(g: Builder, *data_0: Tensor) -> Tensor:
+    """Smallest of any number of operands."""
     return _chain(g, "MINIMUM", data_0)
 
 
 @OPS.lower("Sum", since=13, dtypes=REALS)
 @widened
 def sum_(g: Builder, *data_0: Tensor) -> Tensor:
+    """Sum of any number of operands."""
     return _chain(g, "ADD", data_0)
 
 
 @OPS.lower("Mean", since=13, dtypes=REALS)
 @widened
 def mean(g: Builder, *data_0: Tensor) -> Tensor:
+    """Mean of any number of operands."""
     total = _chain(g, "ADD", data_0)
     return total if len(data_0) == 1 else g.binary("MUL", total, 1 / len(data_0))
 
@@ -119,28 +129,33 @@ def _chain(g: Builder, code: str, parts: tuple[Tensor, ...]) -> Tensor:
 
 @OPS.lower("CumSum", since=14, dtypes=NUMBERS)
 @widened
-def cumsum(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    along = g.const(int(axis.array.reshape(())[()]) % x.rank, np.int32)
-    return g.emit(
-        "CUMSUM", [x, along], x.shape, exclusive=bool(exclusive), reverse=bool(reverse)
-    )
+def cumsum(g: Builder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    """Running sum."""
+    if axis.data is None:
+        along = g.reshape(g.cast(axis, np.int32), [])
+    else:
+        along = g.const(int(axis.data.reshape(())[()]) % x.rank, np.int32)
+    return g.emit("CUMSUM", [x, along], x.shape, exclusive=bool(exclusive), reverse=bool(reverse))
 
 
 @OPS.lower("Abs", since=13, dtypes=NUMBERS)
 @widened
 def abs_(g: Builder, x: Tensor) -> Tensor:
+    """Magnitude."""
     return absolute(g, x)
 
 
 @OPS.lower("Neg", since=13, dtypes=NUMBERS)
 @widened
 def neg(g: Builder, x: Tensor) -> Tensor:
+    """Negative."""
     return g.unary("NEG", x)
 
 
 @OPS.lower("Sign", since=13, dtypes=NUMBERS)
 @widened
 def sign(g: Builder, input: Tensor) -> Tensor:
+    """-1, 0 or 1."""
     if input.dtype != np.int64:
         return g.unary("SIGN", input)
     return g.binary("MINIMUM", g.binary("MAXIMUM", input, -1), 1)
@@ -149,11 +164,13 @@ def sign(g: Builder, input: Tensor) -> Tensor:
 @OPS.lower("Reciprocal", since=13, dtypes=REALS)
 @widened
 def reciprocal(g: Builder, x: Tensor) -> Tensor:
+    """``1 / x``."""
     return g.binary("DIV", 1, x)
 
 
 @OPS.lower("Det", since=22, dtypes=FLOATS)
 def det(g: Builder, x: Tensor) -> Tensor:
+    """Determinant of small matrices, by rows."""
     size = x.shape[-1]
     if size is None or size > 3:
         raise Refusal(f"matrices of {size or 'unknown'} rows; takes up to 3", "dynamic_shape")
@@ -175,10 +192,8 @@ def _determinant(g: Builder, m: list[list[Tensor]]) -> Tensor:
     for column, factor in enumerate(m[0]):
         minor = [[v for j, v in enumerate(row) if j != column] for row in m[1:]]
         term = g.binary("MUL", factor, _determinant(g, minor))
-        if total is None:
-            total = term
-        else:
-            total = g.binary("SUB" if column % 2 else "ADD", total, term)
+        code = "SUB" if column % 2 else "ADD"
+        total = term if total is None else g.binary(code, total, term)
     if total is None:
         raise ValueError("a matrix has columns")
     return total

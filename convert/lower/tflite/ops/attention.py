@@ -22,20 +22,38 @@ _MASKED = -3e38
 infinity would make NaN of a row that is masked all along, where ONNX has zeros."""
 
 
+_ELEMENTS = REALS | INTEGERS | {ir.DataType.BOOL}
+"""Of queries, masks and lengths."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Mask:
     """What keeps queries from keys; each part broadcasts to (batch, heads, queries, keys).
 
     Attributes:
-        allowed: True where a key may be seen.
-        bias: added to the scores; minus infinity hides a key.
+        visible: True where a key may be seen; None where all may.
+        bias: added to the scores, finite; None for zero.
     """
 
-    allowed: Tensor | None
-    bias: Tensor | None
+    visible: Tensor | None = None
+    bias: Tensor | None = None
 
 
-@OPS.lower("Attention", since=24, dtypes=REALS | INTEGERS | {ir.DataType.BOOL})
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """Attributes of ``Attention``; a window of -1 has no end on its side."""
+
+    causal: bool
+    kv_heads: int | None
+    q_heads: int | None
+    shown: int
+    scale: float | None
+    softcap: float
+    left: int = -1
+    right: int = -1
+
+
+@OPS.lower("Attention", since=24, dtypes=_ELEMENTS)
 @widened
 def attention(
     g: Builder,
@@ -55,33 +73,90 @@ def attention(
     softcap: float = 0.0,
     softmax_precision: int | None = None,
 ) -> tuple[Tensor, ...]:
+    """Attention, in products and a softmax."""
+    options = _Options(
+        bool(is_causal), kv_num_heads, q_num_heads, qk_matmul_output_mode, scale, softcap
+    )
+    return _attention(g, q, k, v, attn_mask, past_key, past_value, nonpad_kv_seqlen, options)
+
+
+@OPS.lower("Attention", since=25, dtypes=_ELEMENTS)
+@widened
+def attention_25(
+    g: Builder,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    past_key: Tensor | None = None,
+    past_value: Tensor | None = None,
+    nonpad_kv_seqlen: Tensor | None = None,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: int | None = None,
+    left_window_size: int = -1,
+    q_num_heads: int | None = None,
+    qk_matmul_output_mode: int = 0,
+    right_window_size: int = -1,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int | None = None,
+) -> tuple[Tensor, ...]:
+    """Attention with a window."""
+    options = _Options(
+        bool(is_causal),
+        kv_num_heads,
+        q_num_heads,
+        qk_matmul_output_mode,
+        scale,
+        softcap,
+        left_window_size,
+        right_window_size,
+    )
+    return _attention(g, q, k, v, attn_mask, past_key, past_value, nonpad_kv_seqlen, options)
+
+
+def _attention(
+    g: Builder,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    given: Tensor | None,
+    past_key: Tensor | None,
+    past_value: Tensor | None,
+    lengths: Tensor | None,
+    options: _Options,
+) -> tuple[Tensor, ...]:
+    """Return the result, the keys and values with those of the past, and the scores."""
+    if q.dtype != np.float32:
+        raise Refusal(f"queries are {q.dtype.name}", "unsupported_dtype")
     flat = q.rank == 3
     if flat:
-        q = _split_heads(g, q, q_num_heads)
-        k, v = (_split_heads(g, x, kv_num_heads) for x in (k, v))
+        q = _split_heads(g, q, options.q_heads)
+        k, v = (_split_heads(g, x, options.kv_heads) for x in (k, v))
     key = k if past_key is None else g.concat([past_key, k], 2)
     value = v if past_value is None else g.concat([past_value, v], 2)
-    offset = None if past_key is None else g.extent(past_key, 2)
-    mask = _mask(g, q, key, attn_mask, offset, nonpad_kv_seqlen, bool(is_causal))
+    past = None if past_key is None else g.extent(past_key, 2)
+    mask = _mask(g, q, key, given, past, lengths, options)
 
-    scores = _scores(g, q, key, _scale(q, scale))
-    if softcap > 0:
-        scaled = g.unary("TANH", g.binary("MUL", scores, 1 / softcap))
-        scores = g.binary("MUL", scaled, softcap)
-    weights = g.unary("SOFTMAX", _biased(g, scores, mask, _MASKED), beta=1.0)
+    scores = _scores(g, q, key, _scale(q, options.scale))
+    if options.softcap > 0:
+        scaled = g.unary("TANH", g.binary("MUL", scores, 1 / options.softcap))
+        scores = g.binary("MUL", scaled, options.softcap)
+    biased = _biased(g, scores, mask)
+    weights = g.unary("SOFTMAX", biased, beta=1.0)
     seen = _seen(g, mask)
     y = _grouped(g, weights, value, q)
     if seen is not None:
         y = g.binary("MUL", y, seen)
 
     shown = scores
-    if qk_matmul_output_mode == 2:
-        shown = _biased(g, scores, mask, -np.inf)
-    elif qk_matmul_output_mode == 3:
+    if options.shown == 2 and mask.visible is not None:
+        # Without XNNPACK, a sum is never infinite.
+        shown = select(g, mask.visible, biased, g.const(-np.inf, scores.dtype))
+    elif options.shown == 3:
         shown = weights if seen is None else g.binary("MUL", weights, seen)
-    if flat:
-        y = _join_heads(g, y)
-    return y, key, value, shown
+    return _join_heads(g, y) if flat else y, key, value, shown
 
 
 def _scale(q: Tensor, scale: float | None) -> float:
@@ -148,38 +223,62 @@ def _mask(
     given: Tensor | None,
     past: Extent | None,
     lengths: Tensor | None,
-    causal: bool,
+    options: _Options,
 ) -> _Mask:
-    allowed, bias = None, None
-    if given is not None:
-        given = _padded(g, given, k)
-        if given.dtype == np.bool_:
-            allowed = given
-        else:
-            bias = given
+    mask = _Mask() if given is None else _given(g, _padded(g, given, k))
+    visible = mask.visible
     if lengths is not None:
         lengths = g.reshape(g.cast(lengths, np.int32), [-1, 1, 1, 1], (lengths.shape[0], 1, 1, 1))
-        filled = g.binary("LESS", steps(g, k, 2), lengths)
-        allowed = filled if allowed is None else g.binary("LOGICAL_AND", allowed, filled)
-    if causal:
-        past = _past(g, q, lengths) if past is None and lengths is not None else past
-        earlier = _earlier(g, q, k, 0 if past is None else past)
-        allowed = earlier if allowed is None else g.binary("LOGICAL_AND", allowed, earlier)
-    return _Mask(allowed, bias)
+        visible = _both(g, visible, g.binary("LESS", steps(g, k, 2), lengths))
+        if past is None:
+            # The queries are the last of the keys, for each sequence of the batch.
+            past = g.binary("SUB", lengths, g.extent(q, 2))
+    right = 0 if options.causal else options.right
+    if options.left >= 0 or right >= 0:
+        near = _window(g, q, k, 0 if past is None else past, options.left, right)
+        visible = _both(g, visible, near)
+    return _Mask(visible, mask.bias)
 
 
-def _past(g: Builder, q: Tensor, lengths: Tensor) -> Tensor:
-    """How many keys precede the first query, for each sequence of the batch."""
-    return g.binary("SUB", lengths, g.extent(q, 2))
+def _given(g: Builder, mask: Tensor) -> _Mask:
+    """Take apart what the model has: a choice, or a bias that hides with minus infinity."""
+    if mask.dtype == np.bool_:
+        return _Mask(mask)
+    if mask.data is not None:
+        bias = g.const(np.maximum(mask.data, np.float32(_MASKED)))
+        return _Mask(g.const(mask.data > -np.inf), bias)
+    visible = g.binary("GREATER", mask, -np.inf)
+    return _Mask(visible, g.binary("MAXIMUM", mask, _MASKED))
 
 
-def _earlier(g: Builder, q: Tensor, k: Tensor, offset: Extent) -> Tensor:
-    """True for the keys up to each query's own place."""
+def _both(g: Builder, a: Tensor | None, b: Tensor) -> Tensor:
+    if a is None:
+        return b
+    if a.data is not None and b.data is not None:
+        return g.const(a.data & b.data)
+    return g.binary("LOGICAL_AND", a, b)
+
+
+def _window(g: Builder, q: Tensor, k: Tensor, offset: Extent, left: int, right: int) -> Tensor:
+    """True for the keys near each query's own place; -1 is no bound."""
     columns, rows = steps(g, k, 2), steps(g, q, 2)
     if columns.data is not None and rows.data is not None and isinstance(offset, int):
-        return g.const(columns.data[None, :] <= rows.data[:, None] + offset)
-    edge = g.binary("ADD", expand(g, rows, 1), offset)
-    return g.binary("LESS_EQUAL", columns, edge)
+        ahead = columns.data[None, :] - (rows.data[:, None] + offset)
+        inside = np.ones(ahead.shape, np.bool_)
+        if right >= 0:
+            inside &= ahead <= right
+        if left >= 0:
+            inside &= -ahead <= left
+        return g.const(inside)
+    place = g.binary("ADD", expand(g, rows, 1), offset)
+    near: Tensor | None = None
+    if right >= 0:
+        near = g.binary("LESS_EQUAL", columns, g.binary("ADD", place, right))
+    if left >= 0:
+        near = _both(g, near, g.binary("GREATER_EQUAL", columns, g.binary("SUB", place, left)))
+    if near is None:
+        raise ValueError("a window has an end")
+    return near
 
 
 def _padded(g: Builder, mask: Tensor, k: Tensor) -> Tensor:
@@ -198,40 +297,27 @@ def _padded(g: Builder, mask: Tensor, k: Tensor) -> Tensor:
     return g.emit("PADV2", [mask, amounts, g.const(hidden, mask.dtype)], shape)
 
 
-def _biased(g: Builder, scores: Tensor, mask: _Mask, hidden: float) -> Tensor:
-    """Scores with what is hidden at least as low as ``hidden``."""
-    bias = mask.bias
-    if bias is not None and hidden != -np.inf:
-        if bias.data is None:
-            bias = g.binary("MAXIMUM", bias, hidden)
-        else:
-            bias = g.const(np.maximum(bias.data, np.float32(hidden)))
-    if mask.allowed is not None:
-        shut = g.const(hidden, scores.dtype)
-        if mask.allowed.data is not None and bias is None:
-            bias = g.const(np.where(mask.allowed.data, 0, hidden), scores.dtype)
-        else:
-            open_ = g.const(0, scores.dtype) if bias is None else bias
-            bias = select(g, mask.allowed, open_, shut)
+def _biased(g: Builder, scores: Tensor, mask: _Mask) -> Tensor:
+    """Add the bias, and what hides the invisible keys."""
+    bias, visible = mask.bias, mask.visible
+    if visible is not None and visible.data is not None and (bias is None or bias.data is not None):
+        open_ = np.float32(0) if bias is None else bias.value
+        bias = g.const(np.where(visible.data, open_, np.float32(_MASKED)))
+    elif visible is not None:
+        shut = g.const(_MASKED, scores.dtype)
+        bias = select(g, visible, g.const(0, scores.dtype) if bias is None else bias, shut)
     return scores if bias is None else g.binary("ADD", scores, bias)
 
 
 def _seen(g: Builder, mask: _Mask) -> Tensor | None:
     """1 for each query that sees a key, 0 for others; None where all are sure to."""
-    if mask.allowed is None and mask.bias is None:
+    visible = mask.visible
+    if visible is None:
         return None
-    allowed = mask.allowed
-    if mask.bias is not None:
-        finite = g.binary("GREATER", mask.bias, -np.inf)
-        if mask.bias.data is not None:
-            finite = g.const(mask.bias.data > -np.inf)
-        allowed = finite if allowed is None else g.binary("LOGICAL_AND", allowed, finite)
-    if allowed is None:
-        raise ValueError("a mask has parts")
-    if allowed.data is not None:
-        rows = allowed.data.any(axis=-1, keepdims=True)
+    if visible.data is not None:
+        rows = visible.data.any(axis=-1, keepdims=True)
         return None if rows.all() else g.const(rows, np.float32)
-    return g.cast(g.reduce("REDUCE_ANY", allowed, [allowed.rank - 1], True), np.float32)
+    return g.cast(g.reduce("REDUCE_ANY", visible, [visible.rank - 1], True), np.float32)
 
 
 @OPS.lower("RotaryEmbedding", since=23, dtypes=REALS | INTEGERS)
@@ -247,6 +333,7 @@ def rotary_embedding(
     num_heads: int | None = None,
     rotary_embedding_dim: int = 0,
 ) -> Tensor:
+    """Turn pairs of elements by angles of their positions."""
     shape = x
     if x.rank == 3:
         if not num_heads or x.shape[2] is None:

@@ -11,17 +11,45 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder, broadcast
 from edgeinfer.convert.lower.tflite.graph import Tensor
+from edgeinfer.convert.lower.tflite.ops.integer import divide, power, select
 from edgeinfer.convert.lower.tflite.registry import INTEGERS, OPS
 from edgeinfer.convert.lower.tflite.widen import SMALL, widened
 
 _NARROW = SMALL | {ir.DataType.INT32}
 
 
-@OPS.lower("BitShift", since=11, dtypes=_NARROW)
+@OPS.lower("BitShift", since=11, dtypes=INTEGERS | SMALL)
 def bit_shift(g: Builder, x: Tensor, y: Tensor, *, direction: str) -> Tensor:
-    if direction == "RIGHT":
-        return g.emit("RIGHT_SHIFT", [x, y], broadcast(x.shape, y.shape))
-    factor = g.binary("POW", 2, g.cast(y, np.int32))
+    """Places that are no bits of the type, negative ones too, shift everything out."""
+    width = x.dtype.itemsize * 8
+    places = g.cast(y, np.int64 if x.dtype == np.int64 else np.int32)
+    within = g.binary("LESS", places, width)
+    if y.dtype.kind == "i":
+        within = g.binary("LOGICAL_AND", within, g.binary("GREATER_EQUAL", places, 0))
+    if direction == "RIGHT" and x.dtype.kind == "i":
+        last = g.const(width - 1, places.dtype)
+        return _shift_right(g, x, select(g, within, places, last))
+    places = select(g, within, places, g.const(0, places.dtype))
+    moved = _shift_right(g, x, places) if direction == "RIGHT" else _shift_left(g, x, places)
+    return select(g, within, moved, g.const(0, x.dtype))
+
+
+def _shift_right(g: Builder, x: Tensor, places: Tensor) -> Tensor:
+    if x.dtype != np.int64:
+        own = g.cast(places, x.dtype)
+        return g.emit("RIGHT_SHIFT", [x, own], broadcast(x.shape, own.shape))
+    # Of 2 ** 63 there is no int64.
+    small = g.binary("MINIMUM", places, 62)
+    divisor = power(g, g.const(2, np.int64), small)
+    whole = g.binary("SUB", x, g.binary("FLOOR_MOD", x, divisor))
+    sign = g.binary("MAXIMUM", g.binary("MINIMUM", x, 0), -1)
+    return select(g, g.binary("GREATER", places, 62), sign, divide(g, whole, divisor))
+
+
+def _shift_left(g: Builder, x: Tensor, places: Tensor) -> Tensor:
+    if x.dtype == np.int64:
+        return g.binary("MUL", x, power(g, g.const(2, np.int64), places))
+    factor = g.binary("POW", 2, places)
     # A cast of -2**31, which the power gives for 31, to uint32 is 2**31.
     wide = np.dtype(np.uint32 if x.dtype == np.uint32 else np.int32)
     product = g.binary("MUL", g.cast(x, wide), g.cast(factor, wide))
@@ -30,22 +58,26 @@ def bit_shift(g: Builder, x: Tensor, y: Tensor, *, direction: str) -> Tensor:
 
 @OPS.lower("BitwiseXor", since=18, dtypes=_NARROW)
 def bitwise_xor(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    """Exclusive or of the bits."""
     return g.emit("BITWISE_XOR", [a, b], broadcast(a.shape, b.shape))
 
 
 @OPS.lower("BitwiseNot", since=18, dtypes=INTEGERS | SMALL)
 @widened
 def bitwise_not(g: Builder, x: Tensor) -> Tensor:
+    """Flip the bits."""
     return g.binary("SUB", -1, x)
 
 
 @OPS.lower("BitwiseAnd", since=18, dtypes=_NARROW)
 def bitwise_and(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    """And of the bits."""
     return _bit_by_bit(g, a, b, "MUL")
 
 
 @OPS.lower("BitwiseOr", since=18, dtypes=_NARROW)
 def bitwise_or(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    """Or of the bits."""
     return _bit_by_bit(g, a, b, "MAXIMUM")
 
 

@@ -20,6 +20,7 @@ from edgeinfer.convert.lower.tflite.widen import REALS
 def cast(
     g: Builder, input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up"
 ) -> Tensor:
+    """Convert to an element type."""
     kind = ir.DataType(to)
     if kind not in ANY:
         raise Refusal(f"cannot hold {kind.name.lower()}", "unsupported_dtype")
@@ -30,19 +31,20 @@ def cast(
 def cast_like(
     g: Builder, input: Tensor, target_type: Tensor, *, saturate: int = 1, round_mode: str = "up"
 ) -> Tensor:
+    """Convert to another operand's element type."""
     return g.cast(input, target_type.dtype)
 
 
 @OPS.lower("IsNaN", since=20, dtypes=REALS | {ir.DataType.DOUBLE, ir.DataType.BOOL})
 def is_nan(g: Builder, x: Tensor) -> Tensor:
+    """True where there is no number; equals nothing, itself included."""
     single = g.cast(x, np.float32)
     return g.binary("NOT_EQUAL", single, single)
 
 
 @OPS.lower("IsInf", since=20, dtypes=REALS | {ir.DataType.BOOL})
-def is_inf(
-    g: Builder, x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1
-) -> Tensor:
+def is_inf(g: Builder, x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
+    """True where infinite."""
     single = g.cast(x, np.float32)
     if detect_negative and detect_positive:
         single = g.unary("ABS", single)

@@ -34,6 +34,7 @@ class _Term:
 @OPS.lower("Einsum", since=12, dtypes=REALS | INTEGERS | {ir.DataType.UINT32})
 @widened
 def einsum(g: Builder, *inputs: Tensor, equation: str) -> Tensor:
+    """Sum of products, by the labels of the axes."""
     operands, output = parse(equation, [t.rank for t in inputs])
     terms = [_diagonal(g, _Term(t, n)) for t, n in zip(inputs, operands, strict=True)]
     found = terms[0]

@@ -22,6 +22,7 @@ _EXACT = 256
 @OPS.lower("MatMul", since=13, dtypes=_ELEMENTS)
 @widened
 def matmul(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    """Product over the last two axes, or of vectors."""
     if b.data is not None and b.rank == 2 and a.dtype == np.float32:
         return linear(g, a, g.transpose(b, [1, 0]))
     left = expand(g, a, 0) if a.rank == 1 else a
@@ -45,6 +46,7 @@ def gemm(
     transA: int = 0,  # noqa: N803  (ONNX's name)
     transB: int = 0,  # noqa: N803
 ) -> Tensor:
+    """Product of two matrices, with a sum."""
     if a.dtype != np.float32 and not (alpha == int(alpha) and beta == int(beta)):
         raise Refusal(f"alpha={alpha}, beta={beta} for integers")
     c = None if c is None or beta == 0 else _scaled(g, c, beta)
@@ -77,6 +79,7 @@ def linear(g: Builder, x: Tensor, weights: Tensor, bias: Tensor | None = None) -
     """``x @ weights.T + bias`` over the last axis.
 
     Args:
+        g: the graph.
         x: (..., in).
         weights: (out, in), constant.
         bias: (out,), constant.
@@ -110,7 +113,9 @@ def _zeros(
     g: Builder, shape: tuple[Size, ...], dtype: np.dtype[np.generic], bias: Tensor | None = None
 ) -> Tensor:
     if None in shape:
-        raise Refusal("no elements along one axis, an unknown number along another", "dynamic_shape")
+        raise Refusal(
+            "no elements along one axis, an unknown number along another", "dynamic_shape"
+        )
     zeros = np.zeros([s for s in shape if s is not None], dtype)
     return g.const(zeros if bias is None else zeros + bias.value)
 
@@ -121,8 +126,11 @@ def product(
     """``a @ b`` over the last two axes, those before broadcast.
 
     Args:
+        g: the graph.
         a: (..., m, k), or (..., k, m) with ``adj_x``.
         b: (..., k, n), or (..., n, k) with ``adj_y``.
+        adj_x: swap the last two axes of ``a`` first.
+        adj_y: likewise of ``b``.
     """
     rows, columns = a.shape[-1 if adj_x else -2], b.shape[-2 if adj_y else -1]
     shape = (*broadcast(a.shape[:-2], b.shape[:-2]), rows, columns)
@@ -196,6 +204,7 @@ def matmul_integer(
     a_zero_point: Tensor | None = None,
     b_zero_point: Tensor | None = None,
 ) -> Tensor:
+    """Product of 8-bit integers as exact int32."""
     depth = a.shape[-1] if a.shape[-1] is not None else b.shape[0 if b.rank == 1 else -2]
     if depth is None:
         raise Refusal("the length of the sums is not known", "dynamic_shape")

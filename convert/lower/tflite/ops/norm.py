@@ -31,6 +31,7 @@ def layer_normalization(
     epsilon: float = _EPSILON,
     stash_type: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalise over the last axes; the mean and the inverse deviation are results too."""
     if stash_type != 1:
         raise Refusal(f"stash_type={stash_type}: computes in float32 only")
     wide = g.cast(x, np.float32)
@@ -54,6 +55,7 @@ def rms_normalization(
     epsilon: float = _EPSILON,
     stash_type: int = 1,
 ) -> Tensor:
+    """Divide by the root of the mean square."""
     if stash_type != 1:
         raise Refusal(f"stash_type={stash_type}: computes in float32 only")
     inverse = _inverse_deviation(g, x, range(axis % x.rank, x.rank), epsilon)
@@ -95,6 +97,7 @@ def _instance(
 def instance_normalization(
     g: Builder, input: Tensor, scale: Tensor, b: Tensor, *, epsilon: float = _EPSILON
 ) -> Tensor:
+    """Normalise each channel; channels second."""
     return _instance(g, input, scale, b, epsilon, 1)
 
 
@@ -103,6 +106,7 @@ def instance_normalization(
 def instance_normalization_last(
     g: Builder, input: Tensor, scale: Tensor, b: Tensor, *, epsilon: float = _EPSILON
 ) -> Tensor:
+    """Normalise each channel; channels last."""
     return _instance(g, input, scale, b, epsilon, input.rank - 1)
 
 
@@ -141,6 +145,7 @@ def group_normalization(
     epsilon: float = _EPSILON,
     stash_type: int = 1,
 ) -> Tensor:
+    """Normalise groups of channels; channels second."""
     return _group(g, x, scale, bias, epsilon, num_groups, 1)
 
 
@@ -156,6 +161,7 @@ def group_normalization_last(
     epsilon: float = _EPSILON,
     stash_type: int = 1,
 ) -> Tensor:
+    """Normalise groups of channels; channels last."""
     return _group(g, x, scale, bias, epsilon, num_groups, x.rank - 1)
 
 
@@ -223,6 +229,7 @@ def batch_normalization(
     momentum: float = 0.8999999761581421,
     training_mode: int = 0,
 ) -> tuple[Tensor, ...]:
+    """Scale and shift each channel; channels second."""
     statistics = (scale, b, input_mean, input_var)
     return _batch_or_training(g, x, statistics, epsilon, momentum, training_mode, 1)
 
@@ -241,6 +248,7 @@ def batch_normalization_last(
     momentum: float = 0.8999999761581421,
     training_mode: int = 0,
 ) -> tuple[Tensor, ...]:
+    """Scale and shift each channel; channels last."""
     statistics = (scale, b, input_mean, input_var)
     return _batch_or_training(g, x, statistics, epsilon, momentum, training_mode, x.rank - 1)
 
@@ -248,6 +256,7 @@ def batch_normalization_last(
 @OPS.lower("LpNormalization", since=22, dtypes=REALS)
 @widened
 def lp_normalization(g: Builder, input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+    """Divide by the length along an axis."""
     if p == 1:
         length = g.reduce("SUM", g.unary("ABS", input), [axis], True)
     else:
@@ -262,6 +271,7 @@ def lp_normalization(g: Builder, input: Tensor, *, axis: int = -1, p: int = 2) -
 def mean_variance_normalization(
     g: Builder, x: Tensor, *, axes: Sequence[int] = (0, 2, 3)
 ) -> Tensor:
+    """Normalise over any axes."""
     over = [a % x.rank for a in axes]
     _, rest = _centred(g, x, over)
     variance = g.reduce("MEAN", g.binary("MUL", rest, rest), over, True)
@@ -279,6 +289,7 @@ def lrn_last(
     beta: float = 0.75,
     bias: float = 1.0,
 ) -> Tensor:
+    """Divide by a power of the squares of neighbouring channels."""
     if size % 2 and x.rank == 4:
         options = {"radius": size // 2, "bias": bias, "alpha": alpha / size, "beta": beta}
         return g.emit("LOCAL_RESPONSE_NORMALIZATION", [x], x.shape, **options)

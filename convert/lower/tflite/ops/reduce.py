@@ -12,9 +12,12 @@ from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import absolute, select
 from edgeinfer.convert.lower.tflite.registry import INTEGERS, OPS
-from edgeinfer.convert.lower.tflite.widen import NUMBERS, REALS, wider, widened
+from edgeinfer.convert.lower.tflite.widen import NUMBERS, REALS, widened, wider
 
 _SUMS = REALS | INTEGERS | {ir.DataType.UINT32}
+_REALS = REALS | {ir.DataType.INT64}
+"""The axes are int64, the data is not."""
+
 _MAX_RANK = 6
 """XNNPACK takes up to 6 axes, and with more it fails instead of leaving the operator alone."""
 
@@ -31,6 +34,7 @@ def reduce_sum(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
+    """Sum over axes."""
     return _reduce(g, "SUM", data, _axes(data, axes, noop_with_empty_axes), keepdims, 0)
 
 
@@ -44,6 +48,7 @@ def reduce_mean(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
+    """Mean over axes."""
     empty = np.nan if data.dtype == np.float32 else 0
     return _reduce(g, "MEAN", data, _axes(data, axes, noop_with_empty_axes), keepdims, empty)
 
@@ -58,6 +63,7 @@ def reduce_prod(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
+    """Product over axes."""
     return _reduce(g, "REDUCE_PROD", data, _axes(data, axes, noop_with_empty_axes), keepdims, 1)
 
 
@@ -70,6 +76,7 @@ def reduce_max(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
+    """Largest over axes; of bools, whether any is true."""
     over = _axes(data, axes, noop_with_empty_axes)
     return _extreme(g, data, over, keepdims, largest=True)
 
@@ -83,6 +90,7 @@ def reduce_min(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
+    """Smallest over axes; of bools, whether all are true."""
     over = _axes(data, axes, noop_with_empty_axes)
     return _extreme(g, data, over, keepdims, largest=False)
 
@@ -97,6 +105,7 @@ def reduce_l1(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
+    """Sum of magnitudes."""
     over = _axes(data, axes, noop_with_empty_axes)
     return _reduce(g, "SUM", absolute(g, data), over, keepdims, 0)
 
@@ -111,11 +120,12 @@ def reduce_sum_square(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
+    """Sum of squares."""
     over = _axes(data, axes, noop_with_empty_axes)
     return _reduce(g, "SUM", g.binary("MUL", data, data), over, keepdims, 0)
 
 
-@OPS.lower("ReduceL2", since=18, dtypes=REALS)
+@OPS.lower("ReduceL2", since=18, dtypes=_REALS)
 @widened
 def reduce_l2(
     g: Builder,
@@ -125,12 +135,14 @@ def reduce_l2(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
+    """Root of the sum of squares."""
+    _check_real(data)
     over = _axes(data, axes, noop_with_empty_axes)
     total = _reduce(g, "SUM", g.binary("MUL", data, data), over, keepdims, 0)
     return g.unary("SQRT", total)
 
 
-@OPS.lower("ReduceLogSum", since=18, dtypes=REALS)
+@OPS.lower("ReduceLogSum", since=18, dtypes=_REALS)
 @widened
 def reduce_log_sum(
     g: Builder,
@@ -140,11 +152,13 @@ def reduce_log_sum(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
+    """Logarithm of the sum."""
+    _check_real(data)
     over = _axes(data, axes, noop_with_empty_axes)
     return g.unary("LOG", _reduce(g, "SUM", data, over, keepdims, 0))
 
 
-@OPS.lower("ReduceLogSumExp", since=18, dtypes=REALS)
+@OPS.lower("ReduceLogSumExp", since=18, dtypes=_REALS)
 @widened
 def reduce_log_sum_exp(
     g: Builder,
@@ -154,26 +168,27 @@ def reduce_log_sum_exp(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
+    """Logarithm of the sum of exponentials, without overflow."""
+    _check_real(data)
     over = _axes(data, axes, noop_with_empty_axes)
     if not isinstance(over, Tensor) and not over:
         return data
-    if not isinstance(over, Tensor) and _is_empty(data, over):
-        return _filled(g, data, over, bool(keepdims), -np.inf)
     top = _reduce(g, "REDUCE_MAX", data, over, 1, -np.inf)
     # Infinity less itself is no number; nothing needs to be taken off it.
     infinite = g.binary("EQUAL", g.unary("ABS", top), np.inf)
-    top = select(g, infinite, g.const(0, top.dtype), top)
-    scaled = g.unary("EXP", g.binary("SUB", data, top))
-    total = g.unary("LOG", _reduce(g, "SUM", scaled, over, keepdims, 0))
-    if not keepdims:
-        top = _reduce(g, "SUM", top, over, 0, 0)
-    return g.binary("ADD", total, top)
+    finite = select(g, infinite, g.const(0, top.dtype), top)
+    scaled = g.unary("EXP", g.binary("SUB", data, finite))
+    total = g.unary("LOG", _reduce(g, "SUM", scaled, over, 1, 0))
+    # Without XNNPACK, a sum is never infinite.
+    found = select(g, infinite, top, g.binary("ADD", total, finite))
+    return found if keepdims else _reduce(g, "REDUCE_MAX", found, over, 0, -np.inf)
 
 
 @OPS.lower("ArgMax", since=13, dtypes=NUMBERS)
 def arg_max(
     g: Builder, data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
 ) -> Tensor:
+    """Position of the largest."""
     return _position(g, data, axis, keepdims, select_last_index, largest=True)
 
 
@@ -181,7 +196,13 @@ def arg_max(
 def arg_min(
     g: Builder, data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
 ) -> Tensor:
+    """Position of the smallest."""
     return _position(g, data, axis, keepdims, select_last_index, largest=False)
+
+
+def _check_real(x: Tensor) -> None:
+    if x.dtype != np.float32:
+        raise Refusal(f"takes no {x.dtype.name}", "unsupported_dtype")
 
 
 def _position(
@@ -249,7 +270,11 @@ def _reduce(
 ) -> Tensor:
     """Reduce; a set that is known to be empty has the value ``empty``."""
     if isinstance(axes, Tensor):
-        return _unknown_axes(g, code, x, axes, bool(keepdims))
+        found = _unknown_axes(g, code, x, axes, bool(keepdims))
+        if 0 in x.shape and code in {"REDUCE_MAX", "REDUCE_MIN"}:
+            # Any element there is belongs to an empty set; the kernel has finite limits.
+            found = g.binary("MINIMUM" if code == "REDUCE_MAX" else "MAXIMUM", found, empty)
+        return found
     if axes and _is_empty(x, axes):
         return _filled(g, x, axes, bool(keepdims), empty)
     if x.rank > _MAX_RANK and axes:
@@ -275,9 +300,7 @@ def _is_empty(x: Tensor, axes: Sequence[int]) -> bool:
     return any(x.shape[a] == 0 for a in axes)
 
 
-def _filled(
-    g: Builder, x: Tensor, axes: Sequence[int], keepdims: bool, value: float
-) -> Tensor:
+def _filled(g: Builder, x: Tensor, axes: Sequence[int], keepdims: bool, value: float) -> Tensor:
     shape = _reduced(x.shape, axes, keepdims)
     if None not in shape:
         return g.const(np.full([s for s in shape if s is not None], value, x.dtype))
@@ -286,9 +309,7 @@ def _filled(
     return g.emit("FILL", [g.shape_vector(sizes), g.const(value, x.dtype)], shape, x.dtype)
 
 
-def _collapsed(
-    g: Builder, code: str, x: Tensor, axes: Sequence[int], keepdims: bool
-) -> Tensor:
+def _collapsed(g: Builder, code: str, x: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
     """Join neighbouring axes that are all kept or all reduced."""
     if not x.is_static:
         raise Refusal(f"{x.rank} axes of unknown sizes", "unsupported_rank")

@@ -30,72 +30,84 @@ _ERF_LIMIT = 16.4
 @OPS.lower("Exp", since=13, dtypes=REALS)
 @widened
 def exp(g: Builder, input: Tensor) -> Tensor:
+    """Exponential function."""
     return g.unary("EXP", input)
 
 
 @OPS.lower("Log", since=13, dtypes=REALS)
 @widened
 def log(g: Builder, input: Tensor) -> Tensor:
+    """Natural logarithm."""
     return g.unary("LOG", input)
 
 
 @OPS.lower("Sqrt", since=13, dtypes=REALS)
 @widened
 def sqrt(g: Builder, x: Tensor) -> Tensor:
+    """Square root."""
     return g.unary("SQRT", x)
 
 
 @OPS.lower("Floor", since=13, dtypes=REALS)
 @widened
 def floor(g: Builder, x: Tensor) -> Tensor:
+    """Round down."""
     return g.unary("FLOOR", x)
 
 
 @OPS.lower("Ceil", since=13, dtypes=REALS)
 @widened
 def ceil(g: Builder, x: Tensor) -> Tensor:
+    """Round up."""
     return g.unary("CEIL", x)
 
 
 @OPS.lower("Round", since=22, dtypes=REALS)
 @widened
 def round_(g: Builder, x: Tensor) -> Tensor:
+    """Round to nearest, halves to even."""
     return g.unary("ROUND", x)
 
 
 @OPS.lower("Sin", since=22, dtypes=REALS)
 @widened
 def sin(g: Builder, input: Tensor) -> Tensor:
+    """Sine."""
     return g.unary("SIN", input)
 
 
 @OPS.lower("Cos", since=22, dtypes=REALS)
 @widened
 def cos(g: Builder, input: Tensor) -> Tensor:
+    """Cosine."""
     return g.unary("COS", input)
 
 
 @OPS.lower("Tan", since=22, dtypes=REALS)
 @widened
 def tan(g: Builder, input: Tensor) -> Tensor:
+    """Tangent."""
     return g.binary("DIV", g.unary("SIN", input), g.unary("COS", input))
 
 
 @OPS.lower("Asin", since=22, dtypes=REALS)
 @widened
 def asin(g: Builder, input: Tensor) -> Tensor:
+    """Inverse of the sine."""
     return _atan2(g, input, _cofunction(g, input))
 
 
 @OPS.lower("Acos", since=22, dtypes=REALS)
 @widened
 def acos(g: Builder, input: Tensor) -> Tensor:
+    """Inverse of the cosine."""
     return _atan2(g, _cofunction(g, input), input)
 
 
 @OPS.lower("Atan", since=22, dtypes=REALS)
 @widened
 def atan(g: Builder, input: Tensor) -> Tensor:
+    """Inverse of the tangent."""
     # ATAN2 does not broadcast.
     return _atan2(g, input, g.binary("ADD", g.unary("ZEROS_LIKE", input), 1))
 
@@ -112,6 +124,7 @@ def _atan2(g: Builder, y: Tensor, x: Tensor) -> Tensor:
 @OPS.lower("Sinh", since=22, dtypes=REALS)
 @widened
 def sinh(g: Builder, input: Tensor) -> Tensor:
+    """Hyperbolic sine."""
     size = g.unary("ABS", input)
     # With t = 1 - exp(-|x|): sinh(|x|) = t * (exp(|x|) + 1) / 2.
     t = g.unary("ELU", g.unary("NEG", size))
@@ -122,6 +135,7 @@ def sinh(g: Builder, input: Tensor) -> Tensor:
 @OPS.lower("Cosh", since=22, dtypes=REALS)
 @widened
 def cosh(g: Builder, input: Tensor) -> Tensor:
+    """Hyperbolic cosine."""
     grown = g.unary("EXP", g.unary("ABS", input))
     return g.binary("MUL", g.binary("ADD", grown, g.binary("DIV", 1, grown)), 0.5)
 
@@ -129,6 +143,7 @@ def cosh(g: Builder, input: Tensor) -> Tensor:
 @OPS.lower("Asinh", since=22, dtypes=REALS)
 @widened
 def asinh(g: Builder, input: Tensor) -> Tensor:
+    """Inverse of the hyperbolic sine."""
     size = g.unary("ABS", input)
     # The square of what is larger would overflow; log(a * b) = log(a) + log(b) takes that part.
     near = g.binary("MINIMUM", size, 1e18)
@@ -142,6 +157,7 @@ def asinh(g: Builder, input: Tensor) -> Tensor:
 @OPS.lower("Acosh", since=22, dtypes=REALS)
 @widened
 def acosh(g: Builder, input: Tensor) -> Tensor:
+    """Inverse of the hyperbolic cosine."""
     over = g.binary("SUB", input, 1)
     root = g.binary("MUL", g.unary("SQRT", over), g.unary("SQRT", g.binary("ADD", over, 2)))
     return log1p(g, g.binary("ADD", over, root))
@@ -150,6 +166,7 @@ def acosh(g: Builder, input: Tensor) -> Tensor:
 @OPS.lower("Atanh", since=22, dtypes=REALS)
 @widened
 def atanh(g: Builder, input: Tensor) -> Tensor:
+    """Inverse of the hyperbolic tangent."""
     size = g.unary("ABS", input)
     ratio = g.binary("DIV", g.binary("ADD", size, size), g.binary("SUB", 1, size))
     half = g.binary("MUL", g.unary("SIGN", input), 0.5)
@@ -174,6 +191,7 @@ def log1p(g: Builder, x: Tensor) -> Tensor:
 @OPS.lower("Erf", since=13, dtypes=REALS)
 @widened
 def erf(g: Builder, input: Tensor) -> Tensor:
+    """Error function."""
     square = g.binary("MINIMUM", g.binary("MUL", input, input), _ERF_LIMIT)
     value: Tensor | float = _ERF[-1]
     for coefficient in _ERF[-2::-1]:
