@@ -17,10 +17,16 @@ from edgeinfer.convert.lower.tflite.builder import Builder, Extent
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
 
 UNROLL = 64
-"""Steps up to which a sequence is written out.
+"""Steps up to which a sequence is written out: no loop's overhead, and XNNPACK takes it."""
 
-A loop copies its inputs at each step: with 64 units it took 1.5 times as long at 50 steps.
-"""
+UNROLL_BYTES = 4 << 20
+"""Bytes of weights up to which it is: XNNPACK packs the weights of each step again."""
+
+CHUNK = 8
+"""Steps of one turn of a loop, which copies its results at each turn."""
+
+CHUNK_BYTES = 2 << 20
+"""Bytes of weights in one turn, likewise."""
 
 Activation = Callable[[Builder, Tensor], Tensor]
 State = tuple[Tensor, ...]
@@ -166,11 +172,15 @@ class Steps:
         x: (steps, batch, gates * hidden), products of the input.
         lengths: int32 (batch,); None where all sequences are whole.
         reverse: from the last step to the first.
+        offset: number of the first step in the whole sequence.
+        begin: the same where only the run knows; added to ``offset``.
     """
 
     x: Tensor
     lengths: Tensor | None
     reverse: bool
+    offset: int = 0
+    begin: Tensor | None = None
 
 
 def run(g: Builder, cell: Cell, over: Steps, start: State) -> tuple[Tensor, State]:
@@ -181,30 +191,52 @@ def run(g: Builder, cell: Cell, over: Steps, start: State) -> tuple[Tensor, Stat
         after the last one that was run.
     """
     steps = over.x.shape[0]
-    if steps is not None and 0 < steps <= UNROLL:
+    size = math.prod(s or 0 for s in cell.r.shape) * cell.r.dtype.itemsize
+    if steps is None:
+        return _looped(g, cell, over, start, 1)
+    if steps <= UNROLL and steps * size <= UNROLL_BYTES:
         return _unrolled(g, cell, over, start, steps)
-    return _looped(g, cell, over, start)
+    each = max(1, min(CHUNK, CHUNK_BYTES // size))
+    rest = steps % each
+    if not rest:
+        return _looped(g, cell, over, start, each)
+    lengths = [rest, steps - rest] if over.reverse else [steps - rest, rest]
+    first, last = g.split(over.x, lengths, 0)
+    parts = [replace(over, x=first), replace(over, x=last, offset=lengths[0])]
+    if over.reverse:
+        after, state = _looped(g, cell, parts[1], start, each)
+        before, state = _unrolled(g, cell, parts[0], state, rest)
+    else:
+        before, state = _looped(g, cell, parts[0], start, each)
+        after, state = _unrolled(g, cell, parts[1], state, rest)
+    return g.concat([before, after], 0), state
 
 
 def _unrolled(
     g: Builder, cell: Cell, over: Steps, state: State, steps: int
 ) -> tuple[Tensor, State]:
+    """Write out every step."""
     shape = over.x.shape[1:]
     inputs = [g.tensor(shape, over.x.dtype) for _ in range(steps)]
     g.add("UNPACK", [over.x], inputs, num=steps, axis=0)
     results: dict[int, Tensor] = {}
     for index in reversed(range(steps)) if over.reverse else range(steps):
         new = cell.step(g, inputs[index], state)
-        running = None if over.lengths is None else _running(g, over.lengths, index)
+        running = _running(g, over, index)
         results[index], state = _masked(g, running, new, state)
     made = [results[index] for index in range(steps)]
     shape = (steps, *made[0].shape)
     return g.emit("PACK", made, shape, values_count=steps, axis=0), state
 
 
-def _running(g: Builder, lengths: Tensor, index: Tensor | int) -> Tensor:
-    """(batch, 1), which sequences have this step."""
-    return g.insert_axis(g.binary("GREATER", lengths, index), 1)
+def _running(g: Builder, over: Steps, index: int) -> Tensor | None:
+    """(batch, 1), which sequences have this step; None where all have all."""
+    if over.lengths is None:
+        return None
+    step: Tensor | int = index + over.offset
+    if over.begin is not None:
+        step = g.binary("ADD", over.begin, step) if step else over.begin
+    return g.insert_axis(g.binary("GREATER", over.lengths, step), 1)
 
 
 def _masked(g: Builder, running: Tensor | None, new: State, old: State) -> tuple[Tensor, State]:
@@ -219,8 +251,8 @@ def _select(g: Builder, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return g.emit("SELECT_V2", [condition, a, b], a.shape, a.dtype)
 
 
-def _looped(g: Builder, cell: Cell, over: Steps, start: State) -> tuple[Tensor, State]:
-    """Count up; the results are written into a tensor that the loop carries."""
+def _looped(g: Builder, cell: Cell, over: Steps, start: State, each: int) -> tuple[Tensor, State]:
+    """Count up by ``each`` steps; results are written into a tensor that the loop carries."""
     steps, batch = g.extent(over.x, 0), g.extent(over.x, 1)
     shape = (over.x.shape[0], over.x.shape[1], cell.hidden)
     results = filled(g, [steps, batch, cell.hidden], shape)
@@ -233,7 +265,7 @@ def _looped(g: Builder, cell: Cell, over: Steps, start: State) -> tuple[Tensor, 
     for inner in (test, body):
         inner.inputs = [inner.tensor(t.shape, t.dtype) for t in carried]
     test.outputs = [test.binary("LESS", test.inputs[0], test.inputs[2 + len(start)])]
-    body.outputs = _body(body, cell, over, len(start))
+    body.outputs = _body(body, cell, over, len(start), each)
     outputs = [g.tensor(t.shape, t.dtype) for t in carried]
     op = g.add("WHILE", carried, outputs)
     op.bodies = {"cond_subgraph_index": test, "body_subgraph_index": body}
@@ -248,25 +280,23 @@ def filled(g: Builder, sizes: Sequence[Extent], shape: Shape) -> Tensor:
     return g.emit("FILL", [g.shape_vector(sizes), g.const(0.0, np.float32)], shape, np.float32)
 
 
-def _body(body: Builder, cell: Cell, over: Steps, states: int) -> list[Tensor]:
+def _body(body: Builder, cell: Cell, over: Steps, states: int, each: int) -> list[Tensor]:
     count, results, *rest = body.inputs
     state, fixed = tuple(rest[:states]), rest[states:]
     total, x, *others = fixed
     lengths = others.pop(0) if over.lengths is not None else None
     weights = [others.pop(0) if w.data is None else w for w in cell.tensors]
-    index = count
+    begin = count
     if over.reverse:
-        index = body.binary("SUB", body.binary("SUB", total, 1), count)
-    step = body.gather(x, index, 0)
-    new = cell.with_tensors(weights).step(body, step, state)
-    running = None if lengths is None else _running(body, lengths, index)
-    result, new = _masked(body, running, new, state)
+        begin = body.binary("SUB", body.binary("SUB", total, each), count)
     zero = body.const(0, np.int32)
-    where = body.emit("PACK", [index, zero, zero], (3,), np.int32, values_count=3, axis=0)
-    written = body.emit(
-        "DYNAMIC_UPDATE_SLICE", [results, body.insert_axis(result, 0), where], results.shape
-    )
-    return [body.binary("ADD", count, 1), written, *new, *fixed]
+    where = body.emit("PACK", [begin, zero, zero], (3,), np.int32, values_count=3, axis=0)
+    extent = body.const([each, -1, -1], np.int32)
+    chunk = body.emit("SLICE", [x, where, extent], (each, *x.shape[1:]))
+    part = Steps(chunk, lengths, over.reverse, over.offset, begin)
+    result, new = _unrolled(body, cell.with_tensors(weights), part, state, each)
+    written = body.emit("DYNAMIC_UPDATE_SLICE", [results, result, where], results.shape)
+    return [body.binary("ADD", count, each), written, *new, *fixed]
 
 
 def activation(name: str, alpha: float | None, beta: float | None) -> Activation:

@@ -34,16 +34,14 @@ def build(
     rng = np.random.default_rng(0)
     directions = 2 if attributes.get("direction") == "bidirectional" else 1
     turned = attributes.get("layout", 0)
-    n_steps, n_batch = (
-        (5 if isinstance(steps, str) else steps),
-        (2 if isinstance(batch, str) else batch),
-    )
+    n_steps = 5 if isinstance(steps, str) else steps
+    n_batch = 2 if isinstance(batch, str) else batch
 
     def place(*dims: Any) -> list[Any]:
         return [dims[1], dims[0], *dims[2:]] if turned else list(dims)
 
     gates = GATES[kind]
-    weights = {
+    weights: dict[str, tuple[int, ...]] = {
         "w": (directions, gates * hidden, size),
         "r": (directions, gates * hidden, hidden),
     }
@@ -74,14 +72,8 @@ def build(
             inputs.append(helper.make_tensor_value_info(name, 1, feeds[name].shape))
     while not names[-1] or (kind != "LSTM" and len(names) > 6):
         names.pop()
-    shapes = [
-        (n_steps, directions, n_batch, hidden) if not turned else None,
-        None,
-        None,
-    ]
     made = [f"y{i}" for i in range(min(outputs, 3 if kind == "LSTM" else 2))]
     results = [helper.make_tensor_value_info(n, 1, None) for n in made]
-    del shapes
     node = helper.make_node(kind, names, made, hidden_size=hidden, **attributes)
     constants = [onnx.numpy_helper.from_array(v, k) for k, v in values.items()]
     graph = helper.make_graph([node], "g", inputs, results, constants)
@@ -196,20 +188,25 @@ def test_activations_take_their_own_parameters() -> None:
 
 
 def test_long_sequences_loop() -> None:
-    model, feeds = build("GRU", steps=100, direction="bidirectional")
-    data = check(model, feeds)
-    assert ops(data).count("WHILE") == 2
+    for kind in GATES:
+        model, feeds = build(kind, steps=100, direction="bidirectional", start=True, lengths=True)
+        assert ops(check(model, feeds)).count("WHILE") == 2
 
 
-def test_plain_lstm_is_one_operator() -> None:
-    model, feeds = build("LSTM", outputs=2, steps=100)
+def test_large_weights_loop() -> None:
+    model, feeds = build("LSTM", steps=9, size=2, hidden=300)
+    assert "WHILE" in ops(check(model, feeds))
+
+
+def test_plain_lstm_of_open_length_is_one_operator() -> None:
+    model, feeds = build("LSTM", outputs=2, steps="T")
     data = check(model, feeds)
     assert FUSED in ops(data)
     assert "WHILE" not in ops(data)
 
 
 def test_lstm_whose_cell_is_read_is_not_fused() -> None:
-    assert FUSED not in ops(check(*build("LSTM")))
+    assert FUSED not in ops(check(*build("LSTM", steps="T")))
 
 
 @pytest.mark.parametrize("kind", GATES)
