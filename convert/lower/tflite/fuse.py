@@ -8,6 +8,7 @@ import numpy as np
 
 from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor
 from edgeinfer.convert.lower.tflite.simplify import Wiring, simplify
+from edgeinfer.convert.lower.tflite.thin import widen_thin
 from edgeinfer.types import Array
 
 NONE = 0
@@ -32,6 +33,9 @@ _KEEPS_SIGN = frozenset(
 )
 
 
+_MINUS_ONE = Tensor("-1", (), np.dtype(np.float32), np.array(-1, np.float32))
+
+
 def fuse(graph: Graph) -> None:
     """Fuse what can be, in place, in bodies too."""
     for op in graph.ops:
@@ -41,6 +45,8 @@ def fuse(graph: Graph) -> None:
     simplify(graph)
     while _join_constants(graph) or _join_activations(graph):
         graph.drop_dead()
+    widen_thin(graph)
+    simplify(graph)
     _pad_with_zeros(graph)
 
 
@@ -87,6 +93,9 @@ def _join_constants(graph: Graph) -> bool:
 
 def _before_constant(wiring: Wiring, op: Op) -> tuple[Op | None, Tensor | None]:
     """The operator with weights before an operator with a constant, and the constant."""
+    if op.code == "NEG" and op.inputs[0] is not None and op.outputs[0].dtype == np.float32:
+        before = wiring.maker(op.inputs[0], *_OUTPUT_AXIS)
+        return (before, _MINUS_ONE) if before and wiring.is_private(op.inputs[0]) else (None, None)
     if op.code not in {"ADD", "SUB", "MUL", "DIV"}:
         return None, None
     for index in (0, 1):
@@ -115,10 +124,13 @@ def _absorb(graph: Graph, op: Op, before: Op, other: Tensor) -> bool:
         return False
     value = np.broadcast_to(other.value.reshape(-1).astype(np.float64), channels)
     old = np.zeros(channels) if bias is None else bias.value.astype(np.float64)
-    scale = {"MUL": value, "DIV": 1.0 / np.where(value == 0, np.nan, value)}.get(op.code)
+    scale = {"MUL": value, "NEG": value, "DIV": 1.0 / np.where(value == 0, np.nan, value)}.get(
+        op.code
+    )
     if scale is None:
         shifted = old + value if op.code == "ADD" else old - value
     else:
+        scale = 1.0 / np.where(value == 0, np.nan, value) if op.code == "DIV" else value
         scaled = _scaled(weights.value, scale, _OUTPUT_AXIS[before.code])
         if not np.all(np.isfinite(scaled)):
             return False

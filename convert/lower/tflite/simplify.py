@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,7 @@ def simplify(graph: Graph) -> None:
         drop_moves,
         sink_reshapes,
         absorb_transposes,
+        slice_gathers,
     )
     changed = True
     while changed:
@@ -218,3 +219,60 @@ def absorb_transposes(graph: Graph) -> bool:
             op.options = {**op.options, "adj_y": not op.options.get("adj_y", False)}
             changed = True
     return changed
+
+
+def part_of(
+    graph: Graph, x: Tensor, begin: list[int], shape: Sequence[int | None], out: Tensor
+) -> Op:
+    """A part of a tensor; axes of unknown size are taken whole."""
+    if None not in shape:
+        bounds = [graph.const(begin, np.int32), graph.const(shape, np.int32)]
+        return Op("SLICE", [x, *bounds], [out])
+    end = [0 if s is None else b + s for b, s in zip(begin, shape, strict=True)]
+    whole = sum(1 << i for i, s in enumerate(shape) if s is None)
+    zeros = {"begin_mask": 0, "ellipsis_mask": 0, "new_axis_mask": 0, "shrink_axis_mask": 0}
+    options = {**zeros, "end_mask": whole, "offset": False}
+    bounds = [graph.const(v, np.int32) for v in (begin, end, [1] * len(begin))]
+    return Op("STRIDED_SLICE", [x, *bounds], [out], options)
+
+
+def slice_gathers(graph: Graph) -> bool:
+    """One element, or a run of them, is a slice, which XNNPACK takes."""
+    changed = False
+    ops: list[Op] = []
+    for op in graph.ops:
+        run = _run(op)
+        x = op.inputs[0] if op.inputs else None
+        if run is None or x is None:
+            ops.append(op)
+            continue
+        changed = True
+        start, count, axis = run
+        shape = [count if i == axis else s for i, s in enumerate(x.shape)]
+        begin = [start if i == axis else 0 for i in range(x.rank)]
+        part = graph.tensor(shape, x.dtype)
+        part.quantization = x.quantization
+        ops.append(part_of(graph, x, begin, shape, part))
+        target = [-1 if s is None else s for s in op.outputs[0].shape]
+        vector = graph.const(target, np.int32)
+        ops.append(Op("RESHAPE", [part, vector], op.outputs, {"new_shape": target}))
+    graph.ops = ops
+    return changed
+
+
+def _run(op: Op) -> tuple[int, int, int] | None:
+    """Start, length and axis of a GATHER that takes neighbours in their order."""
+    if op.code != "GATHER" or op.options.get("batch_dims", 0):
+        return None
+    x, index, out = op.inputs[0], op.inputs[1], op.outputs[0]
+    if x is None or x.data is not None or index is None or index.data is None or index.rank > 1:
+        return None
+    values = index.data.reshape(-1)
+    axis = op.options["axis"]
+    size = x.shape[axis]
+    if not values.size or size is None or out.shape.count(None) > 1 or x.rank > 5:
+        return None
+    start = int(values[0])
+    if start < 0 or start + values.size > size or np.any(np.diff(values) != 1):
+        return None
+    return start, int(values.size), axis
