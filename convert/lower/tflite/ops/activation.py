@@ -8,7 +8,7 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import select
-from edgeinfer.convert.lower.tflite.ops.unary import log1p, minus_one
+from edgeinfer.convert.lower.tflite.ops.unary import log1p_small, minus_one
 from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
 from edgeinfer.convert.lower.tflite.widen import NUMBERS, REALS, widened
 from edgeinfer.convert.passes.layout import to_last
@@ -158,7 +158,7 @@ def tanh(g: Builder, input: Tensor) -> Tensor:
 @widened
 def softplus(g: Builder, x: Tensor) -> Tensor:
     """``log(1 + exp(x))`` without overflow, exact to the last digits below zero."""
-    tail = log1p(g, g.unary("EXP", g.unary("NEG", g.unary("ABS", x))))
+    tail = log1p_small(g, g.unary("EXP", g.unary("NEG", g.unary("ABS", x))))
     return g.binary("ADD", g.unary("RELU", x), tail)
 
 

@@ -122,7 +122,7 @@ def _contract(g: Builder, a: _Term, b: _Term, keep: set[str]) -> _Term:
     free_a = [n for n in a.labels if n not in shared]
     free_b = [n for n in b.labels if n not in shared]
     labels = (*batch, *free_a, *free_b)
-    if not inner or any(1 in {a.size(n), b.size(n)} for n in shared):
+    if not inner or any(n.isdigit() or 1 in {a.size(n), b.size(n)} for n in inner):
         wide = g.binary(
             "MUL",
             _spread(g, a, (*batch, *free_a, *free_b, *inner)),
@@ -134,7 +134,8 @@ def _contract(g: Builder, a: _Term, b: _Term, keep: set[str]) -> _Term:
     found = product(g, left, right, adj_y=True)
     if len(free_a) == len(free_b) == 1:
         return _Term(found, labels)
-    sizes = [a.extent(g, n) for n in (*batch, *free_a)] + [b.extent(g, n) for n in free_b]
+    sizes = [g.extent(found, i) for i in range(len(batch))]
+    sizes += [*(a.extent(g, n) for n in free_a), *(b.extent(g, n) for n in free_b)]
     return _Term(g.reshape(found, sizes), labels)
 
 

@@ -1,0 +1,54 @@
+"""Operators on bits, against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.errors import UnsupportedError
+from tests.convert.lower.tflite.run import lower, schema_faults
+from tests.convert.lower.tflite.single import agree, single
+
+NARROW = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32]
+BINARY = {"And": np.bitwise_and, "Or": np.bitwise_or, "Xor": np.bitwise_xor}
+
+
+def spread(dtype: Any) -> Any:
+    limits = np.iinfo(dtype)
+    return np.array([limits.min, limits.max, 0, 1, limits.max // 3, limits.max // 5 + 7], dtype)
+
+
+def test_signatures_are_the_schemas() -> None:
+    assert schema_faults("bits") == []
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("op", sorted(BINARY))
+def test_two_operands(op: str, dtype: Any) -> None:
+    a = spread(dtype)
+    b = a[::-1].reshape(6, 1).copy()
+    agree(f"Bitwise{op}", a, b, want={"y0": BINARY[op](a, b)})
+
+
+@pytest.mark.parametrize("dtype", [*NARROW, np.int64])
+def test_not(dtype: Any) -> None:
+    agree("BitwiseNot", spread(dtype), want={"y0": ~spread(dtype)})
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+def test_shift(dtype: Any, direction: str) -> None:
+    x = spread(dtype)
+    width = x.dtype.itemsize * 8
+    y = np.array([1, width - 1, 3, 0, 2, width], dtype)
+    move = (lambda v, n: v << n) if direction == "LEFT" else (lambda v, n: v >> n)
+    want = [move(int(v), int(n)) % 2**width for v, n in zip(x, y, strict=True)]
+    agree("BitShift", x, y, direction=direction, want={"y0": np.array(want, dtype)})
+
+
+def test_64_bits_are_refused() -> None:
+    x = np.array([1], np.int64)
+    with pytest.raises(UnsupportedError, match="int64"):
+        lower(single("BitwiseAnd", [x, x]))

@@ -1,0 +1,136 @@
+"""Normalisations, against ONNX Runtime and ONNX's reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.errors import UnsupportedError
+from tests.convert.lower.tflite.run import check, lower, ops, schema_faults
+from tests.convert.lower.tflite.single import agree, single
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Any:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def positive(*shape: int) -> Any:
+    return RNG.uniform(0.5, 2, shape).astype(np.float32)
+
+
+def test_signatures_are_the_schemas() -> None:
+    assert schema_faults("norm") == []
+
+
+@pytest.mark.parametrize("axis", [-1, 1, 2, 0])
+@pytest.mark.parametrize("constants", [(), (1, 2)])
+def test_layer_normalization(axis: int, constants: tuple[int, ...]) -> None:
+    shape = (2, 3, 4)
+    parts = [normal(*shape), normal(*shape[axis:]), normal(*shape[axis:])]
+    agree("LayerNormalization", *parts, axis=axis, constants=constants, outputs=3)
+    agree("LayerNormalization", *parts[:2], axis=axis, epsilon=0.1)
+
+
+def test_layer_normalization_far_from_zero() -> None:
+    x = (normal(4, 32) + 1000).astype(np.float32)
+    exact = x.astype(np.float64)
+    exact = (exact - exact.mean(1, keepdims=True)) / np.sqrt(exact.var(1, keepdims=True) + 1e-5)
+    ones = np.ones(32, np.float32)
+    agree("LayerNormalization", x, ones, want={"y0": exact.astype(np.float32)}, rtol=1e-4)
+
+
+def test_layer_normalization_of_half_precision() -> None:
+    parts = [normal(2, 8).astype(np.float16), normal(8).astype(np.float16)]
+    types = [np.float16, np.float32, np.float32]
+    agree("LayerNormalization", *parts, outputs=3, types=types, like="reference", rtol=2e-3)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_rms_normalization(axis: int) -> None:
+    parts = [normal(2, 3, 4), normal(*(2, 3, 4)[axis:])]
+    agree("RMSNormalization", *parts, axis=axis, like="reference")
+
+
+@pytest.mark.parametrize("rank", [3, 4, 5])
+@pytest.mark.parametrize("constants", [(), (1, 2)])
+def test_instance_normalization(rank: int, constants: tuple[int, ...]) -> None:
+    x = normal(*(2, 4, 3, 5, 2)[:rank])
+    agree("InstanceNormalization", x, normal(4), normal(4), constants=constants)
+
+
+@pytest.mark.parametrize("rank", [3, 4, 5])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_group_normalization(rank: int, groups: int) -> None:
+    x = normal(*(2, 4, 3, 5, 2)[:rank])
+    parts = [x, normal(4), normal(4)]
+    agree("GroupNormalization", *parts, num_groups=groups, like="reference", both=False)
+
+
+def test_group_normalization_at_two_sizes() -> None:
+    model = """g (float[n, 4, h, w] x, float[4] s, float[4] b) => (float[n, 4, h, w] y) {
+        y = GroupNormalization<num_groups=2>(x, s, b)}"""
+    feeds = [
+        {"x": normal(n, 4, h, w), "s": normal(4), "b": normal(4)}
+        for n, h, w in ((2, 3, 5), (1, 4, 2))
+    ]
+    check(model, *feeds)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 4, 5), (2, 4, 3, 5), (2, 4, 3, 5, 2)])
+@pytest.mark.parametrize("constants", [(), (1, 2, 3, 4)])
+def test_batch_normalization(shape: tuple[int, ...], constants: tuple[int, ...]) -> None:
+    parts = [normal(*shape), normal(4), normal(4), normal(4), positive(4)]
+    agree("BatchNormalization", *parts, constants=constants, epsilon=1e-3)
+
+
+def test_known_batch_statistics_cost_two_operators() -> None:
+    parts = [normal(3, 4), normal(4), normal(4), normal(4), positive(4)]
+    data = lower(single("BatchNormalization", parts, constants=(1, 2, 3, 4)))
+    assert ops(data) == ["MUL", "ADD"]
+
+
+def test_batch_normalization_in_training() -> None:
+    parts = [normal(5, 4, 3), normal(4), normal(4), normal(4), positive(4)]
+    agree("BatchNormalization", *parts, training_mode=1, outputs=3, momentum=0.7, like="reference")
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_lp_normalization(p: int, axis: int) -> None:
+    x = normal(3, 4)
+    agree("LpNormalization", x, p=p, axis=axis)
+    x[:] = 0
+    agree("LpNormalization", x, p=p, axis=axis)
+
+
+@pytest.mark.parametrize("axes", [None, [1], [0, -1]])
+def test_mean_variance_normalization(axes: list[int] | None) -> None:
+    options = {} if axes is None else {"axes": axes}
+    agree("MeanVarianceNormalization", normal(2, 3, 4, 5), like="reference", **options)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize("shape", [(2, 6, 3), (2, 6, 3, 4), (1, 6, 2, 3, 2)])
+def test_local_response_normalization(size: int, shape: tuple[int, ...]) -> None:
+    if len(shape) != 4:
+        pytest.importorskip("onnxruntime")
+    like = "engine" if len(shape) == 4 and size % 2 else "reference"
+    if len(shape) != 4:
+        x = normal(*shape)
+        total = np.zeros_like(x)
+        for c in range(6):
+            low, high = max(0, c - (size - 1) // 2), min(6, c + size // 2 + 1)
+            total[:, c] = (x[:, low:high] ** 2).sum(1)
+        want = {"y0": (x / (2 + 0.1 / size * total) ** 0.6).astype(np.float32)}
+        agree("LRN", x, size=size, alpha=0.1, beta=0.6, bias=2.0, want=want, both=False)
+        return
+    agree("LRN", normal(*shape), size=size, alpha=0.1, beta=0.6, bias=2.0, like=like, both=False)
+
+
+def test_other_precisions_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="stash_type"):
+        lower(single("LayerNormalization", [normal(2, 3), normal(3)], stash_type=11))

@@ -1,0 +1,105 @@
+"""Reductions, against ONNX Runtime and ONNX's reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.errors import UnsupportedError
+from tests.convert.lower.tflite.run import lower, schema_faults
+from tests.convert.lower.tflite.single import agree, f32, single
+
+RNG = np.random.default_rng(0)
+FLOAT_ONLY = ["ReduceL2", "ReduceLogSum", "ReduceLogSumExp"]
+WHOLE = ["ReduceSum", "ReduceMean", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceL1"]
+ALL = [*WHOLE, "ReduceSumSquare", *FLOAT_ONLY]
+
+
+def positive(*shape: int) -> Any:
+    return RNG.uniform(0.1, 2, shape).astype(np.float32)
+
+
+def test_signatures_are_the_schemas() -> None:
+    assert schema_faults("reduce") == []
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("op", ALL)
+def test_over_axes(op: str, keepdims: int) -> None:
+    for shape, axes in (
+        ((2, 3, 4), [1]),
+        ((2, 3, 4, 5), [-1, 1]),
+        ((2, 1, 3, 2, 2), [0, 2, 4]),
+        ((5,), [0]),
+        ((2, 3), None),
+    ):
+        over = None if axes is None else np.array(axes, np.int64)
+        agree(op, positive(*shape), over, constants=(1,) if axes else (), keepdims=keepdims)
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_of_many_axes(op: str) -> None:
+    axes = np.array([2, 3, 6], np.int64)
+    agree(op, positive(*[2] * 7), axes, constants=(1,), both=False)
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_no_axes_can_mean_none(op: str) -> None:
+    x = positive(2, 3)
+    options = {"noop_with_empty_axes": 1, "like": "reference"}
+    agree(op, x, **options)
+    agree(op, x, np.array([], np.int64), constants=(1,), **options)
+    agree(op, x, np.array([], np.int64), constants=(1,), like="reference")
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("op", ALL)
+def test_axes_that_a_run_brings(op: str, keepdims: int) -> None:
+    agree(op, positive(2, 3, 4), np.array([-2], np.int64), keepdims=keepdims, both=False)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("op", [*WHOLE, "ReduceSumSquare"])
+def test_of_integers(op: str, dtype: Any) -> None:
+    x = RNG.integers(-9, 9, (3, 4, 5)).astype(dtype)
+    agree(op, x, np.array([0, 2], np.int64), constants=(1,), like="reference")
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.bool_])
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
+def test_extremes_of_small_types(op: str, dtype: Any) -> None:
+    x = RNG.integers(0, 2, (3, 4)).astype(dtype)
+    agree(op, x, np.array([1], np.int64), constants=(1,), like="reference")
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("op", ALL)
+def test_of_an_empty_set(op: str, keepdims: int) -> None:
+    x = np.zeros((2, 0, 3), np.float32)
+    axes = np.array([1], np.int64)
+    options = {"keepdims": keepdims, "like": "reference", "both": False}
+    agree(op, x, axes, constants=(1,), **options)
+
+
+def test_exponentials_do_not_overflow() -> None:
+    x = f32([1e4, 1e4, 0], [-1e4, -1e4, -2e4], [-np.inf] * 3, [np.inf, 0, 1])
+    want = {"y0": f32(1e4 + np.log(2), -1e4 + np.log(2), -np.inf, np.inf)}
+    agree("ReduceLogSumExp", x, np.array([1]), constants=(1,), keepdims=0, want=want)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int64, np.int8, np.uint32])
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("last", [0, 1])
+def test_position_among_equals(op: str, dtype: Any, last: int) -> None:
+    x = RNG.integers(0, 3, (3, 4, 5)).astype(dtype)
+    for axis in (0, -1, 1):
+        for keepdims in (0, 1):
+            options = {"axis": axis, "keepdims": keepdims, "select_last_index": last}
+            agree(op, x, types=[np.int64], like="reference", **options)
+
+
+def test_the_root_of_integers_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="int32|int64"):
+        lower(single("ReduceL2", [np.array([3, 4], np.int64)]))
