@@ -13,6 +13,7 @@ from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
 from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.passes.infra import bodies
+from edgeinfer.errors import Problem, UnsupportedError
 
 
 class Scope(Builder):
@@ -32,7 +33,11 @@ class Scope(Builder):
 
     def input(self, value: ir.Value) -> Tensor:
         """Add an input of the model, with its name and layout."""
-        tensor = tensor_like(value)
+        try:
+            tensor = tensor_like(value)
+        except Refusal as e:
+            problem = Problem(value.name or "", "input", e.reason, e.detail, e.hint)
+            raise UnsupportedError(OPS.target, [problem]) from e
         self.inputs.append(tensor)
         return tensor
 
@@ -113,6 +118,8 @@ def tensor_like(value: ir.Value) -> Tensor:
     Raises:
         Refusal: its type or rank is not known.
     """
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        raise Refusal(f"{value.name!r} is no tensor", "unsupported_dtype")
     if value.dtype is None or value.shape is None:
         raise Refusal(f"{value.name!r} has no known type or rank", "dynamic_shape")
     return Tensor(value.name or "", shape_of(value), np.dtype(value.dtype.numpy()))
