@@ -29,6 +29,7 @@ def single(
     outputs: int = 1,
     opset: int = 24,
     types: Sequence[Any] = (),
+    shape: Sequence[int | str] | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
     """One node whose inputs are ``x0``, ``x1``, ... and whose results are ``y0``, ...
@@ -41,6 +42,7 @@ def single(
         outputs: how many results.
         opset: of the default domain.
         types: element types of the results; default that of the first input.
+        shape: of the results, for operators whose shapes ONNX does not infer.
         **attributes: of the node.
     """
     names = [f"x{i}" if x is not None else "" for i, x in enumerate(inputs)]
@@ -59,7 +61,7 @@ def single(
     first = next(x for x in inputs if x is not None)
     kinds = [*types, *[first.dtype] * (outputs - len(types))]
     made = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(np.dtype(t)), None)
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(np.dtype(t)), shape)
         for n, t in zip(results, kinds, strict=True)
     ]
     graph = helper.make_graph([node], "g", values, made, initializers)
