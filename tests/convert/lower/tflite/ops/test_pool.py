@@ -1,0 +1,130 @@
+"""Pooling, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from edgeinfer.errors import UnsupportedError
+from tests.convert.lower.tflite.run import check, lower, ops, schema_faults
+
+Shape = tuple[int, ...]
+
+
+def model(op: str, x: Shape, dtype: Any = np.float32, dynamic: bool = False, **attrs: Any) -> Any:
+    shape: list[Any] = ["N", x[1], *(f"D{i}" for i in range(len(x) - 2))] if dynamic else list(x)
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x"], ["y"], **attrs)],
+        "g",
+        [helper.make_tensor_value_info("x", kind, shape)],
+        [helper.make_tensor_value_info("y", kind, None)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+
+
+def agree(op: str, x: Shape, dynamic: bool = False, **attributes: Any) -> list[str]:
+    """Compare on negative numbers, which padding with zeros would show in every maximum."""
+    rng = np.random.default_rng(0)
+    shapes = [x, (x[0] + 1, x[1], *(s + 3 for s in x[2:]))] if dynamic else [x]
+    feeds = [{"x": -np.abs(rng.normal(size=s)).astype(np.float32)} for s in shapes]
+    return ops(check(model(op, x, dynamic=dynamic, **attributes), *feeds))
+
+
+def test_signatures_are_the_schemas() -> None:
+    assert schema_faults("pool") == []
+
+
+WINDOWS = [
+    ((2, 3, 9, 8), {"kernel_shape": [2, 2]}),
+    ((2, 3, 9, 8), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    ((1, 3, 12, 13), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+    ((1, 3, 12, 14), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [0, 0, 1, 1]}),
+    ((1, 3, 12), {"kernel_shape": [3], "strides": [2], "pads": [1, 1]}),
+    ((1, 3, 12, 11), {"kernel_shape": [3, 2], "dilations": [2, 3], "pads": [1, 1, 1, 1]}),
+    (
+        (2, 3, 6, 7, 8),
+        {"kernel_shape": [2, 3, 2], "strides": [2, 2, 1], "pads": [1, 1, 0, 0, 1, 1]},
+    ),
+]
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
+@pytest.mark.parametrize("ceil", [0, 1])
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize(("x", "attributes"), WINDOWS)
+def test_windows(op: str, x: Shape, attributes: dict[str, Any], ceil: int, dynamic: bool) -> None:
+    agree(op, x, dynamic, ceil_mode=ceil, **attributes)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
+@pytest.mark.parametrize("ceil", [0, 1])
+@pytest.mark.parametrize(("x", "attributes"), WINDOWS)
+def test_means_that_count_padding(
+    x: Shape, attributes: dict[str, Any], ceil: int, dynamic: bool
+) -> None:
+    agree("AveragePool", x, dynamic, ceil_mode=ceil, count_include_pad=1, **attributes)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+def test_auto_pad(op: str, auto_pad: str) -> None:
+    agree(op, (1, 3, 9, 8), kernel_shape=[3, 2], strides=[2, 2], auto_pad=auto_pad)
+
+
+def test_a_last_window_beyond_the_input_is_left_out() -> None:
+    attributes = {"kernel_shape": [3, 2], "strides": [2, 3], "pads": [1, 0, 2, 1]}
+    agree("MaxPool", (1, 3, 12, 13), ceil_mode=1, **attributes)
+    agree("MaxPool", (1, 3, 12), kernel_shape=[1], strides=[2], ceil_mode=1)
+    with pytest.raises(UnsupportedError, match="dynamic_shape: ceil_mode=1"):
+        lower(model("MaxPool", (1, 3, 12, 13), dynamic=True, ceil_mode=1, **attributes))
+
+
+@pytest.mark.parametrize("p", [1, 3])
+def test_other_norms(p: int) -> None:
+    agree("LpPool", (1, 3, 9, 8), kernel_shape=[3, 3], p=p)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
+@pytest.mark.parametrize("x", [(2, 3, 9), (2, 3, 5, 6), (2, 3, 4, 5, 6)])
+@pytest.mark.parametrize("op", ["GlobalMaxPool", "GlobalAveragePool"])
+def test_global(op: str, x: Shape, dynamic: bool) -> None:
+    agree(op, x, dynamic)
+
+
+def test_global_norm() -> None:
+    given = model("GlobalLpPool", (2, 3, 5, 6))
+    x = np.random.default_rng(0).normal(size=(2, 3, 5, 6)).astype(np.float32)
+    # Neither ONNX Runtime nor the reference has this operator.
+    check(given, {"x": x}, want={"y": np.sqrt((x * x).sum(axis=(2, 3), keepdims=True))})
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_bytes(dtype: Any) -> None:
+    x = np.random.default_rng(0).integers(0, 127, (1, 3, 9, 8)).astype(dtype)
+    attributes = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+    check(model("MaxPool", x.shape, dtype, **attributes), {"x": x})
+
+
+def test_maxima_after_relu_are_padded_with_zeros() -> None:
+    text = """g (float[1,4,8,8] x) => (float[1,4,4,4] y) {
+        a = Relu(x) y = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(a) }"""
+    x = np.random.default_rng(0).normal(size=(1, 4, 8, 8)).astype(np.float32)
+    assert "PADV2" not in ops(check(text, {"x": x}))
+
+
+def test_indices_are_refused() -> None:
+    text = """g (float[1,4,8,8] x) => (float[1,4,4,4] y, int64[1,4,4,4] i) {
+        y, i = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }"""
+    with pytest.raises(UnsupportedError, match="indices of the maxima"):
+        lower(text)
+
+
+def test_infinities_and_nan_stay() -> None:
+    x = np.zeros((1, 1, 4, 4), np.float32)
+    x[0, 0, 0, 0], x[0, 0, 3, 3] = -np.inf, np.inf
+    given = model("MaxPool", x.shape, kernel_shape=[2, 2], pads=[1, 1, 1, 1], strides=[2, 2])
+    check(given, {"x": x})
