@@ -33,7 +33,7 @@ def test_signatures_are_the_schemas() -> None:
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Mod", "Pow"])
 def test_broadcasts(op: str, dtype: Any) -> None:
     for a, b in SHAPES:
-        extra = {"fmod": 1} if op == "Mod" and dtype == np.float32 else {}
+        extra: dict[str, Any] = {"fmod": 1} if op == "Mod" and dtype == np.float32 else {}
         agree(op, whole(a, dtype), whole(b, dtype), like="reference", **extra)
 
 
@@ -43,7 +43,12 @@ def test_small_integers_wrap_around(op: str, dtype: Any) -> None:
     limits = np.iinfo(dtype)
     a = np.array([limits.max, limits.min, 7, 100], dtype)
     b = np.array([3, 5, 2, 7], dtype)
-    numpy = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Max": np.maximum}
+    numpy: dict[str, Any] = {
+        "Add": np.add,
+        "Sub": np.subtract,
+        "Mul": np.multiply,
+        "Max": np.maximum,
+    }
     numpy["Div"] = lambda a, b: np.trunc(a.astype(np.float64) / b).astype(dtype)
     agree(op, a, b, want={"y0": numpy[op](a, b)})
 

@@ -48,7 +48,7 @@ def test_four_axes(heads: int, causal: int, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("heads", [4, 2])
 def test_three_axes(heads: int) -> None:
     parts = [normal(BATCH, QUERIES, 4 * SIZE), *(normal(BATCH, KEYS, heads * SIZE) for _ in "kv")]
-    options = {"q_num_heads": 4, "kv_num_heads": heads, "is_causal": 1}
+    options: dict[str, Any] = {"q_num_heads": 4, "kv_num_heads": heads, "is_causal": 1}
     agree("Attention", *parts, like="reference", both=False, **options)
 
 
@@ -97,9 +97,8 @@ def test_filled_lengths(causal: int) -> None:
 @pytest.mark.parametrize("mask", ["", "float[n, m] mask", "bool[b, 1, n, m] mask"])
 @pytest.mark.parametrize("causal", [0, 1])
 def test_sizes_change(mask: str, causal: int) -> None:
-    head = (
-        f"g (float[b, n, 32] q, float[b, m, 16] k, float[b, m, 16] v{', ' + mask if mask else ''})"
-    )
+    inputs = ["float[b, n, 32] q", "float[b, m, 16] k", "float[b, m, 16] v", *[mask][: bool(mask)]]
+    head = f"g ({', '.join(inputs)})"
     attributes = f"q_num_heads=4, kv_num_heads=2, is_causal={causal}"
     operands = "q, k, v" + (", mask" if mask else "")
     model = f"{head} => (float[b, n, 32] y) {{y = Attention<{attributes}>({operands})}}"
@@ -123,7 +122,7 @@ def test_plain_attention_is_four_operators() -> None:
 @pytest.mark.parametrize("window", [(2, -1), (1, 1), (-1, 2), (0, 0)])
 @pytest.mark.parametrize("causal", [0, 1])
 def test_windows(window: tuple[int, int], causal: int) -> None:
-    options = {"left_window_size": window[0], "right_window_size": window[1]}
+    options: dict[str, Any] = {"left_window_size": window[0], "right_window_size": window[1]}
     agree(
         *("Attention", *qkv()),
         opset=25, is_causal=causal, like="reference", both=False, **options,

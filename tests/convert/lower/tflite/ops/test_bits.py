@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def test_shift(dtype: Any, direction: str) -> None:
     x = spread(dtype)
     width = x.dtype.itemsize * 8
     y = np.array([1, width - 1, 3, 0, 2, width], dtype)
-    move = (lambda v, n: v << n) if direction == "LEFT" else (lambda v, n: v >> n)
+    move = operator.lshift if direction == "LEFT" else operator.rshift
     want = [move(int(v), int(n)) % 2**width for v, n in zip(x, y, strict=True)]
     agree("BitShift", x, y, direction=direction, want={"y0": np.array(want, dtype)})
 

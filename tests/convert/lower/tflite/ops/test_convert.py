@@ -24,7 +24,9 @@ def test_signatures_are_the_schemas() -> None:
 @pytest.mark.parametrize("target", TYPES)
 def test_every_pair_of_types(target: Any) -> None:
     for source in TYPES:
-        x = np.array([0, 1, 3, 100, 0.7] if source not in (np.bool_,) else [0, 1]).astype(source)
+        x: Any = np.array([0, 1, 3, 100, 0.7] if source not in (np.bool_,) else [0, 1]).astype(
+            source
+        )
         to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(target))
         agree("Cast", x, to=to, types=[target], want={"y0": x.astype(target)}, both=False)
 
@@ -50,5 +52,5 @@ def test_like_another() -> None:
 def test_special_values(dtype: Any, negative: int, positive: int) -> None:
     x = np.array([np.inf, -np.inf, np.nan, 1, 6e4], dtype)
     agree("IsNaN", x, types=[np.bool_])
-    options = {"detect_negative": negative, "detect_positive": positive}
+    options: dict[str, Any] = {"detect_negative": negative, "detect_positive": positive}
     agree("IsInf", x, types=[np.bool_], like="reference", **options)

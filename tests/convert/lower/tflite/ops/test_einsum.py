@@ -64,7 +64,8 @@ def test_of_integers() -> None:
 
 
 def test_sizes_change() -> None:
-    model = 'g (float[b,t,2,3] q, float[b,s,2,3] k) => (float[b,2,t,s] y) {y = Einsum<equation="bthd,bshd->bhts">(q, k)}'
+    model = """g (float[b, t, 2, 3] q, float[b, s, 2, 3] k) => (float[b, 2, t, s] y) {
+        y = Einsum<equation="bthd,bshd->bhts">(q, k)}"""
     feeds = [
         {
             "q": RNG.normal(size=(b, t, 2, 3)).astype(np.float32),
@@ -77,5 +78,5 @@ def test_sizes_change() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     x = np.zeros((2, 3), np.float32)
-    with pytest.raises(UnsupportedError, match="for 2 axes|operands"):
+    with pytest.raises(UnsupportedError, match="for 2 axes"):
         lower(single("Einsum", [x, x], equation="ijk,jk->i"))

@@ -73,7 +73,7 @@ def test_batch_and_length_change() -> None:
 def test_gemm(turn_a: int, turn_b: int, constants: tuple[int, ...]) -> None:
     a, b = normal(*(3, 2)[:: -1 if turn_a == 0 else 1]), normal(*(3, 4)[:: -1 if turn_b else 1])
     for bias in ((4,), (1, 4), (2, 1), (2, 4), (1,), ()):
-        options = {"transA": turn_a, "transB": turn_b, "alpha": 0.7, "beta": 1.3}
+        options: dict[str, Any] = {"transA": turn_a, "transB": turn_b, "alpha": 0.7, "beta": 1.3}
         agree("Gemm", a, b, normal(*bias), constants=constants, **options)
 
 

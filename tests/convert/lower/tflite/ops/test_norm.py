@@ -105,7 +105,7 @@ def test_lp_normalization(p: int, axis: int) -> None:
 
 @pytest.mark.parametrize("axes", [None, [1], [0, -1]])
 def test_mean_variance_normalization(axes: list[int] | None) -> None:
-    options = {} if axes is None else {"axes": axes}
+    options: dict[str, Any] = {} if axes is None else {"axes": axes}
     agree("MeanVarianceNormalization", normal(2, 3, 4, 5), like="reference", **options)
 
 

@@ -48,7 +48,7 @@ def test_of_many_axes(op: str) -> None:
 @pytest.mark.parametrize("op", ALL)
 def test_no_axes_can_mean_none(op: str) -> None:
     x = positive(2, 3)
-    options = {"noop_with_empty_axes": 1, "like": "reference"}
+    options: dict[str, Any] = {"noop_with_empty_axes": 1, "like": "reference"}
     agree(op, x, **options)
     agree(op, x, np.array([], np.int64), constants=(1,), **options)
     agree(op, x, np.array([], np.int64), constants=(1,), like="reference")
@@ -79,7 +79,7 @@ def test_extremes_of_small_types(op: str, dtype: Any) -> None:
 def test_of_an_empty_set(op: str, keepdims: int) -> None:
     x = np.zeros((2, 0, 3), np.float32)
     axes = np.array([1], np.int64)
-    options = {"keepdims": keepdims, "like": "reference", "both": False}
+    options: dict[str, Any] = {"keepdims": keepdims, "like": "reference", "both": False}
     agree(op, x, axes, constants=(1,), **options)
 
 
@@ -96,10 +96,14 @@ def test_position_among_equals(op: str, dtype: Any, last: int) -> None:
     x = RNG.integers(0, 3, (3, 4, 5)).astype(dtype)
     for axis in (0, -1, 1):
         for keepdims in (0, 1):
-            options = {"axis": axis, "keepdims": keepdims, "select_last_index": last}
+            options: dict[str, Any] = {
+                "axis": axis,
+                "keepdims": keepdims,
+                "select_last_index": last,
+            }
             agree(op, x, types=[np.int64], like="reference", **options)
 
 
 def test_the_root_of_integers_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="int32|int64"):
+    with pytest.raises(UnsupportedError, match="takes no int64"):
         lower(single("ReduceL2", [np.array([3, 4], np.int64)]))
