@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.convert.lower.tflite.graph import Graph, Shape, Size, Tensor
+from edgeinfer.types import Array
 
 Extent = int | Tensor
 """A size that is known, or an int32 scalar that holds it when the model runs."""
@@ -37,7 +38,15 @@ def _join(sizes: tuple[Size, ...]) -> Size:
 
 
 class Builder(Graph):
-    """A graph with the moves that lowerings share."""
+    """A graph with the moves that lowerings share.
+
+    Attributes:
+        scales: symmetric scales that constants were stored with, one vector a constant.
+    """
+
+    def __init__(self, name: str = "main", prefix: str = "") -> None:
+        super().__init__(name, prefix)
+        self.scales: list[Array] = []
 
     def unary(self, code: str, x: Tensor, dtype: Any = None, **options: Any) -> Tensor:
         """Elementwise operator of one operand."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor
+from edgeinfer.convert.lower.tflite.quantize import quantize
 from edgeinfer.convert.lower.tflite.simplify import Wiring, simplify
 from edgeinfer.convert.lower.tflite.thin import widen_thin
 from edgeinfer.types import Array
@@ -45,6 +46,7 @@ def fuse(graph: Graph) -> None:
     simplify(graph)
     while _join_constants(graph) or _join_activations(graph):
         graph.drop_dead()
+    quantize(graph)
     widen_thin(graph)
     simplify(graph)
     _pad_with_zeros(graph)
