@@ -20,7 +20,7 @@ from edgeinfer.types import Array
 LANES = 8
 """Output channels that the kernels compute at once; 16 on wide machines."""
 
-WORTH = 0.7
+WORTH = 0.6
 """Part of the work above which nothing is changed."""
 
 
