@@ -1,0 +1,148 @@
+"""The largest, the distinct and the best elements."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.tflite.builder import Builder, Extent
+from edgeinfer.convert.lower.tflite.graph import Tensor
+from edgeinfer.convert.lower.tflite.registry import FLOATS, OPS
+from edgeinfer.convert.lower.tflite.sizes import (
+    axis_of,
+    counting,
+    merge,
+    narrow,
+    scalar,
+)
+from edgeinfer.convert.lower.tflite.widen import NUMBERS, widened
+
+NMS_LIMIT = 256
+"""Pairs of image and class; each is an operator of its own."""
+
+
+@OPS.lower("TopK", since=24, dtypes=NUMBERS)
+@widened
+def top_k(
+    g: Builder, x: Tensor, k: Tensor, *, axis: int = -1, largest: int = 1, sorted: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Ties go to the lower index, in the kernel as in ONNX."""
+    if not x.rank:
+        raise Refusal("of a scalar", "unsupported_rank")
+    at = axis_of(axis, x.rank)
+    order = [*(a for a in range(x.rank) if a != at), at]
+    back = [order.index(a) for a in range(x.rank)]
+    rows = g.transpose(x if largest else _flipped(g, x), order)
+    values, places = _top(g, rows, g.reshape(narrow(g, k), []))
+    values = g.transpose(values if largest else _flipped(g, values), back)
+    return values, g.cast(g.transpose(places, back), np.int64)
+
+
+def _top(g: Builder, rows: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    size = None if count.data is None else int(count.data)
+    values = g.tensor((*rows.shape[:-1], size), rows.dtype)
+    places = g.tensor(values.shape, np.int32)
+    g.add("TOPK_V2", [rows, count], [values, places])
+    return values, places
+
+
+def _flipped(g: Builder, x: Tensor) -> Tensor:
+    """The order reversed, and itself when done twice; -1 - x is never out of range."""
+    return g.unary("NEG", x) if x.dtype.kind == "f" else g.binary("SUB", -1, x)
+
+
+@OPS.lower("Unique", since=11, dtypes=NUMBERS)
+@widened
+def unique(
+    g: Builder, x: Tensor, *, axis: int | None = None, sorted: int = 1
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    if axis is not None and x.rank != 1:
+        raise Refusal("along an axis")
+    flat = merge(g, x, [range(x.rank)])
+    found = g.tensor((None,), x.dtype)
+    inverse = g.tensor(flat.shape, np.int32)
+    g.add("UNIQUE", [flat], [found, inverse], idx_out_type=np.dtype(np.int32))
+    number = counting(g, g.extent(found, 0))
+    same = g.binary("EQUAL", g.insert_axis(number, 1), g.insert_axis(inverse, 0))
+    axis_1 = g.const(1, np.int32)
+    first = g.emit("ARG_MAX", [same, axis_1], (None,), np.int64, output_type=np.dtype(np.int64))
+    counts = g.cast(g.reduce("SUM", g.cast(same, np.int32), [1], False), np.int64)
+    if sorted:
+        _, falling = _top(g, found, scalar(g, g.extent(found, 0)))
+        rising = g.emit("REVERSE_V2", [falling, g.const([0], np.int32)], (None,))
+        found, first, counts = (g.gather(t, rising, 0) for t in (found, first, counts))
+        operands = [g.insert_axis(rising, 1), number, g.reshape(scalar(g, g.extent(found, 0)), [1])]
+        rank = g.emit("SCATTER_ND", operands, (None,), np.int32)
+        inverse = g.gather(rank, inverse, 0)
+    return found, first, g.cast(inverse, np.int64), counts
+
+
+@OPS.lower("NonMaxSuppression", since=11, dtypes=FLOATS | {ir.DataType.INT64})
+def non_max_suppression(
+    g: Builder,
+    boxes: Tensor,
+    scores: Tensor,
+    max_output_boxes_per_class: Const | None = None,
+    iou_threshold: Const | None = None,
+    score_threshold: Const | None = None,
+    *,
+    center_point_box: int = 0,
+) -> Tensor:
+    limit = _number(max_output_boxes_per_class, 0)
+    if limit <= 0:
+        return g.const(np.zeros((0, 3), np.int64))
+    batch, classes = scores.shape[:2]
+    if batch is None or classes is None or batch * classes > NMS_LIMIT:
+        raise Refusal(
+            f"images times classes must be known and at most {NMS_LIMIT}", "dynamic_shape"
+        )
+    if center_point_box:
+        boxes = _corners(g, boxes)
+    iou = np.float32(_number(iou_threshold, 0))
+    # The kernel drops what reaches the threshold, ONNX what exceeds it.
+    above = max(np.nextafter(iou, np.float32(np.inf)), np.finfo(np.float32).tiny)
+    least = None if score_threshold is None else _number(score_threshold, 0)
+    size = g.extent(boxes, 1)
+    most: Extent = min(int(limit), size) if isinstance(size, int) else size
+    if not isinstance(size, int) and limit < 1 << 20:
+        most = int(limit)
+    rows = []
+    for b in range(batch):
+        own = g.drop_axis(g.slice(boxes, [b, 0, 0], [b + 1, None, None], [1] * 3), 0)
+        for c in range(classes):
+            one = g.slice(scores, [b, c, 0], [b + 1, c + 1, None], [1] * 3)
+            chosen = _suppressed(g, own, g.reshape(one, [-1]), most, float(above), least)
+            wide = g.pad(g.insert_axis(chosen, 1), [(0, 0), (2, 0)])
+            rows.append(g.binary("ADD", wide, g.const([[b, c, 0]], np.int64)))
+    return g.concat(rows, 0)
+
+
+def _number(operand: Const | None, default: float) -> float:
+    return default if operand is None else operand.array.ravel()[0].item()
+
+
+def _corners(g: Builder, boxes: Tensor) -> Tensor:
+    center, extent = g.split(boxes, [2, 2], 2)
+    half = g.binary("DIV", extent, 2)
+    return g.concat([g.binary("SUB", center, half), g.binary("ADD", center, half)], 2)
+
+
+def _suppressed(
+    g: Builder, boxes: Tensor, scores: Tensor, most: Extent, iou: float, least: float | None
+) -> Tensor:
+    """Kept boxes, best first. The kernel breaks ties by chance, so it gets ranks for scores."""
+    size = g.extent(scores, 0)
+    values, order = _top(g, scores, scalar(g, size))
+    rank = g.cast(g.binary("SUB", scalar(g, size), counting(g, size)), np.float32)
+    if least is not None:
+        passed = g.binary("GREATER", values, least)
+        rank = g.emit("SELECT_V2", [passed, rank, g.const(-1, np.float32)], rank.shape)
+    length = most if isinstance(most, int) else None
+    picked, count = g.tensor((length,), np.int32), g.tensor((), np.int32)
+    limits = [g.const(iou, np.float32), g.const(0, np.float32)]
+    operands = [g.gather(boxes, order, 0), rank, scalar(g, most), *limits]
+    g.add("NON_MAX_SUPPRESSION_V4", operands, [picked, count])
+    begin = g.const([0], np.int32)
+    kept = g.emit("SLICE", [picked, begin, g.reshape(count, [1])], (None,))
+    return g.cast(g.gather(order, kept, 0), np.int64)
