@@ -31,12 +31,14 @@ class _Mask:
     """What keeps queries from keys; each part broadcasts to (batch, heads, queries, keys).
 
     Attributes:
-        visible: True where a key may be seen; None where all may.
         bias: added to the scores, finite; None for zero.
+        shown: True where a key may be seen, for all the bias says; None where all may.
+        visible: where both let a key be seen; None where all may.
     """
 
-    visible: Tensor | None = None
     bias: Tensor | None = None
+    shown: Tensor | None = None
+    visible: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +141,14 @@ def _attention(
     past = None if past_key is None else g.extent(past_key, 2)
     mask = _mask(g, q, key, given, past, lengths, options)
 
+    # First what XNNPACK does not take, so that the rest is one part.
+    seen, bias = _seen(g, mask), _bias(g, mask)
     scores = _scores(g, q, key, _scale(q, options.scale))
     if options.softcap > 0:
         scaled = g.unary("TANH", g.binary("MUL", scores, 1 / options.softcap))
         scores = g.binary("MUL", scaled, options.softcap)
-    biased = _biased(g, scores, mask)
+    biased = scores if bias is None else g.binary("ADD", scores, bias)
     weights = g.unary("SOFTMAX", biased, beta=1.0)
-    seen = _seen(g, mask)
     y = _grouped(g, weights, value, q)
     if seen is not None:
         y = g.binary("MUL", y, seen)
@@ -225,30 +228,32 @@ def _mask(
     lengths: Tensor | None,
     options: _Options,
 ) -> _Mask:
-    mask = _Mask() if given is None else _given(g, _padded(g, given, k))
-    visible = mask.visible
+    bias, finite, shown = None, None, None
+    if given is not None:
+        given = _padded(g, given, k)
+        if given.dtype == np.bool_:
+            shown = given
+        else:
+            bias, finite = _finite(g, given)
     if lengths is not None:
         lengths = g.reshape(g.cast(lengths, np.int32), [-1, 1, 1, 1], (lengths.shape[0], 1, 1, 1))
-        visible = _both(g, visible, g.binary("LESS", steps(g, k, 2), lengths))
+        shown = _both(g, shown, g.binary("LESS", steps(g, k, 2), lengths))
         if past is None:
             # The queries are the last of the keys, for each sequence of the batch.
             past = g.binary("SUB", lengths, g.extent(q, 2))
     right = 0 if options.causal else options.right
     if options.left >= 0 or right >= 0:
         near = _window(g, q, k, 0 if past is None else past, options.left, right)
-        visible = _both(g, visible, near)
-    return _Mask(visible, mask.bias)
+        shown = _both(g, shown, near)
+    return _Mask(bias, shown, shown if finite is None else _both(g, shown, finite))
 
 
-def _given(g: Builder, mask: Tensor) -> _Mask:
-    """Take apart what the model has: a choice, or a bias that hides with minus infinity."""
-    if mask.dtype == np.bool_:
-        return _Mask(mask)
+def _finite(g: Builder, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """A bias that hides with a number instead of minus infinity, and where it does not."""
     if mask.data is not None:
         bias = g.const(np.maximum(mask.data, np.float32(_MASKED)))
-        return _Mask(g.const(mask.data > -np.inf), bias)
-    visible = g.binary("GREATER", mask, -np.inf)
-    return _Mask(visible, g.binary("MAXIMUM", mask, _MASKED))
+        return bias, g.const(mask.data > -np.inf)
+    return g.binary("MAXIMUM", mask, _MASKED), g.binary("GREATER", mask, -np.inf)
 
 
 def _both(g: Builder, a: Tensor | None, b: Tensor) -> Tensor:
@@ -297,16 +302,21 @@ def _padded(g: Builder, mask: Tensor, k: Tensor) -> Tensor:
     return g.emit("PADV2", [mask, amounts, g.const(hidden, mask.dtype)], shape)
 
 
-def _biased(g: Builder, scores: Tensor, mask: _Mask) -> Tensor:
-    """Add the bias, and what hides the invisible keys."""
-    bias, visible = mask.bias, mask.visible
-    if visible is not None and visible.data is not None and (bias is None or bias.data is not None):
-        open_ = np.float32(0) if bias is None else bias.value
-        bias = g.const(np.where(visible.data, open_, np.float32(_MASKED)))
-    elif visible is not None:
-        shut = g.const(_MASKED, scores.dtype)
-        bias = select(g, visible, g.const(0, scores.dtype) if bias is None else bias, shut)
-    return scores if bias is None else g.binary("ADD", scores, bias)
+def _bias(g: Builder, mask: _Mask) -> Tensor | None:
+    """What is added to the scores: the bias, and what hides keys."""
+    bias, shown = mask.bias, mask.shown
+    if shown is not None and shown.data is None:
+        zero = g.const(0, np.float32)
+        bias = select(g, shown, zero if bias is None else bias, g.const(_MASKED, np.float32))
+    elif shown is not None:
+        limit = np.where(shown.value, 0 if bias is None else -_MASKED, _MASKED).astype(np.float32)
+        if bias is None:
+            bias = g.const(limit)
+        elif bias.data is not None:
+            bias = g.const(np.minimum(bias.data, limit))
+        else:
+            bias = g.binary("MINIMUM", bias, g.const(limit))
+    return bias
 
 
 def _seen(g: Builder, mask: _Mask) -> Tensor | None:

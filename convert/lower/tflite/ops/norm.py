@@ -13,7 +13,6 @@ import numpy as np
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent
 from edgeinfer.convert.lower.tflite.graph import Tensor
-from edgeinfer.convert.lower.tflite.ops.integer import select
 from edgeinfer.convert.lower.tflite.registry import FLOATS, NHWC, OPS
 from edgeinfer.convert.lower.tflite.widen import REALS, widened
 
@@ -262,8 +261,8 @@ def lp_normalization(g: Builder, input: Tensor, *, axis: int = -1, p: int = 2) -
     else:
         length = g.unary("SQRT", g.reduce("SUM", g.binary("MUL", input, input), [axis], True))
     # Vectors without length stay as they are.
-    one = g.const(1, input.dtype)
-    return g.binary("DIV", input, select(g, g.binary("EQUAL", length, 0), one, length))
+    least = float(np.finfo(np.float32).tiny)
+    return g.binary("DIV", input, g.binary("MAXIMUM", length, least))
 
 
 @OPS.lower("MeanVarianceNormalization", since=13, dtypes=REALS)
