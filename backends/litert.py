@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from ctypes.util import find_library
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
@@ -85,7 +86,7 @@ class LitertBackend:
             return Probe(NAME, None, reason=f"{NAME} {reason}; {INSTALL}")
         devices: list[Device] = []
         for name, (kind, library) in DELEGATES.items():
-            if find_library(library):
+            if _place(library):
                 index = sum(d.kind == kind for d in devices)
                 devices.append(Device(kind, f"delegate {name}", index))
         return Probe(NAME, found, (*devices, Device("cpu", "any")))
@@ -118,6 +119,12 @@ class LitertBackend:
             )
         )
         return LitertExecutable(opening, interpreter, ins, outs)
+
+
+@cache
+def _place(library: str) -> str:
+    """Find a shared library once, which starts other programs; empty if it is not here."""
+    return find_library(library) or ""
 
 
 def _version() -> str:
@@ -159,7 +166,7 @@ def _library(name: str, device: DeviceKind) -> str:
     """Return the delegate's library: the one named, or the first of the device's kind."""
     if not name and device == "cpu":
         return ""
-    here = {n: find_library(lib) or "" for n, (kind, lib) in DELEGATES.items() if kind == device}
+    here = {n: _place(lib) for n, (kind, lib) in DELEGATES.items() if kind == device}
     if not name:
         return next(library for library in here.values() if library)
     if name in DELEGATES:
@@ -305,8 +312,10 @@ class _Runner:
 
     def store(self, port: _Port, buffer: Array) -> None:
         """Copy a result into a buffer, which must have its shape."""
-        # A view must be gone before the next run, so it stays inside this function.
-        view = np.empty(0) if not buffer.size else self._interpreter.tensor(port.index)()
+        # A view must be gone before the next run, so it stays inside this function. Results without
+        # elements may have no memory to view.
+        engine = self._interpreter
+        view = engine.tensor(port.index)() if buffer.size else np.empty(self._shape(port))
         if view.shape != buffer.shape:
             raise RunError(
                 f"bind: output {port.name!r}: the buffer has shape {buffer.shape}, "

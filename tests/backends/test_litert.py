@@ -57,7 +57,6 @@ def make_artifact(model: bytes, folder: Path) -> Artifact:
 
 
 KNOWN = {
-    "check_numbers_of_float16_values": "the lowering computes no float16",
     "check_numbers_of_float64_values": "LiteRT 2.3 has no float64 arithmetic",
     "check_numbers_of_special_values": "LiteRT 2.3 takes values below the normal range for zero",
 }
@@ -217,7 +216,7 @@ def test_bad_options_are_refused(save: Save, extra: dict[str, str], fault: str) 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_delegates_of_this_machine_are_devices(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"edgetpu": "libedgetpu.so.1", "QnnTFLiteDelegate": "libQnn.so"}
-    monkeypatch.setattr(module, "find_library", here.get)
+    monkeypatch.setattr(module, "_place", lambda library: here.get(library, ""))
     devices = LitertBackend().probe().devices
     assert [(d.kind, d.index, d.name) for d in devices] == [
         ("npu", 0, "delegate edgetpu"),
@@ -228,7 +227,7 @@ def test_delegates_of_this_machine_are_devices(save: Save, monkeypatch: pytest.M
     assert module._library("qnn", "npu") == "libQnn.so"
     with pytest.raises(LoadError, match="libedgetpu"):
         load(save(_negation), device="npu", extra={"trial": "off"})
-    monkeypatch.setattr(module, "find_library", lambda _: None)
+    monkeypatch.setattr(module, "_place", lambda _: "")
     assert LitertBackend().probe().devices == (Device("cpu", "any"),)
     with pytest.raises(NotAvailableError, match="needs the vendor's delegate library"):
         load(save(_negation), device="npu")
