@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor
+from edgeinfer.convert.lower.tflite.maxima import pad_for_maxima
 from edgeinfer.convert.lower.tflite.quantize import quantize
 from edgeinfer.convert.lower.tflite.simplify import Wiring, simplify
 from edgeinfer.convert.lower.tflite.thin import widen_thin
@@ -27,13 +26,6 @@ _TAKES_ACTIVATION = frozenset(
 _OUTPUT_AXIS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}
 """Operators with weights, and the weights' axis of output channels."""
 
-_NOT_NEGATIVE = frozenset({"ABS", "EXP", "LOGISTIC", "RELU", "RELU6", "SOFTMAX", "SQRT", "SQUARE"})
-
-_KEEPS_SIGN = frozenset(
-    {"AVERAGE_POOL_2D", "CONCATENATION", "MAX_POOL_2D", "PAD", "RESHAPE", "TRANSPOSE"}
-)
-
-
 _MINUS_ONE = Tensor("-1", (), np.dtype(np.float32), np.array(-1, np.float32))
 
 
@@ -49,7 +41,7 @@ def fuse(graph: Graph) -> None:
     quantize(graph)
     widen_thin(graph)
     simplify(graph)
-    _pad_with_zeros(graph)
+    pad_for_maxima(graph)
 
 
 def _join_activations(graph: Graph) -> bool:
@@ -152,31 +144,3 @@ def _scaled(weights: Array, scale: Array, axis: int) -> Array:
     shape[axis] = -1
     scaled: Array = (weights * scale.reshape(shape)).astype(np.float32)
     return scaled
-
-
-def _pad_with_zeros(graph: Graph) -> None:
-    """Pad for a maximum with zeros where nothing is below: XNNPACK takes PAD, but not PADV2."""
-    wiring = Wiring(graph)
-    for op in graph.ops:
-        if op.code != "PADV2" or not _is_lowest(op.inputs[2]):
-            continue
-        readers = wiring.readers.get(id(op.outputs[0]), [])
-        if all(r.code == "MAX_POOL_2D" for r in readers) and _is_positive(wiring, op.inputs[0]):
-            op.code, op.inputs = "PAD", op.inputs[:2]
-
-
-def _is_lowest(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.data is not None and bool(np.all(np.isneginf(tensor.data)))
-
-
-def _is_positive(wiring: Wiring, tensor: Tensor | None, depth: int = 16) -> bool:
-    """Whether no value is below zero."""
-    op: Any = None if tensor is None else wiring.makers.get(id(tensor))
-    if op is None or depth == 0:
-        return False
-    if op.code in _NOT_NEGATIVE or op.options.get("fused_activation_function", NONE) in {1, 3}:
-        return True
-    if op.code not in _KEEPS_SIGN:
-        return False
-    data = op.inputs if op.code == "CONCATENATION" else op.inputs[:1]
-    return all(_is_positive(wiring, i, depth - 1) for i in data)

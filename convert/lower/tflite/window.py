@@ -64,6 +64,14 @@ class Window:
             return -(-self.size // self.stride)
         return (self.size + self.begin + self.end - self.span) // self.stride + 1
 
+    def trimmed(self) -> Window:
+        """The window without the padding at the end that no tap reaches."""
+        count = self.count()
+        if self.size is None or count is None or self.same:
+            return self
+        reach = (count - 1) * self.stride + self.span - self.size - self.begin
+        return replace(self, end=max(reach, 0))
+
     def reaching(self, ceil: bool) -> Window:
         """Let the last window of a pool with ``ceil_mode`` reach beyond the padding.
 
@@ -71,7 +79,7 @@ class Window:
             Refusal: how far depends on a size that only a run knows.
         """
         if not ceil or self.same or self.stride == 1:
-            return self
+            return self.trimmed()
         if self.size is None:
             if self.end + self.stride > self.span:
                 raise Refusal("ceil_mode=1 needs known sizes here", "dynamic_shape")
@@ -81,7 +89,7 @@ class Window:
             # A window that starts beyond the input is left out.
             count -= 1
         reach = (count - 1) * self.stride + self.span - self.size - self.begin
-        return replace(self, end=max(self.end, reach))
+        return replace(self, end=max(reach, 0))
 
     def after(self, begin: int, end: int) -> Window:
         """The window over an input to which some of the padding was added already."""

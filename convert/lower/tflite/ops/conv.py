@@ -33,7 +33,8 @@ def conv(
 ) -> Tensor:
     """CONV_2D, DEPTHWISE_CONV_2D or CONV_3D, padded before where SAME is something else."""
     kernel = kernel_of(w, kernel_shape)
-    axes = windows(x.shape[1:-1], kernel, strides, dilations, pads, auto_pad)
+    found = windows(x.shape[1:-1], kernel, strides, dilations, pads, auto_pad)
+    axes = [w.trimmed() for w in found]
     if b is None:
         b = g.const(np.zeros(known(w, 0)), x.dtype)
     if len(axes) == 1:

@@ -108,7 +108,8 @@ def average_pool(
     if counted == [(w.begin, w.end) for w in axes]:
         return mean
     if x.is_static:
-        return g.binary("MUL", mean, g.const(_correction(axes, counted), x.dtype))
+        factor = _correction(axes, counted)
+        return mean if np.all(factor == 1) else g.binary("MUL", mean, g.const(factor, x.dtype))
     share = _padded_mean(g, _ones(g, x, counted), [w.after(*c) for w, c in _zip(axes, counted)])
     return g.binary("DIV", mean, share)
 
