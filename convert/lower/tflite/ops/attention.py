@@ -31,7 +31,7 @@ class _Mask:
     """What keeps queries from keys; each part broadcasts to (batch, heads, queries, keys).
 
     Attributes:
-        bias: added to the scores, finite; None for zero.
+        bias: added to the scores; minus infinity hides a key; None for zero.
         shown: True where a key may be seen, for all the bias says; None where all may.
         visible: where both let a key be seen; None where all may.
     """
@@ -234,7 +234,7 @@ def _mask(
         if given.dtype == np.bool_:
             shown = given
         else:
-            bias, finite = _finite(g, given)
+            bias, finite = given, _finite(g, given)
     if lengths is not None:
         lengths = g.reshape(g.cast(lengths, np.int32), [-1, 1, 1, 1], (lengths.shape[0], 1, 1, 1))
         shown = _both(g, shown, g.binary("LESS", steps(g, k, 2), lengths))
@@ -248,12 +248,11 @@ def _mask(
     return _Mask(bias, shown, shown if finite is None else _both(g, shown, finite))
 
 
-def _finite(g: Builder, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """A bias that hides with a number instead of minus infinity, and where it does not."""
+def _finite(g: Builder, mask: Tensor) -> Tensor:
+    """Where a bias does not hide a key."""
     if mask.data is not None:
-        bias = g.const(np.maximum(mask.data, np.float32(_MASKED)))
-        return bias, g.const(mask.data > -np.inf)
-    return g.binary("MAXIMUM", mask, _MASKED), g.binary("GREATER", mask, -np.inf)
+        return g.const(mask.data > -np.inf)
+    return g.binary("GREATER", mask, -np.inf)
 
 
 def _both(g: Builder, a: Tensor | None, b: Tensor) -> Tensor:
@@ -305,6 +304,10 @@ def _padded(g: Builder, mask: Tensor, k: Tensor) -> Tensor:
 def _bias(g: Builder, mask: _Mask) -> Tensor | None:
     """What is added to the scores: the bias, and what hides keys."""
     bias, shown = mask.bias, mask.shown
+    if bias is not None and bias.data is not None:
+        bias = g.const(np.maximum(bias.data, np.float32(_MASKED)))
+    elif bias is not None:
+        bias = g.binary("MAXIMUM", bias, _MASKED)
     if shown is not None and shown.data is None:
         zero = g.const(0, np.float32)
         bias = select(g, shown, zero if bias is None else bias, g.const(_MASKED, np.float32))
