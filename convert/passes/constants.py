@@ -26,7 +26,7 @@ from edgeinfer.types import Array
 NODE_GROWTH_BYTES = 256 * 1024
 """How much larger than its inputs the result of one node may be."""
 
-TOTAL_GROWTH_BYTES = 4 * 1024 * 1024
+TOTAL_GROWTH_BYTES = 64 * 1024
 TOTAL_GROWTH_SHARE = 0.1
 """All folding together may add this much, or this share of the weights, whichever is more."""
 
