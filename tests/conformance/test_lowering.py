@@ -60,7 +60,7 @@ def _json_lines(text: str) -> Iterator[dict[str, str]]:
 
 
 def violation(result: dict[str, str]) -> str:
-    """Return what a case does that it must not, as ``wrong``, ``refused``, ...; empty if nothing."""
+    """Return what a case does that it must not, e.g. ``wrong``; empty if nothing."""
     ours, plain = (result[k].split(":")[0] for k in ("ours", "plain"))
     if ours == "ok" or (ours == "refused" and plain != "ok"):
         return ""
