@@ -305,7 +305,15 @@ def _finish(
     writer: BundleWriter,
 ) -> ExportResult:
     vectors = tuple(
-        writer.add_vector(report.inputs, report.outputs, v.feeds, a.outputs, v.origin)
+        writer.add_vector(
+            report.inputs,
+            report.outputs,
+            v.feeds,
+            a.outputs,
+            v.origin,
+            spread=a.spread,
+            edge=v.edge,
+        )
         for v, a in zip(
             report.vectors, report.expected.answers if report.expected else (), strict=True
         )
