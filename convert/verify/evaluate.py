@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
-from edgeinfer.convert.verify.operators import OPERATORS, Unhandled
+from edgeinfer.convert.verify.operators import OPERATORS, Operator, Unhandled
 from edgeinfer.convert.verify.submodel import used_values
 from edgeinfer.types import Array, Feeds
 
@@ -167,7 +167,7 @@ class Evaluator:
 
         def run(*inputs: Any) -> tuple[Any, ...]:
             try:
-                return own(attrs, version, list(inputs))
+                return _in_single(own, attrs, version, inputs)
             except Unhandled:
                 return fall_back(*inputs)
 
@@ -240,6 +240,20 @@ class Evaluator:
             stacked.append(np.moveaxis(array, 0, axis % array.ndim))
         return [*state, *stacked]
 
+
+def _in_single(
+    operator: Operator, attrs: Mapping[str, Any], version: int, inputs: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Run an operator; halves are summed in single precision, as every engine does."""
+    halves = {x.dtype for x in inputs if x is not None and x.dtype.name in _HALVES}
+    if not halves or "to" in attrs:
+        return operator(attrs, version, list(inputs))
+    (half,) = halves
+    wide = [x.astype(np.float32) if x is not None and x.dtype == half else x for x in inputs]
+    return tuple(y.astype(half) for y in operator(attrs, version, wide))
+
+
+_HALVES = ("float16", "bfloat16")
 
 _NEWER = {"Scatter": "ScatterElements"}
 """Operators that only changed their name."""

@@ -120,7 +120,7 @@ class Oracles:
         try:
             return self._ask("onnxruntime", feeds)
         except Abstains as a:
-            if isinstance(self._witnesses["onnxruntime"], str):
+            if isinstance(self._witnesses.get("onnxruntime"), str):
                 try:
                     return self._ask("float64", feeds)
                 except Abstains as b:
@@ -134,7 +134,9 @@ class Oracles:
             VerifyError: no oracle can run a vector.
         """
         answers = [self._answer(v) for v in vectors]
-        notes = list(dict.fromkeys(a.note for a in answers if a.note))
+        remarks = [a.note for a in answers]
+        remarks += [self._contradiction(v, a) for v, a in zip(vectors, answers, strict=True)]
+        notes = list(dict.fromkeys(r for r in remarks if r))
         alone = [a for a in answers if len(a.agreed) < 2]
         if alone:
             notes.insert(0, f"{len(alone)} of {len(answers)} vectors have one oracle only")
@@ -192,6 +194,16 @@ class Oracles:
         if self._same(spread):
             return Answer(said["onnxruntime"], "onnxruntime", tuple(said), spread)
         return self._vote(vector, said)
+
+    def _contradiction(self, vector: Vector, answer: Answer) -> str:
+        """Say which output the user expects otherwise; empty when none is."""
+        for name, value in vector.given.items():
+            if breaches := check(compare(value, answer.outputs[name]), self._budget):
+                return (
+                    f"{vector.origin} expects another {name!r} than the source model gives: "
+                    f"{breaches[0]}"
+                )
+        return ""
 
     def _same(self, distance: dict[str, OutputMetrics]) -> bool:
         return not any(check(m, self._budget) for m in distance.values())

@@ -158,7 +158,12 @@ def budget_for(precision: str) -> Budget:
 
 
 def compare(expected: Array, actual: Array) -> OutputMetrics:
-    """Measure; never raises: a shape or element type that differs is a ``problem``."""
+    """Measure; never raises: a shape or element type that differs is a ``problem``.
+
+    Sequences of tensors, which some models give, are compared one by one.
+    """
+    if isinstance(expected, list) or isinstance(actual, list):
+        return _compare_lists(expected, actual)
     expected, actual = np.asarray(expected), np.asarray(actual)
     if expected.shape != actual.shape:
         problem = f"shape {list(actual.shape)} instead of {list(expected.shape)}"
@@ -256,6 +261,14 @@ def _as_float64(array: Array) -> npt.NDArray[np.float64]:
     if array.dtype.kind == "c":
         array = np.stack([array.real, array.imag], axis=-1)
     return array.astype(np.float64)
+
+
+def _compare_lists(expected: Any, actual: Any) -> OutputMetrics:
+    lengths = [len(x) if isinstance(x, list) else None for x in (expected, actual)]
+    if lengths[0] != lengths[1]:
+        named = ["a tensor" if n is None else f"a sequence of {n}" for n in lengths]
+        return OutputMetrics(problem=f"{named[1]} instead of {named[0]}")
+    return worst([compare(e, a) for e, a in zip(expected, actual, strict=True)])
 
 
 def _compare_exactly(expected: Array, actual: Array) -> OutputMetrics:
