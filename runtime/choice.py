@@ -149,7 +149,9 @@ class _Chooser:
     def _key(self, pair: Pair) -> Key:
         variant = self._by_id[pair.variant]
         vectors = self._bundle.manifest.vectors
-        digests = [*(f.sha256 for f in variant.files), *(v.file.sha256 for v in vectors)]
+        digests = [f.sha256 for f in variant.files]
+        # What a vector allows decides too, or a refusal would outlive the bundle that caused it.
+        digests += [json.dumps([v.file.sha256, v.spread, v.edge], sort_keys=True) for v in vectors]
         options = {"policy": self._request.policy, "threads": self._threads}
         return Key(
             artifact=hashlib.sha256("\n".join((variant.precision, *digests)).encode()).hexdigest(),
