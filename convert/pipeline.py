@@ -78,17 +78,14 @@ def export(
     """Convert a model for one or more targets, check every artifact, and write one bundle.
 
     Args:
-        model: path of an ONNX or ``.pt2`` file, an ``onnx.ModelProto``, an ``onnx_ir.Model``, a
-            ``torch.nn.Module`` (with ``example_inputs``) or a ``torch.export.ExportedProgram``.
-        output: the bundle to write; default ``<name>.edge``. A name that ends with a slash is
-            written as a folder, any other as one file.
+        model: see ``sources.read``: a path, an ONNX model, a PyTorch module or program.
+        output: the bundle; default ``<name>.edge``. A slash at the end asks for a folder.
         targets: names of device profiles, paths of ``.toml`` profiles, or ``all``.
         precision: recipe, e.g. ``fp32`` or ``fp16``.
         input_shapes: sizes to fix, by input name; None keeps an axis as declared.
         preprocessing: how a picture or a recording becomes an input, by input name.
         labels: class names in the order of the output's last axis.
-        data: inputs to check with, and expected outputs where given: an ``.npz``, a folder of
-            them, or a list of dicts. Without it, inputs are made up by kind.
+        data: inputs to check with, and expected outputs where given: ``.npz``, folder or dicts.
         calibration: folder of pictures or recordings to check with; needs ``preprocessing``.
         example_inputs: for a module: a tuple, or a dict by parameter name.
         dynamic_shapes: for a module: ``{"x": {0: "batch"}}``.
@@ -112,10 +109,10 @@ def export(
         name=name,
         labels=labels,
         compress_weights=compress_weights,
-        input_shapes={k: tuple(v) for k, v in (input_shapes or {}).items()},
-        preprocessing=preprocessing or {},
-        data=Path(data) if isinstance(data, str) else data,
-        calibration=Path(calibration) if calibration is not None else None,
+        input_shapes=input_shapes,
+        preprocessing=preprocessing,
+        data=data,
+        calibration=calibration,
     )
     clock = _Clock(progress)
     with BundleWriter(request.destination, overwrite=overwrite) as writer:
