@@ -44,8 +44,9 @@ class Plan:
 def plan(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> Plan:
     """Check a normalised model against every format of every target.
 
-    Targets that want the same format share the artifact: no lowering acts on the rest of a profile. A format that a profile calls optional is
-    left out with a note when it cannot be written; any other is an error.
+    Targets that want the same format share the artifact: no lowering acts on the rest of a
+    profile. A format that a profile calls optional is left out with a note when it cannot be
+    written; any other is an error.
 
     Raises:
         UnsupportedError: lists the problems of all targets.
