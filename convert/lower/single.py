@@ -32,12 +32,15 @@ def has_subgraph(node: ir.Node) -> bool:
     return any(a.type in kinds for a in node.attributes.values())
 
 
-def single(node: ir.Node, model: ir.Model) -> bytes | None:
+def single(node: ir.Node, model: ir.Model, *, ranked: bool = False) -> bytes | None:
     """Return a serialized model of this node only; equal nodes give equal bytes.
 
     None when the node has a subgraph (its inner nodes are asked about themselves) or when the type
-    of an operand is not known.
+    of an operand is not known, nor, with ``ranked``, its rank: an engine that works ranks out by
+    itself would stumble over a node that is fine in its place.
     """
+    if ranked and any(v is not None and v.shape is None for v in node.inputs):
+        return None
     if has_subgraph(node) or any(v is not None and v.type is None for v in node.inputs):
         return None
     names: dict[ir.Value, ir.Value] = {}

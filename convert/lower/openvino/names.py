@@ -77,14 +77,20 @@ def _shape(value: ir.Value) -> Any:
 def _type(value: ir.Value) -> Any:
     import openvino
 
-    return openvino.Type(_SPELLED.get(value.dtype) or value.dtype.numpy())  # type: ignore[arg-type,union-attr]
+    name = value.dtype.name if value.dtype is not None else "dynamic"
+    return getattr(openvino.Type, _SPELLED.get(name) or f"{name[0]}{name.strip(_LETTERS)}".lower())
 
 
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SPELLED = {
-    ir.DataType.STRING: "string",
-    ir.DataType.BFLOAT16: "bf16",
-    ir.DataType.BOOL: "boolean",
+    "FLOAT": "f32",
+    "DOUBLE": "f64",
+    "BFLOAT16": "bf16",
+    "BOOL": "boolean",
+    "STRING": "string",
+    "dynamic": "dynamic",
 }
+"""OpenVINO's names of element types; the others are the first letter and the number of bits."""
 
 
 def settle_names(written: Any) -> None:

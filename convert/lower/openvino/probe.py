@@ -33,7 +33,7 @@ class Probe:
 
     def fault(self, node: ir.Node, model: ir.Model) -> str:
         """Return what the reader says against the node; empty when it takes it."""
-        data = single(node, model)
+        data = single(node, model, ranked=True)
         if data is None:
             return ""
         if data not in self._answers:

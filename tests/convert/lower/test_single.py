@@ -58,6 +58,15 @@ def test_equal_nodes_give_equal_bytes_whatever_they_are_called() -> None:
     assert first == second
 
 
+def test_unknown_rank_is_left_out_on_request() -> None:
+    whole = model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    node = whole.graph[0]
+    assert single(node, whole, ranked=True) == single(node, whole)
+    whole.graph.inputs[0].shape = None
+    assert single(node, whole, ranked=True) is None
+    assert single(node, whole) is not None
+
+
 def test_nodes_with_subgraphs_or_unknown_types_are_left_out() -> None:
     whole = model(TEXT)
     answers = {node.op_type: single(node, whole) for _, node in walk(whole)}
