@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from edgeinfer.convert.verify.operators.batch_norm import batch_normalization
 from edgeinfer.convert.verify.operators.cast import cast, constant_of_shape
 from edgeinfer.convert.verify.operators.conv import conv, conv_transpose
 from edgeinfer.convert.verify.operators.pool import (
@@ -29,6 +30,7 @@ Operator = Callable[[Mapping[str, Any], int, list[Array | None]], tuple[Array, .
 
 OPERATORS: dict[str, Operator] = {
     "AveragePool": average_pool,
+    "BatchNormalization": batch_normalization,
     "Cast": cast,
     "ConstantOfShape": constant_of_shape,
     "Conv": conv,

@@ -117,11 +117,12 @@ def test_a_lone_onnxruntime_is_outvoted_by_openvino() -> None:
     np.testing.assert_allclose(expected.answers[0].outputs["y"], -np.exp(X), rtol=1e-6)
 
 
-def test_the_reference_never_votes_against_onnxruntime() -> None:
+def test_the_reference_never_votes_against_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     m = model(NEGATE)
     with Oracles(m) as oracles:
         oracles._witnesses["onnxruntime"] = Liar("onnxruntime", m)
         oracles._witnesses["openvino"] = Silent()
+        monkeypatch.setattr(module, "disputed_node", lambda *a: "Neg 'n'")
         expected = oracles.expected([Vector({"x": X}, "user:a")])
     assert expected.answers[0].agreed == ("onnxruntime",)
     assert "nobody could settle it" in expected.notes[1]
@@ -137,6 +138,17 @@ def test_known_faults_of_the_reference_fail_no_model(path: Path) -> None:
         expected = arrays[f"out_{name}"]
         rtol = 1e-2 if expected.dtype == np.float16 else 1e-4
         np.testing.assert_allclose(value, expected, rtol=rtol, atol=1e-5)
+
+
+def test_rounding_that_grows_is_told_from_a_fault() -> None:
+    """Every node agrees, the whole does not: the difference is the model's, not an oracle's."""
+    m = model("""g (float[2] x) => (float[2] y) {
+        k = Constant<value = float {1000000.0}>() a = Add(x, k) b = Sub(a, k) y = Exp(b) }""")
+    with Oracles(m) as oracles:
+        expected = oracles.expected([Vector({"x": np.array([0.1, 2.0], np.float32)}, "user:a")])
+    assert expected.notes == (module._ROUNDING,)
+    assert expected.answers[0].agreed == ("onnxruntime", "onnx reference")
+    assert 1e-4 < expected.answers[0].spread["y"].max_rel < 1e-2
 
 
 def test_random_models_are_refused() -> None:
