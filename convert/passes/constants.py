@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.convert.passes.infra import (
     DEFAULT_DOMAINS,
     Namer,
@@ -182,7 +183,7 @@ def run_node(
     node: ir.Node, imports: dict[str, int], inputs: list[Array | None]
 ) -> list[Array] | None:
     """Run one node in ONNX Runtime without optimisation; None where it cannot."""
-    import onnxruntime as ort
+    ort = import_onnxruntime()
 
     feeds = {
         v.name or f"in_{i}": a

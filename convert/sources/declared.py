@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
-import onnxruntime as ort
 
+from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.convert.sources.quiet import quiet_logging
 from edgeinfer.errors import Notes
 from edgeinfer.types import Array
@@ -140,6 +140,7 @@ def _run_shapes(model: ir.Model, outputs: list[str]) -> list[tuple[int, ...]]:
         return []
     if sum(t.nbytes for t in tensors) > _PROBE_BYTES:
         return []
+    ort = import_onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -70,6 +70,7 @@ def test_one_case_in_twenty(backend: str, sample: Verdicts) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("backend", EXCEPTIONS)
 def test_every_case(backend: str) -> None:
     assert unexpected(backend, verdicts(0, 1, backend)[backend]) == {}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from edgeinfer.backends.engines import import_openvino
 from edgeinfer.convert.lower.single import op_name, single, walk
 from edgeinfer.errors import NotAvailableError, Problem, Reason
 
@@ -21,7 +22,7 @@ class Probe:
 
     def __init__(self) -> None:
         try:
-            import openvino
+            openvino = import_openvino()
         except ImportError as e:
             raise NotAvailableError(
                 "format 'openvino_ir': openvino is needed to write it; "

@@ -9,6 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
+from edgeinfer.backends.engines import import_openvino
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
@@ -54,7 +55,7 @@ class OpenVinoTarget:
         prepared, problems = _prepare(model, probe, notes)
         if problems:
             raise UnsupportedError(profile.name, problems)
-        import openvino
+        openvino = import_openvino()
 
         path = folder / "model.xml"
         compress = options.compress_weights or options.precision == "fp16"
