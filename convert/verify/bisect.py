@@ -105,7 +105,8 @@ class Finding:
         )
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            ir.save(self.model, paths[0])
+            # Weights that still lie in the source's files would tie the copy to their place.
+            ir.save(ir.external_data.load_to_model(self.model.clone()), paths[0])
             write_arrays(paths[1], self.inputs)
             write_arrays(paths[2], self.expected)
             paths[3].write_text(text, encoding="utf-8")

@@ -248,7 +248,12 @@ class _Gate:
                 f"on {widened} of {len(measured)} vectors only within {SLACK:g} times the "
                 "distance of the oracles to each other: this model is sensitive to rounding"
             )
-        return OutputResult(name, worst(measured), tuple(breaches), first, note)
+        return OutputResult(name, self._worst(measured), tuple(breaches), first, note)
+
+    def _worst(self, measured: Sequence[OutputMetrics]) -> OutputMetrics:
+        """Combine; ratios of what is below the absolute floor say nothing and are left out."""
+        counted = [m for m in measured if m.max_abs > self.budget.max_abs] or measured
+        return replace(worst(counted), count=sum(m.count for m in measured))
 
     @staticmethod
     def _worse(a: OutputResult, b: OutputResult) -> OutputResult:

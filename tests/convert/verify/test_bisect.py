@@ -54,7 +54,7 @@ FEEDS = {"x": np.random.default_rng(1).standard_normal((1, 8, 16, 16)).astype(np
 
 
 def run(model: ir.Model, feeds: Feeds) -> dict[str, Array]:
-    proto = ir.to_proto(model)
+    proto = ir.to_proto(ir.external_data.load_to_model(model.clone()))
     onnx.checker.check_model(proto)
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [o.name for o in session.get_outputs()]
@@ -261,6 +261,15 @@ def test_what_is_saved_can_be_run(tmp_path: Path) -> None:
     text = paths[3].read_text()
     assert "First node whose result is wrong: Conv 'conv5b'" in text
     assert "largest error" in text
+
+
+def test_what_is_saved_does_not_need_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "source.onnx"
+    ir.save(network(), path, external_data="source.data", size_threshold_bytes=0)
+    finding = found(drop_pad("conv5b"), ir.load(path))
+    saved = finding.save(tmp_path / "failing")[0]
+    (tmp_path / "source.data").unlink()
+    ort.InferenceSession(saved, providers=["CPUExecutionProvider"])
 
 
 def test_nothing_is_saved_when_nothing_was_found(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def test_extremes_are_marked() -> None:
     edges = {v.origin.split(":")[1].split()[0]: v.edge for v in vectors(model(PLAIN))}
     assert edges == {
         "natural": False,
+        "standard": False,
         "noise": False,
         "zeros": False,
         "large": True,
@@ -122,7 +123,7 @@ def test_pictures_follow_the_record() -> None:
     assert natural.max() <= 1
     assert natural.min() < -0.5, "the whole range is used"
     smooth = np.abs(np.diff(natural, axis=-1)).mean()
-    assert smooth < 0.25 * natural.std(), "neighbours resemble each other, as in a photo"
+    assert smooth < 0.4 * natural.std(), "neighbours resemble each other, as in a photo"
 
 
 def test_models_without_inputs_have_one_vector_at_least() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.convert.verify.operators import OPERATORS, Unhandled
+from edgeinfer.types import Array
 from tests.convert.verify.operators.test_conv import by_engine
 
 
@@ -14,7 +15,7 @@ def test_numbers(shape: tuple[int, ...], opset: int) -> None:
     x = rng.standard_normal(shape).astype(np.float32)
     inputs = [x, *(rng.uniform(0.5, 2, 3).astype(np.float32) for _ in range(4))]
     attrs = {"epsilon": 1e-3, "momentum": 0.9}
-    wide = [a.astype(np.float64) for a in inputs]
+    wide: list[Array | None] = [a.astype(np.float64) for a in inputs]
     (got,) = OPERATORS["BatchNormalization"](attrs, opset, wide)
     np.testing.assert_allclose(got, by_engine("BatchNormalization", inputs, attrs), atol=1e-5)
 
