@@ -15,6 +15,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     SETTLED,
     bool_by_comparison,
     keep_infinite_extreme,
+    scalar_condition,
     tile_by_expand,
 )
 from edgeinfer.convert.lower.rules import Rule, attribute, by_definition, given
@@ -97,6 +98,12 @@ def _to_bool(node: ir.Node) -> str:
     x = given(node, 0)
     to_bool = attribute(node, "to", 0) == ir.DataType.BOOL.value
     return "NaN becomes false" if to_bool and x is not None and x.dtype in _FLOATS else ""
+
+
+def _condition(node: ir.Node) -> str:
+    value = given(node, 0)
+    wide = value is not None and value.shape is not None and len(value.shape) > 1
+    return "a condition with several axes is not taken" if wide else ""
 
 
 def _nearest(node: ir.Node) -> str:
@@ -211,6 +218,12 @@ RULES: tuple[Rule, ...] = (
         source="tests/golden: averagepool_avgpool1d_k7_s3_p33_ceil_cip, openvino 2026.4.1",
         repair=pad_before_average,
         hint="set ceil_mode=0 and explicit pads",
+    ),
+    Rule(
+        ops=frozenset({"If"}),
+        fault=_condition,
+        source="openvino 2026.4.1: 'Rank of If condition input must be equal to 0 or 1'",
+        repair=scalar_condition,
     ),
     Rule(
         ops=frozenset({"Cast"}),

@@ -145,6 +145,12 @@ X4 = RNG.standard_normal((2, 3, 4, 5)).astype(F)
             {"x": RNG.standard_normal((1, 2, 6, 9)).astype(F)},
         ),
         (
+            "g (float[2] x, bool[1,1] c) => (float[2] y) { y = If(c) <"
+            " then_branch = t () => (float[2] u) { u = Neg(x) },"
+            " else_branch = e () => (float[2] v) { v = Abs(x) }> }",
+            {"x": np.asarray([1, -2], F), "c": np.asarray([[True]])},
+        ),
+        (
             "g (int64[4] x, int64[1] k) => (int64[3] y, int64[3] i)"
             " { y, i = TopK<axis = 0>(x, k) }",
             {"x": np.zeros(4, I), "k": np.asarray([3], I)},
