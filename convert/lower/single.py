@@ -15,10 +15,20 @@ CONST_LIMIT = 64
 to be known; weights they only need the type of."""
 
 
+ORIGIN = "edgeinfer.node"
+"""Metadata of a node that took part in the place of another one: the name that the user knows."""
+
+
 def walk(model: ir.Model) -> Iterator[tuple[str, ir.Node]]:
     """Yield every node, of subgraphs too, with the name to show for it."""
     for index, node in enumerate(ir.traversal.RecursiveGraphIterator(model.graph)):
-        yield node.name or f"#{index}", node
+        yield node.metadata_props.get(ORIGIN) or node.name or f"#{index}", node
+
+
+def forget_origins(model: ir.Model) -> None:
+    """Drop, in place, what only messages need."""
+    for _, node in walk(model):
+        node.metadata_props.pop(ORIGIN, None)
 
 
 def op_name(node: ir.Node) -> str:

@@ -18,6 +18,7 @@ from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
 from edgeinfer.convert.lower.precision import read_back
 from edgeinfer.convert.lower.rules import apply
+from edgeinfer.convert.lower.single import forget_origins
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
@@ -59,6 +60,7 @@ class OnnxTarget:
         if prepared.problems:
             raise UnsupportedError(profile.name, prepared.problems)
         path = folder / "model.onnx"
+        forget_origins(prepared.model)
         files = save(prepared.model, path)
         precision, ops = read_back(path)
         return Lowered(

@@ -20,6 +20,7 @@ from edgeinfer.convert.lower.openvino.probe import Probe
 from edgeinfer.convert.lower.openvino.quirks import RULES
 from edgeinfer.convert.lower.openvino.surgery import repair
 from edgeinfer.convert.lower.rules import apply
+from edgeinfer.convert.lower.single import forget_origins
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
@@ -62,6 +63,7 @@ class OpenVinoTarget:
         # The reader maps weights from a file; a serialized model would hold them twice more.
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             source = Path(scratch) / "model.onnx"
+            forget_origins(prepared)
             ir.save(prepared, source, external_data="weights", size_threshold_bytes=1024)
             try:
                 written = probe.core.read_model(source)
