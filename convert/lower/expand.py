@@ -16,10 +16,14 @@ from edgeinfer.convert.lower.single import ORIGIN, has_subgraph, walk
 
 _DOMAIN = "edgeinfer.expand"
 
+_UNSOUND = frozenset({"Bernoulli"})
+"""Definitions that contradict their own operator: ``Bernoulli`` is defined as ``random > p``, which
+is 1 with probability 1 - p (onnx 1.23)."""
+
 
 def definition(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     """Return the standard's definition of a node, or None when the operator is a primitive one."""
-    if node.domain or has_subgraph(node):
+    if node.domain or node.op_type in _UNSOUND or has_subgraph(node):
         return None
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert import onnx_file
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
 from edgeinfer.convert.lower.loops import settle_loops
@@ -82,7 +83,7 @@ def save(model: ir.Model, path: Path) -> tuple[Path, ...]:
         if v.const_value is not None
     )
     if size <= EXTERNAL_ABOVE:
-        ir.save(model, path)
+        onnx_file.save(model, path)
         return (path,)
     data = path.with_name(path.name + ".data")
     ir.save(model, path, external_data=data.name)

@@ -7,7 +7,9 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.faults import (
     attention_scores_before_mask,
     batchwise_recurrent,
+    draw_below,
     fractional_align_corners,
+    inverted_bernoulli,
     move_batch,
 )
 from edgeinfer.convert.lower.openvino.pooling import overhangs, pad_before_average
@@ -145,6 +147,12 @@ RULES: tuple[Rule, ...] = (
         ops=frozenset({"LSTM"}),
         fault=_peepholes,
         source="ONNX node test test_lstm_with_peepholes, openvino 2026.4.1",
+    ),
+    Rule(
+        ops=frozenset({"Bernoulli"}),
+        fault=inverted_bernoulli,
+        source="onnx 1.23: the definition of Bernoulli against its text",
+        repair=draw_below,
     ),
     Rule(
         ops=frozenset({"Attention"}),

@@ -65,6 +65,11 @@ def test_new_values_have_types() -> None:
     assert all(v.dtype is not None for n in whole.graph for v in n.outputs)
 
 
+def test_definition_that_contradicts_its_operator_is_not_used() -> None:
+    whole = model("g (float[8] x) => (float[8] y) { y = Bernoulli(x) }")
+    assert definition(whole.graph[0], 24) is None
+
+
 @pytest.mark.parametrize("text", ["Relu(x)", "com.acme.Foo(x)", "NoSuchOperator(x)"])
 def test_what_has_no_definition_is_left_alone(text: str) -> None:
     whole = model(f"g (float[2] x) => (float[2] y) {{ y = {text} }}")

@@ -5,6 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from edgeinfer.convert.lower.onnxruntime import target
+from edgeinfer.convert.lower.onnxruntime.probe import Probe
 from edgeinfer.errors import UnsupportedError, UsageError
 from tests.convert.lower.running import lower, model, run
 
@@ -73,18 +74,42 @@ def test_all_problems_are_in_one_error_and_nothing_is_written(tmp_path: Path) ->
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
 
 
-def test_operator_without_kernel_is_written_by_its_definition(tmp_path: Path) -> None:
-    whole = model("g (float[8] x) => (float[8] y) { [b] y = Bernoulli(x) }")
+def test_operator_without_kernel_is_written_by_its_definition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = Probe.fault
+    monkeypatch.setattr(
+        Probe,
+        "fault",
+        lambda self, node, of: "no" if node.op_type == "Elu" else kernels(self, node, of),
+    )
+    whole = model("g (float[8] x) => (float[8] y) { [e] y = Elu<alpha = 2.0>(x) }")
     lowered = lower(whole, tmp_path)
-    assert "Bernoulli" not in lowered.ops
-    assert any("Bernoulli: no kernel" in note for note in lowered.notes)
+    assert "Elu" not in lowered.ops
+    assert any("Elu: no kernel" in note for note in lowered.notes)
     assert not any(n.metadata_props for n in (*whole.graph, *ir.load(lowered.files[0]).graph))
-    x = np.asarray([0, 1] * 4, np.float32)
-    np.testing.assert_array_equal(run(lowered.files[0], {"x": x})[0], x)
+    x = RNG.standard_normal(8).astype(np.float32)
+    expected = np.where(x < 0, 2 * np.expm1(x), x)
+    np.testing.assert_allclose(run(lowered.files[0], {"x": x})[0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_bernoulli_draws_one_with_probability_p(kind: str, tmp_path: Path) -> None:
+    """ONNX's definition, which ONNX Runtime inlines, draws one with probability 1 - p."""
+    dtype = np.float32 if kind == "float" else np.float64
+    whole = model(f"g ({kind}[N] x) => (int32[N] y) {{ y = Bernoulli<dtype = 6, seed = 1.0>(x) }}")
+    path = lower(whole, tmp_path).files[0]
+    p = np.repeat(np.asarray([0, 1, 0.25], dtype), 4000)
+    (y,) = run(path, {"x": p})
+    assert y.dtype == np.int32
+    assert y[:4000].tolist() == [0] * 4000
+    assert y[4000:8000].tolist() == [1] * 4000
+    assert abs(y[8000:].mean() - 0.25) < 0.03
 
 
 def test_newer_version_than_the_kernels_know_is_written_as_an_older_one(tmp_path: Path) -> None:
-    text = """g (uint8[2,3] x) => (float[2,3] y) <float[3] s = {0.5, 1, 2}, uint8[3] z = {0, 1, 2}> {
+    text = """g (uint8[2,3] x) => (float[2,3] y)
+        <float[3] s = {0.5, 1, 2}, uint8[3] z = {0, 1, 2}> {
         y = DequantizeLinear<axis = 1>(x, s, z)
     }"""
     lowered = lower(model(text, opset=28), tmp_path)
