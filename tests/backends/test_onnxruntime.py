@@ -202,11 +202,14 @@ def test_device_with_its_own_memory_gets_the_inputs_anew(
     monkeypatch.setattr(executable._session, "get_providers", lambda: ["CUDAExecutionProvider"])
     x, y = np.zeros(2, np.float32), np.zeros(2, np.float32)
     bound = executable.bind({"x": x}, {"y": y})
-    binds = []
+    binds: list[int] = []
     native = module._bind_inputs
-    monkeypatch.setattr(
-        module, "_bind_inputs", lambda *arguments: (binds.append(1), native(*arguments))
-    )
+
+    def counted(*arguments: Any) -> None:
+        binds.append(1)
+        native(*arguments)
+
+    monkeypatch.setattr(module, "_bind_inputs", counted)
     for step in (1, 2):
         x[...] = step
         bound()
