@@ -22,6 +22,7 @@ from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert import passes, sources
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.memory import release_memory
 from edgeinfer.convert.plan import Job, plan
 from edgeinfer.convert.request import Request, check_request, resolve_profiles
 from edgeinfer.convert.verify import (
@@ -153,6 +154,8 @@ class _Clock:
 
     def __init__(self, progress: Progress | None) -> None:
         self.seconds: dict[str, float] = {}
+        self.models: list[ir.Model] = []
+        """Models whose weights are let go of after each stage."""
         self._progress = progress
 
     @contextmanager
@@ -161,6 +164,7 @@ class _Clock:
             self._progress(what, None)
         start = time.perf_counter()
         yield
+        release_memory(*self.models)
         self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
 
 
@@ -170,6 +174,7 @@ def _convert(
     with clock.stage("normalise"):
         normalised = passes.normalise(source.model, input_shapes=request.input_shapes or None)
     normal = normalised.model
+    clock.models += [source.model, normal]
     options = LowerOptions(request.precision, request.compress_weights)
     with clock.stage("check the targets"):
         todo = plan(normal, request.profiles, options)

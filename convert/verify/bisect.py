@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert import onnx_file
 from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
 from edgeinfer.convert.verify.locate import all_values
 from edgeinfer.convert.verify.submodel import ancestors, extract, part_inputs, part_outputs
@@ -106,7 +107,7 @@ class Finding:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # Weights that still lie in the source's files would tie the copy to their place.
-            ir.save(ir.external_data.load_to_model(self.model.clone()), paths[0])
+            onnx_file.save(self.model, paths[0])
             write_arrays(paths[1], self.inputs)
             write_arrays(paths[2], self.expected)
             paths[3].write_text(text, encoding="utf-8")
