@@ -54,7 +54,10 @@ def save(model: ir.Model, path: Path) -> None:
 
 
 def _is_streamed(tensor: ir.TensorProtocol) -> bool:
-    return tensor.dtype != ir.DataType.STRING and tensor.nbytes >= STREAMED_BYTES
+    if tensor.dtype == ir.DataType.STRING:
+        return False
+    # A tensor in another file, however small, would be written as a reference to that file.
+    return tensor.nbytes >= STREAMED_BYTES or isinstance(tensor, ir.ExternalTensor)
 
 
 def _hollow(model: ir.Model, large: dict[str, ir.TensorProtocol]) -> ir.Model:

@@ -6,6 +6,7 @@ memory is that of the widest spot of the graph, not of all activations at once.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -139,7 +140,18 @@ class Evaluator:
             return values[value]
         if value.const_value is None:
             raise CannotEvaluate(f"value {value.name!r} has no source")
-        return self._widen(value.const_value.numpy())
+        return self._weight(value.const_value)
+
+    def _weight(self, tensor: ir.TensorProtocol) -> Any:
+        array = tensor.numpy()
+        wide = self._widen(array)
+        if isinstance(tensor, ir.ExternalTensor) and not np.may_share_memory(array, wide):
+            # A copy is all that is needed; pages of the file would stay in memory beside it.
+            del array
+            # Refused while somebody else looks at the pages; then they stay, which is no harm.
+            with contextlib.suppress(BufferError):
+                tensor.release()
+        return wide
 
     def _widen(self, value: Any) -> Any:
         if isinstance(value, list):

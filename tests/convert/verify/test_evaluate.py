@@ -142,6 +142,24 @@ def test_intermediate_values_can_be_asked_for() -> None:
     np.testing.assert_array_equal(got["a"], [-1, -1])
 
 
+def test_weights_in_files_are_not_kept_in_memory(tmp_path: Path) -> None:
+    m = model("g (float[1, 64] x, float[64, 64] w) => (float[1, 64] y) { y = MatMul(x, w) }")
+    value = m.graph.inputs.pop()
+    value.const_value = ir.tensor(np.eye(64, dtype=np.float32))
+    m.graph.register_initializer(value)
+    ir.save(m, tmp_path / "m.onnx", external_data="m.data", size_threshold_bytes=0)
+    read = ir.load(tmp_path / "m.onnx")
+    tensor = read.graph.initializers["w"].const_value
+    assert isinstance(tensor, ir.ExternalTensor)
+    evaluator = Evaluator(read, wide=True)
+    x = np.arange(64, dtype=np.float32)[None]
+    np.testing.assert_array_equal(evaluator.run({"x": x})["y"], x)
+    assert tensor.raw is None
+    held = tensor.numpy()
+    np.testing.assert_array_equal(evaluator.run({"x": x})["y"], x)
+    np.testing.assert_array_equal(held, np.eye(64))
+
+
 def test_the_model_is_not_modified() -> None:
     m = model("g (float16[2] x) => (float16[2] y) { a = Neg(x) y = Exp(a) }")
     before = ir.to_proto(m).SerializeToString()

@@ -58,6 +58,22 @@ def test_both_agree() -> None:
     assert answer.outputs["y"].dtype == np.float32
 
 
+def test_onnxruntime_is_gone_before_the_evaluation_starts() -> None:
+    m = model(NEGATE)
+    with Oracles(m) as oracles:
+        open_then: list[bool] = []
+
+        class Watching(Numpy):
+            def run(self, feeds: Feeds) -> dict[str, Array]:
+                open_then.append("onnxruntime" in oracles._witnesses)
+                return super().run(feeds)
+
+        oracles._witnesses["float64"] = Watching(m, wide=True, seconds=60)
+        assert oracles.expected([Vector({"x": X}, "user:a")]).confirmed == 1
+        assert open_then == [False]
+        oracles.run({"x": X})
+
+
 def test_the_interface_is_the_source_models() -> None:
     m = model("g (float[N, 3] x, float[3] w = {1, 2, 3}) => (float[N, 3] y) { y = Mul(x, w) }")
     with Oracles(m) as oracles:
