@@ -22,6 +22,9 @@ from edgeinfer.types import Array, Feeds
 LowerAndRun = Callable[[ir.Model, Feeds], dict[str, Array]]
 """Lower a (sub-)model, load it in the engine, run it once; outputs by name."""
 
+_SMALL = 10
+"""A failing part of so many nodes points at a fault, a larger one at rounding that grows."""
+
 _CHECKPOINTS = 6
 
 _EVALUATION_S = 60.0
@@ -149,6 +152,8 @@ def explain(
     start, outputs = search.last_failing_start(end)
     kept, target = search.shrink(nodes[start:end], outputs)
     late = "" if time.monotonic() < search.until else "; stopped by the time limit"
+    if not late and len(kept) > _SMALL:
+        late = "; no small part fails by itself: the error builds up over many nodes"
     return search.finding(nodes[end - 1], nodes[start], kept, target, f"reproduced{late}")
 
 

@@ -301,4 +301,7 @@ def _spec(value: ir.Value) -> TensorSpec:
 
 
 def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
-    return dim if isinstance(dim, int) else dim.value
+    if isinstance(dim, int):
+        # Paddle writes -1 for a size that is free.
+        return dim if dim >= 0 else None
+    return dim.value

@@ -4,10 +4,11 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from edgeinfer.bundle.manifest import FileRecord, VectorRecord, spread_of
 from edgeinfer.bundle.writer import BundleWriter
-from edgeinfer.metrics import OutputMetrics, budget_for
+from edgeinfer.metrics import SLACK, OutputMetrics, budget_for
 from edgeinfer.types import TensorSpec
 
 FILE = FileRecord("vectors/0.npz", "0" * 64, 1)
@@ -20,15 +21,15 @@ def test_without_a_spread_the_budget_stays() -> None:
 
 def test_a_spread_widens_the_budget_of_its_output_only() -> None:
     record = VectorRecord(FILE, "user", {"y": {"max_rel": 0.01, "sqnr_db": 60.0}})
-    assert record.budget(BASE, "y").max_rel == 0.1
-    assert record.budget(BASE, "y").sqnr_db == 40.0
+    assert record.budget(BASE, "y").max_rel == pytest.approx(SLACK * 0.01)
+    assert record.budget(BASE, "y").sqnr_db == pytest.approx(60.0 - 20.0 * math.log10(SLACK))
     assert record.budget(BASE, "y").channel_sqnr_db == BASE.channel_sqnr_db
     assert record.budget(BASE, "other") is BASE
 
 
 def test_figures_of_a_newer_converter_are_ignored() -> None:
     record = VectorRecord(FILE, "user", {"y": {"max_rel": 0.01, "entropy": 3.0}})
-    assert record.budget(BASE, "y").max_rel == 0.1
+    assert record.budget(BASE, "y").max_rel == pytest.approx(SLACK * 0.01)
 
 
 def test_extremes_are_judged_at_full_precision_only() -> None:

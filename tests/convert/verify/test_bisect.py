@@ -1,5 +1,6 @@
 """The first diverging node is named, and the saved sub-model is small and still fails."""
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -288,3 +289,18 @@ def test_the_model_is_not_modified() -> None:
     before = ir.to_proto(model).SerializeToString()
     explain(model, FEEDS, Broken(drop_pad("conv5b")), FP32)
     assert ir.to_proto(model).SerializeToString() == before
+
+
+def test_an_error_that_builds_up_is_said_to() -> None:
+    names = [f"v{i}" for i in range(40)]
+    chain = " ".join(f"[n{i}] {b} = Sin({a})" for i, (a, b) in enumerate(itertools.pairwise(names)))
+    model = ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["": 20]>
+        g (float[1, 8, 16, 16] v0) => (float[1, 8, 16, 16] v39) {{ {chain} }}""")
+
+    def drift(model: ir.Model, feeds: Feeds) -> dict[str, Array]:
+        grown = np.float32(1 + 2e-5 * len(model.graph))
+        return {name: value * grown for name, value in run(model, feeds).items()}
+
+    finding = explain(model, {"v0": FEEDS["x"]}, drift, FP32)
+    assert finding.note.endswith("the error builds up over many nodes")
+    assert 10 < len(finding.nodes) < 30

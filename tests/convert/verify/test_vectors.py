@@ -205,3 +205,9 @@ def test_calibration_folders_must_be_there_and_hold_something(tmp_path: Path) ->
         vectors(model(PLAIN), calibration=tmp_path)
     with pytest.raises(UsageError, match="no such folder"):
         vectors(model(PLAIN), calibration=tmp_path / "none")
+
+
+def test_sizes_of_minus_one_are_free() -> None:
+    m = model(IMAGE)
+    m.graph.inputs[0].shape = ir.Shape([-1, 3, -1, -1])
+    assert {v.feeds["x"].shape for v in vectors(m)} == {(1, 3, 320, 320), (2, 3, 64, 96)}
