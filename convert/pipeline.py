@@ -204,6 +204,12 @@ def _convert(
             )
         with clock.stage("ask the oracles"):
             report.expected = oracles.expected(report.vectors)
+    if against := report.expected.contradictions:
+        raise VerifyError(
+            f"the model does not give the expected outputs, so it is another one or its data "
+            f"was prepared in another way: {'; '.join(against)}",
+            report.to_json(),
+        )
     variants: list[Variant] = []
     for job in todo.jobs:
         variants.extend(_make(job, normal, options, report, writer, clock))

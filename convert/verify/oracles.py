@@ -61,6 +61,8 @@ class Expected:
     answers: tuple[Answer, ...]
     notes: tuple[str, ...]
     """For the report: each plain sentence once. Never empty when an answer has one oracle only."""
+    contradictions: tuple[str, ...] = ()
+    """Outputs that the user expects and the source model does not give: another model is meant."""
 
     @property
     def confirmed(self) -> int:
@@ -141,13 +143,12 @@ class Oracles:
         # Its copy of the weights need not lie beside what the evaluation takes.
         self._dismiss("onnxruntime")
         answers = [self._answer(v, first) for v, first in zip(vectors, firsts, strict=True)]
-        remarks = [a.note for a in answers]
-        remarks += [self._contradiction(v, a) for v, a in zip(vectors, answers, strict=True)]
-        notes = list(dict.fromkeys(r for r in remarks if r))
+        against = [self._contradiction(v, a) for v, a in zip(vectors, answers, strict=True)]
+        notes = list(dict.fromkeys(a.note for a in answers if a.note))
         alone = [a for a in answers if len(a.agreed) < 2]
         if alone:
             notes.insert(0, f"{len(alone)} of {len(answers)} vectors have one oracle only")
-        return Expected(tuple(answers), tuple(notes))
+        return Expected(tuple(answers), tuple(notes), tuple(c for c in against if c))
 
     def close(self) -> None:
         """Free sessions and temporary files; a second call does nothing."""
@@ -222,8 +223,8 @@ class Oracles:
         for name, value in vector.given.items():
             if breaches := check(compare(value, answer.outputs[name]), self._budget):
                 return (
-                    f"{vector.origin} expects another {name!r} than the source model gives: "
-                    f"{breaches[0]}"
+                    f"{vector.origin}: output {name!r} of the source model is another than "
+                    f"expected: {breaches[0]}"
                 )
         return ""
 

@@ -191,7 +191,8 @@ def test_what_the_user_expects_is_compared() -> None:
     vector = Vector({"x": X}, "user:a.npz", given={"y": np.zeros(2, np.float32)})
     with Oracles(model(NEGATE)) as oracles:
         expected = oracles.expected([vector])
-    assert "user:a.npz expects another 'y' than the source model gives" in expected.notes[0]
+    assert expected.notes == ()
+    assert "user:a.npz: output 'y' of the source model is another" in expected.contradictions[0]
 
 
 def test_closing_frees_the_files_and_ends_the_oracles() -> None:
