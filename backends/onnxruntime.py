@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 from collections.abc import Callable
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
 from weakref import WeakSet
@@ -217,8 +218,7 @@ class OnnxRuntimeExecutable:
         outs = check_buffers("output", self.outputs, outputs, self._dtypes)
         binding = self._session.io_binding()
         try:
-            for name, array in ins.items():
-                binding.bind_input(name, "cpu", 0, _element(array), array.shape, array.ctypes.data)
+            _bind_inputs(binding, ins)
             for name, array in outs.items():
                 binding.bind_output(name, "cpu", 0, _element(array), array.shape, array.ctypes.data)
         except Exception as error:
@@ -260,6 +260,8 @@ class OnnxRuntimeBound:
         self._run = _raw(session, "run_with_iobinding")
         public = self._run == session.run_with_iobinding
         self._binding = binding if public else binding._iobinding
+        if session.get_providers()[0] != _CPU:
+            self._run = partial(_copy_and_run, self._run, binding, inputs)
 
     def __call__(self) -> None:
         """Run once over the bound buffers."""
@@ -311,6 +313,19 @@ class _ValueRun:
         shape = tuple(value.shape())
         raw = ctypes.string_at(value.data_ptr(), int(np.prod(shape)) * dtype.itemsize)
         return np.frombuffer(bytearray(raw), dtype).reshape(shape)
+
+
+def _bind_inputs(binding: Any, inputs: dict[str, Array]) -> None:
+    for name, array in inputs.items():
+        binding.bind_input(name, "cpu", 0, _element(array), array.shape, array.ctypes.data)
+
+
+def _copy_and_run(
+    run: Callable[..., None], binding: Any, inputs: dict[str, Array], *arguments: Any
+) -> None:
+    """Run on a device with memory of its own, to which binding an input copies it, once."""
+    _bind_inputs(binding, inputs)
+    run(*arguments)
 
 
 def _element(array: Array) -> Any:

@@ -245,23 +245,25 @@ class OpenVinoExecutable:
             RunError: the engine failed, or an integer input does not fit into 32 bits.
             ClosedError: after ``close``.
         """
+        tensors, results = self._tensors, self._results
         request = self._request()
-        if len(feeds) != len(self._tensors) or any(p.name not in feeds for p in self._tensors):
+        if len(feeds) != len(tensors) or any(p.name not in feeds for p in tensors):
             names = [spec.name for spec in self.inputs]
             raise RunError(f"run: expected inputs {names}, received {list(feeds)}")
         try:
             # The request does not keep the arrays alive; a copy made by `share` has no other owner.
-            shared = [port.share(feeds[port.name]) for port in self._tensors]
-            for port, tensor in zip(self._tensors, shared, strict=True):
+            shared = [port.share(feeds[port.name]) for port in tensors]
+            for port, tensor in zip(tensors, shared, strict=True):
                 request.set_tensor(port.port, tensor)
             request.infer(None, share_outputs=True)
-            results = {port.name: port.copy(request) for port in self._results}
+            outputs = {port.name: port.copy(request) for port in results}
         except BackendError:
             raise
         except Exception as error:
             raise RunError(f"openvino failed: {_reason(error)}") from error
-        self._idle.append(request)
-        return results
+        if self._compiled is not None:
+            self._idle.append(request)
+        return outputs
 
     def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
         """Fix the buffers of all inputs and outputs; the engine reads and writes them in place.
@@ -270,6 +272,8 @@ class OpenVinoExecutable:
             RunError: a buffer cannot be used in place.
             ClosedError: after ``close``.
         """
+        if self._compiled is None:
+            _closed()
         types = {port.name: port.dtype for port in (*self._tensors, *self._results)}
         ins = check_buffers("input", self.inputs, inputs, types)
         outs = check_buffers("output", self.outputs, outputs, types)
@@ -280,6 +284,8 @@ class OpenVinoExecutable:
     def close(self) -> None:
         """Free the engine's memory, also of what was bound; a run under way ends first."""
         self._compiled = None
+        # A port of a result holds on to the graph above it, and so to every weight.
+        self._tensors = self._results = ()
         self._idle.clear()
         for bound in list(self._bounds):
             bound.release()

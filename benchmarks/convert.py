@@ -75,8 +75,10 @@ def main() -> int:
     print(f"machine: {platform.processor() or platform.machine()}, {psutil.cpu_count()} cores")
     print(f"n={len(results)}  seconds: {', '.join(f'{s:.1f}' for s, _ in results)}")
     print(f"median {seconds:.1f} s (limit {LIMIT_S:.0f})")
-    print(f"peak {peak / 1e6:.0f} MB = {factor:.2f} x weights of {weights / 1e6:.0f} MB"
-          f" (limit {LIMIT_FACTOR:.0f})")
+    print(
+        f"peak {peak / 1e6:.0f} MB = {factor:.2f} x weights of {weights / 1e6:.0f} MB"
+        f" (limit {LIMIT_FACTOR:.0f})"
+    )
     return int(seconds > LIMIT_S or factor > LIMIT_FACTOR)
 
 

@@ -22,6 +22,7 @@ from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert import passes, sources
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.memory import release_memory
 from edgeinfer.convert.plan import Job, plan
 from edgeinfer.convert.request import Request, check_request, resolve_profiles
 from edgeinfer.convert.verify import (
@@ -78,17 +79,14 @@ def export(
     """Convert a model for one or more targets, check every artifact, and write one bundle.
 
     Args:
-        model: path of an ONNX or ``.pt2`` file, an ``onnx.ModelProto``, an ``onnx_ir.Model``, a
-            ``torch.nn.Module`` (with ``example_inputs``) or a ``torch.export.ExportedProgram``.
-        output: the bundle to write; default ``<name>.edge``. A name that ends with a slash is
-            written as a folder, any other as one file.
+        model: see ``sources.read``: a path, an ONNX model, a PyTorch module or program.
+        output: the bundle; default ``<name>.edge``. A slash at the end asks for a folder.
         targets: names of device profiles, paths of ``.toml`` profiles, or ``all``.
         precision: recipe, e.g. ``fp32`` or ``fp16``.
         input_shapes: sizes to fix, by input name; None keeps an axis as declared.
         preprocessing: how a picture or a recording becomes an input, by input name.
         labels: class names in the order of the output's last axis.
-        data: inputs to check with, and expected outputs where given: an ``.npz``, a folder of
-            them, or a list of dicts. Without it, inputs are made up by kind.
+        data: inputs to check with, and expected outputs where given: ``.npz``, folder or dicts.
         calibration: folder of pictures or recordings to check with; needs ``preprocessing``.
         example_inputs: for a module: a tuple, or a dict by parameter name.
         dynamic_shapes: for a module: ``{"x": {0: "batch"}}``.
@@ -112,10 +110,10 @@ def export(
         name=name,
         labels=labels,
         compress_weights=compress_weights,
-        input_shapes={k: tuple(v) for k, v in (input_shapes or {}).items()},
-        preprocessing=preprocessing or {},
-        data=Path(data) if isinstance(data, str) else data,
-        calibration=Path(calibration) if calibration is not None else None,
+        input_shapes=input_shapes,
+        preprocessing=preprocessing,
+        data=data,
+        calibration=calibration,
     )
     clock = _Clock(progress)
     with BundleWriter(request.destination, overwrite=overwrite) as writer:
@@ -156,6 +154,8 @@ class _Clock:
 
     def __init__(self, progress: Progress | None) -> None:
         self.seconds: dict[str, float] = {}
+        self.models: list[ir.Model] = []
+        """Models whose weights are let go of after each stage."""
         self._progress = progress
 
     @contextmanager
@@ -164,6 +164,7 @@ class _Clock:
             self._progress(what, None)
         start = time.perf_counter()
         yield
+        release_memory(*self.models)
         self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
 
 
@@ -173,6 +174,7 @@ def _convert(
     with clock.stage("normalise"):
         normalised = passes.normalise(source.model, input_shapes=request.input_shapes or None)
     normal = normalised.model
+    clock.models += [source.model, normal]
     options = LowerOptions(request.precision, request.compress_weights)
     with clock.stage("check the targets"):
         todo = plan(normal, request.profiles, options)
@@ -202,6 +204,12 @@ def _convert(
             )
         with clock.stage("ask the oracles"):
             report.expected = oracles.expected(report.vectors)
+    if against := report.expected.contradictions:
+        raise VerifyError(
+            f"the model does not give the expected outputs, so it is another one or its data "
+            f"was prepared in another way: {'; '.join(against)}",
+            report.to_json(),
+        )
     variants: list[Variant] = []
     for job in todo.jobs:
         variants.extend(_make(job, normal, options, report, writer, clock))
@@ -305,7 +313,15 @@ def _finish(
     writer: BundleWriter,
 ) -> ExportResult:
     vectors = tuple(
-        writer.add_vector(report.inputs, report.outputs, v.feeds, a.outputs, v.origin)
+        writer.add_vector(
+            report.inputs,
+            report.outputs,
+            v.feeds,
+            a.outputs,
+            v.origin,
+            spread=a.spread,
+            edge=v.edge,
+        )
         for v, a in zip(
             report.vectors, report.expected.answers if report.expected else (), strict=True
         )

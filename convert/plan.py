@@ -44,8 +44,9 @@ class Plan:
 def plan(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> Plan:
     """Check a normalised model against every format of every target.
 
-    Targets whose artifact would be the same share it. A format that a profile calls optional is
-    left out with a note when it cannot be written; any other is an error.
+    Targets that want the same format share the artifact: no lowering acts on the rest of a
+    profile. A format that a profile calls optional is left out with a note when it cannot be
+    written; any other is an error.
 
     Raises:
         UnsupportedError: lists the problems of all targets.
@@ -76,13 +77,12 @@ def plan(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) ->
 
 def _shared(profiles: Sequence[Profile]) -> list[Job]:
     """Make one job for each artifact, led by a target that needs it where there is one."""
-    jobs: dict[tuple[object, ...], Job] = {}
+    jobs: dict[str, Job] = {}
     for needed in (True, False):
         for profile in profiles:
             for format in profile.formats if needed else profile.optional_formats:
-                # A lowering may act on quirks, so targets with other quirks get their own artifact.
-                key = (format, *sorted(q.id for q in profile.quirks))
-                known = jobs.get(key)
+                known = jobs.get(format)
                 lead = known.profile if known else profile
-                jobs[key] = Job(format, lead, (*(known.targets if known else ()), profile.name))
+                names = known.targets if known else ()
+                jobs[format] = Job(format, lead, (*names, profile.name))
     return list(jobs.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,11 @@ def check_request(
     precision: str,
     name: str | None,
     labels: Sequence[str],
-    **rest: Any,
+    compress_weights: bool,
+    input_shapes: Mapping[str, Sequence[int | None]] | None,
+    preprocessing: Mapping[str, Preprocessing] | None,
+    data: str | Path | Sequence[Feeds] | None,
+    calibration: str | Path | None,
 ) -> Request:
     """Check what can be checked without opening the model.
 
@@ -92,5 +96,9 @@ def check_request(
         destination=f"{name}.edge" if output is None else os.fspath(output),
         name=name,
         labels=tuple(labels),
-        **rest,
+        compress_weights=compress_weights,
+        input_shapes={k: tuple(v) for k, v in (input_shapes or {}).items()},
+        preprocessing=dict(preprocessing or {}),
+        data=Path(data) if isinstance(data, str) else data,
+        calibration=None if calibration is None else Path(calibration),
     )

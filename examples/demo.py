@@ -27,7 +27,7 @@ def step(title: str, *arguments: str | Path) -> None:
     """Show a command, then run it; the demo ends with its code if it fails."""
     console.print(f"\n[bold]{title}[/bold]")
     shown = [os.path.relpath(a) if isinstance(a, Path) else a for a in arguments]
-    console.print(f"$ edgeinfer {' '.join(shown)}", style="cyan", markup=False)
+    console.print(f"$ edgeinfer {' '.join(shown)}", style="cyan", markup=False, soft_wrap=True)
     code = subprocess.run([EDGEINFER, *shown], check=False).returncode
     if code:
         sys.exit(code)

@@ -149,7 +149,9 @@ class _Chooser:
     def _key(self, pair: Pair) -> Key:
         variant = self._by_id[pair.variant]
         vectors = self._bundle.manifest.vectors
-        digests = [*(f.sha256 for f in variant.files), *(v.file.sha256 for v in vectors)]
+        digests = [f.sha256 for f in variant.files]
+        # What a vector allows decides too, or a refusal would outlive the bundle that caused it.
+        digests += [json.dumps([v.file.sha256, v.spread, v.edge], sort_keys=True) for v in vectors]
         options = {"policy": self._request.policy, "threads": self._threads}
         return Key(
             artifact=hashlib.sha256("\n".join((variant.precision, *digests)).encode()).hexdigest(),
@@ -207,12 +209,16 @@ class _Chooser:
             self._history.put(self._key(pair), self._known[pair])
 
     def _check(self, pair: Pair, vectors: Sequence[Vector]) -> None:
+        precision = self._by_id[pair.variant].precision
         try:
-            budget = budget_for(self._by_id[pair.variant].precision)
+            budget = budget_for(precision)
         except UsageError as e:
             self._fail(pair, str(e))
             return
-        if problem := accuracy_problem(self._loaded[pair], vectors, budget, CHECK_S):
+        known = zip(vectors, self._bundle.manifest.vectors, strict=False)
+        judged = [(v, r) for v, r in known if r.judged_at(precision)]
+        feeds, records = [v for v, _ in judged], [r for _, r in judged]
+        if problem := accuracy_problem(self._loaded[pair], feeds, budget, CHECK_S, records):
             self._fail(pair, problem)
 
     def _refuse_fallback(self, plan: Plan) -> None:

@@ -2,8 +2,13 @@
 
 import importlib.util
 import os
+import sys
 
 import pytest
+
+# Tests also import the engines by themselves, to compare; without telemetry (backends/engines.py).
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -12,14 +12,18 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, RemoveUnusedNodesPass, ShapeInferencePass
 
-from edgeinfer.convert.lower.single import has_subgraph
+from edgeinfer.convert.lower.single import ORIGIN, has_subgraph, walk
 
 _DOMAIN = "edgeinfer.expand"
+
+_UNSOUND = frozenset({"Bernoulli"})
+"""Definitions that contradict their own operator: ``Bernoulli`` is defined as ``random > p``, which
+is 1 with probability 1 - p (onnx 1.23)."""
 
 
 def definition(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     """Return the standard's definition of a node, or None when the operator is a primitive one."""
-    if node.domain or has_subgraph(node):
+    if node.domain or node.op_type in _UNSOUND or has_subgraph(node):
         return None
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
@@ -55,7 +59,9 @@ def expand(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
     """
     opset = model.opset_imports.get("", 0)
     done: list[ir.Node] = []
-    for node in nodes:
+    wanted = {id(node) for node in nodes}
+    # The pass that inlines hands a node's metadata on to what takes its place.
+    for name, node in [pair for pair in walk(model) if id(pair[1]) in wanted]:
         proto = definition(node, opset)
         if proto is None:
             continue
@@ -67,6 +73,7 @@ def expand(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         _complete_outputs(proto, len(node.outputs))
         function = ir.from_proto(proto)
         _add_node_defaults(node, opset)
+        node.metadata_props[ORIGIN] = name
         node.domain, node.op_type = _DOMAIN, proto.name
         model.functions[function.identifier()] = function
         done.append(node)

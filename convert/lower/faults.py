@@ -64,6 +64,34 @@ def _turn_output(node: ir.Node, index: int, perm: tuple[int, ...], namer: Namer)
     new.name = name
 
 
+def inverted_bernoulli(_: ir.Node) -> str:
+    """No engine here has a kernel; they inline ONNX's definition, which inverts the probability."""
+    return "is computed by a definition that says random > p"
+
+
+def draw_below(model: ir.Model, node: ir.Node) -> bool:
+    """Draw 1 with probability p, as the operator's text says.
+
+    Given::
+
+        y = Bernoulli(p)
+
+    Result::
+
+        y = Cast(Less(RandomUniformLike(p), p))
+    """
+    p = given(node, 0)
+    if p is None or p.dtype is None:
+        return False
+    build = builder(model, node)
+    seed = {"seed": node.attributes["seed"].as_float()} if "seed" in node.attributes else {}
+    drawn = build.op("RandomUniformLike", p, dtype=p.dtype.value, **seed)
+    to = node.attributes["dtype"].as_int() if "dtype" in node.attributes else p.dtype.value
+    build.op("Cast", build.op("Less", drawn, p), to=to)
+    build.commit(model.graph, node)
+    return True
+
+
 def refused_borders(model: ir.Model, dtypes: AbstractSet[ir.DataType]) -> list[Problem]:
     """List the model's inputs and outputs of element types that no caller can hand over."""
     sides = [("input", v) for v in model.graph.inputs]

@@ -22,7 +22,7 @@ def settle_loops(model: ir.Model) -> None:
     for node in loops:
         body = node.attributes["body"].as_graph()
         for value, dtype in zip(body.inputs, (ir.DataType.INT64, ir.DataType.BOOL), strict=False):
-            value.dtype = dtype
+            value.type = ir.TensorType(dtype)
             if value.shape is None:
                 value.shape = ir.Shape([])
         for start, value, after in zip(
@@ -31,7 +31,7 @@ def settle_loops(model: ir.Model) -> None:
             if value.shape is not None or start is None or start.shape is None:
                 continue
             if value.type is not None:
-                value.shape = start.shape
+                value.shape = ir.Shape(start.shape)
                 assumed.append((body, value, after))
     ShapeInferencePass()(model)
     wrong = {body for body, value, after in assumed if not _same(value.shape, after.shape)}

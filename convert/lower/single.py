@@ -15,10 +15,20 @@ CONST_LIMIT = 64
 to be known; weights they only need the type of."""
 
 
+ORIGIN = "edgeinfer.node"
+"""Metadata of a node that took part in the place of another one: the name that the user knows."""
+
+
 def walk(model: ir.Model) -> Iterator[tuple[str, ir.Node]]:
     """Yield every node, of subgraphs too, with the name to show for it."""
     for index, node in enumerate(ir.traversal.RecursiveGraphIterator(model.graph)):
-        yield node.name or f"#{index}", node
+        yield node.metadata_props.get(ORIGIN) or node.name or f"#{index}", node
+
+
+def forget_origins(model: ir.Model) -> None:
+    """Drop, in place, what only messages need."""
+    for _, node in walk(model):
+        node.metadata_props.pop(ORIGIN, None)
 
 
 def op_name(node: ir.Node) -> str:
@@ -32,12 +42,15 @@ def has_subgraph(node: ir.Node) -> bool:
     return any(a.type in kinds for a in node.attributes.values())
 
 
-def single(node: ir.Node, model: ir.Model) -> bytes | None:
+def single(node: ir.Node, model: ir.Model, *, ranked: bool = False) -> bytes | None:
     """Return a serialized model of this node only; equal nodes give equal bytes.
 
     None when the node has a subgraph (its inner nodes are asked about themselves) or when the type
-    of an operand is not known.
+    of an operand is not known, nor, with ``ranked``, its rank: an engine that works ranks out by
+    itself would stumble over a node that is fine in its place.
     """
+    if ranked and any(v is not None and v.shape is None for v in node.inputs):
+        return None
     if has_subgraph(node) or any(v is not None and v.type is None for v in node.inputs):
         return None
     names: dict[ir.Value, ir.Value] = {}

@@ -192,7 +192,7 @@ def normalise(
     for stage in NORMALISE:
         if changed or not stage.after_change:
             changed = runner.run(stage)
-    drop_unused_imports(runner.model)
+    drop_unused_imports(runner.model, OPSET)
     return NormaliseReport(runner.model, tuple(runner.records.values()))
 
 

@@ -49,7 +49,19 @@ class RemoveIdentity(ir.passes.InPlacePass):
             if replace_value(node.outputs[0], source):
                 remove_node(node)
                 count += 1
+            elif node.op_type != "Identity":
+                _become_identity(node, source)
+                count += 1
         return outcome(model, count)
+
+
+def _become_identity(node: ir.Node, source: ir.Value) -> None:
+    """Where a graph output must keep its name, the plainest operator is left."""
+    node.replace_input_with(0, source)
+    node.resize_inputs(1)
+    node.resize_outputs(1)
+    node.attributes.clear()
+    node.op_type = "Identity"
 
 
 Rule = Callable[[ir.Node], ir.Value | None]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.convert.passes.infra import (
     DEFAULT_DOMAINS,
     Namer,
@@ -26,7 +27,7 @@ from edgeinfer.types import Array
 NODE_GROWTH_BYTES = 256 * 1024
 """How much larger than its inputs the result of one node may be."""
 
-TOTAL_GROWTH_BYTES = 4 * 1024 * 1024
+TOTAL_GROWTH_BYTES = 64 * 1024
 TOTAL_GROWTH_SHARE = 0.1
 """All folding together may add this much, or this share of the weights, whichever is more."""
 
@@ -182,7 +183,7 @@ def run_node(
     node: ir.Node, imports: dict[str, int], inputs: list[Array | None]
 ) -> list[Array] | None:
     """Run one node in ONNX Runtime without optimisation; None where it cannot."""
-    import onnxruntime as ort
+    ort = import_onnxruntime()
 
     feeds = {
         v.name or f"in_{i}": a

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import onnx
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, Outcome, is_op, outcome, walk
@@ -59,11 +58,16 @@ def _trim(node: ir.Node) -> int:
     return before - keep
 
 
-def drop_unused_imports(model: ir.Model) -> None:
-    """Forget opset imports of domains that no node uses; unknown ones make engines refuse."""
+def drop_unused_imports(model: ir.Model, opset: int) -> None:
+    """Forget opset imports of domains that no node uses; unknown ones make engines refuse.
+
+    Args:
+        model: changed in place.
+        opset: of the default domain, for a model that imports none.
+    """
     used = {n.domain for g in model.graphs() for n in g}
     for domain in list(model.opset_imports):
         if domain not in used and domain not in DEFAULT_DOMAINS:
             del model.opset_imports[domain]
     if not any(d in DEFAULT_DOMAINS for d in model.opset_imports):
-        model.opset_imports[""] = onnx.defs.onnx_opset_version()
+        model.opset_imports[""] = opset

@@ -106,14 +106,25 @@ def _into(layer: ir.Node, node: ir.Node, index: int, build: Builder) -> bool:
     only_shift = bool(np.all(affine.scale == 1.0))
     if only_shift and is_op(layer, "MatMul"):
         return False  # it has no bias to shift; Add is what it would become again
-    w = np.asarray(weight.numpy())
-    scaled = w if only_shift else _scale_weight(layer, w.astype(np.float64), affine.scale)
-    bias = _new_bias(layer, affine, _channels(layer, w))
-    if scaled is None or bias is None or not (only_shift or _fits(scaled)):
+    shape = tuple(int(d) for d in weight.shape.numpy())
+    factor = _factor(layer, shape, affine.scale)
+    bias = _new_bias(layer, affine, _channels(layer, shape))
+    if factor is None or bias is None:
         return False
-    new = layer.inputs[1] if only_shift else build.const(scaled.astype(w.dtype), "weight")
-    _emit(layer, new, bias.astype(w.dtype), build)
+    dtype = weight.dtype.numpy()
+    new = layer.inputs[1]
+    if not only_shift:
+        if not _fits(_scaled(weight, factor)):
+            return False
+        new = build.computed(lambda: _scaled(weight, factor).astype(dtype), weight, "weight")
+    _emit(layer, new, bias.astype(dtype), build)
     return True
+
+
+def _scaled(weight: ir.TensorProtocol, factor: Array) -> Array:
+    """Return the folded weights in float64."""
+    scaled: Array = weight.numpy().astype(np.float64) * factor
+    return scaled
 
 
 def batch_norm(node: ir.Node) -> Affine | None:
@@ -162,26 +173,27 @@ def _fits(weights: Array) -> bool:
     return size.size == 0 or bool(size.max() <= MAX_WEIGHT and size.max() >= MIN_WEIGHT)
 
 
-def _channels(layer: ir.Node, w: Array) -> int:
+def _channels(layer: ir.Node, shape: tuple[int, ...]) -> int:
     if layer.op_type == "Conv" or (layer.op_type == "Gemm" and attr(layer, "transB", 0)):
-        return int(w.shape[0])
-    group = attr(layer, "group", 1) if layer.op_type == "ConvTranspose" else 1
-    return int(w.shape[1]) * group
+        return shape[0]
+    group: int = attr(layer, "group", 1) if layer.op_type == "ConvTranspose" else 1
+    return shape[1] * group
 
 
-def _scale_weight(layer: ir.Node, w: Array, scale: Array) -> Array | None:
-    """Multiply the weights of each output channel."""
-    channels = _channels(layer, w)
+def _factor(layer: ir.Node, shape: tuple[int, ...], scale: Array) -> Array | None:
+    """Return what the weights are multiplied with: one number an output channel, in their axes."""
+    channels = _channels(layer, shape)
     if scale.size not in (1, channels):
         return None
     scale = np.broadcast_to(scale, (channels,))
+    ones = [1] * (len(shape) - 1)
     if layer.op_type == "Conv" or (layer.op_type == "Gemm" and attr(layer, "transB", 0)):
-        return w * scale.reshape(-1, *[1] * (w.ndim - 1))
+        return scale.reshape(-1, *ones)
     if layer.op_type in ("Gemm", "MatMul"):
-        return w * scale
+        return scale
     group = attr(layer, "group", 1)
-    parted = w.reshape(group, w.shape[0] // group, *w.shape[1:])
-    return (parted * scale.reshape(group, 1, -1, *[1] * (w.ndim - 2))).reshape(w.shape)
+    parted = np.repeat(scale.reshape(group, 1, -1), shape[0] // group, axis=1)
+    return parted.reshape(shape[0], -1, *ones[1:])
 
 
 def _new_bias(layer: ir.Node, affine: Affine, channels: int) -> Array | None:

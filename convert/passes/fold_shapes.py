@@ -15,6 +15,7 @@ from edgeinfer.convert.passes.infra import (
     input_at,
     is_op,
     outcome,
+    remove_node,
     static_shape,
 )
 from edgeinfer.convert.passes.symbols import Element, Elements, Symbols, known
@@ -64,6 +65,7 @@ def _fold_value(value: ir.Value, symbols: Symbols, namer: Namer) -> int:
     array: Array = elements.astype(_NUMPY[value.dtype])
     name, value.name = value.name or namer.fresh("shape"), None
     value.replace_all_uses_with(add_initializer(node.graph, name, np.asarray(array)))
+    remove_node(node)
     return 1
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from edgeinfer.convert.passes.inference import is_generated
 from edgeinfer.convert.passes.infra import Namer, Outcome, outcome, walk
-from edgeinfer.convert.passes.shapes import is_generated
 from edgeinfer.types import Dim, TensorSpec
 
 

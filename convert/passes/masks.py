@@ -16,7 +16,8 @@ def keeps_a_key(mask: ir.Value | None) -> bool:
     """Whether every query row of an added mask is sure to leave one key finite.
 
     Only a row that is minus infinity all along makes a softmax undefined: ``Softmax`` gives NaN
-    and ``Attention`` zeros. Values computed from integers are taken to be flags, 0 or 1.
+    and ``Attention`` zeros. ``(1 - m) * -3.4e38`` overflows to such a row for an integer ``m`` of
+    -1, so a flag counts as one only when it was a bool.
     """
     if mask is None:
         return True
@@ -47,13 +48,6 @@ def _finite(value: ir.Value | None, depth: int) -> bool:
         return _finite(node.inputs[0], depth - 1)
     if is_op(node, "Mul"):
         return _flag_times_constant(node, depth)
-    if is_op(node, "Sub"):
-        left, right = node.inputs
-        return (
-            scalar(left, right) is not None
-            and abs(scalar(left, right) or 0) <= 1
-            and (_finite(right, depth - 1))
-        )
     return False
 
 
@@ -77,5 +71,4 @@ def _is_flag(value: ir.Value, depth: int) -> bool:
     if is_op(node, "Unsqueeze", "Squeeze", "Reshape", "Expand", "Slice", "Transpose", "Identity"):
         return node.inputs[0] is not None and _is_flag(node.inputs[0], depth - 1)
     source = node.inputs[0] if is_op(node, "Cast") else None
-    integer = ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8
-    return source is not None and source.dtype in integer
+    return source is not None and (source.dtype == ir.DataType.BOOL or _is_flag(source, depth - 1))

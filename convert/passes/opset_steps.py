@@ -61,6 +61,15 @@ class Edit:
         self.nodes.append(new)
         return new.outputs[0]
 
+    def dropout(self) -> tuple[ir.Value, ir.Value]:
+        """Add a Dropout of the same data; its data and its mask."""
+        data = self.op("Dropout", self.node.inputs[0])
+        new = self.nodes[-1]
+        new.resize_outputs(2)
+        new.outputs[1].name = self._namer.fresh(f"{self._base}_mask")
+        new.outputs[1].dtype = ir.DataType.BOOL
+        return data, new.outputs[1]
+
     def become(self, *outputs: ir.Value | None) -> None:
         """Replace the node by the nodes made so far."""
         replace_node(self.node, self.nodes, outputs)
@@ -189,27 +198,34 @@ def dft_20(node: ir.Node, edit: Edit) -> None:
     edit.add_input(2, edit.int64(edit.take("axis", 1), "axis"))
 
 
-@step(12, "Dropout")
-def dropout_12(node: ir.Node, edit: Edit) -> None:
-    """``ratio`` became an input that only training reads."""
-    edit.take("ratio")
-
-
 # --- other meaning ---------------------------------------------------------------------------
 
 
 @step(10, "Dropout")
 def dropout_10(node: ir.Node, edit: Edit) -> None:
     """The mask became bool; before it had the type of the data."""
-    if len(node.outputs) > 1 and node.outputs[1] in used_outputs(node):
+    if _reads_mask(node):
         dtype = node.inputs[0].dtype if node.inputs[0] is not None else None
         if dtype is None:
             raise CannotRaiseError(f"Dropout {node.name!r}: element type of its input unknown")
-        new = ir.node("Dropout", list(node.inputs), num_outputs=2, name=node.name)
-        for output, what in zip(new.outputs, ("data", "mask"), strict=True):
-            output.name = edit._namer.fresh(f"{edit._base}_{what}")
-        edit.nodes.append(new)
-        edit.become(new.outputs[0], edit.op("Cast", new.outputs[1], to=int(dtype)))
+        data, mask = edit.dropout()
+        edit.become(data, edit.op("Cast", mask, to=int(dtype)))
+
+
+@step(12, "Dropout")
+def dropout_12(node: ir.Node, edit: Edit) -> None:
+    """``ratio`` became an input that only training reads.
+
+    Outside of training, the mask was all false in ONNX Runtime before and is all true now.
+    """
+    edit.take("ratio")
+    if _reads_mask(node):
+        data, mask = edit.dropout()
+        edit.become(data, edit.op("Not", mask))
+
+
+def _reads_mask(node: ir.Node) -> bool:
+    return len(node.outputs) > 1 and node.outputs[1] in used_outputs(node)
 
 
 @step(9, "BatchNormalization")

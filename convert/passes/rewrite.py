@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,6 +40,29 @@ class Builder:
             name=name,
             shape=ir.Shape(data.shape),
             type=ir.TensorType(tensor.dtype),
+            const_value=tensor,
+        )
+        self.constants.append(value)
+        return value
+
+    def computed(
+        self, compute: Callable[[], Array], like: ir.TensorProtocol, hint: str
+    ) -> ir.Value:
+        """Return a new constant of the type and shape of another, computed whenever it is read.
+
+        Folding the weights of a whole model would hold them in memory a second time.
+        """
+        name = self._namer.fresh(f"{self._base}.{hint}")
+        tensor = ir.LazyTensor(
+            lambda: ir.tensor(compute(), name=name),
+            dtype=like.dtype,
+            shape=ir.Shape(like.shape.numpy()),
+            name=name,
+        )
+        value = ir.Value(
+            name=name,
+            shape=ir.Shape(like.shape.numpy()),
+            type=ir.TensorType(like.dtype),
             const_value=tensor,
         )
         self.constants.append(value)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import onnx
 import onnx_ir as ir
 
+from edgeinfer.convert.passes.inference import (
+    Inference,
+    InferenceFailedError,
+    is_generated,
+)
 from edgeinfer.convert.passes.infra import (
     DEFAULT_DOMAINS,
     Outcome,
@@ -29,13 +33,9 @@ from edgeinfer.convert.passes.symbols import (
     product,
 )
 
-INLINE_BYTES = 1024
-"""Larger initializers are hidden from onnx's inference: it needs shapes, not weights."""
-
 ROUNDS = 6
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 _NO_NAMES = frozenset({"", "?", "None", "none", "-1", "null", "unk", "unknown", "dynamic"})
-_GENERATED = "unk__"
 
 
 class InferShapes(ir.passes.InPlacePass):
@@ -53,19 +53,29 @@ class InferShapes(ir.passes.InPlacePass):
         """Infer until nothing new is found; weights are neither read nor copied."""
         before = _snapshot(model)
         declared = _forget(model)
-        notes: list[str] = []
-        for _ in range(ROUNDS):
-            error = _infer(model)
-            for value, (kind, _shape) in declared.items():
-                value.type = value.type or kind
-            if error:
-                notes.append(error)
-            if not _refine(model) or error:
-                break
+        notes = _infer(model, declared)
         notes.extend(_restore(declared))
         after = _snapshot(model)
         count = sum(before.get(v) != shown for v, shown in after.items())
         return outcome(model, count, *notes)
+
+
+def _infer(model: ir.Model, declared: dict[ir.Value, Known]) -> list[str]:
+    """Take turns with onnx's inference; returns what went wrong, if anything."""
+    inference = Inference(model)
+    for _ in range(ROUNDS):
+        notes: list[str] = []
+        try:
+            inference.run()
+        except InferenceFailedError as e:
+            notes.append(str(e))
+        for value, (kind, _shape) in declared.items():
+            value.type = value.type or kind
+        refined = _refine(model)
+        if notes or not refined:
+            break
+        inference.tell(refined)
+    return notes
 
 
 Known = tuple[ir.TypeProtocol | None, ir.Shape | None]
@@ -110,71 +120,6 @@ def _named(size: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
     return ir.SymbolicDim(None) if size.value in _NO_NAMES else size
 
 
-def _infer(model: ir.Model) -> str:
-    """Run onnx's inference on a copy without weights; returns what went wrong, if anything."""
-    stripped = model.clone()
-    for name, value in list(stripped.graph.initializers.items()):
-        tensor = value.const_value
-        if tensor is not None and tensor.nbytes > INLINE_BYTES:
-            value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
-            stripped.graph.initializers.pop(name)
-            if value not in stripped.graph.inputs:
-                stripped.graph.inputs.append(value)
-            value.const_value = None
-    for value in _values(stripped):
-        if value.shape is not None:
-            # A name made up last time would stand in the way of a real one.
-            sizes = dims_of(value)
-            value.shape = ir.Shape([None if is_generated(d) else d for d in sizes])
-    stripped.ir_version = max(stripped.ir_version, 4)
-    try:
-        proto = onnx.shape_inference.infer_shapes(
-            ir.to_proto(stripped), check_type=False, strict_mode=False, data_prop=True
-        )
-        inferred = ir.from_proto(proto)
-    # onnx raises RuntimeError subclasses of its own, and protobuf errors for malformed parts.
-    except Exception as e:
-        root = e
-        while isinstance(root.__cause__, Exception):
-            root = root.__cause__
-        reason = str(root).splitlines()[0] if str(root) else type(root).__name__
-        return f"shape inference failed: {reason}"
-    for mine, theirs in zip(model.graphs(), inferred.graphs(), strict=True):
-        found = ir.convenience.create_value_mapping(theirs, include_subgraphs=False)
-        for node in mine:
-            for value in node.outputs:
-                other = found.get(value.name) if value.name else None
-                if other is not None:
-                    _learn(value, other)
-    return ""
-
-
-def _learn(value: ir.Value, other: ir.Value) -> None:
-    if other.type is not None and value.type is None:
-        value.type = other.type
-    if other.shape is None:
-        return
-    if value.shape is None or len(value.shape) != len(other.shape):
-        value.shape = other.shape.copy()
-        return
-    dims = [_sharper(a, b) for a, b in zip(value.shape, other.shape, strict=True)]
-    value.shape = ir.Shape(dims)
-
-
-def _sharper(mine: int | ir.SymbolicDim, other: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
-    """The one that says more; the newer one when they say as much."""
-    if isinstance(mine, int) or isinstance(other, int):
-        return other if isinstance(other, int) else mine
-    return mine if is_generated(other) and not is_generated(mine) else other
-
-
-def is_generated(size: int | ir.SymbolicDim) -> bool:
-    """Whether onnx's inference made the name up."""
-    if isinstance(size, int):
-        return False
-    return size.value is None or size.value.startswith(_GENERATED)
-
-
 def _restore(declared: dict[ir.Value, Known]) -> list[str]:
     """Believe declarations where nothing was inferred; report those that were wrong."""
     notes: list[str] = []
@@ -206,9 +151,9 @@ def _contradicts(real: int | ir.SymbolicDim, declared: int | ir.SymbolicDim) -> 
 # --- what onnx's inference leaves open -----------------------------------------------------------
 
 
-def _refine(model: ir.Model) -> bool:
-    """Fill in sizes that follow from the elements of shape tensors."""
-    symbols, changed = Symbols(model), False
+def _refine(model: ir.Model) -> set[ir.Value]:
+    """Fill in sizes that follow from the elements of shape tensors; returns what changed."""
+    symbols, changed = Symbols(model), set()
     for graph in walk(model.graph):
         for node in graph:
             dims = _dims(node, symbols)
@@ -218,12 +163,12 @@ def _refine(model: ir.Model) -> bool:
             old = None if value.shape is None else dims_of(value)
             if old is None:
                 value.shape = ir.Shape([dim(d) for d in dims])
-                changed = True
+                changed.add(value)
             elif len(old) == len(dims):
                 new = [_fill(a, b) for a, b in zip(old, dims, strict=True)]
                 if any(a is not b for a, b in zip(old, new, strict=True)):
                     value.shape = ir.Shape(new)
-                    changed = True
+                    changed.add(value)
     return changed
 
 

@@ -7,14 +7,17 @@ is tried on zeros where that is cheap.
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
-import onnxruntime as ort
 
+from edgeinfer.backends.engines import import_onnxruntime
+from edgeinfer.convert import onnx_file
 from edgeinfer.convert.sources.quiet import quiet_logging
 from edgeinfer.errors import Notes
 from edgeinfer.types import Array
@@ -136,10 +139,9 @@ def _run_shapes(model: ir.Model, outputs: list[str]) -> list[tuple[int, ...]]:
     tensors = [
         v.const_value for v in model.graph.initializers.values() if v.const_value is not None
     ]
-    if any(isinstance(t, ir.ExternalTensor) for t in tensors):
-        return []
     if sum(t.nbytes for t in tensors) > _PROBE_BYTES:
         return []
+    ort = import_onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -148,9 +150,10 @@ def _run_shapes(model: ir.Model, outputs: list[str]) -> list[tuple[int, ...]]:
     timer = threading.Timer(_PROBE_SECONDS, setattr, (run, "terminate", True))
     timer.start()
     try:
-        session = ort.InferenceSession(
-            ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
+            path = Path(folder) / "model.onnx"
+            onnx_file.save(model, path)
+            session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         for first, other in _PROBE_SIZES:
             try:
                 results = session.run(outputs, _zeros(model, first, other), run)

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources.external import attach, digest, external_tensors
+from edgeinfer.convert.sources.mapped import Span, attach_spans, without_weights
 from edgeinfer.convert.sources.quiet import quiet_logging
 from edgeinfer.convert.sources.repair import repair
 from edgeinfer.errors import Notes, SourceError
@@ -27,8 +28,10 @@ def read_file(path: Path) -> tuple[ir.Model, SourceRecord, Notes]:
         SourceError: the file is damaged, of an opset that is not supported, or its weights are
             missing or outside its folder.
     """
-    model = _deserialise(_parse(path), str(path))
+    proto, spans = _parse(path)
+    model = _deserialise(proto, str(path))
     external = attach(model, path.parent, str(path))
+    attach_spans(model, path, spans)
     notes = _finish(model, str(path))
     return model, SourceRecord("onnx", path.name, digest(path, external)), notes
 
@@ -75,8 +78,8 @@ def fingerprint(model: ir.Model) -> str:
     return state.hexdigest()
 
 
-def _parse(path: Path) -> onnx.ModelProto:
-    """Parse from a memory map, so that the file is not held twice."""
+def _parse(path: Path) -> tuple[onnx.ModelProto, dict[str, Span]]:
+    """Parse from a memory map; large weights stay in the file, and it is told where they are."""
     size = path.stat().st_size
     if size >= 1 << 31:
         raise SourceError(
@@ -88,8 +91,11 @@ def _parse(path: Path) -> onnx.ModelProto:
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         memoryview(data) as view,
     ):
+        # onnx_ir maps no file that has hard links (see external.py).
+        light = without_weights(data) if path.stat().st_nlink == 1 else None
+        message, spans = light or (view, {})
         try:
-            return onnx.ModelProto.FromString(view)
+            return onnx.ModelProto.FromString(message), spans
         except DecodeError as error:
             raise SourceError(
                 f"{path}: a damaged ONNX model ({error}); write or download it again"

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 from onnx.reference import ReferenceEvaluator
 
+from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.errors import SourceError
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.types import Array
@@ -129,6 +129,7 @@ def _check_inputs(model: ir.Model, feeds: Mapping[str, Array], name: str) -> Non
 
 
 def _run(graph: str | bytes, feeds: Mapping[str, Array]) -> list[Array]:
+    ort = import_onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

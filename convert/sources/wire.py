@@ -42,20 +42,20 @@ def walk(data: Bytes) -> Wire | None:
     fields: dict[int, int] = {}
     position, size = 0, len(data)
     while position < size:
-        tag, position = _varint(data, position)
+        tag, position = read_varint(data, position)
         if tag is None:
             return Wire(fields, 1) if position >= size and fields else None
         number, kind = tag >> 3, tag & 7
         if number == 0 or fields.setdefault(number, kind) != kind:
             return None
         if kind == 0:
-            value, position = _varint(data, position)
+            value, position = read_varint(data, position)
             if value is None:
                 return Wire(fields, 1) if position >= size else None
         elif kind in _FIXED:
             position += _FIXED[kind]
         elif kind == 2:
-            length, position = _varint(data, position)
+            length, position = read_varint(data, position)
             if length is None:
                 return Wire(fields, 1) if position >= size else None
             position += length
@@ -64,7 +64,7 @@ def walk(data: Bytes) -> Wire | None:
     return Wire(fields, position - size)
 
 
-def _varint(data: Bytes, position: int) -> tuple[int | None, int]:
+def read_varint(data: Bytes, position: int) -> tuple[int | None, int]:
     """Return the value and the position after it; None when it does not end."""
     value = 0
     for shift in range(0, 70, 7):

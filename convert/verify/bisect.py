@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert import onnx_file
 from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
 from edgeinfer.convert.verify.locate import all_values
 from edgeinfer.convert.verify.submodel import ancestors, extract, part_inputs, part_outputs
@@ -20,6 +21,9 @@ from edgeinfer.types import Array, Feeds
 
 LowerAndRun = Callable[[ir.Model, Feeds], dict[str, Array]]
 """Lower a (sub-)model, load it in the engine, run it once; outputs by name."""
+
+_SMALL = 10
+"""A failing part of so many nodes points at a fault, a larger one at rounding that grows."""
 
 _CHECKPOINTS = 6
 
@@ -105,7 +109,8 @@ class Finding:
         )
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            ir.save(self.model, paths[0])
+            # Weights that still lie in the source's files would tie the copy to their place.
+            onnx_file.save(self.model, paths[0])
             write_arrays(paths[1], self.inputs)
             write_arrays(paths[2], self.expected)
             paths[3].write_text(text, encoding="utf-8")
@@ -147,6 +152,8 @@ def explain(
     start, outputs = search.last_failing_start(end)
     kept, target = search.shrink(nodes[start:end], outputs)
     late = "" if time.monotonic() < search.until else "; stopped by the time limit"
+    if not late and len(kept) > _SMALL:
+        late = "; no small part fails by itself: the error builds up over many nodes"
     return search.finding(nodes[end - 1], nodes[start], kept, target, f"reproduced{late}")
 
 

@@ -6,6 +6,7 @@ memory is that of the widest spot of the graph, not of all activations at once.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
-from edgeinfer.convert.verify.operators import OPERATORS, Unhandled
+from edgeinfer.convert.verify.operators import OPERATORS, Operator, Unhandled
 from edgeinfer.convert.verify.submodel import used_values
 from edgeinfer.types import Array, Feeds
 
@@ -139,7 +140,18 @@ class Evaluator:
             return values[value]
         if value.const_value is None:
             raise CannotEvaluate(f"value {value.name!r} has no source")
-        return self._widen(value.const_value.numpy())
+        return self._weight(value.const_value)
+
+    def _weight(self, tensor: ir.TensorProtocol) -> Any:
+        array = tensor.numpy()
+        wide = self._widen(array)
+        if isinstance(tensor, ir.ExternalTensor) and not np.may_share_memory(array, wide):
+            # A copy is all that is needed; pages of the file would stay in memory beside it.
+            del array
+            # Refused while somebody else looks at the pages; then they stay, which is no harm.
+            with contextlib.suppress(BufferError):
+                tensor.release()
+        return wide
 
     def _widen(self, value: Any) -> Any:
         if isinstance(value, list):
@@ -167,7 +179,7 @@ class Evaluator:
 
         def run(*inputs: Any) -> tuple[Any, ...]:
             try:
-                return own(attrs, version, list(inputs))
+                return _in_single(own, attrs, version, inputs)
             except Unhandled:
                 return fall_back(*inputs)
 
@@ -240,6 +252,20 @@ class Evaluator:
             stacked.append(np.moveaxis(array, 0, axis % array.ndim))
         return [*state, *stacked]
 
+
+def _in_single(
+    operator: Operator, attrs: Mapping[str, Any], version: int, inputs: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Run an operator; halves are summed in single precision, as every engine does."""
+    halves = {x.dtype for x in inputs if x is not None and x.dtype.name in _HALVES}
+    if not halves or "to" in attrs:
+        return operator(attrs, version, list(inputs))
+    (half,) = halves
+    wide = [x.astype(np.float32) if x is not None and x.dtype == half else x for x in inputs]
+    return tuple(y.astype(half) for y in operator(attrs, version, wide))
+
+
+_HALVES = ("float16", "bfloat16")
 
 _NEWER = {"Scatter": "ScatterElements"}
 """Operators that only changed their name."""

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions
+from edgeinfer.bundle.manifest import JUDGED_ON_EXTREMES
 from edgeinfer.convert.verify.oracles import Expected
 from edgeinfer.convert.verify.vectors import Vector
 from edgeinfer.errors import BackendError, InputError, NotAvailableError
 from edgeinfer.metrics import SLACK, Budget, OutputMetrics, budget_for, check, compare, worst
 from edgeinfer.types import Array
-
-_SINGLE = ("fp32",)
-"""Precisions at which extremes are judged too; others promise nothing beyond ordinary data."""
 
 _TIMED_S = 0.5
 _TIMED_RUNS = 20
@@ -163,7 +161,7 @@ def verify_variant(
     """
     if budget is None:
         budget = budget_for(precision)
-    judged = [i for i, v in enumerate(vectors) if precision in _SINGLE or not v.edge]
+    judged = [i for i, v in enumerate(vectors) if precision in JUDGED_ON_EXTREMES or not v.edge]
     gate = _Gate(artifact, vectors, expected, budget, judged)
     if size_bytes is None:
         size_bytes = sum(f.stat().st_size for f in artifact.path.parent.rglob("*") if f.is_file())
@@ -250,7 +248,12 @@ class _Gate:
                 f"on {widened} of {len(measured)} vectors only within {SLACK:g} times the "
                 "distance of the oracles to each other: this model is sensitive to rounding"
             )
-        return OutputResult(name, worst(measured), tuple(breaches), first, note)
+        return OutputResult(name, self._worst(measured), tuple(breaches), first, note)
+
+    def _worst(self, measured: Sequence[OutputMetrics]) -> OutputMetrics:
+        """Combine; ratios of what is below the absolute floor say nothing and are left out."""
+        counted = [m for m in measured if m.max_abs > self.budget.max_abs] or measured
+        return replace(worst(counted), count=sum(m.count for m in measured))
 
     @staticmethod
     def _worse(a: OutputResult, b: OutputResult) -> OutputResult:

@@ -24,15 +24,16 @@ def save_for_engines(model: ir.Model, folder: Path) -> Path:
     return path
 
 
-def disputed_node(model: ir.Model, feeds: Feeds, budget: Budget) -> str:
+def disputed_node(model: ir.Model, feeds: Feeds, budget: Budget) -> str | None:
     """Name the first node where ONNX Runtime and our evaluation differ on the same inputs.
 
     Each node is evaluated on what ONNX Runtime computed before it, so an error upstream does not
-    blame the nodes below. Returns an empty string when no single node does it.
+    blame the nodes below. Returns an empty string when every node agrees, None when nobody can
+    tell.
     """
     seen = all_values(model, feeds)
     if not seen:
-        return ""
+        return None
     evaluator = Evaluator(model, wide=True)
     for index, node in enumerate(evaluator.graph):
         expected = {str(v.name): seen[str(v.name)] for v in node.outputs if str(v.name) in seen}

@@ -10,7 +10,7 @@ import numpy as np
 from edgeinfer.convert.verify.kinds import Kind
 from edgeinfer.types import Array, AudioInput, ImageInput, TensorSpec
 
-Style = Literal["natural", "noise", "zeros", "large", "negative"]
+Style = Literal["natural", "standard", "noise", "zeros", "large", "negative"]
 
 _LARGE = 100.0
 _DEFAULT_RATE = 16000
@@ -25,8 +25,9 @@ def signal(
         spec: gives the element type.
         kind: what the input is.
         shape: sizes of all axes.
-        style: ``natural`` looks like data; ``noise`` is independent; the others are extremes,
-            which ids, masks and rates do not have: they stay valid.
+        style: ``natural`` looks like data, ``standard`` too but with pictures of zero mean and
+            unit spread; ``noise`` is independent; the others are extremes, which ids, masks and
+            rates do not have: they stay valid.
         rng: source of all randomness.
     """
     shape = tuple(shape)
@@ -108,7 +109,9 @@ def _picture_values(
     picture = _picture(shape, axis, style, rng)
     record = kind.record
     if not isinstance(record, ImageInput):
-        # Trained ranges are 0..1, -1..1 or standardised; this one lies within all three.
+        # Nothing says which range the model was trained on, so each style tries another one.
+        if style == "standard":
+            return (picture - 0.45) / 0.225
         return picture * 2.0 - 1.0 if style == "noise" else picture
     form = [1] * len(shape)
     form[axis] = -1
@@ -143,8 +146,27 @@ def _draw(picture: Array, rng: np.random.Generator) -> None:
         left, top = rng.random(2) * 0.8
         box = (np.abs(x - left - 0.1) < 0.1) & (np.abs(y - top - 0.05) < 0.05)
         picture[:, box] = rng.random((channels, 1))
+    _write(picture, rng)
     picture += 0.08 * _pink(height, width, rng)
     np.clip(picture, 0.0, 1.0, out=picture)
+
+
+def _write(picture: Array, rng: np.random.Generator) -> None:
+    """Write a few lines of strokes like print on a light panel, which text nets look for."""
+    _, height, width = picture.shape
+    size = max(1, min(height, width) // 100)
+    tall, wide = 7 * size, 6 * size
+    bottom, right = height - height // 8, width - width // 8
+    if bottom - height // 2 < 2 * tall or right - width // 8 < 4 * wide:
+        return
+    picture[:, height // 2 : bottom, width // 8 : right] = 0.9
+    for top in range(height // 2 + 2 * size, bottom - tall, 2 * tall):
+        for left in range(width // 8 + 2 * size, right - wide, wide):
+            if rng.random() < 0.15:
+                continue
+            strokes = np.kron(rng.random((7, 4)) < 0.5, np.ones((size, size), bool))
+            cell = picture[:, top : top + tall, left : left + 4 * size]
+            cell[:, strokes] = 0.1
 
 
 def _pink(height: int, width: int, rng: np.random.Generator) -> Array:

@@ -147,7 +147,7 @@ class _Maker:
         base, *others = found.shapes
         plans: list[tuple[Shapes, Style, int]] = [(s, "natural", 0) for s in others]
         if not real:
-            plans = [(base, "natural", 0), *plans, (base, "natural", 1), (base, "noise", 0)]
+            plans = [(base, "natural", 0), *plans, (base, "standard", 1), (base, "noise", 0)]
             plans += [(base, "zeros", 0), (base, "large", 0), (base, "negative", 0)]
         vectors = [v for i, p in enumerate(plans) if (v := self._make(*p, must=i <= len(others)))]
         if not real:

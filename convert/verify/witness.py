@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.backends.engines import import_onnxruntime, import_openvino
 from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
 from edgeinfer.types import Array, Feeds
 
@@ -42,7 +43,7 @@ class OnnxRuntime:
 
     def __init__(self, path: Path) -> None:
         """Open a model; weights in other files lie beside it."""
-        import onnxruntime as ort
+        ort = import_onnxruntime()
 
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -114,7 +115,7 @@ class OpenVino:
     def __init__(self, path: Path) -> None:
         """Open a model, if the engine is installed."""
         try:
-            import openvino
+            openvino = import_openvino()
         except ImportError as e:
             raise Abstains("it is not installed") from e
         try:

@@ -11,6 +11,7 @@ import pytest
 
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
+from edgeinfer.metrics import OutputMetrics
 from edgeinfer.types import ImageInput, TensorSpec
 
 GRAPH = """
@@ -60,13 +61,21 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def write_bundle(path: Path, *, wrong_by: float = 0.0, vectors: int = 1, **changes: Any) -> Path:
+def write_bundle(
+    path: Path,
+    *,
+    wrong_by: float = 0.0,
+    vectors: int = 1,
+    spread: dict[str, OutputMetrics] | None = None,
+    **changes: Any,
+) -> Path:
     """Write a bundle of the model without the converter.
 
     Args:
         path: of the bundle.
         wrong_by: error in the expected outputs.
         vectors: how many.
+        spread: how much rounding alone moves the outputs.
         changes: of the manifest.
     """
     inputs = (TensorSpec("image", "float32", ("N", 2, 2, 3)),)
@@ -81,7 +90,10 @@ def write_bundle(path: Path, *, wrong_by: float = 0.0, vectors: int = 1, **chang
             x = rng.random((2, 2, 2, 3), dtype=np.float32)
             y = x.mean(axis=(1, 2)) + np.float32(wrong_by)
             feeds, expected = {"image": x}, {"scores": y}
-            records.append(writer.add_vector(inputs, outputs, feeds, expected, "synthetic:image"))
+            record = writer.add_vector(
+                inputs, outputs, feeds, expected, "synthetic:image", spread=spread
+            )
+            records.append(record)
         report = writer.add_bytes("report.json", b'{"made": "for a test"}\n')
         manifest: dict[str, Any] = {
             "name": "colours",

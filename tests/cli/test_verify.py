@@ -1,5 +1,6 @@
 """``edgeinfer verify``: right numbers pass, wrong ones exit with 1 and say where."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
+from edgeinfer.metrics import OutputMetrics
 from tests.cli.conftest import write_bundle
 
 VERSION = onnxruntime.__version__
@@ -77,10 +79,16 @@ def test_nothing_can_run_here(cli: Any, tmp_path: Path) -> None:
 
     with Bundle.open(write_bundle(tmp_path / "a.edge")) as opened:
         variant = opened.manifest.variants[0]
-    import dataclasses
-
     elsewhere = dataclasses.replace(variant, constraints={"os": "ios"})
     bundle = write_bundle(tmp_path / "b.edge", variants=(elsewhere,))
     result = cli("verify", bundle)
     assert result.code == 3
     assert "nothing in it can run here: cpu-onnx-fp32 on onnxruntime: needs os ios" in result.err
+
+
+def test_a_vector_that_rounding_moves_has_a_wider_budget(cli: Any, tmp_path: Path) -> None:
+    spread = {"scores": OutputMetrics(6, 0.2, 0.2, 10.0, 10.0, cosine=0.9)}
+    plain = write_bundle(tmp_path / "a.edge", wrong_by=0.25)
+    sensitive = write_bundle(tmp_path / "b.edge", wrong_by=0.25, spread=spread)
+    assert cli("verify", plain, "-q").code == 1
+    assert cli("verify", sensitive, "-q").code == 0

@@ -85,9 +85,12 @@ def difference(expected: Any, got: Any, rtol: float, atol: float) -> str:
         expected, got = expected.astype(np.float32), got.astype(np.float32)
     if np.allclose(got, expected, rtol=rtol, atol=atol, equal_nan=True):
         return ""
-    with np.errstate(all="ignore"):
-        worst = np.nanmax(np.abs(got.astype(np.float64) - expected.astype(np.float64)))
-    return f"values differ by up to {worst:.3g}"
+    got, expected = got.astype(np.float64), expected.astype(np.float64)
+    unlike = (np.isfinite(got) != np.isfinite(expected)) | (np.isnan(got) != np.isnan(expected))
+    if unlike.any():
+        return f"NaN or infinity in one of the two only, {int(unlike.sum())} times"
+    both = np.isfinite(got)
+    return f"values differ by up to {np.max(np.abs(got[both] - expected[both]), initial=0):.3g}"
 
 
 def run_onnxruntime(model: bytes | str, feeds: dict[str, Any]) -> list[Any]:

@@ -109,6 +109,22 @@ def test_crop_ratio_resizes_the_short_side_to_size_over_ratio(tmp_path: Path) ->
     np.testing.assert_array_equal(result, pixels[16:240, 38:262])
 
 
+@pytest.mark.parametrize("size", [(500, 333), (333, 500), (300, 451), (451, 300)])
+def test_crop_resizes_to_the_whole_numbers_of_torchvision(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    """Resize(256) cuts the long side off where it is no whole number; CenterCrop(224) follows."""
+    picture = Image.fromarray(noise(size[1], size[0]))
+    short, long = sorted(size)
+    whole = int(256 * long / short)
+    resized = picture.resize((256, whole) if size[0] < size[1] else (whole, 256), 2)
+    left, top = round((resized.width - 224) / 2.0), round((resized.height - 224) / 2.0)
+    expected = np.asarray(resized.crop((left, top, left + 224, top + 224)))
+    record = ImageInput(224, 224, resize="crop", crop_ratio=0.875, layout="NHWC", **RAW)
+    result = load_image(save(tmp_path / "a.png", picture, "RGB"), record)[0]
+    np.testing.assert_array_equal(result, expected)
+
+
 @pytest.mark.parametrize("shape", [(30, 90), (90, 30)])
 def test_letterbox_keeps_the_ratio_and_pads(tmp_path: Path, shape: tuple[int, int]) -> None:
     path = save(tmp_path / "a.png", np.zeros((*shape, 3)))

@@ -230,7 +230,8 @@ class _Rewriter:
     def _outputs(self, node: ir.Node) -> None:
         for index in self.sides[node][1]:
             value = node.outputs[index]
-            value.dtype = ir.DataType.FLOAT16
+            # A new type: a clone shares its types with the source, and ``dtype`` writes into them.
+            value.type = ir.TensorType(ir.DataType.FLOAT16)
             single = [(user, i) for user, i in value.uses() if not self._takes_half(user, i)]
             if not single and not value.is_graph_output():
                 continue

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import onnx
 import onnx_ir as ir
 
+from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.convert.lower.single import op_name, single, walk
 from edgeinfer.errors import NotAvailableError, Problem, Reason
 
@@ -21,7 +22,7 @@ class Probe:
 
     def __init__(self) -> None:
         try:
-            import onnxruntime
+            onnxruntime = import_onnxruntime()
         except ImportError as e:
             raise NotAvailableError(
                 "format 'onnx': onnxruntime is needed to check the model; pip install onnxruntime"

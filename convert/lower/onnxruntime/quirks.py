@@ -7,7 +7,9 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.faults import (
     attention_scores_before_mask,
     batchwise_recurrent,
+    draw_below,
     fractional_align_corners,
+    inverted_bernoulli,
     move_batch,
 )
 from edgeinfer.convert.lower.onnxruntime.faster import (
@@ -56,6 +58,12 @@ RULES: tuple[Rule, ...] = (
         fault=batchwise_recurrent,
         source="onnxruntime 1.32: 'Batchwise recurrent operations (layout == 1) are not supported'",
         repair=move_batch,
+    ),
+    Rule(
+        ops=frozenset({"Bernoulli"}),
+        fault=inverted_bernoulli,
+        source="onnx 1.23: the definition of Bernoulli against its text",
+        repair=draw_below,
     ),
     Rule(
         ops=frozenset({"Attention"}),

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert import onnx_file
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
 from edgeinfer.convert.lower.loops import settle_loops
@@ -18,12 +19,14 @@ from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
 from edgeinfer.convert.lower.precision import read_back
 from edgeinfer.convert.lower.rules import apply
+from edgeinfer.convert.lower.single import forget_origins
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
 
-EXTERNAL_ABOVE = 1_500_000_000
-"""Bytes of weights above which they go into a file of their own: protobuf ends at 2 GiB."""
+EXTERNAL_ABOVE = 16 << 20
+"""Bytes of weights above which they go into a file of their own. ONNX Runtime maps that file, where
+it holds a single one twice while loading: 210 MB instead of 302 MB for ResNet-50, and faster."""
 
 _PRECISIONS = frozenset({"fp32", "fp16"})
 
@@ -59,6 +62,7 @@ class OnnxTarget:
         if prepared.problems:
             raise UnsupportedError(profile.name, prepared.problems)
         path = folder / "model.onnx"
+        forget_origins(prepared.model)
         files = save(prepared.model, path)
         precision, ops = read_back(path)
         return Lowered(
@@ -80,7 +84,7 @@ def save(model: ir.Model, path: Path) -> tuple[Path, ...]:
         if v.const_value is not None
     )
     if size <= EXTERNAL_ABOVE:
-        ir.save(model, path)
+        onnx_file.save(model, path)
         return (path,)
     data = path.with_name(path.name + ".data")
     ir.save(model, path, external_data=data.name)

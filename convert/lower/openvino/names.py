@@ -7,6 +7,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from edgeinfer.backends.engines import import_openvino
+
 
 def restore_names(written: Any, source: ir.Model, read: ir.Model) -> Any:
     """Return the model with the source's inputs and outputs: their names, order and number.
@@ -20,8 +22,8 @@ def restore_names(written: Any, source: ir.Model, read: ir.Model) -> Any:
         source: the model as the user knows it.
         read: the model that OpenVINO read.
     """
-    import openvino
-    from openvino import opset16
+    openvino = import_openvino()
+    opset16 = openvino.opset16
 
     values = _by_name(read)
     kept = {_input_behind(p.get_friendly_name(), values): p for p in written.get_parameters()}
@@ -67,7 +69,7 @@ def _input_behind(name: str, values: dict[str, ir.Value]) -> str:
 
 
 def _shape(value: ir.Value) -> Any:
-    import openvino
+    openvino = import_openvino()
 
     if value.shape is None:
         return openvino.PartialShape.dynamic()
@@ -75,16 +77,22 @@ def _shape(value: ir.Value) -> Any:
 
 
 def _type(value: ir.Value) -> Any:
-    import openvino
+    openvino = import_openvino()
 
-    return openvino.Type(_SPELLED.get(value.dtype) or value.dtype.numpy())  # type: ignore[arg-type,union-attr]
+    name = value.dtype.name if value.dtype is not None else "dynamic"
+    return getattr(openvino.Type, _SPELLED.get(name) or f"{name[0]}{name.strip(_LETTERS)}".lower())
 
 
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SPELLED = {
-    ir.DataType.STRING: "string",
-    ir.DataType.BFLOAT16: "bf16",
-    ir.DataType.BOOL: "boolean",
+    "FLOAT": "f32",
+    "DOUBLE": "f64",
+    "BFLOAT16": "bf16",
+    "BOOL": "boolean",
+    "STRING": "string",
+    "dynamic": "dynamic",
 }
+"""OpenVINO's names of element types; the others are the first letter and the number of bits."""
 
 
 def settle_names(written: Any) -> None:

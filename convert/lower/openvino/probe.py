@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from edgeinfer.backends.engines import import_openvino
 from edgeinfer.convert.lower.single import op_name, single, walk
 from edgeinfer.errors import NotAvailableError, Problem, Reason
 
@@ -21,7 +22,7 @@ class Probe:
 
     def __init__(self) -> None:
         try:
-            import openvino
+            openvino = import_openvino()
         except ImportError as e:
             raise NotAvailableError(
                 "format 'openvino_ir': openvino is needed to write it; "
@@ -33,7 +34,7 @@ class Probe:
 
     def fault(self, node: ir.Node, model: ir.Model) -> str:
         """Return what the reader says against the node; empty when it takes it."""
-        data = single(node, model)
+        data = single(node, model, ranked=True)
         if data is None:
             return ""
         if data not in self._answers:
@@ -65,15 +66,29 @@ class Probe:
         return ""
 
     def explain(self, error: Exception, model: ir.Model) -> list[Problem]:
-        """List the nodes that a failed reading of the whole model names, by their operators."""
+        """List the nodes that a failed reading of the whole model names.
+
+        It names a node by its value where it failed, and by its operator where it knows none.
+        """
         text = " ".join(str(error).split())
-        named = re.findall(r"(?:operations|for): ((?:[\w.]+(?:-\d+)?(?:, )?)+)", text)
-        ops = {re.sub(r".*\.|-\d+$", "", op) for group in named for op in group.split(", ")}
-        found = [
-            Problem(name, op_name(node), _reason(text), self._words(node, text))
-            for name, node in walk(model)
-            if node.op_type in ops
-        ]
+        said = {
+            (op, value): _gist(rest)
+            for op, value, rest in re.findall(r"<Node\((\w+)\): (.+?)>'(.*?)(?= -- |$)", text)
+        }
+        unknown = re.findall(
+            r"No conversion rule found for operations: ([^ ,]+(?:, [^ ,]+)*)", text
+        )
+        ops = {re.sub(r".*\.|-\d+$", "", op) for group in unknown for op in group.split(", ")}
+        found = []
+        for name, node in walk(model):
+            labels = {(node.op_type, v.name or "") for v in node.outputs} | {(node.op_type, name)}
+            reasons = [said[label] for label in labels if label in said]
+            if reasons:
+                detail = f"OpenVINO {self.version}: {reasons[0]}"
+                found.append(Problem(name, op_name(node), _reason(reasons[0]), detail, _HINT))
+            elif node.op_type in ops:
+                detail = f"OpenVINO {self.version} has no conversion for it"
+                found.append(Problem(name, op_name(node), "unsupported_op", detail))
         return found or [Problem("#all", "model", "unsupported_op", text[:300])]
 
     def _words(self, node: ir.Node, fault: str) -> str:
@@ -92,4 +107,16 @@ class Probe:
 def _reason(fault: str) -> Reason:
     if "No conversion rule" in fault:
         return "unsupported_op"
-    return "unsupported_dtype" if "data type" in fault else "unsupported_attribute"
+    if re.search(r"rank has to be known|dynamic rank|rank\(\)\.is_static", fault):
+        return "dynamic_shape"
+    typed = re.search(r"data type|input type", fault)
+    return "unsupported_dtype" if typed else "unsupported_attribute"
+
+
+_HINT = "fixed input shapes may fold away what the reader stumbles over"
+
+
+def _gist(text: str) -> str:
+    """Return the last sentence of one of OpenVINO's nested messages."""
+    text = re.split(r" Summary:", text)[0]
+    return re.split(r"GeneralFailure: |OpConversionFailure: |': |:\d+: ", text)[-1].strip()[:160]

@@ -7,7 +7,9 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.faults import (
     attention_scores_before_mask,
     batchwise_recurrent,
+    draw_below,
     fractional_align_corners,
+    inverted_bernoulli,
     move_batch,
 )
 from edgeinfer.convert.lower.openvino.pooling import overhangs, pad_before_average
@@ -15,6 +17,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     SETTLED,
     bool_by_comparison,
     keep_infinite_extreme,
+    scalar_condition,
     tile_by_expand,
 )
 from edgeinfer.convert.lower.rules import Rule, attribute, by_definition, given
@@ -99,6 +102,12 @@ def _to_bool(node: ir.Node) -> str:
     return "NaN becomes false" if to_bool and x is not None and x.dtype in _FLOATS else ""
 
 
+def _condition(node: ir.Node) -> str:
+    value = given(node, 0)
+    wide = value is not None and value.shape is not None and len(value.shape) > 1
+    return "a condition with several axes is not taken" if wide else ""
+
+
 def _nearest(node: ir.Node) -> str:
     nearest = attribute(node, "mode", "nearest") == "nearest"
     mode = attribute(node, "nearest_mode", "round_prefer_floor")
@@ -138,6 +147,12 @@ RULES: tuple[Rule, ...] = (
         ops=frozenset({"LSTM"}),
         fault=_peepholes,
         source="ONNX node test test_lstm_with_peepholes, openvino 2026.4.1",
+    ),
+    Rule(
+        ops=frozenset({"Bernoulli"}),
+        fault=inverted_bernoulli,
+        source="onnx 1.23: the definition of Bernoulli against its text",
+        repair=draw_below,
     ),
     Rule(
         ops=frozenset({"Attention"}),
@@ -211,6 +226,12 @@ RULES: tuple[Rule, ...] = (
         source="tests/golden: averagepool_avgpool1d_k7_s3_p33_ceil_cip, openvino 2026.4.1",
         repair=pad_before_average,
         hint="set ceil_mode=0 and explicit pads",
+    ),
+    Rule(
+        ops=frozenset({"If"}),
+        fault=_condition,
+        source="openvino 2026.4.1: 'Rank of If condition input must be equal to 0 or 1'",
+        repair=scalar_condition,
     ),
     Rule(
         ops=frozenset({"Cast"}),

@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.faults import builder
 from edgeinfer.convert.lower.rules import given
+from edgeinfer.convert.passes.infra import Namer
 
 
 def tile_by_expand(model: ir.Model, node: ir.Node) -> bool:
@@ -39,6 +40,37 @@ def tile_by_expand(model: ir.Model, node: ir.Node) -> bool:
     spread = build.op("Expand", build.op("Reshape", x, pairs(ones)), pairs(repeats))
     build.op("Reshape", spread, build.op("Mul", shape, repeats))
     build.commit(model.graph, node)
+    return True
+
+
+def scalar_condition(model: ir.Model, node: ir.Node) -> bool:
+    """Reshape a condition of one element to a scalar; ``If`` then takes it.
+
+    Given::
+
+        y = If(c)
+
+    Result::
+
+        s = Reshape(c, []); y = If(s)
+    """
+    condition, graph = given(node, 0), node.graph
+    if condition is None or graph is None:
+        return False
+    namer = Namer(model)
+    shape = ir.Value(
+        name=namer.fresh("scalar"),
+        type=ir.TensorType(ir.DataType.INT64),
+        shape=ir.Shape([0]),
+        const_value=ir.tensor(np.zeros(0, np.int64)),
+    )
+    model.graph.register_initializer(shape)
+    reshaped = ir.node("Reshape", [condition, shape])
+    value = reshaped.outputs[0]
+    value.name = namer.fresh(f"{condition.name}.scalar")
+    value.type, value.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
+    graph.insert_before(node, reshaped)
+    node.replace_input_with(0, value)
     return True
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from edgeinfer.backends.engines import import_openvino
+
 
 def repair(written: Any) -> None:
     """Make ``TopK`` keep the lower index of equal values, as ONNX demands."""
-    from openvino import opset14
+    opset14 = import_openvino().opset14
 
     for node in written.get_ordered_ops():
         if node.get_type_name() != "TopK":

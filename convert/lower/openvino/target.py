@@ -9,6 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
+from edgeinfer.backends.engines import import_openvino
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
@@ -19,6 +20,7 @@ from edgeinfer.convert.lower.openvino.probe import Probe
 from edgeinfer.convert.lower.openvino.quirks import RULES
 from edgeinfer.convert.lower.openvino.surgery import repair
 from edgeinfer.convert.lower.rules import apply
+from edgeinfer.convert.lower.single import forget_origins
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
@@ -54,13 +56,14 @@ class OpenVinoTarget:
         prepared, problems = _prepare(model, probe, notes)
         if problems:
             raise UnsupportedError(profile.name, problems)
-        import openvino
+        openvino = import_openvino()
 
         path = folder / "model.xml"
         compress = options.compress_weights or options.precision == "fp16"
         # The reader maps weights from a file; a serialized model would hold them twice more.
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             source = Path(scratch) / "model.onnx"
+            forget_origins(prepared)
             ir.save(prepared, source, external_data="weights", size_threshold_bytes=1024)
             try:
                 written = probe.core.read_model(source)

@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from edgeinfer.convert.verify.operators.batch_norm import batch_normalization
 from edgeinfer.convert.verify.operators.cast import cast, constant_of_shape
 from edgeinfer.convert.verify.operators.conv import conv, conv_transpose
+from edgeinfer.convert.verify.operators.plain import elementwise, flatten, gemm, relu
 from edgeinfer.convert.verify.operators.pool import (
     average_pool,
     global_average_pool,
@@ -28,17 +32,25 @@ __all__ = ["OPERATORS", "Operator", "Unhandled"]
 Operator = Callable[[Mapping[str, Any], int, list[Array | None]], tuple[Array, ...]]
 
 OPERATORS: dict[str, Operator] = {
+    "Add": elementwise(np.add),
     "AveragePool": average_pool,
+    "BatchNormalization": batch_normalization,
     "Cast": cast,
     "ConstantOfShape": constant_of_shape,
     "Conv": conv,
     "ConvTranspose": conv_transpose,
+    "Flatten": flatten,
+    "Gemm": gemm,
     "GlobalAveragePool": global_average_pool,
     "GlobalMaxPool": global_max_pool,
     "Hardmax": hardmax,
     "LogSoftmax": log_softmax,
+    "MatMul": elementwise(np.matmul),
     "MaxPool": max_pool,
+    "Mul": elementwise(np.multiply),
+    "Relu": relu,
     "Resize": resize,
     "Softmax": softmax,
+    "Sub": elementwise(np.subtract),
     "Upsample": upsample,
 }

@@ -13,7 +13,7 @@ from edgeinfer.types import Array
 _THIN = 32
 """With fewer channels a product per position is bound by memory; gathering windows is faster."""
 
-_COLUMNS_BYTES = 64 << 20
+_COLUMNS_BYTES = 16 << 20
 """Size of a column buffer where one is used; more output positions are done in parts."""
 
 

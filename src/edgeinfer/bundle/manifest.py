@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from edgeinfer.bundle import rules
 from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
+from edgeinfer.metrics import Budget, OutputMetrics
 from edgeinfer.types import Preprocessing, TensorSpec
 
 SCHEMA = (1, 0)
 """Major and minor version; a reader refuses an unknown major and ignores a newer minor's keys."""
+
+JUDGED_ON_EXTREMES = frozenset({"fp32"})
+"""Precisions at which extreme inputs are judged; others promise nothing beyond ordinary data."""
+
+_SPREAD = ("max_abs", "max_rel", "sqnr_db", "channel_sqnr_db", "cosine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,20 @@ class VectorRecord:
     file: FileRecord
     origin: str
     """``user``, ``calibration`` or ``synthetic:<kind>``."""
+    spread: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By output name, how far apart two sound evaluations were: figures of ``OutputMetrics``. The
+    device widens its budget by them as the converter did; an output without an entry has none."""
+    edge: bool = False
+    """An extreme that only the precisions in ``JUDGED_ON_EXTREMES`` promise to survive."""
+
+    def judged_at(self, precision: str) -> bool:
+        """Whether a variant of this precision is judged on the vector."""
+        return not self.edge or precision in JUDGED_ON_EXTREMES
+
+    def budget(self, base: Budget, output: str) -> Budget:
+        """Return the budget of a precision as it counts for one output of this vector."""
+        spread = self.spread.get(output)
+        return base if spread is None else base.widened(OutputMetrics(**_figures(spread)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +176,17 @@ class Manifest:
     def files(self) -> dict[str, FileRecord]:
         """Return every file beside the manifest itself, by path."""
         return {record.path: record for _, record in rules.records(self)}
+
+
+def spread_of(metrics: OutputMetrics) -> dict[str, float]:
+    """Return the figures that a vector records; an infinite ratio is left out, JSON has none."""
+    figures = {name: float(getattr(metrics, name)) for name in _SPREAD}
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+
+def _figures(spread: dict[str, float]) -> dict[str, Any]:
+    """Take what is known; a newer converter may have written more."""
+    return {name: value for name, value in spread.items() if name in _SPREAD}
 
 
 MAX_LISTED = 20

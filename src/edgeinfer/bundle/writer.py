@@ -14,12 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from edgeinfer.bundle.manifest import FileRecord, Manifest, VectorRecord
+from edgeinfer.bundle.manifest import FileRecord, Manifest, VectorRecord, spread_of
 from edgeinfer.bundle.paths import path_problem
 from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.bundle.staging import Staging, fsync_folder
 from edgeinfer.bundle.vectors import dump_vector
 from edgeinfer.errors import OutputError, UsageError
+from edgeinfer.metrics import OutputMetrics
 from edgeinfer.types import Array, TensorSpec
 
 CHUNK = 1 << 20
@@ -129,15 +130,29 @@ class BundleWriter:
         feeds: Mapping[str, Array],
         expected: Mapping[str, Array],
         origin: str,
+        *,
+        spread: Mapping[str, OutputMetrics] | None = None,
+        edge: bool = False,
     ) -> VectorRecord:
         """Put a test vector into the bundle.
+
+        Args:
+            inputs: of the model.
+            outputs: of the model.
+            feeds: by input name.
+            expected: by output name.
+            origin: where the inputs come from.
+            spread: by output name, how far apart two sound evaluations were.
+            edge: whether it is an extreme that is judged at full precision only.
 
         Raises:
             OutputError: it cannot be written.
         """
         index = sum(path.startswith("vectors/") for path in self._records)
         data = dump_vector(inputs, outputs, feeds, expected)
-        return VectorRecord(self.add_bytes(f"vectors/{index}.npz", data), origin)
+        file = self.add_bytes(f"vectors/{index}.npz", data)
+        figures = {name: spread_of(m) for name, m in (spread or {}).items() if m.max_abs > 0}
+        return VectorRecord(file, origin, figures, edge)
 
     def finish(self, manifest: Manifest) -> Path:
         """Write the manifest and give the bundle its name.

@@ -49,8 +49,10 @@ def pairs(bundle: Bundle, backend: str | None = None) -> Pairs:
     if not plan.candidates:
         reasons = "; ".join(str(r) for r in plan.rejected)
         raise NotAvailableError(f"{bundle.location}: nothing in it can run here: {reasons}")
+    order = {variant.id: position for position, variant in enumerate(variants)}
+    candidates = sorted(plan.candidates, key=lambda c: order[c.pair.variant])
     rejected = tuple(r for r in plan.rejected if backend in (None, r.backend))
-    return Pairs(plan.candidates, rejected, {v.id: v for v in variants})
+    return Pairs(tuple(candidates), rejected, {v.id: v for v in variants})
 
 
 def open_pair(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from edgeinfer.backends.engines import import_onnxruntime, import_openvino
 from edgeinfer.errors import LoadError, UsageError
 from edgeinfer.types import Array
 
@@ -34,7 +35,7 @@ def plain_call(engine: str, path: Path, inputs: Sequence[Array], threads: int | 
 
 
 def _onnxruntime(path: Path, inputs: Sequence[Array], threads: int | None) -> Call:
-    import onnxruntime
+    onnxruntime = import_onnxruntime()
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -46,7 +47,7 @@ def _onnxruntime(path: Path, inputs: Sequence[Array], threads: int | None) -> Ca
 
 
 def _openvino(path: Path, inputs: Sequence[Array], threads: int | None) -> Call:
-    import openvino
+    openvino = import_openvino()
 
     options = {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
     request = openvino.Core().compile_model(str(path), "CPU", options).create_infer_request()

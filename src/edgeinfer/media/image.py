@@ -100,24 +100,33 @@ def _resized(picture: Image.Image, record: ImageInput) -> Image.Image:
         raise UsageError(f"preprocessing: resize={record.resize!r} needs width and height")
     width, height = record.width, record.height
     if record.resize == "crop":
-        scale = max(width / picture.width, height / picture.height) / record.crop_ratio
-        resized = picture.resize(_scaled(picture, scale), interpolation)
+        resized = picture.resize(_covering(picture, record, width, height), interpolation)
         left, top = round((resized.width - width) / 2), round((resized.height - height) / 2)
         return resized.crop((left, top, left + width, top + height))
     scale = min(width / picture.width, height / picture.height)
-    resized = picture.resize(_scaled(picture, scale, (width, height)), interpolation)
+    inner = _fitting(picture, scale, width, height)
+    resized = picture.resize(inner, interpolation)
     ground = Image.new(picture.mode, (width, height), (record.pad,) * len(picture.getbands()))
     ground.paste(resized, ((width - resized.width) // 2, (height - resized.height) // 2))
     return ground
 
 
-def _scaled(
-    picture: Image.Image, scale: float, limit: tuple[int, int] | None = None
-) -> tuple[int, int]:
-    width, height = round(picture.width * scale), round(picture.height * scale)
-    if limit is not None:
-        width, height = min(width, limit[0]), min(height, limit[1])
-    return max(width, 1), max(height, 1)
+def _covering(picture: Image.Image, record: ImageInput, width: int, height: int) -> tuple[int, int]:
+    """Return the size before a centre crop: the tighter side rounded, the other one cut off.
+
+    The same whole numbers as torchvision's ``Resize``, with which most classifiers are evaluated.
+    """
+    if width * picture.height >= height * picture.width:
+        new_width = round(width / record.crop_ratio)
+        return new_width, new_width * picture.height // picture.width
+    new_height = round(height / record.crop_ratio)
+    return new_height * picture.width // picture.height, new_height
+
+
+def _fitting(picture: Image.Image, scale: float, width: int, height: int) -> tuple[int, int]:
+    """Return the size inside a letterbox; a thin picture keeps at least one pixel."""
+    new_width, new_height = round(picture.width * scale), round(picture.height * scale)
+    return max(min(new_width, width), 1), max(min(new_height, height), 1)
 
 
 def _normalised(pixels: Array, record: ImageInput, dtype: np.dtype[Any]) -> Array:

@@ -6,13 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.lower.registry import (
-    Const,
-    Driver,
-    Refusal,
-    Registry,
-    check_against_schema,
-)
+from edgeinfer.convert.lower.registry import Const, Driver, Refusal, Registry
 from edgeinfer.errors import UnsupportedError
 
 
@@ -184,36 +178,6 @@ def test_newest_entry_that_the_opset_reaches_is_taken() -> None:
     own.lower("Relu", since=14)(lambda g, x: "new")
     found = [own.find("Relu", v) for v in (5, 6, 13, 14, 24)]
     assert [f and f.since for f in found] == [None, 6, 6, 14, 14]
-
-
-def test_toy_lowerings_have_the_signatures_of_the_standard() -> None:
-    assert check_against_schema(ops, 24) == []
-
-
-def test_wrong_signatures_are_found() -> None:
-    own = Registry("own", dtypes=frozenset())
-
-    @own.lower("Softmax", since=13)
-    def _(g: Toy, x: str, *, axis: int = 1, beta: float = 1.0) -> str: ...  # type: ignore[empty-body]
-
-    @own.lower("Concat", since=13)
-    def _(g: Toy, inputs: str, *, axis: int = 0) -> str: ...  # type: ignore[empty-body]
-
-    @own.lower("Clip", since=13)
-    def _(g: Toy, input: str, min: Const, max: Const | None = None) -> str: ...  # type: ignore[empty-body]
-
-    @own.lower("Klip", since=1)
-    def _(g: Toy) -> str: ...  # type: ignore[empty-body]
-
-    assert check_against_schema(own, 24) == [
-        "Softmax: inputs ['x'], expected ['input']",
-        "Softmax: attributes ['axis', 'beta'], expected ['axis']",
-        "Softmax: attribute 'axis': default 1, expected -1",
-        "Concat: input 'inputs': variadic in one of the two only",
-        "Concat: attribute 'axis': default 0, expected <class 'inspect._empty'>",
-        "Clip: input 'min': optional in one of the two only",
-        "Klip: no such operator at version 24",
-    ]
 
 
 def test_constant_has_its_value() -> None:

@@ -82,6 +82,12 @@ def test_two_outputs_of_one_value_keep_their_names() -> None:
     check(model, PASSES, {"Relu": 1, "Identity": 2}, {"x": X})
 
 
+@pytest.mark.parametrize("body", ["y = Dropout(x)", "y = Mul(one, x)", "y = Sum(x)"])
+def test_between_an_input_and_an_output_an_identity_is_left(body: str) -> None:
+    model = parse(f"g (float[2,3] x) => (float[2,3] y) <float one = {{1}}> {{ {body} }}")
+    check(model, PASSES, {"Identity": 1}, {"x": X})
+
+
 def test_an_output_that_is_an_initializer_keeps_its_identity() -> None:
     model = parse("g (float[1] x) => (float[1] y) <float[1] c = {3}> { y = Identity(c) }")
     check_left_alone(model, RemoveIdentity())

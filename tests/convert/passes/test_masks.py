@@ -12,9 +12,9 @@ CONSTANTS = "<float one = {1}, float low = {-3.4e38}, float zero = {0}, int64[1]
     [
         "m = Where(c, zero, low)",
         "w = Where(c, low, zero) m = Unsqueeze(w, a)",
-        "u = Cast<to = 1>(i) s = Sub(one, u) m = Mul(s, low)",
+        "d = Cast<to = 7>(c) u = Cast<to = 1>(d) s = Sub(one, u) m = Mul(s, low)",
         "u = Cast<to = 1>(c) s = Sub(one, u) v = Unsqueeze(s, a) m = Mul(low, v)",
-        "v = Unsqueeze(i, a) u = Cast<to = 1>(v) m = Mul(u, low)",
+        "v = Unsqueeze(c, a) u = Cast<to = 1>(v) m = Mul(u, low)",
     ],
 )
 def test_a_mask_of_finite_numbers_and_flags_keeps_a_key(body: str) -> None:
@@ -26,6 +26,8 @@ def test_a_mask_of_finite_numbers_and_flags_keeps_a_key(body: str) -> None:
     "body",
     [
         "m = Identity(f)",
+        "u = Cast<to = 1>(i) s = Sub(one, u) m = Mul(s, low)",
+        "v = Unsqueeze(i, a) u = Cast<to = 1>(v) m = Mul(u, low)",
         "m = Log(f)",
         "u = Cast<to = 1>(c) m = Log(u)",
         "s = Sub(one, f) m = Mul(s, low)",

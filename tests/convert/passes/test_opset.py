@@ -187,6 +187,13 @@ def test_growing_and_shrinking_in_one_resize_becomes_two() -> None:
     check(model, PASSES, {"Resize": 2}, {"x": x_of(1, 1, 6, 6)})
 
 
+@pytest.mark.parametrize(("opset", "mask"), [(7, "float"), (10, "bool")])
+def test_a_dropouts_mask_keeps_its_type_and_values(opset: int, mask: str) -> None:
+    text = f"g (float[2,3] x) => (float[2,3] y, {mask}[2,3] m) {{ y, m = Dropout(x) }}"
+    wanted = {"Dropout": 1, "Not": 1} | ({"Cast": 1} if opset == 7 else {})
+    check(parse(text, opset), PASSES, wanted, {"x": x_of(2, 3)})
+
+
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
 @pytest.mark.parametrize(
     ("shape", "axis", "plain"),

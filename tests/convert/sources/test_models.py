@@ -74,7 +74,7 @@ def size_of(name: str) -> tuple[int, ...]:
 def test_model_is_read_with_its_numbers(name: str) -> None:
     path = fetch(name)
     source = read(path)
-    proto = ir.to_proto(source.model)
+    proto = ir.to_proto(ir.external_data.load_to_model(source.model))
     onnx.checker.check_model(proto)
     before, after = session(str(path)), session(proto.SerializeToString())
     weights = {w.name for w in onnx.load(path).graph.initializer}
@@ -122,7 +122,7 @@ def test_shuffled_nodes_are_sorted_again(name: str, tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     source = read(path)
     assert "nodes were not in the order of their data; sorted" in source.notes.lines
-    proto = ir.to_proto(source.model)
+    proto = ir.to_proto(ir.external_data.load_to_model(source.model))
     onnx.checker.check_model(proto)
     before, after = session(str(fetch(name))), session(proto.SerializeToString())
     inputs = feeds(before, 512 if name.startswith("silero") else 64)

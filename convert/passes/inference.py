@@ -1,0 +1,126 @@
+"""onnx's own shape inference, run on the graph without its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+
+import onnx
+import onnx_ir as ir
+
+from edgeinfer.convert.passes.infra import bodies, dims_of, walk
+
+INLINE_BYTES = 1024
+"""Larger initializers are hidden from the inference: it needs shapes, not weights."""
+
+_GENERATED = "unk__"
+
+
+class InferenceFailedError(Exception):
+    """onnx cannot infer anything about a model; never leaves the passes."""
+
+
+def is_generated(size: int | ir.SymbolicDim) -> bool:
+    """Whether a size has no name, or one that onnx's inference made up."""
+    if isinstance(size, int):
+        return False
+    return size.value is None or size.value.startswith(_GENERATED)
+
+
+class Inference:
+    """Inference in rounds: what is found elsewhere goes in between two of them."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._proto = ir.to_proto(_without_weights(model))
+
+    def run(self) -> None:
+        """Infer once and write what was found into the model.
+
+        Raises:
+            InferenceFailedError: onnx gave up.
+        """
+        try:
+            self._proto = onnx.shape_inference.infer_shapes(
+                self._proto, check_type=False, strict_mode=False, data_prop=True
+            )
+        # onnx raises RuntimeError subclasses of its own, and protobuf errors for malformed parts.
+        except Exception as e:
+            reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+            raise InferenceFailedError(f"shape inference failed: {reason}") from e
+        for graph, proto in _pairs(self._model.graph, self._proto.graph):
+            found = _infos(proto)
+            for node in graph:
+                for value in node.outputs:
+                    if value.name in found:
+                        _learn(value, found[value.name])
+
+    def tell(self, refined: Set[ir.Value]) -> None:
+        """Let the next round know better shapes, and forget names that were made up."""
+        for graph, proto in _pairs(self._model.graph, self._proto.graph):
+            found = _infos(proto)
+            for info in found.values():
+                for size in info.type.tensor_type.shape.dim:
+                    if size.dim_param.startswith(_GENERATED):
+                        size.ClearField("dim_param")
+            for node in graph:
+                for value in node.outputs:
+                    if value in refined and value.name and value.type is not None:
+                        info = found.get(value.name) or proto.value_info.add()
+                        info.CopyFrom(ir.serde.serialize_value(value))
+
+
+def _without_weights(model: ir.Model) -> ir.Model:
+    """A copy in which large initializers are inputs and made-up names are gone."""
+    stripped = model.clone()
+    for name, value in list(stripped.graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is not None and tensor.nbytes > INLINE_BYTES:
+            value.shape, value.dtype = ir.Shape(tensor.shape.numpy()), tensor.dtype
+            stripped.graph.initializers.pop(name)
+            if value not in stripped.graph.inputs:
+                stripped.graph.inputs.append(value)
+            value.const_value = None
+    for graph in walk(stripped.graph):
+        for node in graph:
+            for value in node.outputs:
+                if value.shape is not None:
+                    sizes = [None if is_generated(d) else d for d in dims_of(value)]
+                    value.shape = ir.Shape(sizes)
+    stripped.ir_version = max(stripped.ir_version, 4)
+    return stripped
+
+
+def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:
+    """Each graph of a model with its serialised form."""
+    yield graph, proto
+    for node, other in zip(graph, proto.node, strict=True):
+        inner = bodies(node)
+        if inner:
+            protos = [a.g for a in other.attribute if a.HasField("g")]
+            protos.extend(g for a in other.attribute for g in a.graphs)
+            for body, body_proto in zip(inner, protos, strict=True):
+                yield from _pairs(body, body_proto)
+
+
+def _infos(proto: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
+    return {v.name: v for v in (*proto.value_info, *proto.output)}
+
+
+def _learn(value: ir.Value, info: onnx.ValueInfoProto) -> None:
+    """Take over a type where there is none, and each size that says more."""
+    if value.type is None and info.HasField("type"):
+        value.type = ir.serde.deserialize_type_proto_for_type(info.type)
+    shape = ir.serde.deserialize_type_proto_for_shape(info.type)
+    if shape is None:
+        return
+    if value.shape is not None and len(value.shape) == len(shape):
+        pairs = zip(dims_of(value), shape, strict=True)
+        shape = ir.Shape([_sharper(a, b) for a, b in pairs])
+    value.shape = shape
+
+
+def _sharper(mine: int | ir.SymbolicDim, other: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
+    """The one that says more; the newer one when they say as much."""
+    if isinstance(mine, int) or isinstance(other, int):
+        return other if isinstance(other, int) else mine
+    return mine if is_generated(other) and not is_generated(mine) else other

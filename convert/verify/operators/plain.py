@@ -1,0 +1,58 @@
+"""The operators that most nodes are: NumPy says them in one line, and needs no reference for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.convert.verify.operators.window import Unhandled
+from edgeinfer.types import Array
+
+Plain = Callable[[Mapping[str, Any], int, list[Array | None]], tuple[Array, ...]]
+
+
+def elementwise(function: Callable[..., Array]) -> Plain:
+    """Return the operator that applies a NumPy function; from opset 7 on they broadcast alike."""
+
+    def run(
+        attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
+    ) -> tuple[Array, ...]:
+        return (np.asarray(function(*inputs)),)
+
+    return run
+
+
+def relu(attrs: Mapping[str, Any], version: int, inputs: list[Array | None]) -> tuple[Array, ...]:
+    """Relu; a NaN stays one."""
+    (x,) = inputs
+    if x is None:
+        raise Unhandled("Relu without an operand")
+    return (np.maximum(x, np.zeros((), x.dtype)),)
+
+
+def flatten(
+    attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
+) -> tuple[Array, ...]:
+    """Flatten to two axes; ``axis`` may be the rank, and negative from opset 11 on."""
+    (x,) = inputs
+    if x is None:
+        raise Unhandled("Flatten without an operand")
+    axis = attrs.get("axis", 1)
+    axis += x.ndim if axis < 0 else 0
+    # Not -1: NumPy cannot infer a size of an array without elements.
+    return (x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])),)
+
+
+def gemm(attrs: Mapping[str, Any], version: int, inputs: list[Array | None]) -> tuple[Array, ...]:
+    """Gemm of floats: ``alpha * A' B' + beta * C``."""
+    a, b, *rest = inputs
+    if a is None or b is None or a.dtype.kind != "f":
+        raise Unhandled("Gemm of integers")
+    a = a.T if attrs.get("transA", 0) else a
+    b = b.T if attrs.get("transB", 0) else b
+    y = (a @ b) * a.dtype.type(attrs.get("alpha", 1.0))
+    c = rest[0] if rest else None
+    return (y if c is None else y + a.dtype.type(attrs.get("beta", 1.0)) * c,)

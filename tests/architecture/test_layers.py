@@ -1,0 +1,119 @@
+"""Imports go down only, and heavy packages are imported where they are used."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.architecture.tree import FOLDERS, ROOT, Module, imports, modules, python_files
+
+LAYERS = {
+    "cli": 5,
+    "runtime": 4,
+    "convert": 4,
+    "kernels": 4,
+    "backends": 3,
+    "bundle": 2,
+    "metrics": 2,
+    "media": 2,
+    "profiles": 2,
+    "types": 1,
+    "errors": 0,
+}
+"""A module imports its own layer's package and anything of a lower number."""
+
+SIDEWAYS = {
+    ("bundle", "media"),
+    ("media", "bundle"),
+    ("bundle", "metrics"),
+    ("metrics", "bundle"),
+    ("types", "errors"),
+    ("convert", "kernels"),
+}
+"""Packages of one layer that may know each other; runtime and convert never do."""
+
+DEVICE = ("runtime", "backends", "bundle", "metrics", "media", "profiles", "types", "errors")
+"""What a device install imports."""
+
+CONVERTER = ("onnx", "onnx_ir", "onnxscript", "torch", "tvm", "transformers")
+ENGINES = ("onnxruntime", "openvino", "ai_edge_litert", "coremltools", "tensorrt")
+
+
+def _package(name: str) -> str:
+    """Return the part of the package that a module belongs to; empty for the package itself."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+INSIDE = [module for module in modules() if _package(module.name) in LAYERS]
+
+
+@pytest.mark.parametrize("module", INSIDE, ids=lambda m: m.name)
+def test_imports_go_down(module: Module) -> None:
+    here = _package(module.name)
+    wrong = []
+    for found in imports(module.tree):
+        if not found.module.startswith("edgeinfer."):
+            continue
+        there = _package(found.module)
+        if there not in LAYERS:
+            continue
+        down = LAYERS[there] < LAYERS[here]
+        if not (there == here or down or (here, there) in SIDEWAYS):
+            wrong.append(f"{module.where}:{found.line}: {here} imports {found.module}")
+    assert wrong == []
+
+
+def test_every_part_of_the_package_has_a_layer() -> None:
+    parts = {_package(module.name) for module in modules()} - {"", "__main__"}
+    assert parts <= LAYERS.keys(), "a new part needs a layer"
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda m: m.name)
+def test_heavy_packages_are_imported_late(module: Module) -> None:
+    banned: tuple[str, ...] = ENGINES
+    if _package(module.name) in DEVICE or _package(module.name) in ("", "cli", "__main__"):
+        banned += CONVERTER
+    early = [
+        f"{module.where}:{found.line}: {found.module}"
+        for found in imports(module.tree)
+        if found.module.split(".")[0] in banned and not found.deferred
+    ]
+    assert early == []
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda m: m.name)
+def test_engines_with_telemetry_are_imported_in_one_place(module: Module) -> None:
+    """A second ``import onnxruntime`` would switch its telemetry on (backends/engines.py)."""
+    found = [
+        f"{module.where}:{i.line}: {i.module}"
+        for i in imports(module.tree)
+        if i.module.split(".")[0] in ("onnxruntime", "openvino")
+    ]
+    assert found == [], "use edgeinfer.backends.engines"
+
+
+def test_folders_are_never_imported_bare() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{found.line}: {found.module}"
+        for path in python_files()
+        for found in imports(ast.parse(path.read_text(), str(path)))
+        if found.module.split(".")[0] in FOLDERS or found.module.startswith(".")
+    ]
+    assert wrong == []
+
+
+LIGHT = ("edgeinfer", "edgeinfer.backends.registry", "edgeinfer.backends.onnxruntime")
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_import_brings_nothing_heavy(name: str) -> None:
+    heavy = (*CONVERTER, *ENGINES)
+    code = f"import sys, {name}; print(sorted(set({heavy!r}) & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "tests"
+    )
+    assert done.stdout == "[]\n"

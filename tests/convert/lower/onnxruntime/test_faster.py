@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+
+from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
+from edgeinfer.convert.lower.rules import apply
+from edgeinfer.errors import Notes
+from tests.convert.lower.running import check, model, ops, run
+
+RNG = np.random.default_rng(0)
+X = np.concatenate([RNG.standard_normal(2000) * 6, [0, -0.0, 20, 88, -88, 200, -200]])
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        ("Swish(x)", ["Sigmoid", "Mul"]),
+        ("Swish<alpha = 1.702>(x)", ["Mul", "Sigmoid", "Mul"]),
+        ("Mish(x)", ["Clip", "Exp", "Add", "Mul", "Add", "Div", "Mul"]),
+        ("Gelu(x)", ["Gelu"]),
+    ],
+)
+def test_faster_form_has_the_same_numbers(node: str, expected: list[str]) -> None:
+    text = f"g (float[N] x) => (float[N] y) {{ y = {node} }}"
+    before, after = model(text), model(text)
+    assert apply(after, FASTER, Notes()) == []
+    assert ops(after) == expected
+    if node != "Gelu(x)":
+        check(after)
+    feeds = {"x": X.astype(np.float32)}
+    np.testing.assert_allclose(run(after, feeds)[0], run(before, feeds)[0], rtol=1e-6, atol=1e-6)
+
+
+def test_mish_is_right_in_double_precision() -> None:
+    whole = model("g (float[N] x) => (float[N] y) { y = Mish(x) }")
+    apply(whole, FASTER, Notes())
+    x = X.astype(np.float32)
+    exact = x * np.tanh(np.logaddexp(0, x.astype(np.float64)))
+    np.testing.assert_allclose(run(whole, {"x": x})[0], exact, rtol=1e-6, atol=1e-30)
+
+
+def test_mish_passes_nan_and_infinity_on() -> None:
+    whole = model("g (float[N] x) => (float[N] y) { y = Mish(x) }")
+    before = model("g (float[N] x) => (float[N] y) { y = Mish(x) }")
+    apply(whole, FASTER, Notes())
+    feeds = {"x": np.asarray([np.nan, np.inf], np.float32)}
+    np.testing.assert_array_equal(run(whole, feeds)[0], run(before, feeds)[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "node"),
+    [("double", "Mish(x)"), ("float16", "Mish(x)"), ("double", "Gelu(x)")],
+)
+def test_other_types_keep_the_standard_form(kind: str, node: str) -> None:
+    whole = model(f"g ({kind}[N] x) => ({kind}[N] y) {{ y = {node} }}")
+    apply(whole, FASTER, Notes())
+    assert ops(whole) == [node.split("(")[0]]
+
+
+def test_tanh_gelu_keeps_the_standard_form() -> None:
+    whole = model('g (float[N] x) => (float[N] y) { y = Gelu<approximate = "tanh">(x) }')
+    apply(whole, FASTER, Notes())
+    assert whole.graph[0].domain == ""
+
+
+ATTENTION = """g (float[B,2,S,8] q, float[B,2,S,8] k, {kind}[B,1,{rows},S] m)
+    => (float[B,2,S,8] y) {{
+    a = Attention(q, k, k, m)
+    y = Attention(a, k, k, m)
+}}"""
+
+
+@pytest.mark.parametrize("kind", ["float", "bool"])
+def test_mask_with_one_row_is_repeated_once_for_all_nodes(kind: str) -> None:
+    whole = model(ATTENTION.format(kind=kind, rows=1), opset=23)
+    notes = Notes()
+    assert apply(whole, RULES, notes) == []
+    assert ops(whole).count("Expand") == 1
+    check(whole)
+    q, k = (RNG.standard_normal((3, 2, 5, 8)).astype(np.float32) for _ in range(2))
+    hidden = RNG.random((3, 1, 1, 5)) < 0.3
+    hidden[..., 0] = False
+    mask = np.where(hidden, -1e9, 0).astype(np.float32)
+
+    def attend(q: np.ndarray) -> np.ndarray:
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(8) + mask
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        result: np.ndarray = weights / weights.sum(-1, keepdims=True) @ k
+        return result
+
+    given = mask if kind == "float" else ~hidden
+    (y,) = run(whole, {"q": q, "k": k, "m": given})
+    np.testing.assert_allclose(y, attend(attend(q)), rtol=1e-4, atol=1e-5)
+
+
+def test_mask_with_a_row_for_every_query_is_left_alone() -> None:
+    whole = model(ATTENTION.format(kind="float", rows="S"), opset=23)
+    assert apply(whole, RULES, Notes()) == []
+    assert ops(whole) == ["Attention", "Attention"]

@@ -1,0 +1,188 @@
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from edgeinfer.convert.lower.onnxruntime.fp16 import LARGEST, MASKED, halve
+from edgeinfer.errors import Notes
+from tests.convert.lower.running import check, lower, model, ops, run
+
+RNG = np.random.default_rng(0)
+HALF, SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
+
+
+def weights(name: str, *shape: int) -> str:
+    values = (RNG.standard_normal(int(np.prod(shape))) * 0.3).round(3)
+    return f"float[{','.join(map(str, shape))}] {name} = {{{','.join(map(str, values))}}}"
+
+
+def network() -> ir.Model:
+    return model(f"""g (float[N,8] x) => (float[N,8] y)
+        <{weights("w1", 8, 16)}, {weights("b1", 16)}, {weights("w2", 16, 8)}, {weights("s", 8)}> {{
+        a = MatMul(x, w1)
+        b = Add(a, b1)
+        c = Relu(b)
+        d = MatMul(c, w2)
+        e = LayerNormalization(d, s)
+        y = Sigmoid(e)
+    }}""")
+
+
+def test_border_types_stay_and_numbers_are_close() -> None:
+    whole = network()
+    before = whole.clone()
+    halve(whole, frozenset(), Notes())
+    check(whole)
+    assert [v.dtype for v in (*whole.graph.inputs, *whole.graph.outputs)] == [SINGLE, SINGLE]
+    assert [v.name for v in (*whole.graph.inputs, *whole.graph.outputs)] == ["x", "y"]
+    feeds = {"x": RNG.standard_normal((3, 8)).astype(np.float32)}
+    np.testing.assert_allclose(run(whole, feeds)[0], run(before, feeds)[0], atol=5e-3)
+
+
+def test_weights_and_activations_are_half_and_islands_are_not() -> None:
+    whole, notes = network(), Notes()
+    halve(whole, frozenset(), notes)
+    kinds = {n.op_type: n.outputs[0].dtype for n in whole.graph if n.op_type != "Cast"}
+    assert kinds["MatMul"] == kinds["Add"] == kinds["Relu"] == HALF
+    assert kinds["LayerNormalization"] == SINGLE
+    # Without weights and with an island before it, the last one is not worth a cast.
+    assert kinds["Sigmoid"] == SINGLE
+    assert {v.dtype for v in whole.graph.initializers.values() if v.uses()} == {HALF, SINGLE}
+    assert notes.lines[-1] == "fp16: 2 of 6 nodes stay fp32: LayerNormalization 1, Sigmoid 1"
+
+
+def test_one_cast_for_each_value_and_direction() -> None:
+    whole = model(f"""g (float[4,4] x) => (float[4,4] y, float[4,4] z, float[4,4] u)
+        <{weights("w", 4, 4)}> {{
+        a = MatMul(x, w)
+        b = MatMul(x, w)
+        y = Exp(a)
+        z = Exp(a)
+        u = Add(a, b)
+    }}""")
+    # 16 elements are no weights to speak of; a product is kept in half precision by its neighbour.
+    halve(whole, frozenset(), Notes())
+    assert ops(whole).count("Cast") == 3
+    check(whole)
+
+
+def test_named_nodes_stay_single() -> None:
+    whole = model(f"""g (float[4,4] x) => (float[4,4] y) <{weights("w", 4, 40)}, {weights("v", 40, 4)}> {{
+        [first] a = MatMul(x, w)
+        [second] y = MatMul(a, v)
+    }}""")  # noqa: E501
+    halve(whole, frozenset({"first"}), Notes())
+    kinds = {n.name: n.outputs[0].dtype for n in whole.graph if n.op_type == "MatMul"}
+    assert kinds == {"first": SINGLE, "second": HALF}
+
+
+@pytest.mark.parametrize(
+    ("value", "half"),
+    [(1.0, True), (65504.0, True), (70000.0, False), (1e-6, False), (0.0, True), (6.2e-5, True)],
+)
+def test_constants_outside_the_range_make_an_island(value: float, half: bool) -> None:
+    whole = model(f"""g (float[4,10] x) => (float[4,10] y) <{weights("w", 10, 10)}, float c = {{{value}}}> {{
+        a = MatMul(x, w)
+        b = Div(a, c)
+        y = MatMul(b, w)
+    }}""")  # noqa: E501
+    halve(whole, frozenset(), Notes())
+    kinds = {n.op_type: n.outputs[0].dtype for n in whole.graph}
+    assert (kinds["Div"] == HALF) is half
+
+
+@pytest.mark.parametrize("low", [-1e9, -3.4028235e38, -np.inf])
+def test_fully_masked_row_is_not_nan_unless_it_was(low: float) -> None:
+    text = f"""g (float[2,10] x, bool[2,10] m) => (float[2,10] y) <{weights("w", 10, 10)}> {{
+        a = MatMul(x, w)
+        b = Where(m, zero, low)
+        c = Add(a, b)
+        d = Softmax(c)
+        y = MatMul(d, w)
+    }}"""
+    before, whole, notes = (
+        model(text.replace("x, bool", "x, float zero, float low, bool")),
+        model(text.replace("x, bool", "x, float zero, float low, bool")),
+        Notes(),
+    )
+    for graph in (before.graph, whole.graph):
+        for name, number in (("zero", 0.0), ("low", low)):
+            value = next(v for v in graph.inputs if v.name == name)
+            value.const_value = ir.tensor(np.asarray(number, np.float32), name=name)
+            graph.inputs.remove(value)
+            graph.register_initializer(value)
+    halve(whole, frozenset(), notes)
+    feeds = {
+        "x": RNG.standard_normal((2, 10)).astype(np.float32),
+        "m": np.asarray([[False] * 10, [True] * 9 + [False]]),
+    }
+    (y,), (expected,) = run(whole, feeds), run(before, feeds)
+    # What a fully masked row holds is up to the rounding of the masked scores, in fp32 as well.
+    np.testing.assert_allclose(y[1], expected[1], atol=1e-2)
+    assert bool(np.isnan(y).any()) is bool(np.isinf(low))
+    assert any("became" in line for line in notes.lines) is not bool(np.isinf(low))
+    assert -LARGEST < MASKED
+
+
+def test_values_that_a_branch_takes_stay_single_there() -> None:
+    whole = model(
+        f"""g (float[4,10] x, bool c) => (float[4,10] y) <{weights("w", 10, 10)}> {{
+        a = MatMul(x, w)
+        b = Relu(a)
+        y = If(c) <
+            then_branch = t () => (float[4,10] u) {{ u = Exp(b) }},
+            else_branch = e () => (float[4,10] v) {{ v = Add(b, w2) }}
+        >
+    }}""".replace("Add(b, w2)", "Neg(b)")
+    )
+    before = whole.clone()
+    halve(whole, frozenset(), Notes())
+    for flag in (True, False):
+        feeds = {"x": RNG.standard_normal((4, 10)).astype(np.float32), "c": np.asarray(flag)}
+        np.testing.assert_allclose(run(whole, feeds)[0], run(before, feeds)[0], rtol=2e-2)
+
+
+def test_scales_of_resize_and_integer_paths_keep_their_types() -> None:
+    whole = model(f"""g (float[1,4,4,4] x) => (float[1,4,8,8] y, int64[4] n)
+        <{weights("w", 4, 4, 1, 1)}, float[4] s = {{1, 1, 2, 2}}> {{
+        a = Conv(x, w)
+        b = Resize(a, , s)
+        y = Relu(b)
+        n = Shape(a)
+    }}""")
+    halve(whole, frozenset(), Notes())
+    check(whole)
+    feeds = {"x": RNG.standard_normal((1, 4, 4, 4)).astype(np.float32)}
+    assert run(whole, feeds)[1].tolist() == [1, 4, 4, 4]
+
+
+def test_same_value_given_out_twice_and_used_inside() -> None:
+    whole = model(f"""g (float[4,10] x) => (float[4,10] a, float[4,10] y)
+        <{weights("w", 10, 10)}> {{
+        a = MatMul(x, w)
+        y = MatMul(a, w)
+    }}""")
+    before = whole.clone()
+    halve(whole, frozenset(), Notes())
+    check(whole)
+    assert [v.name for v in whole.graph.outputs] == ["a", "y"]
+    feeds = {"x": RNG.standard_normal((4, 10)).astype(np.float32)}
+    for got, expected in zip(run(whole, feeds), run(before, feeds), strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-2)
+
+
+def test_long_sums_stay_single() -> None:
+    whole = model("g (float[1,9000] x, float[9000,1] w) => (float[1,1] y) { y = MatMul(x, w) }")
+    halve(whole, frozenset(), Notes())
+    assert ops(whole) == ["MatMul"]
+
+
+def test_precision_is_read_back_and_the_source_is_untouched(tmp_path: Path) -> None:
+    whole = network()
+    before = ir.to_onnx_text(whole)
+    lowered = lower(whole, tmp_path, precision="fp16")
+    assert lowered.precision == "fp16+fp32"
+    assert ir.to_onnx_text(whole) == before
+    single = lower(whole, tmp_path)
+    assert single.precision == "fp32"

@@ -1,0 +1,58 @@
+import pytest
+
+from edgeinfer.convert.lower.onnxruntime.opset import choose, runtime_for, write_as
+from tests.convert.lower.running import check, model
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("g (float[2] x) => (float[2] y) { y = Relu(x) }", 21),
+        ("g (float[2] x) => (int32[2] y) { y = Cast<to = 6>(x) }", 21),
+        ("g (float[2] x) => (float8e8m0[2] y) { y = Cast<to = 24>(x) }", 24),
+        ("g (float[1,2,4,8] x) => (float[1,2,4,8] y) { y = Attention(x, x, x) }", 23),
+        ("g (float[2,4] x, float[4] s) => (float[2,4] y) { y = RMSNormalization(x, s) }", 23),
+        ("g (float[2] x) => (float[2] y) { y = Swish(x) }", 24),
+        ("g (bfloat16[1,1,4] x) => (bfloat16[1,1,2] y) { y = MaxPool<kernel_shape=[3]>(x) }", 22),
+        ("g (float[1,1,4,4] x) => (float[1,1,2,2] y) { y = MaxPool<kernel_shape=[3,3]>(x) }", 21),
+        ("g (float[2] x) => (float[2] y) { y = com.acme.Foo(x) }", 21),
+        (
+            "g (float[2] x, bool c) => (float[2] y) { y = If(c) <"
+            " then_branch = t () => (float[2] u) { u = Swish(x) },"
+            " else_branch = e () => (float[2] v) { v = Identity(x) }> }",
+            24,
+        ),
+    ],
+)  # fmt: skip
+def test_oldest_version_with_the_same_meaning(text: str, version: int) -> None:
+    assert choose(model(text)) == version
+
+
+@pytest.mark.parametrize(
+    ("node", "version"),
+    [
+        ("Cast<to = 10>(x)", 21),
+        ('Cast<to = 10, round_mode = "up">(x)', 21),
+        ('Cast<to = 10, round_mode = "down">(x)', 24),
+    ],
+)
+def test_attribute_that_is_new_counts_unless_it_is_the_default(node: str, version: int) -> None:
+    whole = model(f"g (float[2] x) => (float16[2] y) {{ y = {node} }}")
+    assert choose(whole) == version
+
+
+def test_older_models_keep_their_version() -> None:
+    assert choose(model("g (float[2] x) => (float[2] y) { y = Relu(x) }", opset=17)) == 17
+
+
+def test_default_of_a_new_attribute_is_dropped_so_that_old_readers_take_the_file() -> None:
+    whole = model('g (float[2] x) => (float16[2] y) { y = Cast<to = 10, round_mode = "up">(x) }')
+    write_as(whole, 21)
+    assert list(whole.graph[0].attributes) == ["to"]
+    assert (whole.opset_imports[""], whole.ir_version) == (21, 10)
+    check(whole)
+
+
+def test_requirement_follows_the_version() -> None:
+    found = [runtime_for(v, "1.32") for v in (17, 21, 23, 24, 28)]
+    assert found == [">=1.23", ">=1.23", ">=1.23", ">=1.24", ">=1.32"]

@@ -1,0 +1,54 @@
+import pytest
+
+from edgeinfer.convert.lower.openvino.probe import Probe
+from tests.convert.lower.running import model
+
+pytest.importorskip("openvino")
+
+
+@pytest.fixture(scope="module")
+def probe() -> Probe:
+    return Probe()
+
+
+def test_a_bug_of_ours_is_not_taken_for_an_answer(probe: Probe) -> None:
+    with pytest.raises(TypeError):
+        probe._ask(12)  # type: ignore[arg-type]
+
+
+def test_nodes_of_unknown_rank_are_not_asked_about(probe: Probe) -> None:
+    whole = model("g (float[N,2] x, float[2,2] w) => (float[N,2] y) { y = MatMul(x, w) }")
+    whole.graph.inputs[0].shape = None
+    assert probe.problems(whole) == []
+
+
+def test_failure_of_the_whole_model_names_the_node_and_the_cause(probe: Probe) -> None:
+    whole = model("""g (float[1,2,8] x) => (float[1,2,8] a, float[1,2,8] y) {
+        [one] a = Softplus(x)
+        [two] y = Softplus(x)
+    }""")
+    error = RuntimeError(
+        "Model wasn't fully converted. Failed operations detailed log:\n-- Softplus-24 with a "
+        "message:\nWhile validating ONNX node '<Node(Softplus): y>': Check 'rank().is_static()' "
+        "failed at src/x.cpp:38:\nFrontEnd API failed with GeneralFailure:\n"
+        "The input data tensor's rank has to be known (static)\nSummary:\n"
+        "-- Conversion is failed for: Softplus-24"
+    )
+    assert [str(p) for p in probe.explain(error, whole)] == [
+        f"Softplus 'two': dynamic_shape: OpenVINO {probe.version}: The input data tensor's rank "
+        "has to be known (static) (fixed input shapes may fold away what the reader stumbles over)"
+    ]
+
+
+def test_operators_without_conversion_are_found_by_name(probe: Probe) -> None:
+    whole = model("g (float[2] x) => (float[2] y) { [a] a = Relu(x) [b] y = Abs(a) }")
+    error = RuntimeError(
+        "Summary: -- No conversion rule found for operations: ai.onnx.x.Foo, Abs-24 To facilitate"
+    )
+    assert [(p.node, p.reason) for p in probe.explain(error, whole)] == [("b", "unsupported_op")]
+
+
+def test_message_without_names_is_passed_on(probe: Probe) -> None:
+    whole = model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    (found,) = probe.explain(RuntimeError("out of\nluck"), whole)
+    assert (found.node, found.detail) == ("#all", "out of luck")

@@ -1,0 +1,185 @@
+"""Each rule: what it finds, what it leaves alone, and that the repair is right on OpenVINO."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeinfer.convert.lower.openvino.quirks import RULES
+from edgeinfer.convert.lower.rules import apply
+from edgeinfer.errors import Notes
+from tests.convert.lower.running import check, lower, model, ops, run, run_openvino
+
+pytest.importorskip("openvino")
+RNG = np.random.default_rng(0)
+
+
+def faults(text: str, opset: int = 24) -> list[str]:
+    return [p.detail for p in apply(model(text, opset), RULES, Notes())]
+
+
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        (
+            "g (float[1,2,4] x, float[1,12,4] w, float[1,12,3] r, float[1,9] p)"
+            " => (float[A,B,C,D] y) { y = LSTM<hidden_size = 3>(x, w, r, , , , , p) }",
+            "peephole weights are ignored",
+        ),
+        (
+            "g (float[1,2,4] x, float[1,12,4] w, float[1,12,3] r) => (float[A,B,C,D] y)"
+            " { y = LSTM<hidden_size = 3, input_forget = 1>(x, w, r) }",
+            "input_forget is ignored",
+        ),
+        (
+            'g (int8[2] x) => (int8[2] y) { y = BitShift<direction = "LEFT">(x, x) }',
+            "shifts of signed integers are computed otherwise",
+        ),
+        (
+            "g (float[1,1,4,4] x) => (float[A,B,C,D] y) <int64[4] n = {1,1,2,2}>"
+            ' { y = Resize<mode = "linear", antialias = 1>(x, , , n) }',
+            "antialias is computed otherwise",
+        ),
+        (
+            "g (float[1,1,4,4] x) => (float[A,B,C,D] y) <int64[4] n = {1,1,8,8}>"
+            ' { y = Resize<mode = "cubic", exclude_outside = 1>(x, , , n) }',
+            "exclude_outside is ignored",
+        ),
+        (
+            "g (float[1,1,4,4] x) => (float[A,B,C,D] y) <int64[2] n = {7,8}> { y = Resize<"
+            'mode = "nearest", axes = [2, 3], keep_aspect_ratio_policy = "not_larger">(x, , , n) }',
+            "keep_aspect_ratio_policy=not_larger is ignored",
+        ),
+        (
+            "g (float[1,10,1] x) => (float[1,6,2] y) { y = DFT<onesided = 1>(x) }",
+            "onesided gives another shape",
+        ),
+        (
+            "g (float[1,4,10,1] x) => (float[1,4,10,2] y) { y = DFT(x) }",
+            "the axis is ignored",
+        ),
+        (
+            "g (float[1,1,2,2] x) => (float[1,1,1,1] y)"
+            " { y = MaxPool<kernel_shape = [1,1], strides = [2,2], ceil_mode = 1>(x) }",
+            "ceil_mode adds a window of padding only",
+        ),
+        (
+            "g (float[1,1,H,W] x) => (float[A,B,C,D] y)"
+            " { y = MaxPool<kernel_shape = [1,1], strides = [2,2], ceil_mode = 1>(x) }",
+            "ceil_mode may add a window of padding only, and the size is not known",
+        ),
+    ],
+)
+def test_fault_is_refused(text: str, detail: str) -> None:
+    assert faults(text) == [detail]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'g (uint8[2] x) => (uint8[2] y) { y = BitShift<direction = "LEFT">(x, x) }',
+        "g (float[1,10,1] x) => (float[1,10,2] y) { y = DFT(x) }",
+        "g (float[1,4,10,1] x) => (float[1,4,10,2] y) <int64 a = {1}> { y = DFT(x, , a) }",
+        # The usual pooling of detectors: dynamic, and no window can be all padding.
+        "g (float[1,1,H,W] x) => (float[A,B,C,D] y) { y = MaxPool<kernel_shape = [3,3],"
+        " strides = [2,2], pads = [1,1,1,1], ceil_mode = 1>(x) }",
+        "g (float[1,1,7,7] x) => (float[A,B,C,D] y)"
+        " { y = MaxPool<kernel_shape = [2,2], strides = [2,2], ceil_mode = 1>(x) }",
+        "g (float[1,1,H,W] x) => (float[A,B,C,D] y) <float[4] s = {1,1,2,2}>"
+        ' { y = Resize<mode = "linear">(x, , s) }',
+        "g (float[N,4] x) => (float[N] y) <int64[1] a = {1}> { y = ReduceMax<keepdims = 0>(x, a) }",
+        "g (float[2,3,4] x) => (float[A,B,C] y) <int64[3] r = {2,2,2}> { y = Tile(x, r) }",
+        "g (float[2,3] x, int64[2] r) => (float[A,B] y) { y = Tile(x, r) }",
+        "g (int64[2] x) => (bool[2] y) { y = Cast<to = 9>(x) }",
+    ],
+)
+def test_healthy_node_is_left_alone(text: str) -> None:
+    whole = model(text)
+    before = ops(whole)
+    assert apply(whole, RULES, Notes()) == []
+    assert ops(whole) == before
+
+
+Values = dict[str, object]
+F, I = np.float32, np.int64  # noqa: E741
+X4 = RNG.standard_normal((2, 3, 4, 5)).astype(F)
+
+
+@pytest.mark.parametrize(
+    ("text", "feeds"),
+    [
+        (
+            "g (float[2,3,4,5] x, int64[4] r) => (float[A,B,C,D] y) { y = Tile(x, r) }",
+            {"x": X4, "r": np.asarray([7, 6, 4, 2], I)},
+        ),
+        (
+            "g (float[N,3,M,5] x, int64[4] r) => (float[A,B,C,D] y) { y = Tile(x, r) }",
+            {"x": X4, "r": np.asarray([1, 2, 3, 2], I)},
+        ),
+        (
+            "g (float[4] x) => (bool[4] y) { y = Cast<to = 9>(x) }",
+            {"x": np.asarray([0, -0.0, 0.1, np.nan], F)},
+        ),
+        (
+            "g (float[3,2] x) => (bool[3,1] y) <int64[1] a = {1}, float inf = {-3}> {"
+            " m = ReduceMax(x, a) n = IsInf(m) y = Identity(n) }",
+            {"x": np.asarray([[-np.inf, -np.inf], [-np.inf, 1], [np.nan, 0]], F)},
+        ),
+        (
+            "g (float[3,2] x) => (bool[3,1] y) <int64[1] a = {1}> {"
+            " m = ReduceMin(x, a) y = IsInf(m) }",
+            {"x": np.asarray([[np.inf, np.inf], [np.inf, 1], [2, 0]], F)},
+        ),
+        (
+            "g (float[2,0,4] x) => (float[2,1,4] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
+            {"x": np.zeros((2, 0, 4), F)},
+        ),
+        (
+            "g (float[1,1,9] x) => (float[A,B,C] y) { y = AveragePool<ceil_mode = 1,"
+            " count_include_pad = 1, kernel_shape = [7], pads = [3, 3], strides = [3]>(x) }",
+            {"x": np.arange(1, 10, dtype=F).reshape(1, 1, 9)},
+        ),
+        (
+            "g (float[1,2,H,W] x) => (float[A,B,C,D] y) { y = AveragePool<ceil_mode = 1,"
+            " count_include_pad = 1, kernel_shape = [3,3], pads = [1,1,1,1], strides = [2,2]>(x) }",
+            {"x": RNG.standard_normal((1, 2, 6, 9)).astype(F)},
+        ),
+        (
+            "g (float[2] x, bool[1,1] c) => (float[2] y) { y = If(c) <"
+            " then_branch = t () => (float[2] u) { u = Neg(x) },"
+            " else_branch = e () => (float[2] v) { v = Abs(x) }> }",
+            {"x": np.asarray([1, -2], F), "c": np.asarray([[True]])},
+        ),
+        (
+            "g (int64[4] x, int64[1] k) => (int64[3] y, int64[3] i)"
+            " { y, i = TopK<axis = 0>(x, k) }",
+            {"x": np.zeros(4, I), "k": np.asarray([3], I)},
+        ),
+    ],
+)
+def test_repair_gives_the_right_numbers(text: str, feeds: Values, tmp_path: Path) -> None:
+    whole = model(text)
+    expected = run(whole, feeds)
+    path = lower(whole, tmp_path, "openvino").files[0]
+    got = run_openvino(path, *(np.asarray(v) for v in feeds.values()))
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    repaired = model(text)
+    assert apply(repaired, RULES, Notes()) == []
+    check(repaired)
+    for a, b in zip(run(repaired, feeds), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_attention_window_is_written_out(tmp_path: Path) -> None:
+    text = """g (float[1,2,6,8] q) => (float[1,2,6,8] y) {
+        y = Attention<is_causal = 1, left_window_size = 2>(q, q, q) }"""
+    whole = model(text, opset=25)
+    q = RNG.standard_normal((1, 2, 6, 8)).astype(F)
+    scores = q @ q.swapaxes(-1, -2) / np.sqrt(8)
+    row, column = np.indices((6, 6))
+    scores = np.where((column <= row) & (column >= row - 2), scores, -np.inf)
+    weights = np.exp(scores)
+    expected = weights / weights.sum(-1, keepdims=True) @ q
+    (y,) = run_openvino(lower(whole, tmp_path, "openvino").files[0], q)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,29 @@
+import onnx_ir as ir
+import pytest
+
+from edgeinfer.convert.passes.inference import Inference, InferenceFailedError, is_generated
+from tests.convert.passes.rewriting import parse
+
+TEXT = "g (float[N,4] x, int64[2] t) => (float[A,B] y) { a = Reshape(x, t) b = Relu(a) y = Neg(b) }"
+
+
+def test_what_is_told_between_two_rounds_is_carried_on() -> None:
+    model = parse(TEXT)
+    for node in model.graph:
+        node.outputs[0].shape = None
+    inference = Inference(model)
+    inference.run()
+    a, b = model.graph[0].outputs[0], model.graph[1].outputs[0]
+    assert b.shape is not None
+    assert all(is_generated(d) for d in b.shape)
+    a.shape = ir.Shape(["N", 4])
+    inference.tell({a})
+    inference.run()
+    assert str(b.shape) == "[N,4]"
+
+
+def test_a_model_onnx_cannot_infer_says_why() -> None:
+    model = parse("g (float[3] x) => (float[3] y) { y = Neg(x) }")
+    model.opset_imports.clear()
+    with pytest.raises(InferenceFailedError, match="shape inference failed"):
+        Inference(model).run()

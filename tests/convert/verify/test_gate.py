@@ -1,0 +1,232 @@
+"""The gate passes sound artifacts and refuses every kind of unsound one."""
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from edgeinfer.backends.base import (
+    Artifact,
+    Bound,
+    Capabilities,
+    Device,
+    Executable,
+    LoadOptions,
+    Probe,
+)
+from edgeinfer.convert.verify import Answer, Expected, VariantResult, Vector, verify_variant
+from edgeinfer.errors import LoadError, NotAvailableError, RunError
+from edgeinfer.metrics import OutputMetrics, compare
+from edgeinfer.types import Array, Feeds, TensorSpec
+
+X = TensorSpec("x", "float32", ("N", 4))
+Y = TensorSpec("y", "float32", ("N", 4))
+Function = Callable[[Array], Array]
+
+
+class FakeExecutable:
+    inputs: tuple[TensorSpec, ...] = (X,)
+    outputs: tuple[TensorSpec, ...] = (Y,)
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        return {self.outputs[0].name: self._function(feeds["x"])}
+
+    def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+class FakeBackend:
+    name: ClassVar[str] = "fake"
+
+    def __init__(self, function: Function, here: bool = True) -> None:
+        self._function, self._here = function, here
+        self.threads: list[int | None] = []
+
+    def probe(self) -> Probe:
+        devices = (Device("cpu", "test"),) if self._here else ()
+        return Probe("fake", "1.2", devices, "" if self._here else "fake is not installed")
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(frozenset({"onnx"}), frozenset({"float32"}))
+
+    def load(self, artifact: Artifact, options: LoadOptions) -> Executable:
+        self.threads.append(options.threads)
+        return FakeExecutable(self._function)
+
+
+def rows() -> list[Array]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal((n, 4)).astype(np.float32) for n in (1, 2)]
+
+
+def verify(
+    function: Function,
+    tmp_path: Path,
+    precision: str = "fp32",
+    *,
+    backend: FakeBackend | None = None,
+    edge: bool = False,
+    spread: OutputMetrics | None = None,
+    outputs: tuple[TensorSpec, ...] = (Y,),
+) -> VariantResult:
+    (tmp_path / "m.onnx").write_bytes(b"12345")
+    vectors = [Vector({"x": x}, f"synthetic:{i}", edge and i == 1) for i, x in enumerate(rows())]
+    both = ("onnxruntime", "float64")
+    answers = [
+        Answer({"y": v.feeds["x"] * 2}, "onnxruntime", both, {"y": spread} if spread else {})
+        for v in vectors
+    ]
+    return verify_variant(
+        "cpu-onnx-fp32",
+        Artifact("onnx", tmp_path / "m.onnx", (X,), outputs),
+        [backend or FakeBackend(function)],
+        vectors,
+        Expected(tuple(answers), ()),
+        precision=precision,
+        ops={"Mul": 1},
+    )
+
+
+def double(x: Array) -> Array:
+    return x * 2
+
+
+def test_a_sound_artifact_passes(tmp_path: Path) -> None:
+    backend = FakeBackend(double)
+    result = verify(double, tmp_path, backend=backend)
+    assert result.passed
+    assert result.verdict == "pass"
+    assert result.failure() == ""
+    assert result.size_bytes == 5
+    assert backend.threads == [None, 1]
+    engine = result.engines[0]
+    assert set(engine.latency_ms) == {0, 1}
+    assert engine.outputs[0].metrics.count == 12
+    assert result.accuracy()["y"]["max_abs"] == 0.0
+
+
+def test_wrong_numbers_are_refused_with_the_vector(tmp_path: Path) -> None:
+    result = verify(lambda x: x * 2.1, tmp_path)
+    assert result.verdict == "fail"
+    output = result.engines[0].outputs[0]
+    assert output.vector == 0
+    assert result.failure().startswith("fake: output 'y': largest error")
+    assert "of the largest value, allowed 0.002 (vector 0, synthetic:0)" in result.failure()
+
+
+def test_wrong_in_one_vector_only(tmp_path: Path) -> None:
+    result = verify(lambda x: x * 2 if len(x) == 1 else x * 2.1, tmp_path)
+    assert result.engines[0].outputs[0].vector == 1
+
+
+def test_a_coarser_precision_has_a_wider_budget(tmp_path: Path) -> None:
+    assert not verify(lambda x: x * 2.005, tmp_path).passed
+    assert verify(lambda x: x * 2.005, tmp_path, "fp16").passed
+
+
+def test_extremes_are_judged_at_fp32_only(tmp_path: Path) -> None:
+    def overflow(x: Array) -> Array:
+        return x * 2 if len(x) == 1 else np.full_like(x, np.inf)
+
+    assert not verify(overflow, tmp_path, edge=True).passed
+    assert verify(overflow, tmp_path, "fp16", edge=True).passed
+    assert not verify(overflow, tmp_path, "fp16").passed
+
+
+def test_state_that_leaks_between_runs_is_refused(tmp_path: Path) -> None:
+    calls = itertools.count()
+    result = verify(lambda x: x * 2 + np.float32(1e-3) * next(calls), tmp_path, "bf16")
+    assert "differs between two runs on the same input" in result.engines[0].problems[0]
+    assert not result.passed
+
+
+def test_only_wrong_with_one_thread(tmp_path: Path) -> None:
+    class OneThread(FakeBackend):
+        def load(self, artifact: Artifact, options: LoadOptions) -> Executable:
+            return FakeExecutable(double if options.threads is None else lambda x: x * 3)
+
+    result = verify(double, tmp_path, backend=OneThread(double))
+    assert result.failure().endswith("with one thread")
+
+
+def test_another_shape_or_type_is_a_breach(tmp_path: Path) -> None:
+    assert "shape [4, 1] instead of [1, 4]" in verify(lambda x: (x * 2).T, tmp_path).failure()
+    got = verify(lambda x: (x * 2).astype(np.float64), tmp_path)
+    assert "element type float64 instead of float32" in got.failure()
+
+
+def test_another_interface_is_a_problem(tmp_path: Path) -> None:
+    ids = TensorSpec("y", "int64", ("N",))
+    problems = verify(double, tmp_path, outputs=(ids,)).engines[0].problems
+    assert problems == ("output 'y' is float32 instead of int64",)
+    other = TensorSpec("z", "float32", ("N",))
+    problems = verify(double, tmp_path, outputs=(other,)).engines[0].problems
+    assert problems == ("output 'z' is missing", "output 'y' is not in the source model")
+
+
+def test_an_engine_that_is_not_here_is_not_a_pass(tmp_path: Path) -> None:
+    result = verify(double, tmp_path, backend=FakeBackend(double, here=False))
+    assert result.verdict == "not run"
+    assert not result.passed
+    assert result.failure() == "no engine here could run it (fake: fake is not installed)"
+
+
+@pytest.mark.parametrize("error", [LoadError("broken file"), RunError("kernel failed")])
+def test_an_engine_that_fails_is_a_problem_not_a_crash(
+    tmp_path: Path, error: LoadError | RunError
+) -> None:
+    def fail(x: Array) -> Array:
+        raise error
+
+    result = verify(fail, tmp_path)
+    assert result.verdict == "fail"
+    assert result.failure() == f"fake: {error}"
+
+
+def test_no_device_for_it_is_skipped(tmp_path: Path) -> None:
+    class NoDevice(FakeBackend):
+        def load(self, artifact: Artifact, options: LoadOptions) -> Executable:
+            raise NotAvailableError("no device")
+
+    assert verify(double, tmp_path, backend=NoDevice(double)).verdict == "not run"
+
+
+def test_what_rounding_alone_moves_gets_room_and_a_note(tmp_path: Path) -> None:
+    x = rows()[1]
+    spread = compare(x, x * np.float32(1.0003))
+    assert not verify(lambda x: x * 2.002, tmp_path).passed
+    result = verify(lambda x: x * 2.002, tmp_path, spread=spread)
+    assert result.passed
+    assert "sensitive to rounding" in result.engines[0].outputs[0].note
+    assert not verify(lambda x: x * 2.02, tmp_path, spread=spread).passed
+
+
+def test_an_engine_that_hands_out_its_own_buffer_is_measured_on_what_it_gave(
+    tmp_path: Path,
+) -> None:
+    buffer = np.zeros((2, 4), np.float32)
+
+    def shared(x: Array) -> Array:
+        buffer[: len(x)] = x * 2
+        return buffer[: len(x)]
+
+    assert verify(shared, tmp_path).passed
+
+
+def test_json(tmp_path: Path) -> None:
+    for function in (double, lambda x: x * np.inf):
+        data = json.loads(json.dumps(verify(function, tmp_path).to_json(), allow_nan=False))
+        assert data["id"] == "cpu-onnx-fp32"
+        assert data["engines"][0]["outputs"][0]["name"] == "y"
+    quantized = verify(double, tmp_path, "static_wi8_ai8").to_json()
+    json.dumps(quantized, allow_nan=False)

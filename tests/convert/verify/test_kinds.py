@@ -1,0 +1,54 @@
+"""What an input is taken for."""
+
+import onnx_ir as ir
+import pytest
+
+from edgeinfer.convert.verify.kinds import guess_kind
+from edgeinfer.types import AudioInput, ImageInput, TensorSpec, TokenInput
+
+EMPTY = ir.from_onnx_text(
+    '<ir_version: 10, opset_import: ["": 20]> g (float[1] x) => (float[1] y) { y = Neg(x) }'
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        (TensorSpec("x", "float32", ("N", 3, None, None)), "image"),
+        (TensorSpec("x", "float32", (1, 128, 128, 3)), "image"),
+        (TensorSpec("x", "uint8", (1, 300, 300, 3)), "image"),
+        (TensorSpec("features", "float32", (1, 64, 20, 20)), "plain"),
+        (TensorSpec("x", "float32", (None, 43844, 1)), "audio"),
+        (TensorSpec("input", "float32", (None, None)), "audio"),
+        (TensorSpec("waveform", "float32", (1, 320)), "audio"),
+        (TensorSpec("x", "float32", (1, 16, 96)), "plain"),
+        (TensorSpec("x", "float32", (1, 8)), "plain"),
+        (TensorSpec("state", "float32", (2, None, 128)), "state"),
+        (TensorSpec("h0", "float32", (4, 1, 64)), "state"),
+        (TensorSpec("past_key_values.0.key", "float32", (1, 4, "past", 64)), "state"),
+        (TensorSpec("attention_mask", "int64", ("B", "S")), "mask"),
+        (TensorSpec("position_ids", "int64", ("B", "S")), "positions"),
+        (TensorSpec("sr", "int64", ()), "sample_rate"),
+        (TensorSpec("n", "int64", ()), "plain"),
+        (TensorSpec("flag", "bool", ()), "mask"),
+        (TensorSpec("bytes", "int32", ("N", 2048)), "tokens"),
+        (TensorSpec("text", "string", ("N",)), "text"),
+    ],
+    ids=str,
+)
+def test_by_looks(spec: TensorSpec, kind: str) -> None:
+    assert guess_kind(spec, EMPTY).name == kind
+
+
+def test_the_record_decides() -> None:
+    spec = TensorSpec("x", "float32", (1, 3, 8, 8))
+    assert guess_kind(spec, EMPTY, AudioInput(8000)).name == "audio"
+    assert guess_kind(spec, EMPTY, ImageInput(8, 8, layout="NHWC")).channel_axis == 3
+    assert guess_kind(spec, EMPTY, TokenInput(7)).vocab == 7
+
+
+def test_the_vocabulary_is_the_smallest_table_the_ids_reach() -> None:
+    m = ir.from_onnx_text("""<ir_version: 10, opset_import: ["": 20]>
+        g (int32[B, S] ids) => (float[B, S, 2] y) <float[30, 2] big, float[9, 2] small> {
+            wide = Cast<to=7>(ids) a = Gather(big, wide) b = Gather(small, wide) y = Add(a, b) }""")
+    assert guess_kind(TensorSpec("ids", "int32", ("B", "S")), m).vocab == 9

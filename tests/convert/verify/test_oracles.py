@@ -1,0 +1,226 @@
+"""Two oracles, a vote where they differ, and plain words where one is missing."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from edgeinfer.convert.verify import Oracles, Vector
+from edgeinfer.convert.verify import oracles as module
+from edgeinfer.convert.verify.witness import Abstains, Numpy, OnnxRuntime
+from edgeinfer.errors import RunError, VerifyError
+from edgeinfer.types import Array, Feeds, TensorSpec
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+X = np.array([0.5, 2.0], np.float32)
+
+
+def model(text: str, imports: str = '"": 20') -> ir.Model:
+    return ir.from_onnx_text(f"<ir_version: 10, opset_import: [{imports}]>\n{text}")
+
+
+NEGATE = "g (float[2] x) => (float[2] y) { a = Exp(x) y = Neg(a) }"
+
+
+class Liar:
+    """A witness that is off by one."""
+
+    def __init__(self, name: str, model: ir.Model) -> None:
+        self.name, self._honest = name, Numpy(model, wide=True, seconds=60)
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        return {k: v + 1 for k, v in self._honest.run(feeds).items()}
+
+    def close(self) -> None:
+        pass
+
+
+class Silent:
+    name = "silent"
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        raise Abstains("nothing to say")
+
+    def close(self) -> None:
+        pass
+
+
+def test_both_agree() -> None:
+    with Oracles(model(NEGATE)) as oracles:
+        expected = oracles.expected([Vector({"x": X}, "user:a"), Vector({"x": -X}, "user:b")])
+    assert expected.confirmed == 2
+    assert expected.notes == ()
+    answer = expected.answers[0]
+    assert answer.agreed == ("onnxruntime", "float64")
+    assert answer.spread["y"].max_rel < 1e-6
+    np.testing.assert_allclose(answer.outputs["y"], -np.exp(X), rtol=1e-6)
+    assert answer.outputs["y"].dtype == np.float32
+
+
+def test_onnxruntime_is_gone_before_the_evaluation_starts() -> None:
+    m = model(NEGATE)
+    with Oracles(m) as oracles:
+        open_then: list[bool] = []
+
+        class Watching(Numpy):
+            def run(self, feeds: Feeds) -> dict[str, Array]:
+                open_then.append("onnxruntime" in oracles._witnesses)
+                return super().run(feeds)
+
+        oracles._witnesses["float64"] = Watching(m, wide=True, seconds=60)
+        assert oracles.expected([Vector({"x": X}, "user:a")]).confirmed == 1
+        assert open_then == [False]
+        oracles.run({"x": X})
+
+
+def test_the_interface_is_the_source_models() -> None:
+    m = model("g (float[N, 3] x, float[3] w = {1, 2, 3}) => (float[N, 3] y) { y = Mul(x, w) }")
+    with Oracles(m) as oracles:
+        assert oracles.inputs == (TensorSpec("x", "float32", ("N", 3)),)
+        assert oracles.outputs == (TensorSpec("y", "float32", ("N", 3)),)
+
+
+def test_one_oracle_only_is_said() -> None:
+    text = "g (float[2] x) => (float[2] y) { y = com.microsoft.QuickGelu(x) }"
+    with Oracles(model(text, '"": 20, "com.microsoft": 1')) as oracles:
+        expected = oracles.expected([Vector({"x": X}, "user:a")])
+    assert expected.confirmed == 0
+    assert expected.answers[0].agreed == ("onnxruntime",)
+    assert expected.notes[0] == "1 of 1 vectors have one oracle only"
+    assert "no float64: the ONNX reference has no com.microsoft::QuickGelu" in expected.notes[1]
+
+
+def test_the_other_oracle_only_is_said() -> None:
+    path = next(GOLDEN.glob("lstm_lstm_fwd_layout1*.onnx"))
+    arrays = np.load(path.with_suffix(".npz"))
+    feeds = {n[3:]: arrays[n] for n in arrays.files if n.startswith("in_")}
+    with Oracles(ir.load(path)) as oracles:
+        expected = oracles.expected([Vector(feeds, "user:a")])
+    assert expected.answers[0].oracle == "float64"
+    assert "no onnxruntime: it refuses the model" in expected.notes[1]
+    np.testing.assert_allclose(expected.answers[0].outputs["y0"], arrays["out_y0"], rtol=1e-5)
+
+
+def test_when_time_is_up_the_rest_has_one_oracle() -> None:
+    with Oracles(model(NEGATE), seconds=0) as oracles:
+        expected = oracles.expected([Vector({"x": X}, "user:a")])
+    assert expected.confirmed == 0
+    assert "took too long" in expected.notes[1]
+
+
+def test_a_lone_float64_is_outvoted_and_the_node_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    m = model(NEGATE)
+    with Oracles(m) as oracles:
+        oracles._witnesses["float64"] = Liar("float64", m)
+        monkeypatch.setattr(module, "disputed_node", lambda *a: "Neg 'n'")
+        expected = oracles.expected([Vector({"x": X}, "user:a")])
+    assert expected.answers[0].oracle == "onnxruntime"
+    assert expected.answers[0].agreed == ("onnxruntime", "onnx reference")
+    assert expected.notes == (
+        "float64 alone disagrees at Neg 'n'; onnx reference sides with onnxruntime",
+    )
+
+
+def test_a_lone_onnxruntime_is_outvoted_by_openvino() -> None:
+    pytest.importorskip("openvino")
+    m = model(NEGATE)
+    with Oracles(m) as oracles:
+        oracles._witnesses["onnxruntime"] = Liar("onnxruntime", m)
+        expected = oracles.expected([Vector({"x": X}, "user:a")])
+    assert expected.answers[0].oracle == "float64"
+    assert expected.answers[0].agreed == ("float64", "openvino")
+    np.testing.assert_allclose(expected.answers[0].outputs["y"], -np.exp(X), rtol=1e-6)
+
+
+def test_the_reference_never_votes_against_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    m = model(NEGATE)
+    with Oracles(m) as oracles:
+        oracles._witnesses["onnxruntime"] = Liar("onnxruntime", m)
+        oracles._witnesses["openvino"] = Silent()
+        monkeypatch.setattr(module, "disputed_node", lambda *a: "Neg 'n'")
+        expected = oracles.expected([Vector({"x": X}, "user:a")])
+    assert expected.answers[0].agreed == ("onnxruntime",)
+    assert "nobody could settle it" in expected.notes[1]
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.onnx")), ids=lambda p: p.stem)
+def test_known_faults_of_the_reference_fail_no_model(path: Path) -> None:
+    arrays = np.load(path.with_suffix(".npz"))
+    feeds = {n[3:]: arrays[n] for n in arrays.files if n.startswith("in_")}
+    with Oracles(ir.load(path)) as oracles:
+        answer = oracles.expected([Vector(feeds, "user:a")]).answers[0]
+    for name, value in answer.outputs.items():
+        expected = arrays[f"out_{name}"]
+        rtol = 1e-2 if expected.dtype == np.float16 else 1e-4
+        np.testing.assert_allclose(value, expected, rtol=rtol, atol=1e-5)
+
+
+def test_rounding_that_grows_is_told_from_a_fault() -> None:
+    """Every node agrees, the whole does not: the difference is the model's, not an oracle's."""
+    m = model("""g (float[2] x) => (float[2] y) {
+        k = Constant<value = float {1000000.0}>() a = Add(x, k) b = Sub(a, k) y = Exp(b) }""")
+    with Oracles(m) as oracles:
+        expected = oracles.expected([Vector({"x": np.array([0.1, 2.0], np.float32)}, "user:a")])
+    assert expected.notes == (module._ROUNDING,)
+    assert expected.answers[0].agreed == ("onnxruntime", "onnx reference")
+    assert 1e-4 < expected.answers[0].spread["y"].max_rel < 1e-2
+
+
+def test_random_models_are_refused() -> None:
+    text = "g () => (float[2] y) { y = RandomNormal<shape=[2]>() }"
+    with pytest.raises(VerifyError, match="draws random numbers \\(RandomNormal\\)"):
+        Oracles(model(text))
+
+
+def test_nobody_can_run_it() -> None:
+    m = model("g (float[2] x) => (float[2] y) { y = acme.Foo(x) }", '"": 20, "acme": 1')
+    with Oracles(m) as oracles:
+        with pytest.raises(RunError, match="no oracle can run the model"):
+            oracles.run({"x": X})
+        with pytest.raises(VerifyError, match="no oracle can run vector 'user:a'"):
+            oracles.expected([Vector({"x": X}, "user:a")])
+
+
+def test_bad_inputs_are_an_error_of_the_run() -> None:
+    with Oracles(model(NEGATE)) as oracles, pytest.raises(RunError, match="its run failed"):
+        oracles.run({"x": np.ones(3, np.float32)})
+
+
+def test_what_the_user_expects_is_compared() -> None:
+    vector = Vector({"x": X}, "user:a.npz", given={"y": np.zeros(2, np.float32)})
+    with Oracles(model(NEGATE)) as oracles:
+        expected = oracles.expected([vector])
+    assert expected.notes == ()
+    assert "user:a.npz: output 'y' of the source model is another" in expected.contradictions[0]
+
+
+def test_closing_frees_the_files_and_ends_the_oracles() -> None:
+    oracles = Oracles(model(NEGATE))
+    folder = oracles._path.parent
+    assert folder.is_dir()
+    oracles.close()
+    oracles.close()
+    assert not folder.exists()
+    with pytest.raises(RunError):
+        oracles.run({"x": X})
+
+
+def test_onnxruntime_does_not_optimise(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    ir.save(model("g (float[2] x) => (float[2] y) { a = Neg(x) y = Identity(a) }"), path)
+    options = OnnxRuntime(path)._session.get_session_options()
+    assert options.graph_optimization_level.name == "ORT_DISABLE_ALL"
+
+
+def test_weights_lie_beside_the_model() -> None:
+    weights = ir.tensor(np.ones((64, 64), np.float32), name="w")
+    m = model("g (float[1, 64] x) => (float[1, 64] y) { y = MatMul(x, w) }")
+    value = next(v for n in m.graph for v in n.inputs if v is not None and v.name == "w")
+    value.const_value = weights
+    m.graph.initializers["w"] = value
+    with Oracles(m) as oracles:
+        assert (oracles._path.parent / "weights.bin").stat().st_size >= 64 * 64 * 4
+        got = oracles.run({"x": np.ones((1, 64), np.float32)})
+    np.testing.assert_array_equal(got["y"], np.full((1, 64), 64))
+    assert value.const_value is weights

@@ -1,0 +1,213 @@
+"""Vectors are valid, cover two sizes of what is dynamic, and are the same each time."""
+
+import wave
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from edgeinfer.convert.verify import Oracles, Vector, make_vectors
+from edgeinfer.convert.verify.vectors import UserData
+from edgeinfer.errors import InputError, UsageError
+from edgeinfer.types import AudioInput, ImageInput, Preprocessing
+
+
+def model(text: str, opset: int = 20) -> ir.Model:
+    return ir.from_onnx_text(f'<ir_version: 10, opset_import: ["": {opset}]>\n{text}')
+
+
+IMAGE = """g (float[N, 3, H, W] x) => (float[N, 3, h, w] y)
+    { y = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(x) }"""
+PLAIN = "g (float[N, 8] x) => (float[N, 8] y) { y = Neg(x) }"
+
+
+def vectors(
+    m: ir.Model,
+    *,
+    preprocessing: dict[str, Preprocessing] | None = None,
+    user_data: UserData | None = None,
+    calibration: Path | None = None,
+    limit_bytes: int = 32 << 20,
+) -> list[Vector]:
+    with Oracles(m) as oracles:
+        return make_vectors(
+            m,
+            oracles.inputs,
+            oracles=oracles,
+            preprocessing=preprocessing,
+            user_data=user_data,
+            calibration=calibration,
+            limit_bytes=limit_bytes,
+        )
+
+
+def test_dynamic_pictures_are_run_at_two_sizes_and_batches() -> None:
+    shapes = {v.feeds["x"].shape for v in vectors(model(IMAGE))}
+    assert shapes == {(1, 3, 320, 320), (2, 3, 64, 96)}
+
+
+def test_the_same_each_time() -> None:
+    one, two = vectors(model(IMAGE)), vectors(model(IMAGE))
+    assert [v.origin for v in one] == [v.origin for v in two]
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_array_equal(a.feeds["x"], b.feeds["x"])
+
+
+def test_extremes_are_marked() -> None:
+    edges = {v.origin.split(":")[1].split()[0]: v.edge for v in vectors(model(PLAIN))}
+    assert edges == {
+        "natural": False,
+        "standard": False,
+        "noise": False,
+        "zeros": False,
+        "large": True,
+        "negative": True,
+    }
+
+
+def test_room_is_limited_but_both_sizes_stay() -> None:
+    few = vectors(model(IMAGE), limit_bytes=1)
+    assert [v.feeds["x"].shape[0] for v in few] == [1, 2]
+
+
+def test_static_models_are_not_resized() -> None:
+    m = model("g (float[4, 8] x) => (float[4, 8] y) { y = Neg(x) }")
+    assert {v.feeds["x"].shape for v in vectors(m)} == {(4, 8)}
+
+
+def test_an_axis_that_is_not_as_dynamic_as_declared_is_noted() -> None:
+    m = model("""g (float[N, T] x) => (float[N, 4, 4] y)
+        { s = Constant<value_ints=[-1, 4, 4]>() y = Reshape(x, s) }""")
+    assert vectors(m)[0].note == "", "any multiple of 16 runs"
+    m = model("""g (float[N, 3, T] x) => (float[N, 3, 7] y) {
+        s = Constant<value_ints=[16, 7]>() w = ConstantOfShape(s) y = MatMul(x, w) }""")
+    assert vectors(m)[0].note == "declared dynamic: 'T' runs at 16 only, as far as tried"
+
+
+def test_token_ids_stay_below_the_table() -> None:
+    m = model("""g (int64[B, S] ids, int64[B, S] attention_mask) => (float[B, S, 2] y) {
+        table = Constant<value = float[5, 2] {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}>()
+        e = Gather(table, ids) m = Cast<to=1>(attention_mask) a = Constant<value_ints=[-1]>()
+        u = Unsqueeze(m, a) y = Mul(e, u) }""")
+    for constant in [n for n in m.graph if n.op_type == "Constant"]:
+        if constant.outputs[0].name == "table":
+            constant.outputs[0].shape = ir.Shape([5, 2])
+    found = vectors(m)
+    assert {v.feeds["ids"].shape for v in found} >= {(1, 16), (2, 7)}
+    for vector in found:
+        assert vector.feeds["ids"].max() < 5
+        mask = vector.feeds["attention_mask"]
+        assert set(np.unique(mask)) <= {0, 1}
+        assert (np.diff(mask, axis=-1) <= 0).all(), "ones first, then zeros"
+
+
+def test_streams_get_a_rate_a_frame_and_a_state() -> None:
+    m = model("""g (float[N, T] input, float[2, N, 8] state, int64 sr)
+        => (float[N] y, float[2, N, 8] s) {
+        a = Constant<value_ints=[1]>() y = ReduceSum<keepdims=0>(input, a) s = Identity(state) }""")
+    found = vectors(m)
+    assert found[0].feeds["input"].shape == (1, 512)
+    assert found[0].feeds["sr"] == 16000
+    assert not found[0].feeds["state"].any()
+    assert any(v.feeds["state"].any() for v in found)
+    assert any(v.feeds["sr"] == 8000 for v in found)
+    assert {v.feeds["state"].shape[1] for v in found} == {1, 2}
+
+
+def test_pictures_follow_the_record() -> None:
+    record = ImageInput(64, 64, mean=(0.5,), std=(0.5,), scale=1 / 255)
+    m = model("g (float[1, 3, 64, 64] x) => (float[1, 3, 64, 64] y) { y = Neg(x) }")
+    natural = vectors(m, preprocessing={"x": record})[0].feeds["x"]
+    assert natural.min() >= -1
+    assert natural.max() <= 1
+    assert natural.min() < -0.5, "the whole range is used"
+    smooth = np.abs(np.diff(natural, axis=-1)).mean()
+    assert smooth < 0.4 * natural.std(), "neighbours resemble each other, as in a photo"
+
+
+def test_models_without_inputs_have_one_vector_at_least() -> None:
+    m = model("g () => (float[2] y) { y = Constant<value_floats=[1.0, 2.0]>() }")
+    assert vectors(m)[0].feeds == {}
+
+
+def test_sizes_that_cannot_be_found_ask_for_help() -> None:
+    m = model("""g (float[N, T] x) => (float[N, 5] y)
+        { s = Constant<value_ints=[12345, 5]>() y = Reshape(x, s) }""")
+    with pytest.raises(UsageError, match=r"give --data or --input-shape; the last try failed with"):
+        vectors(m)
+
+
+def test_user_data_comes_first_and_fixes_the_base(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((1, 3, 32, 64)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", x=x, y=np.zeros((1, 3, 16, 32), np.float32))
+    np.savez(tmp_path / "b.npz", x=x + 1)
+    found = vectors(model(IMAGE), user_data=tmp_path)
+    assert [v.origin for v in found[:2]] == ["user:a.npz", "user:b.npz"]
+    np.testing.assert_array_equal(found[0].feeds["x"], x)
+    assert list(found[0].given) == ["y"]
+    assert len(found) == 3, "one more, at another size"
+    assert all(a != b for a, b in zip(found[2].feeds["x"].shape, x.shape, strict=True) if b != 3)
+
+
+def test_feeds_in_memory() -> None:
+    x = np.ones((3, 8), np.float32)
+    found = vectors(model(PLAIN), user_data=[{"x": x}])
+    assert found[0].origin == "user:#0"
+    assert {v.feeds["x"].shape[0] for v in found} == {3, 1}
+
+
+@pytest.mark.parametrize(
+    ("feeds", "message"),
+    [
+        ({}, "input 'x': expected x: float32"),
+        ({"x": np.ones((1, 8))}, "received float64\\[1, 8\\] in #0"),
+        ({"x": np.ones((1, 9), np.float32)}, "received float32\\[1, 9\\]"),
+        ({"x": np.ones(8, np.float32)}, "received float32\\[8\\]"),
+        ({"x": np.ones((1, 8), np.float32), "z": np.ones(1)}, "input 'z': expected one of"),
+    ],
+)
+def test_data_that_does_not_fit(feeds: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        vectors(model(PLAIN), user_data=[feeds])
+
+
+def test_a_folder_of_pictures(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for i in range(20):
+        image.new("RGB", (40, 40), (i, 0, 0)).save(tmp_path / f"{i:02}.png")
+    record = ImageInput(64, 32)
+    found = vectors(model(IMAGE), preprocessing={"x": record}, calibration=tmp_path)
+    real = [v for v in found if v.origin.startswith("calibration")]
+    assert len(real) == 16
+    assert real[0].feeds["x"].shape == (1, 3, 32, 64)
+    assert real[0].origin == "calibration:00.png"
+    assert real[-1].origin > "calibration:17.png", "spread over the folder"
+
+
+def test_a_folder_of_recordings(tmp_path: Path) -> None:
+    pytest.importorskip("soundfile")
+    with wave.open(str(tmp_path / "a.wav"), "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(16000)
+        out.writeframes((np.sin(np.arange(900)) * 9000).astype("<i2").tobytes())
+    m = model("g (float[1, 512] x, float[1, 4] state) => (float[1, 512] y) { y = Neg(x) }")
+    record = AudioInput(16000, 512)
+    found = vectors(m, preprocessing={"x": record}, calibration=tmp_path)
+    assert found[0].origin == "calibration:a.wav"
+    assert found[0].feeds["x"].shape == (1, 512)
+    assert found[0].feeds["state"].shape == (1, 4)
+
+
+def test_calibration_folders_must_be_there_and_hold_something(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is empty"):
+        vectors(model(PLAIN), calibration=tmp_path)
+    with pytest.raises(UsageError, match="no such folder"):
+        vectors(model(PLAIN), calibration=tmp_path / "none")
+
+
+def test_sizes_of_minus_one_are_free() -> None:
+    m = model(IMAGE)
+    m.graph.inputs[0].shape = ir.Shape([-1, 3, -1, -1])
+    assert {v.feeds["x"].shape for v in vectors(m)} == {(1, 3, 320, 320), (2, 3, 64, 96)}

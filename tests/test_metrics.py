@@ -1,0 +1,231 @@
+"""Metrics measure, budgets decide; both on the traps that models and engines set."""
+
+import itertools
+import json
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from edgeinfer.errors import UsageError
+from edgeinfer.metrics import BUDGETS, OutputMetrics, budget_for, check, compare, worst
+from edgeinfer.types import Array
+
+F32 = np.float32
+FP32 = BUDGETS["fp32"]
+
+
+def verdict(expected: object, actual: object, precision: str = "fp32") -> list[str]:
+    return check(compare(np.asarray(expected), np.asarray(actual)), budget_for(precision))
+
+
+def test_equal_outputs_are_equal_by_every_measure() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 5)).astype(F32)
+    metrics = compare(x, x.copy())
+    assert (metrics.max_abs, metrics.max_rel, metrics.sqnr_db) == (0.0, 0.0, math.inf)
+    assert metrics.cosine == pytest.approx(1.0)
+    assert check(metrics, FP32) == []
+
+
+def test_known_numbers() -> None:
+    metrics = compare(np.array([3.0, 4.0]), np.array([3.0, 4.5]))
+    assert metrics.max_abs == 0.5
+    assert metrics.max_rel == 0.125
+    assert metrics.sqnr_db == pytest.approx(10 * math.log10(25 / 0.25))
+    assert metrics.cosine == pytest.approx((9 + 18) / (5 * math.hypot(3, 4.5)))
+
+
+def test_nan_at_the_same_places_is_equal() -> None:
+    x = np.array([1.0, np.nan, np.inf, -np.inf], F32)
+    assert verdict(x, x.copy()) == []
+
+
+@pytest.mark.parametrize(
+    "actual",
+    [[1.0, 2.0, np.inf], [1.0, np.nan, 3.0], [np.nan, np.nan, np.inf], [1, np.nan, -np.inf]],
+)
+def test_nan_or_infinity_elsewhere_is_a_breach_at_any_precision(actual: list[float]) -> None:
+    expected = np.array([1.0, np.nan, np.inf], F32)
+    for precision in BUDGETS:
+        assert "NaN or infinity" in verdict(expected, np.array(actual, F32), precision)[0]
+
+
+def test_all_nan_against_zeros_is_a_breach() -> None:
+    assert verdict(np.zeros(4, F32), np.full(4, np.nan, F32))
+
+
+def test_shape_and_type_are_breaches_not_crashes() -> None:
+    x = np.ones((2, 3), F32)
+    assert verdict(x, x.T) == ["shape [3, 2] instead of [2, 3]"]
+    assert verdict(x, x.astype(np.float64)) == ["element type float64 instead of float32"]
+    assert verdict(x, x.astype(np.int32)) == ["element type int32 instead of float32"]
+
+
+def test_empty_outputs_are_equal_if_their_shapes_are() -> None:
+    assert verdict(np.ones((0, 6), F32), np.ones((0, 6), F32)) == []
+    assert verdict(np.ones((0, 6), F32), np.ones((1, 6), F32))
+
+
+def test_scalars() -> None:
+    assert verdict(F32(2.0), F32(2.0)) == []
+    assert verdict(F32(2.0), F32(2.1))
+
+
+def test_integers_and_booleans_are_exact_at_fp32() -> None:
+    ids = np.arange(1000)
+    wrong = ids.copy()
+    wrong[7] += 1
+    assert verdict(ids, wrong) == ["1 of 1000 elements differ, allowed 0"]
+    assert verdict(ids, wrong, "fp16") == []
+    assert verdict(np.array([True, False]), np.array([True, True]))
+
+
+def test_large_integers_keep_every_digit() -> None:
+    assert verdict(np.array([2**60]), np.array([2**60 + 1]))
+
+
+def test_strings() -> None:
+    assert verdict(np.array(["a", "b"], object), np.array(["a", "b"])) == []
+    assert verdict(np.array(["a", "b"], object), np.array(["a", "c"]))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64, np.complex64])
+def test_every_float_type_is_measured(dtype: type) -> None:
+    x: Array = np.array([1.0, -2.0, 0.5, 3.0]).astype(dtype)
+    assert verdict(x, x.copy()) == []
+    assert verdict(x, (x * 2).astype(dtype), "bf16")
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-30, 1e-3, 1.0, 1e30, 1e300])
+def test_the_verdict_does_not_depend_on_the_unit(scale: float) -> None:
+    x = np.random.default_rng(0).standard_normal(200) * scale
+    metrics = compare(x, x * 1.1)
+    assert metrics.max_rel == pytest.approx(0.1)
+    assert metrics.sqnr_db == pytest.approx(20.0)
+    assert compare(x, x * (1 + 1e-6)).sqnr_db == pytest.approx(120.0, abs=0.1)
+
+
+def test_constant_outputs() -> None:
+    ones = np.ones(100, F32)
+    assert verdict(ones, ones * F32(1 + 1e-6)) == []
+    assert verdict(ones, ones * F32(1.01))
+    assert verdict(np.zeros(100, F32), np.full(100, 1e-7, F32)) == []
+    assert verdict(np.zeros(100, F32), np.full(100, 1e-2, F32))
+
+
+def test_a_saturated_sigmoid_may_move_by_rounding() -> None:
+    # Measured on a text detector over a blank page: values of 2e-5, engines 1.5e-7 apart.
+    blank = np.full((1, 1, 96, 96), 2e-5, F32)
+    assert verdict(blank, blank + F32(1.5e-7)) == []
+
+
+def test_the_near_twin_is_caught_at_every_precision() -> None:
+    # Voice activity of two exports that look alike but are not: 0.0051 and 0.0262.
+    for precision in BUDGETS:
+        assert verdict(np.array([[0.0051]], F32), np.array([[0.0262]], F32), precision), precision
+
+
+def test_the_namesake_with_other_weights_is_caught_at_every_precision() -> None:
+    for precision in BUDGETS:
+        assert verdict(np.array([[0.743]], F32), np.array([[0.126]], F32), precision), precision
+
+
+def test_what_sound_engines_do_passes_at_fp32() -> None:
+    rng = np.random.default_rng(0)
+    posterior = rng.uniform(0.05, 0.56, (1, 172, 88)).astype(F32)
+    noise = rng.uniform(-1e-4, 1e-4, posterior.shape).astype(F32)
+    assert verdict(posterior, posterior + noise) == []
+    page = rng.uniform(0, 1, (1, 1, 320, 320)).astype(F32)
+    other = page + rng.normal(0, 1e-5, page.shape).astype(F32)
+    other[0, 0, 5, 5] += 5e-4
+    assert verdict(page, other) == []
+
+
+def test_scores_are_not_hidden_by_coordinates() -> None:
+    rng = np.random.default_rng(0)
+    boxes = rng.uniform(0, 640, (1, 4, 2000))
+    scores = rng.uniform(0, 1, (1, 80, 2000))
+    expected = np.concatenate([boxes, scores], axis=1).astype(F32)
+    actual = expected.copy()
+    actual[:, 4:] = 1 - actual[:, 4:]
+    assert compare(expected, actual).max_rel < FP32.max_rel
+    assert "worst channel" in " ".join(verdict(expected, actual))
+
+
+def test_top1_counts_decided_rows_only() -> None:
+    expected = np.array([[10.0, 0, 0], [5.0, 4.9, 0], [0, 0, 8.0], [0, 7.0, 0]], F32)
+    actual = np.array([[10.0, 0, 0], [4.9, 5.0, 0], [0, 0, 8.0], [7.5, 7.0, 0]], F32)
+    metrics = compare(expected, actual)
+    assert metrics.top1 == pytest.approx(2 / 3)
+    assert metrics.top1_rows == 3
+
+
+@pytest.mark.parametrize("shape", [(4, 8, 8), (8,), (2, 3, 4, 5), (2, 1)])
+def test_top1_is_for_classifiers(shape: tuple[int, ...]) -> None:
+    assert compare(np.ones(shape, F32), np.ones(shape, F32)).top1 is None
+
+
+def test_classifiers_with_trailing_ones_are_classifiers() -> None:
+    x = np.eye(4, dtype=F32).reshape(4, 4, 1, 1)
+    assert compare(x, x).top1 == 1.0
+
+
+def test_worst_combines() -> None:
+    metrics = worst(
+        [
+            OutputMetrics(4, 0.1, 0.01, 40.0, 30.0, 0.05, 0.99, 1.0, 3),
+            OutputMetrics(4, 0.2, 0.001, 50.0, 20.0, 0.02, 0.98, 0.0, 1, mismatches=2),
+        ]
+    )
+    assert metrics.count == 8
+    assert (metrics.max_abs, metrics.max_rel, metrics.sqnr_db) == (0.2, 0.01, 40.0)
+    assert (metrics.channel_sqnr_db, metrics.channel_max_abs, metrics.cosine) == (20.0, 0.02, 0.98)
+    assert (metrics.top1, metrics.top1_rows, metrics.mismatches) == (0.75, 4, 2)
+    assert worst([]) == OutputMetrics()
+
+
+def test_a_widened_budget_admits_what_rounding_does_and_no_more() -> None:
+    x = np.random.default_rng(0).standard_normal(1000)
+    noise = np.random.default_rng(1).standard_normal(1000)
+    spread = compare(x, x + 2e-4 * noise)
+    assert check(compare(x, x + 1e-3 * noise), FP32)
+    assert check(compare(x, x + 1e-3 * noise), FP32.widened(spread)) == []
+    assert check(compare(x, x + 1e-2 * noise), FP32.widened(spread))
+    assert FP32.widened(OutputMetrics()) == FP32
+
+
+def test_budgets_get_wider_with_fewer_bits() -> None:
+    chain = ["fp32", "fp16", "bf16", "static_wi8_ai8"]
+    for tight, loose in itertools.pairwise(chain):
+        a, b = BUDGETS[tight], BUDGETS[loose]
+        assert a.max_abs < b.max_abs
+        assert a.max_rel < b.max_rel
+        assert a.sqnr_db > b.sqnr_db
+        assert a.cosine > b.cosine
+
+
+def test_an_unknown_precision_is_an_error() -> None:
+    with pytest.raises(UsageError, match="'fp7'; known: fp32"):
+        budget_for("fp7")
+
+
+def test_json_has_no_infinity() -> None:
+    text = json.dumps(compare(np.ones(3), np.ones(3)).to_json(), allow_nan=False)
+    assert json.loads(text)["sqnr_db"] is None
+
+
+def test_sequences_are_compared_one_by_one() -> None:
+    one, two = np.ones(2, F32), np.ones(3, F32)
+    assert check(compare([one, two], [one, two]), FP32) == []  # type: ignore[arg-type]
+    assert compare([one, two], [two, two]).problem  # type: ignore[arg-type]
+    assert compare([one, two], [one]).problem == (  # type: ignore[arg-type]
+        "a sequence of 1 instead of a sequence of 2"
+    )
+    assert compare(one, [one, two]).problem == (  # type: ignore[arg-type]
+        "a sequence of 2 instead of a tensor"
+    )
+
+
+def test_none_is_a_problem() -> None:
+    assert compare(np.ones(2), None).problem  # type: ignore[arg-type]
