@@ -144,7 +144,8 @@ def _operators(data: bytes) -> Sequence[tuple[str, Any]]:
 
 def schema_faults(*families: str) -> list[str]:
     """Differences between lowerings and ONNX's schemas; ``families`` are module names, or all."""
-    from edgeinfer.convert.lower.registry import Registry, check_against_schema
+    from edgeinfer.convert.lower.registry import Registry
+    from edgeinfer.convert.lower.signature import check_against_schema
     from edgeinfer.convert.lower.tflite import ops as _  # noqa: F401
     from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
 
