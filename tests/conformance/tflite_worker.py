@@ -50,6 +50,7 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
     "InstanceNormalization": (1, 2),
     "LSTM": (1, 2, 3, 7),
     "LayerNormalization": (1, 2),
+    "MaxUnpool": (2,),
     "MatMulInteger": (2, 3),
     "MelWeightMatrix": (0, 1, 2, 3, 4),
     "NonMaxSuppression": (2, 3, 4),
