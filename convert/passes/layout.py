@@ -12,8 +12,9 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import Namer, attr, dims_of, is_op, outcome, rank, walk
 from edgeinfer.convert.passes.layout_apply import Applier
+from edgeinfer.convert.passes.layout_moves import Editor, Move, Perm, identity
 from edgeinfer.convert.passes.layout_plan import Plan
-from edgeinfer.convert.passes.layout_rules import Editor, Move, Perm, identity, resize
+from edgeinfer.convert.passes.layout_rules import resize
 
 NHWC = "edgeinfer.nhwc"
 

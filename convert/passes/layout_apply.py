@@ -15,8 +15,8 @@ from edgeinfer.convert.passes.infra import (
     rank,
     walk,
 )
+from edgeinfer.convert.passes.layout_moves import Editor, Move, Perm, identity
 from edgeinfer.convert.passes.layout_plan import Plan, between
-from edgeinfer.convert.passes.layout_rules import Editor, Move, Perm, identity
 
 
 class Applier:

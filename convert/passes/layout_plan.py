@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import attr, constant, dims_of, is_op, rank
 from edgeinfer.convert.passes.layout_cut import FIRST, INFINITE, LAST, Labelling
-from edgeinfer.convert.passes.layout_rules import RULES, Move, Perm, identity, undone, weight
+from edgeinfer.convert.passes.layout_moves import Move, Perm, identity, weight
+from edgeinfer.convert.passes.layout_rules import RULES, undone
 
 RESHAPED = 8
 """Cost of an order that only moves axes of size 1: nothing but a new shape."""
