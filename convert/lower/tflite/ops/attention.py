@@ -143,7 +143,7 @@ def _attention(
 
     # First what XNNPACK does not take, so that the rest is one part.
     seen, bias = _seen(g, mask), _bias(g, mask)
-    scores = _scores(g, q, key, _scale(q, options.scale))
+    scores = _scores(g, q, key, _scale(g, q, options.scale))
     if options.softcap > 0:
         scaled = g.unary("TANH", g.binary("MUL", scores, 1 / options.softcap))
         scores = g.binary("MUL", scaled, options.softcap)
@@ -162,12 +162,13 @@ def _attention(
     return _join_heads(g, y) if flat else y, key, value, shown
 
 
-def _scale(q: Tensor, scale: float | None) -> float:
+def _scale(g: Builder, q: Tensor, scale: float | None) -> float | Tensor:
     if scale is not None:
         return scale
-    if q.shape[3] is None:
-        raise Refusal("the size of a head is not known", "dynamic_shape")
-    return 1 / math.sqrt(q.shape[3])
+    size = g.extent(q, 3)
+    if isinstance(size, int):
+        return 1 / math.sqrt(size)
+    return g.unary("RSQRT", g.cast(size, np.float32))
 
 
 def _split_heads(g: Builder, x: Tensor, heads: int | None) -> Tensor:
@@ -186,37 +187,31 @@ def _join_heads(g: Builder, x: Tensor) -> Tensor:
     return g.reshape(last, [g.extent(x, 0), g.extent(x, 2), heads * size])
 
 
-def _heads(q: Tensor, k: Tensor) -> tuple[int, int]:
-    """The numbers of heads; the second is that of keys and values."""
-    if q.shape[1] is None or k.shape[1] is None:
-        raise Refusal("the number of heads is not known", "dynamic_shape")
-    return q.shape[1], k.shape[1]
+def _share(q: Tensor, k: Tensor) -> bool:
+    """Whether several heads of queries may have the same keys."""
+    return q.shape[1] is None or q.shape[1] != k.shape[1]
 
 
-def _rows(g: Builder, x: Tensor, heads: int, groups: int) -> Tensor:
+def _rows(g: Builder, x: Tensor, k: Tensor) -> Tensor:
     """Put the queries of heads that share keys below each other."""
-    length = g.extent(x, 2)
-    rows: Extent = groups * length if isinstance(length, int) else g.binary("MUL", length, groups)
-    return g.reshape(x, [g.extent(x, 0), heads, rows, g.extent(x, 3)])
+    return g.reshape(x, [g.extent(x, 0), g.extent(k, 1), -1, g.extent(x, 3)])
 
 
-def _scores(g: Builder, q: Tensor, k: Tensor, scale: float) -> Tensor:
+def _scores(g: Builder, q: Tensor, k: Tensor, scale: float | Tensor) -> Tensor:
     """Products of queries and keys: (batch, heads, queries, keys)."""
-    many, few = _heads(q, k)
     scaled = q if scale == 1 else g.binary("MUL", q, scale)
-    if many == few:
+    if not _share(q, k):
         return product(g, scaled, k, adj_y=True)
-    found = product(g, _rows(g, scaled, few, many // few), k, adj_y=True)
-    return g.reshape(found, [g.extent(q, 0), many, g.extent(q, 2), g.extent(k, 2)])
+    found = product(g, _rows(g, scaled, k), k, adj_y=True)
+    return g.reshape(found, [g.extent(q, 0), g.extent(q, 1), g.extent(q, 2), g.extent(k, 2)])
 
 
 def _grouped(g: Builder, weights: Tensor, value: Tensor, q: Tensor) -> Tensor:
     """Weighted sums of values: (batch, heads, queries, size)."""
-    many, few = _heads(q, value)
-    if many == few:
+    if not _share(q, value):
         return product(g, weights, value)
-    found = product(g, _rows(g, weights, few, many // few), value)
-    return g.reshape(found, [g.extent(q, 0), many, g.extent(q, 2), g.extent(value, 3)])
+    found = product(g, _rows(g, weights, value), value)
+    return g.reshape(found, [g.extent(q, 0), g.extent(q, 1), g.extent(q, 2), g.extent(value, 3)])
 
 
 def _mask(

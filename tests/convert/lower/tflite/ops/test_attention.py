@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import lower, ops, outputs, schema_faults
-from tests.convert.lower.tflite.single import agree, single
+from tests.convert.lower.tflite.single import agree, feeds_of, reference, single
 
 RNG = np.random.default_rng(0)
 BATCH, HEADS, QUERIES, KEYS, SIZE = 2, 4, 3, 5, 8
@@ -151,7 +151,19 @@ def test_rotary_embedding(interleaved: int, turned: int, positions: bool, rank: 
     agree("RotaryEmbedding", *inputs, constants=(1, 2), like="reference", both=False, **options)
 
 
+@pytest.mark.parametrize("heads", [4, 2])
+def test_every_size_is_open(heads: int) -> None:
+    parts = qkv(heads, size=6)
+    model = single("Attention", parts, dynamic=True, is_causal=1)
+    feeds = feeds_of(model, parts)
+    want = reference(model, feeds)["y0"]
+    for xnnpack in (True, False):
+        got = outputs(lower(model), feeds, xnnpack=xnnpack)["y0"]
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 def test_unknown_head_size_is_refused() -> None:
-    model = "g (float[b,2,n,d] q, float[b,2,m,d] k) => (float[b,2,n,d] y) {y = Attention(q, k, k)}"
+    model = """g (float[b, n, d] q, float[b, m, e] k) => (float[b, n, d] y) {
+        y = Attention<q_num_heads=2, kv_num_heads=2>(q, k, k)}"""
     with pytest.raises(UnsupportedError, match="size of a head"):
         lower(model)
