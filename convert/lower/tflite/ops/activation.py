@@ -9,9 +9,8 @@ from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import select
 from edgeinfer.convert.lower.tflite.ops.unary import log1p_small, minus_one
-from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
+from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.widen import NUMBERS, REALS, widened
-from edgeinfer.convert.passes.layout import to_last
 
 _BOUNDED = {
     (0.0, np.inf): "RELU",
@@ -62,24 +61,6 @@ def leaky_relu(g: Builder, x: Tensor, *, alpha: float = 0.009999999776482582) ->
 @widened
 def prelu(g: Builder, x: Tensor, slope: Tensor) -> Tensor:
     """A slope below zero for each element or axis."""
-    return _prelu(g, x, slope)
-
-
-@OPS.lower("PRelu", since=1, domain=NHWC, dtypes=NUMBERS)
-@widened
-def prelu_last(g: Builder, x: Tensor, slope: Tensor) -> Tensor:
-    """A slope below zero for each channel."""
-    wide = g.reshape(
-        slope, [1] * (x.rank - slope.rank) + [g.extent(slope, i) for i in _axes(slope)]
-    )
-    return _prelu(g, x, g.transpose(wide, to_last(x.rank)))
-
-
-def _axes(x: Tensor) -> range:
-    return range(x.rank)
-
-
-def _prelu(g: Builder, x: Tensor, slope: Tensor) -> Tensor:
     if x.dtype == np.float32:
         return g.emit("PRELU", [x, slope], x.shape)
     return select(g, g.binary("LESS", x, 0), g.binary("MUL", x, slope), x)

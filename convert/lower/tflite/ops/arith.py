@@ -60,6 +60,8 @@ def pow_(g: Builder, x: Tensor, y: Tensor) -> Tensor:
             return known
     if not whole:
         return g.binary("POW", x, g.cast(y, x.dtype))
+    if y.data is not None and np.array_equal(y.data, np.round(y.data)):
+        return power(g, x, g.const(y.data, x.dtype))
     if y.dtype.kind == "f":
         raise Refusal("integers to a power that is a float known only at run time")
     return power(g, x, g.cast(y, x.dtype))

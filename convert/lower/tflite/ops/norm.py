@@ -1,7 +1,7 @@
 """Normalisations.
 
-Variances are taken of what is left after the mean: the difference of two large numbers would lose
-the digits that matter.
+Operators with channels have them last, as the layout pass leaves them. Variances are taken of what
+is left after the mean: the difference of two large numbers would lose the digits that matter.
 """
 
 from __future__ import annotations
@@ -74,65 +74,19 @@ def _inverse_deviation(g: Builder, rest: Tensor, axes: Sequence[int], epsilon: f
     return g.unary("RSQRT", g.binary("ADD", variance, epsilon))
 
 
-def _channels(g: Builder, values: Tensor, rank: int, axis: int) -> Tensor:
-    """One value for each channel, shaped to broadcast along an axis."""
-    if values.rank != 1 or axis == rank - 1:
-        return values
-    return g.reshape(values, [g.extent(values, 0), *[1] * (rank - 1 - axis)])
-
-
-def _instance(
-    g: Builder, x: Tensor, scale: Tensor, bias: Tensor, epsilon: float, axis: int
-) -> Tensor:
-    axes = [i for i in range(1, x.rank) if i != axis]
-    _, rest = _centred(g, x, axes)
-    y = g.binary("MUL", rest, _inverse_deviation(g, rest, axes, epsilon))
-    y = g.binary("MUL", y, _channels(g, scale, x.rank, axis))
-    return g.binary("ADD", y, _channels(g, bias, x.rank, axis))
-
-
-@OPS.lower("InstanceNormalization", since=22, dtypes=REALS)
+@OPS.lower("InstanceNormalization", since=1, domain=NHWC, dtypes=REALS)
 @widened
 def instance_normalization(
     g: Builder, input: Tensor, scale: Tensor, b: Tensor, *, epsilon: float = _EPSILON
 ) -> Tensor:
-    """Normalise each channel; channels second."""
-    return _instance(g, input, scale, b, epsilon, 1)
-
-
-@OPS.lower("InstanceNormalization", since=1, domain=NHWC, dtypes=REALS)
-@widened
-def instance_normalization_last(
-    g: Builder, input: Tensor, scale: Tensor, b: Tensor, *, epsilon: float = _EPSILON
-) -> Tensor:
-    """Normalise each channel; channels last."""
-    return _instance(g, input, scale, b, epsilon, input.rank - 1)
-
-
-def _group(
-    g: Builder,
-    x: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    epsilon: float,
-    groups: int,
-    axis: int,
-) -> Tensor:
-    channels = x.shape[axis]
-    if channels is None:
-        raise Refusal("the number of channels is not known", "dynamic_shape")
-    sizes: list[Extent] = [g.extent(x, i) for i in range(x.rank)]
-    split = [*sizes[:axis], groups, channels // groups, *sizes[axis + 1 :]]
-    grouped = g.reshape(x, split)
-    axes = [i for i in range(1, grouped.rank) if i != axis]
-    _, rest = _centred(g, grouped, axes)
+    """Normalise each channel."""
+    axes = range(1, input.rank - 1)
+    _, rest = _centred(g, input, axes)
     y = g.binary("MUL", rest, _inverse_deviation(g, rest, axes, epsilon))
-    y = g.reshape(y, sizes)
-    y = g.binary("MUL", y, _channels(g, scale, x.rank, axis))
-    return g.binary("ADD", y, _channels(g, bias, x.rank, axis))
+    return g.binary("ADD", g.binary("MUL", y, scale), b)
 
 
-@OPS.lower("GroupNormalization", since=21, dtypes=REALS)
+@OPS.lower("GroupNormalization", since=1, domain=NHWC, dtypes=REALS)
 @widened
 def group_normalization(
     g: Builder,
@@ -144,77 +98,19 @@ def group_normalization(
     epsilon: float = _EPSILON,
     stash_type: int = 1,
 ) -> Tensor:
-    """Normalise groups of channels; channels second."""
-    return _group(g, x, scale, bias, epsilon, num_groups, 1)
+    """Normalise groups of channels."""
+    channels = x.shape[-1]
+    if channels is None:
+        raise Refusal("the number of channels is not known", "dynamic_shape")
+    sizes: list[Extent] = [g.extent(x, i) for i in range(x.rank)]
+    grouped = g.reshape(x, [*sizes[:-1], num_groups, channels // num_groups])
+    axes = [*range(1, x.rank - 1), x.rank]
+    _, rest = _centred(g, grouped, axes)
+    y = g.binary("MUL", rest, _inverse_deviation(g, rest, axes, epsilon))
+    return g.binary("ADD", g.binary("MUL", g.reshape(y, sizes), scale), bias)
 
 
-@OPS.lower("GroupNormalization", since=1, domain=NHWC, dtypes=REALS)
-@widened
-def group_normalization_last(
-    g: Builder,
-    x: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    *,
-    num_groups: int,
-    epsilon: float = _EPSILON,
-    stash_type: int = 1,
-) -> Tensor:
-    """Normalise groups of channels; channels last."""
-    return _group(g, x, scale, bias, epsilon, num_groups, x.rank - 1)
-
-
-def _batch(
-    g: Builder,
-    x: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    epsilon: float,
-    axis: int,
-) -> Tensor:
-    """``x * factor + offset``, both known where the statistics are."""
-    operands = (scale, bias, mean, variance)
-    if all(t.data is not None for t in operands):
-        wide = [t.value.astype(np.float64) for t in operands]
-        factor = wide[0] / np.sqrt(wide[3] + epsilon)
-        parts = [g.const(v, np.float32) for v in (factor, wide[1] - wide[2] * factor)]
-        parts = [_channels(g, p, x.rank, axis) for p in parts]
-        return g.binary("ADD", g.binary("MUL", x, parts[0]), parts[1])
-    deviation = g.unary("SQRT", g.binary("ADD", variance, epsilon))
-    slope = _channels(g, g.binary("DIV", scale, deviation), x.rank, axis)
-    rest = g.binary("SUB", x, _channels(g, mean, x.rank, axis))
-    return g.binary("ADD", g.binary("MUL", rest, slope), _channels(g, bias, x.rank, axis))
-
-
-def _batch_or_training(
-    g: Builder,
-    x: Tensor,
-    statistics: Sequence[Tensor],
-    epsilon: float,
-    momentum: float,
-    training: int,
-    axis: int,
-) -> tuple[Tensor, ...]:
-    scale, bias, mean, variance = statistics
-    if x.rank < 2:
-        raise Refusal("no channels", "unsupported_rank")
-    if not training:
-        return (_batch(g, x, scale, bias, mean, variance, epsilon, axis),)
-    axes = [i for i in range(x.rank) if i != axis]
-    own_mean = g.reduce("MEAN", x, axes, False)
-    rest = g.binary("SUB", x, _channels(g, own_mean, x.rank, axis))
-    own_variance = g.reduce("MEAN", g.binary("MUL", rest, rest), axes, False)
-    y = _batch(g, x, scale, bias, own_mean, own_variance, epsilon, axis)
-    running = [
-        g.binary("ADD", g.binary("MUL", old, momentum), g.binary("MUL", own, 1 - momentum))
-        for old, own in ((mean, own_mean), (variance, own_variance))
-    ]
-    return (y, *running)
-
-
-@OPS.lower("BatchNormalization", since=15, dtypes=REALS)
+@OPS.lower("BatchNormalization", since=1, domain=NHWC, dtypes=REALS)
 @widened
 def batch_normalization(
     g: Builder,
@@ -228,28 +124,32 @@ def batch_normalization(
     momentum: float = 0.8999999761581421,
     training_mode: int = 0,
 ) -> tuple[Tensor, ...]:
-    """Scale and shift each channel; channels second."""
-    statistics = (scale, b, input_mean, input_var)
-    return _batch_or_training(g, x, statistics, epsilon, momentum, training_mode, 1)
+    """Scale and shift each channel; in training by its own statistics."""
+    if not training_mode:
+        return (_batch(g, x, (scale, b, input_mean, input_var), epsilon),)
+    axes = list(range(x.rank - 1))
+    mean = g.reduce("MEAN", x, axes, False)
+    rest = g.binary("SUB", x, mean)
+    variance = g.reduce("MEAN", g.binary("MUL", rest, rest), axes, False)
+    y = _batch(g, x, (scale, b, mean, variance), epsilon)
+    running = [
+        g.binary("ADD", g.binary("MUL", old, momentum), g.binary("MUL", own, 1 - momentum))
+        for old, own in ((input_mean, mean), (input_var, variance))
+    ]
+    return (y, *running)
 
 
-@OPS.lower("BatchNormalization", since=1, domain=NHWC, dtypes=REALS)
-@widened
-def batch_normalization_last(
-    g: Builder,
-    x: Tensor,
-    scale: Tensor,
-    b: Tensor,
-    input_mean: Tensor,
-    input_var: Tensor,
-    *,
-    epsilon: float = _EPSILON,
-    momentum: float = 0.8999999761581421,
-    training_mode: int = 0,
-) -> tuple[Tensor, ...]:
-    """Scale and shift each channel; channels last."""
-    statistics = (scale, b, input_mean, input_var)
-    return _batch_or_training(g, x, statistics, epsilon, momentum, training_mode, x.rank - 1)
+def _batch(g: Builder, x: Tensor, statistics: Sequence[Tensor], epsilon: float) -> Tensor:
+    """``x * factor + offset``, both known where the statistics are."""
+    scale, bias, mean, variance = statistics
+    if all(t.data is not None for t in statistics):
+        wide = [t.value.astype(np.float64) for t in statistics]
+        factor = wide[0] / np.sqrt(wide[3] + epsilon)
+        scaled = g.binary("MUL", x, g.const(factor, np.float32))
+        return g.binary("ADD", scaled, g.const(wide[1] - wide[2] * factor, np.float32))
+    deviation = g.unary("SQRT", g.binary("ADD", variance, epsilon))
+    rest = g.binary("SUB", x, mean)
+    return g.binary("ADD", g.binary("MUL", rest, g.binary("DIV", scale, deviation)), bias)
 
 
 @OPS.lower("LpNormalization", since=22, dtypes=REALS)
@@ -279,7 +179,7 @@ def mean_variance_normalization(
 
 
 @OPS.lower("LRN", since=1, domain=NHWC, dtypes=FLOATS)
-def lrn_last(
+def lrn(
     g: Builder,
     x: Tensor,
     *,

@@ -105,6 +105,11 @@ def test_integer_powers(dtype: Any) -> None:
     agree("Pow", base, np.array(5, dtype), constants=(1,), want={"y0": base**5})
 
 
+def test_integers_to_known_whole_floats() -> None:
+    x = np.array([1, 2, 30], np.int32)
+    agree("Pow", x, f32(4, 5, 6), constants=(1,), want={"y0": np.array([1, 32, 30**6], np.int32)})
+
+
 def test_float_to_an_integer_power() -> None:
     agree("Pow", f32(1.5, -2, 3), np.array([2, 3, -1], np.int64))
     agree("Pow", f32(1.5, -2, 3), np.array([2, 3, 1], np.int32))
