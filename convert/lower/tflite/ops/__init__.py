@@ -27,6 +27,7 @@ from edgeinfer.convert.lower.tflite.ops import (
     reduce,
     resize,
     shape,
+    signal,
     sort,
     unary,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "reduce",
     "resize",
     "shape",
+    "signal",
     "sort",
     "unary",
 ]

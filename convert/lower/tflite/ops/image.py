@@ -101,7 +101,8 @@ def _axis_taps(
     if mode == "nearest":
         place = g.unary("ROUND", place)
     if padding == "border":
-        place = _clipped(g, place, size)
+        # Cubic weights come from the place itself, in ONNX Runtime and PyTorch.
+        place = place if mode == "cubic" else _clipped(g, place, size)
     elif padding == "reflection":
         place = _reflected(g, place, size, align)
     elif padding != "zeros":

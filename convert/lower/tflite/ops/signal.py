@@ -1,0 +1,183 @@
+"""Fourier transforms as products with constant matrices, and the windows that go with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.tflite.builder import Builder
+from edgeinfer.convert.lower.tflite.graph import Tensor
+from edgeinfer.convert.lower.tflite.registry import ANY, FLOATS, OPS
+from edgeinfer.convert.lower.tflite.sizes import axis_of, extents
+from edgeinfer.types import Array
+
+LIMIT = 1 << 24
+"""Weights of the largest matrix that is written."""
+
+_VALID = 1
+_REAL, _COMPLEX = 1, 2
+
+
+@OPS.lower("DFT", since=20, dtypes=FLOATS | {ir.DataType.INT64})
+def dft(
+    g: Builder,
+    input: Tensor,
+    dft_length: Const | None = None,
+    axis: Const | None = None,
+    *,
+    inverse: int = 0,
+    onesided: int = 0,
+) -> Tensor:
+    at = axis_of(-2 if axis is None else int(axis.array.ravel()[0]), input.rank)
+    size, parts = input.shape[at], input.shape[-1]
+    if size is None or parts is None:
+        raise Refusal("the length of the signal must be known", "dynamic_shape")
+    if at == input.rank - 1 or parts not in (_REAL, _COMPLEX):
+        raise Refusal(f"axis {at} of a signal of {parts} parts")
+    length = int(dft_length.array.ravel()[0]) if dft_length is not None else size
+    if dft_length is None and inverse and onesided:
+        length = 2 * (size - 1)
+    weights = _transform(size, parts, length, bool(inverse), bool(onesided))
+    out_parts = _REAL if inverse and onesided else _COMPLEX
+    others = [a for a in range(input.rank - 1) if a != at]
+    order = [*others, at, input.rank - 1]
+    sizes = extents(g, input)
+    rows = g.transpose(input, order)
+    flat = g.reshape(rows, [-1, size * parts])
+    shape = (flat.shape[0], len(weights))
+    spectrum = g.emit(
+        "FULLY_CONNECTED",
+        [flat, g.const(weights)],
+        shape,
+        fused_activation_function=0,
+        weights_format=0,
+        keep_num_dims=False,
+        asymmetric_quantize_inputs=False,
+    )
+    whole = [*(sizes[a] for a in others), len(weights) // out_parts, out_parts]
+    return g.transpose(g.reshape(spectrum, whole), [order.index(a) for a in range(input.rank)])
+
+
+def _transform(size: int, parts: int, length: int, inverse: bool, onesided: bool) -> Array:
+    """The transform of every unit signal: (results * their parts, size * parts)."""
+    results = length // 2 + 1 if onesided and not inverse else length
+    if size * parts * results * _COMPLEX > LIMIT:
+        raise Refusal(f"a transform of {length} values needs too large a matrix")
+    units = np.eye(size, dtype=np.complex128)
+    signals = np.stack([units, 1j * units][:parts], axis=1).reshape(size * parts, size)
+    if inverse and onesided:
+        return np.fft.irfft(signals, length).T.astype(np.float32)
+    spectra = np.fft.ifft(signals, length) if inverse else np.fft.fft(signals, length)
+    spectra = spectra[:, :results]
+    both = np.stack([spectra.real, spectra.imag], axis=-1).reshape(size * parts, -1)
+    return np.ascontiguousarray(both.T, np.float32)
+
+
+@OPS.lower("STFT", since=17, dtypes=FLOATS)
+def stft(
+    g: Builder,
+    signal: Tensor,
+    frame_step: Const,
+    window: Const | None = None,
+    frame_length: Const | None = None,
+    *,
+    onesided: int = 1,
+) -> Tensor:
+    """A convolution whose filters are the windowed waves."""
+    parts = 1 if signal.rank == 2 else signal.shape[2]
+    if parts not in (_REAL, _COMPLEX):
+        raise Refusal(f"a signal of {parts} parts")
+    if onesided and parts == _COMPLEX:
+        raise Refusal("onesided of a complex signal")
+    if frame_length is not None:
+        length = int(frame_length.array.ravel()[0])
+    elif window is not None:
+        length = window.array.size
+    else:
+        raise Refusal("neither window nor frame_length")
+    step = int(frame_step.array.ravel()[0])
+    weights = _transform(length, parts, length, False, bool(onesided))
+    filters = weights.reshape(-1, 1, length, parts)
+    if window is not None:
+        filters = filters * window.array.reshape(1, 1, -1, 1).astype(np.float32)
+    size = signal.shape[1]
+    frames = None if size is None else (size - length) // step + 1
+    line = g.reshape(signal, [g.extent(signal, 0), 1, g.extent(signal, 1), parts])
+    bias = g.const(np.zeros(len(filters), np.float32))
+    options = {"padding": _VALID, "stride_w": step, "stride_h": 1, "fused_activation_function": 0}
+    dilation = {"dilation_w_factor": 1, "dilation_h_factor": 1}
+    shape = (signal.shape[0], 1, frames, len(filters))
+    operands = [line, g.const(filters, np.float32), bias]
+    waves = g.emit("CONV_2D", operands, shape, **options, **dilation)
+    sizes = [g.extent(waves, 0), g.extent(waves, 2), len(filters) // 2, 2]
+    return g.reshape(waves, sizes)
+
+
+@OPS.lower("HannWindow", since=17, dtypes=ANY)
+def hann_window(g: Builder, size: Const, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
+    return _window(g, size, (0.5, -0.5), output_datatype, periodic)
+
+
+@OPS.lower("HammingWindow", since=17, dtypes=ANY)
+def hamming_window(
+    g: Builder, size: Const, *, output_datatype: int = 1, periodic: int = 1
+) -> Tensor:
+    return _window(g, size, (25 / 46, -21 / 46), output_datatype, periodic)
+
+
+@OPS.lower("BlackmanWindow", since=17, dtypes=ANY)
+def blackman_window(
+    g: Builder, size: Const, *, output_datatype: int = 1, periodic: int = 1
+) -> Tensor:
+    return _window(g, size, (0.42, -0.5, 0.08), output_datatype, periodic)
+
+
+def _window(
+    g: Builder, size: Const, waves: tuple[float, ...], output_datatype: int, periodic: int
+) -> Tensor:
+    """A sum of cosines of whole periods."""
+    count = int(size.array.ravel()[0])
+    angle = 2 * np.pi * np.arange(count) / max(count if periodic else count - 1, 1)
+    values = sum(amount * np.cos(k * angle) for k, amount in enumerate(waves))
+    return g.const(np.asarray(values).astype(_numpy_kind(output_datatype)))
+
+
+def _numpy_kind(output_datatype: int) -> np.dtype[Any]:
+    kind = ir.DataType(output_datatype)
+    if kind not in ANY:
+        raise Refusal(f"cannot hold {kind.name.lower()}", "unsupported_dtype")
+    return np.dtype(kind.numpy())
+
+
+@OPS.lower("MelWeightMatrix", since=17, dtypes=ANY)
+def mel_weight_matrix(
+    g: Builder,
+    num_mel_bins: Const,
+    dft_length: Const,
+    sample_rate: Const,
+    lower_edge_hertz: Const,
+    upper_edge_hertz: Const,
+    *,
+    output_datatype: int = 1,
+) -> Tensor:
+    """Triangles between places that are evenly spaced in mel."""
+    bins, length, rate, low, high = (
+        c.array.ravel()[0].item()
+        for c in (num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz)
+    )
+    first, last = (2595 * np.log10(1 + edge / 700) for edge in (low, high))
+    mels = np.arange(bins + 2) * ((last - first) / (bins + 2)) + first
+    hertz = 700 * (10 ** (mels / 2595) - 1)
+    places = ((length + 1) * hertz // rate).astype(int)
+    weights = np.zeros((length // 2 + 1, bins))
+    for i, (left, middle, right) in enumerate(zip(places, places[1:], places[2:], strict=False)):
+        if left == middle:
+            weights[middle, i] = 1
+        else:
+            weights[left : middle + 1, i] = np.arange(middle - left + 1) / (middle - left)
+        if right > middle:
+            weights[middle:right, i] = np.arange(right - middle, 0, -1) / (right - middle)
+    return g.const(weights.astype(_numpy_kind(output_datatype)))
