@@ -12,38 +12,37 @@ from edgeinfer.convert.lower.tflite.registry import ANY, OPS
 from edgeinfer.convert.lower.tflite.widen import NUMBERS, widened
 
 _BOOL = frozenset({ir.DataType.BOOL})
-_ORDERED = NUMBERS | _BOOL
 
 
-@OPS.lower("Equal", since=19, dtypes=_ORDERED)
+@OPS.lower("Equal", since=19, dtypes=NUMBERS | _BOOL)
 @widened
 def equal(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """``a == b``."""
     return g.binary("EQUAL", a, b)
 
 
-@OPS.lower("Greater", since=13, dtypes=_ORDERED)
+@OPS.lower("Greater", since=13, dtypes=NUMBERS)
 @widened
 def greater(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """``a > b``."""
     return g.binary("GREATER", a, b)
 
 
-@OPS.lower("Less", since=13, dtypes=_ORDERED)
+@OPS.lower("Less", since=13, dtypes=NUMBERS)
 @widened
 def less(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """``a < b``."""
     return g.binary("LESS", a, b)
 
 
-@OPS.lower("GreaterOrEqual", since=16, dtypes=_ORDERED)
+@OPS.lower("GreaterOrEqual", since=16, dtypes=NUMBERS)
 @widened
 def greater_or_equal(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """``a >= b``."""
     return g.binary("GREATER_EQUAL", a, b)
 
 
-@OPS.lower("LessOrEqual", since=16, dtypes=_ORDERED)
+@OPS.lower("LessOrEqual", since=16, dtypes=NUMBERS)
 @widened
 def less_or_equal(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """``a <= b``."""
