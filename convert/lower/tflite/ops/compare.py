@@ -13,36 +13,39 @@ from edgeinfer.convert.lower.tflite.widen import NUMBERS, widened
 
 _BOOL = frozenset({ir.DataType.BOOL})
 
+_COMPARED = NUMBERS | _BOOL
+"""Of operands and results."""
 
-@OPS.lower("Equal", since=19, dtypes=NUMBERS | _BOOL)
+
+@OPS.lower("Equal", since=19, dtypes=_COMPARED)
 @widened
 def equal(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """``a == b``."""
     return g.binary("EQUAL", a, b)
 
 
-@OPS.lower("Greater", since=13, dtypes=NUMBERS)
+@OPS.lower("Greater", since=13, dtypes=_COMPARED)
 @widened
 def greater(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """``a > b``."""
     return g.binary("GREATER", a, b)
 
 
-@OPS.lower("Less", since=13, dtypes=NUMBERS)
+@OPS.lower("Less", since=13, dtypes=_COMPARED)
 @widened
 def less(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """``a < b``."""
     return g.binary("LESS", a, b)
 
 
-@OPS.lower("GreaterOrEqual", since=16, dtypes=NUMBERS)
+@OPS.lower("GreaterOrEqual", since=16, dtypes=_COMPARED)
 @widened
 def greater_or_equal(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """``a >= b``."""
     return g.binary("GREATER_EQUAL", a, b)
 
 
-@OPS.lower("LessOrEqual", since=16, dtypes=NUMBERS)
+@OPS.lower("LessOrEqual", since=16, dtypes=_COMPARED)
 @widened
 def less_or_equal(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """``a <= b``."""
