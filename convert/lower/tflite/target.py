@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert.lower.expand import expand
+from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.tflite.fuse import fuse
 from edgeinfer.convert.lower.tflite.graph import Graph
 from edgeinfer.convert.lower.tflite.halve import halve
 from edgeinfer.convert.lower.tflite.readback import read_back
+from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.scope import Scope
 from edgeinfer.convert.lower.tflite.writer import write
-from edgeinfer.convert.passes.infra import Outcome
-from edgeinfer.convert.passes.layout import PlanLayout
+from edgeinfer.convert.passes import normalise
+from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, Outcome
+from edgeinfer.convert.passes.layout import SPATIAL, PlanLayout
+from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
+
+_LEVELS = 5
+"""Definitions inside definitions."""
 
 _PRECISIONS = frozenset({"fp32", "fp16"})
 
@@ -76,6 +85,7 @@ def build(source: ir.Model, notes: Notes) -> Graph:
         UnsupportedError: with every node that has no lowering.
     """
     model = source.clone()
+    SplitQuantized()(model)
     planned = PlanLayout()(model)
     if isinstance(planned, Outcome):
         for line in planned.notes:
@@ -84,6 +94,28 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     scope.lower(model)
     fuse(scope)
     return scope
+
+
+def _defined(source: ir.Model, notes: Notes) -> ir.Model:
+    """Copy the model, with ONNX's definitions in the place of operators without a lowering."""
+    model = source.clone()
+    for _ in range(_LEVELS):
+        lacking = [n for _, n in walk(model) if not _is_known(n, model.opset_imports)]
+        names = {id(n): n.op_type for n in lacking}
+        done = expand(model, lacking) if lacking else []
+        if not done:
+            break
+        for op in sorted({names[id(n)] for n in done}):
+            notes.add(f"{op}: no lowering: replaced by its definition")
+        # Definitions have constants and shapes to be worked out again.
+        model = normalise(model).model
+    return model
+
+
+def _is_known(node: ir.Node, opsets: Mapping[str, int]) -> bool:
+    if node.domain in DEFAULT_DOMAINS and node.op_type in SPATIAL:
+        return True
+    return OPS.find(node.op_type, opsets.get(node.domain, 0), node.domain) is not None
 
 
 def _check_precision(profile: Profile, options: LowerOptions) -> None:

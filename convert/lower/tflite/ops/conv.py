@@ -10,14 +10,16 @@ import numpy as np
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
-from edgeinfer.convert.lower.tflite.registry import FLOATS, NHWC, OPS
+from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
+from edgeinfer.convert.lower.tflite.widen import REALS, widened
 from edgeinfer.convert.lower.tflite.window import SAME, VALID, Window, windows
 
 _PLANAR = (("h", 0), ("w", 1))
 _SOLID = (("d", 0), ("h", 1), ("w", 2))
 
 
-@OPS.lower("Conv", since=1, domain=NHWC, dtypes=FLOATS)
+@OPS.lower("Conv", since=1, domain=NHWC, dtypes=REALS)
+@widened
 def conv(
     g: Builder,
     x: Tensor,

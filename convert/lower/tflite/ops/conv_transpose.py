@@ -16,7 +16,8 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent
 from edgeinfer.convert.lower.tflite.graph import Shape, Size, Tensor
 from edgeinfer.convert.lower.tflite.ops.conv import kernel_of, known, parts
-from edgeinfer.convert.lower.tflite.registry import FLOATS, NHWC, OPS
+from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
+from edgeinfer.convert.lower.tflite.widen import REALS, widened
 from edgeinfer.convert.lower.tflite.window import SAME, VALID
 
 
@@ -60,7 +61,8 @@ class _Axis:
         return replace(self, begin=0, cut=0)
 
 
-@OPS.lower("ConvTranspose", since=1, domain=NHWC, dtypes=FLOATS)
+@OPS.lower("ConvTranspose", since=1, domain=NHWC, dtypes=REALS)
+@widened
 def conv_transpose(
     g: Builder,
     x: Tensor,

@@ -17,7 +17,8 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
-from edgeinfer.convert.lower.tflite.registry import FLOATS, NHWC, OPS
+from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
+from edgeinfer.convert.lower.tflite.widen import REALS, widened
 from edgeinfer.convert.lower.tflite.window import SAME, VALID, Window, windows
 from edgeinfer.types import Array
 
@@ -43,7 +44,7 @@ def max_pool_with_indices(
     raise Refusal("the indices of the maxima are not expressible")
 
 
-@OPS.lower("MaxPool", since=1, domain=NHWC, dtypes=FLOATS | BYTES)
+@OPS.lower("MaxPool", since=1, domain=NHWC, dtypes=REALS | BYTES)
 def max_pool(
     g: Builder,
     x: Tensor,
@@ -59,9 +60,8 @@ def max_pool(
     """MAX_POOL_2D; padded with the lowest number where SAME pads otherwise."""
     axes = windows(x.shape[1:-1], kernel_shape, strides, dilations, pads, auto_pad)
     axes = [w.reaching(bool(ceil_mode)) for w in axes]
-    plain_bytes = x.dtype.itemsize == 1 and x.quantization is None
-    if plain_bytes:
-        # The kernels for bytes need a scale; float32 holds every byte exactly.
+    if x.dtype != np.float32 and x.quantization is None:
+        # The kernels for bytes need a scale; float32 holds every byte and half exactly.
         return g.cast(max_pool_of(g, g.cast(x, np.float32), axes), x.dtype)
     return max_pool_of(g, x, axes)
 
@@ -80,7 +80,8 @@ def max_pool_of(g: Builder, x: Tensor, axes: Axes) -> Tensor:
     return _over_planes(g, x, axes, pool)
 
 
-@OPS.lower("AveragePool", since=1, domain=NHWC, dtypes=FLOATS)
+@OPS.lower("AveragePool", since=1, domain=NHWC, dtypes=REALS)
+@widened
 def average_pool(
     g: Builder,
     x: Tensor,
@@ -114,7 +115,8 @@ def average_pool(
     return g.binary("DIV", mean, share)
 
 
-@OPS.lower("LpPool", since=1, domain=NHWC, dtypes=FLOATS)
+@OPS.lower("LpPool", since=1, domain=NHWC, dtypes=REALS)
+@widened
 def lp_pool(
     g: Builder,
     x: Tensor,
@@ -135,19 +137,22 @@ def lp_pool(
     return _root(g, g.binary("MUL", mean, taps), p)
 
 
-@OPS.lower("GlobalMaxPool", since=1, domain=NHWC, dtypes=FLOATS)
+@OPS.lower("GlobalMaxPool", since=1, domain=NHWC, dtypes=REALS)
+@widened
 def global_max_pool(g: Builder, x: Tensor) -> Tensor:
     """REDUCE_MAX."""
     return g.reduce("REDUCE_MAX", x, range(1, x.rank - 1), keepdims=True)
 
 
-@OPS.lower("GlobalAveragePool", since=1, domain=NHWC, dtypes=FLOATS)
+@OPS.lower("GlobalAveragePool", since=1, domain=NHWC, dtypes=REALS)
+@widened
 def global_average_pool(g: Builder, x: Tensor) -> Tensor:
     """MEAN."""
     return g.reduce("MEAN", x, range(1, x.rank - 1), keepdims=True)
 
 
-@OPS.lower("GlobalLpPool", since=1, domain=NHWC, dtypes=FLOATS)
+@OPS.lower("GlobalLpPool", since=1, domain=NHWC, dtypes=REALS)
+@widened
 def global_lp_pool(g: Builder, x: Tensor, *, p: int = 2) -> Tensor:
     """The root of the sum of powers."""
     total = g.reduce("SUM", _power(g, x, p), range(1, x.rank - 1), keepdims=True)
