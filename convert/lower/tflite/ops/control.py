@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -13,12 +13,38 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
 from edgeinfer.convert.lower.tflite.registry import ANY, OPS
+from edgeinfer.types import Array
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.tflite.scope import Scope
 
 BUFFER = 1 << 16
 """Turns up to which memory for all results is set aside before a loop."""
+
+
+@OPS.lower("Constant", since=24, dtypes=ANY)
+def constant(
+    g: Builder,
+    *,
+    sparse_value: Any = None,
+    value: Array | None = None,
+    value_float: float | None = None,
+    value_floats: Sequence[float] | None = None,
+    value_int: int | None = None,
+    value_ints: Sequence[int] | None = None,
+    value_string: str | None = None,
+    value_strings: Sequence[str] | None = None,
+) -> Tensor:
+    """A body's result that is constant; all others are initializers by now."""
+    if value is not None:
+        return g.const(value)
+    for one, many, dtype in (
+        (value_float, value_floats, np.float32),
+        (value_int, value_ints, np.int64),
+    ):
+        if one is not None or many is not None:
+            return g.const(many if one is None else one, dtype)
+    raise Refusal("strings and sparse values have no tensor", "unsupported_dtype")
 
 
 @OPS.lower("If", since=24, dtypes=ANY)
@@ -133,6 +159,31 @@ class _Scanned:
     backwards: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Turn:
+    """A lowered body.
+
+    Attributes:
+        inner: its graph.
+        count: number of the turn.
+        condition: whether it was to run.
+        carried: values before the turn.
+        limit: number of turns.
+        fixed: inputs that every turn passes on: the limit, scanned and captured tensors.
+        again: whether there is to be another turn.
+        results: what is carried on, then one piece of each scan output.
+    """
+
+    inner: Scope
+    count: Tensor
+    condition: Tensor
+    carried: list[Tensor]
+    limit: Tensor | None
+    fixed: list[Tensor]
+    again: Tensor
+    results: list[Tensor]
+
+
 @dataclass(slots=True, eq=False)
 class _Loop:
     """A WHILE in the making.
@@ -146,6 +197,7 @@ class _Loop:
         condition: before the first turn; None for true.
         scanned: inputs that are seen slice by slice.
         backwards: for each scan output, whether it is filled from the end.
+        carried: stand for ``starts``, with the sizes that hold in every turn.
     """
 
     g: Scope
@@ -156,6 +208,7 @@ class _Loop:
     condition: Tensor | None = None
     scanned: list[_Scanned] = field(default_factory=list)
     backwards: list[bool] = field(default_factory=list)
+    carried: list[Tensor] = field(default_factory=list)
 
     def lower(self, given: int) -> tuple[Tensor, ...]:
         """Write the loop.
@@ -165,57 +218,65 @@ class _Loop:
         """
         g, states = self.g, len(self.starts)
         tensors = {v: g.tensor_of(v) for v in g.captured(self.graph)}
-        inner = g.body("body")
-        count = inner.tensor((), self.step_dtype)
-        condition = inner.tensor((), np.bool_)
-        carried = [_like(inner, s) for s in self.starts]
+        self.carried = list(self.starts)
+        turn = self._turn(tensors, given)
+        while not self._settled(turn.results[:states]):
+            turn = self._turn(tensors, given)
+        buffers = [self._buffer(piece) for piece in turn.results[states:]]
+        self._close(turn, buffers)
+        first = self.condition if self.condition is not None else g.const(True, np.bool_)
+        operands = [g.const(0, self.step_dtype), first, *self.starts, *buffers]
+        operands += [] if self.limit is None else [self.limit]
+        operands += [s.tensor for s in self.scanned]
+        operands += [t for t in tensors.values() if t.data is None]
+        # The body's inputs have the sizes that hold in every turn.
+        outputs = [_like(g, t) for t in turn.inner.inputs]
+        op = g.add("WHILE", operands, outputs)
+        test = self._test(turn.inner.inputs, 2 + states + len(buffers))
+        op.bodies = {"cond_subgraph_index": test, "body_subgraph_index": turn.inner}
+        stacked = outputs[2 + states : 2 + states + len(buffers)]
+        if self._turns() is None or self._stops(turn):
+            stacked = [self._cut(s, outputs[0]) for s in stacked]
+        return (*outputs[2 : 2 + states], *stacked)
+
+    def _turn(self, tensors: dict[ir.Value, Tensor], given: int) -> _Turn:
+        """Lower the body, for what is known of the carried values so far."""
+        inner = self.g.body("body")
+        count, condition = inner.tensor((), self.step_dtype), inner.tensor((), np.bool_)
+        carried = [_like(inner, s) for s in self.carried]
         whole = [_like(inner, s.tensor) for s in self.scanned]
         limit = None if self.limit is None else _like(inner, self.limit)
-        inner.inputs = [count, condition, *carried]
         values = _inputs(inner, tensors)
+        fixed = [*([] if limit is None else [limit]), *whole, *inner.inputs]
         slices = [
             inner.gather(x, self._place(inner, count, limit, s.backwards), s.axis)
             for x, s in zip(whole, self.scanned, strict=True)
         ]
         heads = [count, condition][:given]
         values.update(zip(self.graph.inputs, [*heads, *carried, *slices], strict=True))
-        results = g.lower_body(self.graph, inner, values)
-        again = results.pop(0) if given else None
-        self._check(results[:states])
-        stops = again is not None and again is not condition and not _is_true(again)
-        if again is condition and self.condition is not None:
-            stops = True
-        pieces = results[states:]
-        buffers = [self._buffer(p) for p in pieces]
+        results = self.g.lower_body(self.graph, inner, values)
+        again = results.pop(0) if given else condition
+        return _Turn(inner, count, condition, carried, limit, fixed, again, results)
+
+    def _close(self, turn: _Turn, buffers: Sequence[Tensor]) -> None:
+        """Set the body's inputs and outputs."""
+        inner, states = turn.inner, len(self.starts)
         held = [_like(inner, b) for b in buffers]
         written = [
-            self._write(inner, b, p, count, limit, index)
-            for index, (b, p) in enumerate(zip(held, pieces, strict=True))
+            self._write(turn, buffer, piece, index)
+            for index, (buffer, piece) in enumerate(zip(held, turn.results[states:], strict=True))
         ]
-        fixed = [] if limit is None else [limit]
-        captured = inner.inputs[2 + states :]
-        inner.inputs = [count, condition, *carried, *held, *fixed, *whole, *captured]
-        following = inner.binary("ADD", count, 1)
-        cond_out = condition if again is None else inner.reshape(again, [])
-        inner.finish([following, cond_out, *results[:states], *written])
+        inner.inputs = [turn.count, turn.condition, *turn.carried, *held, *turn.fixed]
+        again = inner.reshape(turn.again, [])
+        following = inner.binary("ADD", turn.count, 1)
+        inner.finish([following, again, *turn.results[:states], *written])
         # Passed on as they are; a copy at each turn would cost more than the turn.
-        inner.outputs += [*fixed, *whole, *captured]
-        passed = [t for t in tensors.values() if t.data is None]
-        first = self.condition if self.condition is not None else g.const(True, np.bool_)
-        zero = g.const(0, self.step_dtype)
-        limits = [] if self.limit is None else [self.limit]
-        scanned = [s.tensor for s in self.scanned]
-        operands = [zero, first, *self.starts, *buffers, *limits, *scanned, *passed]
-        # The body's inputs have the sizes that hold in every turn.
-        outputs = [_like(g, t) for t in inner.inputs]
-        op = g.add("WHILE", operands, outputs)
-        test = self._test(inner.inputs, 2 + states + len(buffers))
-        op.bodies = {"cond_subgraph_index": test, "body_subgraph_index": inner}
-        stacked = outputs[2 + states : 2 + states + len(buffers)]
-        whole_run = not stops and self.condition is None and self._turns() is not None
-        if not whole_run:
-            stacked = [self._cut(s, outputs[0]) for s in stacked]
-        return (*outputs[2 : 2 + states], *stacked)
+        inner.outputs += turn.fixed
+
+    def _stops(self, turn: _Turn) -> bool:
+        """Whether there may be fewer turns than the limit."""
+        constant = turn.again.data is not None and bool(turn.again.data.all())
+        return self.condition is not None or not (turn.again is turn.condition or constant)
 
     def _place(self, inner: Builder, count: Tensor, limit: Tensor | None, back: bool) -> Tensor:
         """The slice of a turn, as an int32 scalar."""
@@ -224,18 +285,27 @@ class _Loop:
             return index
         return inner.binary("SUB", inner.binary("SUB", inner.cast(limit, np.int32), 1), index)
 
-    def _check(self, after: Sequence[Tensor]) -> None:
-        for before, end in zip(self.starts, after, strict=True):
+    def _settled(self, after: Sequence[Tensor]) -> bool:
+        """Open the sizes that a turn changes; whether there was none.
+
+        Raises:
+            Refusal: a turn changes a value's type or rank.
+        """
+        settled = True
+        for index, (before, end) in enumerate(zip(self.carried, after, strict=True)):
             if before.dtype != end.dtype:
                 raise Refusal(f"a carried value turns from {before.dtype} into {end.dtype}")
-            changes = before.rank != end.rank or any(
-                a != b for a, b in zip(before.shape, end.shape, strict=True) if a is not None
-            )
-            if changes:
+            if before.rank != end.rank:
                 raise Refusal(
                     f"a carried value of shape {before.shape} comes back as {end.shape}",
                     "dynamic_shape",
                 )
+            pairs = zip(before.shape, end.shape, strict=True)
+            shape = tuple(m if m == n else None for m, n in pairs)
+            if shape != before.shape:
+                settled = False
+                self.carried[index] = Tensor(before.name, shape, before.dtype)
+        return settled
 
     def _turns(self) -> int | None:
         """The number of turns, if it is known and a run may set memory aside for it."""
@@ -267,23 +337,16 @@ class _Loop:
         size = g.shape_vector([rows, *sizes])
         return g.emit("FILL", [size, value], (None, *sizes), piece.dtype)
 
-    def _write(
-        self,
-        inner: Builder,
-        buffer: Tensor,
-        piece: Tensor,
-        count: Tensor,
-        limit: Tensor | None,
-        index: int,
-    ) -> Tensor:
+    def _write(self, turn: _Turn, buffer: Tensor, piece: Tensor, index: int) -> Tensor:
+        """Add the piece of one turn to all of them."""
+        inner = turn.inner
         row = inner.insert_axis(piece, 0)
         if self._grows():
             buffer.shape = (None, *buffer.shape[1:])
             return inner.concat([buffer, row], 0)
         back = bool(self.backwards and self.backwards[index])
-        place = self._place(inner, count, limit, back)
-        zero = inner.const(0, np.int32)
-        parts = [place, *[zero] * piece.rank]
+        place = self._place(inner, turn.count, turn.limit, back)
+        parts = [place, *[inner.const(0, np.int32)] * piece.rank]
         where = inner.emit("PACK", parts, (len(parts),), np.int32, values_count=len(parts), axis=0)
         return inner.emit("DYNAMIC_UPDATE_SLICE", [buffer, row, where], buffer.shape)
 
@@ -307,7 +370,3 @@ class _Loop:
         rest = [-1] * (stacked.rank - 1)
         size = g.shape_vector([g.cast(count, np.int32), *rest])
         return g.emit("SLICE", [stacked, begin, size], (None, *stacked.shape[1:]))
-
-
-def _is_true(tensor: Tensor) -> bool:
-    return tensor.data is not None and bool(tensor.data.all())

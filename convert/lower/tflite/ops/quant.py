@@ -42,6 +42,7 @@ def quantize_linear(
     if x.dtype != np.float32:
         raise Refusal(f"{x.dtype} is not quantized further", "unsupported_dtype")
     dtype = _target(y_zero_point, output_dtype)
+    _check_width(dtype)
     per_tensor = _per_tensor(y_scale, y_zero_point)
     if per_tensor is not None and dtype.name in _STORED and _is_storable(dtype, per_tensor):
         out = g.tensor(x.shape, dtype)
@@ -84,6 +85,7 @@ def dequantize_linear(
     """DEQUANTIZE, or its arithmetic; constants are computed here and remember their scales."""
     if x.data is not None and x_scale.data is not None:
         return _constant(g, x, x_scale, x_zero_point, axis, block_size)
+    _check_width(x.dtype)
     per_tensor = _per_tensor(x_scale, x_zero_point)
     if per_tensor is not None and x.dtype.name in _STORED and _is_storable(x.dtype, per_tensor):
         if x.quantization is None:
@@ -114,6 +116,11 @@ def dynamic_quantize_linear(g: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tens
     steps = g.binary("ADD", g.unary("ROUND", g.binary("DIV", x, scale)), zero)
     steps = g.binary("MINIMUM", g.binary("MAXIMUM", steps, 0.0), 255.0)
     return g.cast(steps, np.uint8), scale, g.cast(zero, np.uint8)
+
+
+def _check_width(dtype: np.dtype[Any]) -> None:
+    if dtype.name not in ("int8", "uint8", "int16", "uint16", "int32"):
+        raise Refusal(f"{dtype.name} is for constants only", "unsupported_dtype")
 
 
 def _target(zero: Tensor | None, output_dtype: int) -> np.dtype[Any]:

@@ -106,13 +106,22 @@ def test_counter_is_seen_by_the_body() -> None:
     check(text, {"x": np.array(100)})
 
 
-def test_carried_value_that_grows_is_refused() -> None:
-    text = """g (float[2] x) => (float[N] y) <int64 m = {3}, bool go = {1}> {
+def test_carried_value_that_grows() -> None:
+    text = """g (float[2] x, int64 m) => (float[N] y) <bool go = {1}> {
         y = Loop(m, go, x) <body = b (int64 i, bool c, float[K] v) => (bool c2, float[L] v2) {
             c2 = Identity(c) v2 = Concat <axis=0> (v, v)}>
     }"""
+    for turns in (0, 1, 3):
+        check(text, {"x": array(1, 2), "m": np.array(turns)})
+
+
+def test_carried_value_of_another_rank_is_refused() -> None:
+    text = """g (float[2] x) => (float y) <int64 m = {3}, bool go = {1}, int64[1] zero = {0}> {
+        y = Loop(m, go, x) <body = b (int64 i, bool c, float v) => (bool c2, float v2) {
+            c2 = Identity(c) v2 = Unsqueeze(v, zero)}>
+    }"""
     with pytest.raises(UnsupportedError, match="comes back as"):
-        lower(text)
+        lower(f'<ir_version: 10, opset_import: ["" : 24]> {text}')
 
 
 SCAN = """g (float[2] h, float[5,2] x) => (float[2] y, float[5,2] all) {

@@ -1,0 +1,113 @@
+"""Read back from a written file in which precision each operator computes."""
+
+from __future__ import annotations
+
+import mmap
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgeinfer.convert.lower.tflite.writer import schema
+
+_NAMES = {
+    **{"FLOAT16": "fp16", "BFLOAT16": "bf16", "FLOAT32": "fp32", "FLOAT64": "fp64"},
+    **{"INT4": "int4", "INT8": "int8", "UINT8": "uint8", "INT16": "int16"},
+}
+
+_WEIGHTED = {
+    **{"CONV_2D": 1, "DEPTHWISE_CONV_2D": 1, "FULLY_CONNECTED": 1, "TRANSPOSE_CONV": 1},
+    **{"CONV_3D": 1, "CONV_3D_TRANSPOSE": 1, "BATCH_MATMUL": 1},
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": 2,
+}
+"""Operators with weights, and the operand they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One operator of a file.
+
+    Attributes:
+        graph: name of its subgraph.
+        op: the operator.
+        name: of its first result.
+        activations: element type it computes in, e.g. ``int8``; empty for integers without a scale.
+        weights: element type its weights are stored in; empty without weights.
+        channels: number of scales of the weights; 0 for floats.
+    """
+
+    graph: str
+    op: str
+    name: str
+    activations: str
+    weights: str = ""
+    channels: int = 0
+
+
+def layers(path: Path) -> tuple[Layer, ...]:
+    """List every operator of a file, in the order of execution.
+
+    Raises:
+        NotAvailableError: LiteRT's schema is not installed.
+    """
+    s = schema()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        model = s.Model.GetRootAs(data, 0)
+        found = tuple(_layers(s, model))
+        # Views into the map must be gone before it closes.
+        del model
+    return found
+
+
+def summary(found: tuple[Layer, ...]) -> dict[str, int]:
+    """Count the operators with weights by ``activations/weights``, e.g. ``{"int8/int8": 53}``."""
+    return dict(sorted(Counter(f"{y.activations}/{y.weights}" for y in found if y.weights).items()))
+
+
+def _layers(s: Any, model: Any) -> Iterator[Layer]:
+    names = {v: k for k, v in vars(s.BuiltinOperator).items() if not k.startswith("_")}
+    kinds = {v: k for k, v in vars(s.TensorType).items() if not k.startswith("_")}
+    for graph in (model.Subgraphs(i) for i in range(model.SubgraphsLength())):
+        ops = [graph.Operators(i) for i in range(graph.OperatorsLength())]
+        codes = [names[model.OperatorCodes(o.OpcodeIndex()).BuiltinCode()] for o in ops]
+        # Weights behind DEQUANTIZE are stored as what it reads.
+        behind = {
+            o.Outputs(0): o.Inputs(0)
+            for o, code in zip(ops, codes, strict=True)
+            if code == "DEQUANTIZE" and graph.Tensors(o.Inputs(0)).Buffer()
+        }
+        for op, code in zip(ops, codes, strict=True):
+            if op.Outputs(0) in behind or not op.OutputsLength():
+                continue
+            result = graph.Tensors(op.Outputs(0))
+            stored, channels = _weights(graph, op, code, behind, kinds)
+            kind = kinds[result.Type()]
+            scaled = kind.startswith("FLOAT") or kind == "BFLOAT16" or _scales(result) > 0
+            yield Layer(
+                (graph.Name() or b"").decode(),
+                code,
+                (result.Name() or b"").decode(),
+                _NAMES.get(kind, "") if scaled else "",
+                stored,
+                channels,
+            )
+
+
+def _weights(
+    graph: Any, op: Any, code: str, behind: dict[int, int], kinds: dict[int, str]
+) -> tuple[str, int]:
+    at = _WEIGHTED.get(code)
+    if at is None or at >= op.InputsLength():
+        return "", 0
+    index = behind.get(op.Inputs(at), op.Inputs(at))
+    tensor = graph.Tensors(index)
+    if not tensor.Buffer():
+        return "", 0
+    kind = kinds[tensor.Type()]
+    return _NAMES.get(kind, kind.lower()), _scales(tensor)
+
+
+def _scales(tensor: Any) -> int:
+    table = tensor.Quantization()
+    return 0 if table is None else int(table.ScaleLength())
