@@ -86,6 +86,7 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     """
     model = source.clone()
     SplitQuantized()(model)
+    model = _defined(model, notes)
     planned = PlanLayout()(model)
     if isinstance(planned, Outcome):
         for line in planned.notes:
@@ -96,9 +97,8 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     return scope
 
 
-def _defined(source: ir.Model, notes: Notes) -> ir.Model:
-    """Copy the model, with ONNX's definitions in the place of operators without a lowering."""
-    model = source.clone()
+def _defined(model: ir.Model, notes: Notes) -> ir.Model:
+    """Put ONNX's definitions in the place of operators without a lowering."""
     for _ in range(_LEVELS):
         lacking = [n for _, n in walk(model) if not _is_known(n, model.opset_imports)]
         names = {id(n): n.op_type for n in lacking}
