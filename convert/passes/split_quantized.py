@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import Namer, Outcome, all_nodes, input_at, outcome, rank
 from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.passes.shapes import InferShapes
 
 _MICROSOFT = "com.microsoft"
 
@@ -19,7 +20,9 @@ _EXACT = 1 << 24
 
 
 class SplitQuantized(ir.passes.InPlacePass):
-    """Replace ``QLinearConv``, ``QLinearMatMul``, ``ConvInteger``, ``QLinearAdd``, ``QLinearMul``.
+    """Replace ``QLinearConv``, ``QLinearMatMul``, ``ConvInteger`` and ONNX Runtime's own.
+
+    Those are ``QGemm``, ``QLinearAdd``, ``QLinearMul`` and ``QLinearSoftmax``.
 
     A target that computes with integers finds them again between ``DequantizeLinear`` and
     ``QuantizeLinear``. ``ConvInteger`` becomes a convolution of floats where no sum can leave the
@@ -48,6 +51,9 @@ class SplitQuantized(ir.passes.InPlacePass):
             if split(node, build):
                 build.commit(model.graph, node)
                 count += 1
+        if count:
+            # Nothing is known of what came out of operators that ONNX does not define.
+            InferShapes()(model)
         return outcome(model, count)
 
 
@@ -112,6 +118,29 @@ def _matmul(node: ir.Node, build: Builder) -> bool:
     return _quantized(node, build, build.op("MatMul", *operands), 6)
 
 
+def _gemm(node: ir.Node, build: Builder) -> bool:
+    if input_at(node, 7) is None:
+        return False
+    flipped = _attributes(node).get("transB", 0)
+    operands = [_dequantized(node, build, 0), _dequantized(node, build, 3, axis=1 - flipped)]
+    bias = input_at(node, 6)
+    if bias is not None:
+        scale = _product(input_at(node, 1), input_at(node, 4), build)
+        operands.append(_float(build.op("DequantizeLinear", bias, scale, axis=0), bias))
+    return _quantized(node, build, build.op("Gemm", *operands, **_attributes(node)), 7)
+
+
+def _softmax(node: ir.Node, build: Builder) -> bool:
+    axis = _attributes(node).get("axis", -1)
+    size = rank(node.outputs[0])
+    # Before opset 13 all axes from this one on were one.
+    last = axis == -1 or (size is not None and axis == size - 1)
+    if _attributes(node).get("opset", 1) < 13 and not last:
+        return False
+    y = build.op("Softmax", _dequantized(node, build, 0), axis=axis)
+    return _quantized(node, build, y, 3)
+
+
 def _binary(op_type: str) -> Callable[[ir.Node, Builder], bool]:
     def split(node: ir.Node, build: Builder) -> bool:
         a, b = _dequantized(node, build, 0), _dequantized(node, build, 3)
@@ -151,6 +180,8 @@ _SPLITS: dict[tuple[str, str], Callable[[ir.Node, Builder], bool]] = {
     ("", "QLinearConv"): _conv,
     ("", "QLinearMatMul"): _matmul,
     ("", "ConvInteger"): _conv_integer,
+    (_MICROSOFT, "QGemm"): _gemm,
+    (_MICROSOFT, "QLinearSoftmax"): _softmax,
     (_MICROSOFT, "QLinearAdd"): _binary("Add"),
     (_MICROSOFT, "QLinearMul"): _binary("Mul"),
 }
