@@ -20,6 +20,9 @@ _COMPARE = frozenset(
     {"EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "LOGICAL_AND"}
 ) | {"LOGICAL_OR"}
 
+_SLICE_RANK = 5
+_SLICED = frozenset({"float32", "int32", "int64", "int8", "uint8", "int16", "bool"})
+
 
 def broadcast(*shapes: Shape) -> Shape:
     """Broadcast shapes; None wins over 1 and loses to any other known size."""
@@ -89,6 +92,10 @@ class Builder(Graph):
 
     def copy(self, x: Tensor) -> Tensor:
         """Return another tensor of the same values, computed when the model runs."""
+        if 1 <= x.rank <= _SLICE_RANK and x.dtype.name in _SLICED:
+            # RESHAPE may hand on its operand's memory, which is freed twice in a body (2.3.0).
+            bounds = [self.const([v] * x.rank, np.int32) for v in (0, -1)]
+            return self._quantized_as(x, self.emit("SLICE", [x, *bounds], x.shape))
         shape = self.shape_vector([self.extent(x, axis) for axis in range(x.rank)])
         options = {} if shape.data is None else {"new_shape": shape.data.tolist()}
         return self._quantized_as(x, self.emit("RESHAPE", [x, shape], x.shape, **options))
