@@ -183,11 +183,12 @@ def _differences(
 
 
 def _noise(expected: Any) -> float:
-    """What float32 sums leave of terms that cancel, for values as large as these."""
+    """What sums leave of terms that cancel, for values as large as these."""
     array = np.asarray(expected) if isinstance(expected, np.ndarray) else np.zeros(0)
-    if array.dtype != np.float32 or not np.isfinite(array).any():
+    share = {"float32": 1e-6, "float16": 1e-3}.get(array.dtype.name, 0.0)
+    if not share or not np.isfinite(array).any():
         return 0.0
-    return 1e-6 * float(np.abs(array[np.isfinite(array)]).max())
+    return share * float(np.abs(array[np.isfinite(array)]).max())
 
 
 def _line(error: Any) -> str:

@@ -80,9 +80,9 @@ def rounded(rounding: str, place: Array) -> Array:
         case "ceil":
             return np.ceil(place)
         case "round_prefer_floor":
-            return np.asarray(np.ceil(place - F32(0.5)))
+            return np.asarray(np.ceil(place.astype(np.float64) - 0.5))
         case "round_prefer_ceil":
-            return np.asarray(np.floor(place + F32(0.5)))
+            return np.asarray(np.floor(place.astype(np.float64) + 0.5))
     raise Refusal(f"nearest_mode {rounding!r}")
 
 
@@ -93,8 +93,6 @@ def taps(
     place = coordinates(how.transform, size, out, scale, roi)
     outside = (place < 0) | (place > size - 1)
     if how.mode == "nearest":
-        if how.transform == "half_pixel_symmetric" and _is_tie(how.rounding, place):
-            raise Refusal("two neighbours are equally near: engines disagree")
         source = np.clip(rounded(how.rounding, place), 0, size - 1)[:, None]
         return Taps(source.astype(np.int32), np.ones((out, 1), F32), outside)
     if how.mode not in ("linear", "cubic"):
@@ -113,13 +111,6 @@ def taps(
         weights = weights / weights.sum(axis=1, keepdims=True)
     clipped = np.clip(source, 0, size - 1).astype(np.int32)
     return Taps(clipped, weights.astype(F32), outside)
-
-
-def _is_tie(rounding: str, place: Array) -> bool:
-    # Engines add its terms in another order.
-    nudge = F32(1e-5) * max(F32(1), np.abs(place).max(initial=F32(0)))
-    pair = (rounded(rounding, place - nudge), rounded(rounding, place + nudge))
-    return bool((pair[0] != pair[1]).any())
 
 
 def _triangle(distance: Array) -> Array:

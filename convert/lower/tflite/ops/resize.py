@@ -321,10 +321,12 @@ def _rounded(g: Builder, rounding: str, place: Tensor) -> Tensor:
             return g.unary("FLOOR", place)
         case "ceil":
             return g.unary("CEIL", place)
-        case "round_prefer_floor":
-            return g.unary("CEIL", g.binary("SUB", place, 0.5))
-        case "round_prefer_ceil":
-            return g.unary("FLOOR", g.binary("ADD", place, 0.5))
+        case "round_prefer_floor" | "round_prefer_ceil":
+            # Adding a half would round what lies just below one.
+            low = g.unary("FLOOR", place)
+            share = g.binary("SUB", place, low)
+            over = "GREATER" if rounding == "round_prefer_floor" else "GREATER_EQUAL"
+            return g.binary("ADD", low, g.cast(g.binary(over, share, 0.5), np.float32))
     raise Refusal(f"nearest_mode {rounding!r}")
 
 

@@ -1,0 +1,63 @@
+"""The largest, the distinct and the best elements, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.convert.lower.tflite.run import check, schema_faults
+
+RNG = np.random.default_rng(0)
+KINDS = {"float": np.float32, "int64": np.int64, "int32": np.int32, "int8": np.int8}
+
+
+def test_signatures_are_the_schemas() -> None:
+    assert schema_faults("sort", "signal") == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_top_k(kind: str, axis: int, largest: int) -> None:
+    text = (
+        f"g ({kind}[n,5] x, int64[1] k) => ({kind}[a,b] y, int64[a,b] i) "
+        f"{{ y, i = TopK<axis={axis}, largest={largest}>(x, k) }}"
+    )
+    x = RNG.integers(-5, 5, (4, 5)).astype(KINDS[kind])
+    check(text, {"x": x, "k": np.array([3])}, {"x": x, "k": np.array([1])})
+
+
+@pytest.mark.parametrize("in_order", [0, 1])
+def test_unique(in_order: int) -> None:
+    text = (
+        "g (float[n,4] x) => (float[a] y, int64[a] f, int64[b] i, int64[a] c) "
+        f"{{ y, f, i, c = Unique<sorted={in_order}>(x) }}"
+    )
+    check(text, {"x": RNG.integers(-3, 3, (3, 4)).astype(np.float32)})
+
+
+@pytest.mark.parametrize("center", [0, 1])
+@pytest.mark.parametrize("most", [0, 3, 100])
+@pytest.mark.parametrize("sizes", ["2,20,4", "2,n,4"])
+def test_non_max_suppression(sizes: str, most: int, center: int) -> None:
+    n = sizes.split(",")[1]
+    text = (
+        f"g (float[{sizes}] b, float[2,3,{n}] s) => (int64[k,3] y) <int64 m = {{{most}}}, "
+        "float iou = {0.5}, float low = {0.3}> "
+        f"{{ y = NonMaxSuppression<center_point_box={center}>(b, s, m, iou, low) }}"
+    )
+    boxes: Any = RNG.random((2, 20, 4)).astype(np.float32)
+    # Many ties: the lower index comes first.
+    scores = (RNG.integers(0, 6, (2, 3, 20)) / 5).astype(np.float32)
+    check(text, {"b": boxes, "s": scores})
+
+
+def test_short_time_transform_of_an_open_length() -> None:
+    text = (
+        "g (float[1,n,1] x) => (float[1,f,9,2] y) <int64 step = {4}, int64 size = {16}> "
+        "{ y = STFT(x, step, , size) }"
+    )
+    signals = [RNG.standard_normal((1, n, 1)).astype(np.float32) for n in (64, 40)]
+    check(text, *({"x": s} for s in signals), rtol=2e-5)
