@@ -189,7 +189,7 @@ class _Child:
         except (EOFError, BrokenPipeError, pickle.UnpicklingError) as e:
             raise RuntimeError(f"LiteRT ended its process, exit status {process.wait()}") from e
         if isinstance(answer, str):
-            raise RuntimeError(answer)
+            raise RuntimeError(answer)  # noqa: TRY004  (the message of an error in the child)
         result: dict[str, Array] = answer
         return result
 
