@@ -93,6 +93,8 @@ def taps(
     place = coordinates(how.transform, size, out, scale, roi)
     outside = (place < 0) | (place > size - 1)
     if how.mode == "nearest":
+        if how.rounding.startswith("round") and _is_open(place):
+            raise Refusal("two neighbours are equally near but for rounding: engines disagree")
         source = np.clip(rounded(how.rounding, place), 0, size - 1)[:, None]
         return Taps(source.astype(np.int32), np.ones((out, 1), F32), outside)
     if how.mode not in ("linear", "cubic"):
@@ -111,6 +113,12 @@ def taps(
         weights = weights / weights.sum(axis=1, keepdims=True)
     clipped = np.clip(source, 0, size - 1).astype(np.int32)
     return Taps(clipped, weights.astype(F32), outside)
+
+
+def _is_open(place: Array) -> bool:
+    """Whether a place lies next to the middle of two elements, but not on it."""
+    off = np.abs(place.astype(np.float64) - np.floor(place) - 0.5)
+    return bool(((off > 0) & (off < 1e-6 * np.maximum(np.abs(place), 1))).any())
 
 
 def _triangle(distance: Array) -> Array:
@@ -186,7 +194,10 @@ def agrees(
 
 def _agrees(how: How, flags: tuple[bool, bool], size: int, out: int, scale: float | None) -> bool:
     ratio = float(F32(out) / F32(size)) if scale is None else scale
-    ours = taps(how, size, out, ratio)
+    try:
+        ours = taps(how, size, out, ratio)
+    except Refusal:
+        return False
     theirs = kernel_taps(how.mode == "nearest", *flags, size, out)
     if how.mode == "nearest":
         return bool((ours.source == theirs.source).all())
