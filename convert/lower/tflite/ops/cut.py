@@ -39,6 +39,7 @@ def slice_(
     axes: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> Tensor:
+    """STRIDED_SLICE, whose rules for what is out of range are ONNX's."""
     count = starts.shape[0]
     if count is None:
         raise Refusal("the number of axes is only known at run time", "dynamic_shape")
@@ -116,6 +117,7 @@ def pad(
     *,
     mode: str = "constant",
 ) -> Tensor:
+    """PAD, PADV2 or MIRROR_PAD; other modes gather. Negative amounts are sliced off before."""
     listed = constant(axes, "axes")
     chosen = [axis_of(a, data.rank) for a in (range(data.rank) if listed is None else listed)]
     if pads.data is None:
@@ -257,6 +259,7 @@ def _source(g: Builder, size: Extent, lo: Extent, hi: Extent, mode: str) -> Tens
 def center_crop_pad(
     g: Builder, input_data: Tensor, shape: Tensor, *, axes: Sequence[int] | None = None
 ) -> Tensor:
+    """A pad whose amounts may be negative."""
     wanted = constant(shape, "shape")
     chosen = [axis_of(a, input_data.rank) for a in axes or range(input_data.rank)]
     around = [0] * (2 * input_data.rank)
@@ -275,6 +278,7 @@ def center_crop_pad(
 def reverse_sequence(
     g: Builder, input: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0
 ) -> Tensor:
+    """REVERSE_SEQUENCE."""
     options = {"seq_dim": time_axis, "batch_dim": batch_axis}
     if input.dtype.name == "int8":
         bits = g.emit("BITCAST", [input], input.shape, np.uint8)

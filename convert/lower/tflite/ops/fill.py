@@ -20,6 +20,7 @@ _SAME_WIDTH = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 @OPS.lower("ConstantOfShape", since=24, dtypes=ANY)
 def constant_of_shape(g: Builder, input: Tensor, *, value: Array | None = None) -> Tensor:
+    """FILL, or a constant."""
     element = np.zeros((), np.float32) if value is None else np.asarray(value).reshape(())
     if input.data is not None:
         return g.const(np.full(input.data.ravel(), element, element.dtype))
@@ -61,6 +62,7 @@ def _progression(start: Array, limit: Array, delta: Array) -> Array:
 
 @OPS.lower("EyeLike", since=22, dtypes=ANY)
 def eye_like(g: Builder, input: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+    """Two counts compared, or a constant."""
     kind = input.dtype if dtype is None else np.dtype(ir.DataType(dtype).numpy())
     rows, columns = g.extent(input, 0), g.extent(input, 1)
     if isinstance(rows, int) and isinstance(columns, int):

@@ -36,6 +36,7 @@ def grid_sample(
     mode: str = "linear",
     padding_mode: str = "zeros",
 ) -> Tensor:
+    """GATHER of every neighbour from the flattened image."""
     rank = x.rank - 2
     sizes = [s for s in x.shape[1:-1] if s is not None]
     if len(sizes) != rank:
@@ -169,6 +170,7 @@ def _cubic(g: Builder, share: Tensor, tap: int) -> Tensor:
 
 @OPS.lower("AffineGrid", since=20, dtypes=_WITH_INDICES)
 def affine_grid(g: Builder, theta: Tensor, size: Const, *, align_corners: int = 0) -> Tensor:
+    """The constant grid times each matrix."""
     sizes = [int(s) for s in size.array.ravel()[2:]]
     axes = []
     for n in sizes:
@@ -196,6 +198,7 @@ def roi_align(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Tensor:
+    """Four neighbours of every sample, weighted and pooled."""
     _, height, width, _ = x.shape
     if height is None or width is None:
         raise Refusal("the size of the image must be known", "dynamic_shape")
@@ -263,6 +266,7 @@ def max_unpool(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Tensor:
+    """SCATTER_ND into zeros."""
     rank = len(kernel_shape)
     steps, around = strides or [1] * rank, pads or [0] * (2 * rank)
     if not x.is_static:

@@ -41,6 +41,7 @@ _REDUCE = {"mul": "REDUCE_PROD", "max": "REDUCE_MAX", "min": "REDUCE_MIN"}
 @OPS.lower("Gather", since=13, dtypes=ANY)
 @carried()
 def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    """GATHER, or a slice of neighbours; negative indices are counted from the end."""
     at = axis_of(axis, data.rank)
     where = non_negative(g, indices, g.extent(data, at))
     if where.data is not None and data.data is None:
@@ -95,6 +96,7 @@ def _flat(g: Builder, x: Tensor) -> Tensor:
 @OPS.lower("GatherElements", since=13, dtypes=ANY)
 @carried()
 def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    """GATHER of single elements of the flattened tensor."""
     where = _linear(g, data, indices, axis_of(axis, data.rank))
     return g.gather(_flat(g, data), where, 0)
 
@@ -102,6 +104,7 @@ def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0)
 @OPS.lower("GatherND", since=13, dtypes=ANY)
 @carried()
 def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+    """GATHER_ND, or GATHER of a flattened batch."""
     depth = indices.shape[-1]
     if depth is None:
         raise Refusal("the length of an index must be known", "dynamic_shape")
@@ -137,6 +140,7 @@ def scatter_elements(
     axis: int = 0,
     reduction: str = "none",
 ) -> Tensor:
+    """A scatter of single elements of the flattened tensor."""
     where = _flat(g, _linear(g, data, indices, axis_of(axis, data.rank)))
     out = _scatter(g, _flat(g, data), where, _flat(g, updates), reduction)
     return reform(g, out, extents(g, data))
@@ -146,6 +150,7 @@ def scatter_elements(
 def scatter_nd(
     g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
 ) -> Tensor:
+    """A scatter of rows."""
     depth = indices.shape[-1]
     if depth is None:
         raise Refusal("the length of an index must be known", "dynamic_shape")
@@ -269,6 +274,7 @@ def _reduced(g: Builder, x: Tensor, rows: Tensor, updates: Tensor, how: str) -> 
 def one_hot(
     g: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1
 ) -> Tensor:
+    """ONE_HOT, which leaves out what is out of range."""
     if values.dtype.name not in ("float32", "int16", "int32", "int64", "uint8", "bool"):
         wide = np.int32 if values.dtype.itemsize < 4 and values.dtype.kind in "iu" else np.float32
         if values.dtype.name not in ("float16", "int8", "uint16"):
@@ -300,6 +306,7 @@ def tensor_scatter(
     axis: int = -2,
     mode: str = "linear",
 ) -> Tensor:
+    """A scatter whose indices are counted from where each row is written."""
     at = axis_of(axis, past_cache.rank)
     if not past_cache.is_static or not update.is_static:
         raise Refusal("sizes must be known", "dynamic_shape")
@@ -319,6 +326,7 @@ def tensor_scatter(
 @OPS.lower("Compress", since=11, dtypes=ANY)
 @carried()
 def compress(g: Builder, input: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
+    """GATHER of what WHERE finds."""
     found = g.reshape(g.emit("WHERE", [condition], (None, 1), np.int64), [-1])
     if axis is None:
         return g.gather(_flat(g, input), found, 0)
@@ -327,6 +335,7 @@ def compress(g: Builder, input: Tensor, condition: Tensor, *, axis: int | None =
 
 @OPS.lower("NonZero", since=13, dtypes=ANY)
 def non_zero(g: Builder, x: Tensor) -> Tensor:
+    """WHERE, transposed."""
     if not x.rank:
         raise Refusal("of a scalar", "unsupported_rank")
     if x.dtype.name not in ("float32", "int32", "int64", "bool", "int8", "uint8", "uint32"):

@@ -40,6 +40,7 @@ _WHOLE = ANY - {
 
 @OPS.lower("Reshape", since=24, dtypes=ANY)
 def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
+    """RESHAPE; zeros copy a size of the operand, also where the shape is computed."""
     if shape.data is None:
         return _reshape_at_run_time(g, data, shape, bool(allowzero))
     given = [int(s) for s in shape.data.ravel()]
@@ -76,12 +77,14 @@ def _reshape_at_run_time(g: Builder, data: Tensor, shape: Tensor, allowzero: boo
 
 @OPS.lower("Flatten", since=24, dtypes=ANY)
 def flatten(g: Builder, input: Tensor, *, axis: int = 1) -> Tensor:
+    """RESHAPE to two axes."""
     at = axis if axis >= 0 else axis + input.rank
     return merge(g, input, [range(at), range(at, input.rank)])
 
 
 @OPS.lower("Squeeze", since=24, dtypes=ANY)
 def squeeze(g: Builder, data: Tensor, axes: Tensor | None = None) -> Tensor:
+    """RESHAPE, or SQUEEZE where several sizes are open."""
     listed = constant(axes, "axes")
     if listed is None:
         if not data.is_static:
@@ -100,6 +103,7 @@ def squeeze(g: Builder, data: Tensor, axes: Tensor | None = None) -> Tensor:
 
 @OPS.lower("Unsqueeze", since=24, dtypes=ANY)
 def unsqueeze(g: Builder, data: Tensor, axes: Tensor) -> Tensor:
+    """RESHAPE, or EXPAND_DIMS where several sizes are open."""
     listed = constant(axes, "axes")
     rank = data.rank + len(listed)
     out = data
@@ -114,6 +118,7 @@ def unsqueeze(g: Builder, data: Tensor, axes: Tensor) -> Tensor:
 
 @OPS.lower("Transpose", since=24, dtypes=ANY)
 def transpose(g: Builder, data: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
+    """TRANSPOSE, in steps where there are more axes than it takes."""
     order = list(perm) if perm is not None else list(range(data.rank))[::-1]
     if data.rank <= TRANSPOSE_RANK or order == list(range(data.rank)):
         return g.transpose(data, order)
@@ -152,6 +157,7 @@ def _transpose_wide(g: Builder, x: Tensor, order: list[int]) -> Tensor:
 @OPS.lower("Concat", since=13, dtypes=ANY)
 @carried()
 def concat(g: Builder, *inputs: Tensor, axis: int) -> Tensor:
+    """CONCATENATION, of three axes where there are more than XNNPACK takes."""
     at = axis_of(axis, inputs[0].rank)
     if inputs[0].rank <= DELEGATE_RANK:
         return g.concat(inputs, at)
@@ -175,6 +181,7 @@ def split(
     num_outputs: int | None = None,
     axis: int = 0,
 ) -> list[Tensor]:
+    """SPLIT of equal parts, SPLIT_V of others."""
     at = axis_of(axis, input.rank)
     sizes = _split_sizes(g, input, split, num_outputs, at)
     if input.rank <= DELEGATE_RANK:
@@ -225,6 +232,7 @@ def _split_v(
 
 @OPS.lower("Identity", since=24, dtypes=ANY)
 def identity(g: Builder, input: Tensor) -> Tensor:
+    """Nothing."""
     return input
 
 
@@ -252,6 +260,7 @@ def dropout(
 @OPS.lower("DepthToSpace", since=1, domain=NHWC, dtypes=_WHOLE)
 @carried(bool=np.uint8)
 def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    """DEPTH_TO_SPACE, whose order of channels is DCR; CRD gathers them before."""
     n, h, w, c = input.shape
     if c is None:
         raise Refusal("the number of channels must be known", "dynamic_shape")
@@ -268,6 +277,7 @@ def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DC
 @OPS.lower("SpaceToDepth", since=1, domain=NHWC, dtypes=_WHOLE)
 @carried(bool=np.uint8)
 def space_to_depth(g: Builder, input: Tensor, *, blocksize: int) -> Tensor:
+    """SPACE_TO_DEPTH."""
     n, h, w, c = input.shape
     x = input
     shape = (n, _over(h, blocksize), _over(w, blocksize), _times(c, blocksize**2))
@@ -284,6 +294,7 @@ def _over(size: int | None, factor: int) -> int | None:
 
 @OPS.lower("Shape", since=24, dtypes=ANY)
 def shape(g: Builder, data: Tensor, *, end: int | None = None, start: int = 0) -> Tensor:
+    """SHAPE, or a constant."""
     chosen = range(data.rank)[slice(start, end)]
     sizes = [data.shape[a] for a in chosen]
     if None not in sizes:
@@ -296,6 +307,7 @@ def shape(g: Builder, data: Tensor, *, end: int | None = None, start: int = 0) -
 
 @OPS.lower("Size", since=24, dtypes=ANY)
 def size(g: Builder, data: Tensor) -> Tensor:
+    """The product of SHAPE, or a constant."""
     total = known_product(data.shape)
     if total is not None:
         return g.const(total, np.int64)
@@ -304,6 +316,7 @@ def size(g: Builder, data: Tensor) -> Tensor:
 
 @OPS.lower("Tile", since=13, dtypes=ANY)
 def tile(g: Builder, input: Tensor, repeats: Tensor) -> Tensor:
+    """TILE."""
     counts = [None] * input.rank if repeats.data is None else repeats.data.ravel().tolist()
     if all(c == 1 for c in counts):
         return input
@@ -315,6 +328,7 @@ def tile(g: Builder, input: Tensor, repeats: Tensor) -> Tensor:
 
 @OPS.lower("Expand", since=13, dtypes=ANY)
 def expand(g: Builder, input: Tensor, shape: Tensor) -> Tensor:
+    """BROADCAST_TO; BROADCAST_ARGS joins shapes that are computed."""
     if shape.data is None:
         return _expand_at_run_time(g, input, shape)
     wanted = [int(s) for s in shape.data.ravel()]

@@ -31,6 +31,7 @@ def dft(
     inverse: int = 0,
     onesided: int = 0,
 ) -> Tensor:
+    """FULLY_CONNECTED over the axis and the parts."""
     at = axis_of(-2 if axis is None else int(axis.array.ravel()[0]), input.rank)
     size, parts = input.shape[at], input.shape[-1]
     if size is None or parts is None:
@@ -118,6 +119,7 @@ def stft(
 
 @OPS.lower("HannWindow", since=17, dtypes=ANY)
 def hann_window(g: Builder, size: Const, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
+    """A constant."""
     return _window(g, size, (0.5, -0.5), output_datatype, periodic)
 
 
@@ -125,6 +127,7 @@ def hann_window(g: Builder, size: Const, *, output_datatype: int = 1, periodic: 
 def hamming_window(
     g: Builder, size: Const, *, output_datatype: int = 1, periodic: int = 1
 ) -> Tensor:
+    """A constant."""
     return _window(g, size, (25 / 46, -21 / 46), output_datatype, periodic)
 
 
@@ -132,6 +135,7 @@ def hamming_window(
 def blackman_window(
     g: Builder, size: Const, *, output_datatype: int = 1, periodic: int = 1
 ) -> Tensor:
+    """A constant."""
     return _window(g, size, (0.42, -0.5, 0.08), output_datatype, periodic)
 
 

@@ -57,6 +57,7 @@ def _flipped(g: Builder, x: Tensor) -> Tensor:
 def unique(
     g: Builder, x: Tensor, *, axis: int | None = None, sorted: int = 1
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """UNIQUE, which knows the inverse; the rest is a comparison of all pairs."""
     if axis is not None and x.rank != 1:
         raise Refusal("along an axis")
     flat = merge(g, x, [range(x.rank)])
@@ -89,6 +90,7 @@ def non_max_suppression(
     *,
     center_point_box: int = 0,
 ) -> Tensor:
+    """NON_MAX_SUPPRESSION_V4 for every image and class."""
     limit = _number(max_output_boxes_per_class, 0)
     if limit <= 0:
         return g.const(np.zeros((0, 3), np.int64))
