@@ -196,7 +196,7 @@ def test_a_widened_budget_admits_what_rounding_does_and_no_more() -> None:
 
 
 def test_budgets_get_wider_with_fewer_bits() -> None:
-    chain = ["fp32", "fp16", "bf16", "static_wi8_ai8"]
+    chain = ["fp64", "fp32", "fp16", "bf16", "static_wi8_ai8"]
     for tight, loose in itertools.pairwise(chain):
         a, b = BUDGETS[tight], BUDGETS[loose]
         assert a.max_abs < b.max_abs
@@ -205,8 +205,15 @@ def test_budgets_get_wider_with_fewer_bits() -> None:
         assert a.cosine > b.cosine
 
 
+def test_a_mixture_may_lose_what_its_coarsest_part_may() -> None:
+    assert budget_for("fp16+fp32") == BUDGETS["fp16"]
+    assert budget_for("fp32+fp64") == FP32
+    with pytest.raises(UsageError, match="'fp7'"):
+        budget_for("fp16+fp7")
+
+
 def test_an_unknown_precision_is_an_error() -> None:
-    with pytest.raises(UsageError, match="'fp7'; known: fp32"):
+    with pytest.raises(UsageError, match="'fp7'; known: fp64, fp32"):
         budget_for("fp7")
 
 
