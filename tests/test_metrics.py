@@ -153,6 +153,20 @@ def test_scores_are_not_hidden_by_coordinates() -> None:
     assert "worst channel" in " ".join(verdict(expected, actual))
 
 
+def test_a_quiet_channel_does_not_hide_a_wrong_one() -> None:
+    rng = np.random.default_rng(0)
+    expected = np.concatenate(
+        [rng.uniform(0, 640, (4, 900)), rng.uniform(0, 1, (2, 900)), np.full((1, 900), 1e-6)]
+    ).astype(F32)
+    actual = expected.copy()
+    actual[6] = 2e-3
+    floor = BUDGETS["fp16"].channel_floor
+    assert check(compare(expected, actual, channel_floor=floor), BUDGETS["fp16"]) == []
+    actual[4:6] = 1 - actual[4:6]
+    breaches = check(compare(expected, actual, channel_floor=floor), BUDGETS["fp16"])
+    assert "worst channel" in " ".join(breaches)
+
+
 def test_top1_counts_decided_rows_only() -> None:
     expected = np.array([[10.0, 0, 0], [5.0, 4.9, 0], [0, 0, 8.0], [0, 7.0, 0]], F32)
     actual = np.array([[10.0, 0, 0], [4.9, 5.0, 0], [0, 0, 8.0], [7.5, 7.0, 0]], F32)
