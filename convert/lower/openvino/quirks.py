@@ -119,6 +119,14 @@ def _squeeze(node: ir.Node) -> str:
     return "an axis that is not 1 is squeezed all the same" if open_size else ""
 
 
+def _open_rank(node: ir.Node) -> str:
+    x = given(node, 0)
+    if given(node, 1) is not None or x is None or x.shape is None:
+        return ""
+    known = all(isinstance(size, int) for size in x.shape)
+    return "" if known else "how many axes are left depends on the sizes, and ranks are fixed"
+
+
 def _nearest(node: ir.Node) -> str:
     nearest = attribute(node, "mode", "nearest") == "nearest"
     mode = attribute(node, "nearest_mode", "round_prefer_floor")
@@ -249,6 +257,13 @@ RULES: tuple[Rule, ...] = (
         fault=_squeeze,
         source="openvino 2026.4.1: [2,4,3] without its last axis gives [6,4] in a dynamic model",
         repair=squeeze_by_reshape,
+    ),
+    Rule(
+        ops=frozenset({"Squeeze"}),
+        fault=_open_rank,
+        source="openvino 2026.4.1: CPU plug-in doesn't support Squeeze with dynamic rank",
+        reason="dynamic_shape",
+        hint="fix the sizes, e.g. --input-shape x=1,3,224,224",
     ),
     Rule(
         ops=frozenset({"Cast"}),

@@ -210,3 +210,9 @@ def test_squeeze_of_a_known_size_stays() -> None:
     graph = model("g (float[B,1,4] x) => (float[B,4] y) <int64[1] a = {1}> { y = Squeeze(x, a) }")
     assert apply(graph, RULES, Notes()) == []
     assert ops(graph) == ["Squeeze"]
+
+
+def test_squeeze_of_open_sizes_is_refused_with_what_to_do() -> None:
+    (problem,) = apply(model("g (float[N,1] x) => (float y) { y = Squeeze(x) }"), RULES, Notes())
+    assert (problem.op, problem.reason) == ("Squeeze", "dynamic_shape")
+    assert "--input-shape" in problem.hint
