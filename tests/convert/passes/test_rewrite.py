@@ -88,7 +88,6 @@ def test_all_fusions_of_a_large_graph_take_seconds_at_most() -> None:
 @pytest.mark.parametrize(
     "one",
     [f for f in FUSIONS if isinstance(f, Fusion)],
-    ids=str,
     ids=lambda one: type(one).__name__,
 )
 def test_each_fusion_says_how_the_graph_looks_before_and_after(one: Fusion) -> None:
