@@ -148,6 +148,7 @@ def keep_infinite_extreme(model: ir.Model, node: ir.Node) -> bool:
     finite = build.op("Not", build.op("Equal", x, infinite))
     marks = build.op("Cast", finite, to=ir.DataType.FLOAT.value)
     some = build.op("ReduceMax", marks, axes, **options)
+    build.nodes[-1].meta[SETTLED] = True
     extreme = build.op(node.op_type, x, axes, **options)
     build.nodes[-1].meta[SETTLED] = True
     build.op("Where", build.op("Greater", some, zero), extreme, infinite)
