@@ -168,7 +168,7 @@ def verify_variant(
     taken = [i for i in judged if fits(constraints or {}, vectors[i].feeds)]
     if len(taken) < len(judged):
         left_out = len(judged) - len(taken)
-        notes = (*notes, f"{left_out} vectors hold NaN or infinity, which this artifact refuses")
+        notes = (*notes, f"{left_out} of the vectors hold NaN or infinity, which it refuses")
     if judged and not taken:
         problem = "every vector holds NaN or infinity, for which this artifact is not right"
         refusing = tuple(

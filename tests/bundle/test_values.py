@@ -21,7 +21,8 @@ def test_each_level_takes_its_values_only(level: str, value: float, dtype: type)
     if value == 1.0 or value in TAKES[level]:
         assert found == ""
     else:
-        assert found == "1 of 120 otherwise, the first at [1, 33]"
+        what = "NaN" if level == NOT_NAN else "NaN or infinite"
+        assert found == f"1 of 120 {what}, the first at [1, 33]"
 
 
 @pytest.mark.parametrize("level", TAKES)

@@ -15,7 +15,7 @@ X = np.ones((2, 3), np.float32)
 K = np.array([7, 8])
 BAD = np.array([[1, 2, 3], [4, np.nan, 6]], np.float32)
 MESSAGE = (
-    r"input 'x': expected values without NaN, received 1 of 6 otherwise, the first at \[1, 1\]; "
+    r"input 'x': expected values without NaN, received 1 of 6 NaN, the first at \[1, 1\]; "
     r"ov gives wrong numbers for them; load with backend='ort', which takes them"
 )
 ONLY_OV = ({"inputs": "not_nan"}, {})

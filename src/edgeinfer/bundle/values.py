@@ -41,8 +41,9 @@ def unfit(level: str, array: Array) -> str:
     count = int(np.count_nonzero(wrong))
     if not count:
         return ""
+    what = "NaN" if level == NOT_NAN else "NaN or infinite"
     where = [int(i) for i in np.argwhere(wrong)[0]]
-    return f"{count} of {array.size} otherwise, the first at {where}"
+    return f"{count} of {array.size} {what}, the first at {where}"
 
 
 def _wrong(level: str, array: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
