@@ -271,5 +271,5 @@ def test_a_full_disk(small_disk: Path, size: int, slash: str, writer_of_small: S
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"gone[/\\]x\.edge: the folder .*gone does not exist"):
+    with pytest.raises(OutputError, match=r"x\.edge: the folder .*gone does not exist"):
         BundleWriter(tmp_path / "gone" / "x.edge")

@@ -20,7 +20,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 WEIGHTS = 300_000
-SPEECH = Path(__file__).resolve().parents[2] / "examples" / "models" / "basic_pitch.onnx"
 
 
 def edgeinfer(*argv: object, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -178,12 +177,12 @@ def test_a_full_disk(place: Path, tiny_disk: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_ctrl_c_half_way(tmp_path: Path) -> None:
-    place, temporary = tmp_path / "place", tmp_path / "temporary"
+def test_ctrl_c_half_way(place: Path, tmp_path: Path) -> None:
+    source, place, temporary = place / "net.onnx", tmp_path / "place", tmp_path / "temporary"
     place.mkdir()
     temporary.mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-m", "edgeinfer", "convert", SPEECH, "-t", "all", "-o", "m.edge"],
+        [sys.executable, "-m", "edgeinfer", "convert", source, "-t", "all", "-o", "m.edge"],
         cwd=place,
         env={**os.environ, "TMPDIR": str(temporary)},
         stdout=subprocess.PIPE,

@@ -54,7 +54,9 @@ class BundleWriter:
         if not self.output.name:
             raise UsageError(f"{text!r}: expected the name of a bundle to write")
         if not self.output.parent.is_dir():
-            raise OutputError(f"{self.output}: the folder {self.output.parent} does not exist")
+            raise OutputError(
+                f"cannot write {self.output}: the folder {self.output.parent} does not exist"
+            )
         _check_replaceable(self.output, overwrite)
         self._records: dict[str, FileRecord] = {}
         with _writing(self.output):
