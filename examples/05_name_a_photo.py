@@ -1,4 +1,4 @@
-"""Pictures in, names out: the bundle knows how to prepare a picture and what the classes are called.
+"""Pictures in, names out: the bundle knows how to prepare a picture and what the classes are.
 
     python 05_name_a_photo.py model.edge photo.jpg ...   names your pictures with your bundle
     python 05_name_a_photo.py                            makes both for a try; nothing is fetched

@@ -115,6 +115,7 @@ def test_arrays_that_do_not_fit(case: str, place: Path, tmp_path: Path) -> None:
         (("convert", "net.onnx", "-t", "onnxruntime"), "net.edge: exists"),
         (("convert", "gone.onnx", "-t", "cpu"), "gone.onnx: no such file"),
         (("run", "net.edge", "in.npz", "-b", "abacus"), "unknown backend 'abacus'"),
+        (("run", "net.edge", "."), ".: a folder; name the files in it"),
         (("run", "gone.edge", "in.npz"), "gone.edge: no such file"),
     ],
 )
