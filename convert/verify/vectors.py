@@ -167,13 +167,14 @@ class _Maker:
         if not must and (self._slow or self._left <= 0 or time.monotonic() > self._until):
             return None
         feeds = self._signals(shapes, style, seed)
-        start = time.monotonic()
+        # Processor time, so that a busy machine makes the same vectors as an idle one.
+        start = time.process_time()
         try:
             outputs = self._oracles.run(feeds)
         except RunError as e:
             self._failure = str(e)
             return None
-        self._slow = self._slow or time.monotonic() - start > _SLOW_S
+        self._slow = self._slow or time.process_time() - start > _SLOW_S
         self._left -= nbytes(feeds) + sum(np.asarray(o).nbytes for o in outputs.values())
         sizes = ", ".join("x".join(map(str, s)) or "scalar" for s in shapes.values())
         return Vector(feeds, f"synthetic:{style} {sizes}", style in self._extreme)
