@@ -245,6 +245,7 @@ def _make(
             precision=lowered.precision,
             ops=lowered.ops,
             notes=lowered.notes,
+            constraints=lowered.constraints,
         )
     report.variants.append(result)
     if not result.passed:
@@ -265,6 +266,7 @@ def _variant(
         precision=lowered.precision,
         files=files,
         engines=lowered.engines,
+        constraints=lowered.constraints,
         accuracy=result.accuracy(),
         latency_ms=min(latencies, default=None),
     )

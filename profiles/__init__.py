@@ -47,7 +47,8 @@ def _from_file(path: Path) -> Profile:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
-        raise ProfileError(f"{path}: cannot be read: {e}") from e
+        reason = getattr(e, "strerror", None) or e
+        raise ProfileError(f"{path}: cannot be read: {reason}") from e
     return parse(text, str(path))
 
 

@@ -13,6 +13,7 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, DeviceKind, Executable, LoadOptions, Probe
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, Variant
+from edgeinfer.bundle.values import KEY, LEVELS, fits
 from edgeinfer.errors import BackendError, LoadError, NotAvailableError, UsageError
 from edgeinfer.metrics import budget_for
 from edgeinfer.runtime.bench import Vector, accuracy_problem, measure, resident_mb
@@ -152,6 +153,7 @@ class _Chooser:
         digests = [f.sha256 for f in variant.files]
         # What a vector allows decides too, or a refusal would outlive the bundle that caused it.
         digests += [json.dumps([v.file.sha256, v.spread, v.edge], sort_keys=True) for v in vectors]
+        digests += [f"{key}={value}" for key, value in sorted(variant.constraints.items())]
         options = {"policy": self._request.policy, "threads": self._threads}
         return Key(
             artifact=hashlib.sha256("\n".join((variant.precision, *digests)).encode()).hexdigest(),
@@ -209,7 +211,8 @@ class _Chooser:
             self._history.put(self._key(pair), self._known[pair])
 
     def _check(self, pair: Pair, vectors: Sequence[Vector]) -> None:
-        precision = self._by_id[pair.variant].precision
+        variant = self._by_id[pair.variant]
+        precision = variant.precision
         try:
             budget = budget_for(precision)
         except UsageError as e:
@@ -217,6 +220,9 @@ class _Chooser:
             return
         known = zip(vectors, self._bundle.manifest.vectors, strict=False)
         judged = [(v, r) for v, r in known if r.judged_at(precision)]
+        judged = [(v, r) for v, r in judged if fits(variant.constraints, v[0])]
+        if not judged:
+            self._notes.append(f"{pair}: no test vector is for it, so nothing was checked")
         feeds, records = [v for v, _ in judged], [r for _, r in judged]
         if problem := accuracy_problem(self._loaded[pair], feeds, budget, CHECK_S, records):
             self._fail(pair, problem)
@@ -244,10 +250,18 @@ def _with_requested(manifest: Manifest, backend: str | None) -> tuple[Variant, .
     if backend is None:
         return variants
     formats = registry.get(backend).capabilities().formats
+    own = [v for v in variants if any(e.backend == backend for e in v.engines)]
+    # What the engine loses in the artifact made for it, it loses in the others too.
+    levels = [v.constraints[KEY] for v in own if v.constraints.get(KEY) in LEVELS]
+    held = {KEY: max(levels, key=LEVELS.index)} if levels else {}
     return tuple(
         v
-        if v.format not in formats or any(e.backend == backend for e in v.engines)
-        else replace(v, engines=(*v.engines, EngineRequirement(backend)))
+        if v.format not in formats or v in own
+        else replace(
+            v,
+            engines=(*v.engines, EngineRequirement(backend)),
+            constraints={**held, **v.constraints},
+        )
         for v in variants
     )
 

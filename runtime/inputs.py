@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.bundle.values import WORDS, unfit
 from edgeinfer.bundle.vectors import dtype_of
 from edgeinfer.errors import InputError
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -81,6 +82,33 @@ class InputCheck:
             if name not in self.names:
                 expected = f"one of the model's inputs ({known})"
                 raise InputError(str(name), expected, "an unknown name")
+
+
+class ValueCheck:
+    """Refuses the values for which what runs gives wrong numbers.
+
+    Args:
+        specs: the model's inputs.
+        level: one of ``bundle.values.LEVELS``.
+        hint: what takes them.
+    """
+
+    __slots__ = ("_hint", "_level", "_names")
+
+    def __init__(self, specs: tuple[TensorSpec, ...], level: str, hint: str) -> None:
+        # Integers, text and bools have no such values.
+        self._names = tuple(s.name for s in specs if dtype_of(s.dtype).kind in "fcV")
+        self._level, self._hint = level, hint
+
+    def __call__(self, feeds: Feeds) -> None:
+        """Look at every float input.
+
+        Raises:
+            InputError: says which value, why it is refused, and what takes it.
+        """
+        for name in self._names:
+            if found := unfit(self._level, feeds[name]):
+                raise InputError(name, WORDS[self._level], found, self._hint)
 
 
 def check_shapes(

@@ -90,12 +90,14 @@ class Verification:
         backend: that ran it.
         precision: whose budget counts.
         vectors: one result each.
+        notes: which vectors were left out and why.
     """
 
     variant: str
     backend: str
     precision: str
     vectors: tuple[VectorResult, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from edgeinfer.backends.base import DeviceKind, Probe
+from edgeinfer.bundle import values
 from edgeinfer.bundle.manifest import EngineRequirement, Variant
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.profiles.schema import Profile
@@ -240,6 +241,9 @@ def _violated(constraints: Mapping[str, str], device: Fingerprint) -> str:
                     return f"has a malformed constraint memory_mb={value!r}"
                 if device.memory_mb and device.memory_mb < int(value):
                     return f"needs {value} MB of memory, there are {device.memory_mb}"
+            case values.KEY if value in values.LEVELS:
+                # The session refuses the inputs instead, each time.
+                continue
             case _:
                 return f"has a constraint that this version does not know: {key}={value}"
     return ""

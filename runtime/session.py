@@ -12,12 +12,14 @@ from typing import ParamSpec, Self, TypeVar
 from edgeinfer import __version__
 from edgeinfer.backends.base import DeviceKind, Executable
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.manifest import Manifest
+from edgeinfer.bundle.values import KEY, fits
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.runtime.bound import BoundSession, input_buffers, output_buffers
 from edgeinfer.runtime.choice import Choice, Request, choose
 from edgeinfer.runtime.devices import available_cpus
-from edgeinfer.runtime.inputs import InputCheck
+from edgeinfer.runtime.inputs import InputCheck, ValueCheck
 from edgeinfer.runtime.lifetime import Lifetime
 from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.runtime.report import SessionReport, VectorResult, Verification
@@ -103,7 +105,10 @@ class Session:
         self._choice = choice
         self._policy = policy
         self._names = tuple(spec.name for spec in self.inputs)
-        self._check = InputCheck(self.inputs, check_finite)
+        self._check: Callable[[Feeds], Feeds] = InputCheck(self.inputs, check_finite)
+        self._values = _value_check(bundle.manifest, choice)
+        if self._values is not None:
+            self._check = _both(self._check, self._values)
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         executable = choice.executable
@@ -208,7 +213,10 @@ class Session:
             self._leave()
             if self.life.closed:
                 self.life.release()
-        return BoundSession(_in_turn(bound, self._turn), self, feeds, results)
+        call: Callable[[], None] = bound
+        if self._values is not None:
+            call = _checked(bound, self._values, feeds)
+        return BoundSession(_in_turn(call, self._turn), self, feeds, results)
 
     def run_async(self, feeds: Feeds) -> Future[dict[str, Array]]:
         """Run once in another thread; leave the arrays alone until the future is done.
@@ -265,8 +273,12 @@ class Session:
         budget = budget_for(variant.precision)
         results = []
         records = self._bundle.manifest.vectors
+        notes = []
         for record, (feeds, expected) in zip(records, self._bundle.vectors(), strict=True):
             if not record.judged_at(variant.precision):
+                continue
+            if not fits(variant.constraints, feeds):
+                notes.append(f"{record.file.path}: holds values that {variant.id} refuses")
                 continue
             actual = self.run(feeds)
             metrics = {name: compare(want, actual[name]) for name, want in expected.items()}
@@ -277,7 +289,37 @@ class Session:
             )
             results.append(VectorResult(record.file.path, record.origin, metrics, breaches))
         backend = self._choice.candidate.pair.backend
-        return Verification(variant.id, backend, variant.precision, tuple(results))
+        return Verification(variant.id, backend, variant.precision, tuple(results), tuple(notes))
+
+
+def _value_check(manifest: Manifest, choice: Choice) -> ValueCheck | None:
+    """Return the check of what the variant is not right for, if there is anything."""
+    level = choice.variant.constraints.get(KEY)
+    if level is None:
+        return None
+    backend = choice.candidate.pair.backend
+    others = {e.backend for v in manifest.variants if KEY not in v.constraints for e in v.engines}
+    hint = f"{backend} gives wrong numbers for them"
+    if names := sorted(others - {backend}):
+        hint += f"; load with backend={' or '.join(map(repr, names))}, which takes them"
+    return ValueCheck(manifest.inputs, level, hint)
+
+
+def _both(check: Callable[[Feeds], Feeds], values: ValueCheck) -> Callable[[Feeds], Feeds]:
+    def checked(feeds: Feeds) -> Feeds:
+        arrays = check(feeds)
+        values(arrays)
+        return arrays
+
+    return checked
+
+
+def _checked(call: Callable[[], None], values: ValueCheck, feeds: Feeds) -> Callable[[], None]:
+    def checked() -> None:
+        values(feeds)
+        call()
+
+    return checked
 
 
 def _freeing(executable: Executable, bundle: Bundle) -> Callable[[], None]:

@@ -24,6 +24,7 @@ PROMISES = {
     ],
     "03_bind_hot_loop.py": ["bound results are right", "session.run: ", "bound: "],
     "04_own_backend.py": ["conformance: ", " passed", "runs were counted: True"],
+    "05_name_a_photo.py": ["tomato.png: red", "meadow.jpg: green"],
     "demo.py": ["$ edgeinfer convert", "$ edgeinfer verify", "heard: C4, E4, G4", "Done in "],
 }
 

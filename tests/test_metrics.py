@@ -153,6 +153,20 @@ def test_scores_are_not_hidden_by_coordinates() -> None:
     assert "worst channel" in " ".join(verdict(expected, actual))
 
 
+def test_a_quiet_channel_does_not_hide_a_wrong_one() -> None:
+    rng = np.random.default_rng(0)
+    expected = np.concatenate(
+        [rng.uniform(0, 640, (4, 900)), rng.uniform(0, 1, (2, 900)), np.full((1, 900), 1e-6)]
+    ).astype(F32)
+    actual = expected.copy()
+    actual[6] = 2e-3
+    floor = BUDGETS["fp16"].channel_floor
+    assert check(compare(expected, actual, channel_floor=floor), BUDGETS["fp16"]) == []
+    actual[4:6] = 1 - actual[4:6]
+    breaches = check(compare(expected, actual, channel_floor=floor), BUDGETS["fp16"])
+    assert "worst channel" in " ".join(breaches)
+
+
 def test_top1_counts_decided_rows_only() -> None:
     expected = np.array([[10.0, 0, 0], [5.0, 4.9, 0], [0, 0, 8.0], [0, 7.0, 0]], F32)
     actual = np.array([[10.0, 0, 0], [4.9, 5.0, 0], [0, 0, 8.0], [7.5, 7.0, 0]], F32)
@@ -196,7 +210,7 @@ def test_a_widened_budget_admits_what_rounding_does_and_no_more() -> None:
 
 
 def test_budgets_get_wider_with_fewer_bits() -> None:
-    chain = ["fp32", "fp16", "bf16", "static_wi8_ai8"]
+    chain = ["fp64", "fp32", "fp16", "bf16", "static_wi8_ai8"]
     for tight, loose in itertools.pairwise(chain):
         a, b = BUDGETS[tight], BUDGETS[loose]
         assert a.max_abs < b.max_abs
@@ -205,8 +219,15 @@ def test_budgets_get_wider_with_fewer_bits() -> None:
         assert a.cosine > b.cosine
 
 
+def test_a_mixture_may_lose_what_its_coarsest_part_may() -> None:
+    assert budget_for("fp16+fp32") == BUDGETS["fp16"]
+    assert budget_for("fp32+fp64") == FP32
+    with pytest.raises(UsageError, match="'fp7'"):
+        budget_for("fp16+fp7")
+
+
 def test_an_unknown_precision_is_an_error() -> None:
-    with pytest.raises(UsageError, match="'fp7'; known: fp32"):
+    with pytest.raises(UsageError, match="'fp7'; known: fp64, fp32"):
         budget_for("fp7")
 
 

@@ -39,6 +39,7 @@ class Lowered:
         engines: backends that can run it, best first.
         notes: what the lowering changed, for the report.
         ops: operator type to count, as written.
+        constraints: what must hold for it to be right, as in a manifest's variant.
     """
 
     format: str
@@ -47,6 +48,7 @@ class Lowered:
     engines: tuple[EngineRequirement, ...]
     notes: tuple[str, ...] = ()
     ops: dict[str, int] = field(default_factory=dict)
+    constraints: dict[str, str] = field(default_factory=dict)
 
 
 class Target(Protocol):

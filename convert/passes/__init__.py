@@ -38,6 +38,7 @@ from edgeinfer.convert.passes.interface import (
 from edgeinfer.convert.passes.lift_constants import LiftConstants
 from edgeinfer.convert.passes.nan_guards import RemoveNanGuards
 from edgeinfer.convert.passes.opset import RaiseOpset, default_opset
+from edgeinfer.convert.passes.settle_squeeze import SettleSqueeze
 from edgeinfer.convert.passes.shapes import InferShapes
 from edgeinfer.convert.passes.share_duplicates import ShareInitializers, ShareNodes
 from edgeinfer.convert.passes.static_shapes import BindShapes, Shapes
@@ -84,6 +85,7 @@ SIMPLIFY: Passes = (
     FoldShapes(),
     FoldConstants(),
     InlineControlFlow(),
+    SettleSqueeze(),
     RemoveIdentity(),
     CleanCast(),
     CleanTranspose(),

@@ -38,15 +38,15 @@ class InlineControlFlow(ir.passes.InPlacePass):
                 if condition is None or condition.size != 1:
                     continue
                 name = "then_branch" if bool(condition.ravel()[0]) else "else_branch"
-                _inline(model, node, node.attributes[name].as_graph())
+                take_branch(model, node, name)
                 count, changed = count + 1, True
                 break
         return outcome(model, count)
 
 
-def _inline(model: ir.Model, node: ir.Node, branch: ir.Graph) -> None:
-    """Move the branch's nodes before the If and connect its outputs."""
-    graph = node.graph
+def take_branch(model: ir.Model, node: ir.Node, name: str) -> None:
+    """Move the nodes of a branch before its If and connect the outputs."""
+    graph, branch = node.graph, node.attributes[name].as_graph()
     if graph is None:
         raise ValueError(f"node {node.name!r} is in no graph")
     results = list(branch.outputs)

@@ -81,6 +81,8 @@ def _without_weights(model: ir.Model) -> ir.Model:
                 stripped.graph.inputs.append(value)
             value.const_value = None
     for graph in walk(stripped.graph):
+        if graph is not stripped.graph:
+            _copy_constants(graph)
         for node in graph:
             for value in node.outputs:
                 if value.shape is not None:
@@ -88,6 +90,25 @@ def _without_weights(model: ir.Model) -> ir.Model:
                     value.shape = ir.Shape(sizes)
     stripped.ir_version = max(stripped.ir_version, 4)
     return stripped
+
+
+def _copy_constants(body: ir.Graph) -> None:
+    """Give a body what it reads of the outer constants: onnx looks for their values there only."""
+    for node in body:
+        for index, value in enumerate(node.inputs):
+            if value is None or value.const_value is None or value.graph is body:
+                continue
+            if not value.is_initializer() or value.is_graph_input() or value.name is None:
+                continue
+            if value.name not in body.initializers:
+                own = ir.Value(
+                    name=value.name,
+                    type=value.type,
+                    shape=value.shape,
+                    const_value=value.const_value,
+                )
+                body.register_initializer(own)
+            node.replace_input_with(index, body.initializers[value.name])
 
 
 def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:

@@ -200,7 +200,8 @@ class _Search:
             name = str(value.name)
             if name not in results:
                 continue
-            metrics = compare(self._values[name], results[name])
+            floor = self._budget.channel_floor
+            metrics = compare(self._values[name], results[name], channel_floor=floor)
             breaches = check(metrics, self._budget)
             if breaches and name in self._wide:
                 breaches = check(metrics, self._budget.widened(self._spread(name)))

@@ -12,6 +12,7 @@ import numpy as np
 
 from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions
 from edgeinfer.bundle.manifest import JUDGED_ON_EXTREMES
+from edgeinfer.bundle.values import fits
 from edgeinfer.convert.verify.oracles import Expected
 from edgeinfer.convert.verify.vectors import Vector
 from edgeinfer.errors import BackendError, InputError, NotAvailableError
@@ -144,6 +145,7 @@ def verify_variant(
     size_bytes: int | None = None,
     ops: dict[str, int] | None = None,
     notes: Sequence[str] = (),
+    constraints: Mapping[str, str] | None = None,
 ) -> VariantResult:
     """Run an artifact on each backend and measure it.
 
@@ -158,10 +160,22 @@ def verify_variant(
         size_bytes: of all its files; the sum over the artifact's folder when not given.
         ops: operator counts, for the report.
         notes: of the lowering, for the report.
+        constraints: of the variant; vectors with values that it refuses are not judged.
     """
     if budget is None:
         budget = budget_for(precision)
     judged = [i for i, v in enumerate(vectors) if precision in JUDGED_ON_EXTREMES or not v.edge]
+    taken = [i for i in judged if fits(constraints or {}, vectors[i].feeds)]
+    if len(taken) < len(judged):
+        left_out = len(judged) - len(taken)
+        notes = (*notes, f"{left_out} of the vectors hold NaN or infinity, which it refuses")
+    if judged and not taken:
+        problem = "every vector holds NaN or infinity, for which this artifact is not right"
+        refusing = tuple(
+            EngineResult(b.name, b.probe().version, problems=(problem,)) for b in backends
+        )
+        return VariantResult(id, precision, budget, refusing, 0, ops or {}, tuple(notes))
+    judged = taken
     gate = _Gate(artifact, vectors, expected, budget, judged)
     if size_bytes is None:
         size_bytes = sum(f.stat().st_size for f in artifact.path.parent.rglob("*") if f.is_file())
@@ -232,7 +246,8 @@ class _Gate:
             if name not in answers[index]:
                 metrics = OutputMetrics(problem="the artifact does not give this output")
             else:
-                metrics = compare(right.outputs[name], answers[index][name])
+                floor = self.budget.channel_floor
+                metrics = compare(right.outputs[name], answers[index][name], channel_floor=floor)
             measured.append(metrics)
             plain = check(metrics, self.budget)
             spread = right.spread.get(name)

@@ -26,6 +26,8 @@ UserData = Path | Sequence[Feeds]
 _MOST_REAL = 16
 """Vectors taken from a user's folder; they are spread over all of it."""
 
+_EXTREME = frozenset({"large", "negative"})
+
 _SLOW_S = 0.4
 """A model whose run takes longer is given fewer vectors: oracle B takes about ten times that."""
 
@@ -107,6 +109,9 @@ class _Maker:
             s.name: guess_kind(s, model, records.get(s.name)) for s in inputs
         }
         self._axes = Axes(inputs, self._kinds)
+        # A blank or scrambled picture is nothing a net was trained on; a plain vector may be.
+        media = any(k.name in ("image", "audio") for k in self._kinds.values())
+        self._extreme = _EXTREME | ({"noise", "zeros"} if media else set())
         self._left = limit_bytes
         self._slow = False
         self._until = time.monotonic() + _PATIENCE_S
@@ -162,16 +167,17 @@ class _Maker:
         if not must and (self._slow or self._left <= 0 or time.monotonic() > self._until):
             return None
         feeds = self._signals(shapes, style, seed)
-        start = time.monotonic()
+        # Processor time, so that a busy machine makes the same vectors as an idle one.
+        start = time.process_time()
         try:
             outputs = self._oracles.run(feeds)
         except RunError as e:
             self._failure = str(e)
             return None
-        self._slow = self._slow or time.monotonic() - start > _SLOW_S
+        self._slow = self._slow or time.process_time() - start > _SLOW_S
         self._left -= nbytes(feeds) + sum(np.asarray(o).nbytes for o in outputs.values())
         sizes = ", ".join("x".join(map(str, s)) or "scalar" for s in shapes.values())
-        return Vector(feeds, f"synthetic:{style} {sizes}", style in ("large", "negative"))
+        return Vector(feeds, f"synthetic:{style} {sizes}", style in self._extreme)
 
     def _other_rates(self, shapes: Sequence[Shapes]) -> Iterator[Vector]:
         """Yield the rarer sample rate, which takes another branch in models that have both."""

@@ -5,6 +5,7 @@ One table serves the conversion gate and the re-check on the device.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -77,8 +78,8 @@ class Budget:
     """What an output may lose.
 
     Attributes:
-        max_abs: an output, or a channel of it, whose every element is this close passes whatever
-            its scale.
+        max_abs: an output whose every element is this close passes whatever its scale; a channel
+            within twenty times that.
         max_rel: largest ``OutputMetrics.max_rel``.
         sqnr_db: smallest ``OutputMetrics.sqnr_db``.
         channel_sqnr_db: smallest ``OutputMetrics.channel_sqnr_db``.
@@ -94,6 +95,11 @@ class Budget:
     cosine: float
     top1: float = 1.0
     mismatch: float = 0.0
+
+    @property
+    def channel_floor(self) -> float:
+        """Errors up to this leave a channel out: it has fewer elements to average over."""
+        return 20.0 * self.max_abs
 
     def widened(self, spread: OutputMetrics) -> Budget:
         """Return a budget for a result that plain rounding moves by ``spread``.
@@ -120,28 +126,32 @@ class Budget:
 
 
 BUDGETS: dict[str, Budget] = {
+    # Engines sum doubles in doubles: 300 dB and more.
+    "fp64": Budget(1e-12, 1e-9, 180.0, 120.0, 0.999999999),
     # Measured on 40 real models, three engines against each other: at least 88 dB, at most 3e-5 of
     # the largest value; once 5e-4 on a text detector's map. A saturated sigmoid moves by 1.5e-7
     # around 2e-5, which only the absolute floor can excuse. Tanh for erf in every Gelu stays
     # below 70 dB, other weights below 20 dB.
     "fp32": Budget(2e-6, 2e-3, 70.0, 45.0, 0.999999),
-    # One rounding is 2^-11 of the value; a hundred layers add up to about 50 dB. The floor is one
-    # rounding of an activation near one.
-    "fp16": Budget(5e-4, 2e-2, 40.0, 20.0, 0.9999, 1.0, 0.01),
+    # Measured on 25 real models, ordinary inputs, with fp16 weights alone (OpenVINO) as with fp16
+    # arithmetic between islands (ONNX Runtime): at least 34 dB, cosine 0.9998, at most 0.08 of the
+    # largest value, at the steep edge of a text detector's map. The floor is one rounding of an
+    # activation near one.
+    "fp16": Budget(5e-4, 1.2e-1, 30.0, 6.0, 0.9995, 1.0, 0.01),
     # One rounding is 2^-8: 18 dB worse than fp16.
-    "bf16": Budget(4e-3, 1e-1, 24.0, 6.0, 0.997, 1.0, 0.02),
-    # Eight bits of range per tensor: 20 to 40 dB in nets that quantize well. Below 15 dB answers
+    "bf16": Budget(4e-3, 4e-1, 13.0, 0.0, 0.975, 1.0, 0.02),
+    # Eight bits of range per tensor: 20 to 40 dB in nets that quantize well. Below 12 dB answers
     # change; a task metric, where there is one, is the finer judge.
-    "static_wi8_ai8": Budget(5e-3, 2.5e-1, 15.0, -math.inf, 0.98, 0.9, 0.05),
+    "static_wi8_ai8": Budget(5e-3, 5e-1, 12.0, -math.inf, 0.97, 0.9, 0.05),
     # Only the weights lose bits that count.
-    "static_wi8_ai16": Budget(2e-3, 1e-1, 25.0, 0.0, 0.998, 0.95, 0.02),
+    "static_wi8_ai16": Budget(2e-3, 3e-1, 20.0, 0.0, 0.99, 0.95, 0.02),
     # Activations get a scale per run, so no clipping.
-    "dynamic_wi8_afp32": Budget(3e-3, 1.5e-1, 20.0, -math.inf, 0.99, 0.9, 0.05),
-    "weight_only_wi8_afp32": Budget(2e-3, 6e-2, 28.0, 3.0, 0.999, 0.95, 0.02),
+    "dynamic_wi8_afp32": Budget(3e-3, 4e-1, 15.0, -math.inf, 0.98, 0.9, 0.05),
+    "weight_only_wi8_afp32": Budget(2e-3, 3e-1, 20.0, 0.0, 0.99, 0.95, 0.02),
     # Four bits with a scale per 32 weights: about 20 dB a layer.
-    "weight_only_wi4b32_afp32": Budget(5e-3, 2.5e-1, 14.0, -math.inf, 0.98, 0.9, 0.05),
+    "weight_only_wi4b32_afp32": Budget(5e-3, 5e-1, 12.0, -math.inf, 0.97, 0.9, 0.05),
     # E4M3 keeps three mantissa bits: 6 % a value, averaged out by the sums.
-    "fp8": Budget(5e-3, 2.5e-1, 15.0, -math.inf, 0.98, 0.9, 0.05),
+    "fp8": Budget(5e-3, 5e-1, 12.0, -math.inf, 0.97, 0.9, 0.05),
 }
 """By precision name; what a number passes in one table is what it passes on the device."""
 
@@ -149,23 +159,31 @@ BUDGETS: dict[str, Budget] = {
 def budget_for(precision: str) -> Budget:
     """Return the default budget of a precision.
 
+    A mixture, as read back from an artifact (``fp16+fp32``), may lose what its coarsest part may.
+
     Raises:
         UsageError: no budget has this name.
     """
-    if precision not in BUDGETS:
+    parts = precision.split("+")
+    if unknown := [p for p in parts if p not in BUDGETS]:
         raise UsageError(
-            f"no accuracy budget for precision {precision!r}; known: {', '.join(BUDGETS)}"
+            f"no accuracy budget for precision {unknown[0]!r}; known: {', '.join(BUDGETS)}"
         )
-    return BUDGETS[precision]
+    return functools.reduce(_looser, (BUDGETS[p] for p in parts))
 
 
-def compare(expected: Array, actual: Array) -> OutputMetrics:
+def compare(expected: Array, actual: Array, *, channel_floor: float = 0.0) -> OutputMetrics:
     """Measure; never raises: a shape or element type that differs is a ``problem``.
 
     Sequences of tensors, which some models give, are compared one by one.
+
+    Args:
+        expected: what is right.
+        actual: what came out.
+        channel_floor: a channel with no larger error is not the worst one, whatever its ratio.
     """
     if isinstance(expected, list) or isinstance(actual, list):
-        return _compare_lists(expected, actual)
+        return _compare_lists(expected, actual, channel_floor)
     expected, actual = np.asarray(expected), np.asarray(actual)
     if expected.shape != actual.shape:
         problem = f"shape {list(actual.shape)} instead of {list(expected.shape)}"
@@ -176,7 +194,7 @@ def compare(expected: Array, actual: Array) -> OutputMetrics:
     if expected.size == 0:
         return OutputMetrics()
     if _is_float(expected):
-        return _compare_floats(_as_float64(expected), _as_float64(actual))
+        return _compare_floats(_as_float64(expected), _as_float64(actual), channel_floor)
     return _compare_exactly(expected, actual)
 
 
@@ -222,6 +240,18 @@ def worst(metrics: Sequence[OutputMetrics]) -> OutputMetrics:
     )
 
 
+def _looser(a: Budget, b: Budget) -> Budget:
+    return Budget(
+        max_abs=max(a.max_abs, b.max_abs),
+        max_rel=max(a.max_rel, b.max_rel),
+        sqnr_db=min(a.sqnr_db, b.sqnr_db),
+        channel_sqnr_db=min(a.channel_sqnr_db, b.channel_sqnr_db),
+        cosine=min(a.cosine, b.cosine),
+        top1=min(a.top1, b.top1),
+        mismatch=max(a.mismatch, b.mismatch),
+    )
+
+
 def _float_breaches(metrics: OutputMetrics, budget: Budget) -> list[str]:
     breaches = []
     if not metrics.max_rel <= budget.max_rel:
@@ -233,7 +263,7 @@ def _float_breaches(metrics: OutputMetrics, budget: Budget) -> list[str]:
         breaches.append(
             f"signal to error {metrics.sqnr_db:.1f} dB, at least {budget.sqnr_db:.1f} dB asked"
         )
-    if metrics.channel_max_abs > budget.max_abs and not (
+    if metrics.channel_max_abs > budget.channel_floor and not (
         metrics.channel_sqnr_db >= budget.channel_sqnr_db
     ):
         breaches.append(
@@ -265,12 +295,13 @@ def _as_float64(array: Array) -> npt.NDArray[np.float64]:
     return array.astype(np.float64)
 
 
-def _compare_lists(expected: Any, actual: Any) -> OutputMetrics:
+def _compare_lists(expected: Any, actual: Any, floor: float) -> OutputMetrics:
     lengths = [len(x) if isinstance(x, list) else None for x in (expected, actual)]
     if lengths[0] != lengths[1]:
         named = ["a tensor" if n is None else f"a sequence of {n}" for n in lengths]
         return OutputMetrics(problem=f"{named[1]} instead of {named[0]}")
-    return worst([compare(e, a) for e, a in zip(expected, actual, strict=True)])
+    pairs = zip(expected, actual, strict=True)
+    return worst([compare(e, a, channel_floor=floor) for e, a in pairs])
 
 
 def _compare_exactly(expected: Array, actual: Array) -> OutputMetrics:
@@ -291,7 +322,7 @@ def _compare_exactly(expected: Array, actual: Array) -> OutputMetrics:
 
 
 def _compare_floats(
-    expected: npt.NDArray[np.float64], actual: npt.NDArray[np.float64]
+    expected: npt.NDArray[np.float64], actual: npt.NDArray[np.float64], channel_floor: float
 ) -> OutputMetrics:
     finite = np.isfinite(expected) & np.isfinite(actual)
     same = finite | (expected == actual) | (np.isnan(expected) & np.isnan(actual))
@@ -302,7 +333,7 @@ def _compare_floats(
     max_abs = float(np.abs(error).max())
     # Squares are taken of values near one, so that neither 1e-200 nor 1e200 leaves the range.
     unit = max(scale, max_abs) or 1.0
-    channel_sqnr, channel_max = _worst_channel(expected / unit, error / unit)
+    channel_sqnr, channel_max = _worst_channel(expected / unit, error / unit, channel_floor / unit)
     return OutputMetrics(
         count=expected.size,
         max_abs=max_abs,
@@ -337,7 +368,7 @@ def _cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
 
 
 def _worst_channel(
-    expected: npt.NDArray[np.float64], error: npt.NDArray[np.float64]
+    expected: npt.NDArray[np.float64], error: npt.NDArray[np.float64], floor: float
 ) -> tuple[float, float]:
     """Return the lowest signal to error ratio of all slices, and that slice's largest error."""
     low, largest = math.inf, 0.0
@@ -350,7 +381,7 @@ def _worst_channel(
         noise = np.sum(error**2, axis=others)
         peak = np.abs(error).max(axis=others)
         # A silent channel has no ratio; its error is judged with the whole output's.
-        heard = (signal > 0.0) & (noise > 0.0)
+        heard = (signal > 0.0) & (noise > 0.0) & (peak > floor)
         if heard.any():
             ratio = np.full(length, np.inf)
             ratio[heard] = 10.0 * np.log10(signal[heard] / noise[heard])

@@ -203,6 +203,8 @@ def test_a_zip_of_something_else(tmp_path: Path) -> None:
     path = tmp_path / "x.edge"
     rezip(path, {"a.txt": b"x"})
     assert refusal(path) == "is not a bundle: it has no manifest.json"
+    rezip(path, {"input:0.npy": b"an array"})
+    assert refusal(path) == "is not a bundle: it has no manifest.json"
     rezip(path, {"model/manifest.json": b"{}"})
     assert refusal(path).startswith("has its manifest.json in model/: pack the folder's contents")
     (tmp_path / "empty").mkdir()

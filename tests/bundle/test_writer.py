@@ -268,3 +268,8 @@ def test_a_full_disk(small_disk: Path, size: int, slash: str, writer_of_small: S
         writer_of_small(f"{small_disk}/x{slash}", model=model)
     assert "\n" not in str(caught.value)
     assert list(small_disk.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"x\.edge: the folder .*gone does not exist"):
+        BundleWriter(tmp_path / "gone" / "x.edge")

@@ -209,6 +209,7 @@ def outcome_plain(target: str, case: Case) -> str:
 def outcome_lowered(target: str, case: Case, options: Any = None) -> str:
     """Return the same of what edgeinfer writes; ``error: ...`` where it fails by accident."""
     from edgeinfer import profiles
+    from edgeinfer.bundle.values import KEY, unfit
     from edgeinfer.convert.lower import LowerOptions, target_for
     from edgeinfer.convert.passes import normalise
     from edgeinfer.errors import EdgeInferError
@@ -228,6 +229,12 @@ def outcome_lowered(target: str, case: Case, options: Any = None) -> str:
         except Exception as e:
             return f"error: {type(e).__name__}: {_line(e)}"
         path = str(lowered.files[0])
+        for inputs, _ in data_sets:
+            # A session refuses these inputs.
+            level = lowered.constraints.get(KEY)
+            floats = [np.asarray(v) for v in map(plain, inputs) if not isinstance(v, list)]
+            if found := next((w for a in floats if level and (w := unfit(level, a))), ""):
+                return f"refused: inputs are to be {level}: {found}"
         try:
             return _compare(_runner(target, model), path, model, data_sets, rtol, atol)
         except AssertionError as e:

@@ -104,3 +104,18 @@ def test_json_in_a_tensor_name_survives(tmp_path: Path) -> None:
         ):
             feeds, expected = next(bundle.vectors())
             np.testing.assert_allclose(session.run(feeds)[names[0]], expected[names[0]], atol=1e-5)
+
+
+def test_nan_that_openvino_would_hide_is_refused(tmp_path: Path) -> None:
+    graph = "g (float[N] x) => (float[N] y) { y = Relu(x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {graph}')
+    bundle = edgeinfer.export(
+        model, tmp_path / "m.edge", targets=("cpu", "openvino"), name="relu"
+    ).path
+    x = np.array([np.nan, -1, np.inf], np.float32)
+    with edgeinfer.load(bundle, backend="onnxruntime") as session:
+        np.testing.assert_array_equal(session(x), np.array([np.nan, 0, np.inf], np.float32))
+    with edgeinfer.load(bundle, backend="openvino") as session:
+        np.testing.assert_array_equal(session(x[1:]), np.array([0, np.inf], np.float32))
+        with pytest.raises(edgeinfer.errors.InputError, match="backend='onnxruntime'"):
+            session(x)

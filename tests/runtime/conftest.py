@@ -140,6 +140,8 @@ def make_bundle(tmp_path: Path) -> MakeBundle:
         inputs: tuple[TensorSpec, ...] = INPUTS,
         precision: str = "fp32",
         name: str = "fake.edge",
+        constraints: tuple[dict[str, str], ...] = (),
+        special: float = 0.0,
     ) -> Path:
         rng = np.random.default_rng(0)
         with BundleWriter(tmp_path / name) as writer:
@@ -149,10 +151,13 @@ def make_bundle(tmp_path: Path) -> MakeBundle:
                 file = writer.add_bytes(f"variants/{ident}/model", f"model {i}".encode())
                 listed = (backends,) if isinstance(backends, str) else backends
                 required = tuple(EngineRequirement(b) for b in listed)
-                variants.append(Variant(ident, "cpu", "fake", precision, (file,), required))
+                held = constraints[i] if constraints else {}
+                variants.append(Variant(ident, "cpu", "fake", precision, (file,), required, held))
             records = []
             for n in range(1, vectors + 1):
                 feeds: dict[str, Array] = {"x": rng.random((n, 3), np.float32), "k": np.arange(n)}
+                if special and n == 1:
+                    feeds["x"][0, 0] = special
                 expected = {"double": feeds["x"] * 2, "k'": feeds["k"]}
                 records.append(writer.add_vector(inputs, OUTPUTS, feeds, expected, "user"))
             source = SourceRecord("onnx", "f", "0" * 64)

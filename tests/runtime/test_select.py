@@ -151,6 +151,7 @@ def test_prereleases_of_an_engine_count() -> None:
         ),
         ({"memory_mb": "8000"}, "needs 8000 MB of memory, there are 4096"),
         ({"memory_mb": "lots"}, "has a malformed constraint memory_mb='lots'"),
+        ({"inputs": "odd"}, "has a constraint that this version does not know: inputs=odd"),
         ({"moon": "full"}, "has a constraint that this version does not know: moon=full"),
     ],
 )
@@ -161,6 +162,7 @@ def test_constraints(constraints: dict[str, str], reason: str) -> None:
 
 def test_constraints_that_hold_pass() -> None:
     fine = {"arch": "aarch64,x86_64", "os": "linux", "cpu_features": "avx2", "memory_mb": "1000"}
+    fine["inputs"] = "finite"
     assert order(rank([variant("a", "ort", constraints=fine)], probes(ort="1 cpu"), HERE))
 
 

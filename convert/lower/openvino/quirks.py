@@ -18,6 +18,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     bool_by_comparison,
     keep_infinite_extreme,
     scalar_condition,
+    squeeze_by_reshape,
     tile_by_expand,
 )
 from edgeinfer.convert.lower.rules import Rule, attribute, by_definition, given
@@ -106,6 +107,24 @@ def _condition(node: ir.Node) -> str:
     value = given(node, 0)
     wide = value is not None and value.shape is not None and len(value.shape) > 1
     return "a condition with several axes is not taken" if wide else ""
+
+
+def _squeeze(node: ir.Node) -> str:
+    x, axes = given(node, 0), given(node, 1)
+    if x is None or x.shape is None or axes is None or axes.const_value is None:
+        return ""
+    rank = len(x.shape)
+    sizes = [x.shape[int(a) % rank] for a in axes.const_value.numpy().ravel()]
+    open_size = any(not isinstance(size, int) for size in sizes)
+    return "an axis that is not 1 is squeezed all the same" if open_size else ""
+
+
+def _open_rank(node: ir.Node) -> str:
+    x = given(node, 0)
+    if given(node, 1) is not None or x is None or x.shape is None:
+        return ""
+    known = all(isinstance(size, int) for size in x.shape)
+    return "" if known else "how many axes are left depends on the sizes, and ranks are fixed"
 
 
 def _nearest(node: ir.Node) -> str:
@@ -232,6 +251,19 @@ RULES: tuple[Rule, ...] = (
         fault=_condition,
         source="openvino 2026.4.1: 'Rank of If condition input must be equal to 0 or 1'",
         repair=scalar_condition,
+    ),
+    Rule(
+        ops=frozenset({"Squeeze"}),
+        fault=_squeeze,
+        source="openvino 2026.4.1: [2,4,3] without its last axis gives [6,4] in a dynamic model",
+        repair=squeeze_by_reshape,
+    ),
+    Rule(
+        ops=frozenset({"Squeeze"}),
+        fault=_open_rank,
+        source="openvino 2026.4.1: CPU plug-in doesn't support Squeeze with dynamic rank",
+        reason="dynamic_shape",
+        hint="fix the sizes, e.g. --input-shape x=1,3,224,224",
     ),
     Rule(
         ops=frozenset({"Cast"}),

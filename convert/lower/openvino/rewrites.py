@@ -94,6 +94,36 @@ def bool_by_comparison(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
+def squeeze_by_reshape(model: ir.Model, node: ir.Node) -> bool:
+    """Reshape to the sizes of the axes that stay, which fails where another one is not 1.
+
+    Given::
+
+        y = Squeeze(x, axes)
+
+    Result, for the last of three axes, and for the middle one::
+
+        y = Reshape(x, [0, 0])
+        y = Reshape(x, GatherElements(Shape(x), [0, 2]))
+    """
+    x, axes = given(node, 0), given(node, 1)
+    if x is None or x.shape is None or axes is None or axes.const_value is None:
+        return False
+    rank = len(x.shape)
+    gone = {int(a) % rank for a in axes.const_value.numpy().ravel()}
+    stay = [axis for axis in range(rank) if axis not in gone]
+    build = builder(model, node)
+    if stay == list(range(len(stay))):
+        target = build.const(np.zeros(len(stay), np.int64), "keep")
+    else:
+        # For a Gather in this place the plugin puts a -1, which takes any size.
+        axis = build.const(np.asarray(stay, np.int64), "stay")
+        target = build.op("GatherElements", build.op("Shape", x), axis)
+    build.op("Reshape", x, target)
+    build.commit(model.graph, node)
+    return True
+
+
 def keep_infinite_extreme(model: ir.Model, node: ir.Node) -> bool:
     """Put the infinity back that the plugin replaces by the largest finite number.
 
@@ -118,6 +148,7 @@ def keep_infinite_extreme(model: ir.Model, node: ir.Node) -> bool:
     finite = build.op("Not", build.op("Equal", x, infinite))
     marks = build.op("Cast", finite, to=ir.DataType.FLOAT.value)
     some = build.op("ReduceMax", marks, axes, **options)
+    build.nodes[-1].meta[SETTLED] = True
     extreme = build.op(node.op_type, x, axes, **options)
     build.nodes[-1].meta[SETTLED] = True
     build.op("Where", build.op("Greater", some, zero), extreme, infinite)

@@ -18,6 +18,7 @@ from edgeinfer.convert.lower.openvino.names import restore_names, settle_names
 from edgeinfer.convert.lower.openvino.precision import read_back
 from edgeinfer.convert.lower.openvino.probe import Probe
 from edgeinfer.convert.lower.openvino.quirks import RULES
+from edgeinfer.convert.lower.openvino.special import input_constraint
 from edgeinfer.convert.lower.openvino.surgery import repair
 from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.lower.single import forget_origins
@@ -82,6 +83,7 @@ class OpenVinoTarget:
             engines=(EngineRequirement("openvino", f">={probe.version}"),),
             notes=tuple(notes.lines),
             ops=ops,
+            constraints=input_constraint(prepared),
         )
 
 

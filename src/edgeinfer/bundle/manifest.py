@@ -60,7 +60,8 @@ class Variant:
         precision: read back from the artifact, never copied from the request.
         files: the first one is what the engine opens.
         engines: backends that can run it, best first.
-        constraints: what the device must have, e.g. ``{"arch": "aarch64"}``.
+        constraints: what the device must have, e.g. ``{"arch": "aarch64"}``, and under ``inputs``
+            which values it is right for, see ``bundle.values``.
         accuracy: per output, the metrics that were measured when the bundle was made.
         latency_ms: median on the machine that made the bundle; None when not measured.
     """

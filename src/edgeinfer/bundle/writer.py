@@ -53,6 +53,10 @@ class BundleWriter:
         self.is_folder = text.endswith(seps) or self.output.is_dir()
         if not self.output.name:
             raise UsageError(f"{text!r}: expected the name of a bundle to write")
+        if not self.output.parent.is_dir():
+            raise OutputError(
+                f"cannot write {self.output}: the folder {self.output.parent} does not exist"
+            )
         _check_replaceable(self.output, overwrite)
         self._records: dict[str, FileRecord] = {}
         with _writing(self.output):

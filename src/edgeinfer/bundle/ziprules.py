@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import BinaryIO
 
 from edgeinfer.bundle.paths import collisions, path_problem
+from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.errors import BundleError
 
 MAX_MEMBERS = 100_000
@@ -36,7 +37,11 @@ def open_zip(name: str, stream: BinaryIO, length: int) -> zipfile.ZipFile:
         archive = zipfile.ZipFile(stream)
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, OSError) as e:
         raise BundleError(f"{name}: is a damaged or cut off zip: {e}") from e
-    problem = _problem(archive.infolist(), length)
+    infos = archive.infolist()
+    problem = _problem(infos, length)
+    if problem and not any(i.filename.endswith(MANIFEST_NAME) for i in infos):
+        # An .npz, say: what its members are called is not what is wrong with it.
+        problem = f"is not a bundle: it has no {MANIFEST_NAME}"
     if problem:
         archive.close()
         raise BundleError(f"{name}: {problem}")

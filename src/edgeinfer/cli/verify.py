@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from edgeinfer.backends.base import Executable
     from edgeinfer.bundle.archive import Bundle
+    from edgeinfer.bundle.manifest import Variant
     from edgeinfer.cli.pairs import Pairs
     from edgeinfer.metrics import OutputMetrics
 
@@ -89,8 +90,7 @@ def _check_all(
         try:
             executable = open_pair(bundle, found, candidate, threads)
             try:
-                precision = found.variants[pair.variant].precision
-                metrics, problems = _check(executable, bundle, precision)
+                metrics, problems = _check(executable, bundle, found.variants[pair.variant])
             finally:
                 executable.close()
         except BackendError as e:
@@ -110,17 +110,22 @@ def _check_all(
 
 
 def _check(
-    executable: Executable, bundle: Bundle, precision: str
+    executable: Executable, bundle: Bundle, variant: Variant
 ) -> tuple[dict[str, OutputMetrics], list[str]]:
     """Run every vector; return the worst metrics by output, and what left the budget."""
+    from edgeinfer.bundle.values import fits
     from edgeinfer.metrics import budget_for, check, compare, worst
 
+    precision = variant.precision
     budget = budget_for(precision)
     seen: dict[str, list[OutputMetrics]] = {}
     problems = []
     records = bundle.manifest.vectors
     for number, (feeds, expected) in enumerate(bundle.vectors()):
         if not records[number].judged_at(precision):
+            continue
+        if not fits(variant.constraints, feeds):
+            # A session refuses these inputs, so there is no answer to judge.
             continue
         actual = executable.run(feeds)
         for name, want in expected.items():

@@ -151,7 +151,8 @@ def _media_input(name: str | None, path: Path, signature: Signature) -> str:
         n for n, r in signature.preprocessing.items() if isinstance(r, (ImageInput, AudioInput))
     }
     if not path.is_file():
-        raise UsageError(f"{path}: no such file")
+        kind = "a folder; name the files in it" if path.is_dir() else "no such file"
+        raise UsageError(f"{path}: {kind}")
     if name is not None and name not in readable:
         raise UsageError(
             f"{path}: input {name!r} has no image or audio record; give an .npz or .npy, or convert"

@@ -22,6 +22,19 @@ def test_what_is_told_between_two_rounds_is_carried_on() -> None:
     assert str(b.shape) == "[N,4]"
 
 
+def test_a_branch_sees_the_values_of_outer_constants() -> None:
+    model = parse(
+        "g (float[N,4] x, bool c) => (float[A,B,D] y) <int64[1] a = {1}> { y = If(c)"
+        " <then_branch = t () => (float[A,B,D] o) { u = Unsqueeze(x, a) o = Neg(u) },"
+        " else_branch = e () => (float[A,B,D] p) { p = Unsqueeze(x, a) }> }"
+    )
+    branch = model.graph[0].attributes["then_branch"].as_graph()
+    branch[0].outputs[0].shape = None
+    Inference(model).run()
+    assert str(branch[0].outputs[0].shape) == "[N,1,4]"
+    assert not branch.initializers
+
+
 def test_a_model_onnx_cannot_infer_says_why() -> None:
     model = parse("g (float[3] x) => (float[3] y) { y = Neg(x) }")
     model.opset_imports.clear()

@@ -85,7 +85,11 @@ def test_all_fusions_of_a_large_graph_take_seconds_at_most() -> None:
     assert time.process_time() - start < 20
 
 
-@pytest.mark.parametrize("one", [f for f in FUSIONS if isinstance(f, Fusion)], ids=str)
+@pytest.mark.parametrize(
+    "one",
+    [f for f in FUSIONS if isinstance(f, Fusion)],
+    ids=lambda one: type(one).__name__,
+)
 def test_each_fusion_says_how_the_graph_looks_before_and_after(one: Fusion) -> None:
     assert "Given::" in (one.__doc__ or "")
     assert "Result::" in (one.__doc__ or "")

@@ -230,3 +230,34 @@ def test_json(tmp_path: Path) -> None:
         assert data["engines"][0]["outputs"][0]["name"] == "y"
     quantized = verify(double, tmp_path, "static_wi8_ai8").to_json()
     json.dumps(quantized, allow_nan=False)
+
+
+def test_vectors_that_the_artifact_refuses_are_not_judged(tmp_path: Path) -> None:
+    def lose_nan(x: Array) -> Array:
+        finite: Array = np.nan_to_num(x * 2)
+        return finite
+
+    (tmp_path / "m.onnx").write_bytes(b"12345")
+    rows_of = {"good": np.ones((1, 4), np.float32), "bad": np.full((1, 4), np.nan, np.float32)}
+
+    def judge(*names: str) -> VariantResult:
+        vectors = [Vector({"x": rows_of[name]}, "user", False) for name in names]
+        both = ("onnxruntime", "float64")
+        answers = [Answer({"y": v.feeds["x"] * 2}, "onnxruntime", both, {}) for v in vectors]
+        return verify_variant(
+            "openvino-openvino_ir-fp32",
+            Artifact("onnx", tmp_path / "m.onnx", (X,), (Y,)),
+            [FakeBackend(lose_nan)],
+            vectors,
+            Expected(tuple(answers), ()),
+            precision="fp32",
+            constraints={"inputs": "not_nan"},
+        )
+
+    mixed = judge("good", "bad")
+    assert mixed.passed
+    assert mixed.notes == ("1 of the vectors hold NaN or infinity, which it refuses",)
+    assert mixed.engines[0].outputs[0].metrics.count == 4
+    none_left = judge("bad")
+    assert not none_left.passed
+    assert "every vector holds NaN or infinity" in none_left.failure()

@@ -10,7 +10,7 @@ from edgeinfer.convert.lower.rules import apply
 from edgeinfer.errors import Notes
 from tests.convert.lower.running import check, lower, model, ops, run, run_openvino
 
-pytest.importorskip("openvino")
+openvino = pytest.importorskip("openvino")
 RNG = np.random.default_rng(0)
 
 
@@ -183,3 +183,36 @@ def test_attention_window_is_written_out(tmp_path: Path) -> None:
     expected = weights / weights.sum(-1, keepdims=True) @ q
     (y,) = run_openvino(lower(whole, tmp_path, "openvino").files[0], q)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("sizes", ["2,3,4", "B,C,D"])
+def test_squeeze_of_an_open_size_refuses_what_is_not_one(
+    axis: int, sizes: str, tmp_path: Path
+) -> None:
+    dims = sizes.split(",")
+    dims[axis] = "T"
+    graph = model(
+        f"g (float[{','.join(dims)}] x) => (float[M,N] y) <int64[1] a = {{{axis}}}>"
+        " { s = Squeeze(x, a) y = Neg(s) }"
+    )
+    path = lower(graph, tmp_path, "openvino").files[0]
+    x = RNG.standard_normal((2, 3, 4)).astype(np.float32)
+    one = x.take([0], axis)
+    np.testing.assert_array_equal(run_openvino(path, one)[0], -one.squeeze(axis))
+    # With one thread the engine gives an empty result instead of its error.
+    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_NUM_THREADS": 2})
+    with pytest.raises(RuntimeError, match="reshape"):
+        compiled([x])
+
+
+def test_squeeze_of_a_known_size_stays() -> None:
+    graph = model("g (float[B,1,4] x) => (float[B,4] y) <int64[1] a = {1}> { y = Squeeze(x, a) }")
+    assert apply(graph, RULES, Notes()) == []
+    assert ops(graph) == ["Squeeze"]
+
+
+def test_squeeze_of_open_sizes_is_refused_with_what_to_do() -> None:
+    (problem,) = apply(model("g (float[N,1] x) => (float y) { y = Squeeze(x) }"), RULES, Notes())
+    assert (problem.op, problem.reason) == ("Squeeze", "dynamic_shape")
+    assert "--input-shape" in problem.hint

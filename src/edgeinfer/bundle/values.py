@@ -1,0 +1,62 @@
+"""Which input values an artifact is right for: the constraint ``inputs`` of a variant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.types import Array
+
+KEY = "inputs"
+"""The constraint's name."""
+
+NOT_NAN = "not_nan"
+BELOW_INFINITY = "below_infinity"
+FINITE = "finite"
+
+LEVELS = (NOT_NAN, BELOW_INFINITY, FINITE)
+"""Its values, the mildest first; ``below_infinity`` lets negative infinity in, for masks."""
+
+WORDS = {
+    NOT_NAN: "values without NaN",
+    BELOW_INFINITY: "values below infinity, without NaN",
+    FINITE: "finite values",
+}
+
+
+def unfit(level: str, array: Array) -> str:
+    """Say what an array holds that the level refuses; empty when it holds nothing of it."""
+    if array.dtype.kind in "biuOSUT" or not array.size:
+        return ""
+    if array.dtype.kind == "f":
+        # A reduction hands NaN on, allocates nothing and takes half the time of a mask.
+        top = array.max()
+        if top < np.inf and (level != FINITE or array.min() > -np.inf):
+            return ""
+        if level == NOT_NAN and top == np.inf:
+            return ""
+    wrong = _wrong(level, array)
+    count = int(np.count_nonzero(wrong))
+    if not count:
+        return ""
+    what = "NaN" if level == NOT_NAN else "NaN or infinite"
+    where = [int(i) for i in np.argwhere(wrong)[0]]
+    return f"{count} of {array.size} {what}, the first at {where}"
+
+
+def _wrong(level: str, array: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    # Types that NumPy itself does not know have no comparison with a Python number everywhere.
+    known = array if array.dtype.kind in "fc" else array.astype(np.float32)
+    if level == NOT_NAN:
+        return np.asarray(np.isnan(known))
+    if level == FINITE:
+        return np.asarray(~np.isfinite(known))
+    return np.asarray(~(known < np.inf))
+
+
+def fits(constraints: Mapping[str, str], feeds: Mapping[str, Array]) -> bool:
+    """Whether a variant with these constraints is right for these inputs."""
+    level = constraints.get(KEY)
+    return level is None or not any(unfit(level, array) for array in feeds.values())

@@ -1,0 +1,56 @@
+import ml_dtypes
+import numpy as np
+import pytest
+
+from edgeinfer.bundle.values import BELOW_INFINITY, FINITE, KEY, NOT_NAN, fits, unfit
+
+TAKES = {
+    NOT_NAN: (np.inf, -np.inf),
+    BELOW_INFINITY: (-np.inf,),
+    FINITE: (),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("level", TAKES)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1.0])
+def test_each_level_takes_its_values_only(level: str, value: float, dtype: type) -> None:
+    array = np.zeros((3, 40), dtype)
+    array[1, 33] = value
+    found = unfit(level, array)
+    if value == 1.0 or value in TAKES[level]:
+        assert found == ""
+    else:
+        what = "NaN" if level == NOT_NAN else "NaN or infinite"
+        assert found == f"1 of 120 {what}, the first at [1, 33]"
+
+
+@pytest.mark.parametrize("level", TAKES)
+def test_nan_among_infinities_is_seen(level: str) -> None:
+    for fill in (np.inf, -np.inf):
+        array = np.full(64, fill, np.float32)
+        array[50] = np.nan
+        assert unfit(level, array)
+        assert unfit(level, array[::-2]) == "" or level != NOT_NAN
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((0, 3), np.float32),
+        np.array(2.0, np.float32),
+        np.array([1, 2]),
+        np.array([True]),
+        np.array(["a"], object),
+        np.full((1000,), np.finfo(np.float32).max),
+    ],
+)
+def test_ordinary_arrays_pass(array: np.ndarray) -> None:
+    assert all(not unfit(level, array) for level in TAKES)
+
+
+def test_fits_by_constraint() -> None:
+    feeds = {"x": np.array([np.nan], np.float32)}
+    assert fits({}, feeds)
+    assert fits({"os": "linux"}, feeds)
+    assert not fits({KEY: NOT_NAN}, feeds)
