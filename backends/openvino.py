@@ -8,8 +8,8 @@ process's memory (models with one are refused).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
@@ -115,6 +115,7 @@ class OpenVinoBackend:
             compiled,
             tuple(_Port(spec, compiled.inputs[index]) for spec, index in inputs),
             tuple(_Port(spec, compiled.outputs[index]) for spec, index in outputs),
+            single=options.device == "cpu" and thread_count(NAME, options) == 1,
         )
 
 
@@ -220,6 +221,16 @@ def _dims(shape: Any) -> tuple[Dim, ...] | None:
     return tuple(None if dim.is_dynamic else dim.get_length() for dim in shape)
 
 
+def wait_for(request: Any) -> None:
+    """Run once, and raise what went wrong.
+
+    With one thread the engine's ``infer`` (2026.4.1) swallows an error that shows while it runs, a
+    shape that does not fit for one, and leaves an empty result; its asynchronous way raises.
+    """
+    request.start_async(None, share_inputs=True)
+    request.wait()
+
+
 def _closed(*_: object, **__: object) -> NoReturn:
     raise ClosedError(f"backend {NAME!r}: used after close()")
 
@@ -228,11 +239,17 @@ class OpenVinoExecutable:
     """A compiled model; each thread that runs at the same time gets a request of its own."""
 
     def __init__(
-        self, compiled: Any, tensors: tuple[_Port, ...], results: tuple[_Port, ...]
+        self,
+        compiled: Any,
+        tensors: tuple[_Port, ...],
+        results: tuple[_Port, ...],
+        *,
+        single: bool,
     ) -> None:
         self.inputs = tuple(port.spec for port in tensors)
         self.outputs = tuple(port.spec for port in results)
         self._compiled = compiled
+        self._single = single
         self._tensors = tensors
         self._results = results
         self._idle: deque[Any] = deque()
@@ -255,7 +272,7 @@ class OpenVinoExecutable:
             shared = [port.share(feeds[port.name]) for port in tensors]
             for port, tensor in zip(tensors, shared, strict=True):
                 request.set_tensor(port.port, tensor)
-            request.infer(None, share_outputs=True)
+            self._infer(request)
             outputs = {port.name: port.copy(request) for port in results}
         except BackendError:
             raise
@@ -264,6 +281,12 @@ class OpenVinoExecutable:
         if self._compiled is not None:
             self._idle.append(request)
         return outputs
+
+    def _infer(self, request: Any) -> None:
+        if self._single:
+            wait_for(request)
+        else:
+            request.infer(None, share_outputs=True)
 
     def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
         """Fix the buffers of all inputs and outputs; the engine reads and writes them in place.
@@ -277,7 +300,9 @@ class OpenVinoExecutable:
         types = {port.name: port.dtype for port in (*self._tensors, *self._results)}
         ins = check_buffers("input", self.inputs, inputs, types)
         outs = check_buffers("output", self.outputs, outputs, types)
-        bound = OpenVinoBound(self._request(new=True), self._tensors, self._results, ins, outs)
+        bound = OpenVinoBound(
+            self._request(new=True), self._tensors, self._results, ins, outs, single=self._single
+        )
         self._bounds.add(bound)
         return bound
 
@@ -313,6 +338,8 @@ class OpenVinoBound:
         results: tuple[_Port, ...],
         inputs: dict[str, Array],
         outputs: dict[str, Array],
+        *,
+        single: bool,
     ) -> None:
         self.inputs: Feeds = MappingProxyType(inputs)
         self.outputs: Feeds = MappingProxyType(outputs)
@@ -328,14 +355,18 @@ class OpenVinoBound:
                     self._checks += ((port.name, outputs[port.name], tensor),)
         except Exception as error:
             raise RunError(f"openvino cannot bind: {_reason(error)}") from error
-        self._infer = request.infer
+        self._infer: Callable[[], Any] = (
+            partial(wait_for, request)
+            if single
+            else partial(request.infer, None, share_outputs=True)
+        )
 
     def __call__(self) -> None:
         """Run once over the bound buffers."""
         for port, array in self._wide:
             port.check_range(array)
         try:
-            self._infer(None, share_outputs=True)
+            self._infer()
         except BackendError:
             raise
         except Exception as error:

@@ -191,3 +191,16 @@ def test_large_strided_input_outlives_the_call(write: Write) -> None:
     a, b = (rng.random((64, 64, 64, 2), np.float32).transpose(3, 2, 1, 0) for _ in range(2))
     for _ in range(3):
         np.testing.assert_array_equal(executable.run({"a": a, "b": b})["y"], a - b)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_error_while_running_is_raised(write: Write, threads: int) -> None:
+    """With one thread the engine's own call gives an empty result and no error."""
+    executable = load(
+        write("(float[A,B] x, float[B,C] w) => (float[A,C] y) { r = MatMul(x, w) y = Relu(r) }"),
+        threads=threads,
+    )
+    x = np.ones((2, 3), np.float32)
+    with pytest.raises(RunError):
+        executable.run({"x": x, "w": np.ones((4, 2), np.float32)})
+    assert executable.run({"x": x, "w": np.ones((3, 2), np.float32)})["y"].shape == (2, 2)

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.bundle.values import BELOW_INFINITY, FINITE, KEY, NOT_NAN, fits, unfit
+from edgeinfer.types import Array
 
 TAKES = {
     NOT_NAN: (np.inf, -np.inf),
@@ -15,7 +16,7 @@ TAKES = {
 @pytest.mark.parametrize("level", TAKES)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1.0])
 def test_each_level_takes_its_values_only(level: str, value: float, dtype: type) -> None:
-    array = np.zeros((3, 40), dtype)
+    array: Array = np.zeros((3, 40), dtype)
     array[1, 33] = value
     found = unfit(level, array)
     if value == 1.0 or value in TAKES[level]:

@@ -131,7 +131,7 @@ def test_silero_at_both_rates_and_refused_like_the_source(tmp_path: Path) -> Non
     for backend in ("onnxruntime", "openvino"):
         with edgeinfer.load(bundle, backend=backend) as session:
             for rate, length in ((16000, 512), (16000, 576), (8000, 256), (8000, 288)):
-                feeds = {
+                feeds: dict[str, Array] = {
                     "input": rng.uniform(-1, 1, (2, length)).astype(np.float32),
                     "state": rng.uniform(-1, 1, (2, 2, 128)).astype(np.float32),
                     "sr": np.array(rate, np.int64),

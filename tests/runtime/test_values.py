@@ -18,7 +18,7 @@ MESSAGE = (
     r"input 'x': expected values without NaN, received 1 of 6 NaN, the first at \[1, 1\]; "
     r"ov gives wrong numbers for them; load with backend='ort', which takes them"
 )
-ONLY_OV = ({"inputs": "not_nan"}, {})
+ONLY_OV: tuple[dict[str, str], ...] = ({"inputs": "not_nan"}, {})
 
 
 @pytest.fixture

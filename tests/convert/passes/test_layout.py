@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -23,7 +26,7 @@ def conv(x: str, y: str) -> str:
     return f" {y} = Conv<pads=[1,1,1,1], kernel_shape=[3,3]>({x}, w) "
 
 
-def built(body: str, inputs: dict[str, tuple[int | str, ...]], output: str) -> ir.Model:
+def built(body: str, inputs: Mapping[str, tuple[Any, ...]], output: str) -> ir.Model:
     """A model of the text, with inferred shapes; ``output`` is the type of ``y``."""
     names = ", ".join(f"float[{','.join(map(str, s))}] {k}" for k, s in inputs.items())
     text = f"{HEADER} g ({names}) => (float{output} y) {{ {body} }}"
@@ -81,7 +84,7 @@ def run(model: ir.Model, feeds: dict[str, Array]) -> list[Array]:
     return results
 
 
-def check(body: str, inputs: dict[str, tuple[int | str, ...]], output: str) -> int:
+def check(body: str, inputs: Mapping[str, tuple[Any, ...]], output: str) -> int:
     """Plan, compare the numbers, and return how many transposes are left."""
     normal = built(body, inputs, output)
     planned = normal.clone()

@@ -246,7 +246,7 @@ def _serve() -> None:
         except EOFError:
             return
         try:
-            answer = run_here(*job)
+            answer: Any = run_here(*job)
         except (RuntimeError, ValueError, KeyError) as e:
             answer = f"{type(e).__name__}: {e}"
         pickle.dump(answer, answers)

@@ -147,7 +147,11 @@ def test_transposed_variants(w: Shape, attributes: dict[str, Any], dynamic: bool
 @pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize("size", [[10, 18], [9, 17], [11, 18], [12, 20]])
 def test_transposed_to_a_size(size: list[int], auto_pad: str) -> None:
-    attributes = {"strides": [2, 3], "output_shape": size, "auto_pad": auto_pad}
+    attributes: dict[str, Any] = {
+        "strides": [2, 3],
+        "output_shape": size,
+        "auto_pad": auto_pad,
+    }
     agree("ConvTranspose", (1, 3, 5, 6), (3, 4, 3, 3), **attributes)
 
 

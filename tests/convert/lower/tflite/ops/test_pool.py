@@ -76,7 +76,11 @@ def test_auto_pad(op: str, auto_pad: str) -> None:
 
 
 def test_a_last_window_beyond_the_input_is_left_out() -> None:
-    attributes = {"kernel_shape": [3, 2], "strides": [2, 3], "pads": [1, 0, 2, 1]}
+    attributes: dict[str, Any] = {
+        "kernel_shape": [3, 2],
+        "strides": [2, 3],
+        "pads": [1, 0, 2, 1],
+    }
     agree("MaxPool", (1, 3, 12, 13), ceil_mode=1, **attributes)
     agree("MaxPool", (1, 3, 12), kernel_shape=[1], strides=[2], ceil_mode=1)
     with pytest.raises(UnsupportedError, match="dynamic_shape: ceil_mode=1"):
@@ -105,7 +109,7 @@ def test_global_norm() -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_bytes(dtype: Any) -> None:
     x = np.random.default_rng(0).integers(0, 127, (1, 3, 9, 8)).astype(dtype)
-    attributes = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+    attributes: dict[str, Any] = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
     check(model("MaxPool", x.shape, dtype, **attributes), {"x": x})
 
 
