@@ -7,7 +7,7 @@ from collections.abc import Iterator, Set
 import onnx
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import bodies, dims_of, walk
+from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, bodies, dims_of, walk
 
 INLINE_BYTES = 1024
 """Larger initializers are hidden from the inference: it needs shapes, not weights."""
@@ -89,7 +89,21 @@ def _without_weights(model: ir.Model) -> ir.Model:
                     sizes = [None if is_generated(d) else d for d in dims_of(value)]
                     value.shape = ir.Shape(sizes)
     stripped.ir_version = max(stripped.ir_version, 4)
+    stand_in(stripped)
     return stripped
+
+
+def stand_in(model: ir.Model) -> None:
+    """Put operators with equal shapes in the place of those that onnx infers wrongly.
+
+    onnx 1.23 gives the result of ``GroupNormalization`` the shape of its scale.
+    """
+    for graph in walk(model.graph):
+        for node in graph:
+            if node.op_type == "GroupNormalization" and node.domain in DEFAULT_DOMAINS:
+                node.op_type = "Identity"
+                node.resize_inputs(1)
+                node.attributes.clear()
 
 
 def _copy_constants(body: ir.Graph) -> None:

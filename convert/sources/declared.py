@@ -18,6 +18,7 @@ import onnx_ir.passes.common as ir_passes
 
 from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.convert import onnx_file
+from edgeinfer.convert.passes.inference import stand_in
 from edgeinfer.convert.sources.quiet import quiet_logging
 from edgeinfer.errors import Notes
 from edgeinfer.types import Array
@@ -74,6 +75,7 @@ def _infer(model: ir.Model) -> dict[_Key, _Dims]:
     bare = model.clone()
     for _, value in list(_declared(bare)):
         value.shape = None
+    stand_in(bare)
     with quiet_logging():
         ir_passes.ShapeInferencePass(check_type=False, strict_mode=False)(bare)
     return {key: _dims(value) for key, value in _declared(bare)}

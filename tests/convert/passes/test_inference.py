@@ -2,6 +2,7 @@ import onnx_ir as ir
 import pytest
 
 from edgeinfer.convert.passes.inference import Inference, InferenceFailedError, is_generated
+from edgeinfer.convert.passes.shapes import InferShapes
 from tests.convert.passes.rewriting import parse
 
 TEXT = "g (float[N,4] x, int64[2] t) => (float[A,B] y) { a = Reshape(x, t) b = Relu(a) y = Neg(b) }"
@@ -40,3 +41,17 @@ def test_a_model_onnx_cannot_infer_says_why() -> None:
     model.opset_imports.clear()
     with pytest.raises(InferenceFailedError, match="shape inference failed"):
         Inference(model).run()
+
+
+@pytest.mark.parametrize("output", ["float", "float[2,4,3,5]"])
+def test_group_normalization_has_the_shape_of_its_input(output: str) -> None:
+    """onnx 1.23 infers the shape of the scale, (4,)."""
+    model = ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["": 24]>
+        g (float[2,4,3,5] x, float[4] s, float[4] b) => ({output} y)
+        {{ y = GroupNormalization<num_groups=2>(x, s, b) }}"""
+    )
+    for value in model.graph.outputs:
+        value.shape = None if output == "float" else value.shape
+    InferShapes()(model)
+    assert model.graph.outputs[0].shape == ir.Shape([2, 4, 3, 5])
