@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import sys
@@ -20,7 +21,9 @@ def release_memory(*models: ir.Model) -> None:
         for graph in model.graphs():
             for value in graph.initializers.values():
                 if isinstance(value.const_value, ir.ExternalTensor):
-                    value.const_value.release()
+                    # Where an array still looks into the file, it stays mapped.
+                    with contextlib.suppress(BufferError):
+                        value.const_value.release()
     gc.collect()
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -224,9 +224,14 @@ KILLED = textwrap.dedent(
 )
 
 
+def heed_ctrl_c() -> None:
+    """A background job of a shell ignores Ctrl-C, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def half_written(output: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", KILLED, output]
-    job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c)
     assert job.stdout is not None
     assert job.stdout.readline() == "half\n"
     return job

@@ -121,7 +121,15 @@ def test_an_interrupted_conversion_leaves_nothing(
     )
     command = [sys.executable, "-c", script, "convert", str(model), "-t", "cpu", "-o", "m.edge"]
     env = {**os.environ, "TMPDIR": str(temporary)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=place, env=env)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=place,
+        env=env,
+        # A background job of a shell ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     time.sleep(0.05)

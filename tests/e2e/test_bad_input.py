@@ -189,6 +189,8 @@ def test_ctrl_c_half_way(place: Path, tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A background job of a shell ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     # Once an artifact lies beside the output, the gate is at work on it.
     while not list(place.rglob("model.*")):

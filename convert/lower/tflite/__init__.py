@@ -1,0 +1,1 @@
+"""Target format `tflite`: LiteRT flatbuffers, written by our own lowering."""
