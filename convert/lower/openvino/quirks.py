@@ -123,8 +123,12 @@ def _open_rank(node: ir.Node) -> str:
     x = given(node, 0)
     if given(node, 1) is not None or x is None or x.shape is None:
         return ""
-    known = all(isinstance(size, int) for size in x.shape)
-    return "" if known else "how many axes are left depends on the sizes, and ranks are fixed"
+    # With an axis left for certain, the plugin compiles it and the gate judges the numbers.
+    open_sizes = [size for size in x.shape if not isinstance(size, int)]
+    left = any(isinstance(size, int) and size != 1 for size in x.shape)
+    if not open_sizes or left:
+        return ""
+    return "whether an axis is left depends on the sizes, and ranks are fixed"
 
 
 def _nearest(node: ir.Node) -> str:
