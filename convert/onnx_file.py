@@ -7,6 +7,8 @@ from typing import BinaryIO
 
 import onnx_ir as ir
 
+from edgeinfer.convert.sources.wire import varint
+
 STREAMED_BYTES = 4096
 """Smaller tensors are written with the graph."""
 
@@ -85,13 +87,4 @@ def _write_data(out: BinaryIO, tensor: ir.TensorProtocol) -> None:
 
 
 def _tag(tag: int, length: int) -> bytes:
-    return _varint(tag) + _varint(length)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return varint(tag) + varint(length)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from edgeinfer.convert.sources.wire import read_varint
+from edgeinfer.convert.sources.wire import read_varint, varint
 from edgeinfer.errors import SourceError
 
 SMALL_BYTES = 4096
@@ -148,13 +148,4 @@ def _fields(data: mmap.mmap, position: int, end: int) -> Iterator[_Field]:
 
 
 def _packed(number: int, payload: bytes) -> bytes:
-    return _varint(number << 3 | _BYTES) + _varint(len(payload)) + payload
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return varint(number << 3 | _BYTES) + varint(len(payload)) + payload

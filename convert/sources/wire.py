@@ -76,3 +76,13 @@ def read_varint(data: Bytes, position: int) -> tuple[int | None, int]:
         if byte < 0x80:
             return value, position
     return None, position
+
+
+def varint(value: int) -> bytes:
+    """Return a number as it is written."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
