@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.errors import Problem
 from edgeinfer.profiles.schema import Profile
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 @dataclass(frozen=True, slots=True)

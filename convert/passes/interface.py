@@ -92,5 +92,6 @@ def _spec(value: ir.Value) -> TensorSpec:
 
 def _dim(size: int | ir.SymbolicDim) -> Dim:
     if isinstance(size, int):
-        return size
+        # Paddle writes -1 for a size that is free.
+        return size if size >= 0 else None
     return None if is_generated(size) else size.value

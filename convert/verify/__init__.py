@@ -1,10 +1,23 @@
-"""Verification: each artifact is run against two oracles on real inputs, before it may ship."""
+"""Verification: each artifact is run against two oracles on real inputs, before it may ship.
 
-from edgeinfer.convert.verify.bisect import Finding, LowerAndRun, explain
+What works on a graph is imported when it is first used: the gate needs none of it, and the process
+that runs the gate has to be small.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from edgeinfer.convert.verify.answers import Answer, Expected, Vector
+from edgeinfer.convert.verify.finding import Finding
 from edgeinfer.convert.verify.gate import EngineResult, OutputResult, VariantResult, verify_variant
-from edgeinfer.convert.verify.oracles import Answer, Expected, Oracles
 from edgeinfer.convert.verify.report import Change, Report
-from edgeinfer.convert.verify.vectors import UserData, Vector, make_vectors
+
+if TYPE_CHECKING:
+    from edgeinfer.convert.verify.bisect import LowerAndRun, explain
+    from edgeinfer.convert.verify.oracles import Oracles
+    from edgeinfer.convert.verify.vectors import UserData, make_vectors
 
 __all__ = [
     "Answer",
@@ -23,3 +36,19 @@ __all__ = [
     "make_vectors",
     "verify_variant",
 ]
+
+_LATE = {
+    "LowerAndRun": "bisect",
+    "Oracles": "oracles",
+    "UserData": "vectors",
+    "explain": "bisect",
+    "make_vectors": "vectors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_LATE[name]}"), name)
+    globals()[name] = value
+    return value

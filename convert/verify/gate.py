@@ -13,8 +13,7 @@ import numpy as np
 from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions
 from edgeinfer.bundle.manifest import JUDGED_ON_EXTREMES
 from edgeinfer.bundle.values import fits
-from edgeinfer.convert.verify.oracles import Expected
-from edgeinfer.convert.verify.vectors import Vector
+from edgeinfer.convert.verify.answers import Expected, Vector
 from edgeinfer.errors import BackendError, InputError, NotAvailableError
 from edgeinfer.metrics import SLACK, Budget, OutputMetrics, budget_for, check, compare, worst
 from edgeinfer.types import Array

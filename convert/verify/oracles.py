@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 import onnx_ir as ir
 
+from edgeinfer.convert.passes.interface import input_specs, output_specs
+from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.locate import disputed_node, save_for_engines
-from edgeinfer.convert.verify.vectors import Vector
 from edgeinfer.convert.verify.witness import Abstains, Numpy, OnnxRuntime, OpenVino, Witness
 from edgeinfer.errors import RunError, VerifyError
 from edgeinfer.metrics import BUDGETS, Budget, OutputMetrics, check, compare
@@ -32,42 +32,6 @@ _ROUNDING = (
     "single and double precision part on some input although every node agrees: rounding grows in "
     "this model, and budgets are widened there"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What is expected of one vector.
-
-    Attributes:
-        outputs: by output name, in the model's order.
-        oracle: whose values these are, e.g. ``onnxruntime``.
-        agreed: the oracles that gave the same within tolerance; one name means nobody confirmed.
-        spread: by output name, the distance between two oracles that agreed; empty if only one
-            ran. It says how much plain rounding moves this model.
-        note: why an oracle did not take part, or who disagreed and where; empty when all is well.
-    """
-
-    outputs: dict[str, Array]
-    oracle: str
-    agreed: tuple[str, ...]
-    spread: dict[str, OutputMetrics]
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """Expected outputs of all vectors, in their order."""
-
-    answers: tuple[Answer, ...]
-    notes: tuple[str, ...]
-    """For the report: each plain sentence once. Never empty when an answer has one oracle only."""
-    contradictions: tuple[str, ...] = ()
-    """Outputs that the user expects and the source model does not give: another model is meant."""
-
-    @property
-    def confirmed(self) -> int:
-        """How many answers two oracles agree on."""
-        return sum(len(a.agreed) > 1 for a in self.answers)
 
 
 class Oracles:
@@ -109,13 +73,12 @@ class Oracles:
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The model's inputs, without those that have an initializer."""
-        given = self._model.graph.initializers
-        return tuple(_spec(v) for v in self._model.graph.inputs if v.name not in given)
+        return input_specs(self._model)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """The model's outputs."""
-        return tuple(_spec(v) for v in self._model.graph.outputs)
+        return output_specs(self._model)
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Run oracle A, or oracle B where A does not take the model at all.
@@ -291,18 +254,3 @@ def _agreement(model: ir.Model) -> Budget:
     if ir.DataType.BFLOAT16 in dtypes:
         return BUDGETS["bf16"]
     return BUDGETS["fp16" if ir.DataType.FLOAT16 in dtypes else "fp32"]
-
-
-def _spec(value: ir.Value) -> TensorSpec:
-    shape = None if value.shape is None else tuple(_dim(d) for d in value.shape)
-    if value.dtype is None:
-        return TensorSpec(str(value.name), "unknown", shape)
-    is_text = value.dtype == ir.DataType.STRING
-    return TensorSpec(str(value.name), "string" if is_text else value.dtype.numpy().name, shape)
-
-
-def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
-    if isinstance(dim, int):
-        # Paddle writes -1 for a size that is free.
-        return dim if dim >= 0 else None
-    return dim.value

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.bundle.manifest import SourceRecord
-from edgeinfer.convert.verify.bisect import Finding
+from edgeinfer.convert.verify.answers import Answer, Expected, Vector
+from edgeinfer.convert.verify.finding import Finding
 from edgeinfer.convert.verify.gate import VariantResult
-from edgeinfer.convert.verify.oracles import Answer, Expected
-from edgeinfer.convert.verify.vectors import Vector
 from edgeinfer.types import TensorSpec
 
 SCHEMA = 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.verify.answers import Vector
 from edgeinfer.convert.verify.kinds import Kind, guess_kind
 from edgeinfer.convert.verify.signals import Style, signal
 from edgeinfer.convert.verify.sizes import Axes, Shapes, find_shapes
@@ -33,25 +34,6 @@ _SLOW_S = 0.4
 
 _PATIENCE_S = 60.0
 """Time for finding sizes and trying made-up vectors."""
-
-
-@dataclass(frozen=True, slots=True)
-class Vector:
-    """One set of inputs.
-
-    Attributes:
-        feeds: by input name, all inputs.
-        origin: ``user:<file>``, ``calibration:<file>`` or ``synthetic:<what>``.
-        edge: an extreme no recipe below fp32 promises to survive; judged at fp32 only.
-        given: outputs that the user says are right, by name.
-        note: for the report; empty when there is nothing to say.
-    """
-
-    feeds: dict[str, Array]
-    origin: str
-    edge: bool = False
-    given: dict[str, Array] = field(default_factory=dict)
-    note: str = ""
 
 
 def make_vectors(

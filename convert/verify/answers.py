@@ -1,0 +1,63 @@
+"""What is asked of a model and what is right: vectors and the oracles' answers, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edgeinfer.metrics import OutputMetrics
+from edgeinfer.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """One set of inputs.
+
+    Attributes:
+        feeds: by input name, all inputs.
+        origin: ``user:<file>``, ``calibration:<file>`` or ``synthetic:<what>``.
+        edge: an extreme no recipe below fp32 promises to survive; judged at fp32 only.
+        given: outputs that the user says are right, by name.
+        note: for the report; empty when there is nothing to say.
+    """
+
+    feeds: dict[str, Array]
+    origin: str
+    edge: bool = False
+    given: dict[str, Array] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is expected of one vector.
+
+    Attributes:
+        outputs: by output name, in the model's order.
+        oracle: whose values these are, e.g. ``onnxruntime``.
+        agreed: the oracles that gave the same within tolerance; one name means nobody confirmed.
+        spread: by output name, the distance between two oracles that agreed; empty if only one
+            ran. It says how much plain rounding moves this model.
+        note: why an oracle did not take part, or who disagreed and where; empty when all is well.
+    """
+
+    outputs: dict[str, Array]
+    oracle: str
+    agreed: tuple[str, ...]
+    spread: dict[str, OutputMetrics]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Expected outputs of all vectors, in their order."""
+
+    answers: tuple[Answer, ...]
+    notes: tuple[str, ...]
+    """For the report: each plain sentence once. Never empty when an answer has one oracle only."""
+    contradictions: tuple[str, ...] = ()
+    """Outputs that the user expects and the source model does not give: another model is meant."""
+
+    @property
+    def confirmed(self) -> int:
+        """How many answers two oracles agree on."""
+        return sum(len(a.agreed) > 1 for a in self.answers)
