@@ -19,7 +19,7 @@ nets = pytest.importorskip("tests.zoo.nets")
 ROOT = Path(__file__).resolve().parents[2]
 BACKENDS = ("onnxruntime", "openvino")
 FORMATS = {"onnx", "openvino_ir"}
-REAL = ("efficientnet-lite0", "minilm")
+REAL = nets.PRETRAINED
 RANDOM = tuple(name for name in nets.NETS if name not in REAL)
 
 pytestmark = pytest.mark.timeout(900)

@@ -1,4 +1,4 @@
-"""PyTorch nets for the tests: two with real weights, the others random and written by hand.
+"""PyTorch nets for the tests: seven with real weights, the others random and written by hand.
 
 ``torch_model(name)`` gives what ``edgeinfer.convert.sources.read`` takes. Random weights come from
 a fixed seed, so a net is the same in every process.
@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.zoo import fetch
+from tests.zoo.pretrained import Crepe, FaceOutput, FaceProposals, FaceRefinement
 from tests.zoo.sequence import (
+    AudioNet,
     BertEncoder,
     BertSizes,
     ConformerBlock,
@@ -27,8 +29,10 @@ from tests.zoo.sequence import (
 )
 from tests.zoo.vision import (
     ConvNeXt,
+    EfficientNetB0,
     MobileNetV2,
-    MobileNetV3Small,
+    MobileNetV3,
+    Oddities,
     ResNet,
     UNet,
     YoloHead,
@@ -85,8 +89,7 @@ def _efficientnet_lite0() -> Model:
     sys.modules[spec.name] = package
     spec.loader.exec_module(package)
     module = package.EfficientNet.from_name("efficientnet-lite0")
-    weights = torch.load(fetch("efficientnet-lite0.pth"), map_location="cpu", weights_only=True)
-    module.load_state_dict(weights)
+    module.load_state_dict(_checkpoint("efficientnet-lite0.pth"))
     return module, {"inputs": torch.randn(1, 3, 224, 224)}, {"inputs": _BATCH}
 
 
@@ -162,14 +165,54 @@ def _recurrent(kind: str, bidirectional: bool = False) -> Callable[[], Model]:
 def _unet() -> Model:
     net = UNet()
     _settle(net, torch.randn(2, 3, 64, 64))
-    return net, {"x": torch.randn(1, 3, 64, 64)}, {"x": _BATCH}
+    sizes = {0: "batch", 2: "height", 3: "width"}
+    return net, {"x": torch.randn(1, 3, 64, 64)}, {"x": sizes}
+
+
+def _audio() -> Model:
+    return AudioNet(), {"x": torch.randn(1, 1600)}, {"x": {0: "batch", 1: "samples"}}
+
+
+def _oddities() -> Model:
+    return Oddities(), {"x": torch.randn(2, 3, 32, 32)}, {"x": _BATCH}
+
+
+def _mtcnn(name: str, net: type[nn.Module], size: int) -> Callable[[], Model]:
+    def build() -> Model:
+        module = net()
+        module.load_state_dict(_checkpoint(f"{name}.pt"))
+        sizes = {0: "batch", 2: "height", 3: "width"} if net is FaceProposals else _BATCH
+        return module, {"x": torch.randn(1, 3, size, size)}, {"x": sizes}
+
+    return build
+
+
+def _crepe(size: str) -> Callable[[], Model]:
+    def build() -> Model:
+        module = Crepe(size == "full")
+        module.load_state_dict(_checkpoint(f"crepe-{size}.pth"))
+        return module, {"x": torch.randn(1, 1024)}, {"x": _BATCH}
+
+    return build
+
+
+def _checkpoint(name: str) -> dict[str, Tensor]:
+    weights: dict[str, Tensor] = torch.load(fetch(name), map_location="cpu", weights_only=True)
+    return weights
 
 
 NETS: dict[str, Callable[[], Model]] = {
     "efficientnet-lite0": _efficientnet_lite0,
     "minilm": _minilm,
+    "mtcnn-pnet": _mtcnn("mtcnn-pnet", FaceProposals, 60),
+    "mtcnn-rnet": _mtcnn("mtcnn-rnet", FaceRefinement, 24),
+    "mtcnn-onet": _mtcnn("mtcnn-onet", FaceOutput, 48),
+    "crepe-tiny": _crepe("tiny"),
+    "crepe-full": _crepe("full"),
     "mobilenet-v2": lambda: _image(MobileNetV2(), 224),
-    "mobilenet-v3-small": lambda: _image(MobileNetV3Small(), 224),
+    "mobilenet-v3-small": lambda: _image(MobileNetV3(large=False), 224),
+    "mobilenet-v3-large": lambda: _image(MobileNetV3(large=True), 224),
+    "efficientnet-b0": lambda: _image(EfficientNetB0(), 224),
     "resnet-18": lambda: _image(ResNet((2, 2, 2, 2), bottleneck=False), 224),
     "resnet-50": lambda: _image(ResNet((3, 4, 6, 3), bottleneck=True), 224),
     "yolo-head": lambda: _image(YoloHead(), 160),
@@ -181,5 +224,14 @@ NETS: dict[str, Callable[[], Model]] = {
     "lstm": _recurrent("lstm"),
     "gru": _recurrent("gru"),
     "bilstm": _recurrent("lstm", bidirectional=True),
+    "bigru": _recurrent("gru", bidirectional=True),
+    "audio": _audio,
+    "oddities": _oddities,
 }
-"""Every net; the first two have real weights."""
+"""Every net."""
+
+PRETRAINED = (
+    *("efficientnet-lite0", "minilm", "mtcnn-pnet", "mtcnn-rnet", "mtcnn-onet"),
+    *("crepe-tiny", "crepe-full"),
+)
+"""Those with real weights, which are fetched."""

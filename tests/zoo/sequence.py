@@ -165,3 +165,29 @@ class RecurrentNet(nn.Module):
         frames, state = self.recurrent(x)
         hidden = state[0] if isinstance(state, tuple) else state
         return self.head(frames), hidden
+
+
+class AudioNet(nn.Module):
+    """One-dimensional convolutions over a recording: strided, dilated, gated, pooled over time."""
+
+    def __init__(self, classes: int = 12) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv1d(1, 32, 25, 4, 12), nn.BatchNorm1d(32), nn.ReLU())
+        self.gates = nn.ModuleList(
+            nn.Conv1d(32, 64, 3, padding=d, dilation=d, padding_mode="zeros") for d in (1, 2, 4, 8)
+        )
+        self.pool = nn.MaxPool1d(4)
+        self.depthwise = nn.Sequential(
+            nn.Conv1d(32, 32, 9, padding=4, groups=32), nn.Conv1d(32, 64, 1), nn.Hardtanh()
+        )
+        self.grow = nn.ConvTranspose1d(64, 16, 4, 2, 1)
+        self.head = nn.Linear(64, classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.stem(x[:, None])
+        for gate in self.gates:
+            value, weight = gate(x).chunk(2, 1)
+            x = x + torch.tanh(value) * torch.sigmoid(weight)
+        x = self.depthwise(self.pool(x))
+        scores = self.head(x.mean(2)).log_softmax(1)
+        return scores, self.grow(x)

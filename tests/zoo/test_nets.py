@@ -11,7 +11,7 @@ from tests.zoo import fetch
 torch = pytest.importorskip("torch")
 nets = pytest.importorskip("tests.zoo.nets")
 
-REAL = ("efficientnet-lite0", "minilm")
+REAL = nets.PRETRAINED
 RANDOM = [name for name in nets.NETS if name not in REAL]
 
 

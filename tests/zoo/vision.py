@@ -19,7 +19,7 @@ def conv(
 
 
 class InvertedResidual(nn.Module):
-    """Expand, depthwise, optional squeeze-and-excite, project (MobileNet V2 and V3)."""
+    """Expand, depthwise, optional squeeze-and-excite, project (MobileNets, EfficientNets)."""
 
     def __init__(
         self,
@@ -29,15 +29,15 @@ class InvertedResidual(nn.Module):
         kernel: int,
         stride: int,
         activation: type[nn.Module],
-        squeeze: bool = False,
+        squeeze: nn.Module | None = None,
     ) -> None:
         super().__init__()
         parts: list[nn.Module] = []
         if hidden != inputs:
             parts += [conv(inputs, hidden, 1), activation()]
         parts += [conv(hidden, hidden, kernel, stride, hidden), activation()]
-        if squeeze:
-            parts.append(SqueezeExcite(hidden))
+        if squeeze is not None:
+            parts.append(squeeze)
         parts.append(conv(hidden, outputs, 1))
         self.body = nn.Sequential(*parts)
         self.residual = stride == 1 and inputs == outputs
@@ -50,15 +50,21 @@ class InvertedResidual(nn.Module):
 class SqueezeExcite(nn.Module):
     """Scale channels by a gate of their means."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(
+        self,
+        channels: int,
+        inner: int = 0,
+        activation: type[nn.Module] = nn.ReLU,
+        gate: type[nn.Module] = nn.Hardsigmoid,
+    ) -> None:
         super().__init__()
-        inner = max(8, channels // 4)
+        inner = inner or max(8, channels // 4)
         self.gate = nn.Sequential(
             nn.AdaptiveAvgPool2d(1),
             nn.Conv2d(channels, inner, 1),
-            nn.ReLU(),
+            activation(),
             nn.Conv2d(inner, channels, 1),
-            nn.Hardsigmoid(),
+            gate(),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -97,10 +103,27 @@ class MobileNetV2(nn.Module):
         return y
 
 
-class MobileNetV3Small(nn.Module):
-    """Howard et al. 2019, table 2."""
+class MobileNetV3(nn.Module):
+    """Howard et al. 2019, tables 1 and 2."""
 
-    ROWS = (
+    LARGE = (
+        (3, 16, 16, False, nn.ReLU, 1),
+        (3, 64, 24, False, nn.ReLU, 2),
+        (3, 72, 24, False, nn.ReLU, 1),
+        (5, 72, 40, True, nn.ReLU, 2),
+        (5, 120, 40, True, nn.ReLU, 1),
+        (5, 120, 40, True, nn.ReLU, 1),
+        (3, 240, 80, False, nn.Hardswish, 2),
+        (3, 200, 80, False, nn.Hardswish, 1),
+        (3, 184, 80, False, nn.Hardswish, 1),
+        (3, 184, 80, False, nn.Hardswish, 1),
+        (3, 480, 112, True, nn.Hardswish, 1),
+        (3, 672, 112, True, nn.Hardswish, 1),
+        (5, 672, 160, True, nn.Hardswish, 2),
+        (5, 960, 160, True, nn.Hardswish, 1),
+        (5, 960, 160, True, nn.Hardswish, 1),
+    )
+    SMALL = (
         (3, 16, 16, True, nn.ReLU, 2),
         (3, 72, 24, False, nn.ReLU, 2),
         (3, 88, 24, False, nn.ReLU, 1),
@@ -114,20 +137,59 @@ class MobileNetV3Small(nn.Module):
         (5, 576, 96, True, nn.Hardswish, 1),
     )
 
-    def __init__(self, classes: int = 1000) -> None:
+    def __init__(self, large: bool, classes: int = 1000) -> None:
         super().__init__()
         parts: list[nn.Module] = [conv(3, 16, 3, 2), nn.Hardswish()]
         channels = 16
-        for kernel, hidden, outputs, squeeze, activation, stride in self.ROWS:
+        for kernel, hidden, outputs, squeeze, activation, stride in (
+            self.LARGE if large else self.SMALL
+        ):
+            gate = SqueezeExcite(hidden) if squeeze else None
             parts.append(
-                InvertedResidual(channels, hidden, outputs, kernel, stride, activation, squeeze)
+                InvertedResidual(channels, hidden, outputs, kernel, stride, activation, gate)
             )
             channels = outputs
-        parts += [conv(channels, 576, 1), nn.Hardswish(), nn.AdaptiveAvgPool2d(1)]
+        last, inner = 6 * channels, 1280 if large else 1024
+        parts += [conv(channels, last, 1), nn.Hardswish(), nn.AdaptiveAvgPool2d(1)]
         self.features = nn.Sequential(*parts)
         self.classifier = nn.Sequential(
-            nn.Flatten(), nn.Linear(576, 1024), nn.Hardswish(), nn.Linear(1024, classes)
+            nn.Flatten(), nn.Linear(last, inner), nn.Hardswish(), nn.Linear(inner, classes)
         )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.classifier(self.features(x))
+        return y
+
+
+class EfficientNetB0(nn.Module):
+    """Tan and Le 2019, table 1: SiLU, and squeeze-and-excite in every block."""
+
+    ROWS = (
+        (1, 3, 1, 16, 1),
+        (6, 3, 2, 24, 2),
+        (6, 5, 2, 40, 2),
+        (6, 3, 2, 80, 3),
+        (6, 5, 1, 112, 3),
+        (6, 5, 2, 192, 4),
+        (6, 3, 1, 320, 1),
+    )
+
+    def __init__(self, classes: int = 1000) -> None:
+        super().__init__()
+        parts: list[nn.Module] = [conv(3, 32, 3, 2), nn.SiLU()]
+        channels = 32
+        for expand, kernel, first, outputs, repeats in self.ROWS:
+            for index in range(repeats):
+                hidden = channels * expand
+                gate = SqueezeExcite(hidden, channels // 4, nn.SiLU, nn.Sigmoid)
+                stride = first if index == 0 else 1
+                parts.append(
+                    InvertedResidual(channels, hidden, outputs, kernel, stride, nn.SiLU, gate)
+                )
+                channels = outputs
+        parts += [conv(channels, 1280, 1), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        self.features = nn.Sequential(*parts)
+        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, classes))
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.classifier(self.features(x))
@@ -297,3 +359,32 @@ class ConvNeXt(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.head(self.features(x).mean((2, 3)))
         return y
+
+
+class Oddities(nn.Module):
+    """What plain classifiers lack: grouped and dilated convolutions, other norms, shuffles."""
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.ReflectionPad2d(1), nn.Conv2d(3, 24, 3, 2), nn.InstanceNorm2d(24, affine=True)
+        )
+        self.grouped = nn.Sequential(nn.PReLU(24), nn.Conv2d(24, 48, 3, padding=1, groups=4))
+        self.dilated = nn.Sequential(
+            nn.GroupNorm(6, 48), nn.ELU(), nn.Conv2d(48, 48, 3, padding=2, dilation=2)
+        )
+        self.grow = nn.ConvTranspose2d(48, 24, 3, 2, 1, output_padding=1, groups=3)
+        self.pixels = nn.Sequential(nn.Conv2d(24, 32, 1), nn.PixelShuffle(2), nn.LeakyReLU(0.1))
+        self.head = nn.Linear(8 * 4, classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.grouped(self.stem(x))
+        y = functional.channel_shuffle(y, 4)
+        y = y + self.dilated(y)
+        y = functional.avg_pool2d(y, 3, 2, 1, count_include_pad=False)
+        y = functional.interpolate(y, scale_factor=2.0, mode="bilinear", align_corners=False)
+        y = self.pixels(self.grow(y))
+        left, right = y.chunk(2, 1)
+        y = torch.cat((right * left.sigmoid(), functional.softplus(left)), 1)
+        pooled = torch.cat((y.amax((2, 3)), y.mean((2, 3)), y.std((2, 3)), y[:, :, 1, 2]), 1)
+        return self.head(pooled), y
