@@ -7,6 +7,7 @@ process's memory (models with one are refused).
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -62,6 +63,10 @@ _DTYPES = {
     "u64": "uint64",
 }
 
+SQUEEZED = ("edgeinfer", "squeezed_outputs")
+"""Where a model says from which outputs every axis of size 1 is still to be removed: the engine
+cannot hold a result whose rank follows from the sizes."""
+
 _WIDE = ("int64", "uint64")
 _INT32 = np.iinfo(np.int32)
 
@@ -104,6 +109,7 @@ class OpenVinoBackend:
         if not options.optimize:
             raise LoadError("openvino cannot switch its graph optimisation off; use onnxruntime")
         model = _read(path, artifact.format)
+        squeezed = _squeezed(model)
         # Compiling merges tensors and their names, so names are looked up before it.
         inputs = _specs("input", model.inputs, artifact, artifact.inputs)
         outputs = _specs("output", model.outputs, artifact, artifact.outputs)
@@ -114,7 +120,10 @@ class OpenVinoBackend:
         return OpenVinoExecutable(
             compiled,
             tuple(_Port(spec, compiled.inputs[index]) for spec, index in inputs),
-            tuple(_Port(spec, compiled.outputs[index]) for spec, index in outputs),
+            tuple(
+                _port(spec, compiled.outputs[index], spec.name in squeezed)
+                for spec, index in outputs
+            ),
             single=options.device == "cpu" and thread_count(NAME, options) == 1,
         )
 
@@ -193,6 +202,20 @@ def _specs(
         for spec, port in zip(found, ports, strict=True)
     ]
     return tuple(zip(wanted, check_signature(NAME, kind, wanted, named), strict=True))
+
+
+def _squeezed(model: Any) -> frozenset[str]:
+    """Return the outputs that the model itself leaves unsqueezed."""
+    path = [*SQUEEZED]
+    if not model.has_rt_info(path):
+        return frozenset()
+    return frozenset(json.loads(model.get_rt_info(path).astype(str)))
+
+
+def _port(spec: TensorSpec, port: Any, squeezed: bool) -> _Port:
+    if squeezed:
+        return _SqueezedPort(TensorSpec(spec.name, spec.dtype, None), port)
+    return _Port(spec, port)
 
 
 def _spec(kind: str, port: Any) -> TensorSpec:
@@ -349,10 +372,13 @@ class OpenVinoBound:
             for port in tensors:
                 request.set_tensor(port.port, port.tensor(inputs[port.name]))
             for port in results:
+                port.check_fixed()
                 tensor = port.tensor(outputs[port.name])
                 request.set_tensor(port.port, tensor)
                 if port.port.partial_shape.is_dynamic:
                     self._checks += ((port.name, outputs[port.name], tensor),)
+        except BackendError:
+            raise
         except Exception as error:
             raise RunError(f"openvino cannot bind: {_reason(error)}") from error
         self._infer: Callable[[], Any] = (
@@ -421,6 +447,9 @@ class _Port:
         # The engine shows bfloat16 as float16 of the same bits.
         return np.array(data.view(self.dtype) if self.spec.dtype == "bfloat16" else data)
 
+    def check_fixed(self) -> None:
+        """Refuse a result that the engine cannot write into a given buffer."""
+
     def check_range(self, array: Array) -> None:
         """Refuse values that the engine would cut to 32 bits."""
         if array.size and (int(array.max()) > _INT32.max or int(array.min()) < _INT32.min):
@@ -428,3 +457,17 @@ class _Port:
                 f"run: input {self.name!r}: openvino computes {self.spec.dtype} in 32 bits and "
                 "a value does not fit; use onnxruntime"
             )
+
+
+class _SqueezedPort(_Port):
+    """An output whose axes of size 1 are removed after the engine."""
+
+    __slots__ = ()
+
+    def copy(self, request: Any) -> Array:
+        """Return the squeezed result in memory of its own."""
+        return super().copy(request).squeeze()
+
+    def check_fixed(self) -> None:
+        """Refuse: the engine's buffer has more axes than the result."""
+        raise RunError(f"bind: output {self.name!r}: its rank follows from the sizes; use run()")

@@ -124,16 +124,25 @@ def _try(model: ir.Model, doubtful: list[ir.Value], notes: Notes) -> None:
             continue
         notes.add(_line(value, actual, "a trial run gives"))
         if len(declared) != len(actual):
-            # An integer input may be the axes of a Squeeze: then the rank depends on the data.
-            fixed = not any(
-                v.dtype is not None and v.dtype.is_integer() for v in model.graph.inputs
-            )
-            value.shape = ir.Shape([None] * len(actual)) if fixed else None
+            value.shape = ir.Shape([None] * len(actual)) if _ranks_are_fixed(model) else None
         elif value.shape is not None:
             value.shape = ir.Shape(
                 None if d is not None and d != a else old
                 for d, a, old in zip(declared, actual, value.shape, strict=True)
             )
+
+
+def _ranks_are_fixed(model: ir.Model) -> bool:
+    """Whether no rank can follow from sizes or data, as far as can be told."""
+    # An integer input may be the axes of a Squeeze.
+    if any(v.dtype is not None and v.dtype.is_integer() for v in model.graph.inputs):
+        return False
+    return not any(
+        node.op_type == "If"
+        or (node.op_type == "Squeeze" and len(node.inputs) < 2 and "axes" not in node.attributes)
+        for graph in model.graphs()
+        for node in graph
+    )
 
 
 def _run_shapes(model: ir.Model, outputs: list[str]) -> list[tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from typing import ClassVar
@@ -10,6 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from edgeinfer.backends.engines import import_openvino
+from edgeinfer.backends.openvino import SQUEEZED
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
@@ -23,6 +25,7 @@ from edgeinfer.convert.lower.openvino.surgery import repair
 from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.lower.single import forget_origins
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
 
@@ -41,7 +44,7 @@ class OpenVinoTarget:
     def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
         """List every node that OpenVINO does not convert or gets wrong."""
         _check_precision(profile, options)
-        return _prepare(model, Probe(), Notes())[1]
+        return _prepare(model, Probe(), Notes())[2]
 
     def lower(
         self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
@@ -54,7 +57,7 @@ class OpenVinoTarget:
         """
         _check_precision(profile, options)
         probe, notes = Probe(), Notes()
-        prepared, problems = _prepare(model, probe, notes)
+        prepared, squeezed, problems = _prepare(model, probe, notes)
         if problems:
             raise UnsupportedError(profile.name, problems)
         openvino = import_openvino()
@@ -73,6 +76,8 @@ class OpenVinoTarget:
             repair(written)
             written = restore_names(written, model, prepared)
             settle_names(written)
+            if squeezed:
+                written.set_rt_info(json.dumps(squeezed), [*SQUEEZED])
             openvino.save_model(written, path, compress_to_fp16=compress)
             del written
         precision, ops = read_back(path)
@@ -87,8 +92,14 @@ class OpenVinoTarget:
         )
 
 
-def _prepare(source: ir.Model, probe: Probe, notes: Notes) -> tuple[ir.Model, list[Problem]]:
+def _prepare(
+    source: ir.Model, probe: Probe, notes: Notes
+) -> tuple[ir.Model, tuple[str, ...], list[Problem]]:
+    """Return what OpenVINO can read, the outputs still to be squeezed, and what is in the way."""
     model = source.clone()
+    squeezed = strip_squeezes(model)
+    for name in squeezed:
+        notes.add(f"output {name!r}: its rank follows from the sizes: squeezed by the runtime")
     settle_loops(model)
     problems = [*refused_borders(model, PACKED | _REFUSED), *apply(model, RULES, notes)]
     for _ in range(5):
@@ -103,7 +114,7 @@ def _prepare(source: ir.Model, probe: Probe, notes: Notes) -> tuple[ir.Model, li
     RemoveUnusedOpsetsPass()(model)
     refused = {p.node for p in problems}
     problems += [p for p in probe.problems(model) if p.node not in refused]
-    return model, problems
+    return model, squeezed, problems
 
 
 def _check_precision(profile: Profile, options: LowerOptions) -> None:

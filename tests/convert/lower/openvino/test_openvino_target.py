@@ -1,11 +1,15 @@
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.errors import UnsupportedError, UsageError
+from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.backends.openvino import OpenVinoBackend
+from edgeinfer.convert.passes import input_specs, output_specs
+from edgeinfer.errors import RunError, UnsupportedError, UsageError
 from tests.convert.lower.running import lower, model, run_openvino
 
 openvino = pytest.importorskip("openvino")
@@ -121,3 +125,22 @@ def test_source_is_untouched(tmp_path: Path) -> None:
     before = ir.to_onnx_text(whole)
     lower(whole, tmp_path, "openvino")
     assert ir.to_onnx_text(whole) == before
+
+
+def test_a_rank_that_follows_from_the_sizes_is_settled_by_the_backend(tmp_path: Path) -> None:
+    whole = model("g (float[N,1] x) => (float[] y) { s = Squeeze(x) y = Neg(s) }")
+    whole.graph.outputs[0].shape = None
+    whole.graph.outputs[0].name = 'y,"<&>'
+    lowered = lower(whole, tmp_path, "openvino")
+    backend = OpenVinoBackend()
+    described = Artifact("openvino_ir", lowered.files[0], input_specs(whole), output_specs(whole))
+    for artifact in (described, replace(described, inputs=(), outputs=())):
+        executable = backend.load(artifact, LoadOptions())
+        assert executable.outputs[0].shape is None
+        for n in (1, 3):
+            x = np.arange(1, n + 1, dtype=np.float32).reshape(n, 1)
+            (y,) = executable.run({"x": x}).values()
+            np.testing.assert_array_equal(y, np.squeeze(-x), strict=True)
+        with pytest.raises(RunError, match="its rank follows from the sizes; use run"):
+            executable.bind({"x": x}, {executable.outputs[0].name: np.empty(3, np.float32)})
+        executable.close()
