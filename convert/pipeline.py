@@ -2,45 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
 from edgeinfer.backends import registry
-from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.backends.base import Artifact
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.writer import BundleWriter
-from edgeinfer.convert import passes, sources
+from edgeinfer.convert.front import Clock, Front, Progress, Written
 from edgeinfer.convert.lower import target_for
-from edgeinfer.convert.lower.target import Lowered, LowerOptions
-from edgeinfer.convert.memory import release_memory
-from edgeinfer.convert.plan import Job, plan
+from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.request import Request, check_request, resolve_profiles
-from edgeinfer.convert.verify import (
-    Change,
-    Oracles,
-    Report,
-    VariantResult,
-    explain,
-    make_vectors,
-    verify_variant,
-)
-from edgeinfer.errors import Problem, VerifyError
-from edgeinfer.types import Array, Feeds, Preprocessing
+from edgeinfer.convert.verify import Report, VariantResult, verify_variant
+from edgeinfer.convert.worker import Worker, can_work_apart
+from edgeinfer.errors import CrashedError, Problem, VerifyError
+from edgeinfer.types import Feeds, Preprocessing
 
-Progress = Callable[[str, float | None], None]
-"""Called with what is being done and, where it is known, how much of it is done (0..1)."""
-
-TOOLS = ("edgeinfer", "numpy", "onnx", "onnx-ir", "onnxruntime", "openvino", "torch")
+_VARIANTS = "variants"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +96,24 @@ def export(
         data=data,
         calibration=calibration,
     )
-    clock = _Clock(progress)
+    front: Front | Worker
+    if can_work_apart(model, example_inputs):
+        front = Worker(model, request, progress, dynamic_shapes=dynamic_shapes)
+    else:
+        front = Front(
+            model,
+            request,
+            progress,
+            example_inputs=example_inputs,
+            dynamic_shapes=dynamic_shapes,
+        )
     with BundleWriter(request.destination, overwrite=overwrite) as writer:
-        with clock.stage("read the model"):
-            source = sources.read(
-                model, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes
-            )
-        return _convert(source, request, writer, clock)
+        prepared = front.prepare(writer.folder(_VARIANTS))
+        clock = Clock(progress, prepared.report.seconds)
+        variants: list[Variant] = []
+        for written in prepared.written:
+            variants += _verified(written, prepared.report, front, writer, clock)
+        return _finish(request, prepared.report, variants, writer)
 
 
 def check(
@@ -138,6 +130,8 @@ def check(
     Raises:
         SourceError: the model cannot be read.
     """
+    from edgeinfer.convert import passes, sources
+
     chosen = resolve_profiles(targets)
     source = sources.read(model, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes)
     normal = passes.normalise(source.model, input_shapes=input_shapes).model
@@ -149,92 +143,17 @@ def check(
     }
 
 
-class _Clock:
-    """Tells the user what is being done and remembers how long it took."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self.seconds: dict[str, float] = {}
-        self.models: list[ir.Model] = []
-        """Models whose weights are let go of after each stage."""
-        self._progress = progress
-
-    @contextmanager
-    def stage(self, what: str) -> Iterator[None]:
-        if self._progress is not None:
-            self._progress(what, None)
-        start = time.perf_counter()
-        yield
-        release_memory(*self.models)
-        self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
-
-
-def _convert(
-    source: sources.Source, request: Request, writer: BundleWriter, clock: _Clock
-) -> ExportResult:
-    with clock.stage("normalise"):
-        normalised = passes.normalise(source.model, input_shapes=request.input_shapes or None)
-    normal = normalised.model
-    clock.models += [source.model, normal]
-    options = LowerOptions(request.precision, request.compress_weights)
-    with clock.stage("check the targets"):
-        todo = plan(normal, request.profiles, options)
-    inputs, outputs = passes.input_specs(normal), passes.output_specs(normal)
-    report = Report(
-        name=request.name,
-        source=source.record,
-        inputs=inputs,
-        outputs=outputs,
-        source_bytes=weights_bytes(source.model),
-        ops_before=count_ops(source.model),
-        ops_after=count_ops(normal),
-        tools=tool_versions(),
-        seconds=clock.seconds,
-    )
-    changes = {"source": source.notes.lines, **normalised.changes, "targets": list(todo.notes)}
-    report.changes.extend(Change(stage, tuple(lines)) for stage, lines in changes.items() if lines)
-    with Oracles(source.model) as oracles:
-        with clock.stage("gather test vectors"):
-            report.vectors = make_vectors(
-                source.model,
-                inputs,
-                oracles=oracles,
-                preprocessing=request.preprocessing,
-                user_data=request.data,
-                calibration=request.calibration,
-            )
-        with clock.stage("ask the oracles"):
-            report.expected = oracles.expected(report.vectors)
-    if against := report.expected.contradictions:
-        raise VerifyError(
-            f"the model does not give the expected outputs, so it is another one or its data "
-            f"was prepared in another way: {'; '.join(against)}",
-            report.to_json(),
-        )
-    variants: list[Variant] = []
-    for job in todo.jobs:
-        variants.extend(_make(job, normal, options, report, writer, clock))
-    return _finish(source, request, report, variants, writer)
-
-
-def _make(
-    job: Job,
-    normal: ir.Model,
-    options: LowerOptions,
-    report: Report,
-    writer: BundleWriter,
-    clock: _Clock,
+def _verified(
+    written: Written, report: Report, front: Front | Worker, writer: BundleWriter, clock: Clock
 ) -> list[Variant]:
-    """Lower and verify one artifact; return one variant for each target that shares it.
+    """Verify one artifact; return one variant for each target that shares it.
 
     Raises:
         VerifyError: it left its budget; the failing sub-model lies beside the output.
     """
     if report.expected is None:
         raise VerifyError("the oracles were not asked")
-    base = f"variants/{job.profile.name}-{job.format}-{options.precision}"
-    folder = writer.folder(base)
-    with clock.stage(f"lower {job.title}"):
-        lowered = target_for(job.format).lower(normal, job.profile, options, folder)
+    job, lowered = written.job, written.lowered
     with clock.stage(f"verify {job.title}"):
         result = verify_variant(
             f"{job.profile.name}-{job.format}-{lowered.precision}",
@@ -249,15 +168,17 @@ def _make(
         )
     report.variants.append(result)
     if not result.passed:
-        with clock.stage(f"look for the fault in {job.title}"):
-            raise _explained(job, normal, options, report, result, writer.output)
-    files = tuple(writer.adopt(f"{base}/{f.relative_to(folder).as_posix()}") for f in lowered.files)
-    return [_variant(target, job, lowered, result, files) for target in job.targets]
+        raise _explained(written, report, result, front, writer.output)
+    base = writer.folder(_VARIANTS)
+    places = [f.relative_to(base).as_posix() for f in lowered.files]
+    files = tuple(writer.adopt(f"{_VARIANTS}/{place}") for place in places)
+    return [_variant(target, written, result, files) for target in job.targets]
 
 
 def _variant(
-    target: str, job: Job, lowered: Lowered, result: VariantResult, files: tuple[FileRecord, ...]
+    target: str, written: Written, result: VariantResult, files: tuple[FileRecord, ...]
 ) -> Variant:
+    job, lowered = written.job, written.lowered
     latencies = [ms for e in result.engines for ms in (e.latency_ms or {}).values()]
     return Variant(
         id=f"{target}-{job.format}-{lowered.precision}",
@@ -273,42 +194,26 @@ def _variant(
 
 
 def _explained(
-    job: Job,
-    normal: ir.Model,
-    options: LowerOptions,
-    report: Report,
-    result: VariantResult,
-    output: Path,
+    written: Written, report: Report, result: VariantResult, front: Front | Worker, output: Path
 ) -> VerifyError:
     """Find the first node that goes wrong, save the smallest sub-model that shows it, say so."""
-    target, profile = target_for(job.format), job.profile
-    failed = next(e for e in result.engines if not e.passed and not e.skipped)
-    backend = registry.get(failed.backend)
-
-    def lower_and_run(model: ir.Model, feeds: Feeds) -> dict[str, Array]:
-        with tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary:
-            folder = Path(temporary)
-            lowered = target.lower(model, profile, options, folder)
-            specs = passes.input_specs(model), passes.output_specs(model)
-            artifact = Artifact(job.format, lowered.files[0], *specs)
-            executable = backend.load(artifact, LoadOptions())
-            try:
-                return executable.run(feeds)
-            finally:
-                executable.close()
-
+    failed = next((e for e in result.engines if not e.passed and not e.skipped), None)
+    if failed is None:
+        return VerifyError(f"{result.id}: {result.failure()}", report.to_json())
     worst = next((o.vector for o in failed.outputs if o.vector is not None), 0)
-    finding = explain(normal, report.vectors[worst].feeds, lower_and_run, result.budget)
-    report.findings[result.id] = finding
     folder = output.with_name(f"{output.name}.failing")
-    saved = finding.save(folder)
+    feeds = report.vectors[worst].feeds
+    try:
+        finding, saved = front.explain(written.job, failed.backend, feeds, result.budget, folder)
+    except CrashedError as e:
+        return VerifyError(f"{result.id}: {result.failure()}; no node named: {e}", report.to_json())
+    report.findings[result.id] = finding
     place = f"; the smallest failing sub-model is in {folder}" if saved else ""
     node = f"first diverging node {finding.op} {finding.node!r}" if finding.node else finding.note
     return VerifyError(f"{result.id}: {result.failure()}; {node}{place}", report.to_json())
 
 
 def _finish(
-    source: sources.Source,
     request: Request,
     report: Report,
     variants: list[Variant],
@@ -338,7 +243,7 @@ def _finish(
         outputs=report.outputs,
         variants=tuple(variants),
         vectors=vectors,
-        source=source.record,
+        source=report.source,
         preprocessing=request.preprocessing,
         labels=request.labels,
         tools=report.tools,
@@ -349,30 +254,3 @@ def _finish(
 
 def _json(data: object) -> bytes:
     return (json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def count_ops(model: ir.Model) -> dict[str, int]:
-    """Count operators by type, subgraphs included, most frequent first."""
-    counts = Counter(n.op_type for graph in model.graphs() for n in graph)
-    return dict(counts.most_common())
-
-
-def weights_bytes(model: ir.Model) -> int:
-    """Return the size of all initializers; none is read."""
-    return sum(
-        v.const_value.nbytes
-        for graph in model.graphs()
-        for v in graph.initializers.values()
-        if v.const_value is not None
-    )
-
-
-def tool_versions() -> dict[str, str]:
-    """Return the versions of the packages that take part in a conversion, as far as installed."""
-    found = {}
-    for package in TOOLS:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

@@ -15,6 +15,7 @@
     │   ├── NotAvailableError       3   the engine is not installed, or has no device here
     │   ├── LoadError               3   the engine refuses the artifact
     │   ├── RunError                3   the engine failed in a run
+    │   ├── CrashedError            3   the process it ran in ended or hung: .engine .stage .how
     │   └── ClosedError             3   a session or executable was used after close()
     └── OutputError                 3   a result cannot be written (permissions, full disk)
 
@@ -64,6 +65,19 @@ class EdgeInferError(Exception):
     """Base of all; the message is one line: what, where, expected, received, what to do."""
 
     exit_code: ClassVar[int] = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Some constructors take other arguments than the message.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(
+    kind: type[EdgeInferError], args: tuple[Any, ...], fields: dict[str, Any]
+) -> EdgeInferError:
+    """Make an error again that came from another process."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class ConvertError(EdgeInferError):
@@ -147,6 +161,21 @@ class LoadError(BackendError):
 
 class RunError(BackendError):
     """The engine failed during a run."""
+
+
+class CrashedError(BackendError):
+    """The process that an engine ran in ended by itself or was stopped because it hung.
+
+    Attributes:
+        engine: whose process it was.
+        stage: what it was doing.
+        how: the signal or exit code that ended it, or for how long it gave no answer.
+    """
+
+    def __init__(self, engine: str, stage: str, how: str, hint: str = "") -> None:
+        self.engine, self.stage, self.how = engine, stage, how
+        tail = f"; {hint}" if hint else ""
+        super().__init__(f"{engine}: its process ended while it was to {stage}: {how}{tail}")
 
 
 class ClosedError(BackendError):

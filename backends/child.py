@@ -1,0 +1,250 @@
+"""A Python process of ours: how it is started, spoken to, and what became of it.
+
+Two users: ``isolated``, where an engine may fail without taking its caller along, and the
+converter, whose memory goes back to the system when its process ends. Neither ``fork`` (engines'
+threads do not survive it) nor ``multiprocessing`` (it runs the user's ``__main__`` again) will do.
+
+Messages are pickles; both ends are the same user's and the same program's, over a socket that
+nobody else can open. Arrays travel beside the pickle and are never copied into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from edgeinfer.errors import NotAvailableError
+
+SUPPORTED = os.name == "posix" and bool(sys.executable) and not getattr(sys, "frozen", False)
+"""Whether this interpreter can start another like itself with descriptors that it inherits."""
+
+_HEAD = struct.Struct("<IQ")
+_SIZE = struct.Struct("<Q")
+_TICK_S = 1.0
+_END_S = 5.0
+_WORDS = 400
+
+
+class ChildEndedError(Exception):
+    """The process is gone; ``how`` says by which signal or with which exit code."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        super().__init__(how)
+
+
+class Child:
+    """A running ``python -m <module> <folder> <descriptors>``.
+
+    It has a folder for its temporary files, which is removed with it, so that even a process that
+    was killed leaves nothing behind. Standard input is its lifeline: it ends when this process
+    does. What it prints goes to standard error.
+
+    Args:
+        module: what it runs; calls ``connect``.
+        descriptors: further ones that it inherits.
+        keep_errors: hold back what it writes to standard error; the last words are told when it
+            dies.
+
+    Raises:
+        NotAvailableError: no process can be started here.
+    """
+
+    def __init__(
+        self, module: str, *, descriptors: tuple[int, ...] = (), keep_errors: bool = False
+    ) -> None:
+        if not SUPPORTED:
+            raise NotAvailableError("this system cannot start a process of its own for an engine")
+        ours, theirs = socket.socketpair()
+        self._socket = ours
+        self._temporary = tempfile.TemporaryDirectory(
+            prefix="edgeinfer-", ignore_cleanup_errors=True
+        )
+        try:
+            with theirs:
+                numbers = (theirs.fileno(), *descriptors)
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", module, self._temporary.name, *map(str, numbers)],
+                    env=_environment(self._temporary.name),
+                    stdin=subprocess.PIPE,
+                    stdout=_stderr(),
+                    stderr=subprocess.PIPE if keep_errors else _stderr(),
+                    pass_fds=numbers,
+                    # Ctrl-C is for this process, which then ends the child in its own way.
+                    process_group=0,
+                )
+        except BaseException as error:
+            ours.close()
+            self._temporary.cleanup()
+            if isinstance(error, OSError):
+                raise NotAvailableError(f"no process could be started: {error}") from error
+            raise
+        self._words: deque[bytes] = deque(maxlen=16)
+        if keep_errors:
+            threading.Thread(target=self._listen, daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def send(self, message: Any) -> None:
+        """Send a message.
+
+        Raises:
+            ChildEndedError: nobody reads it.
+        """
+        try:
+            write(self._socket, message)
+        except OSError as error:
+            raise ChildEndedError(self.how()) from error
+
+    def receive(self, seconds: float | None = None) -> Any:
+        """Wait for the next message.
+
+        Raises:
+            ChildEndedError: the process ended first.
+            TimeoutError: nothing came in the given time.
+        """
+        until = None if seconds is None else time.monotonic() + seconds
+        try:
+            return read(self._socket, self.is_alive, until)
+        except (EOFError, ConnectionError) as error:
+            raise ChildEndedError(self.how()) from error
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    def how(self) -> str:
+        """Say how it ended; called when it has, or is about to."""
+        try:
+            code = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return "it closed its connection"
+        if code >= 0:
+            text = f"exit code {code}"
+        else:
+            try:
+                text = signal.Signals(-code).name
+            except ValueError:
+                text = f"signal {-code}"
+            if -code == signal.SIGKILL:
+                text += ", as when memory runs out"
+        words = b"".join(self._words).decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(words) if line.strip()), "")
+        return f"{text}: {last[:_WORDS]}" if last else text
+
+    def kill(self) -> None:
+        """End it at once, whatever it is doing, and remove what it left; twice is harmless."""
+        self._process.kill()
+        self._process.wait()
+        self._socket.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._temporary.cleanup()
+
+    def _listen(self) -> None:
+        stream = self._process.stderr
+        if stream is None:
+            return
+        with stream:
+            while chunk := stream.read1(4096):  # type: ignore[attr-defined]
+                self._words.append(chunk[-4096:])
+
+
+def connect() -> tuple[socket.socket, list[int]]:
+    """Be the child: return the connection and the further descriptors from the command line.
+
+    From now on this process ends when its parent does, and its temporary files with it.
+    """
+    temporary = sys.argv[1]
+    first, *rest = map(int, sys.argv[2:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(temporary,), daemon=True).start()
+    return socket.socket(fileno=first), rest
+
+
+def write(connection: socket.socket, message: Any) -> None:
+    """Write a message; buffers of arrays are written from where they are."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+    raws = [buffer.raw() for buffer in buffers]
+    sizes = b"".join(_SIZE.pack(raw.nbytes) for raw in raws)
+    connection.sendall(_HEAD.pack(len(raws), len(head)) + sizes + head)
+    for raw in raws:
+        connection.sendall(raw)
+
+
+def read(
+    connection: socket.socket, is_alive: Any = lambda: True, until: float | None = None
+) -> Any:
+    """Read a message.
+
+    Raises:
+        EOFError: the other end is closed, or ``is_alive`` says so.
+        TimeoutError: it did not come in time.
+    """
+
+    def exactly(size: int) -> bytearray:
+        data = bytearray(size)
+        view, have = memoryview(data), 0
+        while have < size:
+            left = _TICK_S if until is None else min(_TICK_S, until - time.monotonic())
+            if left <= 0:
+                raise TimeoutError
+            connection.settimeout(left)
+            try:
+                got = connection.recv_into(view[have:])
+            except TimeoutError:
+                # A process that it started may hold the other end open.
+                if not is_alive():
+                    raise EOFError from None
+                continue
+            if not got:
+                raise EOFError
+            have += got
+        return data
+
+    count, length = _HEAD.unpack(exactly(_HEAD.size))
+    sizes = [_SIZE.unpack(exactly(_SIZE.size))[0] for _ in range(count)]
+    head = exactly(length)
+    buffers = [exactly(size) for size in sizes]
+    connection.settimeout(None)
+    return pickle.loads(head, buffers=buffers)
+
+
+def _environment(temporary: str) -> Mapping[str, str]:
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return os.environ | {"PYTHONPATH": path, "TMPDIR": temporary}
+
+
+def _stderr() -> int:
+    """Return where the child prints: never our standard output, which is for results."""
+    try:
+        os.fstat(2)
+    except OSError:
+        return subprocess.DEVNULL
+    return 2
+
+
+def _end_with_parent(temporary: str) -> NoReturn:
+    """Wait for the end of the parent; its closing of our standard input is one too."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 1):
+            pass
+    shutil.rmtree(temporary, ignore_errors=True)
+    os._exit(1)

@@ -1,0 +1,251 @@
+"""The part of a conversion that needs the graph: from the source to every artifact, unverified.
+
+It is a function of what was asked and of the source, with no other state, so it can run in this
+process or in one of its own (``worker``), and it can be run again to explain what the gate found.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeinfer.backends import registry
+from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.convert.lower import target_for
+from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.plan import Job, plan
+from edgeinfer.convert.request import Request
+from edgeinfer.convert.verify import Change, Finding, Report
+from edgeinfer.errors import VerifyError
+from edgeinfer.metrics import Budget
+from edgeinfer.types import Array, Feeds
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from edgeinfer.convert.sources import Source
+
+Progress = Callable[[str, float | None], None]
+"""Called with what is being done and, where it is known, how much of it is done (0..1)."""
+
+TOOLS = ("edgeinfer", "numpy", "onnx", "onnx-ir", "onnxruntime", "openvino", "torch")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An artifact that nobody has run yet.
+
+    Attributes:
+        job: what was asked for.
+        name: of its folder among the variants.
+        lowered: its files and what the lowering says of them.
+    """
+
+    job: Job
+    name: str
+    lowered: Lowered
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All that the rest of a conversion needs; the graph is no part of it."""
+
+    report: Report
+    written: tuple[Written, ...]
+
+
+class Clock:
+    """Tells the user what is being done and remembers how long it took."""
+
+    def __init__(self, progress: Progress | None, seconds: dict[str, float] | None = None) -> None:
+        self.seconds = {} if seconds is None else seconds
+        self._progress = progress
+
+    @contextmanager
+    def stage(self, what: str) -> Iterator[None]:
+        """Time a stage."""
+        if self._progress is not None:
+            self._progress(what, None)
+        start = time.perf_counter()
+        yield
+        self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
+
+
+class Front:
+    """Reads a source and works on its graph."""
+
+    def __init__(
+        self,
+        model: Any,
+        request: Request,
+        progress: Progress | None = None,
+        *,
+        example_inputs: Any = None,
+        dynamic_shapes: Any = None,
+    ) -> None:
+        """Take note; nothing is read yet. The arguments are those of ``sources.read``."""
+        self._model, self._request = model, request
+        self._examples, self._sizes = example_inputs, dynamic_shapes
+        self._options = LowerOptions(request.precision, request.compress_weights)
+        self._clock = Clock(progress)
+
+    def prepare(self, variants: Path) -> Prepared:
+        """Read, normalise, plan, ask the oracles, and write each artifact into a folder of its own.
+
+        Raises:
+            SourceError: the model cannot be read.
+            UnsupportedError: a target cannot express it; lists every node.
+            VerifyError: it does not give the outputs that the user expects.
+            OSError: an artifact cannot be written.
+        """
+        source, normalised = self._source, self._normalised
+        report = self._new_report()
+        with self._stage("check the targets"):
+            todo = plan(normalised.model, self._request.profiles, self._options)
+        lines = {
+            "source": source.notes.lines,
+            **normalised.changes,
+            "targets": list(todo.notes),
+        }
+        report.changes.extend(Change(stage, tuple(text)) for stage, text in lines.items() if text)
+        self._ask_oracles(report)
+        written = tuple(self._lower(job, variants) for job in todo.jobs)
+        return Prepared(report, written)
+
+    def explain(
+        self, job: Job, engine: str, feeds: Feeds, budget: Budget, folder: Path
+    ) -> tuple[Finding, bool]:
+        """Find the first node that goes wrong; return what was found and whether it was saved.
+
+        The smallest sub-model that shows the fault is written into the folder, where there is one.
+        """
+        from edgeinfer.convert import passes
+        from edgeinfer.convert.verify import explain
+
+        target, backend = target_for(job.format), registry.get(engine)
+
+        def lower_and_run(model: ir.Model, feeds: Feeds) -> dict[str, Array]:
+            with tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary:
+                lowered = target.lower(model, job.profile, self._options, Path(temporary))
+                specs = passes.input_specs(model), passes.output_specs(model)
+                artifact = Artifact(job.format, lowered.files[0], *specs)
+                executable = backend.load(artifact, LoadOptions())
+                try:
+                    return executable.run(feeds)
+                finally:
+                    executable.close()
+
+        normal = self._normalised.model
+        with self._stage(f"look for the fault in {job.title}"):
+            finding = explain(normal, feeds, lower_and_run, budget)
+        saved = bool(finding.save(folder))
+        return replace(finding, model=None, inputs={}, expected={}), saved
+
+    @cached_property
+    def _source(self) -> Source:
+        from edgeinfer.convert import sources
+
+        with self._clock.stage("read the model"):
+            return sources.read(
+                self._model, example_inputs=self._examples, dynamic_shapes=self._sizes
+            )
+
+    @cached_property
+    def _normalised(self) -> Any:
+        from edgeinfer.convert import passes
+
+        source = self._source
+        with self._clock.stage("normalise"):
+            return passes.normalise(source.model, input_shapes=self._request.input_shapes or None)
+
+    @contextmanager
+    def _stage(self, what: str) -> Iterator[None]:
+        """Time a stage, and let go of the weights it looked at."""
+        from edgeinfer.convert.memory import release_memory
+
+        with self._clock.stage(what):
+            yield
+            release_memory(self._source.model, self._normalised.model)
+
+    def _new_report(self) -> Report:
+        from edgeinfer.convert import passes
+
+        source, normal = self._source, self._normalised.model
+        return Report(
+            name=self._request.name,
+            source=source.record,
+            inputs=passes.input_specs(normal),
+            outputs=passes.output_specs(normal),
+            source_bytes=weights_bytes(source.model),
+            ops_before=count_ops(source.model),
+            ops_after=count_ops(normal),
+            tools=tool_versions(),
+            seconds=self._clock.seconds,
+        )
+
+    def _ask_oracles(self, report: Report) -> None:
+        from edgeinfer.convert.verify import Oracles, make_vectors
+
+        model, request = self._source.model, self._request
+        with Oracles(model) as oracles:
+            with self._stage("gather test vectors"):
+                report.vectors = make_vectors(
+                    model,
+                    report.inputs,
+                    oracles=oracles,
+                    preprocessing=request.preprocessing,
+                    user_data=request.data,
+                    calibration=request.calibration,
+                )
+            with self._stage("ask the oracles"):
+                report.expected = oracles.expected(report.vectors)
+        if against := report.expected.contradictions:
+            raise VerifyError(
+                f"the model does not give the expected outputs, so it is another one or its data "
+                f"was prepared in another way: {'; '.join(against)}",
+                report.to_json(),
+            )
+
+    def _lower(self, job: Job, variants: Path) -> Written:
+        name = f"{job.profile.name}-{job.format}-{self._options.precision}"
+        folder = variants / name
+        folder.mkdir()
+        target, normal = target_for(job.format), self._normalised.model
+        with self._stage(f"lower {job.title}"):
+            lowered = target.lower(normal, job.profile, self._options, folder)
+        return Written(job, name, lowered)
+
+
+def count_ops(model: ir.Model) -> dict[str, int]:
+    """Count operators by type, subgraphs included, most frequent first."""
+    counts = Counter(n.op_type for graph in model.graphs() for n in graph)
+    return dict(counts.most_common())
+
+
+def weights_bytes(model: ir.Model) -> int:
+    """Return the size of all initializers; none is read."""
+    return sum(
+        v.const_value.nbytes
+        for graph in model.graphs()
+        for v in graph.initializers.values()
+        if v.const_value is not None
+    )
+
+
+def tool_versions() -> dict[str, str]:
+    """Return the versions of the packages that take part in a conversion, as far as installed."""
+    found = {}
+    for package in TOOLS:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
