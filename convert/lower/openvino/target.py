@@ -25,6 +25,7 @@ from edgeinfer.convert.lower.openvino.surgery import repair
 from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.lower.single import forget_origins
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.memory import release_memory
 from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
@@ -69,6 +70,8 @@ class OpenVinoTarget:
             source = Path(scratch) / "model.onnx"
             forget_origins(prepared)
             ir.save(prepared, source, external_data="weights", size_threshold_bytes=1024)
+            # Else the source's weights stay mapped beside those that are read now.
+            release_memory(prepared)
             try:
                 written = probe.core.read_model(source)
             except RuntimeError as e:
