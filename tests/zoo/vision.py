@@ -379,7 +379,7 @@ class Oddities(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         y = self.grouped(self.stem(x))
-        y = functional.channel_shuffle(y, 4)
+        y = y.unflatten(1, (4, 12)).transpose(1, 2).flatten(1, 2)
         y = y + self.dilated(y)
         y = functional.avg_pool2d(y, 3, 2, 1, count_include_pad=False)
         y = functional.interpolate(y, scale_factor=2.0, mode="bilinear", align_corners=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,6 +23,7 @@ from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, Outcome
 from edgeinfer.convert.passes.layout import SPATIAL, PlanLayout
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
+from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
 
@@ -87,14 +88,26 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     model = source.clone()
     SplitQuantized()(model)
     model = _defined(model, notes)
+    squeezed = strip_squeezes(model)
     planned = PlanLayout()(model)
     if isinstance(planned, Outcome):
         for line in planned.notes:
             notes.add(line)
     scope = Scope(model.opset_imports)
     scope.lower(model)
+    _squeeze(scope, model, squeezed)
     fuse(scope)
     return scope
+
+
+def _squeeze(g: Graph, model: ir.Model, names: Sequence[str]) -> None:
+    """Let a run decide which axes of these outputs are of size 1, and with that on their rank."""
+    for index, value in enumerate(model.graph.outputs):
+        if value.name in names:
+            whole = g.outputs[index]
+            result = g.emit("SQUEEZE", [whole], whole.shape, squeeze_dims=[])
+            whole.name, result.name = g.fresh_name("t"), whole.name
+            g.outputs[index] = result
 
 
 def _defined(model: ir.Model, notes: Notes) -> ir.Model:

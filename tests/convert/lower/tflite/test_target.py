@@ -70,6 +70,16 @@ def test_outputs_that_are_inputs_constants_and_each_other() -> None:
     check(text, {"x": np.array([-1, 3], np.float32)})
 
 
+def test_a_squeeze_that_a_run_decides_on_is_right_at_every_rank() -> None:
+    text = """g (float[N,1,M] x) => (y) { a = Relu(x) s = Squeeze(a) t = Sigmoid(s)
+        four = Constant<value_float=4.0>() y = Mul(t, four) }"""
+    rng = np.random.default_rng(0)
+    sizes = [(2, 3), (1, 3), (2, 1), (1, 1)]
+    feeds = [{"x": rng.normal(size=(n, 1, m)).astype(np.float32)} for n, m in sizes]
+    data = check(text, *feeds)
+    assert ops(data)[-1] == "SQUEEZE"
+
+
 def test_an_input_nobody_reads_stays() -> None:
     text = "g (float[2] x, float[3] unused) => (float[2] y) { y = Relu(x) }"
     check(text, {"x": np.array([-1, 3], np.float32), "unused": np.zeros(3, np.float32)})
