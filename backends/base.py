@@ -57,6 +57,8 @@ class Capabilities:
         dynamic_shapes: one executable runs inputs of several sizes.
         zero_copy: ``bind`` reads and writes the caller's arrays without a copy.
         concurrent_runs: ``run`` may be called from several threads at once.
+        unprepared_inputs: level of ``bundle.values`` that inputs must keep where an artifact was
+            not lowered for this engine; empty where it takes any value.
     """
 
     formats: frozenset[str]
@@ -64,6 +66,7 @@ class Capabilities:
     dynamic_shapes: bool = True
     zero_copy: bool = True
     concurrent_runs: bool = True
+    unprepared_inputs: str = ""
 
 
 @dataclass(frozen=True, slots=True)

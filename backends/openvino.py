@@ -37,6 +37,7 @@ from edgeinfer.backends.checks import (
     thread_count,
 )
 from edgeinfer.backends.engines import import_openvino
+from edgeinfer.bundle.values import FINITE
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
 from edgeinfer.types import Array, Dim, Feeds, TensorSpec
 
@@ -95,7 +96,12 @@ class OpenVinoBackend:
 
     def capabilities(self) -> Capabilities:
         """Dynamic shapes, concurrent runs, bound buffers used in place."""
-        return Capabilities(formats=frozenset(_READERS), dtypes=frozenset(_DTYPES.values()))
+        return Capabilities(
+            formats=frozenset(_READERS),
+            dtypes=frozenset(_DTYPES.values()),
+            # Relu, Clip, Max and others make a number of NaN.
+            unprepared_inputs=FINITE,
+        )
 
     def load(self, artifact: Artifact, options: LoadOptions) -> OpenVinoExecutable:
         """Open an IR (``.xml`` with its ``.bin`` next to it) or an ONNX model.

@@ -249,14 +249,16 @@ def _with_requested(manifest: Manifest, backend: str | None) -> tuple[Variant, .
     variants = distinct(manifest.variants)
     if backend is None:
         return variants
-    formats = registry.get(backend).capabilities().formats
+    can = registry.get(backend).capabilities()
     own = [v for v in variants if any(e.backend == backend for e in v.engines)]
     # What the engine loses in the artifact made for it, it loses in the others too.
     levels = [v.constraints[KEY] for v in own if v.constraints.get(KEY) in LEVELS]
+    if not own and can.unprepared_inputs:
+        levels = [can.unprepared_inputs]
     held = {KEY: max(levels, key=LEVELS.index)} if levels else {}
     return tuple(
         v
-        if v.format not in formats or v in own
+        if v.format not in can.formats or v in own
         else replace(
             v,
             engines=(*v.engines, EngineRequirement(backend)),

@@ -83,6 +83,7 @@ class FakeBackend:
     load_error: str = ""
     run_error: str = ""
     concurrent: bool = True
+    unprepared: str = ""
     format: str = "fake"
     open: list[Executable] = field(default_factory=list)
     loads: int = 0
@@ -94,7 +95,9 @@ class FakeBackend:
 
     def capabilities(self) -> Capabilities:
         formats, dtypes = frozenset({self.format}), frozenset({"float32", "int64"})
-        return Capabilities(formats, dtypes, concurrent_runs=self.concurrent)
+        return Capabilities(
+            formats, dtypes, concurrent_runs=self.concurrent, unprepared_inputs=self.unprepared
+        )
 
     def load(self, artifact: Artifact, options: LoadOptions) -> Executable:
         self.loads += 1

@@ -63,6 +63,17 @@ def test_an_engine_asked_for_refuses_them_in_other_artifacts_too(
             session(BAD, K)
 
 
+def test_an_engine_says_what_it_loses_where_nothing_was_made_for_it(
+    fakes: Any, make_bundle: MakeBundle
+) -> None:
+    fakes.add("ov", unprepared="not_nan")
+    with (
+        edgeinfer.load(make_bundle("ort"), backend="ov") as session,
+        pytest.raises(InputError, match="ov gives wrong numbers for them"),
+    ):
+        session(BAD, K)
+
+
 def test_no_hint_where_nothing_else_takes_them(fakes: Any, make_bundle: MakeBundle) -> None:
     fakes.add("ov")
     path = make_bundle("ov", constraints=({"inputs": "finite"},))
