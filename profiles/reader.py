@@ -15,7 +15,9 @@ from edgeinfer.profiles.schema import (
     FORMATS,
     OSES,
     PRECISIONS,
+    STORED,
     Profile,
+    Quantization,
     Quirk,
 )
 
@@ -29,9 +31,11 @@ _ALLOWED: dict[str, frozenset[str]] = {
     "optional_formats": FORMATS,
     "precisions": PRECISIONS,
     "accelerators": ACCELERATORS,
+    "format": FORMATS,
+    "activations": STORED,
 }
 _NAMED = frozenset({"name", "backends", "aliases"})
-_NON_EMPTY = frozenset({"os", "formats", "backends", "precisions"})
+_NON_EMPTY = frozenset({"os", "formats", "backends", "precisions", "ops"})
 
 
 def parse(text: str, origin: str) -> Profile:
@@ -110,27 +114,46 @@ def _count(_: str, value: Any, where: str, faults: list[str]) -> int | None:
     return value
 
 
-def _quirks(_: str, value: Any, where: str, faults: list[str]) -> tuple[Quirk, ...]:
+def _flag(_: str, value: Any, where: str, faults: list[str]) -> bool:
+    if not isinstance(value, bool):
+        faults.append(f"{where}: expected true or false, received {value!r}")
+        return False
+    return value
+
+
+def _tables(cls: type, value: Any, where: str, faults: list[str]) -> tuple[Any, ...]:
     if not isinstance(value, list):
         faults.append(f"{where}: expected [[{where}]] tables, received {value!r}")
         return ()
-    quirks: list[Quirk] = []
+    found: list[Any] = []
     for i, entry in enumerate(value):
         if not isinstance(entry, dict):
             faults.append(f"{where}[{i}]: expected a table, received {entry!r}")
             continue
         before = len(faults)
-        values = _fields(Quirk, entry, f"{where}[{i}].", faults)
+        values = _fields(cls, entry, f"{where}[{i}].", faults)
         if len(faults) == before:
-            quirks.append(Quirk(**values))
-    return tuple(quirks)
+            found.append(cls(**values))
+    return tuple(found)
+
+
+def _quirks(_: str, value: Any, where: str, faults: list[str]) -> tuple[Quirk, ...]:
+    return _tables(Quirk, value, where, faults)
+
+
+def _quantizations(
+    _: str, value: Any, where: str, faults: list[str]
+) -> tuple[Quantization, ...]:
+    return _tables(Quantization, value, where, faults)
 
 
 _READERS: dict[str, Callable[[str, Any, str, list[str]], Any]] = {
     "str": _string,
     "tuple[str, ...]": _strings,
     "int | None": _count,
+    "bool": _flag,
     "tuple[Quirk, ...]": _quirks,
+    "tuple[Quantization, ...]": _quantizations,
 }
 """By the annotation in the schema, so a new field needs no line here."""
 
@@ -143,4 +166,14 @@ def _cross_checks(values: dict[str, Any], faults: list[str]) -> None:
     ids = [quirk.id for quirk in values.get("quirks", ())]
     faults.extend(
         f"quirks: id {i!r} is used twice" for i in sorted({i for i in ids if ids.count(i) > 1})
+    )
+    writes = [q.format for q in values.get("quantization", ())]
+    formats = {*values["formats"], *values.get("optional_formats", ())}
+    faults.extend(
+        f"quantization: format {f!r} is described twice"
+        for f in sorted({f for f in writes if writes.count(f) > 1})
+    )
+    faults.extend(
+        f"quantization: format {f!r} is not one of the target's"
+        for f in sorted(set(writes) - formats)
     )

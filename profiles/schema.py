@@ -46,6 +46,36 @@ class Quirk:
     versions: str = ""
 
 
+STORED = frozenset({"int8", "uint8"})
+"""Types that 8-bit activations are stored in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """What one format's engine computes with integers, and in which form it wants them.
+
+    Attributes:
+        format: the artifact format.
+        ops: operators with integer kernels.
+        moves: operators that pass integers on unchanged.
+        per_channel: operators whose weights may have one scale for each output channel.
+        activations: type of 8-bit activations, ``int8`` or ``uint8``.
+        symmetric: activations have no zero point.
+        float_results: operators that take integers and may give floats, so that what is read by
+            float operators only is not rounded.
+        joined: operators whose operands and result must share one scale.
+    """
+
+    format: str
+    ops: tuple[str, ...]
+    moves: tuple[str, ...]
+    per_channel: tuple[str, ...]
+    activations: str = "int8"
+    symmetric: bool = False
+    float_results: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """What one target device is and wants.
@@ -63,6 +93,7 @@ class Profile:
         memory_mb: memory of the device; None when it varies.
         threads: cores worth using; None when it varies.
         quirks: known faults.
+        quantization: how integers are written, by format; without it integer recipes are refused.
         aliases: other names ``--target`` takes for it.
     """
 
@@ -78,4 +109,5 @@ class Profile:
     memory_mb: int | None = None
     threads: int | None = None
     quirks: tuple[Quirk, ...] = field(default=())
+    quantization: tuple[Quantization, ...] = field(default=())
     aliases: tuple[str, ...] = ()

@@ -1,0 +1,143 @@
+"""Run the float model over the data and remember of each value what calibration needs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.backends.engines import import_onnxruntime
+from edgeinfer.convert.quantize.histogram import ChannelStats, Histogram
+from edgeinfer.convert.quantize.units import Unit
+from edgeinfer.errors import RunError
+from edgeinfer.types import Array, Feeds
+
+_AT_ONCE = 256 << 20
+"""Bytes of inner values that one run gives out; the rest is seen in further runs."""
+
+
+@dataclass(slots=True)
+class Observation:
+    """What was seen of a model.
+
+    Attributes:
+        values: by name of a value.
+        channels: by name of a value that weights are multiplied with.
+        samples: runs of the model.
+    """
+
+    values: dict[str, Histogram] = field(default_factory=dict)
+    channels: dict[str, ChannelStats] = field(default_factory=dict)
+    samples: int = 0
+
+
+def channel_axis(unit: Unit) -> int:
+    """Return the axis of the input channels of what a weighted unit reads."""
+    return 1 if unit.op in ("Conv", "ConvTranspose") else -1
+
+
+def observe(
+    model: ir.Model,
+    names: Iterable[str],
+    axes: dict[str, int],
+    data: Callable[[], Iterator[Feeds]],
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> Observation:
+    """Watch values over a whole data set, one sample in memory at a time.
+
+    Args:
+        model: normalised, float.
+        names: of the values to watch.
+        axes: channel axis of those whose channels are told apart.
+        data: gives the samples; called once for each group of values.
+        progress: told the number of samples seen.
+
+    Raises:
+        RunError: the model failed on a sample.
+    """
+    found = Observation()
+    inputs = {v.name for v in model.graph.inputs}
+    wanted = [n for n in dict.fromkeys(names)]
+    for group in _groups(model, wanted):
+        with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
+            inner = [n for n in group if n not in inputs]
+            session = open_session(with_outputs(model, inner), Path(folder))
+            count = 0
+            for feeds in data():
+                results = dict(zip(inner, _run(session, inner, feeds), strict=True))
+                _take(found, {**feeds, **results}, group, axes)
+                count += 1
+                if progress is not None:
+                    progress(count)
+            found.samples = count
+            del session
+    return found
+
+
+def _take(found: Observation, arrays: Feeds, names: Iterable[str], axes: dict[str, int]) -> None:
+    for name in names:
+        array = np.asarray(arrays[name])
+        found.values.setdefault(name, Histogram()).add(array)
+        if name in axes and array.ndim:
+            axis = axes[name] % array.ndim
+            stats = found.channels.setdefault(name, ChannelStats.of(array.shape[axis]))
+            stats.add(array, axis)
+
+
+def _run(session: Any, names: list[str], feeds: Feeds) -> list[Array]:
+    if not names:
+        return []
+    try:
+        results: list[Array] = session.run(names, dict(feeds))
+    # ONNX Runtime raises a class of its own per status, with no common base below Exception.
+    except Exception as e:
+        raise RunError(f"the model failed on a calibration sample: {e}") from e
+    return results
+
+
+def _groups(model: ir.Model, names: list[str]) -> Iterator[list[str]]:
+    shapes = {v.name: v.shape for n in model.graph for v in n.outputs}
+    group: list[str] = []
+    size = 0
+    for name in names:
+        shape = shapes.get(name)
+        dims = [d if isinstance(d, int) else 64 for d in shape] if shape is not None else [1 << 16]
+        bytes_ = 4 * int(np.prod(dims, dtype=np.int64))
+        if group and size + bytes_ > _AT_ONCE:
+            yield group
+            group, size = [], 0
+        group.append(name)
+        size += bytes_
+    if group:
+        yield group
+
+
+def with_outputs(model: ir.Model, names: Iterable[str]) -> ir.Model:
+    """Return a copy whose outputs are also the named inner values."""
+    copy = model.clone()
+    known = {v.name: v for n in copy.graph for v in n.outputs}
+    present = {v.name for v in copy.graph.outputs}
+    for name in names:
+        if name not in present:
+            copy.graph.outputs.append(known[name])
+    return copy
+
+
+def open_session(model: ir.Model, folder: Path, *, optimise: bool = False) -> Any:
+    """Open a model in ONNX Runtime on one thread; its files must stay until it is closed."""
+    ort = import_onnxruntime()
+    path = folder / "observed.onnx"
+    ir.save(model, path, external_data="observed.data", size_threshold_bytes=1024)
+    options = ort.SessionOptions()
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_ENABLE_BASIC
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])

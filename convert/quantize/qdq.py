@@ -1,0 +1,278 @@
+"""Write scales into the graph: ``QuantizeLinear`` and ``DequantizeLinear`` around each unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set as AbstractSet
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.passes.dead_code import RemoveDeadCode
+from edgeinfer.convert.passes.infra import Namer, add_initializer, constant
+from edgeinfer.convert.quantize.ranges import Range, Scale, scale_of
+from edgeinfer.convert.quantize.units import Layout, Unit, array_of, lay_out, weights_axis
+from edgeinfer.convert.quantize.weights import Stored, store, store_bias
+from edgeinfer.profiles.schema import Quantization
+from edgeinfer.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A graph with scales in it.
+
+    Attributes:
+        model: a copy of what was given.
+        units: operator and name of each unit that computes with integers.
+        scales: by name of a value in the source graph.
+        float_nodes: operator and name of the nodes with weights that stayed float.
+    """
+
+    model: ir.Model
+    units: tuple[tuple[str, str], ...]
+    scales: dict[str, Scale]
+    float_nodes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(slots=True)
+class _Writer:
+    model: ir.Model
+    limits: Quantization
+    scales: dict[ir.Value, Scale]
+    namer: Namer
+    biases: Mapping[str, Array]
+    _read: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    _parameters: dict[tuple[float, int, str], tuple[ir.Value, ir.Value]] = field(
+        default_factory=dict
+    )
+    _constants: dict[object, ir.Value] = field(default_factory=dict)
+
+    def dequantized(self, value: ir.Value) -> ir.Value:
+        """Return the value after its rounding to integers."""
+        if value not in self._read:
+            self._read[value] = self._round(value, self.scales[value])
+        return self._read[value]
+
+    def _round(self, value: ir.Value, scale: Scale) -> ir.Value:
+        factor, zero = self._parameter(scale)
+        quantize = ir.node("QuantizeLinear", [value, factor, zero])
+        dequantize = ir.node("DequantizeLinear", [quantize.outputs[0], factor, zero])
+        self._name(quantize, f"{value.name}.q", ir.DataType[scale.dtype.upper()], value)
+        self._name(dequantize, f"{value.name}.dq", ir.DataType.FLOAT, value)
+        graph, maker = self.model.graph, value.producer()
+        if maker is None:
+            graph.insert_before(graph[0], [quantize, dequantize])
+        else:
+            graph.insert_after(maker, [quantize, dequantize])
+        return dequantize.outputs[0]
+
+    def _name(self, node: ir.Node, name: str, dtype: ir.DataType, like: ir.Value) -> None:
+        out = node.outputs[0]
+        out.name = self.namer.fresh(name)
+        node.name = out.name
+        out.type = ir.TensorType(dtype)
+        out.shape = None if like.shape is None else like.shape.copy()
+
+    def _parameter(self, scale: Scale) -> tuple[ir.Value, ir.Value]:
+        key = (scale.scale, scale.zero, scale.dtype)
+        if key not in self._parameters:
+            name = self.namer.fresh("quantization.scale")
+            factor = add_initializer(self.model.graph, name, np.array(scale.scale, np.float32))
+            name = self.namer.fresh("quantization.zero")
+            zero = add_initializer(self.model.graph, name, np.array(scale.zero, scale.dtype))
+            self._parameters[key] = factor, zero
+        return self._parameters[key]
+
+    def constant(self, stored: Stored, name: str, before: ir.Node) -> ir.Value:
+        """Add integers and the node that gives them back as floats."""
+        graph = self.model.graph
+        values = add_initializer(graph, self.namer.fresh(f"{name}.int"), stored.values)
+        scale = add_initializer(graph, self.namer.fresh(f"{name}.scale"), stored.scale)
+        inputs = [values, scale]
+        if stored.values.dtype != np.int32:
+            zeros = np.zeros(stored.scale.shape, stored.values.dtype)
+            inputs.append(add_initializer(graph, self.namer.fresh(f"{name}.zero"), zeros))
+        attributes = {} if stored.axis is None else {"axis": stored.axis}
+        node = ir.node("DequantizeLinear", inputs, attributes)
+        self._name(node, f"{name}.dq", ir.DataType.FLOAT, values)
+        graph.insert_before(before, node)
+        return node.outputs[0]
+
+    def weighted(self, unit: Unit) -> None:
+        """Quantize the weights and the bias of a convolution or product."""
+        node = unit.nodes[0]
+        x, w = unit.reads[0], node.inputs[1]
+        place = self._bias_place(unit)
+        bias = None if place is None else self.biases.get(unit.name)
+        if place is not None and bias is None:
+            bias = array_of(place[0].inputs[place[1]])
+        axis = self._axis(node)
+        scale = self.scales[x]
+        weights = array_of(w)
+        channels = weights.shape[weights_axis(node)]
+        flat = None if bias is None else np.broadcast_to(bias.ravel(), (channels,))
+        steps = None if flat is None else flat.astype(np.float64) / scale.scale
+        name = (w.name if w is not None else "") or "weights"
+        stored = store(weights, axis, bias_steps=steps, name=name)
+        node.replace_input_with(1, self._shared(stored, name))
+        node.replace_input_with(0, self.dequantized(x))
+        if place is not None and flat is not None:
+            self._write_bias(place, flat, scale, stored, node)
+
+    def _shared(self, stored: Stored, name: str) -> ir.Value:
+        """Use the integers of a weight that several nodes read once only."""
+        key = (name, stored.axis, stored.scale.tobytes())
+        if key not in self._constants:
+            self._constants[key] = self.constant(stored, name, self.model.graph[0])
+        return self._constants[key]
+
+    def _write_bias(
+        self, place: tuple[ir.Node, int], flat: Array, scale: Scale, stored: Stored, node: ir.Node
+    ) -> None:
+        user, index = place
+        name = user.inputs[index].name if user.inputs[index] is not None else "bias"  # type: ignore[union-attr]
+        if user is node and scale.dtype != "int16":
+            per_channel = stored.scale
+            if per_channel.ndim == 0:
+                per_channel = np.full(flat.size, per_channel, np.float32)
+            made = store_bias(flat, scale.scale, per_channel)
+            user.replace_input_with(index, self.constant(made, name or "bias", node))
+            return
+        # The sum behind a product is the engine's to fuse; 16-bit data has a 64-bit bias.
+        fresh = add_initializer(
+            self.model.graph, self.namer.fresh(f"{name}.bias"), flat.astype(np.float32)
+        )
+        user.replace_input_with(index, fresh)
+
+    def _bias_place(self, unit: Unit) -> tuple[ir.Node, int] | None:
+        node = unit.nodes[0]
+        if len(node.inputs) > 2 and node.inputs[2] is not None:
+            return node, 2
+        for user in unit.nodes[1:]:
+            if user.op_type == "Add":
+                return user, next(i for i, v in enumerate(user.inputs) if constant(v) is not None)
+        return None
+
+    def _axis(self, node: ir.Node) -> int | None:
+        if node.op_type not in self.limits.per_channel:
+            return None
+        groups = node.attributes.get("group")
+        grouped = groups is not None and groups.as_int() > 1
+        return None if node.op_type == "ConvTranspose" and grouped else weights_axis(node)
+
+    def light(self, unit: Unit) -> None:
+        """Quantize the operands of a lighter operator; constants get a scale of their own."""
+        node = unit.nodes[0]
+        for index, value in enumerate(node.inputs):
+            if value is None:
+                continue
+            if value in unit.reads:
+                node.replace_input_with(index, self.dequantized(value))
+            elif value.dtype == ir.DataType.FLOAT and constant(value) is not None:
+                node.replace_input_with(index, self._operand(value, node, unit))
+
+    def _operand(self, value: ir.Value, node: ir.Node, unit: Unit) -> ir.Value:
+        array = array_of(value).astype(np.float32)
+        span = Range(float(min(array.min(initial=0), 0)), float(max(array.max(initial=0), 0)))
+        dtype = self.scales[unit.reads[0]].dtype
+        # Symmetric, as weights are: the one form that every target reads.
+        scale = scale_of(span, dtype, symmetric=True)
+        if node.op_type in self.limits.joined:
+            scale = self.scales[unit.reads[0]]
+        low, high = scale.ends
+        steps = np.clip(np.rint(array / np.float32(scale.scale)) + scale.zero, low, high)
+        graph, name = self.model.graph, value.name or "constant"
+        made = add_initializer(graph, self.namer.fresh(f"{name}.int"), steps.astype(dtype))
+        factor, zero = self._parameter(scale)
+        dequantize = ir.node("DequantizeLinear", [made, factor, zero])
+        self._name(dequantize, f"{name}.dq", ir.DataType.FLOAT, made)
+        graph.insert_before(node, dequantize)
+        return dequantize.outputs[0]
+
+    def finish(self, layout: Layout) -> None:
+        """Let float operators and outputs read what integers were rounded to."""
+        made = {v for u in layout.units for v in u.nodes[-1].outputs if v in layout.stored}
+        for value in sorted(made, key=lambda v: v.name or ""):
+            rounded = self.dequantized(value)
+            maker = rounded.producer()
+            source = maker.inputs[0] if maker is not None else None
+            rounding = source.producer() if source is not None else None
+            for user, index in list(value.uses()):
+                if user is not rounding:
+                    user.replace_input_with(index, rounded)
+            if value.is_graph_output():
+                self._replace_output(value, rounded)
+
+    def _replace_output(self, value: ir.Value, rounded: ir.Value) -> None:
+        outputs = self.model.graph.outputs
+        for index, output in enumerate(list(outputs)):
+            if output is value:
+                outputs[index] = rounded
+        name = value.name
+        value.name = self.namer.fresh(f"{name}.float")
+        rounded.name = name
+
+
+def write(
+    model: ir.Model,
+    limits: Quantization,
+    ranges: Mapping[str, Range],
+    *,
+    bits: int = 8,
+    kept: AbstractSet[str] = frozenset(),
+    biases: Mapping[str, Array] | None = None,
+) -> Written:
+    """Return a copy with every unit between rounded operands.
+
+    Args:
+        model: normalised; it is not modified.
+        limits: what the target computes with integers.
+        ranges: by name of a value.
+        bits: of activations, 8 or 16.
+        kept: names of units that stay float.
+        biases: corrected biases, by name of the unit.
+    """
+    model = model.clone()
+    layout = lay_out(model, limits, kept)
+    scales = _scales(layout, limits, ranges, bits)
+    named = {v.name or "": s for v, s in scales.items()}
+    weighted = {u.nodes[0] for u in layout.units if u.kind == "weighted"}
+    left = tuple(
+        (n.op_type, n.name or "")
+        for n in model.graph
+        if n.op_type in limits.ops and n not in weighted and _has_weights(n)
+    )
+    names = tuple((u.op, u.name) for u in layout.units if u.kind != "move")
+    writer = _Writer(model, limits, scales, Namer(model), biases or {})
+    for unit in layout.units:
+        if unit.kind == "weighted":
+            writer.weighted(unit)
+        else:
+            writer.light(unit)
+    writer.finish(layout)
+    RemoveDeadCode()(model)
+    return Written(model, names, named, left)
+
+
+def _has_weights(node: ir.Node) -> bool:
+    return any(
+        v is not None and (t := constant(v)) is not None and t.size > 64 for v in node.inputs[1:2]
+    )
+
+
+def _scales(
+    layout: Layout, limits: Quantization, ranges: Mapping[str, Range], bits: int
+) -> dict[ir.Value, Scale]:
+    dtype = "int16" if bits == 16 else limits.activations
+    found: dict[ir.Value, Scale] = {}
+    for members in layout.members().values():
+        spans = [ranges[v.name or ""] for v in members if v.name in ranges]
+        if not spans:
+            names = ", ".join(repr(v.name) for v in members)
+            raise KeyError(f"no range was measured for {names}")
+        span = spans[0]
+        for other in spans[1:]:
+            span = span.joined(other)
+        scale = scale_of(span, dtype, symmetric=limits.symmetric)
+        found.update(dict.fromkeys(members, scale))
+    return found

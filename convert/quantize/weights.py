@@ -1,0 +1,160 @@
+"""Weights as integers: one scale a channel, or one for each block along the summed axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeinfer.convert.quantize.ranges import SMALLEST
+from edgeinfer.errors import UsageError
+from edgeinfer.types import Array
+
+LARGEST_BIAS = float(2**31 - 2**8)
+"""Steps that a bias may have: below the largest int32 that float32 can tell from its neighbours."""
+
+_NEGLIGIBLE = 2.0**-24
+"""A channel this much smaller than the largest of its tensor adds nothing that float32 would keep;
+its scale stays at a size that no engine flushes to zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Integers and their scales.
+
+    Attributes:
+        values: the integers.
+        scale: float32; a scalar, or one a channel.
+        axis: of the channels; None with one scale for all.
+    """
+
+    values: Array
+    scale: npt.NDArray[np.float32]
+    axis: int | None
+
+    def floats(self) -> npt.NDArray[np.float32]:
+        """Return what the integers stand for."""
+        return self.values.astype(np.float32) * self.wide_scale()
+
+    def wide_scale(self) -> npt.NDArray[np.float32]:
+        """Return the scales shaped to broadcast over the integers."""
+        return _wide(self.scale, self.values.ndim, self.axis)
+
+
+def store(
+    weights: Array,
+    axis: int | None,
+    *,
+    bias_steps: Array | None = None,
+    bits: int = 8,
+    name: str = "",
+) -> Stored:
+    """Quantize weights symmetrically.
+
+    Args:
+        weights: floats.
+        axis: of the output channels; None for one scale.
+        bias_steps: bias over the scale of the activation, one for each channel: scales grow where
+            a bias would not fit 32 bits.
+        bits: of an integer.
+        name: for the message.
+
+    Raises:
+        UsageError: a weight is NaN or infinite.
+    """
+    if not np.isfinite(weights).all():
+        raise UsageError(f"weights {name!r} have NaN or infinities: no scale fits them")
+    top = 2 ** (bits - 1) - 1
+    others = None if axis is None else tuple(i for i in range(weights.ndim) if i != axis)
+    largest = np.abs(weights).max(axis=others, initial=0.0).astype(np.float64)
+    whole = float(np.max(largest, initial=0.0)) or 1.0
+    scale = np.maximum(largest / top, max(whole / top * _NEGLIGIBLE, SMALLEST))
+    # A channel of zeros has no scale of its own; the others' keeps its bias as fine as theirs.
+    scale = np.where(largest == 0.0, whole / top, scale)
+    if bias_steps is not None:
+        needed = np.abs(bias_steps) / LARGEST_BIAS
+        scale = np.maximum(scale, needed if axis is not None else np.max(needed, initial=0.0))
+    single = scale.astype(np.float32)
+    # Rounding the scale down could push the largest weight one step past the end.
+    wide = _wide(single, weights.ndim, axis)
+    steps = np.clip(np.rint(weights / wide), -top, top)
+    return Stored(steps.astype(np.int8), single, axis)
+
+
+def store_bias(bias: Array, activation_scale: float, weights_scale: Array) -> Stored:
+    """Quantize a bias to the steps of the products it is added to."""
+    scale = (np.float32(activation_scale) * weights_scale).astype(np.float32)
+    limits = np.iinfo(np.int32)
+    steps = np.rint(bias.astype(np.float64) / scale.astype(np.float64))
+    steps = np.clip(steps, limits.min, limits.max)
+    return Stored(steps.astype(np.int32), scale, None if scale.ndim == 0 else 0)
+
+
+def _wide(scale: Array, ndim: int, axis: int | None) -> npt.NDArray[np.float32]:
+    if axis is None or scale.ndim == 0:
+        return np.asarray(scale, np.float32)
+    shape = [1] * ndim
+    shape[axis] = scale.size
+    return np.asarray(scale, np.float32).reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Weights (K, N) in blocks along K.
+
+    Attributes:
+        values: (K padded to whole blocks, N) signed integers; the padding is zero.
+        scale: (blocks, N) float32.
+        block: rows of a block.
+        rows: K.
+    """
+
+    values: npt.NDArray[np.int8]
+    scale: npt.NDArray[np.float32]
+    block: int
+    rows: int
+
+    def floats(self) -> npt.NDArray[np.float32]:
+        """Return what the integers stand for, (K, N)."""
+        wide = np.repeat(self.scale, self.block, axis=0)
+        return (self.values.astype(np.float32) * wide)[: self.rows]
+
+
+def store_blocks(weights: Array, block: int, *, name: str = "") -> Blocks:
+    """Quantize (K, N) weights to 4 bits, ``-8..7``, with one scale for each block of K.
+
+    The largest magnitude of a block becomes -8, whichever its sign: all 16 steps are used, the
+    error is half a step at most, save at the opposite end, where the scale is widened for it.
+
+    Raises:
+        UsageError: a weight is NaN or infinite, or the weights are no matrix.
+    """
+    if weights.ndim != 2:
+        raise UsageError(f"weights {name!r} have {weights.ndim} axes; blocks need a matrix")
+    if not np.isfinite(weights).all():
+        raise UsageError(f"weights {name!r} have NaN or infinities: no scale fits them")
+    rows, columns = weights.shape
+    count = -(-rows // block)
+    padded = np.zeros((count * block, columns), np.float64)
+    padded[:rows] = weights
+    parts = padded.reshape(count, block, columns)
+    low, high = parts.min(axis=1), parts.max(axis=1)
+    scale = _block_scale(low, high)
+    steps = np.rint(parts / scale[:, None, :])
+    values = np.clip(steps, -8, 7).astype(np.int8).reshape(count * block, columns)
+    return Blocks(values, scale.astype(np.float32), block, rows)
+
+
+def _block_scale(low: Array, high: Array) -> npt.NDArray[np.float32]:
+    """Return signed float32 scales by which every weight is within -8.5..7.5 steps."""
+    negative_first = np.abs(low) >= np.abs(high)
+    extreme = np.where(negative_first, low, high)
+    opposite = np.where(negative_first, high, low)
+    # extreme / scale = -8; the opposite end may reach 7.5 steps before rounding leaves the range.
+    size = np.maximum(np.abs(extreme) / 8.0, np.abs(opposite) / 7.5)
+    scale = np.where(negative_first, size, -size)
+    scale = np.where(np.abs(scale) < SMALLEST, 1.0, scale)
+    single = scale.astype(np.float32)
+    short = np.abs(single) * 7.5 < np.abs(opposite)
+    return np.where(short, np.nextafter(single, np.copysign(np.float32(np.inf), single)), single)
