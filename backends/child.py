@@ -22,8 +22,10 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Mapping
+from io import BufferedReader
 from typing import Any, NoReturn
 
 from edgeinfer.errors import NotAvailableError
@@ -44,6 +46,13 @@ class ChildEndedError(Exception):
     def __init__(self, how: str) -> None:
         self.how = how
         super().__init__(how)
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of an error, never raised
+    """What Python said of an error in the other process."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
 
 
 class Child:
@@ -94,7 +103,8 @@ class Child:
             raise
         self._words: deque[bytes] = deque(maxlen=16)
         if keep_errors:
-            threading.Thread(target=self._listen, daemon=True).start()
+            arguments = (self._process.stderr, self._words)
+            threading.Thread(target=_listen, args=arguments, daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -157,13 +167,12 @@ class Child:
             self._process.stdin.close()
         self._temporary.cleanup()
 
-    def _listen(self) -> None:
-        stream = self._process.stderr
-        if stream is None:
-            return
-        with stream:
-            while chunk := stream.read1(4096):  # type: ignore[attr-defined]
-                self._words.append(chunk[-4096:])
+
+def _listen(stream: BufferedReader, words: deque[bytes]) -> None:
+    """Keep the last of what is written; not a method, which would keep the child alive."""
+    with stream:
+        while chunk := stream.read1(4096):
+            words.append(chunk)
 
 
 def connect() -> tuple[socket.socket, list[int]]:
@@ -176,6 +185,16 @@ def connect() -> tuple[socket.socket, list[int]]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(temporary,), daemon=True).start()
     return socket.socket(fileno=first), rest
+
+
+def portable(error: Exception) -> tuple[Exception, str]:
+    """Return an error as it can be sent, and its traceback."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}"), text
+    return error, text
 
 
 def write(connection: socket.socket, message: Any) -> None:

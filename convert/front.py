@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.convert import engines
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.plan import Job, plan
@@ -130,7 +130,7 @@ class Front:
         from edgeinfer.convert import passes
         from edgeinfer.convert.verify import explain
 
-        target, backend = target_for(job.format), registry.get(engine)
+        target = target_for(job.format)
 
         def lower_and_run(model: ir.Model, feeds: Feeds) -> dict[str, Array]:
             with tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary:
@@ -144,7 +144,10 @@ class Front:
                     executable.close()
 
         normal = self._normalised.model
-        with self._stage(f"look for the fault in {job.title}"):
+        with (
+            self._stage(f"look for the fault in {job.title}"),
+            engines.opened([engine]) as (backend,),
+        ):
             finding = explain(normal, feeds, lower_and_run, budget)
         saved = bool(finding.save(folder))
         return replace(finding, model=None, inputs={}, expected={}), saved

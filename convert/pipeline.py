@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.writer import BundleWriter
+from edgeinfer.convert import engines
 from edgeinfer.convert.front import Clock, Front, Progress, Written
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
@@ -154,11 +154,12 @@ def _verified(
     if report.expected is None:
         raise VerifyError("the oracles were not asked")
     job, lowered = written.job, written.lowered
-    with clock.stage(f"verify {job.title}"):
+    names = [e.backend for e in lowered.engines]
+    with clock.stage(f"verify {job.title}"), engines.opened(names) as backends:
         result = verify_variant(
             f"{job.profile.name}-{job.format}-{lowered.precision}",
             Artifact(job.format, lowered.files[0], report.inputs, report.outputs),
-            [registry.get(e.backend) for e in lowered.engines],
+            backends,
             report.vectors,
             report.expected,
             precision=lowered.precision,

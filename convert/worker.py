@@ -7,11 +7,8 @@ are run, and a model that takes an engine down does not take its caller along.
 from __future__ import annotations
 
 import logging
-import os
-import pickle
 import sys
 import threading
-import traceback
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +16,7 @@ from socket import socket
 from typing import Any, TextIO
 
 from edgeinfer.backends import child
+from edgeinfer.convert import engines
 from edgeinfer.convert.front import Front, Prepared, Progress
 from edgeinfer.convert.plan import Job
 from edgeinfer.convert.request import Request
@@ -27,25 +25,15 @@ from edgeinfer.errors import CrashedError
 from edgeinfer.metrics import Budget
 from edgeinfer.types import Feeds
 
-IN_PROCESS = "EDGEINFER_IN_PROCESS"
-"""Set it to anything to debug a conversion: all of it then happens in the calling process."""
-
 _MODULE = "edgeinfer.convert.worker"
 _START = "start the converter"
-
-
-class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of an error, never raised
-    """What Python said of an error in the other process."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
 
 
 def can_work_apart(model: object, example_inputs: object) -> bool:
     """Whether a model can be read by another process as well as by this one."""
     if not isinstance(model, str | Path) or example_inputs is not None:
         return False
-    if os.environ.get(IN_PROCESS) or not child.SUPPORTED:
+    if not engines.apart():
         return False
     # An exported program may use operators and classes that were registered in this process.
     return not (Path(model).suffix == ".pt2" and "torch" in sys.modules)
@@ -97,7 +85,7 @@ class Worker:
                     return content[0]
                 if kind == "failed":
                     error, text = content
-                    raise error from RemoteTraceback(text)
+                    raise error from child.RemoteTraceback(text)
                 if kind == "stage":
                     stage = content[0]
                     if self._progress is not None:
@@ -164,18 +152,9 @@ def main() -> None:
         front = Front(model, request, line.stage, dynamic_shapes=sizes)
         result = getattr(front, method)(*arguments)
     except Exception as error:
-        line.tell("failed", _portable(error), traceback.format_exc())
+        line.tell("failed", *child.portable(error))
     else:
         line.tell("done", result)
-
-
-def _portable(error: Exception) -> Exception:
-    """Return the error, or one that says the same where it cannot be sent."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
 
 
 if __name__ == "__main__":

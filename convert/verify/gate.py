@@ -324,7 +324,9 @@ def _median_ms(executable: Executable, vector: Vector) -> float:
     while len(times) < _TIMED_RUNS and (not times or time.perf_counter() < until):
         start = time.perf_counter()
         executable.run(vector.feeds)
-        times.append((time.perf_counter() - start) * 1e3)
+        wall = time.perf_counter() - start
+        # In a process of its own the engine's time is the artifact's; the way there is not.
+        times.append(getattr(executable, "last_run_s", wall) * 1e3)
     return statistics.median(times)
 
 

@@ -1,0 +1,117 @@
+"""The process that ``isolated`` runs an engine in."""
+
+from __future__ import annotations
+
+import os
+import time
+from socket import socket
+
+import numpy as np
+
+from edgeinfer.backends import child, registry
+from edgeinfer.backends.base import Artifact, Executable, LoadOptions, Probe
+from edgeinfer.backends.isolated_memory import Memory, Slot, lay_out
+from edgeinfer.errors import ClosedError
+from edgeinfer.types import TensorSpec
+
+AGAIN, MESSAGE = b"r", b"m"
+"""A byte through a pipe wakes the other end: the same layout as before, or read the message."""
+
+Specs = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
+
+
+class Host:
+    """Holds one executable at a time and does what it is asked."""
+
+    def __init__(self, name: str, memory: Memory) -> None:
+        self._name, self._memory = name, memory
+        self._executable: Executable | None = None
+        self._inputs: list[Slot] = []
+        self.outputs: list[Slot] = []
+        self._end = 0
+
+    def probe(self) -> Probe:
+        """Probe the engine."""
+        return registry.get(self._name).probe()
+
+    def load(self, artifact: Artifact, options: LoadOptions) -> Specs:
+        """Open an artifact and return its inputs and outputs."""
+        self._executable = registry.get(self._name).load(artifact, options)
+        return self._executable.inputs, self._executable.outputs
+
+    def run(self, inputs: list[Slot], end: int) -> list[Slot]:
+        """Run on inputs that lie in other places than before; return where the outputs are."""
+        self._inputs, self._end = inputs, end
+        self._memory.reserve(end)
+        self.outputs = []
+        self.run_again()
+        return self.outputs
+
+    def run_again(self) -> bool:
+        """Run on inputs that lie as before; return whether the outputs do too."""
+        if self._executable is None:
+            raise ClosedError(f"backend {self._name!r}: used after close()")
+        feeds = self._memory.view(self._inputs)
+        start = time.perf_counter()
+        results = self._executable.run(feeds)
+        seconds = time.perf_counter() - start
+        slots, end = lay_out(results, self._end)
+        self._memory.reserve(end)
+        for name, place in self._memory.view([s for s in slots if s.text is None]).items():
+            np.copyto(place, results[name])
+        self._memory.seconds = seconds
+        same = slots == self.outputs and all(s.text is None for s in slots)
+        self.outputs = slots
+        return same
+
+    def close(self) -> None:
+        """Close the executable."""
+        if self._executable is not None:
+            self._executable.close()
+        self._executable = None
+
+
+def main() -> None:
+    """Be the process: answer until the other end goes away."""
+    connection, (requests, answers, memory) = child.connect()
+    name = child.read(connection)
+    host = Host(name, Memory(memory))
+    while byte := os.read(requests, 1):
+        if byte == MESSAGE:
+            method, arguments = child.read(connection)
+            _answer(host, method, arguments, connection, answers)
+        else:
+            _run_again(host, connection, answers)
+
+
+def _run_again(host: Host, connection: socket, answers: int) -> None:
+    try:
+        same = host.run_again()
+    except Exception as error:
+        _tell(connection, answers, "failed", child.portable(error))
+        return
+    if same:
+        os.write(answers, AGAIN)
+    else:
+        _tell(connection, answers, "done", host.outputs)
+
+
+def _answer(
+    host: Host, method: str, arguments: tuple[object, ...], connection: socket, answers: int
+) -> None:
+    try:
+        result = getattr(host, method)(*arguments)
+    except Exception as error:
+        _tell(connection, answers, "failed", child.portable(error))
+    else:
+        _tell(connection, answers, "done", result)
+
+
+def _tell(connection: socket, answers: int, kind: str, content: object) -> None:
+    # The byte first: a long message waits for a reader.
+    os.write(answers, MESSAGE)
+    child.write(connection, (kind, content))
+
+
+if __name__ == "__main__":
+    main()
