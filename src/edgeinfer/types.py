@@ -57,8 +57,8 @@ class ImageInput:
         color: ``RGB``, ``BGR`` or ``GRAY``.
         layout: ``NCHW`` or ``NHWC``.
         scale: factor on pixel values 0..255.
-        mean: per channel, subtracted after scaling.
-        std: per channel, divisor.
+        mean: subtracted after scaling; one value for each channel, or one for all.
+        std: divisor, likewise.
         pad: pixel value around a letterboxed picture.
     """
 
@@ -70,8 +70,8 @@ class ImageInput:
     color: Literal["RGB", "BGR", "GRAY"] = "RGB"
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     scale: float = 1.0 / 255.0
-    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
     pad: int = 114
     kind: Literal["image"] = "image"
 

@@ -67,6 +67,8 @@ def write_bundle(
     wrong_by: float = 0.0,
     vectors: int = 1,
     spread: dict[str, OutputMetrics] | None = None,
+    nan_in: int | None = None,
+    constraints: dict[str, str] | None = None,
     **changes: Any,
 ) -> Path:
     """Write a bundle of the model without the converter.
@@ -76,6 +78,8 @@ def write_bundle(
         wrong_by: error in the expected outputs.
         vectors: how many.
         spread: how much rounding alone moves the outputs.
+        nan_in: vector that holds a NaN.
+        constraints: of the variants.
         changes: of the manifest.
     """
     inputs = (TensorSpec("image", "float32", ("N", 2, 2, 3)),)
@@ -86,8 +90,10 @@ def write_bundle(
         onnx.save(onnx.parser.parse_model(GRAPH), str(folder / "model.onnx"))
         file = writer.adopt("variants/cpu-onnx-fp32/model.onnx")
         records = []
-        for _ in range(vectors):
+        for number in range(vectors):
             x = rng.random((2, 2, 2, 3), dtype=np.float32)
+            if number == nan_in:
+                x[0, 0, 0, 0] = np.nan
             y = x.mean(axis=(1, 2)) + np.float32(wrong_by)
             feeds, expected = {"image": x}, {"scores": y}
             record = writer.add_vector(
@@ -107,6 +113,7 @@ def write_bundle(
                     precision="fp32",
                     files=(file,),
                     engines=(EngineRequirement("onnxruntime"),),
+                    constraints=constraints or {},
                     latency_ms=0.0125,
                 )
                 for target in ("cpu", "onnxruntime")

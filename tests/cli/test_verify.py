@@ -38,6 +38,14 @@ def test_wrong_numbers(cli: Any, tmp_path: Path) -> None:
     assert lines[-1] == "1 test vector on each: 1 of 1 FAILED"
 
 
+def test_vectors_that_an_artifact_refuses_are_named(cli: Any, tmp_path: Path) -> None:
+    refusing = {"inputs": "not_nan"}
+    bundle = write_bundle(tmp_path / "m.edge", vectors=3, nan_in=1, constraints=refusing)
+    result = cli("verify", bundle, "-b", "onnxruntime")
+    assert result.code == 0
+    assert "cpu-onnx-fp32 on onnxruntime: refuses the values of vector 1\n" in result.out
+
+
 def test_json(cli: Any, tmp_path: Path) -> None:
     result = cli("verify", write_bundle(tmp_path / "m.edge", wrong_by=0.25), "--json")
     assert result.code == 1

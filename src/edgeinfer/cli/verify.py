@@ -33,6 +33,7 @@ class Checked:
         passed: whether every vector stayed within the budget.
         problems: what did not, one line each.
         metrics: the worst over all vectors, by output.
+        refused: vectors that hold values the artifact refuses, so that there was nothing to judge.
     """
 
     variant: str
@@ -42,6 +43,7 @@ class Checked:
     passed: bool
     problems: tuple[str, ...]
     metrics: dict[str, OutputMetrics]
+    refused: tuple[int, ...] = ()
 
 
 @click.command()
@@ -87,10 +89,11 @@ def _check_all(
         if progress is not None:
             progress(f"verify {pair}", number / len(found.candidates))
         metrics: dict[str, OutputMetrics] = {}
+        variant = found.variants[pair.variant]
         try:
             executable = open_pair(bundle, found, candidate, threads)
             try:
-                metrics, problems = _check(executable, bundle, found.variants[pair.variant])
+                metrics, problems = _check(executable, bundle, variant)
             finally:
                 executable.close()
         except BackendError as e:
@@ -104,9 +107,17 @@ def _check_all(
                 passed=not problems,
                 problems=tuple(problems),
                 metrics=metrics,
+                refused=_refused(bundle, variant),
             )
         )
     return checked
+
+
+def _refused(bundle: Bundle, variant: Variant) -> tuple[int, ...]:
+    from edgeinfer.bundle.values import fits
+
+    numbered = enumerate(bundle.vectors())
+    return tuple(n for n, (feeds, _) in numbered if not fits(variant.constraints, feeds))
 
 
 def _check(
@@ -125,7 +136,6 @@ def _check(
         if not records[number].judged_at(precision):
             continue
         if not fits(variant.constraints, feeds):
-            # A session refuses these inputs, so there is no answer to judge.
             continue
         actual = executable.run(feeds)
         for name, want in expected.items():
@@ -142,6 +152,10 @@ def _view(checked: list[Checked], found: Pairs, vectors: int) -> Iterator[str | 
     yield ""
     for line in checked:
         yield from (f"{line.variant} on {line.backend}: {problem}" for problem in line.problems)
+    for line in checked:
+        numbers = ", ".join(map(str, line.refused))
+        if numbers:
+            yield f"{line.variant} on {line.backend}: refuses the values of vector {numbers}"
     yield from (f"not run: {rejected}" for rejected in found.rejected)
     failed = sum(not c.passed for c in checked)
     count = f"{vectors} test vector" + ("s" if vectors != 1 else "")

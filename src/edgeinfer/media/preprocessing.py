@@ -27,7 +27,6 @@ from edgeinfer.bundle.codec import decode
 from edgeinfer.errors import UsageError
 from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TokenInput
 
-GREY = {"mean": [0.0], "std": [1.0]}
 """Defaults of a grey picture; those of the record are for three channels."""
 
 
@@ -92,11 +91,10 @@ def _problems(record: Preprocessing) -> list[str]:
 
 
 def _filled(table: dict[str, Any]) -> dict[str, Any]:
-    """Add what TOML cannot say (it has no null) and the defaults of grey pictures."""
+    """Add what TOML cannot say: it has no null."""
     if table.get("kind") != "image":
         return table
-    grey = GREY if table.get("color") == "GRAY" else {}
-    return {"width": None, "height": None, **grey, **table}
+    return {"width": None, "height": None, **table}
 
 
 def _known_keys(tables: dict[str, Any], lines: list[str]) -> str:
