@@ -11,6 +11,7 @@ import numpy as np
 from edgeinfer.backends import child, registry
 from edgeinfer.backends.base import Artifact, Executable, LoadOptions, Probe
 from edgeinfer.backends.isolated_memory import Memory, Slot, lay_out
+from edgeinfer.backends.pages import give_back
 from edgeinfer.errors import ClosedError
 from edgeinfer.types import TensorSpec
 
@@ -37,6 +38,7 @@ class Host:
     def load(self, artifact: Artifact, options: LoadOptions) -> Specs:
         """Open an artifact and return its inputs and outputs."""
         self._executable = registry.get(self._name).load(artifact, options)
+        give_back()
         return self._executable.inputs, self._executable.outputs
 
     def run(self, inputs: list[Slot], end: int) -> list[Slot]:
@@ -45,6 +47,8 @@ class Host:
         self._memory.reserve(end)
         self.outputs = []
         self.run_again()
+        # The first run makes the engine's own copies of the weights.
+        give_back()
         return self.outputs
 
     def run_again(self) -> bool:
@@ -69,6 +73,7 @@ class Host:
         if self._executable is not None:
             self._executable.close()
         self._executable = None
+        give_back()
 
 
 def main() -> None:

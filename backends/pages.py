@@ -1,0 +1,40 @@
+"""Memory that is kept although nobody needs it now."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import re
+import sys
+
+_MAPPED_FILE = re.compile(
+    r"^([0-9a-f]+)-([0-9a-f]+) r--s [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ [1-9]\d* +/(?!memfd:)",
+    re.MULTILINE,
+)
+"""A shared mapping that is only read: its pages are the file's own and come back when touched. A
+private one may hold pages that differ from the file, a library's relocations for one."""
+
+
+def give_back() -> None:
+    """Give freed memory and the pages of mapped files back to the system; Linux only.
+
+    A closed engine leaves hundreds of megabytes in glibc's arenas, and the next engine adds its own
+    to them; other allocators return large blocks by themselves. A mapped page is read again from
+    the system's cache when it is next touched.
+    """
+    gc.collect()
+    if sys.platform != "linux":
+        return
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            maps = file.read()
+    except OSError:
+        return
+    for start, end in _MAPPED_FILE.findall(maps):
+        first = int(start, 16)
+        size = ctypes.c_size_t(int(end, 16) - first)
+        library.madvise(ctypes.c_void_p(first), size, mmap.MADV_DONTNEED)
