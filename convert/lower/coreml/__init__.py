@@ -1,0 +1,1 @@
+"""Core ML: ML Programs written with coremltools' MIL builder."""

@@ -1,0 +1,347 @@
+"""The builder that lowerings write with: operators, and the moves every family needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.convert.lower.coreml.emitter import Emitter, held
+from edgeinfer.convert.lower.coreml.ranks import merge_axes, merge_perm, steps_of
+from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Shape, Size, Span, Tensor
+from edgeinfer.convert.lower.registry import Refusal
+
+Extent = int | Tensor
+"""A size that is known, or an int32 scalar that holds it when the model runs."""
+
+_COMPARE = frozenset(
+    {
+        *("equal", "not_equal", "greater", "greater_equal", "less", "less_equal"),
+        *("logical_and", "logical_or", "logical_xor"),
+    }
+)
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """Broadcast shapes; a known size wins over one that only a run knows."""
+    rank = max(map(len, shapes), default=0)
+    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    return tuple(_join(sizes) for sizes in zip(*padded, strict=True))
+
+
+def _join(sizes: tuple[Size, ...]) -> Size:
+    known = {s for s in sizes if isinstance(s, int) and s != 1}
+    if len(known) > 1:
+        raise Refusal(f"sizes {sorted(known)} do not broadcast")
+    if known:
+        return known.pop()
+    return next((s for s in sizes if not isinstance(s, int)), 1)
+
+
+class Builder(Emitter):
+    """Operators of the program, and the moves that lowerings share."""
+
+    def wants(self, output: int) -> bool:
+        """Whether anyone reads an output of the node that is being lowered."""
+        return output == 0
+
+    def given(self, output: int) -> Shape | None:
+        """The shape that ONNX's inference gives an output, where it is known in full."""
+        return None
+
+    def unary(self, op: str, x: Tensor, dtype: Any = None, **options: Any) -> Tensor:
+        """Add an elementwise operator of one operand, of any rank."""
+        span = options.pop("span", None)
+        if x.rank <= MAX_RANK:
+            return self.emit(op, dtype, x=x, span=span, **options)
+        flat = self.emit(op, dtype, x=self._flat(x), span=span, **options)
+        return self._shaped(flat, x.shape)
+
+    def binary(
+        self, op: str, a: Tensor | Any, b: Tensor | Any, span: Span | None = None, dtype: Any = None
+    ) -> Tensor:
+        """Add an elementwise operator of two; a plain number takes the other one's type."""
+        if not isinstance(a, Tensor):
+            a = self.const(a, b.dtype)
+        if not isinstance(b, Tensor):
+            b = self.const(b, a.dtype)
+        dtype = np.bool_ if op in _COMPARE else (a.dtype if dtype is None else dtype)
+        return self.elementwise(op, {"x": a, "y": b}, dtype, span)
+
+    def select(self, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """Take ``a`` where the condition holds, else ``b``."""
+        span = _union(a, b) if a.is_integer else None
+        return self.elementwise("select", {"cond": condition, "a": a, "b": b}, a.dtype, span)
+
+    def elementwise(
+        self, op: str, operands: Mapping[str, Tensor], dtype: Any, span: Span | None = None
+    ) -> Tensor:
+        """Add an operator that broadcasts, also above five axes where axes can be joined."""
+        shapes = [t.shape for t in operands.values()]
+        shape = broadcast(*shapes)
+        if len(shape) <= MAX_RANK:
+            if op == "select":
+                # Core ML's select broadcasts scalars only, by its documentation.
+                operands = {k: self.expand(t, shape) for k, t in operands.items()}
+            return self.emit(op, dtype, span=span, **operands)
+        merged = merge_axes(shapes)
+        views = {k: self.reshape(t, s) for (k, t), s in zip(operands.items(), merged, strict=True)}
+        return self.reshape(self.emit(op, dtype, span=span, **views), list(shape))
+
+    def cast(self, x: Tensor, dtype: Any) -> Tensor:
+        """Convert the element type as ONNX does."""
+        dtype = np.dtype(dtype)
+        if x.dtype == dtype:
+            return x
+        if x.data is not None:
+            with np.errstate(all="ignore"):
+                return self.const(x.data.astype(dtype), dtype)
+        if dtype == np.bool_:
+            return self.binary("not_equal", x, 0)
+        if x.is_integer and dtype.kind in "iu":
+            moved = Tensor(dtype, x.shape, self.physical(x), span=x.bounds)
+            return self.fitted(moved)
+        return self._converted(x, dtype)
+
+    def _converted(self, x: Tensor, dtype: np.dtype[Any]) -> Tensor:
+        source = self._flat(x) if x.rank > MAX_RANK else x
+        variable = self.call("cast", {"x": source, "dtype": held(dtype)})
+        span = (0, 1) if x.dtype == np.bool_ else None
+        if dtype.kind in "iu" and dtype.itemsize <= 2 and span is None:
+            # What a number beyond the type becomes is not defined; ONNX Runtime wraps it.
+            wide = Tensor(dtype, source.shape, variable, span=(-(2**31), 2**31 - 1))
+            return self._shaped(self.fitted(wide), x.shape)
+        return self._shaped(self.wrap(variable, dtype, span), x.shape)
+
+    def same(self, x: Tensor) -> Tensor:
+        """Return another variable of the same values."""
+        return self.unary("identity", x, span=x.span)
+
+    def extent(self, x: Tensor, axis: int) -> Extent:
+        """Return the size of an axis, read at run time where it is not known."""
+        size = x.shape[axis]
+        if isinstance(size, int):
+            return size
+        sizes = self.emit("shape", np.int32, x=x)
+        one = self.slice(sizes, [axis], [axis + 1])
+        return self.reshape(one, [])
+
+    def extents(self, x: Tensor) -> list[Extent]:
+        """Return all sizes."""
+        return [self.extent(x, axis) for axis in range(x.rank)]
+
+    def vector(self, sizes: Sequence[Extent]) -> Tensor:
+        """Return sizes as one int32 vector."""
+        if all(isinstance(s, int) for s in sizes):
+            return self.const(list(sizes), np.int32)
+        parts = [
+            self.reshape(s, [1]) if isinstance(s, Tensor) else self.const([s], np.int32)
+            for s in sizes
+        ]
+        return self.concat(parts, 0)
+
+    def reshape(self, x: Tensor, sizes: Sequence[Extent]) -> Tensor:
+        """Give another shape.
+
+        Args:
+            x: any tensor.
+            sizes: one may be -1; those only known at run time are scalars.
+        """
+        sizes = [int(s) if isinstance(s, np.integer) else s for s in sizes]
+        if x.is_static:
+            sizes = _without_minus_one(x.shape, sizes)
+        if x.is_static and list(x.shape) == sizes:
+            return x
+        if x.data is not None and all(isinstance(s, int) for s in sizes):
+            return self.const(x.data.reshape([int(s) for s in sizes]), x.dtype)
+        unknown = [i for i, s in enumerate(sizes) if not isinstance(s, int) or s < 0]
+        if len(unknown) == 1 and 0 not in [s for s in sizes if isinstance(s, int)]:
+            sizes[unknown[0]] = -1
+        if len(sizes) > MAX_RANK:
+            if unknown:
+                raise Refusal(f"rank {len(sizes)} of unknown size", "unsupported_rank")
+            return self._shaped(self._flat(x), tuple(sizes))
+        source = self._flat(x)
+        if not sizes:
+            return self._dropped(source, x)
+        shape = self.vector(sizes) if any(isinstance(s, Tensor) for s in sizes) else list(sizes)
+        made = self.emit("reshape", x=source, shape=shape)
+        made.span = x.span
+        return made
+
+    def _dropped(self, source: Tensor, x: Tensor) -> Tensor:
+        """Make a scalar of the only element."""
+        flat = source if source.rank == 1 else self.emit("reshape", x=source, shape=[1])
+        made = self.emit("squeeze", x=flat, axes=[0])
+        made.span = x.span
+        return made
+
+    def insert_axes(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        """Add axes of size 1 at these places of the result."""
+        rank = x.rank + len(axes)
+        places = sorted(a % rank for a in axes)
+        if not places:
+            return x
+        if x.is_static or rank > MAX_RANK or x.rank == 0:
+            rest = iter(x.shape)
+            return self.reshape(x, [1 if a in places else next(rest) for a in range(rank)])
+        return self._moved(x, "expand_dims", axes=places)
+
+    def drop_axes(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        """Remove axes of size 1."""
+        gone = {a % x.rank for a in axes}
+        if not gone:
+            return x
+        kept = [s for a, s in enumerate(x.shape) if a not in gone]
+        if x.is_static or not kept or x.rank > MAX_RANK:
+            return self.reshape(x, kept)
+        return self._moved(x, "squeeze", axes=sorted(gone))
+
+    def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
+        """Permute the axes; constants are permuted here."""
+        perm = list(perm)
+        if perm == list(range(x.rank)):
+            return x
+        shape = [x.shape[p] for p in perm]
+        if x.data is not None:
+            return self.const(np.ascontiguousarray(x.data.transpose(perm)), x.dtype)
+        kept = [p for p in perm if x.shape[p] != 1]
+        if x.is_static and kept == sorted(kept):
+            # Only axes of size 1 move.
+            return self.reshape(x, shape)
+        if x.rank <= MAX_RANK:
+            return self._moved(x, "transpose", perm=perm)
+        sizes, merged = merge_perm(x.shape, perm)
+        flat = self._flat(x)
+        for view, step in steps_of(sizes, merged, MAX_RANK):
+            flat = self._moved(self.reshape(flat, view), "transpose", perm=step)
+        return self.reshape(flat, shape)
+
+    def slice(
+        self,
+        x: Tensor,
+        begin: Sequence[int],
+        end: Sequence[int | None],
+        step: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Take a strided part; ``end`` None runs to the end of the axis in the step's direction."""
+        if x.data is not None:
+            cut = tuple(
+                slice(b, e, s) for b, e, s in zip(begin, end, step or [1] * len(begin), strict=True)
+            )
+            return self.const(x.data[cut], x.dtype)
+        return self._moved(
+            x,
+            "slice_by_index",
+            begin=list(begin),
+            end=[0 if e is None else e for e in end],
+            end_mask=[e is None for e in end],
+            stride=list(step or [1] * len(begin)),
+        )
+
+    def split(self, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
+        """Cut into parts of known sizes along an axis."""
+        if len(sizes) == 1:
+            return [x]
+        parts = self.emit_all(
+            "split", [x.dtype] * len(sizes), x=x, split_sizes=list(sizes), axis=axis
+        )
+        for part in parts:
+            part.span = x.span
+        return parts
+
+    def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
+        """Join along an axis; parts without elements are left out."""
+        full = [p for p in parts if 0 not in [s for s in p.shape if isinstance(s, int)]]
+        if len(full) == 1:
+            return full[0]
+        if full and all(p.data is not None for p in full):
+            arrays = [p.data for p in full if p.data is not None]
+            return self.const(np.concatenate(arrays, axis), full[0].dtype)
+        if not full:
+            raise Refusal("tensors without elements do not exist", "dynamic_shape")
+        made = self.emit("concat", values=list(full), axis=axis)
+        if made.is_integer:
+            made.span = _union(*full)
+        return made
+
+    def expand(self, x: Tensor, shape: Shape) -> Tensor:
+        """Repeat axes of size 1 up to a shape that the tensor broadcasts to."""
+        if x.rank < len(shape):
+            x = self.insert_axes(x, list(range(len(shape) - x.rank)))
+        if all(a is b or a == b for a, b in zip(x.shape, shape, strict=True)):
+            return x
+        if x.data is not None and all(isinstance(s, int) for s in shape):
+            return self.const(np.broadcast_to(x.data, shape), x.dtype)
+        reps = [b if a == 1 else 1 for a, b in zip(x.shape, shape, strict=True)]
+        if not all(isinstance(r, int) for r in reps):
+            raise Refusal("repeats up to a size that only a run knows", "dynamic_shape")
+        return self._moved(x, "tile", reps=reps)
+
+    def reduce(self, op: str, x: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
+        """Reduce over axes; no axis leaves the tensor as it is."""
+        places = sorted({a % x.rank for a in axes}) if x.rank else []
+        if not places:
+            return x
+        if x.rank <= MAX_RANK:
+            return self.emit(op, x=x, axes=places, keep_dims=keepdims)
+        sizes, merged = merge_reduced(x.shape, places)
+        out = self.emit(op, x=self.reshape(x, sizes), axes=merged, keep_dims=True)
+        kept = [1 if a in places else s for a, s in enumerate(x.shape)]
+        return self.reshape(
+            out, kept if keepdims else [s for a, s in enumerate(kept) if a not in places]
+        )
+
+    def _moved(self, x: Tensor, op: str, **operands: Any) -> Tensor:
+        """Add an operator that moves values without changing them."""
+        made = self.emit(op, x=x, **operands)
+        made.span = x.span
+        return made
+
+    def _flat(self, x: Tensor) -> Tensor:
+        """The elements above five axes as a vector; others as they are."""
+        if x.rank <= MAX_RANK:
+            return x
+        return Tensor(x.dtype, (math.prod(x.shape),), self.physical(x), span=x.span)
+
+    def _shaped(self, flat: Tensor, shape: Shape) -> Tensor:
+        """Call elements by a shape; above five axes the variable stays a vector."""
+        if len(shape) <= MAX_RANK:
+            return flat if tuple(flat.shape) == tuple(shape) else self.reshape(flat, list(shape))
+        if flat.rank != 1:
+            flat = self.reshape(flat, [math.prod(shape)])
+        return Tensor(flat.dtype, tuple(shape), self.physical(flat), span=flat.span)
+
+
+def merge_reduced(shape: Shape, axes: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Join neighbours that are all reduced or all kept; returns sizes and the reduced places."""
+    sizes: list[int] = []
+    kinds: list[bool] = []
+    for axis, size in enumerate(shape):
+        reduced = axis in axes
+        if kinds and kinds[-1] == reduced:
+            sizes[-1] *= size
+        else:
+            sizes.append(size)
+            kinds.append(reduced)
+    if len(sizes) > MAX_RANK:
+        raise Refusal(f"reduces {len(sizes)} groups of axes", "unsupported_rank")
+    return sizes, [i for i, reduced in enumerate(kinds) if reduced]
+
+
+def _union(*tensors: Tensor) -> Span:
+    spans = [t.bounds for t in tensors]
+    return min(s[0] for s in spans), max(s[1] for s in spans)
+
+
+def _without_minus_one(source: Shape, sizes: list[Extent]) -> list[Extent]:
+    """Fill in the one size that follows from the others."""
+    if not all(isinstance(s, int) for s in sizes) or -1 not in sizes:
+        return sizes
+    known = [s for s in sizes if isinstance(s, int) and s != -1]
+    rest = math.prod(known)
+    if rest == 0 or math.prod(source) % rest:
+        return sizes
+    return [math.prod(source) // rest if s == -1 else s for s in sizes]

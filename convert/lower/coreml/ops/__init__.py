@@ -1,0 +1,33 @@
+"""The operator families; importing this package fills the registry."""
+
+from __future__ import annotations
+
+from edgeinfer.convert.lower.coreml.ops import (
+    activation,
+    arith,
+    compare,
+    conv,
+    cut,
+    index,
+    matrix,
+    norm,
+    pool,
+    reduce,
+    shape,
+    unary,
+)
+
+__all__ = [
+    "activation",
+    "arith",
+    "compare",
+    "conv",
+    "cut",
+    "index",
+    "matrix",
+    "norm",
+    "pool",
+    "reduce",
+    "shape",
+    "unary",
+]

@@ -1,0 +1,200 @@
+"""Activations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.registry import FLOATS, NUMBERS, OPS
+from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Tensor
+from edgeinfer.convert.lower.registry import Const
+
+_SELU_ALPHA = 1.67326319217681884765625
+_SELU_GAMMA = 1.05070102214813232421875
+
+
+@OPS.lower("Relu", since=14, dtypes=NUMBERS)
+def relu(g: Builder, x: Tensor) -> Tensor:
+    """relu; integers by a maximum."""
+    if x.is_integer:
+        low, high = x.bounds
+        return g.binary("maximum", x, 0, (max(low, 0), max(high, 0)))
+    return g.unary("relu", x)
+
+
+@OPS.lower("Sigmoid", since=13, dtypes=FLOATS)
+def sigmoid(g: Builder, x: Tensor) -> Tensor:
+    """sigmoid."""
+    return g.unary("sigmoid", x)
+
+
+@OPS.lower("Tanh", since=13, dtypes=FLOATS)
+def tanh(g: Builder, x: Tensor) -> Tensor:
+    """tanh."""
+    return g.unary("tanh", x)
+
+
+@OPS.lower("LeakyRelu", since=16, dtypes=FLOATS)
+def leaky_relu(g: Builder, x: Tensor, *, alpha: float = 0.01) -> Tensor:
+    """leaky_relu."""
+    return g.unary("leaky_relu", x, alpha=float(alpha))
+
+
+@OPS.lower("Elu", since=22, dtypes=FLOATS)
+def elu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """elu."""
+    return g.unary("elu", x, alpha=float(alpha))
+
+
+@OPS.lower("Celu", since=12, dtypes=FLOATS)
+def celu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """elu of the divided input: ``max(0,x) + min(0, a*(exp(x/a)-1))``."""
+    divided = g.binary("real_div", x, float(alpha))
+    return g.binary("mul", g.unary("elu", divided, alpha=1.0), float(alpha))
+
+
+@OPS.lower("Selu", since=22, dtypes=FLOATS)
+def selu(
+    g: Builder, x: Tensor, *, alpha: float = _SELU_ALPHA, gamma: float = _SELU_GAMMA
+) -> Tensor:
+    """elu, scaled."""
+    return g.binary("mul", g.unary("elu", x, alpha=float(alpha)), float(gamma))
+
+
+@OPS.lower("HardSigmoid", since=22, dtypes=FLOATS)
+def hard_sigmoid(g: Builder, x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
+    """sigmoid_hard."""
+    return g.unary("sigmoid_hard", x, alpha=float(alpha), beta=float(beta))
+
+
+@OPS.lower("HardSwish", since=22, dtypes=FLOATS)
+def hard_swish(g: Builder, x: Tensor) -> Tensor:
+    """x times sigmoid_hard."""
+    return g.binary("mul", x, g.unary("sigmoid_hard", x, alpha=1 / 6, beta=0.5))
+
+
+@OPS.lower("Gelu", since=20, dtypes=FLOATS)
+def gelu(g: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
+    """gelu, exact or by tanh."""
+    mode = "TANH_APPROXIMATION" if approximate == "tanh" else "EXACT"
+    return g.unary("gelu", x, mode=mode)
+
+
+@OPS.lower("Swish", since=24, dtypes=FLOATS)
+def swish(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """silu, or x times the sigmoid of its multiple."""
+    if alpha == 1.0:
+        return g.unary("silu", x)
+    return g.binary("mul", x, g.unary("sigmoid", g.binary("mul", x, float(alpha))))
+
+
+@OPS.lower("Mish", since=22, dtypes=FLOATS)
+def mish(g: Builder, x: Tensor) -> Tensor:
+    """x times the tanh of softplus."""
+    return g.binary("mul", x, g.unary("tanh", g.unary("softplus", x)))
+
+
+@OPS.lower("Softplus", since=22, dtypes=FLOATS)
+def softplus(g: Builder, x: Tensor) -> Tensor:
+    """softplus."""
+    return g.unary("softplus", x)
+
+
+@OPS.lower("Softsign", since=22, dtypes=FLOATS)
+def softsign(g: Builder, x: Tensor) -> Tensor:
+    """softsign."""
+    return g.unary("softsign", x)
+
+
+@OPS.lower("ThresholdedRelu", since=22, dtypes=FLOATS)
+def thresholded_relu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """A choice: Core ML's own operator keeps the threshold itself, ONNX's does not."""
+    above = g.binary("greater", x, float(alpha))
+    return g.select(above, x, g.const(0, x.dtype))
+
+
+@OPS.lower("Shrink", since=9, dtypes=FLOATS)
+def shrink(g: Builder, x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
+    """Choices between the moved input and zero."""
+    zero = g.const(0, x.dtype)
+    above = g.select(g.binary("greater", x, float(lambd)), g.binary("sub", x, float(bias)), zero)
+    below = g.binary("less", x, -float(lambd))
+    return g.select(below, g.binary("add", x, float(bias)), above)
+
+
+@OPS.lower("PRelu", since=16, dtypes=FLOATS)
+def prelu(g: Builder, X: Tensor, slope: Tensor) -> Tensor:  # noqa: N803  (ONNX's name)
+    """prelu for a slope by channel, else arithmetic."""
+    if _is_by_channel(X, slope) and slope.data is not None:
+        return g.emit("prelu", x=X, alpha=np.ascontiguousarray(slope.data.reshape(-1)))
+    negative = g.binary("mul", g.binary("minimum", X, 0.0), slope)
+    return g.binary("add", g.unary("relu", X), negative)
+
+
+def _is_by_channel(x: Tensor, slope: Tensor) -> bool:
+    if not 3 <= x.rank <= MAX_RANK or slope.data is None or slope.rank > x.rank:
+        return False
+    aligned = (1,) * (x.rank - slope.rank) + slope.shape
+    return aligned[1] == x.shape[1] and math.prod(slope.shape) == aligned[1]
+
+
+@OPS.lower("Clip", since=13, dtypes=NUMBERS)
+def clip(g: Builder, input: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
+    """clip between known floats, else a maximum and a minimum."""
+    known = [b is None or b.data is not None for b in (min, max)]
+    if input.is_float and all(known) and min is not None and max is not None:
+        low, high = _number(min), _number(max)
+        if low <= high:
+            return g.unary("clip", input, alpha=low, beta=high)
+    out = input
+    for op, bound in (("maximum", min), ("minimum", max)):
+        if bound is not None:
+            out = g.binary(op, out, g.reshape(bound, []), _clipped(op, out, bound))
+    return g.same(out) if out is input else out
+
+
+def _number(bound: Tensor) -> float:
+    return float(bound.data.reshape(-1)[0]) if bound.data is not None else math.nan
+
+
+def _clipped(op: str, x: Tensor, bound: Tensor) -> tuple[int, int] | None:
+    if not x.is_integer:
+        return None
+    pick = max if op == "maximum" else min
+    (a, b), (c, d) = x.bounds, bound.bounds
+    return pick(a, c), pick(b, d)
+
+
+@OPS.lower("Softmax", since=13, dtypes=FLOATS)
+def softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    """softmax."""
+    if input.rank == 0:
+        return g.same(g.const(1, input.dtype))
+    return g.emit("softmax", x=input, axis=axis % input.rank)
+
+
+@OPS.lower("LogSoftmax", since=13, dtypes=FLOATS)
+def log_softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    """The shifted input less the logarithm of its summed exponentials."""
+    axes = [axis % input.rank]
+    moved = g.binary("sub", input, g.reduce("reduce_max", input, axes, True))
+    return g.binary("sub", moved, g.reduce("reduce_log_sum_exp", moved, axes, True))
+
+
+@OPS.lower("Hardmax", since=13, dtypes=FLOATS)
+def hardmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    """One at the first maximum, zero elsewhere."""
+    at = axis % input.rank
+    size = g.extent(input, at)
+    where = g.emit("reduce_argmax", np.int32, x=input, axis=at, keep_dims=False)
+    return g.emit(
+        "one_hot",
+        input.dtype,
+        indices=where,
+        one_hot_vector_size=size,
+        axis=at,
+        on_value=input.dtype.type(1),
+        off_value=input.dtype.type(0),
+    )

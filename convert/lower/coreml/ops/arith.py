@@ -1,0 +1,151 @@
+"""Arithmetic on two or more operands."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.registry import FLOATS, INTEGERS, NUMBERS, OPS
+from edgeinfer.convert.lower.coreml.tensor import Span, Tensor
+from edgeinfer.convert.lower.registry import Refusal
+
+_EXACT = 1 << 24
+"""Integers below are exact in float32."""
+
+
+def _corners(op: Any, a: Tensor, b: Tensor) -> Span | None:
+    if not a.is_integer:
+        return None
+    found = [op(x, y) for x, y in product(a.bounds, b.bounds)]
+    return min(found), max(found)
+
+
+@OPS.lower("Add", since=14, dtypes=NUMBERS)
+def add(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803  (ONNX's names)
+    """add."""
+    return g.binary("add", A, B, _corners(lambda a, b: a + b, A, B))
+
+
+@OPS.lower("Sub", since=14, dtypes=NUMBERS)
+def sub(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
+    """sub."""
+    return g.binary("sub", A, B, _corners(lambda a, b: a - b, A, B))
+
+
+@OPS.lower("Mul", since=14, dtypes=NUMBERS)
+def mul(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
+    """mul."""
+    return g.binary("mul", A, B, _corners(lambda a, b: a * b, A, B))
+
+
+@OPS.lower("Div", since=14, dtypes=NUMBERS)
+def div(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
+    """real_div; integers are rounded toward zero, where floor_div rounds down."""
+    if A.is_float:
+        return g.binary("real_div", A, B)
+    return quotient(g, A, B)
+
+
+def quotient(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    """Divide integers as ONNX does."""
+    low, high = a.bounds
+    limit = max(abs(low), abs(high))
+    if low >= 0 and b.bounds[0] >= 0:
+        return g.binary("floor_div", a, b, (0, high))
+    plain = g.binary("floor_div", _magnitude(g, a), _magnitude(g, b))
+    sign = g.binary("mul", g.unary("sign", a), g.unary("sign", b))
+    return g.binary("mul", plain, sign, (-limit, limit))
+
+
+def _magnitude(g: Builder, x: Tensor) -> Tensor:
+    return g.unary("abs", x)
+
+
+@OPS.lower("Mod", since=13, dtypes=NUMBERS)
+def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:  # noqa: N803
+    """mod, which has the divisor's sign; with ``fmod`` the sign is the dividend's."""
+    low, high = B.bounds
+    largest = max(abs(low), abs(high))
+    span = (-largest, largest) if A.is_integer else None
+    if not fmod:
+        if A.is_integer and A.bounds[0] >= 0 and low > 0:
+            span = (0, high - 1)
+        return g.binary("mod", A, B, span)
+    rest = g.binary("mod", _magnitude(g, A), _magnitude(g, B))
+    return g.binary("mul", rest, g.unary("sign", A), span)
+
+
+@OPS.lower("Pow", since=15, dtypes=NUMBERS)
+def pow(g: Builder, X: Tensor, Y: Tensor) -> Tensor:  # noqa: N803
+    """pow; squares and cubes of integers by multiplication."""
+    exponent = float(Y.data.reshape(-1)[0]) if Y.data is not None and Y.data.size == 1 else None
+    if exponent in (1.0, 2.0, 3.0) and Y.rank <= X.rank and (X.is_integer or exponent == 2.0):
+        out = X
+        for _ in range(int(exponent or 0) - 1):
+            out = g.binary("mul", out, X, _corners(lambda a, b: a * b, out, X))
+        return g.same(X) if out is X else out
+    if X.is_float:
+        return g.binary("pow", X, g.cast(Y, X.dtype))
+    low, high = X.bounds
+    if exponent is None or exponent < 0 or max(abs(low), abs(high)) ** exponent >= _EXACT:
+        raise Refusal(
+            "powers of integers may leave what float32 holds exactly", "unsupported_dtype"
+        )
+    power = g.binary("pow", g.cast(X, np.float32), g.cast(Y, np.float32))
+    return g.cast(g.unary("round", power), X.dtype)
+
+
+@OPS.lower("Max", since=13, dtypes=NUMBERS)
+def maximum(g: Builder, *data_0: Tensor) -> Tensor:
+    """maximum, in pairs."""
+    return _pairs(g, "maximum", data_0, max)
+
+
+@OPS.lower("Min", since=13, dtypes=NUMBERS)
+def minimum(g: Builder, *data_0: Tensor) -> Tensor:
+    """minimum, in pairs."""
+    return _pairs(g, "minimum", data_0, min)
+
+
+def _pairs(g: Builder, op: str, operands: tuple[Tensor, ...], pick: Any) -> Tensor:
+    out = operands[0]
+    for other in operands[1:]:
+        span = None
+        if out.is_integer:
+            (a, b), (c, d) = out.bounds, other.bounds
+            span = (pick(a, c), pick(b, d))
+        out = g.binary(op, out, other, span)
+    return g.same(out) if len(operands) == 1 else out
+
+
+@OPS.lower("Sum", since=13, dtypes=FLOATS)
+def total(g: Builder, *data_0: Tensor) -> Tensor:
+    """add, in pairs."""
+    out = data_0[0]
+    for other in data_0[1:]:
+        out = g.binary("add", out, other)
+    return g.same(out) if len(data_0) == 1 else out
+
+
+@OPS.lower("Mean", since=13, dtypes=FLOATS)
+def mean(g: Builder, *data_0: Tensor) -> Tensor:
+    """The sum, divided."""
+    return g.binary("real_div", total(g, *data_0), float(len(data_0)))
+
+
+@OPS.lower("BitShift", since=11, dtypes=INTEGERS)
+def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:  # noqa: N803
+    """A product or quotient with the power of two, which must be known."""
+    if Y.data is None:
+        raise Refusal("shifts by what only a run knows", "requires_constant")
+    if int(Y.data.min(initial=0)) < 0 or int(Y.data.max(initial=0)) > 30:
+        raise Refusal("shifts by more than 30 bits")
+    factor = g.const(np.left_shift(1, Y.data.astype(np.int64)).astype(np.int32), np.int32)
+    if direction == "LEFT":
+        return g.binary("mul", X, factor, _corners(lambda a, b: a * b, X, factor))
+    if X.bounds[0] < 0:
+        raise Refusal("shifts negative integers to the right")
+    return g.binary("floor_div", X, factor, (0, X.bounds[1]))

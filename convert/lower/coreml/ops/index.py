@@ -1,0 +1,203 @@
+"""Elements taken and put by position."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from edgeinfer.convert.lower.coreml.builder import Builder, Extent
+from edgeinfer.convert.lower.coreml.registry import ALL, NUMBERS, OPS
+from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Tensor
+from edgeinfer.convert.lower.registry import Const, Refusal
+
+
+def non_negative(g: Builder, indices: Tensor, size: Extent) -> Tensor:
+    """Count negative positions from the end; nothing is written where none can be negative."""
+    if indices.data is not None and isinstance(size, int):
+        found = indices.data.astype(np.int64)
+        return g.const(np.where(found < 0, found + size, found), np.int32)
+    plain = g.cast(indices, np.int32)
+    if indices.bounds[0] >= 0:
+        return plain
+    moved = g.binary("add", plain, size)
+    return g.select(g.binary("less", plain, 0), moved, plain)
+
+
+def _as_number(g: Builder, x: Tensor) -> Tensor:
+    """Truth values as integers: Core ML gathers numbers only."""
+    return g.cast(x, np.int32) if x.dtype == np.bool_ else x
+
+
+@OPS.lower("Gather", since=13, dtypes=ALL)
+def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    """Gather."""
+    at = axis % data.rank
+    x = _as_number(g, data)
+    where = non_negative(g, indices, g.extent(data, at))
+    if data.rank + indices.rank - 1 > MAX_RANK and data.is_static and indices.is_static:
+        return _high_gather(g, data, where, at)
+    out = g.emit("gather", x=x, indices=where, axis=at, span=x.span)
+    return g.cast(out, data.dtype)
+
+
+def _high_gather(g: Builder, data: Tensor, where: Tensor, axis: int) -> Tensor:
+    x = _as_number(g, data)
+    head, tail = math.prod(data.shape[:axis]), math.prod(data.shape[axis + 1 :])
+    view = g.reshape(x, [head, data.shape[axis], tail])
+    out = g.emit("gather", x=view, indices=g.reshape(where, [-1]), axis=1, span=x.span)
+    shape = [*data.shape[:axis], *where.shape, *data.shape[axis + 1 :]]
+    return g.cast(g.reshape(out, shape), data.dtype)
+
+
+@OPS.lower("GatherElements", since=13, dtypes=ALL)
+def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    """gather_along_axis, after a cut where the indices cover less of the other axes."""
+    at = axis % data.rank
+    x = _as_number(g, data)
+    where = non_negative(g, indices, g.extent(data, at))
+    end = [
+        None if a == at or s == t else t
+        for a, (s, t) in enumerate(zip(data.shape, indices.shape, strict=True))
+    ]
+    if any(e is not None for e in end):
+        if not all(e is None or isinstance(e, int) for e in end):
+            raise Refusal("covers a part that only a run knows", "dynamic_shape")
+        x = g.slice(x, [0] * x.rank, end)
+    out = g.emit("gather_along_axis", x=x, indices=where, axis=at, span=x.span)
+    return g.cast(out, data.dtype)
+
+
+def _flat_positions(g: Builder, indices: Tensor, sizes: list[Extent]) -> Tensor:
+    """Bring each row of positions above zero; the last axis runs over the data's axes."""
+    if indices.bounds[0] >= 0 and indices.data is None:
+        return g.cast(indices, np.int32)
+    if indices.data is not None and all(isinstance(s, int) for s in sizes):
+        found = indices.data.astype(np.int64)
+        return g.const(np.where(found < 0, found + np.array(sizes), found), np.int32)
+    plain = g.cast(indices, np.int32)
+    moved = g.binary("add", plain, g.vector(sizes))
+    return g.select(g.binary("less", plain, 0), moved, plain)
+
+
+@OPS.lower("GatherND", since=13, dtypes=ALL)
+def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+    """gather_nd."""
+    depth = indices.shape[-1]
+    if not isinstance(depth, int):
+        raise Refusal("positions of unknown length", "dynamic_shape")
+    sizes = [g.extent(data, a) for a in range(batch_dims, batch_dims + depth)]
+    where = _flat_positions(g, indices, sizes)
+    x = _as_number(g, data)
+    batch = {"batch_dims": batch_dims} if batch_dims else {}
+    out = g.emit("gather_nd", x=x, indices=where, span=x.span, **batch)
+    return g.cast(out, data.dtype)
+
+
+_MODES = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+
+
+@OPS.lower("ScatterND", since=18, dtypes=ALL)
+def scatter_nd(
+    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
+) -> Tensor:
+    """scatter_nd."""
+    depth = indices.shape[-1]
+    if not isinstance(depth, int):
+        raise Refusal("positions of unknown length", "dynamic_shape")
+    where = _flat_positions(g, indices, [g.extent(data, a) for a in range(depth)])
+    x, new = _as_number(g, data), _as_number(g, updates)
+    out = g.emit("scatter_nd", data=x, indices=where, updates=new, mode=_MODES[reduction])
+    return g.cast(_spanned(g, out, data, updates, reduction), data.dtype)
+
+
+def _spanned(g: Builder, out: Tensor, data: Tensor, updates: Tensor, reduction: str) -> Tensor:
+    if not out.is_integer:
+        return out
+    if reduction in ("add", "mul") and data.dtype != np.int32:
+        raise Refusal(f"{reduction} of {data.dtype} may leave its type", "unsupported_dtype")
+    if reduction not in ("add", "mul") and data.is_integer:
+        (a, b), (c, d) = data.bounds, updates.bounds
+        out.span = (min(a, c), max(b, d))
+    return out
+
+
+@OPS.lower("ScatterElements", since=18, dtypes=ALL)
+def scatter_elements(
+    g: Builder,
+    data: Tensor,
+    indices: Tensor,
+    updates: Tensor,
+    *,
+    axis: int = 0,
+    reduction: str = "none",
+) -> Tensor:
+    """scatter_along_axis where the updates cover the other axes, else scatter_nd."""
+    at = axis % data.rank
+    where = non_negative(g, indices, g.extent(data, at))
+    x, new = _as_number(g, data), _as_number(g, updates)
+    covers = all(
+        a == at or s == t for a, (s, t) in enumerate(zip(data.shape, indices.shape, strict=True))
+    )
+    mode = _MODES[reduction]
+    if covers:
+        out = g.emit("scatter_along_axis", data=x, indices=where, updates=new, axis=at, mode=mode)
+    else:
+        rows = _full_positions(g, where, at)
+        count = math.prod(indices.shape)
+        out = g.emit("scatter_nd", data=x, indices=rows, updates=g.reshape(new, [count]), mode=mode)
+    return g.cast(_spanned(g, out, data, updates, reduction), data.dtype)
+
+
+def _full_positions(g: Builder, where: Tensor, axis: int) -> Tensor:
+    """Positions along every axis for positions along one."""
+    if not where.is_static:
+        raise Refusal("covers a part that only a run knows", "dynamic_shape")
+    grid = np.indices(where.shape).reshape(where.rank, -1)
+    columns = [
+        g.reshape(where, [-1, 1]) if a == axis else g.const(grid[a][:, None], np.int32)
+        for a in range(where.rank)
+    ]
+    return g.concat(columns, 1)
+
+
+@OPS.lower("OneHot", since=11, dtypes=NUMBERS)
+def one_hot(g: Builder, indices: Tensor, depth: Const, values: Tensor, *, axis: int = -1) -> Tensor:
+    """A comparison with the counted positions, then a choice."""
+    size = int(depth.array.reshape(-1)[0])
+    at = axis % (indices.rank + 1)
+    source = g.cast(indices, np.int32)
+    inside = non_negative(g, source, size)
+    shape = [size if a == at else 1 for a in range(indices.rank + 1)]
+    counted = g.const(np.arange(size).reshape(shape), np.int32)
+    hit = g.binary("equal", g.insert_axes(inside, [at]), counted)
+    off, on = (g.reshape(g.slice(values, [i], [i + 1]), []) for i in (0, 1))
+    return g.select(hit, on, off)
+
+
+@OPS.lower("NonZero", since=13, dtypes=ALL)
+def non_zero(g: Builder, X: Tensor) -> Tensor:  # noqa: N803  (ONNX's name)
+    """non_zero, which lists positions by rows."""
+    x = X if X.is_float else g.cast(X, np.float32)
+    found = g.emit("non_zero", np.int64, x=x)
+    out = g.transpose(found, [1, 0])
+    out.span = (0, (1 << 31) - 1)
+    return out
+
+
+@OPS.lower("ReverseSequence", since=10, dtypes=ALL)
+def reverse_sequence(
+    g: Builder, input: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0
+) -> Tensor:
+    """reverse_sequence."""
+    x = _as_number(g, input)
+    lengths = g.cast(sequence_lens, np.int32)
+    out = g.emit(
+        "reverse_sequence",
+        x=x,
+        lengths=lengths,
+        seq_axis=time_axis,
+        batch_axis=batch_axis,
+        span=x.span,
+    )
+    return g.cast(out, input.dtype)

@@ -1,0 +1,88 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.registry import FLOATS, OPS
+from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Tensor
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.types import Array
+
+_LINEAR_RANKS = (2, 3)
+"""Of the operand that linear takes (coremltools 9.0)."""
+
+
+@OPS.lower("MatMul", since=13, dtypes=FLOATS)
+def matmul(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803  (ONNX's names)
+    """Linear by a known matrix, else matmul."""
+    if B.data is not None and B.rank == 2 and A.rank in _LINEAR_RANKS:
+        return g.emit("linear", x=A, weight=_turned(g, B))
+    a = g.insert_axes(A, [0]) if A.rank == 1 else A
+    b = g.insert_axes(B, [-1]) if B.rank == 1 else B
+    out = batched(g, a, b)
+    gone = [-2] if A.rank == 1 else []
+    gone += [-1] if B.rank == 1 else []
+    return g.drop_axes(out, gone)
+
+
+def batched(g: Builder, a: Tensor, b: Tensor, *, transpose_b: bool = False) -> Tensor:
+    """Multiply matrices; leading axes broadcast, beyond five they are joined."""
+    if max(a.rank, b.rank) <= MAX_RANK:
+        return g.emit("matmul", x=a, y=b, transpose_y=transpose_b)
+    if not (a.is_static and b.is_static):
+        raise Refusal("more than five axes of unknown sizes", "unsupported_rank")
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    count = int(np.prod(lead))
+    flat = [g.reshape(g.expand(t, (*lead, *t.shape[-2:])), [count, *t.shape[-2:]]) for t in (a, b)]
+    out = g.emit("matmul", x=flat[0], y=flat[1], transpose_y=transpose_b)
+    return g.reshape(out, [*lead, *out.shape[-2:]])
+
+
+def _turned(g: Builder, x: Tensor) -> Tensor:
+    return g.transpose(x, [1, 0])
+
+
+@OPS.lower("Gemm", since=13, dtypes=FLOATS)
+def gemm(
+    g: Builder,
+    A: Tensor,  # noqa: N803
+    B: Tensor,  # noqa: N803
+    C: Tensor | None = None,  # noqa: N803
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,  # noqa: N803
+    transB: int = 0,  # noqa: N803
+) -> Tensor:
+    """Linear by a known matrix, with a known bias; else matmul and additions."""
+    a = g.transpose(A, [1, 0]) if transA else A
+    added = None if C is None or beta == 0 else _scaled(g, C, beta)
+    if B.data is None:
+        out = _scaled(g, g.emit("matmul", x=a, y=B, transpose_y=bool(transB)), alpha)
+    else:
+        weight = _scaled(g, B if transB else _turned(g, B), alpha)
+        bias = _bias(added, int(weight.shape[0]))
+        out = g.emit("linear", x=a, weight=weight, bias=bias)
+        if bias is not None:
+            return out
+    return out if added is None else g.binary("add", out, added)
+
+
+def _scaled(g: Builder, x: Tensor, factor: float) -> Tensor:
+    if factor == 1.0:
+        return x
+    if x.data is not None:
+        return g.const(x.data * x.dtype.type(factor), x.dtype)
+    return g.binary("mul", x, float(factor))
+
+
+def _bias(added: Tensor | None, size: int) -> Array | None:
+    """The addend as a vector, where every row gets the same."""
+    if added is None or added.data is None:
+        return None
+    array = added.data
+    if array.ndim == 2 and array.shape[0] != 1:
+        return None
+    return np.ascontiguousarray(np.broadcast_to(array.reshape(-1), (size,)))

@@ -1,0 +1,82 @@
+"""Maxima that Core ML's pool lacks: of dilated windows, and their positions."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+
+from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.ops.window import Window
+from edgeinfer.convert.lower.coreml.tensor import Tensor
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.types import Array
+
+MANY = 64
+"""Elements of a window above which it is not taken apart."""
+
+
+def dilated(g: Builder, x: Tensor, window: Window) -> Tensor:
+    """The maximum over one slice for each element of the window."""
+    best: Tensor | None = None
+    for part in _parts(g, _padded(g, x, window, -math.inf), window):
+        best = part if best is None else g.binary("maximum", best, part)
+    if best is None:
+        raise Refusal("a window without elements")
+    return best
+
+
+def with_positions(
+    g: Builder, x: Tensor, window: Window, storage_order: int
+) -> tuple[Tensor, Tensor]:
+    """The maxima and where in the flattened input the first of each lies."""
+    if not x.is_static:
+        raise Refusal("positions of maxima with sizes that only a run knows", "dynamic_shape")
+    places = np.arange(math.prod(x.shape)).reshape(x.shape)
+    if storage_order:
+        spatial = math.prod(x.shape[2:])
+        within = np.arange(spatial).reshape(x.shape[2:][::-1]).T
+        planes = np.arange(math.prod(x.shape[:2])).reshape(x.shape[:2]) * spatial
+        places = planes.reshape(*x.shape[:2], *(1 for _ in x.shape[2:])) + within
+    values = _parts(g, _padded(g, x, window, -math.inf), window)
+    where = _parts(g, _padded_constant(g, places, window), window)
+    best, at = values[0], where[0]
+    for value, place in zip(values[1:], where[1:], strict=True):
+        better = g.binary("greater", value, best)
+        best, at = g.binary("maximum", best, value), g.select(better, place, at)
+    return best, g.cast(at, np.int64)
+
+
+def _padded(g: Builder, x: Tensor, window: Window, value: float) -> Tensor:
+    if window.same:
+        raise Refusal("padding by sizes that only a run knows", "dynamic_shape")
+    pads = [0, 0, 0, 0, *(window.pad or [])]
+    if not any(pads):
+        return x
+    return g.emit("pad", x=x, pad=pads, mode="constant", constant_val=value)
+
+
+def _padded_constant(g: Builder, places: Array, window: Window) -> Tensor:
+    pads = [(0, 0), (0, 0), *zip(window.begin, window.end, strict=True)]
+    return g.const(np.pad(places, pads), np.int32)
+
+
+def _parts(g: Builder, x: Tensor, window: Window) -> list[Tensor]:
+    if math.prod(window.kernel) > MANY:
+        raise Refusal(f"a window of more than {MANY} elements is not taken apart")
+    parts = []
+    for offset in product(*(range(k) for k in window.kernel)):
+        begin, step = [0, 0], [1, 1]
+        end: list[int | None] = [None, None]
+        for axis, at in enumerate(offset):
+            size = x.shape[axis + 2]
+            if not isinstance(size, int):
+                raise Refusal("dilated windows over sizes that only a run knows", "dynamic_shape")
+            start = at * window.dilations[axis]
+            count = (size - window.reach(axis)) // window.strides[axis] + 1
+            begin.append(start)
+            end.append(start + (count - 1) * window.strides[axis] + 1)
+            step.append(window.strides[axis])
+        parts.append(g.slice(x, begin, end, step))
+    return parts

@@ -1,0 +1,215 @@
+"""Normalisations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.registry import FLOATS, OPS
+from edgeinfer.convert.lower.coreml.tensor import Tensor
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.types import Array
+
+
+def _by_channel(g: Builder, x: Tensor, vector: Tensor) -> Tensor:
+    """Shape a vector so that it broadcasts along the second axis."""
+    return g.reshape(vector, [1, -1, *(1 for _ in x.shape[2:])] if x.rank > 1 else [-1])
+
+
+def _array(x: Tensor | None) -> Array | None:
+    return None if x is None or x.data is None else x.data.reshape(-1)
+
+
+@OPS.lower("BatchNormalization", since=15, dtypes=FLOATS)
+def batch_normalization(
+    g: Builder,
+    X: Tensor,  # noqa: N803  (ONNX's name)
+    scale: Tensor,
+    B: Tensor,  # noqa: N803
+    input_mean: Tensor,
+    input_var: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+) -> Tensor:
+    """batch_norm by known statistics, else arithmetic."""
+    if training_mode:
+        raise Refusal("training_mode updates the statistics")
+    parts = [scale, B, input_mean, input_var]
+    arrays = [_array(p) for p in parts]
+    if X.rank in (3, 4, 5) and all(a is not None for a in arrays):
+        gamma, beta, mean, variance = (np.asarray(a, X.dtype) for a in arrays)
+        return g.emit(
+            "batch_norm",
+            x=X,
+            mean=mean,
+            variance=variance,
+            gamma=gamma,
+            beta=beta,
+            epsilon=float(epsilon),
+        )
+    factor, shift, mean, variance = (_by_channel(g, X, g.cast(p, X.dtype)) for p in parts)
+    deviation = g.unary("sqrt", g.binary("add", variance, float(epsilon)))
+    moved = g.binary("real_div", g.binary("sub", X, mean), deviation)
+    return g.binary("add", g.binary("mul", moved, factor), shift)
+
+
+@OPS.lower("InstanceNormalization", since=22, dtypes=FLOATS)
+def instance_normalization(
+    g: Builder,
+    input: Tensor,
+    scale: Tensor,
+    B: Tensor,  # noqa: N803
+    *,
+    epsilon: float = 1e-5,
+) -> Tensor:
+    """instance_norm by known vectors, else arithmetic."""
+    gamma, beta = _array(scale), _array(B)
+    if input.rank in (3, 4) and gamma is not None and beta is not None:
+        return g.emit("instance_norm", x=input, gamma=gamma, beta=beta, epsilon=float(epsilon))
+    centred = standardise(g, input, range(2, input.rank), epsilon)
+    scaled = g.binary("mul", centred, _by_channel(g, input, scale))
+    return g.binary("add", scaled, _by_channel(g, input, B))
+
+
+def standardise(g: Builder, x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
+    """Subtract the mean and divide by the deviation over axes."""
+    moved, inverse = _moments(g, x, axes, epsilon)[1:]
+    return g.binary("mul", moved, inverse)
+
+
+def _moments(
+    g: Builder, x: Tensor, axes: Sequence[int], epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean, the input less the mean, and the inverse of the deviation."""
+    mean = g.reduce("reduce_mean", x, axes, True)
+    moved = g.binary("sub", x, mean)
+    variance = g.reduce("reduce_mean", g.binary("mul", moved, moved), axes, True)
+    deviation = g.unary("sqrt", g.binary("add", variance, float(epsilon)))
+    return mean, moved, g.binary("real_div", 1.0, deviation)
+
+
+@OPS.lower("LayerNormalization", since=17, dtypes=FLOATS)
+def layer_normalization(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    Scale: Tensor,  # noqa: N803
+    B: Tensor | None = None,  # noqa: N803
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> tuple[Tensor, ...]:
+    """layer_norm by known vectors; the other results, and vectors of a run, by arithmetic."""
+    axes = list(range(axis % X.rank, X.rank))
+    shape = X.shape[axes[0] :]
+    if not (g.wants(1) or g.wants(2)):
+        gamma, beta = _fitting(Scale, shape), _fitting(B, shape)
+        own = {"x": X, "axes": axes, "epsilon": float(epsilon)}
+        if gamma is not None and (B is None or beta is not None):
+            return (g.emit("layer_norm", gamma=gamma, beta=beta, **own),)
+        return (_affine(g, g.emit("layer_norm", **own), Scale, B),)
+    wide = g.cast(X, np.float32)
+    mean, moved, inverse = _moments(g, wide, axes, epsilon)
+    out = g.cast(g.binary("mul", moved, inverse), X.dtype)
+    return _affine(g, out, Scale, B), mean, inverse
+
+
+def _affine(g: Builder, x: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    out = g.binary("mul", x, scale)
+    return out if bias is None else g.binary("add", out, bias)
+
+
+def _fitting(vector: Tensor | None, shape: Sequence[object]) -> Array | None:
+    """The values where they have exactly the normalised shape."""
+    if vector is None or vector.data is None or list(vector.shape) != list(shape):
+        return None
+    return vector.data
+
+
+@OPS.lower("GroupNormalization", since=21, dtypes=FLOATS)
+def group_normalization(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    scale: Tensor,
+    bias: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    num_groups: int,
+    stash_type: int = 1,
+) -> Tensor:
+    """layer_norm over each group, then the vectors by channel."""
+    batch = g.extent(X, 0)
+    groups = g.reshape(X, [batch, num_groups, -1])
+    normal = g.emit("layer_norm", x=groups, axes=[2], epsilon=float(epsilon))
+    back = g.reshape(normal, g.extents(X))
+    scaled = g.binary("mul", back, _by_channel(g, X, scale))
+    return g.binary("add", scaled, _by_channel(g, X, bias))
+
+
+@OPS.lower("RMSNormalization", since=23, dtypes=FLOATS)
+def rms_normalization(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    scale: Tensor,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Tensor:
+    """Arithmetic in float32: half precision overflows in the squares."""
+    axes = list(range(axis % X.rank, X.rank))
+    wide = g.cast(X, np.float32)
+    mean = g.reduce("reduce_mean", g.binary("mul", wide, wide), axes, True)
+    root = g.unary("sqrt", g.binary("add", mean, float(epsilon)))
+    normal = g.cast(g.binary("real_div", wide, root), X.dtype)
+    return g.binary("mul", normal, g.cast(scale, X.dtype))
+
+
+@OPS.lower("LRN", since=13, dtypes=FLOATS)
+def lrn(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    *,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    bias: float = 1.0,
+    size: int,
+) -> Tensor:
+    """Sums of squares over neighbouring channels by conv, which an even size needs."""
+    if X.rank < 3:
+        raise Refusal(f"rank {X.rank}", "unsupported_rank")
+    batch, channels = g.extent(X, 0), g.extent(X, 1)
+    square = g.reshape(g.binary("mul", X, X), [batch, 1, channels, -1])
+    kernel = np.full((1, 1, size, 1), alpha / size, X.dtype)
+    pad = [(size - 1) // 2, size // 2, 0, 0]
+    summed = g.emit("conv", x=square, weight=g.const(kernel, X.dtype), pad_type="custom", pad=pad)
+    base = g.binary("add", g.reshape(summed, g.extents(X)), float(bias))
+    return g.binary("real_div", X, g.binary("pow", base, float(beta)))
+
+
+@OPS.lower("LpNormalization", since=22, dtypes=FLOATS)
+def lp_normalization(g: Builder, input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+    """The input by its norm; a norm of zero leaves zeros, as ONNX Runtime does."""
+    op = "reduce_l1_norm" if p == 1 else "reduce_l2_norm"
+    norm = g.reduce(op, input, [axis], True)
+    nothing = g.binary("equal", norm, 0.0)
+    divisor = g.select(nothing, g.const(1, input.dtype), norm)
+    return g.binary("real_div", input, divisor)
+
+
+@OPS.lower("MeanVarianceNormalization", since=13, dtypes=FLOATS)
+def mean_variance_normalization(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    *,
+    axes: Sequence[int] = (0, 2, 3),
+) -> Tensor:
+    """Arithmetic, with the definition's epsilon behind the root."""
+    places = [a % X.rank for a in axes]
+    moved = g.binary("sub", X, g.reduce("reduce_mean", X, places, True))
+    variance = g.reduce("reduce_mean", g.binary("mul", moved, moved), places, True)
+    return g.binary("real_div", moved, g.binary("add", g.unary("sqrt", variance), 1e-9))

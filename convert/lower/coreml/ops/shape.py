@@ -1,0 +1,310 @@
+"""Shapes: asked for, changed, joined and cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.coreml.builder import Builder, Extent
+from edgeinfer.convert.lower.coreml.registry import ALL, OPS
+from edgeinfer.convert.lower.coreml.tensor import INT32, Tensor
+from edgeinfer.convert.lower.registry import Const, Refusal
+
+
+def numbers(x: Tensor | None) -> list[int] | None:
+    """The integers of a constant vector; None for one that a run makes."""
+    if x is None or x.data is None:
+        return None
+    return [int(v) for v in x.data.reshape(-1)]
+
+
+def partly(g: Builder, x: Tensor) -> list[Extent]:
+    """The entries of a vector of sizes: known ones as integers, the others as scalars."""
+    known = numbers(x)
+    if known is not None:
+        return list(known)
+    length = x.shape[0]
+    if not isinstance(length, int):
+        raise Refusal("a shape of unknown length", "dynamic_shape")
+    found = g.var(x).sym_val
+    symbols = [None] * length if found is None else list(np.reshape(found, -1))
+    entries: list[Extent] = []
+    for index, symbol in enumerate(symbols):
+        if isinstance(symbol, (int, np.integer)):
+            entries.append(int(symbol))
+        else:
+            entries.append(g.reshape(g.slice(x, [index], [index + 1]), []))
+    return entries
+
+
+@OPS.lower("Reshape", since=24, dtypes=ALL)
+def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
+    """Reshape; a zero stands for the input's own size."""
+    wanted = g.given(0)
+    if wanted is not None and data.is_static:
+        return g.reshape(data, wanted)
+    entries = partly(g, shape)
+    if not allowzero:
+        entries = [
+            g.extent(data, i) if isinstance(e, int) and e == 0 else e for i, e in enumerate(entries)
+        ]
+    return g.reshape(data, entries)
+
+
+@OPS.lower("Flatten", since=24, dtypes=ALL)
+def flatten(g: Builder, input: Tensor, *, axis: int = 1) -> Tensor:
+    """Reshape to a matrix."""
+    at = axis % (input.rank + 1) if axis < 0 else axis
+    head, tail = input.shape[:at], input.shape[at:]
+    if all(isinstance(s, int) for s in tail):
+        return g.reshape(input, [-1, math.prod(tail)])
+    if all(isinstance(s, int) for s in head):
+        return g.reshape(input, [math.prod(head), -1])
+    rows: Extent = 1
+    for axis_ in range(at):
+        size = g.extent(input, axis_)
+        rows = _times(g, rows, size)
+    return g.reshape(input, [rows, -1])
+
+
+def _times(g: Builder, a: Extent, b: Extent) -> Extent:
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    left = a if isinstance(a, Tensor) else g.const(a, np.int32)
+    return g.binary("mul", left, b)
+
+
+@OPS.lower("Transpose", since=24, dtypes=ALL)
+def transpose(g: Builder, data: Tensor, *, perm: Sequence[int] = ()) -> Tensor:
+    """Transpose."""
+    return g.transpose(data, perm or range(data.rank)[::-1])
+
+
+@OPS.lower("Squeeze", since=24, dtypes=ALL)
+def squeeze(g: Builder, data: Tensor, axes: Const | None = None) -> Tensor:
+    """Squeeze."""
+    if axes is None:
+        if not data.is_static:
+            raise Refusal("which axes have size 1 only a run knows", "dynamic_shape")
+        return g.reshape(data, [s for s in data.shape if s != 1])
+    return g.drop_axes(data, [int(a) for a in axes.array.reshape(-1)])
+
+
+@OPS.lower("Unsqueeze", since=24, dtypes=ALL)
+def unsqueeze(g: Builder, data: Tensor, axes: Const) -> Tensor:
+    """expand_dims."""
+    return g.insert_axes(data, [int(a) for a in axes.array.reshape(-1)])
+
+
+@OPS.lower("Concat", since=13, dtypes=ALL)
+def concat(g: Builder, *inputs: Tensor, axis: int) -> Tensor:
+    """Concat."""
+    at = axis % inputs[0].rank
+    if inputs[0].rank > 5:
+        return _high_concat(g, list(inputs), at)
+    return g.concat(list(inputs), at)
+
+
+def _high_concat(g: Builder, parts: list[Tensor], axis: int) -> Tensor:
+    shape = list(parts[0].shape)
+    head, tail = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    shape[axis] = sum(p.shape[axis] for p in parts)
+    views = [g.reshape(p, [head, p.shape[axis], tail]) for p in parts]
+    return g.reshape(g.concat(views, 1), shape)
+
+
+@OPS.lower("Split", since=18, dtypes=ALL)
+def split(
+    g: Builder,
+    input: Tensor,
+    split: Const | None = None,
+    *,
+    axis: int = 0,
+    num_outputs: int = 0,
+) -> tuple[Tensor, ...]:
+    """Split."""
+    at = axis % input.rank
+    size = input.shape[at]
+    if split is not None:
+        sizes = [int(s) for s in split.array.reshape(-1)]
+    elif isinstance(size, int):
+        each = -(-size // num_outputs)
+        sizes = [max(min(each, size - each * i), 0) for i in range(num_outputs)]
+    else:
+        raise Refusal("splits a size that only a run knows into equal parts", "dynamic_shape")
+    if 0 in sizes:
+        return _uneven(g, input, sizes, at)
+    if input.rank > 5:
+        head, tail = math.prod(input.shape[:at]), math.prod(input.shape[at + 1 :])
+        parts = g.split(g.reshape(input, [head, input.shape[at], tail]), sizes, 1)
+        return tuple(
+            g.reshape(p, [*input.shape[:at], s, *input.shape[at + 1 :]])
+            for p, s in zip(parts, sizes, strict=True)
+        )
+    return tuple(g.split(input, sizes, at))
+
+
+def _uneven(g: Builder, x: Tensor, sizes: list[int], axis: int) -> tuple[Tensor, ...]:
+    """Parts without elements are constants, which only some operators accept."""
+    parts = iter(g.split(x, [s for s in sizes if s], axis))
+    shape = list(x.shape)
+    out = []
+    for size in sizes:
+        shape[axis] = size
+        out.append(next(parts) if size else g.const(np.zeros(shape), x.dtype))
+    return tuple(out)
+
+
+@OPS.lower("Shape", since=24, dtypes=ALL)
+def shape(g: Builder, data: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
+    """Constants where sizes are known, else shape."""
+    places = range(data.rank)[start:end]
+    if all(isinstance(data.shape[a], int) for a in places):
+        return g.const([data.shape[a] for a in places], np.int64)
+    whole = g.emit("shape", np.int64, x=data, span=(0, int(INT32.max)))
+    if len(places) == data.rank:
+        return whole
+    return g.slice(whole, [places.start], [places.stop])
+
+
+@OPS.lower("Size", since=24, dtypes=ALL)
+def size(g: Builder, data: Tensor) -> Tensor:
+    """The product of the sizes."""
+    if data.is_static:
+        return g.const(math.prod(data.shape), np.int64)
+    sizes = g.emit("shape", np.int32, x=data)
+    made = g.emit("reduce_prod", np.int64, x=sizes, axes=[0], keep_dims=False)
+    made.span = (0, int(INT32.max))
+    return made
+
+
+@OPS.lower("Expand", since=13, dtypes=ALL)
+def expand(g: Builder, input: Tensor, shape: Tensor) -> Tensor:
+    """Tile where sizes are known, else an addition of zeros."""
+    wanted = g.given(0)
+    if wanted is not None and input.is_static:
+        out = _high_expand(g, input, wanted) if len(wanted) > 5 else g.expand(input, wanted)
+        return g.same(out) if out is input else out
+    entries = partly(g, shape)
+    rank = max(len(entries), input.rank)
+    entries = [1] * (rank - len(entries)) + entries
+    x = g.insert_axes(input, list(range(rank - input.rank)))
+    if all(isinstance(e, int) for e in entries) and all(
+        e == 1 or isinstance(s, int) for e, s in zip(entries, x.shape, strict=True)
+    ):
+        reps = [e if s == 1 and e != 0 else 1 for e, s in zip(entries, x.shape, strict=True)]
+        return g.emit("tile", x=x, reps=reps, span=input.span)
+    zeros = g.emit("fill", np.float32, shape=g.vector(entries), value=0.0)
+    return _spread(g, x, zeros)
+
+
+def _spread(g: Builder, x: Tensor, zeros: Tensor) -> Tensor:
+    if x.dtype == np.bool_:
+        return g.cast(_spread(g, g.cast(x, np.int32), zeros), np.bool_)
+    return g.binary("add", x, g.cast(zeros, x.dtype), x.span)
+
+
+def _high_expand(g: Builder, x: Tensor, wanted: Sequence[int]) -> Tensor:
+    if x.dtype == np.bool_:
+        return g.cast(_high_expand(g, g.cast(x, np.int32), wanted), np.bool_)
+    zeros = g.const(np.zeros(1), x.dtype)
+    spread = g.const(np.broadcast_to(zeros.data, tuple(wanted)), x.dtype)
+    return g.binary("add", x, spread, x.span)
+
+
+@OPS.lower("Tile", since=13, dtypes=ALL)
+def tile(g: Builder, input: Tensor, repeats: Tensor) -> Tensor:
+    """Tile."""
+    reps = numbers(repeats)
+    if reps is None:
+        return g.emit("tile", x=input, reps=g.cast(repeats, np.int32), span=input.span)
+    if all(r == 1 for r in reps):
+        return g.same(input)
+    if 0 in reps:
+        raise Refusal("tensors without elements do not exist", "dynamic_shape")
+    if input.rank > 5:
+        raise Refusal(f"rank {input.rank}", "unsupported_rank")
+    return g.emit("tile", x=input, reps=reps, span=input.span)
+
+
+@OPS.lower("ConstantOfShape", since=24, dtypes=ALL)
+def constant_of_shape(g: Builder, input: Tensor, *, value: np.ndarray | None = None) -> Tensor:  # type: ignore[type-arg]
+    """Fill."""
+    fill = np.zeros(1, np.float32) if value is None else value.reshape(-1)[:1]
+    known = numbers(input)
+    if known is not None:
+        return g.const(np.broadcast_to(fill, known), fill.dtype)
+    entries = g.vector(partly(g, input))
+    kind = fill.dtype
+    held = np.int32 if kind.kind in "iub" else kind.type
+    out = g.emit("fill", held, shape=entries, value=held(fill[0]))
+    if out.is_integer:
+        out.span = (int(fill[0]), int(fill[0]))
+    return g.cast(out, kind)
+
+
+@OPS.lower("Range", since=11, dtypes=ALL)
+def range_(g: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    """range_1d."""
+    ends = [g.reshape(t, []) for t in (start, limit, delta)]
+    out = g.emit("range_1d", start.dtype, start=ends[0], end=ends[1], step=ends[2])
+    if out.is_integer:
+        spans = [t.bounds for t in (start, limit)]
+        out.span = (min(s[0] for s in spans), max(s[1] for s in spans))
+    return out
+
+
+@OPS.lower("DepthToSpace", since=13)
+def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    """Depth first: depth_to_space; channels first: pixel_shuffle."""
+    if not input.is_float:
+        return _block_moves(g, input, blocksize, mode)
+    if mode == "DCR":
+        return g.emit("depth_to_space", x=input, block_size=blocksize)
+    return g.emit("pixel_shuffle", x=input, upscale_factor=blocksize)
+
+
+def _block_moves(g: Builder, x: Tensor, block: int, mode: str) -> Tensor:
+    if not x.is_static:
+        raise Refusal("integers of unknown sizes", "dynamic_shape")
+    n, c, h, w = x.shape
+    depth = c // block**2
+    sizes = [n, block, block, depth, h, w] if mode == "DCR" else [n, depth, block, block, h, w]
+    perm = [0, 3, 4, 1, 5, 2] if mode == "DCR" else [0, 1, 4, 2, 5, 3]
+    moved = g.transpose(g.reshape(x, sizes), perm)
+    return g.reshape(moved, [n, depth, h * block, w * block])
+
+
+@OPS.lower("SpaceToDepth", since=13)
+def space_to_depth(g: Builder, input: Tensor, *, blocksize: int) -> Tensor:
+    """space_to_depth; integers by a transpose."""
+    if input.is_float:
+        return g.emit("space_to_depth", x=input, block_size=blocksize)
+    n, c, h, w = input.shape
+    b = blocksize
+    moved = g.transpose(g.reshape(input, [n, c, h // b, b, w // b, b]), [0, 3, 5, 1, 2, 4])
+    return g.reshape(moved, [n, c * b * b, h // b, w // b])
+
+
+@OPS.lower("Trilu", since=14, dtypes=ALL)
+def trilu(g: Builder, input: Tensor, k: Const | None = None, *, upper: int = 1) -> Tensor:
+    """A choice by a constant mask."""
+    rows, columns = input.shape[-2:]
+    if not (isinstance(rows, int) and isinstance(columns, int)):
+        raise Refusal("triangles of unknown sizes", "dynamic_shape")
+    shift = 0 if k is None else int(k.array.reshape(-1)[0])
+    mask = np.triu(np.ones((rows, columns), np.bool_), shift)
+    mask = mask if upper else np.tril(np.ones((rows, columns), np.bool_), shift)
+    return g.select(g.const(mask, np.bool_), input, g.const(0, input.dtype))
+
+
+@OPS.lower("EyeLike", since=22, dtypes=ALL)
+def eye_like(g: Builder, input: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+    """A constant."""
+    if not input.is_static:
+        raise Refusal("a diagonal of unknown size", "dynamic_shape")
+    kind = input.dtype if dtype is None else ir.DataType(dtype).numpy()
+    return g.const(np.eye(*input.shape, k=k), kind)

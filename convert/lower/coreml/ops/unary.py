@@ -1,0 +1,229 @@
+"""Functions of one number."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.registry import ALL, BOOL, FLOATS, NUMBERS, OPS
+from edgeinfer.convert.lower.coreml.tensor import Tensor
+from edgeinfer.convert.lower.registry import Const, Refusal
+
+
+@OPS.lower("Identity", since=24, dtypes=ALL)
+def identity(g: Builder, input: Tensor) -> Tensor:
+    """Nothing."""
+    return input
+
+
+@OPS.lower("Dropout", since=22, dtypes=FLOATS)
+def dropout(
+    g: Builder,
+    data: Tensor,
+    ratio: Tensor | None = None,
+    training_mode: Const | None = None,
+    *,
+    seed: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Nothing, and a mask that keeps everything."""
+    if training_mode is not None and bool(np.any(training_mode.array)):
+        raise Refusal("training_mode draws random numbers")
+    return g.same(data), g.binary("equal", data, data)
+
+
+@OPS.lower("Abs", since=13, dtypes=NUMBERS)
+def absolute(g: Builder, X: Tensor) -> Tensor:  # noqa: N803  (ONNX's name)
+    """abs."""
+    low, high = X.bounds
+    span = (0 if low <= 0 <= high else min(abs(low), abs(high)), max(abs(low), abs(high)))
+    return g.unary("abs", X, span=span if X.is_integer else None)
+
+
+@OPS.lower("Neg", since=13, dtypes=NUMBERS)
+def negative(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+    """A product with -1."""
+    low, high = X.bounds
+    return g.binary("mul", X, -1, (-high, -low) if X.is_integer else None)
+
+
+@OPS.lower("Sign", since=13, dtypes=NUMBERS)
+def sign(g: Builder, input: Tensor) -> Tensor:
+    """sign."""
+    return g.unary("sign", input, span=(-1, 1) if input.is_integer else None)
+
+
+@OPS.lower("Floor", since=13, dtypes=FLOATS)
+def floor(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+    """floor."""
+    return g.unary("floor", X)
+
+
+@OPS.lower("Ceil", since=13, dtypes=FLOATS)
+def ceil(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+    """ceil."""
+    return g.unary("ceil", X)
+
+
+@OPS.lower("Round", since=22, dtypes=FLOATS)
+def round(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+    """round, halves to the even number."""
+    return g.unary("round", X)
+
+
+@OPS.lower("Sqrt", since=13, dtypes=FLOATS)
+def sqrt(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+    """sqrt."""
+    return g.unary("sqrt", X)
+
+
+@OPS.lower("Reciprocal", since=13, dtypes=FLOATS)
+def reciprocal(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+    """A quotient; Core ML's own inverse adds an epsilon."""
+    return g.binary("real_div", 1.0, X)
+
+
+@OPS.lower("Exp", since=13, dtypes=FLOATS)
+def exp(g: Builder, input: Tensor) -> Tensor:
+    """exp."""
+    return g.unary("exp", input)
+
+
+@OPS.lower("Log", since=13, dtypes=FLOATS)
+def log(g: Builder, input: Tensor) -> Tensor:
+    """log without the epsilon that it adds by default."""
+    return g.unary("log", input, epsilon=0.0)
+
+
+@OPS.lower("Erf", since=13, dtypes=FLOATS)
+def erf(g: Builder, input: Tensor) -> Tensor:
+    """erf."""
+    return g.unary("erf", input)
+
+
+@OPS.lower("Sin", since=22, dtypes=FLOATS)
+def sin(g: Builder, input: Tensor) -> Tensor:
+    """sin."""
+    return g.unary("sin", input)
+
+
+@OPS.lower("Cos", since=22, dtypes=FLOATS)
+def cos(g: Builder, input: Tensor) -> Tensor:
+    """cos."""
+    return g.unary("cos", input)
+
+
+@OPS.lower("Tan", since=22, dtypes=FLOATS)
+def tan(g: Builder, input: Tensor) -> Tensor:
+    """tan."""
+    return g.unary("tan", input)
+
+
+@OPS.lower("Asin", since=22, dtypes=FLOATS)
+def asin(g: Builder, input: Tensor) -> Tensor:
+    """asin."""
+    return g.unary("asin", input)
+
+
+@OPS.lower("Acos", since=22, dtypes=FLOATS)
+def acos(g: Builder, input: Tensor) -> Tensor:
+    """acos."""
+    return g.unary("acos", input)
+
+
+@OPS.lower("Atan", since=22, dtypes=FLOATS)
+def atan(g: Builder, input: Tensor) -> Tensor:
+    """atan."""
+    return g.unary("atan", input)
+
+
+@OPS.lower("Sinh", since=22, dtypes=FLOATS)
+def sinh(g: Builder, input: Tensor) -> Tensor:
+    """sinh."""
+    return g.unary("sinh", input)
+
+
+@OPS.lower("Cosh", since=22, dtypes=FLOATS)
+def cosh(g: Builder, input: Tensor) -> Tensor:
+    """cosh."""
+    return g.unary("cosh", input)
+
+
+@OPS.lower("Atanh", since=22, dtypes=FLOATS)
+def atanh(g: Builder, input: Tensor) -> Tensor:
+    """atanh."""
+    return g.unary("atanh", input)
+
+
+@OPS.lower("Asinh", since=22, dtypes=FLOATS)
+def asinh(g: Builder, input: Tensor) -> Tensor:
+    """sign(x) * log(|x| + sqrt(x*x + 1)), with the part above 1 kept apart.
+
+    ``log(1 + t)`` for small ``t`` is ``2 * atanh(t / (2 + t))``, which keeps small inputs exact.
+    """
+    size = g.unary("abs", input)
+    square = g.binary("mul", size, size)
+    root = g.unary("sqrt", g.binary("add", square, 1.0))
+    rest = g.binary("add", size, g.binary("real_div", square, g.binary("add", root, 1.0)))
+    near = g.binary("real_div", rest, g.binary("add", rest, 2.0))
+    close = g.binary("mul", g.unary("atanh", near), 2.0)
+    far = g.unary("log", g.binary("add", g.binary("add", size, root), 0.0), epsilon=0.0)
+    small = g.binary("less", size, 1.0)
+    return g.binary("mul", g.select(small, close, far), g.unary("sign", input))
+
+
+@OPS.lower("Acosh", since=22, dtypes=FLOATS)
+def acosh(g: Builder, input: Tensor) -> Tensor:
+    """log1p(t + sqrt(t * (x + 1))) for ``t = x - 1``, by atanh."""
+    over = g.binary("sub", input, 1.0)
+    root = g.unary("sqrt", g.binary("mul", over, g.binary("add", input, 1.0)))
+    rest = g.binary("add", over, root)
+    near = g.binary("real_div", rest, g.binary("add", rest, 2.0))
+    close = g.binary("mul", g.unary("atanh", near), 2.0)
+    far = g.unary("log", g.binary("add", input, root), epsilon=0.0)
+    return g.select(g.binary("less", input, 2.0), close, far)
+
+
+@OPS.lower("IsNaN", since=20, dtypes=FLOATS | BOOL)
+def is_nan(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+    """What does not equal itself."""
+    return g.binary("not_equal", X, X)
+
+
+@OPS.lower("IsInf", since=20, dtypes=FLOATS | BOOL)
+def is_inf(
+    g: Builder,
+    X: Tensor,
+    *,
+    detect_negative: int = 1,
+    detect_positive: int = 1,  # noqa: N803
+) -> Tensor:
+    """Comparisons with the infinities."""
+    if detect_negative and detect_positive:
+        return g.binary("equal", g.unary("abs", X), math.inf)
+    if detect_positive or detect_negative:
+        return g.binary("equal", X, math.inf if detect_positive else -math.inf)
+    return g.binary("not_equal", g.binary("equal", X, X), g.binary("equal", X, X))
+
+
+@OPS.lower("Cast", since=24, dtypes=ALL)
+def cast(
+    g: Builder, input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up"
+) -> Tensor:
+    """cast; small integers wrap as their type does."""
+    return g.cast(input, ir.DataType(to).numpy())
+
+
+@OPS.lower("CastLike", since=24, dtypes=ALL)
+def cast_like(
+    g: Builder,
+    input: Tensor,
+    target_type: Tensor,
+    *,
+    saturate: int = 1,
+    round_mode: str = "up",
+) -> Tensor:
+    """cast to the type of another tensor."""
+    return g.cast(input, target_type.dtype)

@@ -1,0 +1,118 @@
+"""The package on disk: the same bytes for the same model, and what Core ML shows about it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from edgeinfer import __version__
+from edgeinfer.convert.lower.coreml.options import CoreMLOptions
+from edgeinfer.convert.lower.coreml.ports import Port, input_type
+from edgeinfer.convert.lower.coreml.scope import Scope
+
+NAMES = "edgeinfer.names"
+"""Metadata key: JSON with the model's names of ``inputs`` and ``outputs`` by the package's."""
+
+CHECKED = "edgeinfer.checked"
+CHECKED_TEXT = "by the reference evaluator, not by Core ML"
+SPEC = Path("Data/com.apple.CoreML/model.mlmodel")
+MANIFEST = "Manifest.json"
+
+_LOCK = threading.Lock()
+"""coremltools numbers its names in counters of the process."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep coremltools' progress bars and warnings to itself, and its counters at zero."""
+    from coremltools.converters.mil import Builder as mb  # noqa: N813
+    from tqdm import tqdm
+
+    logger = logging.getLogger("coremltools")
+    with _LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        level, before, init = logger.level, dict(mb.name_count), tqdm.__init__
+        logger.setLevel(logging.ERROR)
+        mb.name_count.clear()
+        tqdm.__init__ = _silent(init)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+            mb.name_count.clear()
+            mb.name_count.update(before)
+            tqdm.__init__ = init
+
+
+def _silent(init: Any) -> Any:
+    def without_bar(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **{**kwargs, "disable": True})
+
+    return without_bar
+
+
+def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[str, str]) -> None:
+    """Let coremltools optimise the program and write the package; then make it deterministic."""
+    import coremltools as ct
+
+    classes = ct.ClassifierConfig(list(options.labels)) if options.labels else None
+    model = ct.convert(
+        scope.program,
+        source="milinternal",
+        convert_to="mlprogram",
+        minimum_deployment_target=ct.target(scope.deployment.specification),
+        compute_precision=ct.precision.FLOAT32,
+        inputs=[input_type(port, options) for port in scope.inputs],
+        classifier_config=classes,
+        skip_model_load=True,
+        package_dir=str(path),
+    )
+    described = {**metadata, NAMES: _names(scope), CHECKED: CHECKED_TEXT}
+    del model
+    _settle(path, described)
+
+
+def _names(scope: Scope) -> str:
+    def by_name(ports: list[Port]) -> dict[str, str]:
+        return {p.name: p.source for p in ports}
+
+    return json.dumps({"inputs": by_name(scope.inputs), "outputs": by_name(scope.outputs)})
+
+
+def _settle(path: Path, metadata: Mapping[str, str]) -> None:
+    """Write the specification with its maps in order, and a manifest without random numbers."""
+    from coremltools.proto import Model_pb2
+
+    file = path / SPEC
+    spec = Model_pb2.Model()
+    spec.ParseFromString(file.read_bytes())
+    own = spec.description.metadata
+    own.userDefined.update(metadata)
+    own.versionString = own.versionString or __version__
+    file.write_bytes(spec.SerializeToString(deterministic=True))
+    manifest = path / MANIFEST
+    found = json.loads(manifest.read_text("utf-8"))
+    names = {
+        old: str(uuid.uuid5(uuid.NAMESPACE_URL, entry["path"])).upper()
+        for old, entry in found["itemInfoEntries"].items()
+    }
+    found["itemInfoEntries"] = {
+        names[old]: entry
+        for old, entry in sorted(found["itemInfoEntries"].items(), key=lambda e: e[1]["path"])
+    }
+    found["rootModelIdentifier"] = names[found["rootModelIdentifier"]]
+    manifest.write_text(json.dumps(found, indent=4) + "\n", "utf-8")
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """Every file of a package; its manifest, which stands for the package, first."""
+    files = sorted(p for p in path.rglob("*") if p.is_file())
+    manifest = path / MANIFEST
+    return (manifest, *(f for f in files if f != manifest))

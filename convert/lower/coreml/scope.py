@@ -1,0 +1,202 @@
+"""One ONNX graph becoming one function of an ML Program, with the graphs inside it on request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.coreml import ops as _families  # noqa: F401  (fills the registry)
+from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.options import CoreMLOptions
+from edgeinfer.convert.lower.coreml.ports import Names, Port, Symbols, port_of
+from edgeinfer.convert.lower.coreml.registry import OPS
+from edgeinfer.convert.lower.coreml.tensor import Shape, Span, Tensor
+from edgeinfer.convert.lower.registry import Driver, Refusal
+from edgeinfer.errors import Problem, UnsupportedError
+
+
+class Scope(Builder):
+    """A builder that knows the ONNX graph it is made of.
+
+    Args:
+        model: normalised.
+        options: of the package.
+        integers: what the model's integer inputs are taken to lie between.
+
+    Attributes:
+        inputs: in the model's order.
+        outputs: likewise.
+        program: coremltools' program, complete after ``lower``.
+    """
+
+    def __init__(self, model: ir.Model, options: CoreMLOptions, integers: Span) -> None:
+        super().__init__(options.deployment)
+        self.model, self.options, self._integers = model, options, integers
+        self.driver: Driver[Tensor] = Driver(OPS, self)
+        names = Names()
+        self.inputs = self._ports(model.graph.inputs, names)
+        self.outputs = self._ports(model.graph.outputs, names)
+        self.program: Any = None
+        self._function: Any = None
+
+    def _ports(self, values: Sequence[ir.Value], names: Names) -> list[Port]:
+        ports, problems = [], []
+        for value in values:
+            if value.is_graph_input() and value.const_value is not None:
+                continue
+            try:
+                ports.append(port_of(value, names, self.deployment))
+            except Refusal as e:
+                side = "model input" if value.is_graph_input() else "model output"
+                problems.append(Problem(value.name or "", side, e.reason, e.detail, e.hint))
+        if problems:
+            raise UnsupportedError(OPS.target, problems)
+        return ports
+
+    def lower(self) -> None:
+        """Lower the main graph.
+
+        Raises:
+            UnsupportedError: with every node that has no lowering.
+        """
+        from coremltools.converters.mil.mil import Builder as mb  # noqa: N813
+        from coremltools.converters.mil.mil import Function, Program, types
+
+        symbols = Symbols()
+        kinds = {"fp32": types.fp32, "fp16": types.fp16, "int32": types.int32}
+        holders = {
+            p.name: mb.placeholder(shape=symbols.shape(p.shape), dtype=kinds[p.kind])
+            for p in self.inputs
+        }
+        for port in (*self.inputs, *self.outputs):
+            self.name(port.name)
+        self.program = Program()
+        version = _target(self.deployment.specification)
+        with Function(holders, opset_version=version) as function:
+            self._function = function
+            self.driver.run(self.model)
+            function.set_outputs(self._finish(function))
+        self.program.add_function("main", function)
+
+    def input(self, value: ir.Value) -> Tensor:
+        """Take an input of the model in the type and shape that ONNX gives it."""
+        port = next(p for p in self.inputs if p.source == value.name)
+        self.base = port.name
+        found = self._function.inputs[port.name]
+        if port.kind == "int32":
+            return self._integer_input(port, found)
+        tensor = self.wrap(found, np.dtype(np.float16 if port.kind == "fp16" else np.float32))
+        tensor = self.cast(tensor, port.dtype)
+        return tensor if port.dims else self.reshape(tensor, [])
+
+    def _integer_input(self, port: Port, found: Any) -> Tensor:
+        if port.dtype == np.bool_:
+            tensor = self.binary("not_equal", self.wrap(found, np.dtype(np.int32)), 0)
+        else:
+            low, high = self._integers
+            small = np.iinfo(port.dtype)
+            span = (max(low, int(small.min)), min(high, int(small.max)))
+            tensor = self.wrap(found, port.dtype, span)
+        return tensor if port.dims else self.reshape(tensor, [])
+
+    def wants(self, output: int) -> bool:
+        """Whether anyone reads an output of the node that is being lowered."""
+        node = self.driver.node
+        if node is None or output >= len(node.outputs):
+            return False
+        value = node.outputs[output]
+        return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
+
+    def given(self, output: int) -> Shape | None:
+        """The shape that ONNX's inference gives an output, where it is known in full."""
+        node = self.driver.node
+        shape = node.outputs[output].shape if node is not None else None
+        if shape is None or not all(isinstance(d, int) for d in shape):
+            return None
+        return tuple(d for d in shape if isinstance(d, int))
+
+    def constant(self, value: ir.Value) -> Tensor:
+        """Make a constant of an initializer; its values are not copied."""
+        return constant_of(value)
+
+    def emit(self, op: str, dtype: Any = None, **operands: Any) -> Tensor:
+        """Add an operator, named after the value that its node makes."""
+        self._rename()
+        return super().emit(op, dtype, **operands)
+
+    def emit_all(self, op: str, dtypes: Sequence[Any], **operands: Any) -> list[Tensor]:
+        """Add an operator with several results, named likewise."""
+        self._rename()
+        return super().emit_all(op, dtypes, **operands)
+
+    def _rename(self) -> None:
+        node = self.driver.node
+        if node is not None:
+            self.base = next((v.name for v in node.outputs if v.name), node.op_type)
+
+    def tensor_of(self, value: ir.Value) -> Tensor:
+        """Return what a value, or a constant around it, has become."""
+        values = self.driver.values
+        if value not in values:
+            if value.const_value is None:
+                raise Refusal(f"{value.name!r} is not known where it is used")
+            values[value] = self.constant(value)
+        return values[value]
+
+    def _finish(self, function: Any) -> list[Any]:
+        """Make each output a variable of its own, with its name and a type that Core ML gives."""
+        made = []
+        problems = []
+        for port, value in zip(self.outputs, self.model.graph.outputs, strict=True):
+            try:
+                made.append(self._output(port, self.tensor_of(value)))
+            except Refusal as e:
+                problems.append(Problem(port.source, "model output", e.reason, e.detail, e.hint))
+        if problems:
+            raise UnsupportedError(OPS.target, problems)
+        return made
+
+    def _output(self, port: Port, tensor: Tensor) -> Any:
+        self.driver.node = None
+        self.base = port.name
+        if port.kind == "int32" and tensor.dtype == np.bool_:
+            tensor = self.cast(tensor, np.int32)
+        if port.kind == "fp32" and tensor.dtype == np.float16:
+            tensor = self.cast(tensor, np.float32)
+        return self.mb.identity(x=self.var(tensor), name=port.name)
+
+    def lower_body(self, body: ir.Graph, given: Mapping[ir.Value, Tensor]) -> list[Tensor]:
+        """Lower the nodes of a body into the current block.
+
+        Raises:
+            Refusal: an inner node could not be lowered.
+        """
+        before = len(self.driver.problems)
+        node = self.driver.node
+        self.driver.values.update(given)
+        self.depth += 1
+        try:
+            self.driver.lower_nodes(body, self.model.opset_imports)
+            if len(self.driver.problems) > before:
+                raise Refusal("its body has operators that cannot be expressed", "unsupported_op")
+            return [self.tensor_of(v) for v in body.outputs]
+        finally:
+            self.depth -= 1
+            self.driver.node = node
+
+
+def constant_of(value: ir.Value) -> Tensor:
+    """Make a constant of an initializer."""
+    if value.const_value is None:
+        raise Refusal(f"{value.name!r} is not constant", "requires_constant")
+    array = value.const_value.numpy()
+    return Tensor(np.dtype(array.dtype), array.shape, data=array)
+
+
+def _target(specification: int) -> Any:
+    import coremltools as ct
+
+    return ct.target(specification)

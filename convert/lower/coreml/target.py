@@ -1,0 +1,150 @@
+"""Write a model as a Core ML package (ML Program)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import onnx_ir as ir
+
+from edgeinfer.backends.engines import import_coremltools
+from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert.lower.coreml.options import CoreMLOptions
+from edgeinfer.convert.lower.expand import expand
+from edgeinfer.convert.lower.single import walk
+from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.passes import normalise
+from edgeinfer.convert.passes.split_quantized import SplitQuantized
+from edgeinfer.errors import NotAvailableError, Notes, Problem, UnsupportedError, UsageError
+from edgeinfer.profiles.schema import Profile
+
+if TYPE_CHECKING:
+    from edgeinfer.convert.lower.coreml.scope import Scope
+
+_LEVELS = 5
+"""Definitions inside definitions."""
+
+_PRECISIONS = frozenset({"fp32", "fp16"})
+
+INTEGERS = tuple((-(1 << bits), (1 << bits) - 1) for bits in (31, 30, 24, 16, 8))
+"""What the model's integer inputs are taken to lie between: the widest for which every integer of
+the model is proven to stay in int32."""
+
+
+class CoreMLTarget:
+    """Format ``mlprogram``."""
+
+    format: ClassVar[str] = "mlprogram"
+
+    def __init__(self, options: CoreMLOptions | None = None) -> None:
+        self.options = options or CoreMLOptions()
+
+    def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
+        """List every node without a lowering."""
+        _check_precision(profile, options)
+        _engine()
+        from edgeinfer.convert.lower.coreml.package import quiet
+
+        try:
+            with quiet():
+                build(model, self.options, options, Notes())
+        except UnsupportedError as e:
+            return list(e.problems)
+        return []
+
+    def lower(
+        self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
+    ) -> Lowered:
+        """Write ``model.mlpackage``.
+
+        Raises:
+            UnsupportedError: with the list of ``check``.
+            NotAvailableError: coremltools is not installed.
+        """
+        _check_precision(profile, options)
+        _engine()
+        from edgeinfer.convert.lower.coreml.package import files_of, quiet, write
+        from edgeinfer.convert.lower.coreml.readback import read_back
+
+        notes = Notes()
+        path = folder / "model.mlpackage"
+        with quiet():
+            scope = build(model, self.options, options, notes)
+            write(scope, path, self.options, {})
+        precision, ops = read_back(path)
+        return Lowered(
+            format=self.format,
+            files=files_of(path),
+            precision=precision,
+            engines=(EngineRequirement("coreml"), EngineRequirement("coreml-reference")),
+            notes=tuple(notes.lines),
+            ops=ops,
+        )
+
+
+def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: Notes) -> Scope:
+    """Lower a normalised model to a program that is ready to be written.
+
+    Raises:
+        UnsupportedError: with every node that has no lowering.
+    """
+    from edgeinfer.convert.lower.coreml.scope import Scope
+
+    model = source.clone()
+    SplitQuantized()(model)
+    model = _defined(model, notes)
+    for span in INTEGERS:
+        scope = Scope(model, options, span)
+        try:
+            scope.lower()
+        except UnsupportedError:
+            if not scope.overflowed or span is INTEGERS[-1]:
+                raise
+            continue
+        if span is not INTEGERS[0]:
+            notes.add(f"integers: right for integer inputs between {span[0]} and {span[1]}")
+        return scope
+    raise ValueError("no span of integers was tried")
+
+
+def _defined(model: ir.Model, notes: Notes) -> ir.Model:
+    """Put ONNX's definitions in the place of operators without a lowering."""
+    from edgeinfer.convert.lower.coreml import ops as _  # noqa: F401  (fills the registry)
+
+    for _level in range(_LEVELS):
+        lacking = [n for _, n in walk(model) if not _is_known(n, model.opset_imports)]
+        names = {id(n): n.op_type for n in lacking}
+        done = expand(model, lacking) if lacking else []
+        if not done:
+            break
+        for op in sorted({names[id(n)] for n in done}):
+            notes.add(f"{op}: no lowering: replaced by its definition")
+        # Definitions have constants and shapes to be worked out again.
+        model = normalise(model).model
+    return model
+
+
+def _is_known(node: ir.Node, opsets: Mapping[str, int]) -> bool:
+    from edgeinfer.convert.lower.coreml.registry import OPS
+
+    return OPS.find(node.op_type, opsets.get(node.domain, 0), node.domain) is not None
+
+
+def _engine() -> None:
+    try:
+        import_coremltools()
+    except ImportError as e:
+        raise NotAvailableError(
+            "Core ML packages are written with coremltools, which is not installed; "
+            "pip install 'edgeinfer[coreml]'"
+        ) from e
+
+
+def _check_precision(profile: Profile, options: LowerOptions) -> None:
+    known = _PRECISIONS & set(profile.precisions)
+    if options.precision not in known:
+        raise UsageError(
+            f"target {profile.name!r}, format 'mlprogram': precision {options.precision!r} cannot "
+            f"be written; known: {', '.join(sorted(known))}"
+        )

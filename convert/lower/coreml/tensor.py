@@ -1,0 +1,83 @@
+"""What a value of the ONNX graph has become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.types import Array
+
+Size = Any
+"""An ``int``, or coremltools' symbol of a size that only a run knows."""
+
+Shape = tuple[Size, ...]
+Span = tuple[int, int]
+"""Lowest and highest value that an integer tensor can have."""
+
+MAX_RANK = 5
+INT32 = np.iinfo(np.int32)
+WHOLE: Span = (int(INT32.min), int(INT32.max))
+
+
+@dataclass(slots=True, eq=False)
+class Tensor:
+    """A variable of the program, or a constant that no operator has asked for yet.
+
+    Attributes:
+        dtype: element type of the ONNX value; integers of all widths are int32 in the program.
+        shape: of the ONNX value. Above five axes the variable holds the same elements, flattened.
+        variable: coremltools' ``Var``; None for a constant until it is needed.
+        data: the values of a constant, in ``dtype``.
+        span: what integers are proven to lie between.
+    """
+
+    dtype: np.dtype[Any]
+    shape: Shape
+    variable: Any = None
+    data: Array | None = None
+    span: Span | None = None
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every size is known."""
+        return all(isinstance(s, int) for s in self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether elements are floating-point numbers."""
+        return self.dtype.kind == "f"
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether elements are integers."""
+        return self.dtype.kind in "iu"
+
+    @property
+    def bounds(self) -> Span:
+        """What integers lie between: proven, or what int32 and the element type allow."""
+        if self.span is not None:
+            return self.span
+        if self.data is not None and self.data.size and self.is_integer:
+            self.span = (int(self.data.min()), int(self.data.max()))
+            return self.span
+        return limits(self.dtype)
+
+
+def limits(dtype: np.dtype[Any]) -> Span:
+    """What integers of a type lie between, as far as int32 reaches."""
+    if dtype.kind not in "iu":
+        return WHOLE
+    own = np.iinfo(dtype)
+    return max(int(own.min), WHOLE[0]), min(int(own.max), WHOLE[1])
+
+
+def sizes_of(variable: Any) -> Shape:
+    """The shape of a variable, its known sizes as plain integers."""
+    return tuple(int(s) if isinstance(s, (int, np.integer)) else s for s in variable.shape)
