@@ -1,0 +1,1 @@
+"""Our .tflite files against those of others: see ``__main__``."""

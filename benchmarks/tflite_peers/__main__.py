@@ -1,0 +1,113 @@
+"""Our .tflite files against those that others make, in LiteRT with XNNPACK and one thread.
+
+    python -m benchmarks.tflite_peers [--json out.json] [--models PART] [--kinds fp32,fp16]
+
+First pairs that others made of the same weights: ours, made of their ONNX, must be as near, have no
+more operators and transposes, and be no slower. Then onnx2tf, installed in an environment of its
+own, on the same ONNX files: models converted, wrong numbers, transposes, time to convert, size of
+the install, latency in four precisions. Both keep the layout of the model's inputs.
+
+Latency is CPU time of the calling thread, of files that take turns in one process; the ratio is the
+median over turns. Exits 1 if a limit is broken; each that is, is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+import sys
+import tempfile
+from pathlib import Path
+
+import platformdirs
+
+from benchmarks.tflite_peers import onnx2tf, ours, pairs
+from benchmarks.tflite_peers.compare import Row, compare
+from benchmarks.tflite_peers.models import MODELS
+from benchmarks.tflite_peers.summary import judged, pair_line, row_line, tables
+
+QUANTIZED = (
+    *("mobilenet-v2-torchscript", "mobilenet-v3-small-torchscript", "resnet-18-torchscript"),
+    *("resnet-50-torchscript", "efficientnet-lite0-torchscript", "yolo-head-torchscript"),
+    *("unet-torchscript", "convnext-tiny-torchscript", "vit-tiny-torchscript", "bert-mini-dynamo"),
+    *("ppocrv4-det", "ppocrv4-rec", "blazeface-front", "basic-pitch", "wake-embedding"),
+)
+"""Models that are compared as integers too."""
+
+
+def main() -> int:
+    """Measure, print, judge."""
+    arguments = _arguments()
+    cache = Path(arguments.cache)
+    found_pairs, rows, sizes = [], [], {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if not arguments.no_pairs:
+            for pair in pairs.measure(cache, folder, arguments.seconds, arguments.models):
+                found_pairs.append(pair)
+                print(pair_line(pair), flush=True)
+        if not arguments.no_onnx2tf:
+            rows, sizes = _against_onnx2tf(arguments, cache, folder)
+    text, broken = tables(found_pairs, rows, sizes), judged(found_pairs, rows, sizes)
+    print(text)
+    print("\n".join(f"BROKEN {line}" for line in broken) or "every limit holds")
+    if arguments.json:
+        record = {
+            "machine": f"{platform.machine()} {_processor()}",
+            "pairs": [dataclasses.asdict(p) for p in found_pairs],
+            "rows": [dataclasses.asdict(r) for r in rows],
+            "sizes_mb": sizes,
+            "broken": broken,
+        }
+        Path(arguments.json).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    return int(bool(broken))
+
+
+def _against_onnx2tf(
+    arguments: argparse.Namespace, cache: Path, folder: Path
+) -> tuple[list[Row], dict[str, float]]:
+    program = onnx2tf.install(Path(arguments.venv or cache / "onnx2tf"), arguments.python)
+    rows = []
+    kinds = arguments.kinds.split(",")
+    for name, model in MODELS.items():
+        if arguments.models not in name:
+            continue
+        for kind in kinds:
+            if kind in ("fp32", "fp16") or name in QUANTIZED:
+                row = compare(model, kind, program, cache, folder / "ours", arguments.seconds)
+                rows.append(row)
+                print(row_line(row), flush=True)
+    sizes = {"onnx2tf": onnx2tf.size_mb(program)}
+    if not arguments.models:
+        sizes["edgeinfer"] = onnx2tf.folder_mb(ours.install(cache / "edgeinfer"))
+    return rows, sizes
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--json", default="", help="write all figures here")
+    parser.add_argument("--models", default="", help="only names with this part")
+    parser.add_argument("--kinds", default=",".join(onnx2tf.KINDS), help="precisions")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each race")
+    parser.add_argument("--cache", default=platformdirs.user_cache_dir("edgeinfer-peers"))
+    parser.add_argument("--venv", default="", help="where onnx2tf is or will be installed")
+    parser.add_argument("--python", default="", help="a Python 3.12 to install it with")
+    parser.add_argument("--no-pairs", action="store_true")
+    parser.add_argument("--no-onnx2tf", action="store_true")
+    return parser.parse_args()
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.processor()
+    lines = [x for x in info.read_text(encoding="utf-8").splitlines() if x.startswith("model name")]
+    return f"{lines[0].split(':')[1].strip()} x{len(lines)}" if lines else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
