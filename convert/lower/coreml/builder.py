@@ -31,6 +31,10 @@ def broadcast(*shapes: Shape) -> Shape:
     return tuple(_join(sizes) for sizes in zip(*padded, strict=True))
 
 
+def _equal(a: Shape, b: Shape) -> bool:
+    return len(a) == len(b) and all(x == y for x, y in zip(a, b, strict=True))
+
+
 def _join(sizes: tuple[Size, ...]) -> Size:
     known = {s for s in sizes if isinstance(s, int) and s != 1}
     if len(known) > 1:
@@ -83,12 +87,24 @@ class Builder(Emitter):
         shape = broadcast(*shapes)
         if len(shape) <= MAX_RANK:
             if op == "select":
-                # Core ML's select broadcasts scalars only, by its documentation.
-                operands = {k: self.expand(t, shape) for k, t in operands.items()}
+                operands = self._spread_choices(operands, shape)
             return self.emit(op, dtype, span=span, **operands)
         merged = merge_axes(shapes)
         views = {k: self.reshape(t, s) for (k, t), s in zip(operands.items(), merged, strict=True)}
         return self.reshape(self.emit(op, dtype, span=span, **views), list(shape))
+
+    def _spread_choices(self, operands: Mapping[str, Tensor], shape: Shape) -> dict[str, Tensor]:
+        """Let the choices have the result's shape, which select takes from them alone."""
+        condition, a, b = operands["cond"], operands["a"], operands["b"]
+        if _equal(broadcast(a.shape, b.shape), shape):
+            return dict(operands)
+        if all(isinstance(s, int) for s in shape):
+            return {"cond": condition, "a": self.expand(a, shape), "b": b}
+        if a.dtype == np.bool_:
+            zeros = self.binary("logical_xor", condition, condition)
+            return {"cond": condition, "a": self.binary("logical_or", a, zeros), "b": b}
+        zeros = self.binary("mul", self.cast(condition, a.dtype), 0)
+        return {"cond": condition, "a": self.binary("add", a, zeros, a.span), "b": b}
 
     def cast(self, x: Tensor, dtype: Any) -> Tensor:
         """Convert the element type as ONNX does."""

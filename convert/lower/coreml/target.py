@@ -110,9 +110,9 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
 
 def _defined(model: ir.Model, notes: Notes) -> ir.Model:
     """Put ONNX's definitions in the place of operators without a lowering."""
-    from edgeinfer.convert.lower.coreml import ops as _  # noqa: F401  (fills the registry)
+    from edgeinfer.convert.lower.coreml import ops as _families  # noqa: F401  (fills the table)
 
-    for _level in range(_LEVELS):
+    for _ in range(_LEVELS):
         lacking = [n for _, n in walk(model) if not _is_known(n, model.opset_imports)]
         names = {id(n): n.op_type for n in lacking}
         done = expand(model, lacking) if lacking else []

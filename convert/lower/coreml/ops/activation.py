@@ -1,3 +1,4 @@
+# ruff: noqa: N803  (arguments have ONNX's names)
 """Activations."""
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import numpy as np
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.registry import FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Tensor
-from edgeinfer.convert.lower.registry import Const
 
 _SELU_ALPHA = 1.67326319217681884765625
 _SELU_GAMMA = 1.05070102214813232421875
@@ -26,13 +26,13 @@ def relu(g: Builder, x: Tensor) -> Tensor:
 
 @OPS.lower("Sigmoid", since=13, dtypes=FLOATS)
 def sigmoid(g: Builder, x: Tensor) -> Tensor:
-    """sigmoid."""
+    """Sigmoid."""
     return g.unary("sigmoid", x)
 
 
 @OPS.lower("Tanh", since=13, dtypes=FLOATS)
 def tanh(g: Builder, x: Tensor) -> Tensor:
-    """tanh."""
+    """Tanh."""
     return g.unary("tanh", x)
 
 
@@ -44,13 +44,13 @@ def leaky_relu(g: Builder, x: Tensor, *, alpha: float = 0.01) -> Tensor:
 
 @OPS.lower("Elu", since=22, dtypes=FLOATS)
 def elu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """elu."""
+    """Elu."""
     return g.unary("elu", x, alpha=float(alpha))
 
 
 @OPS.lower("Celu", since=12, dtypes=FLOATS)
 def celu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """elu of the divided input: ``max(0,x) + min(0, a*(exp(x/a)-1))``."""
+    """Elu of the divided input: ``max(0,x) + min(0, a*(exp(x/a)-1))``."""
     divided = g.binary("real_div", x, float(alpha))
     return g.binary("mul", g.unary("elu", divided, alpha=1.0), float(alpha))
 
@@ -71,7 +71,7 @@ def hard_sigmoid(g: Builder, x: Tensor, *, alpha: float = 0.2, beta: float = 0.5
 
 @OPS.lower("HardSwish", since=22, dtypes=FLOATS)
 def hard_swish(g: Builder, x: Tensor) -> Tensor:
-    """x times sigmoid_hard."""
+    """X times sigmoid_hard."""
     return g.binary("mul", x, g.unary("sigmoid_hard", x, alpha=1 / 6, beta=0.5))
 
 
@@ -92,19 +92,19 @@ def swish(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 @OPS.lower("Mish", since=22, dtypes=FLOATS)
 def mish(g: Builder, x: Tensor) -> Tensor:
-    """x times the tanh of softplus."""
+    """X times the tanh of softplus."""
     return g.binary("mul", x, g.unary("tanh", g.unary("softplus", x)))
 
 
 @OPS.lower("Softplus", since=22, dtypes=FLOATS)
 def softplus(g: Builder, x: Tensor) -> Tensor:
-    """softplus."""
+    """Softplus."""
     return g.unary("softplus", x)
 
 
 @OPS.lower("Softsign", since=22, dtypes=FLOATS)
 def softsign(g: Builder, x: Tensor) -> Tensor:
-    """softsign."""
+    """Softsign."""
     return g.unary("softsign", x)
 
 
@@ -125,8 +125,8 @@ def shrink(g: Builder, x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> T
 
 
 @OPS.lower("PRelu", since=16, dtypes=FLOATS)
-def prelu(g: Builder, X: Tensor, slope: Tensor) -> Tensor:  # noqa: N803  (ONNX's name)
-    """prelu for a slope by channel, else arithmetic."""
+def prelu(g: Builder, X: Tensor, slope: Tensor) -> Tensor:
+    """Prelu for a slope by channel, else arithmetic."""
     if _is_by_channel(X, slope) and slope.data is not None:
         return g.emit("prelu", x=X, alpha=np.ascontiguousarray(slope.data.reshape(-1)))
     negative = g.binary("mul", g.binary("minimum", X, 0.0), slope)
@@ -142,7 +142,7 @@ def _is_by_channel(x: Tensor, slope: Tensor) -> bool:
 
 @OPS.lower("Clip", since=13, dtypes=NUMBERS)
 def clip(g: Builder, input: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
-    """clip between known floats, else a maximum and a minimum."""
+    """Clip between known floats, else a maximum and a minimum."""
     known = [b is None or b.data is not None for b in (min, max)]
     if input.is_float and all(known) and min is not None and max is not None:
         low, high = _number(min), _number(max)
@@ -169,7 +169,7 @@ def _clipped(op: str, x: Tensor, bound: Tensor) -> tuple[int, int] | None:
 
 @OPS.lower("Softmax", since=13, dtypes=FLOATS)
 def softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
-    """softmax."""
+    """Softmax."""
     if input.rank == 0:
         return g.same(g.const(1, input.dtype))
     return g.emit("softmax", x=input, axis=axis % input.rank)

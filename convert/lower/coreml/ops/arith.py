@@ -1,3 +1,4 @@
+# ruff: noqa: N803  (arguments have ONNX's names)
 """Arithmetic on two or more operands."""
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ def _corners(op: Any, a: Tensor, b: Tensor) -> Span | None:
 
 
 @OPS.lower("Add", since=14, dtypes=NUMBERS)
-def add(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803  (ONNX's names)
-    """add."""
+def add(g: Builder, A: Tensor, B: Tensor) -> Tensor:
+    """Add."""
     return g.binary("add", A, B, _corners(lambda a, b: a + b, A, B))
 
 
 @OPS.lower("Sub", since=14, dtypes=NUMBERS)
-def sub(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
-    """sub."""
+def sub(g: Builder, A: Tensor, B: Tensor) -> Tensor:
+    """Sub."""
     return g.binary("sub", A, B, _corners(lambda a, b: a - b, A, B))
 
 
 @OPS.lower("Mul", since=14, dtypes=NUMBERS)
-def mul(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
-    """mul."""
+def mul(g: Builder, A: Tensor, B: Tensor) -> Tensor:
+    """Mul."""
     return g.binary("mul", A, B, _corners(lambda a, b: a * b, A, B))
 
 
 @OPS.lower("Div", since=14, dtypes=NUMBERS)
-def div(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
+def div(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     """real_div; integers are rounded toward zero, where floor_div rounds down."""
     if A.is_float:
         return g.binary("real_div", A, B)
@@ -65,7 +66,7 @@ def _magnitude(g: Builder, x: Tensor) -> Tensor:
 
 
 @OPS.lower("Mod", since=13, dtypes=NUMBERS)
-def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:  # noqa: N803
+def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:
     """mod, which has the divisor's sign; with ``fmod`` the sign is the dividend's."""
     low, high = B.bounds
     largest = max(abs(low), abs(high))
@@ -79,7 +80,7 @@ def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:  # noqa: 
 
 
 @OPS.lower("Pow", since=15, dtypes=NUMBERS)
-def pow(g: Builder, X: Tensor, Y: Tensor) -> Tensor:  # noqa: N803
+def pow(g: Builder, X: Tensor, Y: Tensor) -> Tensor:
     """pow; squares and cubes of integers by multiplication."""
     exponent = float(Y.data.reshape(-1)[0]) if Y.data is not None and Y.data.size == 1 else None
     if exponent in (1.0, 2.0, 3.0) and Y.rank <= X.rank and (X.is_integer or exponent == 2.0):
@@ -137,7 +138,7 @@ def mean(g: Builder, *data_0: Tensor) -> Tensor:
 
 
 @OPS.lower("BitShift", since=11, dtypes=INTEGERS)
-def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:  # noqa: N803
+def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
     """A product or quotient with the power of two, which must be known."""
     if Y.data is None:
         raise Refusal("shifts by what only a run knows", "requires_constant")

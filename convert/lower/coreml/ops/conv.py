@@ -1,3 +1,4 @@
+# ruff: noqa: N803  (arguments have ONNX's names)
 """Convolutions."""
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from edgeinfer.convert.lower.registry import Refusal
 @OPS.lower("Conv", since=22, dtypes=FLOATS)
 def conv(
     g: Builder,
-    X: Tensor,  # noqa: N803  (ONNX's names)
-    W: Tensor,  # noqa: N803
-    B: Tensor | None = None,  # noqa: N803
+    X: Tensor,
+    W: Tensor,
+    B: Tensor | None = None,
     *,
     auto_pad: str = "NOTSET",
     dilations: Sequence[int] = (),
@@ -49,9 +50,9 @@ def _add_bias(g: Builder, x: Tensor, bias: Tensor) -> Tensor:
 @OPS.lower("ConvTranspose", since=22, dtypes=FLOATS)
 def conv_transpose(
     g: Builder,
-    X: Tensor,  # noqa: N803
-    W: Tensor,  # noqa: N803
-    B: Tensor | None = None,  # noqa: N803
+    X: Tensor,
+    W: Tensor,
+    B: Tensor | None = None,
     *,
     auto_pad: str = "NOTSET",
     dilations: Sequence[int] = (),

@@ -1,3 +1,4 @@
+# ruff: noqa: N803  (arguments have ONNX's names)
 """Elements taken and put by position."""
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def one_hot(g: Builder, indices: Tensor, depth: Const, values: Tensor, *, axis: 
 
 
 @OPS.lower("NonZero", since=13, dtypes=ALL)
-def non_zero(g: Builder, X: Tensor) -> Tensor:  # noqa: N803  (ONNX's name)
+def non_zero(g: Builder, X: Tensor) -> Tensor:
     """non_zero, which lists positions by rows."""
     x = X if X.is_float else g.cast(X, np.float32)
     found = g.emit("non_zero", np.int64, x=x)

@@ -1,3 +1,4 @@
+# ruff: noqa: N803  (arguments have ONNX's names)
 """Matrix products."""
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _LINEAR_RANKS = (2, 3)
 
 
 @OPS.lower("MatMul", since=13, dtypes=FLOATS)
-def matmul(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803  (ONNX's names)
+def matmul(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     """Linear by a known matrix, else matmul."""
     if B.data is not None and B.rank == 2 and A.rank in _LINEAR_RANKS:
         return g.emit("linear", x=A, weight=_turned(g, B))
@@ -47,14 +48,14 @@ def _turned(g: Builder, x: Tensor) -> Tensor:
 @OPS.lower("Gemm", since=13, dtypes=FLOATS)
 def gemm(
     g: Builder,
-    A: Tensor,  # noqa: N803
-    B: Tensor,  # noqa: N803
-    C: Tensor | None = None,  # noqa: N803
+    A: Tensor,
+    B: Tensor,
+    C: Tensor | None = None,
     *,
     alpha: float = 1.0,
     beta: float = 1.0,
-    transA: int = 0,  # noqa: N803
-    transB: int = 0,  # noqa: N803
+    transA: int = 0,
+    transB: int = 0,
 ) -> Tensor:
     """Linear by a known matrix, with a known bias; else matmul and additions."""
     a = g.transpose(A, [1, 0]) if transA else A

@@ -1,3 +1,4 @@
+# ruff: noqa: N803  (arguments have ONNX's names)
 """Normalisations."""
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ def _array(x: Tensor | None) -> Array | None:
 @OPS.lower("BatchNormalization", since=15, dtypes=FLOATS)
 def batch_normalization(
     g: Builder,
-    X: Tensor,  # noqa: N803  (ONNX's name)
+    X: Tensor,
     scale: Tensor,
-    B: Tensor,  # noqa: N803
+    B: Tensor,
     input_mean: Tensor,
     input_var: Tensor,
     *,
@@ -62,7 +63,7 @@ def instance_normalization(
     g: Builder,
     input: Tensor,
     scale: Tensor,
-    B: Tensor,  # noqa: N803
+    B: Tensor,
     *,
     epsilon: float = 1e-5,
 ) -> Tensor:
@@ -95,9 +96,9 @@ def _moments(
 @OPS.lower("LayerNormalization", since=17, dtypes=FLOATS)
 def layer_normalization(
     g: Builder,
-    X: Tensor,  # noqa: N803
-    Scale: Tensor,  # noqa: N803
-    B: Tensor | None = None,  # noqa: N803
+    X: Tensor,
+    Scale: Tensor,
+    B: Tensor | None = None,
     *,
     axis: int = -1,
     epsilon: float = 1e-5,
@@ -133,7 +134,7 @@ def _fitting(vector: Tensor | None, shape: Sequence[object]) -> Array | None:
 @OPS.lower("GroupNormalization", since=21, dtypes=FLOATS)
 def group_normalization(
     g: Builder,
-    X: Tensor,  # noqa: N803
+    X: Tensor,
     scale: Tensor,
     bias: Tensor,
     *,
@@ -153,7 +154,7 @@ def group_normalization(
 @OPS.lower("RMSNormalization", since=23, dtypes=FLOATS)
 def rms_normalization(
     g: Builder,
-    X: Tensor,  # noqa: N803
+    X: Tensor,
     scale: Tensor,
     *,
     axis: int = -1,
@@ -172,7 +173,7 @@ def rms_normalization(
 @OPS.lower("LRN", since=13, dtypes=FLOATS)
 def lrn(
     g: Builder,
-    X: Tensor,  # noqa: N803
+    X: Tensor,
     *,
     alpha: float = 1e-4,
     beta: float = 0.75,
@@ -204,7 +205,7 @@ def lp_normalization(g: Builder, input: Tensor, *, axis: int = -1, p: int = 2) -
 @OPS.lower("MeanVarianceNormalization", since=13, dtypes=FLOATS)
 def mean_variance_normalization(
     g: Builder,
-    X: Tensor,  # noqa: N803
+    X: Tensor,
     *,
     axes: Sequence[int] = (0, 2, 3),
 ) -> Tensor:

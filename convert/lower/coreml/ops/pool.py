@@ -1,3 +1,4 @@
+# ruff: noqa: N803  (arguments have ONNX's names)
 """Pools."""
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from edgeinfer.types import Array
 @OPS.lower("MaxPool", since=22)
 def max_pool(
     g: Builder,
-    X: Tensor,  # noqa: N803  (ONNX's name)
+    X: Tensor,
     *,
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
@@ -76,7 +77,7 @@ def rounded_up(x: Tensor, window: Window) -> Window:
 @OPS.lower("AveragePool", since=22, dtypes=FLOATS)
 def average_pool(
     g: Builder,
-    X: Tensor,  # noqa: N803
+    X: Tensor,
     *,
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
@@ -140,7 +141,7 @@ def _counts(x: Tensor, window: Window, padded: Window | None) -> Array:
 @OPS.lower("LpPool", since=22, dtypes=FLOATS)
 def lp_pool(
     g: Builder,
-    X: Tensor,  # noqa: N803
+    X: Tensor,
     *,
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
@@ -161,19 +162,19 @@ def lp_pool(
 
 
 @OPS.lower("GlobalAveragePool", since=22, dtypes=FLOATS)
-def global_average_pool(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+def global_average_pool(g: Builder, X: Tensor) -> Tensor:
     """reduce_mean."""
     return g.reduce("reduce_mean", X, range(2, X.rank), True)
 
 
 @OPS.lower("GlobalMaxPool", since=22, dtypes=FLOATS)
-def global_max_pool(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+def global_max_pool(g: Builder, X: Tensor) -> Tensor:
     """reduce_max."""
     return g.reduce("reduce_max", X, range(2, X.rank), True)
 
 
 @OPS.lower("GlobalLpPool", since=22, dtypes=FLOATS)
-def global_lp_pool(g: Builder, X: Tensor, *, p: int = 2) -> Tensor:  # noqa: N803
+def global_lp_pool(g: Builder, X: Tensor, *, p: int = 2) -> Tensor:
     """The root of a sum of powers."""
     powers = g.binary("pow", g.unary("abs", X), float(p))
     return g.binary("pow", g.reduce("reduce_sum", powers, range(2, X.rank), True), 1.0 / p)

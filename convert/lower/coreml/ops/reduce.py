@@ -1,3 +1,4 @@
+# ruff: noqa: N803  (arguments have ONNX's names)
 """Reductions, searches and running sums."""
 
 from __future__ import annotations
@@ -244,7 +245,7 @@ def _last(g: Builder, x: Tensor, axis: int) -> Tensor:
 
 @OPS.lower("CumSum", since=14, dtypes=NUMBERS)
 def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    """cumsum."""
+    """Cumsum."""
     at = int(axis.array.reshape(-1)[0]) % x.rank
     span = _sum_span(x, _count(x, [at])) if x.is_integer else None
     if span is not None and x.bounds[0] >= 0:
@@ -262,7 +263,7 @@ def top_k(
     *,
     axis: int = -1,
     largest: int = 1,
-    sorted: int = 1,  # noqa: N803
+    sorted: int = 1,
 ) -> tuple[Tensor, Tensor]:
     """Topk."""
     at = axis % X.rank

@@ -1,3 +1,4 @@
+# ruff: noqa: N803  (arguments have ONNX's names)
 """Functions of one number."""
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ def dropout(
 
 
 @OPS.lower("Abs", since=13, dtypes=NUMBERS)
-def absolute(g: Builder, X: Tensor) -> Tensor:  # noqa: N803  (ONNX's name)
-    """abs."""
+def absolute(g: Builder, X: Tensor) -> Tensor:
+    """Abs."""
     low, high = X.bounds
     span = (0 if low <= 0 <= high else min(abs(low), abs(high)), max(abs(low), abs(high)))
     return g.unary("abs", X, span=span if X.is_integer else None)
 
 
 @OPS.lower("Neg", since=13, dtypes=NUMBERS)
-def negative(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+def negative(g: Builder, X: Tensor) -> Tensor:
     """A product with -1."""
     low, high = X.bounds
     return g.binary("mul", X, -1, (-high, -low) if X.is_integer else None)
@@ -51,109 +52,109 @@ def negative(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
 
 @OPS.lower("Sign", since=13, dtypes=NUMBERS)
 def sign(g: Builder, input: Tensor) -> Tensor:
-    """sign."""
+    """Sign."""
     return g.unary("sign", input, span=(-1, 1) if input.is_integer else None)
 
 
 @OPS.lower("Floor", since=13, dtypes=FLOATS)
-def floor(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
-    """floor."""
+def floor(g: Builder, X: Tensor) -> Tensor:
+    """Floor."""
     return g.unary("floor", X)
 
 
 @OPS.lower("Ceil", since=13, dtypes=FLOATS)
-def ceil(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
-    """ceil."""
+def ceil(g: Builder, X: Tensor) -> Tensor:
+    """Ceil."""
     return g.unary("ceil", X)
 
 
 @OPS.lower("Round", since=22, dtypes=FLOATS)
-def round(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+def round(g: Builder, X: Tensor) -> Tensor:
     """round, halves to the even number."""
     return g.unary("round", X)
 
 
 @OPS.lower("Sqrt", since=13, dtypes=FLOATS)
-def sqrt(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
-    """sqrt."""
+def sqrt(g: Builder, X: Tensor) -> Tensor:
+    """Sqrt."""
     return g.unary("sqrt", X)
 
 
 @OPS.lower("Reciprocal", since=13, dtypes=FLOATS)
-def reciprocal(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+def reciprocal(g: Builder, X: Tensor) -> Tensor:
     """A quotient; Core ML's own inverse adds an epsilon."""
     return g.binary("real_div", 1.0, X)
 
 
 @OPS.lower("Exp", since=13, dtypes=FLOATS)
 def exp(g: Builder, input: Tensor) -> Tensor:
-    """exp."""
+    """Exp."""
     return g.unary("exp", input)
 
 
 @OPS.lower("Log", since=13, dtypes=FLOATS)
 def log(g: Builder, input: Tensor) -> Tensor:
-    """log without the epsilon that it adds by default."""
+    """Log without the epsilon that it adds by default."""
     return g.unary("log", input, epsilon=0.0)
 
 
 @OPS.lower("Erf", since=13, dtypes=FLOATS)
 def erf(g: Builder, input: Tensor) -> Tensor:
-    """erf."""
+    """Erf."""
     return g.unary("erf", input)
 
 
 @OPS.lower("Sin", since=22, dtypes=FLOATS)
 def sin(g: Builder, input: Tensor) -> Tensor:
-    """sin."""
+    """Sin."""
     return g.unary("sin", input)
 
 
 @OPS.lower("Cos", since=22, dtypes=FLOATS)
 def cos(g: Builder, input: Tensor) -> Tensor:
-    """cos."""
+    """Cos."""
     return g.unary("cos", input)
 
 
 @OPS.lower("Tan", since=22, dtypes=FLOATS)
 def tan(g: Builder, input: Tensor) -> Tensor:
-    """tan."""
+    """Tan."""
     return g.unary("tan", input)
 
 
 @OPS.lower("Asin", since=22, dtypes=FLOATS)
 def asin(g: Builder, input: Tensor) -> Tensor:
-    """asin."""
+    """Asin."""
     return g.unary("asin", input)
 
 
 @OPS.lower("Acos", since=22, dtypes=FLOATS)
 def acos(g: Builder, input: Tensor) -> Tensor:
-    """acos."""
+    """Acos."""
     return g.unary("acos", input)
 
 
 @OPS.lower("Atan", since=22, dtypes=FLOATS)
 def atan(g: Builder, input: Tensor) -> Tensor:
-    """atan."""
+    """Atan."""
     return g.unary("atan", input)
 
 
 @OPS.lower("Sinh", since=22, dtypes=FLOATS)
 def sinh(g: Builder, input: Tensor) -> Tensor:
-    """sinh."""
+    """Sinh."""
     return g.unary("sinh", input)
 
 
 @OPS.lower("Cosh", since=22, dtypes=FLOATS)
 def cosh(g: Builder, input: Tensor) -> Tensor:
-    """cosh."""
+    """Cosh."""
     return g.unary("cosh", input)
 
 
 @OPS.lower("Atanh", since=22, dtypes=FLOATS)
 def atanh(g: Builder, input: Tensor) -> Tensor:
-    """atanh."""
+    """Atanh."""
     return g.unary("atanh", input)
 
 
@@ -187,7 +188,7 @@ def acosh(g: Builder, input: Tensor) -> Tensor:
 
 
 @OPS.lower("IsNaN", since=20, dtypes=FLOATS | BOOL)
-def is_nan(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+def is_nan(g: Builder, X: Tensor) -> Tensor:
     """What does not equal itself."""
     return g.binary("not_equal", X, X)
 
@@ -198,7 +199,7 @@ def is_inf(
     X: Tensor,
     *,
     detect_negative: int = 1,
-    detect_positive: int = 1,  # noqa: N803
+    detect_positive: int = 1,
 ) -> Tensor:
     """Comparisons with the infinities."""
     if detect_negative and detect_positive:
@@ -225,5 +226,5 @@ def cast_like(
     saturate: int = 1,
     round_mode: str = "up",
 ) -> Tensor:
-    """cast to the type of another tensor."""
+    """Cast to the type of another tensor."""
     return g.cast(input, target_type.dtype)
