@@ -41,7 +41,9 @@ def main() -> int:
     """Measure, print, judge."""
     arguments = _arguments()
     cache = Path(arguments.cache)
-    found_pairs, rows, sizes = [], [], {}
+    found_pairs: list[pairs.Pair] = []
+    rows: list[Row] = []
+    sizes: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if not arguments.no_pairs:

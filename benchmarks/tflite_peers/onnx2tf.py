@@ -1,4 +1,4 @@
-"""onnx2tf, installed in a virtual environment of its own: it pins every dependency and Python 3.12."""
+"""onnx2tf, in a virtual environment of its own: it pins every dependency, and Python 3.12."""
 
 from __future__ import annotations
 

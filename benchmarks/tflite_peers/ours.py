@@ -1,4 +1,4 @@
-"""What is converted here: the same passes and lowering as ``edgeinfer convert``, one process each."""
+"""Our conversions: the passes and the lowering of ``edgeinfer convert``, a process each."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ PAIRS = {
 }
 """Our name of the ONNX file, and the name of their .tflite."""
 
-_BOXES = {
+_BOXES: dict[str, tuple[str, ...]] = {
     "regressors": ("Identity_2:0", "Identity_3:0"),
     "classificators": ("Identity:0", "Identity_1:0"),
 }

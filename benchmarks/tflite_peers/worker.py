@@ -1,6 +1,6 @@
 """What touches LiteRT, in a process of its own: it aborts on some files.
 
-    python -m benchmarks.tflite_peers.worker   (a pickled request on stdin, a pickled answer on stdout)
+    python -m benchmarks.tflite_peers.worker   (a pickled request on stdin, the answer on stdout)
 
 Asked by ``ask``; imports nothing of edgeinfer, so that every file is run in the same way.
 """
@@ -185,5 +185,6 @@ def _outputs(interpreter: Any) -> dict[str, Any]:
 
 if __name__ == "__main__":
     what, arguments = pickle.load(sys.stdin.buffer)
-    answer = {"inspect": inspect, "run": run, "race": race}[what](*arguments)
+    known: dict[str, Any] = {"inspect": inspect, "run": run, "race": race}
+    answer = known[what](*arguments)
     sys.stdout.buffer.write(pickle.dumps(answer))
