@@ -110,7 +110,7 @@ class LitertBackend:
                 raise LoadError(f"litert refuses {path}: it is no .tflite file")
         if trial:
             check_runs(opening, _version())
-        interpreter = _opened(opening)
+        interpreter, ready = _opened(opening)
         ports = _ports(interpreter, path)
         ins, outs = (
             _matched(kind, wanted, found, described=bool(artifact.inputs or artifact.outputs))
@@ -118,7 +118,7 @@ class LitertBackend:
                 ("input", "output"), (artifact.inputs, artifact.outputs), ports, strict=True
             )
         )
-        return LitertExecutable(opening, interpreter, ins, outs)
+        return LitertExecutable(opening, _Runner(interpreter, ready, ins), ins, outs)
 
 
 @cache
@@ -180,7 +180,7 @@ def _library(name: str, device: DeviceKind) -> str:
     raise LoadError(f"litert: no delegate is named {name!r}; there are {', '.join(DELEGATES)}")
 
 
-def _opened(opening: Opening) -> Any:
+def _opened(opening: Opening) -> tuple[Any, bool]:
     try:
         return open_interpreter(opening)
     except Exception as error:  # the engine's own exceptions, of any kind
@@ -270,10 +270,10 @@ class _Runner:
 
     __slots__ = ("_interpreter", "_shapes", "keeps_state")
 
-    def __init__(self, interpreter: Any, inputs: tuple[_Port, ...]) -> None:
+    def __init__(self, interpreter: Any, ready: bool, inputs: tuple[_Port, ...]) -> None:
         self._interpreter = interpreter
         details = {d["index"]: tuple(d["shape"]) for d in interpreter.get_input_details()}
-        self._shapes = [details[port.index] for port in inputs]
+        self._shapes = [details[port.index] for port in inputs] if ready else []
         ops: list[dict[str, Any]] = getattr(interpreter, "_get_ops_details", list)()
         self.keeps_state = any(op["op_name"] in _STATEFUL for op in ops)
 
@@ -330,7 +330,7 @@ class LitertExecutable:
     def __init__(
         self,
         opening: Opening,
-        interpreter: Any,
+        runner: _Runner,
         tensors: tuple[_Port, ...],
         results: tuple[_Port, ...],
     ) -> None:
@@ -339,7 +339,7 @@ class LitertExecutable:
         self._opening: Opening | None = opening
         self._tensors = tensors
         self._results = results
-        self._idle: deque[_Runner] = deque([_Runner(interpreter, tensors)])
+        self._idle: deque[_Runner] = deque([runner])
         self._bounds: WeakSet[LitertBound] = WeakSet()
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
@@ -406,7 +406,7 @@ class LitertExecutable:
         opening = self._opening
         if opening is None:
             _closed()
-        return _Runner(_opened(opening), self._tensors)
+        return _Runner(*_opened(opening), self._tensors)
 
     def _give_back(self, runner: _Runner) -> None:
         if not runner.keeps_state:

@@ -132,6 +132,26 @@ def test_sizes_change_and_the_tensors_are_allocated_only_then(
     assert len(executable._idle) == 1
 
 
+def test_a_convolution_larger_than_the_files_own_sizes_runs_at_larger_ones(save: Save) -> None:
+    def convolution(g: Builder) -> None:
+        x = g.tensor((1, None, None, 1), np.float32, "x")
+        kernel = g.const(np.ones((1, 3, 3, 1), np.float32))
+        bias = g.const(np.zeros(1, np.float32))
+        options = {"padding": 1, "stride_w": 1, "stride_h": 1, "fused_activation_function": 0}
+        dilation = {"dilation_w_factor": 1, "dilation_h_factor": 1}
+        y = g.emit("CONV_2D", [x, kernel, bias], (1, None, None, 1), **options, **dilation)
+        y.name = "y"
+        g.inputs, g.outputs = [x], [y]
+
+    executable = load(save(convolution))
+    with pytest.raises(RunError, match="litert failed"):
+        executable.run({"x": np.ones((1, 1, 1, 1), np.float32)})
+    for size in (3, 5):
+        x = np.ones((1, size, size, 1), np.float32)
+        want = np.full((1, size - 2, size - 2, 1), 9.0, np.float32)
+        np.testing.assert_array_equal(executable.run({"x": x})["y"], want)
+
+
 def test_file_that_ends_the_process_is_refused(save: Save) -> None:
     artifact = save(_unscaled)
     with pytest.raises(LoadError, match=r"ends the process: SIG(ABRT|FPE)"):
