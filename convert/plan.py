@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.errors import NotAvailableError, Problem, UnsupportedError
-from edgeinfer.profiles.schema import Profile
+from edgeinfer.profiles.schema import Profile, Quantization
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -43,11 +43,17 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def plan(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> Plan:
+def plan(
+    model: ir.Model,
+    profiles: Sequence[Profile],
+    options: LowerOptions,
+    *,
+    integers: bool = False,
+) -> Plan:
     """Check a normalised model against every format of every target.
 
     Targets that want the same format share the artifact: no lowering acts on the rest of a
-    profile. A format that a profile calls optional is left out with a note when it cannot be
+    profile. With ``integers`` they must also want these in the same form. A format that a profile calls optional is left out with a note when it cannot be
     written; any other is an error.
 
     Raises:
@@ -57,7 +63,7 @@ def plan(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) ->
     jobs: list[Job] = []
     notes: list[str] = []
     refused: dict[str, list[Problem]] = {}
-    for job in _shared(profiles):
+    for job in _shared(profiles, integers):
         needed = job.format in job.profile.formats
         try:
             problems = target_for(job.format).check(model, job.profile, options)
@@ -77,14 +83,16 @@ def plan(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) ->
     return Plan(tuple(jobs), tuple(notes))
 
 
-def _shared(profiles: Sequence[Profile]) -> list[Job]:
+def _shared(profiles: Sequence[Profile], integers: bool) -> list[Job]:
     """Make one job for each artifact, led by a target that needs it where there is one."""
-    jobs: dict[str, Job] = {}
+    jobs: dict[tuple[str, Quantization | None], Job] = {}
     for needed in (True, False):
         for profile in profiles:
             for format in profile.formats if needed else profile.optional_formats:
-                known = jobs.get(format)
+                limits = next((q for q in profile.quantization if q.format == format), None)
+                key = format, limits if integers else None
+                known = jobs.get(key)
                 lead = known.profile if known else profile
                 names = known.targets if known else ()
-                jobs[format] = Job(format, lead, (*names, profile.name))
+                jobs[key] = Job(format, lead, (*names, profile.name))
     return list(jobs.values())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeinfer import profiles
+from edgeinfer.convert.quantize.recipe import METHODS, Method, recipe
 from edgeinfer.errors import UsageError
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import Feeds, Preprocessing
@@ -24,6 +25,9 @@ class Request:
         precision: recipe name; every profile can run it.
         destination: where the bundle goes, as given: a slash at the end asks for a folder.
         name: the bundle's name.
+        calibrator: how ranges are chosen.
+        force: calibrate with data that is judged bad.
+        max_drop: share of the float model's quality that ``auto`` may lose.
     """
 
     profiles: tuple[Profile, ...]
@@ -36,6 +40,9 @@ class Request:
     labels: tuple[str, ...] = ()
     data: Path | Sequence[Feeds] | None = None
     calibration: Path | None = None
+    calibrator: Method = "mse"
+    force: bool = False
+    max_drop: float | None = None
 
 
 def resolve_profiles(targets: Sequence[str]) -> tuple[Profile, ...]:
@@ -75,6 +82,9 @@ def check_request(
     preprocessing: Mapping[str, Preprocessing] | None,
     data: str | Path | Sequence[Feeds] | None,
     calibration: str | Path | None,
+    calibrator: str = "mse",
+    force: bool = False,
+    max_drop: float | None = None,
 ) -> Request:
     """Check what can be checked without opening the model.
 
@@ -82,13 +92,24 @@ def check_request(
         UsageError: a target is unknown or cannot run the precision.
     """
     chosen = resolve_profiles(targets)
-    unable = [p.name for p in chosen if precision not in p.precisions]
+    wanted = recipe(precision).name
+    unable = [p.name for p in chosen if wanted not in p.precisions]
     if unable:
         able = sorted(set.intersection(*(set(p.precisions) for p in chosen)))
         raise UsageError(
             f"precision {precision!r}: not possible on {', '.join(unable)}; "
             f"all targets asked for can do: {', '.join(able) or 'none in common'}"
         )
+    if recipe(precision).is_static and calibration is None and data is None:
+        raise UsageError(
+            f"precision {precision!r} needs --calibration: a folder of pictures, recordings or "
+            ".npz files, or an .npz file with all samples"
+        )
+    method = next((m for m in METHODS if m == calibrator), None)
+    if method is None:
+        raise UsageError(f"calibrator {calibrator!r} is unknown; known: {', '.join(METHODS)}")
+    if max_drop is not None and not 0.0 <= max_drop < 1.0:
+        raise UsageError(f"max drop {max_drop}: expected a share from 0 up to 1, such as 1%")
     name = name or default_name(model)
     return Request(
         profiles=chosen,
@@ -101,4 +122,7 @@ def check_request(
         preprocessing=dict(preprocessing or {}),
         data=Path(data) if isinstance(data, str) else data,
         calibration=None if calibration is None else Path(calibration),
+        calibrator=method,
+        force=force,
+        max_drop=max_drop,
     )

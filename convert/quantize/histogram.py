@@ -86,7 +86,7 @@ class Histogram:
     def centres(self) -> npt.NDArray[np.float64]:
         """Middle of each bin."""
         width = 2 * self.reach / BINS
-        return -self.reach + width * (np.arange(BINS) + 0.5)
+        return np.asarray(width * (np.arange(BINS) + 0.5) - self.reach, np.float64)
 
 
 @dataclass(slots=True)

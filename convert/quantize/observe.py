@@ -63,7 +63,7 @@ def observe(
     """
     found = Observation()
     inputs = {v.name for v in model.graph.inputs}
-    wanted = [n for n in dict.fromkeys(names)]
+    wanted = list(dict.fromkeys(names))
     for group in _groups(model, wanted):
         with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
             inner = [n for n in group if n not in inputs]

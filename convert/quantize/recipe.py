@@ -71,7 +71,5 @@ def recipe(name: str) -> Recipe:
     """
     found = RECIPES.get("static_wi8_ai8" if name == AUTO else name)
     if found is None:
-        raise UsageError(
-            f"precision {name!r} is unknown; known: {', '.join((*RECIPES, AUTO))}"
-        )
+        raise UsageError(f"precision {name!r} is unknown; known: {', '.join((*RECIPES, AUTO))}")
     return found

@@ -6,7 +6,8 @@ behind it, or a single lighter operator. Nothing is rounded inside a unit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set as AbstractSet
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -85,9 +86,7 @@ class Layout:
             self.groups[b] = a
 
 
-def lay_out(
-    model: ir.Model, limits: Quantization, kept: AbstractSet[str] = frozenset()
-) -> Layout:
+def lay_out(model: ir.Model, limits: Quantization, kept: AbstractSet[str] = frozenset()) -> Layout:
     """Choose the units of the main graph.
 
     Args:
@@ -233,7 +232,7 @@ def _moves(node: ir.Node) -> bool:
     """Whether the operator, as it is set, passes values on or picks among them."""
     attrs = {k: a.value for k, a in node.attributes.items()}
     if node.op_type == "Resize":
-        return attrs.get("mode", "nearest") == "nearest"
+        return bool(attrs.get("mode", "nearest") == "nearest")
     if node.op_type == "Pad":
         if attrs.get("mode", "constant") != "constant":
             return True

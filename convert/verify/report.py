@@ -49,6 +49,7 @@ class Report:
         findings: by variant id, why it failed.
         tools: package versions.
         seconds: by stage, how long it took.
+        quantization: how integers came about, JSON-ready; None where none were asked for.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Report:
     findings: dict[str, Finding] = field(default_factory=dict)
     tools: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    quantization: dict[str, Any] | None = None
 
     @property
     def passed(self) -> bool:
@@ -100,6 +102,7 @@ class Report:
             ],
             "variants": [v.to_json() for v in self.variants],
             "findings": {k: f.to_json() for k, f in self.findings.items()},
+            "quantization": self.quantization,
             "tools": dict(self.tools),
             "seconds": {k: round(v, 3) for k, v in self.seconds.items()},
         }

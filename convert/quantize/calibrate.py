@@ -1,0 +1,187 @@
+"""From a float graph and data to one graph with scales for each target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from edgeinfer.convert.quantize import qdq, weight_only
+from edgeinfer.convert.quantize.correct import corrected_biases
+from edgeinfer.convert.quantize.data import CalibrationSet
+from edgeinfer.convert.quantize.judge import Finding, Verdict, judge
+from edgeinfer.convert.quantize.observe import Observation, channel_axis, observe
+from edgeinfer.convert.quantize.qdq import Written
+from edgeinfer.convert.quantize.ranges import Range, choose
+from edgeinfer.convert.quantize.recipe import Method, Recipe
+from edgeinfer.convert.quantize.units import Unit, lay_out, observed
+from edgeinfer.errors import UsageError
+from edgeinfer.profiles.schema import Profile, Quantization
+from edgeinfer.types import Feeds, Preprocessing, TensorSpec
+
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to calibrate.
+
+    Attributes:
+        method: the calibrator.
+        force: use data that the judge refuses.
+        correct_bias: shift biases by what rounded weights add on average.
+        equalise: even out the weights of convolutions in a row, and move outliers of activations
+            into weights.
+    """
+
+    method: Method = "mse"
+    force: bool = False
+    correct_bias: bool = True
+    equalise: bool = True
+
+
+@dataclass(slots=True)
+class Quantizer:
+    """One float graph, one recipe, one data set; every target takes its scales from here.
+
+    Attributes:
+        model: normalised, float; equalised in ``calibrate``.
+        recipe: what is asked for.
+        settings: how.
+        verdict: what the judge said of the data; None where none is needed.
+        ranges: by name of a value.
+        seen: what was observed.
+        notes: lines for the report.
+    """
+
+    model: ir.Model
+    recipe: Recipe
+    settings: Settings = field(default_factory=Settings)
+    verdict: Verdict | None = None
+    ranges: dict[str, Range] = field(default_factory=dict)
+    seen: Observation = field(default_factory=Observation)
+    notes: list[str] = field(default_factory=list)
+
+    def calibrate(
+        self,
+        data: CalibrationSet,
+        limits: Sequence[Quantization],
+        inputs: Sequence[TensorSpec],
+        preprocessing: Mapping[str, Preprocessing] | None = None,
+        *,
+        vectors: Sequence[Feeds] = (),
+        findings: Sequence[Finding] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        """Judge the data, run it through the float model once, and choose every range.
+
+        Args:
+            data: calibration samples.
+            limits: of every target the graph is written for.
+            inputs: of the model.
+            preprocessing: how a picture or a recording becomes an input.
+            vectors: real inputs that the result will be judged on.
+            findings: of others about the data.
+            progress: told what is being done.
+
+        Raises:
+            UsageError: the data is bad and not forced, or holds NaN.
+            InputError: a sample does not fit the model.
+        """
+        self.verdict = judge(
+            data,
+            inputs,
+            preprocessing,
+            vectors=vectors,
+            force=self.settings.force,
+            extra=findings,
+        )
+        self.verdict.check()
+        if self.verdict.numbers["samples"] == 0:
+            raise UsageError("the calibration data holds no sample")
+        self.notes += self.verdict.lines()
+        units = [u for lim in limits for u in lay_out(self.model, lim).units]
+        values = observed(units)
+        axes = {u.reads[0].name or "": channel_axis(u) for u in units if u.kind == "weighted"}
+        total = self.verdict.numbers["samples"]
+
+        def told(count: int) -> None:
+            if progress is not None:
+                progress("calibrate", min(1.0, count / total))
+
+        self.seen = observe(self.model, values, axes, data.feeds, progress=told)
+        self.ranges = {n: self._range(n, values[n]) for n in values}
+        self.notes.append(
+            f"{len(self.ranges)} ranges from {total} samples by {self.settings.method}"
+        )
+
+    def _range(self, name: str, value: ir.Value) -> Range:
+        try:
+            return choose(self.seen.values[name], self.settings.method)
+        except UsageError as e:
+            maker = value.producer()
+            where = f"{maker.op_type} {maker.name!r}" if maker is not None else "the input"
+            raise UsageError(f"value {name!r} of {where}: {e}") from e
+
+    def write(
+        self,
+        limits: Quantization,
+        *,
+        model: ir.Model | None = None,
+        kept: AbstractSet[str] = frozenset(),
+    ) -> Written:
+        """Write the graph for one target.
+
+        Args:
+            limits: of the target.
+            model: a part of the float graph to write instead of all of it.
+            kept: names of units that stay float.
+        """
+        source = self.model if model is None else model
+        if not self.recipe.is_static:
+            return weight_only.write(source, self.recipe, kept=kept)
+        biases = {}
+        if self.settings.correct_bias:
+            units = lay_out(source, limits, kept).units
+            biases = corrected_biases(units, self.seen.channels, limits)
+        return qdq.write(
+            source,
+            limits,
+            self.ranges,
+            bits=self.recipe.activations,
+            kept=kept,
+            biases=biases,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready data for the report."""
+        return {
+            "recipe": self.recipe.name,
+            "calibrator": self.settings.method if self.recipe.is_static else None,
+            "bias_correction": self.settings.correct_bias and self.recipe.is_static,
+            "data": None if self.verdict is None else self.verdict.to_json(),
+            "ranges": {n: [r.low, r.high] for n, r in self.ranges.items()},
+        }
+
+
+def limits_of(profile: Profile, format: str) -> Quantization:
+    """Return what a target's engine computes with integers.
+
+    Raises:
+        UsageError: the profile does not say.
+    """
+    for limits in profile.quantization:
+        if limits.format == format:
+            return limits
+    raise UsageError(
+        f"target {profile.name!r} does not say how integers are written in format {format!r}: "
+        "its profile needs a [[quantization]] table for it"
+    )
+
+
+def weighted(units: Sequence[Unit]) -> list[Unit]:
+    """Return the units with weights."""
+    return [u for u in units if u.kind == "weighted"]

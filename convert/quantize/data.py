@@ -1,0 +1,195 @@
+"""The calibration set: read as it goes, so that it may be larger than the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from edgeinfer.errors import InputError, UsageError
+from edgeinfer.types import Array, Feeds, Preprocessing, TensorSpec
+
+LABELS = "labels"
+"""Name of the array of an ``.npz`` that holds one class number for each sample."""
+
+_ROWS = 8
+"""Samples of a free batch axis that one run takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run.
+
+    Attributes:
+        feeds: by input name.
+        origin: file and place in it.
+        labels: class of each row where known.
+    """
+
+    feeds: dict[str, Array]
+    origin: str
+    labels: tuple[int | str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationSet:
+    """Samples, to be gone through any number of times."""
+
+    samples: Callable[[], Iterator[Sample]]
+    origin: str = "data"
+
+    def feeds(self) -> Iterator[dict[str, Array]]:
+        """Yield the inputs of each run."""
+        for sample in self.samples():
+            yield sample.feeds
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    inputs: tuple[TensorSpec, ...]
+    preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
+
+
+def open_data(
+    data: Path | Sequence[Feeds],
+    inputs: Sequence[TensorSpec],
+    preprocessing: Mapping[str, Preprocessing] | None = None,
+) -> CalibrationSet:
+    """Open a calibration set.
+
+    Args:
+        data: a folder of pictures, recordings or ``.npz`` files, whose sub-folders are classes;
+            one ``.npz`` whose arrays hold all samples along their first axis; or feeds.
+        inputs: of the model.
+        preprocessing: how a picture or a recording becomes an input.
+
+    Raises:
+        UsageError: there is nothing, or nothing that can be read.
+        InputError: an array does not fit its input.
+    """
+    signature = _Signature(tuple(inputs), dict(preprocessing or {}))
+    if not isinstance(data, Path):
+        given = list(data)
+        if not given:
+            raise UsageError("the calibration data holds no sample")
+        return CalibrationSet(lambda: _from_feeds(given, signature), "feeds")
+    if data.is_dir():
+        files = _files(data)
+        if not files:
+            raise UsageError(f"calibration folder {data} is empty")
+        return CalibrationSet(lambda: _from_folder(data, files, signature), str(data))
+    if data.suffix.lower() != ".npz":
+        raise UsageError(f"calibration data {data}: expected a folder or an .npz file")
+    if not data.is_file():
+        raise UsageError(f"calibration data {data}: no such file")
+    return CalibrationSet(lambda: _from_arrays(data, signature), str(data))
+
+
+def _files(folder: Path) -> list[Path]:
+    found = (p for p in folder.rglob("*") if p.is_file())
+    return sorted(p for p in found if not any(x[0] == "." for x in p.relative_to(folder).parts))
+
+
+def _from_feeds(given: Sequence[Feeds], signature: _Signature) -> Iterator[Sample]:
+    for index, feeds in enumerate(given):
+        yield from _split(feeds, signature, f"sample {index}")
+
+
+def _from_arrays(path: Path, signature: _Signature) -> Iterator[Sample]:
+    from edgeinfer.media import read_arrays
+
+    yield from _split(read_arrays(path), signature, path.name)
+
+
+def _from_folder(folder: Path, files: list[Path], signature: _Signature) -> Iterator[Sample]:
+    from edgeinfer.media import calls_for
+
+    for path in files:
+        inner = path.relative_to(folder)
+        name = inner.as_posix()
+        if path.suffix.lower() == ".npz":
+            yield from _from_arrays(path, signature)
+            continue
+        label = (inner.parts[0],) if len(inner.parts) > 1 else ()
+        for index, feeds in enumerate(calls_for(path, signature, 1)):
+            _check_complete(feeds, signature, name)
+            yield Sample(feeds, f"{name}#{index}" if index else name, label)
+
+
+def _check_complete(feeds: Feeds, signature: _Signature, origin: str) -> None:
+    for spec in signature.inputs:
+        if spec.name not in feeds:
+            raise InputError(spec.name, str(spec), f"nothing of this name in {origin}")
+
+
+def _split(arrays: Feeds, signature: _Signature, origin: str) -> Iterator[Sample]:
+    """Cut arrays that hold several samples along their first axis into runs."""
+    known = {s.name for s in signature.inputs}
+    for name in arrays:
+        if name not in known and name != LABELS:
+            listed = ", ".join(sorted(map(repr, known)))
+            raise InputError(name, f"one of the model's inputs {listed}", f"this name in {origin}")
+    _check_complete(arrays, signature, origin)
+    cuts = {s.name: _cut(np.asarray(arrays[s.name]), s, origin) for s in signature.inputs}
+    counts = {len(c) for c in cuts.values() if c is not None}
+    if len(counts) > 1:
+        sizes = ", ".join(f"{n!r}: {len(c)}" for n, c in cuts.items() if c is not None)
+        raise InputError(origin, "as many samples for each input", sizes)
+    total = counts.pop() if counts else 1
+    labels = np.asarray(arrays[LABELS]).ravel() if LABELS in arrays else None
+    for index in range(total):
+        feeds = {
+            s.name: np.asarray(arrays[s.name]) if (c := cuts[s.name]) is None else c[index]
+            for s in signature.inputs
+        }
+        yield Sample(
+            feeds, f"{origin}#{index}" if total > 1 else origin, _labels(labels, cuts, index)
+        )
+
+
+def _labels(
+    labels: Array | None, cuts: Mapping[str, list[Array] | None], index: int
+) -> tuple[int | str, ...]:
+    if labels is None:
+        return ()
+    cut = next((c for c in cuts.values() if c is not None), None)
+    if cut is None:
+        return tuple(labels.tolist())
+    rows = [len(part) if labels.size == sum(map(len, cut)) else 1 for part in cut]
+    start = sum(rows[:index])
+    return tuple(labels[start : start + rows[index]].tolist())
+
+
+def _cut(array: Array, spec: TensorSpec, origin: str) -> list[Array] | None:
+    """Return the runs an array holds; None where it is the same in every run.
+
+    Raises:
+        InputError: it fits neither one run nor several.
+    """
+    dtype = "string" if array.dtype.kind in "OSUT" else array.dtype.name
+    received = f"{dtype}{list(array.shape)} in {origin}"
+    if dtype != spec.dtype:
+        raise InputError(spec.name, str(spec), received)
+    shape = spec.shape
+    if shape is None:
+        return None
+    if array.ndim == len(shape) + 1 and _fits(array.shape[1:], shape):
+        return list(array)
+    if array.ndim != len(shape) or not _fits(array.shape[1:], shape[1:]):
+        raise InputError(spec.name, str(spec), received)
+    if not shape:
+        return None
+    first, rows = shape[0], array.shape[0]
+    if isinstance(first, int):
+        if rows == first:
+            return None
+        if first == 0 or rows % first:
+            raise InputError(spec.name, str(spec), received)
+        return [array[i : i + first] for i in range(0, rows, first)]
+    return [array[i : i + _ROWS] for i in range(0, rows, _ROWS)] if rows else []
+
+
+def _fits(sizes: tuple[int, ...], dims: Sequence[int | str | None]) -> bool:
+    return all(not isinstance(d, int) or d == n for d, n in zip(dims, sizes, strict=True))

@@ -1,0 +1,179 @@
+"""In which precision each layer of a written artifact really computes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from edgeinfer.backends.engines import import_onnxruntime, import_openvino
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One kernel as the engine runs it.
+
+    Attributes:
+        name: the engine's name for it.
+        op: the engine's name for the operator.
+        precision: type of its activations: ``int8``, ``int16``, ``fp32``, ``fp16``.
+        weights: type its weights are stored in; empty without weights.
+    """
+
+    name: str
+    op: str
+    precision: str
+    weights: str = ""
+
+
+def layers(path: Path, format: str) -> tuple[Layer, ...]:
+    """List the kernels that the engine makes of an artifact, in its order.
+
+    Raises:
+        NotAvailableError: the engine is not installed.
+    """
+    reader = {"onnx": _onnxruntime, "openvino_ir": _openvino, "tflite": _tflite}.get(format)
+    return reader(path) if reader is not None else ()
+
+
+def precision_name(found: tuple[Layer, ...]) -> str:
+    """Name a precision by what was found in the layers with weights, as recipes are named.
+
+    A mixture joins its parts: ``static_wi8_ai8+fp32``.
+    """
+    names = {_recipe_of(layer) for layer in found if layer.weights}
+    order = (
+        *("weight_only_wi4b32_afp32", "static_wi8_ai8", "dynamic_wi8_afp32", "static_wi8_ai16"),
+        *("weight_only_wi8_afp32", "fp16", "fp32"),
+    )
+    return "+".join(n for n in order if n in names) or "fp32"
+
+
+def _recipe_of(layer: Layer) -> str:
+    if layer.weights == "int4":
+        return "weight_only_wi4b32_afp32"
+    if layer.weights == "int8":
+        kinds = {"int8": "static_wi8_ai8", "int16": "static_wi8_ai16"}
+        kinds["dynamic"] = "dynamic_wi8_afp32"
+        return kinds.get(layer.precision, "weight_only_wi8_afp32")
+    return "fp16" if layer.weights == "fp16" else "fp32"
+
+
+def counts(found: tuple[Layer, ...]) -> dict[str, int]:
+    """Count the layers with weights by ``activations/weights``."""
+    return dict(sorted(Counter(f"{y.precision}/{y.weights}" for y in found if y.weights).items()))
+
+
+_ONNX_TYPES = {
+    ir.DataType.INT8: "int8",
+    ir.DataType.UINT8: "int8",
+    ir.DataType.INT16: "int16",
+    ir.DataType.UINT16: "int16",
+    ir.DataType.FLOAT16: "fp16",
+    ir.DataType.FLOAT: "fp32",
+}
+_WEIGHTS_AT = {
+    **{"Conv": 1, "FusedConv": 1, "ConvTranspose": 1, "Gemm": 1, "FusedGemm": 1, "MatMul": 1},
+    **{"FusedMatMul": 1, "QLinearConv": 3, "QLinearMatMul": 3, "QGemm": 3, "MatMulNBits": 1},
+    **{"MatMulIntegerToFloat": 1, "MatMulInteger": 1, "DynamicQuantizeMatMul": 1},
+    **{"ConvInteger": 1, "QAttention": 1},
+}
+_INTEGER_OPS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm", "MatMulIntegerToFloat"})
+_DYNAMIC_OPS = frozenset({"DynamicQuantizeMatMul", "MatMulInteger", "ConvInteger"})
+
+
+def _onnxruntime(path: Path) -> tuple[Layer, ...]:
+    """Open the file with all optimisation and read what the engine made of it."""
+    ort = import_onnxruntime()
+    with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
+        written = Path(folder) / "optimised.onnx"
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        options.optimized_model_filepath = str(written)
+        # Layouts that only the machine at hand wants would hide what the operators were.
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        model = ir.load(written)
+        return tuple(_onnx_layer(n) for g in model.graphs() for n in g)
+
+
+def _onnx_layer(node: ir.Node) -> Layer:
+    at = _WEIGHTS_AT.get(node.op_type)
+    value = node.inputs[at] if at is not None and at < len(node.inputs) else None
+    stored = _stored_type(value)
+    if node.op_type == "MatMulNBits" and stored:
+        bits = node.attributes.get("bits")
+        stored = "int4" if bits is None or bits.as_int() == 4 else "int8"
+    result = next((v for v in node.outputs if v.name), None)
+    kind = _ONNX_TYPES.get(result.dtype, "") if result is not None and result.dtype else ""
+    if node.op_type in _INTEGER_OPS:
+        kind = "int8"
+    elif node.op_type in _DYNAMIC_OPS:
+        kind = "dynamic"
+    elif node.op_type == "MatMulNBits":
+        kind = "fp32"
+    elif _is_fake(node, at):
+        # Rounded before and after, computed in float between: no integer kernel was found.
+        kind = "fp32"
+    return Layer(node.name or "", node.op_type, kind, stored)
+
+
+def _is_fake(node: ir.Node, at: int | None) -> bool:
+    return at is not None and node.op_type not in _INTEGER_OPS | _DYNAMIC_OPS
+
+
+def _stored_type(value: ir.Value | None) -> str:
+    """Return the type that weights are stored in, seen through their dequantization."""
+    for _ in range(3):
+        if value is None:
+            return ""
+        if value.const_value is not None:
+            dtype = value.const_value.dtype
+            narrow = {ir.DataType.INT4: "int4", ir.DataType.UINT4: "int4"}
+            return narrow.get(dtype) or _ONNX_TYPES.get(dtype, "")
+        maker = value.producer()
+        known = ("DequantizeLinear", "Cast", "Transpose")
+        value = maker.inputs[0] if maker is not None and maker.op_type in known else None
+    return ""
+
+
+_OPENVINO_TYPES = {"i8": "int8", "u8": "int8", "f32": "fp32", "f16": "fp16", "bf16": "bf16"}
+_OPENVINO_TYPES |= {"i4": "int4", "u4": "int4"}
+_OPENVINO_WEIGHTED = frozenset({"Convolution", "FullyConnected", "MatMul", "Deconvolution"})
+_OPENVINO_WEIGHTED |= frozenset({"GroupConvolution", "Gemm"})
+
+
+def _openvino(path: Path) -> tuple[Layer, ...]:
+    """Compile the file and read the plan that the plugin executes."""
+    openvino = import_openvino()
+    core = openvino.Core()
+    compiled = core.compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    found = []
+    for op in compiled.get_runtime_model().get_ordered_ops():
+        info = {k: _text(op, k) for k in ("layerType", "runtimePrecision", "originalLayersNames")}
+        kind = _OPENVINO_TYPES.get(info["runtimePrecision"].lower(), info["runtimePrecision"])
+        weighted = info["layerType"] in _OPENVINO_WEIGHTED and len(op.inputs()) > 1
+        stored = _input_type(op, 1) if weighted else ""
+        found.append(Layer(op.get_friendly_name(), info["layerType"], kind, stored))
+    return tuple(found)
+
+
+def _text(op: Any, key: str) -> str:
+    info = op.get_rt_info()
+    return str(info[key].astype(str)) if key in info else ""
+
+
+def _input_type(op: Any, index: int) -> str:
+    name = str(op.input(index).get_element_type().get_type_name())
+    return _OPENVINO_TYPES.get(name, name)
+
+
+def _tflite(path: Path) -> tuple[Layer, ...]:
+    from edgeinfer.convert.lower.tflite.precision import layers as tflite_layers
+
+    return tuple(Layer(y.name, y.op, y.activations, y.weights) for y in tflite_layers(path))

@@ -1,0 +1,146 @@
+"""The stage between normalising and lowering: what the conversion asks of the quantizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edgeinfer.convert.quantize.recipe import Recipe, recipe
+from edgeinfer.errors import UsageError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from edgeinfer.convert.lower.target import Lowered
+    from edgeinfer.convert.plan import Job
+    from edgeinfer.convert.quantize.calibrate import Progress, Quantizer
+    from edgeinfer.convert.quantize.data import CalibrationSet
+    from edgeinfer.convert.request import Request
+    from edgeinfer.convert.verify import Report
+    from edgeinfer.types import Feeds, TensorSpec
+
+_VECTORS = 16
+"""Samples of the calibration set that the result is also checked on."""
+
+
+class Stage:
+    """Quantizes the graph of one conversion, for each of its jobs."""
+
+    def __init__(self, request: Request) -> None:
+        """Take note; nothing is read yet."""
+        self._request = request
+        self.recipe: Recipe = recipe(request.precision)
+        self._quantizer: Quantizer | None = None
+        self._kept: dict[str, frozenset[str]] = {}
+
+    @property
+    def lowered_as(self) -> str:
+        """The precision that the lowering is asked for: integers are in the graph already."""
+        return "fp32" if self.recipe.is_integer else self.recipe.name
+
+    def data(self, inputs: Sequence[TensorSpec]) -> CalibrationSet | None:
+        """Open the calibration set; None where the recipe needs none.
+
+        Raises:
+            UsageError: it is missing or cannot be read.
+        """
+        from edgeinfer.convert.quantize.data import open_data
+
+        if not self.recipe.is_static:
+            return None
+        request = self._request
+        given = request.calibration if request.calibration is not None else request.data
+        if given is None:
+            raise UsageError(
+                f"precision {request.precision!r} needs --calibration: a folder of pictures, "
+                "recordings or .npz files, or an .npz file with all samples"
+            )
+        return open_data(given, inputs, request.preprocessing)
+
+    def vectors(self, inputs: Sequence[TensorSpec]) -> list[Feeds] | None:
+        """Return some samples to check with, where the calibration data is no plain folder."""
+        place = self._request.calibration
+        if place is None or self._request.data is not None:
+            return None
+        if place.is_dir() and any(p.is_file() and p.name[0] != "." for p in place.iterdir()):
+            return None
+        from edgeinfer.convert.quantize.data import open_data
+
+        found = open_data(place, inputs, self._request.preprocessing)
+        total = sum(1 for _ in found.feeds())
+        wanted = {i * total // min(total, _VECTORS) for i in range(min(total, _VECTORS))}
+        return [f for i, f in enumerate(found.feeds()) if i in wanted]
+
+    def prepare(
+        self,
+        normal: ir.Model,
+        report: Report,
+        jobs: Sequence[Job],
+        progress: Progress | None = None,
+    ) -> None:
+        """Calibrate, once for all jobs.
+
+        Raises:
+            UsageError: the data is missing, bad and not forced, or a target takes no integers.
+            InputError: a sample does not fit the model.
+        """
+        if not self.recipe.is_integer:
+            return
+        from edgeinfer.convert.quantize.calibrate import Quantizer, Settings, limits_of
+        from edgeinfer.convert.verify.report import Change
+
+        request = self._request
+        settings = Settings(method=request.calibrator, force=request.force)
+        quantizer = Quantizer(normal, self.recipe, settings)
+        limits = [limits_of(j.profile, j.format) for j in jobs]
+        data = self.data(report.inputs)
+        if data is not None:
+            real = [v.feeds for v in report.vectors if v.origin.startswith("user:")]
+            quantizer.calibrate(
+                data,
+                limits,
+                report.inputs,
+                request.preprocessing,
+                vectors=real if request.data is not None else (),
+                progress=progress,
+            )
+        self._quantizer = quantizer
+        report.quantization = {**quantizer.to_json(), "variants": {}}
+        if quantizer.notes:
+            report.changes.append(Change("quantize", tuple(quantizer.notes)))
+
+    def graph(self, job: Job, model: ir.Model) -> ir.Model:
+        """Return a float graph, or a part of it, as a job's engine is to compute it."""
+        if self._quantizer is None:
+            return model
+        from edgeinfer.convert.quantize.calibrate import limits_of
+
+        limits = limits_of(job.profile, job.format)
+        kept = self._kept.get(job.title, frozenset())
+        return self._quantizer.write(limits, model=model, kept=kept).model
+
+    def read_back(self, job: Job, lowered: Lowered, report: Report, float_bytes: int) -> Lowered:
+        """Name the precision that the artifact really has, and write its layers into the report."""
+        if self._quantizer is None or report.quantization is None:
+            return lowered
+        from edgeinfer.convert.quantize import readback
+
+        found = readback.layers(lowered.files[0], job.format)
+        size = sum(f.stat().st_size for f in lowered.files)
+        report.quantization["variants"][job.title] = {
+            "precision": readback.precision_name(found),
+            "weighted_layers": readback.counts(found),
+            "bytes": size,
+            "float_bytes": float_bytes,
+            "layers": [
+                {"name": y.name, "op": y.op, "precision": y.precision, "weights": y.weights}
+                for y in found
+                if y.weights
+            ],
+        }
+        if not found:
+            return lowered
+        kinds = ", ".join(f"{n} layers {kind}" for kind, n in readback.counts(found).items())
+        notes = (*lowered.notes, f"read back (activations/weights): {kinds or 'no weights'}")
+        return replace(lowered, precision=readback.precision_name(found), notes=notes)

@@ -1,0 +1,178 @@
+"""Integers for weights alone: activations stay float, or get a scale of their own in each run."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.passes.dead_code import RemoveDeadCode
+from edgeinfer.convert.passes.infra import Namer, add_initializer, constant, rank
+from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.quantize.qdq import Written
+from edgeinfer.convert.quantize.recipe import Recipe
+from edgeinfer.convert.quantize.units import WEIGHTED, array_of, weights_axis
+from edgeinfer.convert.quantize.weights import Stored, store, store_blocks
+from edgeinfer.types import Array
+
+SMALLEST = 1024
+"""Weights of fewer elements stay float: their scales and operators would be as large."""
+
+
+def write(model: ir.Model, recipe: Recipe, *, kept: AbstractSet[str] = frozenset()) -> Written:
+    """Return a copy whose weights are integers.
+
+    Args:
+        model: normalised; it is not modified.
+        recipe: a dynamic or weight-only one.
+        kept: names of nodes that stay float.
+    """
+    model = model.clone()
+    namer = Namer(model)
+    done: list[tuple[str, str]] = []
+    left: list[tuple[str, str]] = []
+    shared: dict[tuple[str, int], ir.Value] = {}
+    for node in list(model.graph):
+        if node.domain or node.op_type not in WEIGHTED or not _fits(node):
+            continue
+        title = (node.op_type, node.name or "")
+        if title[1] in kept:
+            left.append(title)
+            continue
+        if recipe.dynamic and _is_product(node):
+            _dynamic(model, node, namer)
+        elif recipe.block and _is_product(node):
+            _blocks(model, node, recipe.block, namer)
+        else:
+            _channels(model, node, namer, shared)
+        done.append(title)
+    RemoveDeadCode()(model)
+    return Written(model, tuple(done), {}, tuple(left))
+
+
+def _fits(node: ir.Node) -> bool:
+    weights = node.inputs[1] if len(node.inputs) > 1 else None
+    tensor = constant(weights)
+    return tensor is not None and tensor.size >= SMALLEST and tensor.dtype == ir.DataType.FLOAT
+
+
+def _is_product(node: ir.Node) -> bool:
+    """Whether the node multiplies with a matrix, as it stands or transposed."""
+    if node.op_type not in ("MatMul", "Gemm") or rank(node.inputs[1]) != 2:
+        return False
+    if node.op_type == "MatMul":
+        return True
+    attrs = {k: a.value for k, a in node.attributes.items()}
+    ones = attrs.get("alpha", 1.0) == 1.0 and attrs.get("beta", 1.0) == 1.0
+    return ones and not attrs.get("transA", 0)
+
+
+def _matrix(node: ir.Node) -> Array:
+    """Return the weights as (K, N)."""
+    weights = array_of(node.inputs[1])
+    attr = node.attributes.get("transB")
+    return weights.T if attr is not None and attr.as_int() else weights
+
+
+def _channels(
+    model: ir.Model, node: ir.Node, namer: Namer, shared: dict[tuple[str, int], ir.Value]
+) -> None:
+    """Store 8-bit weights with one scale a channel.
+
+    Given::
+
+        y = Conv(x, w)
+
+    Result::
+
+        y = Conv(x, DequantizeLinear(w_int, w_scale, w_zero))
+    """
+    groups = node.attributes.get("group")
+    grouped = node.op_type == "ConvTranspose" and groups is not None and groups.as_int() > 1
+    axis = None if grouped else weights_axis(node)
+    value = node.inputs[1]
+    name = (value.name if value is not None else "") or "weights"
+    key = (name, -1 if axis is None else axis)
+    if key not in shared:
+        stored = store(array_of(value), axis, name=name)
+        shared[key] = _dequantized(model, stored, name, namer)
+    node.replace_input_with(1, shared[key])
+
+
+def _dequantized(model: ir.Model, stored: Stored, name: str, namer: Namer) -> ir.Value:
+    graph = model.graph
+    values = add_initializer(graph, namer.fresh(f"{name}.int"), stored.values)
+    scale = add_initializer(graph, namer.fresh(f"{name}.scale"), stored.scale)
+    zeros = np.zeros(stored.scale.shape, stored.values.dtype)
+    zero = add_initializer(graph, namer.fresh(f"{name}.zero"), zeros)
+    attributes = {} if stored.axis is None else {"axis": stored.axis}
+    node = ir.node("DequantizeLinear", [values, scale, zero], attributes)
+    return _placed(graph, node, f"{name}.dq", stored.values.shape, namer)
+
+
+def _placed(
+    graph: ir.Graph, node: ir.Node, name: str, shape: tuple[int, ...], namer: Namer
+) -> ir.Value:
+    out = node.outputs[0]
+    out.name = namer.fresh(name)
+    node.name = out.name
+    out.type, out.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(shape)
+    graph.insert_before(graph[0], node)
+    return out
+
+
+def _blocks(model: ir.Model, node: ir.Node, block: int, namer: Namer) -> None:
+    """Store 4-bit weights with one scale for each block of the summed axis.
+
+    Given::
+
+        y = MatMul(x, w)
+
+    Result::
+
+        y = MatMul(x, DequantizeLinear<axis=0, block_size=32>(w_int4, w_scale))
+    """
+    name = (node.inputs[1].name if node.inputs[1] is not None else "") or "weights"
+    stored = store_blocks(_matrix(node), block, name=name)
+    graph = model.graph
+    values = stored.values[: stored.rows].astype(ml_dtypes.int4)
+    packed = ir.tensor(values, dtype=ir.DataType.INT4)
+    made = add_initializer(graph, namer.fresh(f"{name}.int"), packed)
+    scale = add_initializer(graph, namer.fresh(f"{name}.scale"), stored.scale)
+    attributes = {"axis": 0, "block_size": block}
+    dequantize = ir.node("DequantizeLinear", [made, scale], attributes)
+    out = _placed(graph, dequantize, f"{name}.dq", values.shape, namer)
+    node.replace_input_with(1, out)
+    node.attributes.pop("transB", None)
+
+
+def _dynamic(model: ir.Model, node: ir.Node, namer: Namer) -> None:
+    """Measure the activations in each run.
+
+    Given::
+
+        y = MatMul(x, w)
+
+    Result::
+
+        q, s, z = DynamicQuantizeLinear(x)
+        y = Mul(Cast(MatMulInteger(q, w_int, z, w_zero)), Mul(s, w_scale))
+    """
+    name = (node.inputs[1].name if node.inputs[1] is not None else "") or "weights"
+    stored = store(_matrix(node), 1, name=name)
+    build = Builder(namer, node.outputs[0].name or "dynamic")
+    measured = ir.node("DynamicQuantizeLinear", [node.inputs[0]], num_outputs=3)
+    build.nodes.append(measured)
+    zero = build.const(np.zeros(stored.scale.shape, np.int8), "zero")
+    weights = build.const(stored.values, "int")
+    product = build.op("MatMulInteger", measured.outputs[0], weights, measured.outputs[2], zero)
+    floats = build.op("Cast", product, to=ir.DataType.FLOAT)
+    factor = build.op("Mul", measured.outputs[1], build.const(stored.scale, "scale"))
+    y = build.op("Mul", floats, factor)
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        y = build.op("Add", y, node.inputs[2])
+    shape, kind = node.outputs[0].shape, node.outputs[0].type
+    build.commit(model.graph, node)
+    y.shape, y.type = shape, kind
