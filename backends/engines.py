@@ -8,12 +8,14 @@ imports them in any other way.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import os
 import sys
 from types import ModuleType
 
 _OPENVINO_TELEMETRY = "openvino_telemetry"
+_SPEC_PACKAGE = "_edgeinfer_coreml_spec"
 _COREMLTOOLS_FRONTENDS = ("torch", "tensorflow", "sklearn", "xgboost")
 
 
@@ -75,3 +77,32 @@ def import_coremltools() -> ModuleType:
         logging.disable(before)
         for name in frontends:
             del sys.modules[name]
+
+
+def import_coreml_spec() -> tuple[ModuleType, ModuleType]:
+    """Import the protobuf modules ``Model_pb2`` and ``MIL_pb2`` that come with coremltools.
+
+    Alone they take a twentieth of a second and no memory to speak of; all of coremltools takes one
+    second and 90 MB. Protobuf gives both imports the same classes.
+    """
+    if "coremltools" in sys.modules:
+        package = "coremltools.proto"
+    else:
+        package = _SPEC_PACKAGE
+        if package not in sys.modules:
+            sys.modules[package] = _spec_package()
+    model = importlib.import_module(f"{package}.Model_pb2")
+    return model, importlib.import_module(f"{package}.MIL_pb2")
+
+
+def _spec_package() -> ModuleType:
+    found = importlib.util.find_spec("coremltools")
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'coremltools'", name="coremltools")
+    folder = os.path.join(found.submodule_search_locations[0], "proto")
+    spec = importlib.util.spec_from_file_location(
+        _SPEC_PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    if spec is None:
+        raise ModuleNotFoundError("coremltools comes without its protobuf modules")
+    return importlib.util.module_from_spec(spec)

@@ -1,0 +1,1 @@
+"""A reference evaluator for Core ML's ML Programs that needs no Mac."""
