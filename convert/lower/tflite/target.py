@@ -20,6 +20,7 @@ from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.scope import Scope
 from edgeinfer.convert.lower.tflite.writer import write
 from edgeinfer.convert.passes import normalise
+from edgeinfer.convert.passes.agreed_sizes import agreed_sizes
 from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, Outcome
 from edgeinfer.convert.passes.layout import SPATIAL, PlanLayout
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
@@ -85,7 +86,7 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     Raises:
         UnsupportedError: with every node that has no lowering.
     """
-    model = source.clone()
+    model = _with_agreed_sizes(source, notes)
     SplitQuantized()(model)
     model = _defined(model, notes)
     squeezed = strip_squeezes(model)
@@ -98,6 +99,17 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     _squeeze(scope, model, squeezed)
     fuse(scope)
     return scope
+
+
+def _with_agreed_sizes(source: ir.Model, notes: Notes) -> ir.Model:
+    """Copy a model; fix the sizes that can only be one number, on which ranks may depend."""
+    shapes = agreed_sizes(source)
+    if not shapes:
+        return source.clone()
+    for name, shape in shapes.items():
+        shown = ", ".join("?" if s is None else str(s) for s in shape)
+        notes.add(f"input {name!r}: the model runs as [{shown}] only: written like that")
+    return normalise(source, input_shapes=shapes).model
 
 
 def _squeeze(g: Graph, model: ir.Model, names: Sequence[str]) -> None:
