@@ -53,8 +53,8 @@ def plan(
     """Check a normalised model against every format of every target.
 
     Targets that want the same format share the artifact: no lowering acts on the rest of a
-    profile. With ``integers`` they must also want these in the same form. A format that a profile calls optional is left out with a note when it cannot be
-    written; any other is an error.
+    profile. With ``integers`` they must also want these in the same form. A format that a profile
+    calls optional is left out with a note when it cannot be written; any other is an error.
 
     Raises:
         UnsupportedError: lists the problems of all targets.

@@ -141,9 +141,7 @@ def _quirks(_: str, value: Any, where: str, faults: list[str]) -> tuple[Quirk, .
     return _tables(Quirk, value, where, faults)
 
 
-def _quantizations(
-    _: str, value: Any, where: str, faults: list[str]
-) -> tuple[Quantization, ...]:
+def _quantizations(_: str, value: Any, where: str, faults: list[str]) -> tuple[Quantization, ...]:
     return _tables(Quantization, value, where, faults)
 
 

@@ -143,9 +143,9 @@ class Quantizer:
         source = self.model if model is None else model
         if not self.recipe.is_static:
             return weight_only.write(source, self.recipe, kept=kept)
+        kept, units = self._known(source, limits, kept)
         biases = {}
         if self.settings.correct_bias:
-            units = lay_out(source, limits, kept).units
             biases = corrected_biases(units, self.seen.channels, limits)
         return qdq.write(
             source,
@@ -155,6 +155,17 @@ class Quantizer:
             kept=kept,
             biases=biases,
         )
+
+    def _known(
+        self, model: ir.Model, limits: Quantization, kept: AbstractSet[str]
+    ) -> tuple[AbstractSet[str], list[Unit]]:
+        """Keep in float what no range was measured for: a part of a graph has other borders."""
+        while True:
+            units = lay_out(model, limits, kept).units
+            unknown = {u.name for u in units if not observed([u]).keys() <= self.ranges.keys()}
+            if not unknown:
+                return kept, units
+            kept = kept | unknown
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data for the report."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeinfer.convert.quantize.recipe import Recipe, recipe
@@ -58,12 +59,19 @@ class Stage:
             )
         return open_data(given, inputs, request.preprocessing)
 
+    @property
+    def folder(self) -> Path | None:
+        """The calibration folder, where its own files are what to check with."""
+        place = self._request.calibration
+        if place is None or not place.is_dir():
+            return None if place is None or place.suffix.lower() == ".npz" else place
+        inner = [p for p in place.iterdir() if p.name[0] != "."]
+        return place if not inner or any(p.is_file() for p in inner) else None
+
     def vectors(self, inputs: Sequence[TensorSpec]) -> list[Feeds] | None:
         """Return some samples to check with, where the calibration data is no plain folder."""
         place = self._request.calibration
-        if place is None or self._request.data is not None:
-            return None
-        if place.is_dir() and any(p.is_file() and p.name[0] != "." for p in place.iterdir()):
+        if place is None or self._request.data is not None or self.folder is not None:
             return None
         from edgeinfer.convert.quantize.data import open_data
 
@@ -120,7 +128,7 @@ class Stage:
         kept = self._kept.get(job.title, frozenset())
         return self._quantizer.write(limits, model=model, kept=kept).model
 
-    def read_back(self, job: Job, lowered: Lowered, report: Report, float_bytes: int) -> Lowered:
+    def read_back(self, job: Job, lowered: Lowered, report: Report) -> Lowered:
         """Name the precision that the artifact really has, and write its layers into the report."""
         if self._quantizer is None or report.quantization is None:
             return lowered
@@ -132,7 +140,7 @@ class Stage:
             "precision": readback.precision_name(found),
             "weighted_layers": readback.counts(found),
             "bytes": size,
-            "float_bytes": float_bytes,
+            "source_bytes": report.source_bytes,
             "layers": [
                 {"name": y.name, "op": y.op, "precision": y.precision, "weights": y.weights}
                 for y in found

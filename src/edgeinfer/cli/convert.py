@@ -9,6 +9,7 @@ import click
 
 from edgeinfer.cli.models import input_shapes, named_model
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
+from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +28,10 @@ COLUMNS = ("variant", "precision", ">size", "checked by", ">error", ">budget", "
 @click.option("--preprocessing", metavar="FILE", help="TOML: pictures and sounds to inputs.")
 @click.option("--labels", metavar="FILE", help="Class names, one a line.")
 @click.option("--data", metavar="NPZ|DIR", help="Inputs to check with, and expected outputs.")
-@click.option("--calibration", metavar="DIR", help="Pictures or recordings to check with.")
+@click.option("--calibration", metavar="DIR|NPZ", help="Samples to calibrate and check with.")
+@click.option("--calibrator", default="mse", show_default=True, metavar="NAME", help="Of ranges.")
+@click.option("--max-drop", metavar="SHARE", help="What --precision auto may lose, such as 1%.")
+@click.option("--force", is_flag=True, help="Calibrate with data that is judged bad.")
 @click.option("--compress-weights", is_flag=True, help="Store weights as fp16, compute in fp32.")
 @click.option("--name", help="Name of the bundle; default the model's.")
 @click.option("-o", "--output", metavar="BUNDLE", help="Default NAME.edge; DIR/ makes a folder.")
@@ -42,6 +46,9 @@ def convert(
     labels: str | None,
     data: str | None,
     calibration: str | None,
+    calibrator: str,
+    max_drop: str | None,
+    force: bool,
     compress_weights: bool,
     name: str | None,
     output: str | None,
@@ -73,6 +80,9 @@ def convert(
             labels=read_labels(labels) if labels else (),
             data=data,
             calibration=calibration,
+            calibrator=calibrator,
+            max_drop=None if max_drop is None else share(max_drop),
+            force=force,
             compress_weights=compress_weights,
             name=name or named.stem,
             overwrite=overwrite,
@@ -80,6 +90,19 @@ def convert(
             **named.arguments(),
         )
     out.result(_data(result), lambda: _view(result))
+
+
+def share(text: str) -> float:
+    """Read a share: ``1%`` or ``0.01``.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    number = text.strip()
+    try:
+        return float(number[:-1]) / 100 if number.endswith("%") else float(number)
+    except ValueError as e:
+        raise UsageError(f"--max-drop {text!r}: expected a share such as 1% or 0.01") from e
 
 
 def _data(result: ExportResult) -> dict[str, Any]:
