@@ -22,6 +22,7 @@ from edgeinfer.convert import engines
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.plan import Job, plan
+from edgeinfer.convert.quantize.stage import Stage
 from edgeinfer.convert.request import Request
 from edgeinfer.convert.verify import Change, Finding, Report
 from edgeinfer.errors import VerifyError
@@ -94,8 +95,9 @@ class Front:
         """Take note; nothing is read yet. The arguments are those of ``sources.read``."""
         self._model, self._request = model, request
         self._examples, self._sizes = example_inputs, dynamic_shapes
-        self._options = LowerOptions(request.precision, request.compress_weights)
-        self._clock = Clock(progress)
+        self._quantize = Stage(request)
+        self._options = LowerOptions(self._quantize.lowered_as, request.compress_weights)
+        self._clock, self._progress = Clock(progress), progress
 
     def prepare(self, variants: Path) -> Prepared:
         """Read, normalise, plan, ask the oracles, and write each artifact into a folder of its own.
@@ -109,7 +111,12 @@ class Front:
         source, normalised = self._source, self._normalised
         report = self._new_report()
         with self._stage("check the targets"):
-            todo = plan(normalised.model, self._request.profiles, self._options)
+            todo = plan(
+                normalised.model,
+                self._request.profiles,
+                self._options,
+                integers=self._quantize.recipe.is_integer,
+            )
         lines = {
             "source": source.notes.lines,
             **normalised.changes,
@@ -117,7 +124,9 @@ class Front:
         }
         report.changes.extend(Change(stage, tuple(text)) for stage, text in lines.items() if text)
         self._ask_oracles(report)
-        written = tuple(self._lower(job, variants) for job in todo.jobs)
+        with self._stage("quantize"):
+            self._quantize.prepare(normalised.model, report, todo.jobs, self._progress)
+        written = tuple(self._lower(job, variants, report) for job in todo.jobs)
         return Prepared(report, written)
 
     def explain(
@@ -134,7 +143,8 @@ class Front:
 
         def lower_and_run(model: ir.Model, feeds: Feeds) -> dict[str, Array]:
             with tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary:
-                lowered = target.lower(model, job.profile, self._options, Path(temporary))
+                graph = self._quantize.graph(job, model)
+                lowered = target.lower(graph, job.profile, self._options, Path(temporary))
                 specs = passes.input_specs(model), passes.output_specs(model)
                 artifact = Artifact(job.format, lowered.files[0], *specs)
                 executable = backend.load(artifact, LoadOptions())
@@ -148,6 +158,7 @@ class Front:
             self._stage(f"look for the fault in {job.title}"),
             engines.opened([engine]) as (backend,),
         ):
+            self._quantize.prepare(normal, self._new_report(), [job])
             finding = explain(normal, feeds, lower_and_run, budget)
         saved = bool(finding.save(folder))
         return replace(finding, model=None, inputs={}, expected={}), saved
@@ -205,8 +216,8 @@ class Front:
                     report.inputs,
                     oracles=oracles,
                     preprocessing=request.preprocessing,
-                    user_data=request.data,
-                    calibration=request.calibration,
+                    user_data=self._quantize.vectors(report.inputs) or request.data,
+                    calibration=self._quantize.folder,
                 )
             with self._stage("ask the oracles"):
                 report.expected = oracles.expected(report.vectors)
@@ -217,13 +228,15 @@ class Front:
                 report.to_json(),
             )
 
-    def _lower(self, job: Job, variants: Path) -> Written:
-        name = f"{job.profile.name}-{job.format}-{self._options.precision}"
+    def _lower(self, job: Job, variants: Path, report: Report) -> Written:
+        name = f"{job.profile.name}-{job.format}-{self._request.precision}"
         folder = variants / name
         folder.mkdir()
         target, normal = target_for(job.format), self._normalised.model
         with self._stage(f"lower {job.title}"):
-            lowered = target.lower(normal, job.profile, self._options, folder)
+            graph = self._quantize.graph(job, normal)
+            lowered = target.lower(graph, job.profile, self._options, folder)
+            lowered = self._quantize.read_back(job, lowered, report)
         return Written(job, name, lowered)
 
 

@@ -50,6 +50,9 @@ def export(
     labels: Sequence[str] = (),
     data: str | Path | Sequence[Feeds] | None = None,
     calibration: str | Path | None = None,
+    calibrator: str = "mse",
+    max_drop: float | None = None,
+    force: bool = False,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
     compress_weights: bool = False,
@@ -63,12 +66,16 @@ def export(
         model: see ``sources.read``: a path, an ONNX model, a PyTorch module or program.
         output: the bundle; default ``<name>.edge``. A slash at the end asks for a folder.
         targets: names of device profiles, paths of ``.toml`` profiles, or ``all``.
-        precision: recipe, e.g. ``fp32`` or ``fp16``.
+        precision: recipe, e.g. ``fp32``, ``fp16``, ``static_wi8_ai8`` or ``auto``.
         input_shapes: sizes to fix, by input name; None keeps an axis as declared.
         preprocessing: how a picture or a recording becomes an input, by input name.
         labels: class names in the order of the output's last axis.
         data: inputs to check with, and expected outputs where given: ``.npz``, folder or dicts.
-        calibration: folder of pictures or recordings to check with; needs ``preprocessing``.
+        calibration: folder of pictures or recordings (needs ``preprocessing``), or an ``.npz`` of
+            all samples: integers take their ranges from it, and the result is checked with it.
+        calibrator: how ranges are chosen: ``minmax``, ``percentile``, ``entropy`` or ``mse``.
+        max_drop: share of the float model's quality that ``precision="auto"`` may lose.
+        force: calibrate with data that is judged bad.
         example_inputs: for a module: a tuple, or a dict by parameter name.
         dynamic_shapes: for a module: ``{"x": {0: "batch"}}``.
         compress_weights: store float weights as fp16 where the format computes in fp32 anyway.
@@ -95,6 +102,9 @@ def export(
         preprocessing=preprocessing,
         data=data,
         calibration=calibration,
+        calibrator=calibrator,
+        force=force,
+        max_drop=max_drop,
     )
     front: Front | Worker
     if can_work_apart(model, example_inputs):
