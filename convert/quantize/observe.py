@@ -64,7 +64,8 @@ def observe(
     found = Observation()
     inputs = {v.name for v in model.graph.inputs}
     wanted = list(dict.fromkeys(names))
-    for group in _groups(model, wanted):
+    sizes = _sizes(model, next(data(), {}))
+    for group in _groups(model, wanted, sizes):
         with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
             inner = [n for n in group if n not in inputs]
             session = open_session(with_outputs(model, inner), Path(folder))
@@ -101,13 +102,26 @@ def _run(session: Any, names: list[str], feeds: Feeds) -> list[Array]:
     return results
 
 
-def _groups(model: ir.Model, names: list[str]) -> Iterator[list[str]]:
+def _sizes(model: ir.Model, feeds: Feeds) -> dict[str | None, int]:
+    """Return the sizes that a sample gives to the free axes of the inputs."""
+    found: dict[str | None, int] = {}
+    for value in model.graph.inputs:
+        array = feeds.get(value.name or "")
+        if array is not None and value.shape is not None:
+            pairs = zip(value.shape, np.asarray(array).shape, strict=False)
+            found.update({d.value: n for d, n in pairs if not isinstance(d, int)})
+    return found
+
+
+def _groups(model: ir.Model, names: list[str], sizes: dict[str | None, int]) -> Iterator[list[str]]:
     shapes = {v.name: v.shape for n in model.graph for v in n.outputs}
     group: list[str] = []
     size = 0
     for name in names:
         shape = shapes.get(name)
-        dims = [d if isinstance(d, int) else 64 for d in shape] if shape is not None else [1 << 16]
+        dims = [1 << 16]
+        if shape is not None:
+            dims = [d if isinstance(d, int) else sizes.get(d.value, 64) for d in shape]
         bytes_ = 4 * int(np.prod(dims, dtype=np.int64))
         if group and size + bytes_ > _AT_ONCE:
             yield group
