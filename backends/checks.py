@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.backends.base import Artifact, DeviceKind, LoadOptions, Probe
+from edgeinfer.backends.cgroup import read_limits
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
 from edgeinfer.types import Array, Dim, Feeds, TensorSpec
 
@@ -133,33 +134,16 @@ def thread_count(backend: str, options: LoadOptions) -> int:
 
 
 def available_cpus() -> int:
-    """Return how many CPUs this process may keep busy: its affinity and its cgroup's quota."""
+    """Return how many CPUs this process may keep busy: its affinity and its cgroup's quota.
+
+    A quota of 1.5 CPUs gives one: two threads would both stand still for a quarter of the time.
+    """
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
     else:
         count = os.cpu_count() or 1
-    root = Path("/sys/fs/cgroup")
-    quota = _cgroup_quota(root / "cpu.max") or _cgroup_v1_quota(root / "cpu")
-    return max(1, count if quota is None else min(count, quota))
-
-
-def _cgroup_quota(path: Path) -> int | None:
-    """Return the whole CPUs of a cgroup v2 quota, rounded up; None when there is none."""
-    try:
-        quota, period = path.read_text().split()
-        return None if quota == "max" else -(-int(quota) // int(period))
-    except (OSError, ValueError):
-        return None
-
-
-def _cgroup_v1_quota(folder: Path) -> int | None:
-    """Return the same of cgroup v1, which older Docker hosts and Jetsons still use."""
-    try:
-        quota = int((folder / "cpu.cfs_quota_us").read_text())
-        period = int((folder / "cpu.cfs_period_us").read_text())
-        return -(-quota // period) if quota > 0 else None
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
+    quota = read_limits(Path("/")).cpus
+    return max(1, count if quota is None else min(count, int(quota)))
 
 
 def check_buffers(

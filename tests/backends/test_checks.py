@@ -11,6 +11,7 @@ import pytest
 
 from edgeinfer.backends import checks
 from edgeinfer.backends.base import Artifact, Device, LoadOptions, Probe
+from edgeinfer.backends.cgroup import Limits
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
 from edgeinfer.types import Array, TensorSpec
 
@@ -65,25 +66,13 @@ def test_threads() -> None:
         checks.thread_count("acme", LoadOptions(threads=0))
 
 
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [("max 100000", None), ("150000 100000", 2), ("50000 100000", 1), ("nonsense", None)],
-)
-def test_quota_counts_whole_cpus(tmp_path: Path, text: str, cpus: int | None) -> None:
-    (tmp_path / "cpu.max").write_text(text)
-    assert checks._cgroup_quota(tmp_path / "cpu.max") == cpus
-    assert checks._cgroup_quota(tmp_path / "none") is None
-
-
-@pytest.mark.parametrize(
-    ("quota", "period", "cpus"),
-    [("-1", "100000", None), ("150000", "100000", 2), ("5000", "100000", 1), ("1", "0", None)],
-)
-def test_a_quota_of_cgroup_v1(tmp_path: Path, quota: str, period: str, cpus: int | None) -> None:
-    (tmp_path / "cpu.cfs_quota_us").write_text(quota)
-    (tmp_path / "cpu.cfs_period_us").write_text(period)
-    assert checks._cgroup_v1_quota(tmp_path) == cpus
-    assert checks._cgroup_v1_quota(tmp_path / "none") is None
+@pytest.mark.parametrize(("quota", "cpus"), [(0.5, 1), (1.5, 1), (2.0, 2), (64.0, 4), (None, 4)])
+def test_a_quota_counts_whole_cpus(
+    monkeypatch: pytest.MonkeyPatch, quota: float | None, cpus: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)), raising=False)
+    monkeypatch.setattr(checks, "read_limits", lambda _: Limits(quota))
+    assert checks.available_cpus() == cpus
 
 
 def test_buffers_come_back_in_the_order_of_the_specs() -> None:

@@ -9,9 +9,22 @@ from edgeinfer import profiles
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Device, Probe
 from edgeinfer.runtime import devices
-from edgeinfer.runtime.devices import Fingerprint
+from edgeinfer.runtime.devices import Facts, available_cpus
+from edgeinfer.runtime.devices.board import Board, Gpu
+from edgeinfer.runtime.devices.cpu import Cache, Cpu
+from edgeinfer.runtime.devices.power import Power
 
-MACHINE = Fingerprint("linux", "aarch64", "Cortex-A76", ("asimd", "asimddp"), 4, 8000)
+CPUS = available_cpus()
+
+ORIN = Facts(
+    "linux",
+    "aarch64",
+    Cpu("Cortex-A78AE", ("asimd", "asimddp"), (), (Cache(2, "unified", 256, 1),)),
+    Board("Jetson Orin Nano", "jetson", "Ubuntu 22.04", "6", "36.4.3"),
+    (Gpu("tegra234 (integrated)", "8.7", "", "12.6.68", "10.3.0"),),
+    power=Power("nvpmodel 1 (25W)", None, {"cpu": 61.5, "gpu": 70.2}, ("it is throttled",)),
+    memory_mb=7619,
+)
 
 
 def test_devices(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,10 +33,17 @@ def test_devices(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         Probe("openvino", None, reason="not installed"),
     )
     monkeypatch.setattr(registry, "probe_all", lambda: found)
-    monkeypatch.setattr(devices, "fingerprint", lambda: MACHINE)
+    monkeypatch.setattr(devices, "read_facts", lambda: ORIN)
+    cpus = f"{CPUS} CPU" + ("s" if CPUS > 1 else "")
     assert cli("devices").out == (
-        "Cortex-A76 (aarch64, linux), 4 CPUs, 8.39 GB memory\n"
+        f"Cortex-A78AE (aarch64, linux), {cpus}, 7.99 GB memory\n"
         "features: asimd asimddp\n"
+        "board: Jetson Orin Nano, Ubuntu 22.04, JetPack 6 (L4T 36.4.3)\n"
+        "caches: L2 256 KiB\n"
+        "gpu: tegra234 (integrated), compute capability 8.7, CUDA 12.6.68, TensorRT 10.3.0\n"
+        "power: nvpmodel 1 (25W)\n"
+        "temperature: 70 °C (gpu)\n"
+        "!! it is throttled\n"
         "\n"
         "backend      version  device  name\n"
         "onnxruntime  1.30.0   cpu:0   Cortex-A76\n"
@@ -31,7 +51,8 @@ def test_devices(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         "openvino     -        none    not installed\n"
     )
     data = json.loads(cli("devices", "--json").out)
-    assert data["machine"]["cpu"] == "Cortex-A76"
+    assert data["machine"]["cpu"] == "Cortex-A78AE"
+    assert data["facts"]["board"]["l4t"] == "36.4.3"
     assert [p["backend"] for p in data["backends"]] == ["onnxruntime", "openvino"]
 
 

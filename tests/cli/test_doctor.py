@@ -9,6 +9,9 @@ import pytest
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Device, Probe
 from edgeinfer.cli import doctor
+from edgeinfer.runtime import devices
+from edgeinfer.runtime.devices import Facts
+from edgeinfer.runtime.devices.cpu import Cpu
 
 
 def probes(monkeypatch: pytest.MonkeyPatch, *found: Probe) -> None:
@@ -16,6 +19,7 @@ def probes(monkeypatch: pytest.MonkeyPatch, *found: Probe) -> None:
 
 
 CPU = (Device("cpu", "a CPU"),)
+CORE = Cpu("a CPU", ())
 HERE = Probe("onnxruntime", "1.30.0", CPU)
 REFERENCE = Probe("reference", "1.20.0", CPU)
 ABSENT = Probe("openvino", None, reason='not installed; pip install "edgeinfer[openvino]"')
@@ -74,28 +78,18 @@ def test_a_cache_that_cannot_be_written(
     assert "\ncache: set EDGEINFER_CACHE to a folder that can be written\n" in out
 
 
-def write(root: Path, **files: str) -> Path:
-    for name, text in files.items():
-        path = root / name.replace("__", "/").replace("_dot_", ".")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-MEMINFO = "MemTotal: 8000 kB\nMemAvailable:    4000 kB\n"
-
-
-def test_memory_of_the_machine(tmp_path: Path) -> None:
-    assert doctor.available_memory(write(tmp_path, proc__meminfo=MEMINFO)) == 4000 << 10
-
-
 @pytest.mark.parametrize(
-    ("limit", "expected"), [("1000000", 400_000), ("max", 4000 << 10), ("500000", 0)]
+    ("free", "line"),
+    [
+        (None, "-   memory"),
+        (100, "!!  memory"),
+        (4000, "ok  memory"),
+    ],
 )
-def test_memory_of_a_container(tmp_path: Path, limit: str, expected: int) -> None:
-    files = {
-        "proc__meminfo": MEMINFO,
-        "sys__fs__cgroup__memory_dot_max": limit,
-        "sys__fs__cgroup__memory_dot_current": "600000",
-    }
-    assert doctor.available_memory(write(tmp_path, **files)) == expected
+def test_memory(cli: Any, monkeypatch: pytest.MonkeyPatch, free: int | None, line: str) -> None:
+    monkeypatch.setattr(
+        devices, "read_facts", lambda: Facts("linux", "riscv64", CORE, free_mb=free)
+    )
+    out = cli("doctor").out
+    assert f"\n{line} " in out
+    assert ("memory: conversion may run out of memory" in out) is (free == 100)

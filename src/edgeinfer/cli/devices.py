@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from edgeinfer.backends.base import Probe
-    from edgeinfer.runtime.devices import Fingerprint
+    from edgeinfer.runtime.devices import Facts, Fingerprint
 
 
 @click.command()
@@ -21,19 +21,52 @@ if TYPE_CHECKING:
 def devices(out: Output) -> None:
     """Show this machine and what each engine can use of it."""
     from edgeinfer.backends import registry
-    from edgeinfer.runtime.devices import fingerprint
+    from edgeinfer.runtime.devices import fingerprint, read_facts
 
-    machine, probes = fingerprint(), registry.probe_all()
-    out.result({"machine": machine, "backends": probes}, lambda: _view(machine, probes))
+    facts, probes = read_facts(), registry.probe_all()
+    machine = fingerprint(facts)
+    data = {"machine": machine, "facts": facts, "backends": probes}
+    out.result(data, lambda: _view(machine, facts, probes))
 
 
-def _view(machine: Fingerprint, probes: tuple[Probe, ...]) -> Iterator[str | Table]:
+def _view(machine: Fingerprint, facts: Facts, probes: tuple[Probe, ...]) -> Iterator[str | Table]:
     cpus = f"{machine.cpus} CPU" + ("s" if machine.cpus > 1 else "")
     memory = f", {size(machine.memory_mb << 20)} memory" if machine.memory_mb else ""
     yield f"{machine.cpu} ({machine.arch}, {machine.os}), {cpus}{memory}"
     yield "features: " + (" ".join(machine.features) or "unknown")
+    yield from _facts(facts)
     yield ""
     yield table(("backend", "version", "device", "name"), _rows(probes))
+
+
+def _facts(facts: Facts) -> Iterator[str]:
+    """What is known beyond the processor; nothing is said of what is not."""
+    board, power = facts.board, facts.power
+    if named := ", ".join(filter(None, (board.model, board.system))):
+        jetpack = f", JetPack {board.jetpack} (L4T {board.l4t})" if board.l4t else ""
+        yield f"board: {named}{jetpack}"
+    if len(facts.cpu.clusters) > 1:
+        kinds = [f"{len(c.cpus)} x {c.name or 'core'}" for c in facts.cpu.clusters]
+        yield f"clusters: {', '.join(kinds)}"
+    if facts.cpu.caches:
+        caches = [f"L{c.level} {c.size_kb} KiB" for c in facts.cpu.caches]
+        yield f"caches: {', '.join(caches)}"
+    for gpu in facts.gpus:
+        parts = (
+            gpu.compute_capability and f"compute capability {gpu.compute_capability}",
+            gpu.driver and f"driver {gpu.driver}",
+            gpu.cuda and f"CUDA {gpu.cuda}",
+            gpu.tensorrt and f"TensorRT {gpu.tensorrt}",
+        )
+        yield ", ".join((f"gpu: {gpu.name}", *filter(None, parts)))
+    if limit := facts.limits.memory_bytes:
+        yield f"memory limit: {size(limit)}"
+    if power.mode:
+        yield f"power: {power.mode}" + (", on battery" if power.battery else "")
+    if power.celsius:
+        hottest = max(power.celsius, key=lambda zone: power.celsius[zone])
+        yield f"temperature: {power.celsius[hottest]:.0f} °C ({hottest})"
+    yield from (f"!! {complaint}" for complaint in power.complaints)
 
 
 def _rows(probes: tuple[Probe, ...]) -> Iterator[tuple[str, str, str, str]]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -30,7 +28,7 @@ EXTRAS = (
 CHECKER = "reference"
 """The backend that is there to compare with; a machine that has no other one cannot work."""
 
-LOW_MEMORY = 512 << 20
+LOW_MEMORY_MB = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,38 +116,14 @@ def _cache() -> Finding:
 
 
 def _memory() -> Finding:
-    free = available_memory()
+    from edgeinfer.runtime.devices import read_facts
+
+    free = read_facts().free_mb
     if free is None:
         return Finding("memory", None, "unknown")
-    low = free < LOW_MEMORY
+    low = free < LOW_MEMORY_MB
     fix = "conversion may run out of memory; convert on another machine" if low else ""
-    return Finding("memory", not low, f"{size(free)} free", fix)
-
-
-def available_memory(root: Path = Path("/")) -> int | None:
-    """Return the bytes that this process may still take; None where the system does not say.
-
-    Args:
-        root: of the file system, for tests.
-    """
-    found = []
-    try:
-        lines = (root / "proc/meminfo").read_text().splitlines()
-        found += [int(li.split()[1]) << 10 for li in lines if li.startswith("MemAvailable:")]
-    except OSError:
-        if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
-            found.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    # A container may allow less than the machine has.
-    group = root / "sys/fs/cgroup"
-    for limit, usage in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        try:
-            found.append(int((group / limit).read_text()) - int((group / usage).read_text()))
-        except (OSError, ValueError):
-            continue  # no such file, or "max"
-    return max(0, min(found)) if found else None
+    return Finding("memory", not low, f"{size(free << 20)} free", fix)
 
 
 def _view(findings: list[Finding], usable: bool) -> Iterator[str | Table]:
