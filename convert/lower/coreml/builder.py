@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,19 @@ class Builder(Emitter):
     def given(self, output: int) -> Shape | None:
         """The shape that ONNX's inference gives an output, where it is known in full."""
         return None
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Build the body of a conditional or a loop, whose constants others do not see."""
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+    def fresh(self, x: Tensor) -> Any:
+        """Return a variable that the current block makes itself, as its results must be."""
+        return self.physical(self.same(x))
 
     def unary(self, op: str, x: Tensor, dtype: Any = None, **options: Any) -> Tensor:
         """Add an elementwise operator of one operand, of any rank."""

@@ -27,6 +27,7 @@ class Scope(Builder):
         integers: what the model's integer inputs are taken to lie between.
 
     Attributes:
+        assumed: the same, also for integers that a loop carries.
         inputs: in the model's order.
         outputs: likewise.
         program: coremltools' program, complete after ``lower``.
@@ -34,7 +35,7 @@ class Scope(Builder):
 
     def __init__(self, model: ir.Model, options: CoreMLOptions, integers: Span) -> None:
         super().__init__(options.deployment)
-        self.model, self.options, self._integers = model, options, integers
+        self.model, self.options, self.assumed = model, options, integers
         self.driver: Driver[Tensor] = Driver(OPS, self)
         names = Names()
         self.inputs = self._ports(model.graph.inputs, names)
@@ -96,7 +97,7 @@ class Scope(Builder):
         if port.dtype == np.bool_:
             tensor = self.binary("not_equal", self.wrap(found, np.dtype(np.int32)), 0)
         else:
-            low, high = self._integers
+            low, high = self.assumed
             small = np.iinfo(port.dtype)
             span = (max(low, int(small.min)), min(high, int(small.max)))
             tensor = self.wrap(found, port.dtype, span)
@@ -177,14 +178,12 @@ class Scope(Builder):
         before = len(self.driver.problems)
         node = self.driver.node
         self.driver.values.update(given)
-        self.depth += 1
         try:
             self.driver.lower_nodes(body, self.model.opset_imports)
             if len(self.driver.problems) > before:
                 raise Refusal("its body has operators that cannot be expressed", "unsupported_op")
             return [self.tensor_of(v) for v in body.outputs]
         finally:
-            self.depth -= 1
             self.driver.node = node
 
 

@@ -1,143 +1,15 @@
-"""Where each element of a resized axis comes from: as ONNX has it, and as LiteRT's kernels do.
-
-Coordinates are float32 throughout, as in ONNX Runtime: neighbours that lie equally near are chosen
-by what rounding leaves.
-"""
+"""Which of LiteRT's kernels compute a resize as ONNX has it."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from edgeinfer.convert.lower.registry import Refusal
-from edgeinfer.types import Array
+from edgeinfer.convert.lower.resample import F32, How, Taps, matrix, taps
 
-F32 = np.float32
-
-
-@dataclass(frozen=True, slots=True)
-class How:
-    """The attributes of a resize."""
-
-    mode: str
-    transform: str
-    rounding: str
-    cubic_a: float
-    exclude_outside: bool
-    antialias: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Taps:
-    """Each output element is the sum of ``weights * x[source]`` along the axis.
-
-    Attributes:
-        source: (out, taps), within the axis.
-        weights: likewise.
-        outside: outputs that lie beyond the input.
-    """
-
-    source: Array
-    weights: Array
-    outside: Array
-
-
-def coordinates(
-    transform: str, size: int, out: int, scale: float, roi: tuple[float, float] = (0.0, 1.0)
-) -> Array:
-    """Where each output element lies in the input."""
-    x, s = np.arange(out, dtype=F32), F32(scale)
-    half = (x + F32(0.5)) / s - F32(0.5)
-    match transform:
-        case "half_pixel":
-            return np.asarray(half)
-        case "pytorch_half_pixel":
-            return np.asarray(half) if out > 1 else np.zeros_like(x)
-        case "half_pixel_symmetric":
-            adjustment = F32(out) / (s * F32(size))
-            offset = F32(size / 2) * (F32(1) - adjustment)
-            return np.asarray(offset + (x + F32(0.5)) / s - F32(0.5))
-        case "asymmetric":
-            return np.asarray(x / s)
-        case "align_corners":
-            return x * F32(size - 1) / F32(out - 1) if out > 1 else np.zeros_like(x)
-        case "tf_crop_and_resize":
-            first, last = F32(roi[0]), F32(roi[1])
-            if out == 1:
-                return np.full(1, F32(0.5) * (first + last) * F32(size - 1), F32)
-            step = (last - first) * F32(size - 1) / F32(out - 1)
-            return np.asarray(first * F32(size - 1) + x * step)
-    raise Refusal(f"coordinate_transformation_mode {transform!r}")
-
-
-def rounded(rounding: str, place: Array) -> Array:
-    """The neighbour that a coordinate stands for, as floats."""
-    match rounding:
-        case "floor":
-            return np.floor(place)
-        case "ceil":
-            return np.ceil(place)
-        case "round_prefer_floor":
-            return np.asarray(np.ceil(place.astype(np.float64) - 0.5))
-        case "round_prefer_ceil":
-            return np.asarray(np.floor(place.astype(np.float64) + 0.5))
-    raise Refusal(f"nearest_mode {rounding!r}")
-
-
-def taps(
-    how: How, size: int, out: int, scale: float, roi: tuple[float, float] = (0.0, 1.0)
-) -> Taps:
-    """Sources and weights of one axis."""
-    place = coordinates(how.transform, size, out, scale, roi)
-    outside = (place < 0) | (place > size - 1)
-    if how.mode == "nearest":
-        if how.rounding.startswith("round") and _is_open(place):
-            raise Refusal("two neighbours are equally near but for rounding: engines disagree")
-        source = np.clip(rounded(how.rounding, place), 0, size - 1)[:, None]
-        return Taps(source.astype(np.int32), np.ones((out, 1), F32), outside)
-    if how.mode not in ("linear", "cubic"):
-        raise Refusal(f"mode {how.mode!r}")
-    shrink = min(scale, 1.0) if how.antialias else 1.0
-    reach = 1 if how.mode == "linear" else 2
-    first = math.floor(-reach / shrink) + 1
-    offsets = np.arange(first, 2 - first)
-    base = np.floor(place)
-    distance = (offsets - (place - base)[:, None].astype(np.float64)) * shrink
-    weights = _triangle(distance) if how.mode == "linear" else _cubic(distance, how.cubic_a)
-    source = base[:, None].astype(np.int64) + offsets
-    if how.exclude_outside:
-        weights = np.where((source < 0) | (source >= size), 0.0, weights)
-    if how.exclude_outside or how.antialias:
-        weights = weights / weights.sum(axis=1, keepdims=True)
-    clipped = np.clip(source, 0, size - 1).astype(np.int32)
-    return Taps(clipped, weights.astype(F32), outside)
-
-
-def _is_open(place: Array) -> bool:
-    """Whether a place lies next to the middle of two elements, but not on it."""
-    off = np.abs(place.astype(np.float64) - np.floor(place) - 0.5)
-    return bool(((off > 0) & (off < 1e-6 * np.maximum(np.abs(place), 1))).any())
-
-
-def _triangle(distance: Array) -> Array:
-    return np.asarray(np.clip(1 - np.abs(distance), 0, 1))
-
-
-def _cubic(distance: Array, a: float) -> Array:
-    d = np.abs(distance)
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.asarray(np.where(d <= 1, near, np.where(d < 2, far, 0.0)))
-
-
-def matrix(t: Taps, size: int) -> Array:
-    """The taps as (out, size) weights."""
-    dense = np.zeros((len(t.source), size), F32)
-    rows = np.arange(len(t.source))[:, None]
-    np.add.at(dense, (np.broadcast_to(rows, t.source.shape), t.source), t.weights)
-    return dense
+__all__ = ["FLAGS", "How", "Taps", "agrees", "kernel_taps", "matrix", "taps"]
 
 
 def kernel_taps(nearest: bool, align: bool, half: bool, size: int, out: int) -> Taps:

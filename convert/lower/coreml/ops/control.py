@@ -1,0 +1,255 @@
+"""If, Loop and Scan as cond and while_loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.coreml.builder import Builder, Extent
+from edgeinfer.convert.lower.coreml.ops.loops import (
+    buffer,
+    known_piece,
+    piece_of,
+    store,
+    while_loop,
+)
+from edgeinfer.convert.lower.coreml.registry import ALL, OPS
+from edgeinfer.convert.lower.coreml.tensor import Tensor
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.types import Array
+
+if TYPE_CHECKING:
+    from edgeinfer.convert.lower.coreml.scope import Scope
+
+
+@OPS.lower("Constant", since=24, dtypes=ALL)
+def constant(
+    g: Builder,
+    *,
+    sparse_value: Any = None,
+    value: Array | None = None,
+    value_float: float | None = None,
+    value_floats: Sequence[float] | None = None,
+    value_int: int | None = None,
+    value_ints: Sequence[int] | None = None,
+    value_string: str | None = None,
+    value_strings: Sequence[str] | None = None,
+) -> Tensor:
+    """A constant inside a body; all others are initializers by now."""
+    if value is not None:
+        return g.const(value, value.dtype)
+    for one, many, dtype in (
+        (value_float, value_floats, np.float32),
+        (value_int, value_ints, np.int64),
+    ):
+        if one is not None or many is not None:
+            return g.const(many if one is None else one, dtype)
+    raise Refusal("strings and sparse values have no tensor", "unsupported_dtype")
+
+
+@OPS.lower("If", since=24, dtypes=ALL)
+def if_(
+    g: Scope, cond: Tensor, *, else_branch: ir.Graph, then_branch: ir.Graph
+) -> tuple[Tensor, ...]:
+    """Cond."""
+    results: dict[str, list[Tensor]] = {}
+
+    def branch(name: str, body: ir.Graph) -> Any:
+        def lowered() -> list[Any]:
+            with g.inside():
+                results[name] = g.lower_body(body, {})
+                return [g.fresh(t) for t in results[name]]
+
+        return lowered
+
+    pred = g.cast(g.reshape(cond, []), np.bool_)
+    made = g.call(
+        "cond",
+        {
+            "pred": pred,
+            "_true_fn": branch("then", then_branch),
+            "_false_fn": branch("else", else_branch),
+        },
+    )
+    made = made if isinstance(made, (list, tuple)) else [made]
+    out = []
+    for variable, a, b in zip(made, results["then"], results["else"], strict=True):
+        if a.dtype != b.dtype:
+            raise Refusal(f"its branches give {a.dtype} and {b.dtype}", "unsupported_dtype")
+        if a.rank != b.rank:
+            raise Refusal(f"its branches give ranks {a.rank} and {b.rank}", "dynamic_shape")
+        tensor = g.wrap(variable, a.dtype)
+        if a.is_integer:
+            (low, high), (least, most) = a.bounds, b.bounds
+            tensor.span = (min(low, least), max(high, most))
+        out.append(tensor)
+    return tuple(out)
+
+
+@OPS.lower("Loop", since=24, dtypes=ALL)
+def loop(
+    g: Scope,
+    m: Tensor | None = None,
+    cond: Tensor | None = None,
+    *v_initial: Tensor,
+    body: ir.Graph,
+) -> tuple[Tensor, ...]:
+    """while_loop."""
+    made = _Loop(g, body, list(v_initial))
+    if m is not None:
+        made.limit = g.reshape(m, [])
+    if cond is not None and not (cond.data is not None and cond.data.all()):
+        made.condition = g.reshape(cond, [])
+    return made.lower(given=2)
+
+
+@OPS.lower("Scan", since=24, dtypes=ALL)
+def scan(
+    g: Scope,
+    *initial_state_and_scan_inputs: Tensor,
+    body: ir.Graph,
+    num_scan_inputs: int,
+    scan_input_axes: Sequence[int] | None = None,
+    scan_input_directions: Sequence[int] | None = None,
+    scan_output_axes: Sequence[int] | None = None,
+    scan_output_directions: Sequence[int] | None = None,
+) -> tuple[Tensor, ...]:
+    """while_loop over the slices of the inputs."""
+    states = list(initial_state_and_scan_inputs[:-num_scan_inputs])
+    inputs = list(initial_state_and_scan_inputs[-num_scan_inputs:])
+    axes = [a % x.rank for a, x in zip(scan_input_axes or [0] * len(inputs), inputs, strict=True)]
+    made = _Loop(g, body, states)
+    size: Extent = g.extent(inputs[0], axes[0])
+    made.limit = g.const(size, np.int32) if isinstance(size, int) else size
+    directions = scan_input_directions or [0] * len(inputs)
+    made.scanned = [
+        (x, axis, bool(back)) for x, axis, back in zip(inputs, axes, directions, strict=True)
+    ]
+    count = len(body.outputs) - len(states)
+    made.backwards = [bool(d) for d in scan_output_directions or [0] * count]
+    results = list(made.lower(given=0))
+    for index, axis in enumerate(scan_output_axes or [0] * count):
+        result = results[len(states) + index]
+        perm = list(range(1, result.rank))
+        perm.insert(axis % result.rank, 0)
+        results[len(states) + index] = g.transpose(result, perm)
+    return tuple(results)
+
+
+@dataclass(slots=True, eq=False)
+class _Loop:
+    """A loop in the making.
+
+    Attributes:
+        g: the graph around it.
+        body: of the node.
+        starts: what the loop carries.
+        limit: number of turns; None for no limit.
+        condition: before the first turn; None for true.
+        scanned: inputs seen slice by slice, the axis, and whether from the end.
+        backwards: for each scan output, whether it is filled from the end.
+    """
+
+    g: Scope
+    body: ir.Graph
+    starts: list[Tensor]
+    limit: Tensor | None = None
+    condition: Tensor | None = None
+    scanned: list[tuple[Tensor, int, bool]] = field(default_factory=list)
+    backwards: list[bool] = field(default_factory=list)
+
+    def lower(self, given: int) -> tuple[Tensor, ...]:
+        """Write the loop; ``given`` inputs of the body come before those it carries."""
+        g, states = self.g, len(self.starts)
+        pieces = list(self.body.outputs)[states + (1 if given else 0) :]
+        self.backwards = self.backwards or [False] * len(pieces)
+        limit = None if self.limit is None else g.cast(self.limit, np.int32)
+        if limit is None and (pieces or self.condition is None):
+            raise Refusal("without a number of turns", "dynamic_shape")
+        counter = g.const(0, np.int32)
+        counter.span = (0, (1 << 31) - 2 if limit is None else max(limit.bounds[1] - 1, 0))
+        going = self.condition or g.const(True, np.bool_)
+        rooms = [self._room(v, limit) for v in pieces]
+        carried = [self._carried(t) for t in self.starts]
+        kinds = [np.dtype(v.dtype.numpy()) for v in pieces if v.dtype is not None]
+
+        def goes_on(now: list[Tensor]) -> Tensor:
+            if limit is None:
+                return now[1]
+            return g.binary("logical_and", now[1], g.binary("less", now[0], limit))
+
+        def turn(now: list[Tensor]) -> list[Tensor]:
+            return self._turn(now, given, states, limit)
+
+        end = while_loop(g, [counter, going, *carried, *rooms], goes_on, turn)
+        found = [g.cast(r, k) for r, k in zip(end[2 + states :], kinds, strict=True)]
+        if given and found and not self._runs_to_the_end():
+            found = [self._filled(f, end[0]) for f in found]
+        return (*end[2 : 2 + states], *found)
+
+    def _runs_to_the_end(self) -> bool:
+        """Whether the number of turns is known to be the limit."""
+        again = self.body.outputs[0]
+        constant = again.const_value
+        passed = len(self.body.inputs) > 1 and again is self.body.inputs[1]
+        producer = again.producer()
+        if producer is not None and producer.op_type == "Identity":
+            passed = passed or producer.inputs[0] is self.body.inputs[1]
+        steady = passed or (constant is not None and bool(constant.numpy().all()))
+        return steady and self.condition is None
+
+    def _filled(self, pieces: Tensor, count: Tensor) -> Tensor:
+        """Leave out the room of turns that did not happen."""
+        g = self.g
+        end = g.vector([count, *g.extents(pieces)[1:]])
+        begin = g.const([0] * pieces.rank, np.int32)
+        return g.emit("slice_by_index", x=pieces, begin=begin, end=end, span=pieces.span)
+
+    def _carried(self, start: Tensor) -> Tensor:
+        """What is known of a value before the first turn need not hold after it."""
+        g = self.g
+        made = Tensor(start.dtype, start.shape, g.var(start))
+        if made.is_integer and made.dtype.itemsize > 2:
+            made.span = g.assumed
+        return made
+
+    def _room(self, value: ir.Value, limit: Tensor | None) -> Tensor:
+        if value.dtype is None or limit is None:
+            raise Refusal(f"{value.name!r} has no known type", "dynamic_shape")
+        piece = known_piece(value.shape, repr(value.name))
+        count: Extent = limit if limit.data is None else int(limit.data)
+        dtype = np.dtype(value.dtype.numpy())
+        return buffer(self.g, count, piece, dtype)
+
+    def _turn(
+        self, now: list[Tensor], given: int, states: int, limit: Tensor | None
+    ) -> list[Tensor]:
+        g = self.g
+        index, going = now[0], now[1]
+        values: dict[ir.Value, Tensor] = {}
+        inputs = list(self.body.inputs)
+        if given:
+            counter = Tensor(np.dtype(np.int64), (), index.variable, span=index.span)
+            values[inputs[0]], values[inputs[1]] = counter, going
+        values.update(zip(inputs[given : given + states], now[2 : 2 + states], strict=True))
+        for value, (x, axis, back) in zip(inputs[given + states :], self.scanned, strict=True):
+            place = index
+            if back and limit is not None:
+                place = g.binary("sub", g.binary("sub", limit, 1), index)
+            values[value] = piece_of(g, x, place, axis)
+        results = g.lower_body(self.body, values)
+        again = g.cast(g.reshape(results[0], []), np.bool_) if given else going
+        results = results[1:] if given else results
+        rooms = now[2 + states :]
+        stored = []
+        for room, piece, back in zip(rooms, results[states:], self.backwards, strict=True):
+            place = index
+            if back and limit is not None:
+                place = g.binary("sub", g.binary("sub", limit, 1), index)
+            stored.append(store(g, room, place, piece))
+        following = g.binary("add", index, 1)
+        return [following, again, *results[:states], *stored]
