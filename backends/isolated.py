@@ -59,13 +59,28 @@ class IsolatedBackend:
         self._inner = registry.get(backend)
         self._run_s, self._load_s = run_s, load_s
         self._idle: list[_Process] = []
+        self._started: _Process | None = None
+
+    def start(self) -> None:
+        """Start a process that probes the engine, without waiting for it; ``probe`` does.
+
+        Raises:
+            NotAvailableError: no process can be started here.
+        """
+        if self._started is None:
+            process = self._process()
+            process.begin("probe")
+            self._started = process
 
     def probe(self) -> Probe:
         """Probe the engine in a process; one that goes down is a reason not to use it."""
         try:
-            process = self._process()
+            self.start()
+            process, self._started = self._started, None
+            if process is None:
+                raise ClosedError(f"backend {self.name!r}: closed while it was probed")
             try:
-                probe: Probe = process.ask("look for its devices", self._load_s, "probe")
+                probe: Probe = process.end("look for its devices", self._load_s)
             except BaseException:
                 process.kill()
                 raise
@@ -101,6 +116,9 @@ class IsolatedBackend:
 
     def close(self) -> None:
         """End the processes that hold nothing."""
+        if self._started is not None:
+            self._idle.append(self._started)
+            self._started = None
         while self._idle:
             self._idle.pop().kill()
 
@@ -151,9 +169,18 @@ class _Process:
             CrashedError: the process ended, or gave no answer in time.
             BackendError: what the backend raised.
         """
-        with self._crashes(stage, seconds):
+        self.begin(method, *arguments)
+        return self.end(stage, seconds)
+
+    def begin(self, method: str, *arguments: Any) -> None:
+        """Ask for something; whether that works is told by ``end``."""
+        with contextlib.suppress(ChildEndedError, BrokenPipeError):
             os.write(self._requests, MESSAGE)
             self._child.send((method, arguments))
+
+    def end(self, stage: str, seconds: float | None) -> Any:
+        """Wait until it is done."""
+        with self._crashes(stage, seconds):
             return self._wait(seconds)
 
     def run_again(self, seconds: float | None) -> list[Slot] | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack
 
 from edgeinfer.backends import child, registry
 from edgeinfer.backends.base import Backend
@@ -22,18 +22,32 @@ def apart() -> bool:
     return child.SUPPORTED and not os.environ.get(IN_PROCESS)
 
 
-@contextmanager
-def opened(names: Sequence[str]) -> Iterator[list[Backend]]:
-    """Give the backends of these names; their processes end with the block.
+def in_turn(wanted: Sequence[Sequence[str]]) -> Generator[list[Backend], None, None]:
+    """Give the backends of each artifact; their processes end when the next are asked for.
+
+    Those of the next artifact start while the one at hand is run. Close the iterator.
 
     Raises:
         NotAvailableError: a plugin cannot be used.
     """
     if not apart():
-        yield [registry.get(name) for name in names]
-        return
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(IsolatedBackend(name, run_s=_PATIENCE_S, load_s=_PATIENCE_S))
-            for name in names
-        ]
+        for names in wanted:
+            yield [registry.get(name) for name in names]
+    elif wanted:
+        yield from _apart(wanted)
+
+
+def _apart(wanted: Sequence[Sequence[str]]) -> Generator[list[Backend], None, None]:
+    with ExitStack() as next_ends:
+        upcoming = _started(wanted[0], next_ends)
+        for names in (*wanted[1:], ()):
+            with next_ends.pop_all():
+                current, upcoming = upcoming, _started(names, next_ends)
+                yield current
+
+
+def _started(names: Sequence[str], ends: ExitStack) -> list[Backend]:
+    backends = [IsolatedBackend(name, run_s=_PATIENCE_S, load_s=_PATIENCE_S) for name in names]
+    for backend in backends:
+        ends.enter_context(backend).start()
+    return [*backends]

@@ -11,13 +11,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.backends.base import Artifact, Backend, LoadOptions
 from edgeinfer.convert import engines
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
@@ -136,32 +136,35 @@ class Front:
 
         The smallest sub-model that shows the fault is written into the folder, where there is one.
         """
-        from edgeinfer.convert import passes
         from edgeinfer.convert.verify import explain
-
-        target = target_for(job.format)
-
-        def lower_and_run(model: ir.Model, feeds: Feeds) -> dict[str, Array]:
-            with tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary:
-                graph = self._quantize.graph(job, model)
-                lowered = target.lower(graph, job.profile, self._options, Path(temporary))
-                specs = passes.input_specs(model), passes.output_specs(model)
-                artifact = Artifact(job.format, lowered.files[0], *specs)
-                executable = backend.load(artifact, LoadOptions())
-                try:
-                    return executable.run(feeds)
-                finally:
-                    executable.close()
 
         normal = self._normalised.model
         with (
             self._stage(f"look for the fault in {job.title}"),
-            engines.opened([engine]) as (backend,),
+            closing(engines.in_turn([[engine]])) as turns,
         ):
+            (backend,) = next(turns)
             self._quantize.prepare(normal, self._new_report(), [job])
-            finding = explain(normal, feeds, lower_and_run, budget)
+            finding = explain(normal, feeds, partial(self._lower_and_run, job, backend), budget)
         saved = bool(finding.save(folder))
         return replace(finding, model=None, inputs={}, expected={}), saved
+
+    def _lower_and_run(
+        self, job: Job, backend: Backend, model: ir.Model, feeds: Feeds
+    ) -> dict[str, Array]:
+        from edgeinfer.convert import passes
+
+        with tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary:
+            folder = Path(temporary)
+            graph = self._quantize.graph(job, model)
+            lowered = target_for(job.format).lower(graph, job.profile, self._options, folder)
+            specs = passes.input_specs(model), passes.output_specs(model)
+            artifact = Artifact(job.format, lowered.files[0], *specs)
+            executable = backend.load(artifact, LoadOptions())
+            try:
+                return executable.run(feeds)
+            finally:
+                executable.close()
 
     @cached_property
     def _source(self) -> Source:
@@ -209,7 +212,7 @@ class Front:
         from edgeinfer.convert.verify import Oracles, make_vectors
 
         model, request = self._source.model, self._request
-        with Oracles(model) as oracles:
+        with Oracles(model, original=self._source.original) as oracles:
             with self._stage("gather test vectors"):
                 report.vectors = make_vectors(
                     model,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.backends.base import Artifact
+from edgeinfer.backends.base import Artifact, Backend
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert import engines
@@ -120,9 +121,14 @@ def export(
     with BundleWriter(request.destination, overwrite=overwrite) as writer:
         prepared = front.prepare(writer.folder(_VARIANTS))
         clock = Clock(progress, prepared.report.seconds)
+        names = [[e.backend for e in w.lowered.engines] for w in prepared.written]
         variants: list[Variant] = []
-        for written in prepared.written:
-            variants += _verified(written, prepared.report, front, writer, clock)
+        with closing(engines.in_turn(names)) as turns:
+            for written, backends in zip(prepared.written, turns, strict=True):
+                result = _verified(written, backends, prepared.report, clock)
+                if not result.passed:
+                    raise _explained(written, prepared.report, result, front, writer.output)
+                variants += _adopted(written, result, writer)
         return _finish(request, prepared.report, variants, writer)
 
 
@@ -154,18 +160,13 @@ def check(
 
 
 def _verified(
-    written: Written, report: Report, front: Front | Worker, writer: BundleWriter, clock: Clock
-) -> list[Variant]:
-    """Verify one artifact; return one variant for each target that shares it.
-
-    Raises:
-        VerifyError: it left its budget; the failing sub-model lies beside the output.
-    """
+    written: Written, backends: Sequence[Backend], report: Report, clock: Clock
+) -> VariantResult:
+    """Run one artifact on each of its engines and put the result into the report."""
     if report.expected is None:
         raise VerifyError("the oracles were not asked")
     job, lowered = written.job, written.lowered
-    names = [e.backend for e in lowered.engines]
-    with clock.stage(f"verify {job.title}"), engines.opened(names) as backends:
+    with clock.stage(f"verify {job.title}"):
         result = verify_variant(
             f"{job.profile.name}-{job.format}-{lowered.precision}",
             Artifact(job.format, lowered.files[0], report.inputs, report.outputs),
@@ -178,12 +179,15 @@ def _verified(
             constraints=lowered.constraints,
         )
     report.variants.append(result)
-    if not result.passed:
-        raise _explained(written, report, result, front, writer.output)
+    return result
+
+
+def _adopted(written: Written, result: VariantResult, writer: BundleWriter) -> list[Variant]:
+    """Take an artifact's files into the bundle; one variant for each target that shares it."""
     base = writer.folder(_VARIANTS)
-    places = [f.relative_to(base).as_posix() for f in lowered.files]
+    places = [f.relative_to(base).as_posix() for f in written.lowered.files]
     files = tuple(writer.adopt(f"{_VARIANTS}/{place}") for place in places)
-    return [_variant(target, written, result, files) for target in job.targets]
+    return [_variant(target, written, result, files) for target in written.job.targets]
 
 
 def _variant(
