@@ -13,6 +13,7 @@ from onnx import ModelProto
 
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources import onnx as onnx_source
+from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.sources.sniff import sniff
 from edgeinfer.errors import Notes, SourceError, UsageError
 
@@ -25,11 +26,14 @@ class Source:
         model: the graph; large weights stay on disk until they are touched.
         record: where it came from.
         notes: what had to be repaired.
+        original: the file itself, where the engine of its format says what the model computes;
+            None where the graph says it.
     """
 
     model: ir.Model
     record: SourceRecord
     notes: Notes = field(default_factory=Notes)
+    original: Original | None = None
 
 
 def read(
@@ -38,23 +42,25 @@ def read(
     example_inputs: Mapping[str, Any] | Sequence[Any] | None = None,
     dynamic_shapes: Mapping[str, Mapping[int, Any]] | None = None,
     name: str | None = None,
+    signature: str | None = None,
 ) -> Source:
     """Read a model.
 
     Args:
-        model: path of an ``.onnx`` or ``.pt2`` file, an ``onnx.ModelProto``, an ``onnx_ir.Model``,
-            a ``torch.nn.Module`` or a ``torch.export.ExportedProgram``.
+        model: path of an ``.onnx``, ``.pt2`` or ``.tflite`` file, an ``onnx.ModelProto``,
+            an ``onnx_ir.Model``, a ``torch.nn.Module`` or a ``torch.export.ExportedProgram``.
         example_inputs: for a module: its arguments, in order or by name.
         dynamic_shapes: for PyTorch: input name to ``{axis: name of the size}``; equal names mean
             equal sizes. In an exported program the sizes are fixed already and only get names.
         name: recorded instead of the file's or the class's name.
+        signature: for a ``.tflite`` file with several: which one.
 
     Raises:
         SourceError: the model cannot be read; the message says what it is and what to do.
         UsageError: the arguments do not fit the kind of model.
         NotAvailableError: PyTorch is needed and not installed.
     """
-    source = _dispatch(model, example_inputs, dynamic_shapes)
+    source = _dispatch(model, example_inputs, dynamic_shapes, signature)
     if name is not None:
         source.record = replace(source.record, name=name)
     return source
@@ -64,10 +70,19 @@ def _dispatch(
     model: object,
     example_inputs: Mapping[str, Any] | Sequence[Any] | None,
     dynamic_shapes: Mapping[str, Mapping[int, Any]] | None,
+    signature: str | None,
 ) -> Source:
+    kind = sniff(Path(model)) if isinstance(model, str | Path) else None
+    if signature is not None and kind != "tflite":
+        raise UsageError("signature is for .tflite files; this model has none")
     if isinstance(model, str | Path):
         path = Path(model)
-        if sniff(path) == "pt2":
+        if kind == "tflite":
+            from edgeinfer.convert.sources import tflite as tflite_source
+
+            _refuse_torch_arguments(example_inputs, dynamic_shapes, "a TFLite")
+            return Source(*tflite_source.read_file(path, signature))
+        if kind == "pt2":
             from edgeinfer.convert.sources import torch as torch_source
 
             _refuse_examples(example_inputs, "a .pt2 file")
@@ -98,7 +113,9 @@ def _refuse_examples(example_inputs: object, what: str) -> None:
         raise UsageError(f"example_inputs is for a torch.nn.Module; {what} has its own")
 
 
-def _refuse_torch_arguments(example_inputs: object, dynamic_shapes: object) -> None:
+def _refuse_torch_arguments(
+    example_inputs: object, dynamic_shapes: object, what: str = "an ONNX"
+) -> None:
     for argument, value in (("example_inputs", example_inputs), ("dynamic_shapes", dynamic_shapes)):
         if value is not None:
-            raise UsageError(f"{argument} is for PyTorch models; an ONNX model states its own")
+            raise UsageError(f"{argument} is for PyTorch models; {what} model states its own")

@@ -19,7 +19,7 @@ from typing import Literal
 from edgeinfer.convert.sources.wire import Wire, walk
 from edgeinfer.errors import SourceError
 
-Kind = Literal["onnx", "pt2"]
+Kind = Literal["onnx", "pt2", "tflite"]
 
 _HEAD = 4096
 
@@ -40,9 +40,10 @@ _KERAS = _Refusal(
     "a Keras 3 model",
     'make an ONNX model of it in Keras: model.export("model.onnx", format="onnx")',
 )
-_TFLITE = _Refusal(
-    "a TensorFlow Lite model, not supported as a source yet",
-    "make an ONNX model of it: python -m tf2onnx.convert --tflite MODEL.tflite --output model.onnx",
+_TFLITE_MAGIC = b"TFL3"
+_TFLITE_NAME = _Refusal(
+    "not a .tflite model in spite of its name, or a damaged one",
+    "write or download it again",
 )
 _SAVED_MODEL = _Refusal(
     "a TensorFlow SavedModel, not supported as a source yet",
@@ -109,7 +110,6 @@ _BUNDLE = _Refusal("an edgeinfer bundle, which is converted already", "use: edge
 
 _MAGIC: tuple[tuple[int, bytes, _Refusal], ...] = (
     (0, b"\x89HDF\r\n\x1a\n", _KERAS_H5),
-    (4, b"TFL3", _TFLITE),
     (4, b"ORTM", _ORT),
     (0, b"GGUF", _GGUF),
     (0, b"ftrt", _TENSORRT),
@@ -130,8 +130,8 @@ _EXTENSIONS: Mapping[str, _Refusal] = MappingProxyType(
         ".h5": _KERAS_H5,
         ".hdf5": _KERAS_H5,
         ".keras": _KERAS,
-        ".tflite": _TFLITE,
-        ".lite": _TFLITE,
+        ".tflite": _TFLITE_NAME,
+        ".lite": _TFLITE_NAME,
         ".pb": _GRAPH_DEF,
         ".jit": _TORCHSCRIPT,
         ".pt": _STATE_DICT,
@@ -174,6 +174,8 @@ def sniff(path: Path) -> Kind:
         raise SourceError(f"{path}: empty file; write or download the model again")
     if head.startswith(b"PK\x03\x04"):
         return _archive(path)
+    if head[4:8] == _TFLITE_MAGIC:
+        return "tflite"
     refusal = _by_magic(head)
     if refusal is not None:
         raise _refuse(path, refusal)
@@ -194,7 +196,7 @@ def _folder(path: Path) -> _Refusal:
         return _BUNDLE
     if "__model__" in names or "inference.pdmodel" in names:
         return _PADDLE
-    models = sorted(n for n in names if n.endswith((".onnx", ".pt2")))
+    models = sorted(n for n in names if n.endswith((".onnx", ".pt2", ".tflite")))
     if models:
         return _Refusal("a folder, not a model", f"give the file: {path / models[0]}")
     if any(n.endswith(".safetensors") or n == "pytorch_model.bin" for n in names):
@@ -202,7 +204,7 @@ def _folder(path: Path) -> _Refusal:
             "a folder of weights without a graph, not supported as a source yet",
             "pass the torch.nn.Module with example_inputs, or give an ONNX export",
         )
-    return _Refusal("a folder, not a model", "give the path of an .onnx or .pt2 file")
+    return _Refusal("a folder, not a model", "give the path of an .onnx, .pt2 or .tflite file")
 
 
 def _archive(path: Path) -> Kind:
@@ -278,8 +280,8 @@ def _by_text(head: bytes) -> _Refusal | None:
     if '"modelTopology"' in text or '"graph-model"' in text:
         return _TFJS
     if start.startswith("{") and _looks_like_json(text):
-        return _Refusal("a JSON file, not a model", "give an .onnx or .pt2 file")
-    return _Refusal("a text file, not a model", "give an .onnx or .pt2 file")
+        return _Refusal("a JSON file, not a model", "give an .onnx, .pt2 or .tflite file")
+    return _Refusal("a text file, not a model", "give an .onnx, .pt2 or .tflite file")
 
 
 def _looks_like_json(text: str) -> bool:
@@ -315,7 +317,7 @@ def _protobuf(path: Path, head: bytes) -> Kind:
         raise _refuse(path, _EXTENSIONS[suffix])
     raise SourceError(
         f"{path}: not a known model format (starts with {head[:8].hex(' ')}); "
-        "give an .onnx or .pt2 file"
+        "give an .onnx, .pt2 or .tflite file"
     )
 
 

@@ -10,9 +10,17 @@ from types import TracebackType
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.interface import input_specs, output_specs
+from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.locate import disputed_node, save_for_engines
-from edgeinfer.convert.verify.witness import Abstains, Numpy, OnnxRuntime, OpenVino, Witness
+from edgeinfer.convert.verify.witness import (
+    Abstains,
+    LiteRt,
+    Numpy,
+    OnnxRuntime,
+    OpenVino,
+    Witness,
+)
 from edgeinfer.errors import RunError, VerifyError
 from edgeinfer.metrics import BUDGETS, Budget, OutputMetrics, check, compare
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -39,13 +47,19 @@ class Oracles:
 
     Oracle A is ONNX Runtime without graph optimisation, oracle B an evaluation in float64, op by
     op; where they disagree, the same evaluation in the model's own types and OpenVINO vote.
+
+    Of a model that was read from another format, oracle A is that format's engine on the file
+    itself. All others then share what the reader made of it, so none can outvote it.
     """
 
-    def __init__(self, model: ir.Model, *, seconds: float = 20.0) -> None:
+    def __init__(
+        self, model: ir.Model, *, seconds: float = 20.0, original: Original | None = None
+    ) -> None:
         """Open them.
 
         Args:
             model: as read, before any pass; it is not modified.
+            original: the file it was read from, where its own engine is to answer.
             seconds: what oracle B may take for all vectors; those left have one oracle, and the
                 notes say so.
 
@@ -59,7 +73,10 @@ class Oracles:
                 "so it cannot be verified; make the noise an input"
             )
         self._model = model
-        self._budget = _agreement(model)
+        self._original = original
+        self._steps = _quantized_outputs(model) if original else frozenset[str]()
+        self._first = "onnxruntime" if original is None else "litert"
+        self._budget = _agreement(model, original)
         self._folder = tempfile.TemporaryDirectory(prefix="edgeinfer-")
         self._path = save_for_engines(model, Path(self._folder.name))
         self._witnesses: dict[str, Witness | str] = {}
@@ -69,6 +86,8 @@ class Oracles:
             "onnx reference": lambda: Numpy(model, wide=False, seconds=seconds),
             "openvino": lambda: OpenVino(self._path),
         }
+        if original is not None:
+            self._makers["litert"] = lambda: LiteRt(original)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -87,9 +106,9 @@ class Oracles:
             RunError: the model refuses these inputs.
         """
         try:
-            return self._ask("onnxruntime", feeds)
+            return self._ask(self._first, feeds)
         except Abstains as a:
-            if isinstance(self._witnesses.get("onnxruntime"), str):
+            if self._original is None and isinstance(self._witnesses.get(self._first), str):
                 try:
                     return self._ask("float64", feeds)
                 except Abstains as b:
@@ -102,9 +121,9 @@ class Oracles:
         Raises:
             VerifyError: no oracle can run a vector.
         """
-        firsts = [self._try("onnxruntime", v) for v in vectors]
+        firsts = [self._try(self._first, v) for v in vectors]
         # Its copy of the weights need not lie beside what the evaluation takes.
-        self._dismiss("onnxruntime")
+        self._dismiss(self._first)
         answers = [self._answer(v, first) for v, first in zip(vectors, firsts, strict=True)]
         against = [self._contradiction(v, a) for v, a in zip(vectors, answers, strict=True)]
         notes = list(dict.fromkeys(a.note for a in answers if a.note))
@@ -161,9 +180,13 @@ class Oracles:
             del self._witnesses[name]
 
     def _answer(self, vector: Vector, first: dict[str, Array] | str) -> Answer:
+        if self._original is not None and isinstance(first, str):
+            raise VerifyError(
+                f"LiteRT cannot run the file itself, so nothing says what is right: {first}"
+            )
         said: dict[str, dict[str, Array]] = {}
         silent: dict[str, str] = {}
-        both = {"onnxruntime": first, "float64": self._try("float64", vector)}
+        both = {self._first: first, "float64": self._try("float64", vector)}
         for name, result in both.items():
             if isinstance(result, str):
                 silent[name] = result
@@ -176,9 +199,11 @@ class Oracles:
             ((name, outputs),) = said.items()
             ((absent, why),) = silent.items()
             return Answer(outputs, name, (name,), {}, f"one oracle only: no {absent}: {why}")
-        spread = _distance(said["onnxruntime"], said["float64"])
-        if self._same(spread):
-            return Answer(said["onnxruntime"], "onnxruntime", tuple(said), spread)
+        spread = _distance(said[self._first], said["float64"])
+        if self._same(spread) or self._steps_agree(said):
+            return Answer(said[self._first], self._first, tuple(said), spread)
+        if self._original is not None:
+            return self._doubted(vector, said)
         return self._vote(vector, said)
 
     def _contradiction(self, vector: Vector, answer: Answer) -> str:
@@ -193,6 +218,42 @@ class Oracles:
 
     def _same(self, distance: dict[str, OutputMetrics]) -> bool:
         return not any(check(m, self._budget) for m in distance.values())
+
+    def _steps_agree(self, said: dict[str, dict[str, Array]]) -> bool:
+        """Whether integers that stand for real numbers are as close as those would have to be."""
+        if not self._steps:
+            return False
+        ours, theirs = (
+            {n: _real(n in self._steps, a) for n, a in s.items()} for s in said.values()
+        )
+        return self._same(_distance(ours, theirs))
+
+    def _doubted(self, vector: Vector, said: dict[str, dict[str, Array]]) -> Answer:
+        """Tell rounding that grows from a reader that is wrong.
+
+        Raises:
+            VerifyError: the graph that was read computes something else than the file.
+        """
+        ours, theirs = said[self._first], said["float64"]
+        apart = _distance(ours, theirs)
+        for name in ("onnxruntime", "onnx reference", "openvino"):
+            try:
+                third = self._ask(name, vector.feeds)
+            except Abstains:
+                continue
+            near = _distance(ours, third)
+            grown = _distance(theirs, third)
+            if self._same(near) or self._steps_agree({"": ours, name: third}):
+                return _confirmed(ours, name, "", apart, near, self._first)
+            if not any(check(m, self._budget.widened(grown[n])) for n, m in apart.items()):
+                return Answer(ours, self._first, (self._first, "float64"), apart, _ROUNDING)
+        worst = next(
+            f"output {n!r}: {b[0]}" for n, m in apart.items() if (b := check(m, self._budget))
+        )
+        raise VerifyError(
+            f"{vector.origin}: the graph that was read from the file does not compute what LiteRT "
+            f"computes from the file itself: {worst}; this is a fault of edgeinfer's reader"
+        )
 
     def _vote(self, vector: Vector, said: dict[str, dict[str, Array]]) -> Answer:
         """Ask further witnesses until one sides with ONNX Runtime or against it.
@@ -227,16 +288,21 @@ def _confirmed(
     node: str | None,
     apart: dict[str, OutputMetrics],
     spread: dict[str, OutputMetrics],
+    first: str = "onnxruntime",
 ) -> Answer:
-    """Return ONNX Runtime's answer, confirmed by a third witness against float64."""
-    both = ("onnxruntime", witness)
+    """Return oracle A's answer, confirmed by a third witness against float64."""
+    both = (first, witness)
     if node != "":
         where = f" at {node}" if node else ""
-        note = f"float64 alone disagrees{where}; {witness} sides with onnxruntime"
-        return Answer(ours, "onnxruntime", both, spread, note)
+        note = f"float64 alone disagrees{where}; {witness} sides with {first}"
+        return Answer(ours, first, both, spread, note)
     # Every node agrees on equal inputs, so what lies between is rounding that has grown; another
     # order of sums is off by as much, and only this distance says how much that is.
-    return Answer(ours, "onnxruntime", both, apart, _ROUNDING)
+    return Answer(ours, first, both, apart, _ROUNDING)
+
+
+def _real(steps: bool, array: Array) -> Array:
+    return array.astype("float32") if steps else array
 
 
 def _distance(expected: dict[str, Array], actual: dict[str, Array]) -> dict[str, OutputMetrics]:
@@ -244,13 +310,23 @@ def _distance(expected: dict[str, Array], actual: dict[str, Array]) -> dict[str,
     return {n: compare(e, actual[n]) if n in actual else missing for n, e in expected.items()}
 
 
-def _agreement(model: ir.Model) -> Budget:
+def _quantized_outputs(model: ir.Model) -> frozenset[str]:
+    """Outputs whose integers stand for real numbers."""
+    return frozenset(
+        str(v.name)
+        for v in model.graph.outputs
+        if (node := v.producer()) is not None and node.op_type == "QuantizeLinear"
+    )
+
+
+def _agreement(model: ir.Model, original: Original | None) -> Budget:
     """How far two evaluations of a model may lie apart and still mean the same."""
     graph = model.graph
     dtypes = {v.dtype for v in [*graph.inputs, *graph.outputs, *graph.initializers.values()]}
     if any(n.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for n in graph.all_nodes()):
-        # A value near the middle of two steps goes either way by its last bit.
-        return BUDGETS["static_wi8_ai16"]
+        # A value near the middle of two steps goes either way by its last bit; kernels of integers
+        # round in other places than floats do.
+        return BUDGETS["static_wi8_ai16" if original is None else "static_wi8_ai8"]
     if ir.DataType.BFLOAT16 in dtypes:
         return BUDGETS["bf16"]
     return BUDGETS["fp16" if ir.DataType.FLOAT16 in dtypes else "fp32"]

@@ -9,8 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.backends.engines import import_onnxruntime, import_openvino
+from edgeinfer.backends.engines import import_litert, import_onnxruntime, import_openvino
+from edgeinfer.backends.litert_trial import Opening, check_runs
+from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
+from edgeinfer.errors import LoadError
 from edgeinfer.types import Array, Feeds
 
 
@@ -136,6 +139,50 @@ class OpenVino:
     def close(self) -> None:
         """Free the model."""
         self._model = None
+
+
+class LiteRt:
+    """LiteRT's reference kernels on the file that the model was read from; no delegate."""
+
+    name = "litert"
+
+    def __init__(self, original: Original) -> None:
+        """Open a file; one never seen before is first tried in a process of its own."""
+        litert, path = import_litert(), str(original.path)
+        try:
+            check_runs(Opening(path, 1, xnnpack=False), "oracle")
+            self._engine: Any = litert.Interpreter(
+                model_path=path,
+                num_threads=1,
+                experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF,
+            )
+        except (LoadError, RuntimeError, ValueError) as e:
+            raise Abstains(f"it refuses the file ({_first_line(e)})") from e
+        self._original = original
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Run once, with the sizes of the inputs and without any state."""
+        engine, original = self._engine, self._original
+        if engine is None:
+            raise Abstains("it is closed")
+        try:
+            if original.graph:
+                results = engine.get_signature_runner(original.signature)(**feeds)
+                return {name: np.array(results[name]) for name, _ in original.outputs}
+            for name, index in original.inputs:
+                engine.resize_tensor_input(index, feeds[name].shape)
+            engine.allocate_tensors()
+            engine.reset_all_variables()
+            for name, index in original.inputs:
+                engine.set_tensor(index, feeds[name])
+            engine.invoke()
+            return {name: engine.get_tensor(index) for name, index in original.outputs}
+        except (RuntimeError, ValueError) as e:
+            raise Abstains(f"its run failed ({_first_line(e)})") from e
+
+    def close(self) -> None:
+        """Free the interpreter."""
+        self._engine = None
 
 
 def _as_declared(result: Any, value: ir.Value) -> Any:

@@ -17,10 +17,8 @@ pytestmark = pytest.mark.models
 
 MODELS = [name for name in assets() if name.endswith(".onnx")]
 REFUSED = {
-    "basic-pitch.tflite": "tf2onnx.convert --tflite",
     "basic-pitch.savedmodel": "tf2onnx.convert --saved-model",
     "basic-pitch.mlpackage": "a Core ML model",
-    "face-detection-full-range-sparse.tflite": "tf2onnx.convert --tflite",
     "silero-vad.jit": "a TorchScript archive",
     "silero-vad-16k.safetensors": "a safetensors file",
     "efficientnet-lite0.pth": "weights without a graph",

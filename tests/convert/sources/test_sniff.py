@@ -54,7 +54,7 @@ REFUSED = {
     "tfjs": ("model.json", json.dumps({"modelTopology": {}}).encode(), "tf2onnx.convert --tfjs"),
     "web page": ("m.onnx", b"<!DOCTYPE html><html>404</html>", "download failed"),
     "git lfs": ("m.onnx", b"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"),
-    "tflite": ("m.bin", b"\x1c\x00\x00\x00TFL3" + bytes(60), "tf2onnx.convert --tflite"),
+    "tflite": ("m.bin", b"\x1c\x00\x00\x00TFL3" + bytes(60), "damaged or truncated .tflite file"),
     "keras h5": ("m.onnx", b"\x89HDF\r\n\x1a\n" + bytes(60), "tf2onnx.convert --keras"),
     "keras 3": ("m.keras", zipped("config.json", "model.weights.h5"), 'format="onnx"'),
     "savedmodel": ("saved_model.pb", SAVED_MODEL, "tf2onnx.convert --saved-model"),

@@ -1,0 +1,27 @@
+"""The file that a model was read from, for formats whose own engine says what it computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+Ports = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A model file that LiteRT runs.
+
+    Attributes:
+        path: the file.
+        graph: index of the graph that was read.
+        signature: key of its signature; None where it has none, and for graph 0 only.
+        inputs: names as they were read, and the numbers of their tensors in the file.
+        outputs: likewise.
+    """
+
+    path: Path
+    graph: int
+    signature: str | None
+    inputs: Ports
+    outputs: Ports

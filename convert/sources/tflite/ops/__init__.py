@@ -1,0 +1,43 @@
+"""Readers by family; importing this package fills the table."""
+
+from edgeinfer.convert.sources.tflite.ops import (
+    activation,
+    arith,
+    compare,
+    control,
+    conv,
+    cut,
+    fill,
+    index,
+    matrix,
+    norm,
+    pool,
+    quant,
+    recurrent,
+    reduce,
+    resize,
+    shape,
+    sort,
+    unary,
+)
+
+__all__ = [
+    "activation",
+    "arith",
+    "compare",
+    "control",
+    "conv",
+    "cut",
+    "fill",
+    "index",
+    "matrix",
+    "norm",
+    "pool",
+    "quant",
+    "recurrent",
+    "reduce",
+    "resize",
+    "shape",
+    "sort",
+    "unary",
+]
