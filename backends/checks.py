@@ -65,6 +65,17 @@ def check_file(backend: str, artifact: Artifact, formats: Iterable[str]) -> Path
     return artifact.path
 
 
+def check_package(backend: str, artifact: Artifact, form: str) -> Path:
+    """Return the path of an artifact that may be a folder with a manifest.
+
+    Raises:
+        LoadError: another format, or nothing is there.
+    """
+    if artifact.format == form and artifact.path.is_dir():
+        return artifact.path
+    return check_file(backend, artifact, (form,))
+
+
 def check_signature(
     backend: str, kind: str, wanted: tuple[TensorSpec, ...], found: Sequence[Mapping[str, str]]
 ) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ BUILT_IN = {
     "openvino": "edgeinfer.backends.openvino:OpenVinoBackend",
     "litert": "edgeinfer.backends.litert:LitertBackend",
     "reference": "edgeinfer.backends.reference:ReferenceBackend",
+    "coreml-reference": "edgeinfer.backends.coreml_reference.backend:CoreMLReferenceBackend",
 }
 
 

@@ -126,7 +126,7 @@ def open_package(path: Path) -> Package:
         LoadError: not a Core ML model, or one without a program.
     """
     spec_path = _spec_file(package_folder(path))
-    model, mil = import_coreml_spec()
+    model, _ = import_coreml_spec()
     spec = model.Model()
     try:
         spec.ParseFromString(spec_path.read_bytes())

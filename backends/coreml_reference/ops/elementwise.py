@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -158,16 +158,24 @@ def _integer_division(x: Array, y: Array) -> tuple[Array, Array]:
 
 # Coefficients of Cody's rational approximations: relative error below 1e-15.
 # Source: W. J. Cody, Rational Chebyshev Approximations for the Error Function, 1969.
-_ERF_P = (3.20937758913846947e03, 3.77485237685302021e02, 1.13864154151050156e02)
-_ERF_P += (3.16112374387056560e00, 1.85777706184603153e-01)
-_ERF_Q = (2.84423683343917062e03, 1.28261652607737228e03, 2.44024637934444173e02)
-_ERF_Q += (2.36012909523441209e01, 1.0)
-_ERFC_P = (1.23033935479799725e03, 2.05107837782607147e03, 1.71204761263407058e03)
-_ERFC_P += (8.81952221241769090e02, 2.98635138197400131e02, 6.61191906371416295e01)
-_ERFC_P += (8.88314979438837594e00, 5.64188496988670089e-01, 2.15311535474403846e-08)
-_ERFC_Q = (1.23033935480374942e03, 3.43936767414372164e03, 4.36261909014324716e03)
-_ERFC_Q += (3.29079923573345963e03, 1.62138957456669019e03, 5.37181101862009858e02)
-_ERFC_Q += (1.17693950891312499e02, 1.57449261107098347e01, 1.0)
+_ERF_P = (
+    *(3.20937758913846947e03, 3.77485237685302021e02, 1.13864154151050156e02),
+    *(3.16112374387056560e00, 1.85777706184603153e-01),
+)
+_ERF_Q = (
+    *(2.84423683343917062e03, 1.28261652607737228e03, 2.44024637934444173e02),
+    *(2.36012909523441209e01, 1.0),
+)
+_ERFC_P = (
+    *(1.23033935479799725e03, 2.05107837782607147e03, 1.71204761263407058e03),
+    *(8.81952221241769090e02, 2.98635138197400131e02, 6.61191906371416295e01),
+    *(8.88314979438837594e00, 5.64188496988670089e-01, 2.15311535474403846e-08),
+)
+_ERFC_Q = (
+    *(1.23033935480374942e03, 3.43936767414372164e03, 4.36261909014324716e03),
+    *(3.29079923573345963e03, 1.62138957456669019e03, 5.37181101862009858e02),
+    *(1.17693950891312499e02, 1.57449261107098347e01, 1.0),
+)
 
 
 def error_function(x: Array) -> Array:
@@ -180,11 +188,11 @@ def error_function(x: Array) -> Array:
     return np.where(size <= 0.46875, near, far).astype(np.float32)
 
 
-def _ratio(above: tuple[float, ...], below: tuple[float, ...], x: Array) -> Array:
+def _ratio(above: Sequence[float], below: Sequence[float], x: Array) -> Array:
     return _polynomial(above, x) / _polynomial(below, x)
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
     total = np.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         total = total * x + coefficient

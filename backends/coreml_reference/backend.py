@@ -1,0 +1,203 @@
+"""The backend ``coreml-reference``: a Core ML package evaluated in NumPy, on any machine."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Mapping
+from importlib import metadata
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from edgeinfer.backends.base import Artifact, Bound, Capabilities, Device, LoadOptions, Probe
+from edgeinfer.backends.checks import (
+    array_type,
+    check_buffers,
+    check_device,
+    check_package,
+    fits,
+    one_line,
+    thread_count,
+)
+from edgeinfer.backends.coreml_reference.evaluate import Evaluator, State
+from edgeinfer.backends.coreml_reference.package import open_package
+from edgeinfer.backends.coreml_reference.signature import Port, ports
+from edgeinfer.backends.engines import import_coreml_spec
+from edgeinfer.errors import ClosedError, LoadError, RunError
+from edgeinfer.types import Array, Feeds
+
+NAME = "coreml-reference"
+FORMAT = "mlpackage"
+INSTALL = "pip install 'edgeinfer[coreml]'"
+LABEL = "evaluated, not run on Apple hardware"
+
+DTYPES = (
+    *("float16", "float32", "float64", "bool", "string"),
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
+
+
+class CoreMLReferenceBackend:
+    """Evaluates ML Programs; what it shows is what the program says, not what a device does."""
+
+    name: ClassVar[str] = NAME
+
+    def probe(self) -> Probe:
+        """Look for coremltools, which brings the format's protobuf modules."""
+        try:
+            import_coreml_spec()
+            version = metadata.version("coremltools")
+        except Exception as error:
+            missing = isinstance(error, ModuleNotFoundError)
+            reason = "not installed" if missing else f"cannot be imported: {one_line(error)}"
+            return Probe(NAME, None, reason=f"coremltools {reason}; {INSTALL}")
+        unit = f"{platform.processor() or platform.machine()} ({LABEL})"
+        return Probe(NAME, version, (Device("cpu", unit),))
+
+    def capabilities(self) -> Capabilities:
+        """Packages with flexible shapes; bound buffers are copied."""
+        return Capabilities(formats=frozenset({FORMAT}), dtypes=frozenset(DTYPES), zero_copy=False)
+
+    def load(self, artifact: Artifact, options: LoadOptions) -> CoreMLReferenceExecutable:
+        """Open a package; ``extra`` may name its ``function``, or set ``rounding`` to ``off``.
+
+        Raises:
+            NotAvailableError: coremltools or the device is not here.
+            LoadError: not a package with an ML Program, or one with unknown operations.
+        """
+        check_device(self.probe(), options.device, "it runs on the CPU only")
+        thread_count(NAME, options)
+        rounding, function = _extra(options.extra)
+        package = open_package(check_package(NAME, artifact, FORMAT))
+        try:
+            evaluator = Evaluator(package.function(function), rounding=rounding)
+        except LoadError as error:
+            raise LoadError(f"backend {NAME!r}: {artifact.path}: {one_line(error)}") from error
+        description = package.description(function)
+        return CoreMLReferenceExecutable(
+            evaluator,
+            ports(NAME, "input", artifact.inputs, description, package.metadata),
+            ports(NAME, "output", artifact.outputs, description, package.metadata),
+        )
+
+
+def _extra(extra: Mapping[str, str]) -> tuple[bool, str]:
+    if strange := sorted(extra.keys() - {"function", "rounding"}):
+        raise LoadError(f"backend {NAME!r} has the options function and rounding, not {strange}")
+    rounding = extra.get("rounding", "on")
+    if rounding not in ("on", "off"):
+        raise LoadError(f"backend {NAME!r}: rounding is on or off, not {rounding!r}")
+    return rounding == "on", extra.get("function", "")
+
+
+class CoreMLReferenceExecutable:
+    """A function of a package in the evaluator; it may run in several threads at once."""
+
+    def __init__(
+        self, evaluator: Evaluator, inputs: tuple[Port, ...], outputs: tuple[Port, ...]
+    ) -> None:
+        self.inputs = tuple(port.spec for port in inputs)
+        self.outputs = tuple(port.spec for port in outputs)
+        self._evaluator: Evaluator | None = evaluator
+        self._inputs = inputs
+        self._outputs = outputs
+        self._dtypes = {s.name: array_type(s.dtype) for s in (*self.inputs, *self.outputs)}
+        self._idle = threading.Condition()
+        self._running = 0
+
+    def make_state(self) -> State:
+        """Return a new state, as ``MLModel.make_state`` does: zeros for all that is kept."""
+        return self._open().make_state()
+
+    def run(self, feeds: Feeds, state: State | None = None) -> dict[str, Array]:
+        """Run once; outputs are owned by the caller.
+
+        Args:
+            feeds: an array for each input.
+            state: from ``make_state``, read and written; None starts from zeros.
+
+        Raises:
+            RunError: an operation failed, or an input does not fit.
+            ClosedError: after ``close``.
+        """
+        with self._idle:
+            evaluator = self._open()
+            self._running += 1
+        try:
+            given = self._given(feeds)
+            results = evaluator.run(given, state)
+            return {p.spec.name: p.to_model(results[p.feature.name]) for p in self._outputs}
+        except RunError as error:
+            raise RunError(f"backend {NAME!r}: {one_line(error)}") from error
+        finally:
+            with self._idle:
+                self._running -= 1
+                self._idle.notify_all()
+
+    def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
+        """Fix the buffers of all inputs and outputs; results are copied into them.
+
+        Raises:
+            RunError: a buffer does not fit.
+            ClosedError: after ``close``.
+        """
+        self._open()
+        ins = check_buffers("input", self.inputs, inputs, self._dtypes)
+        outs = check_buffers("output", self.outputs, outputs, self._dtypes)
+        return CoreMLReferenceBound(self, ins, outs)
+
+    def close(self) -> None:
+        """Free the program once nobody runs it."""
+        with self._idle:
+            self._evaluator = None
+            self._idle.wait_for(lambda: self._running == 0)
+
+    def _open(self) -> Evaluator:
+        if self._evaluator is None:
+            raise ClosedError(f"backend {NAME!r}: used after close()")
+        return self._evaluator
+
+    def _given(self, feeds: Feeds) -> dict[str, Array]:
+        names = [port.spec.name for port in self._inputs]
+        if feeds.keys() != set(names):
+            raise RunError(f"run: expected inputs {names}, received {list(feeds)}")
+        given = {}
+        for port in self._inputs:
+            spec, array = port.spec, feeds[port.spec.name]
+            if array.dtype != self._dtypes[spec.name]:
+                raise RunError(
+                    f"run: input {spec.name!r}: expected {spec.dtype}, received {array.dtype}"
+                )
+            if spec.shape is not None and not fits(spec.shape, array.shape):
+                raise RunError(f"run: input: expected {spec}, received shape {array.shape}")
+            given[port.feature.name] = port.to_package(array)
+        return given
+
+
+class CoreMLReferenceBound:
+    """A program with its buffers fixed."""
+
+    __slots__ = ("_executable", "inputs", "outputs")
+
+    def __init__(
+        self,
+        executable: CoreMLReferenceExecutable,
+        inputs: dict[str, Array],
+        outputs: dict[str, Array],
+    ) -> None:
+        self.inputs: Feeds = MappingProxyType(inputs)
+        self.outputs: Feeds = MappingProxyType(outputs)
+        self._executable = executable
+
+    def __call__(self) -> None:
+        """Run once over the bound buffers."""
+        for name, array in self._executable.run(self.inputs).items():
+            buffer = self.outputs[name]
+            if array.shape != buffer.shape:
+                raise RunError(
+                    f"bind: output {name!r}: the buffer has shape {buffer.shape}, "
+                    f"the result {np.shape(array)}"
+                )
+            buffer[...] = array

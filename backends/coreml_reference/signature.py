@@ -1,0 +1,172 @@
+"""Between a model's own inputs and outputs and those of its Core ML package.
+
+Core ML has fewer element types, no scalars, and names of its own; a package that edgeinfer wrote
+says in its metadata which name of the model each of its names stands for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.backends.checks import array_type, check_signature
+from edgeinfer.backends.coreml_reference.package import Description, Feature
+from edgeinfer.errors import LoadError, RunError
+from edgeinfer.types import Array, Dim, TensorSpec
+
+NAMES = "edgeinfer.names"
+"""Metadata key: JSON with the model's names of ``inputs`` and ``outputs`` by the package's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One tensor of a model and the feature that carries it.
+
+    Attributes:
+        spec: as the model has it.
+        feature: as the package has it.
+        dtype: element type of the feature's arrays.
+    """
+
+    spec: TensorSpec
+    feature: Feature
+    dtype: str
+
+    def to_package(self, array: Array) -> Array:
+        """Return an input as the package takes it.
+
+        Raises:
+            RunError: a value or the shape is not one that the package takes.
+        """
+        name = self.spec.name
+        if not array.ndim and self.feature.shape == (1,):
+            array = array.reshape(1)
+        if fault := shape_fault(self.feature, array.shape):
+            raise RunError(f"run: input {name!r}: {fault}")
+        wanted = np.dtype(self.dtype)
+        if array.dtype == wanted:
+            return array
+        if wanted.kind == "i" and array.size and array.dtype.kind in "iu":
+            limits = np.iinfo(wanted)
+            low, high = int(array.min()), int(array.max())
+            if low < limits.min or high > limits.max:
+                raise RunError(
+                    f"run: input {name!r}: {low} to {high} do not fit {wanted}, which the package "
+                    f"has for {self.spec.dtype}"
+                )
+        return array.astype(wanted)
+
+    def to_model(self, value: Any) -> Array:
+        """Return an output as the model gives it."""
+        wanted = array_type(self.spec.dtype)
+        if isinstance(value, dict):
+            value = np.array(list(value.values()), np.float32)
+        array = np.asarray(value)
+        if self.spec.shape == () and array.shape == (1,):
+            array = array.reshape(())
+        if array.dtype == wanted:
+            return array
+        return array != 0 if wanted.kind == "b" else array.astype(wanted)
+
+
+def ports(
+    backend: str,
+    kind: str,
+    wanted: tuple[TensorSpec, ...],
+    description: Description,
+    metadata: Mapping[str, str],
+) -> tuple[Port, ...]:
+    """Match a description of inputs or outputs with the features of a package.
+
+    Args:
+        backend: for messages.
+        kind: ``input`` or ``output``.
+        wanted: the artifact's description; when empty the package's own is taken.
+        description: of the function.
+        metadata: of the package.
+
+    Raises:
+        LoadError: a tensor is missing or cannot be held in its feature.
+    """
+    features = description.inputs if kind == "input" else description.outputs
+    names = _names(metadata, f"{kind}s")
+    if not wanted:
+        return tuple(_own(backend, f, names.get(f.name, f.name)) for f in features)
+    promised = {spec.name: spec for spec in wanted}
+    found = []
+    for feature in features:
+        # The name in the metadata is the model's; without one the package's own serves.
+        known = (names.get(feature.name, feature.name), feature.name)
+        dtype = _held(backend, feature)
+        spec = next((promised[n] for n in known if n in promised), None)
+        if spec is not None and _convertible(spec.dtype, dtype):
+            dtype = spec.dtype
+        found.append(dict.fromkeys(known, dtype))
+    order = check_signature(backend, kind, wanted, found)
+    return tuple(
+        Port(spec, features[index], _held(backend, features[index]))
+        for spec, index in zip(wanted, order, strict=True)
+    )
+
+
+def shape_fault(feature: Feature, shape: tuple[int, ...]) -> str | None:
+    """Say why Core ML would refuse an input's shape."""
+    if feature.kind not in ("array", "image"):
+        return None
+    if feature.shapes:
+        known = (*feature.shapes, feature.shape)
+        return None if shape in known else f"shape {shape} is not one of {sorted(set(known))}"
+    if feature.ranges:
+        fits = len(shape) == len(feature.ranges) and all(
+            low <= n and (high is None or n <= high)
+            for n, (low, high) in zip(shape, feature.ranges, strict=True)
+        )
+        return None if fits else f"shape {shape} is outside of {feature.ranges}"
+    if feature.shape and shape != feature.shape:
+        return f"expected shape {feature.shape}, received {shape}"
+    return None
+
+
+def _names(metadata: Mapping[str, str], kind: str) -> dict[str, str]:
+    try:
+        found = json.loads(metadata.get(NAMES, "{}")).get(kind, {})
+    except (ValueError, AttributeError) as error:
+        raise LoadError(f"the package's metadata {NAMES!r} cannot be read") from error
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+
+def _own(backend: str, feature: Feature, name: str) -> Port:
+    dtype = _held(backend, feature)
+    shape: tuple[Dim, ...] | None = tuple(feature.shape)
+    if feature.kind in ("label", "dictionary"):
+        shape = () if feature.kind == "label" else (None,)
+    elif feature.shapes:
+        lengths = [set(axis) for axis in zip(*feature.shapes, strict=False)]
+        shape = tuple(n.pop() if len(n) == 1 else None for n in lengths)
+    elif feature.ranges:
+        shape = tuple(low if low == high else None for low, high in feature.ranges)
+    elif not feature.shape:
+        shape = None
+    return Port(TensorSpec(name, dtype, shape), feature, dtype)
+
+
+def _held(backend: str, feature: Feature) -> str:
+    """Return the element type of the arrays that a feature carries."""
+    if feature.kind in ("image", "dictionary"):
+        return "float32"
+    if not feature.dtype:
+        raise LoadError(f"backend {backend!r}: {feature.name!r} has elements of an unknown type")
+    return feature.dtype
+
+
+def _convertible(dtype: str, held: str) -> bool:
+    """Whether values of a model's type travel in the package's type, which is checked at a run."""
+    if dtype == held:
+        return True
+    if held.startswith("float"):
+        return dtype in ("float16", "float32", "float64", "bool", "uint8", "int8")
+    return held == "int32" and (dtype == "bool" or dtype.startswith(("int", "uint")))
