@@ -115,7 +115,7 @@ def test_an_interrupted_conversion_leaves_nothing(
         "def slow(*_, **__):\n"
         "    print('up', flush=True)\n"
         "    time.sleep(60)\n"
-        "pipeline._make = slow\n"
+        "pipeline.verify_variant = slow\n"
         "from edgeinfer.cli import main\n"
         "main()\n"
     )
