@@ -227,7 +227,19 @@ class Builder(Emitter):
         kept = [s for a, s in enumerate(x.shape) if a not in gone]
         if x.is_static or not kept or x.rank > MAX_RANK:
             return self.reshape(x, kept)
-        return self._moved(x, "squeeze", axes=sorted(gone))
+        if all(isinstance(x.shape[a], int) for a in gone):
+            return self._moved(x, "squeeze", axes=sorted(gone))
+        if sum(not isinstance(s, int) for s in kept) < 2:
+            return self.reshape(x, [s if isinstance(s, int) else -1 for s in kept])
+        # squeeze keeps an axis whose size only a run knows (coremltools 9.0).
+        return self._moved(
+            x,
+            "slice_by_index",
+            begin=[0] * x.rank,
+            end=[int(a in gone) for a in range(x.rank)],
+            end_mask=[a not in gone for a in range(x.rank)],
+            squeeze_mask=[a in gone for a in range(x.rank)],
+        )
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
         """Permute the axes; constants are permuted here."""
@@ -262,14 +274,19 @@ class Builder(Emitter):
                 slice(b, e, s) for b, e, s in zip(begin, end, step or [1] * len(begin), strict=True)
             )
             return self.const(x.data[cut], x.dtype)
-        return self._moved(
+        steps = list(step or [1] * len(begin))
+        out = self._moved(
             x,
             "slice_by_index",
             begin=list(begin),
             end=[0 if e is None else e for e in end],
             end_mask=[e is None for e in end],
-            stride=list(step or [1] * len(begin)),
+            stride=steps,
         )
+        whole = [(b, e, s) == (0, None, 1) for b, e, s in zip(begin, end, steps, strict=True)]
+        kept = [s if w else o for s, o, w in zip(x.shape, out.shape, whole, strict=True)]
+        self.know_shape(out, kept)
+        return out
 
     def split(self, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
         """Cut into parts of known sizes along an axis."""

@@ -128,6 +128,15 @@ class Emitter:
         """Make a tensor of a variable."""
         return Tensor(dtype, sizes_of(variable), variable, span=span)
 
+    def know_shape(self, x: Tensor, shape: Sequence[Any]) -> None:
+        """Tell coremltools what it does not find out: which sizes are those of another tensor."""
+        from coremltools.converters.mil.mil import types
+
+        if tuple(x.shape) == tuple(shape):
+            return
+        x.shape = tuple(shape)
+        x.variable._sym_type = types.tensor(x.variable.dtype, x.shape)
+
     def const(self, value: Any, dtype: Any) -> Tensor:
         """Make a constant."""
         array = np.asarray(value, dtype)

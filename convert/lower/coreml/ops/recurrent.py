@@ -156,13 +156,16 @@ def _gru_cell(before: bool) -> Cell:
             z_h, r_h, h_h = _gates(g, _product(g, h, layer.recurrence, layer.bias[1]), 3)
         else:
             both = g.slice(layer.recurrence, [0, 0], [2 * size, None])
-            rest = g.slice(layer.recurrence, [2 * size, 0], [None, None])
-            first, last = _cut_bias(g, layer.bias[1], 2 * size)
+            first = _cut_bias(g, layer.bias[1], 2 * size)[0]
             z_h, r_h = _gates(g, _product(g, h, both, first), 2)
         z = squash(_clipped(g, layer, g.binary("add", z_x, z_h)))
         r = squash(_clipped(g, layer, g.binary("add", r_x, r_h)))
-        reset = _product(g, g.binary("mul", r, h), rest, last) if rest is not None else None
-        back = g.binary("mul", r, h_h) if reset is None else reset
+        if before:
+            back = g.binary("mul", r, h_h)  # noqa: SIM108  (two lines say which is which)
+        else:
+            rest = g.slice(layer.recurrence, [2 * size, 0], [None, None])
+            last = _cut_bias(g, layer.bias[1], 2 * size)[1]
+            back = _product(g, g.binary("mul", r, h), rest, last)
         fresh = bend(_clipped(g, layer, g.binary("add", h_x, back)))
         # (1 - z) * fresh + z * h
         kept = g.binary("mul", z, g.binary("sub", h, fresh))
