@@ -161,7 +161,7 @@ def _gru_cell(before: bool) -> Cell:
         z = squash(_clipped(g, layer, g.binary("add", z_x, z_h)))
         r = squash(_clipped(g, layer, g.binary("add", r_x, r_h)))
         if before:
-            back = g.binary("mul", r, h_h)  # noqa: SIM108  (two lines say which is which)
+            back = g.binary("mul", r, h_h)
         else:
             rest = g.slice(layer.recurrence, [2 * size, 0], [None, None])
             last = _cut_bias(g, layer.bias[1], 2 * size)[1]

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.equation import Labels, parse
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent
 from edgeinfer.convert.lower.tflite.graph import Size, Tensor
 from edgeinfer.convert.lower.tflite.ops.matrix import product
 from edgeinfer.convert.lower.tflite.registry import INTEGERS, OPS
-from edgeinfer.convert.lower.tflite.widen import REALS, widened
-
-Labels = tuple[str, ...]
+from edgeinfer.convert.lower.tflite.widen import DOUBLES, widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class _Term:
         return self.tensor.shape[self.labels.index(label)]
 
 
-@OPS.lower("Einsum", since=12, dtypes=REALS | INTEGERS | {ir.DataType.UINT32})
+@OPS.lower("Einsum", since=12, dtypes=DOUBLES | INTEGERS | {ir.DataType.UINT32})
 @widened
 def einsum(g: Builder, *inputs: Tensor, equation: str) -> Tensor:
     """Sum of products, by the labels of the axes."""
@@ -43,40 +42,6 @@ def einsum(g: Builder, *inputs: Tensor, equation: str) -> Tensor:
         found = _contract(g, found, term, set(output) | later)
     found = _summed(g, found, set(output))
     return _ordered(g, found, output)
-
-
-def parse(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
-    """Return the labels of each operand and of the result; those of an ellipsis are numbers.
-
-    Raises:
-        Refusal: the equation does not fit the operands.
-    """
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    parts = left.split(",")
-    if len(parts) != len(ranks):
-        raise Refusal(f"equation {equation!r} for {len(ranks)} operands")
-    wide = 0
-    operands = []
-    for part, rank in zip(parts, ranks, strict=True):
-        count = rank - len(part.replace("...", ""))
-        if count < 0 or (count and "..." not in part):
-            raise Refusal(f"equation {equation!r}: {part!r} for {rank} axes")
-        wide = max(wide, count)
-        operands.append(_labels(part, count))
-    if arrow:
-        return operands, _labels(right, wide)
-    letters = [n for labels in operands for n in labels if n.isalpha()]
-    return operands, (
-        *_labels("...", wide),
-        *(n for n in sorted(set(letters)) if letters.count(n) == 1),
-    )
-
-
-def _labels(part: str, count: int) -> Labels:
-    before, dots, after = part.partition("...")
-    # Broadcast axes align at the right, so they are counted from there.
-    middle = [str(i) for i in range(count - 1, -1, -1)] if dots else []
-    return (*before, *middle, *after)
 
 
 def _diagonal(g: Builder, term: _Term) -> _Term:
