@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeinfer import profiles
+from edgeinfer.convert.quantize.quality import Metric
 from edgeinfer.convert.quantize.recipe import METHODS, Method, recipe
 from edgeinfer.errors import UsageError
 from edgeinfer.profiles.schema import Profile
@@ -28,6 +29,7 @@ class Request:
         calibrator: how ranges are chosen.
         force: calibrate with data that is judged bad.
         max_drop: share of the float model's quality that ``auto`` may lose.
+        metric: how quality is measured; None chooses by the data.
     """
 
     profiles: tuple[Profile, ...]
@@ -43,6 +45,7 @@ class Request:
     calibrator: Method = "mse"
     force: bool = False
     max_drop: float | None = None
+    metric: Metric | None = None
 
 
 def resolve_profiles(targets: Sequence[str]) -> tuple[Profile, ...]:
@@ -85,6 +88,7 @@ def check_request(
     calibrator: str = "mse",
     force: bool = False,
     max_drop: float | None = None,
+    metric: Metric | None = None,
 ) -> Request:
     """Check what can be checked without opening the model.
 
@@ -125,4 +129,5 @@ def check_request(
         calibrator=method,
         force=force,
         max_drop=max_drop,
+        metric=metric,
     )

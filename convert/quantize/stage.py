@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeinfer.convert.quantize.recipe import Recipe, recipe
+from edgeinfer.convert.quantize.recipe import AUTO, Recipe, recipe
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from edgeinfer.convert.request import Request
     from edgeinfer.convert.verify import Report
     from edgeinfer.types import Feeds, TensorSpec
+
+DEFAULT_DROP = 0.01
+"""What ``auto`` may lose unless it is told: one percent."""
 
 _VECTORS = 16
 """Samples of the calibration set that the result is also checked on."""
@@ -115,8 +118,39 @@ class Stage:
             )
         self._quantizer = quantizer
         report.quantization = {**quantizer.to_json(), "variants": {}}
+        if request.precision == AUTO and data is not None:
+            self._search(quantizer, data, report, jobs, progress)
         if quantizer.notes:
             report.changes.append(Change("quantize", tuple(quantizer.notes)))
+
+    def _search(
+        self,
+        quantizer: Quantizer,
+        data: CalibrationSet,
+        report: Report,
+        jobs: Sequence[Job],
+        progress: Progress | None,
+    ) -> None:
+        """Find for each job which layers stay float, on the engine of its target."""
+        from edgeinfer.convert.quantize.budget import fit
+
+        samples = None
+        for job in jobs:
+            found = fit(
+                quantizer,
+                data,
+                job,
+                report,
+                DEFAULT_DROP if self._request.max_drop is None else self._request.max_drop,
+                metric=self._request.metric,
+                samples=samples,
+                progress=progress,
+            )
+            samples = found.samples
+            self._kept[job.title] = frozenset(found.outcome.chosen.kept)
+            quantizer.notes += found.lines
+            if report.quantization is not None:
+                report.quantization.setdefault("search", {})[job.title] = found.to_json()
 
     def graph(self, job: Job, model: ir.Model) -> ir.Model:
         """Return a float graph, or a part of it, as a job's engine is to compute it."""

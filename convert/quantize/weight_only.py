@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.target import PRECISION_KEY
 from edgeinfer.convert.passes.dead_code import RemoveDeadCode
 from edgeinfer.convert.passes.infra import Namer, add_initializer, constant, rank
 from edgeinfer.convert.passes.rewrite import Builder
@@ -49,6 +50,7 @@ def write(model: ir.Model, recipe: Recipe, *, kept: AbstractSet[str] = frozenset
             _channels(model, node, namer, shared)
         done.append(title)
     RemoveDeadCode()(model)
+    model.metadata_props[PRECISION_KEY] = recipe.name
     return Written(model, tuple(done), {}, tuple(left))
 
 

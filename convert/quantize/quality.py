@@ -1,0 +1,179 @@
+"""How much of the float model's quality is left: one number that a budget is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeinfer.metrics import budget_for
+from edgeinfer.types import Array
+
+Outputs = Mapping[str, Array]
+
+Metric = Callable[[Sequence[Outputs], Sequence[int | str]], float]
+"""A user's own measure: outputs of all runs and labels of all samples in; higher is better."""
+
+_DECIDED = 0.1
+"""Share of a row's largest magnitude by which its winner must lead to count as an answer."""
+
+_CHANNELS = 256
+"""Sizes up to which an axis is one of channels, each with a meaning and a magnitude of its own."""
+
+_FEW = 16
+"""Elements below which a channel is not judged by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What was lost against the float model.
+
+    Attributes:
+        drop: share of the quality that is gone; 0.01 is one percent.
+        error: share of the outputs' energy that is wrong, of the worst output or channel; finer
+            than ``drop``, and what layers are compared by.
+        quality: what was measured, in the metric's own unit.
+        metric: its name.
+    """
+
+    drop: float
+    error: float
+    quality: float
+    metric: str
+
+
+@dataclass(slots=True)
+class Judgement:
+    """The float model's answers, and what counts as losing them.
+
+    Attributes:
+        expected: outputs of the float model, run by run.
+        labels: class of each sample, where known.
+        metric: the user's own measure; else top-1 with labels, agreement without.
+    """
+
+    expected: list[Outputs]
+    labels: Sequence[int | str] = ()
+    metric: Metric | None = None
+    _float: float | None = field(default=None, init=False)
+
+    def loss(self, actual: Sequence[Outputs]) -> Loss:
+        """Compare another model's outputs for the same runs."""
+        error = max((_error(a, b) for a, b in self._pairs(actual)), default=0.0)
+        if self.metric is not None:
+            before = self._before(self.metric)
+            after = float(self.metric(actual, self.labels))
+            drop = (before - after) / abs(before) if before else before - after
+            return Loss(max(0.0, drop), error, after, "metric")
+        if self._has_classes():
+            before = self._before(_top1)
+            after = _top1(actual, self.labels)
+            return Loss(max(0.0, before - after), error, after, "top-1")
+        kept = [_agreement(a, b) for a, b in self._pairs(actual)]
+        worst = min(kept, default=1.0)
+        return Loss(1.0 - worst, error, worst, "agreement with the float model")
+
+    def _pairs(self, actual: Sequence[Outputs]) -> list[tuple[list[Array], list[Array]]]:
+        names = list(self.expected[0]) if self.expected else []
+        return [
+            ([np.asarray(e[n]) for e in self.expected], [np.asarray(a[n]) for a in actual])
+            for n in names
+        ]
+
+    def _before(self, metric: Metric) -> float:
+        if self._float is None:
+            self._float = float(metric(self.expected, self.labels))
+        return self._float
+
+    def _has_classes(self) -> bool:
+        if not self.labels or not all(isinstance(x, int) for x in self.labels):
+            return False
+        first = np.asarray(next(iter(self.expected[0].values())))
+        rows = sum(len(next(iter(e.values()))) for e in self.expected)
+        return first.ndim == 2 and rows == len(self.labels)
+
+
+def _top1(outputs: Sequence[Outputs], labels: Sequence[int | str]) -> float:
+    rows = np.concatenate([np.asarray(next(iter(o.values()))) for o in outputs])
+    return float(np.mean(rows.argmax(axis=1) == np.asarray(labels)))
+
+
+def _agreement(expected: list[Array], actual: list[Array]) -> float:
+    """Return the share of answers that stay, or of the energy where there are no answers."""
+    if expected[0].dtype.kind != "f":
+        equal = [np.mean(e == a) if e.shape == a.shape else 0.0 for e, a in _both(expected, actual)]
+        return float(np.mean(equal))
+    if (rows := _answers(expected)) is not None:
+        a = np.concatenate([x.reshape(-1, x.shape[-1]) for x in actual])
+        e = np.concatenate([x.reshape(-1, x.shape[-1]) for x in expected])
+        return float(np.mean(e[rows].argmax(axis=1) == a[rows].argmax(axis=1)))
+    return max(0.0, 1.0 - _error(expected, actual))
+
+
+def _both(a: list[Array], b: list[Array]) -> list[tuple[Array, Array]]:
+    return list(zip(a, b, strict=True))
+
+
+def _answers(expected: list[Array]) -> npt.NDArray[np.intp] | None:
+    """Return the rows with a clear winner, if the output answers with classes at all."""
+    if any(x.ndim != 2 or x.shape[1] < 2 for x in expected):
+        return None
+    if len({x.shape[1] for x in expected}) != 1:
+        return None
+    rows = np.concatenate(expected).astype(np.float64)
+    ranked = np.sort(rows, axis=1)
+    decided = ranked[:, -1] - ranked[:, -2] > _DECIDED * np.abs(rows).max(axis=1)
+    # A vector that means a place in space, not a choice, seldom has one element far ahead.
+    return np.flatnonzero(decided) if decided.mean() >= 0.5 else None
+
+
+def _error(expected: list[Array], actual: list[Array]) -> float:
+    """Return noise over signal, of the whole or of the worst channel, over all runs."""
+    if expected[0].dtype.kind != "f":
+        return 1.0 - float(np.mean([np.array_equal(e, a) for e, a in _both(expected, actual)]))
+    if any(e.shape != a.shape for e, a in _both(expected, actual)):
+        return 1.0
+    signal = sum(float(np.sum(np.square(e, dtype=np.float64))) for e in expected)
+    noise = sum(float(np.sum(_noise(e, a))) for e, a in _both(expected, actual))
+    if not np.isfinite(noise):
+        return 1.0
+    worst = noise / signal if signal > 0 else float(noise > 0)
+    for axis in _channel_axes(expected):
+        worst = max(worst, _worst_channel(expected, actual, axis))
+    return min(1.0, worst)
+
+
+def _noise(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
+    return np.asarray(np.square(expected.astype(np.float64) - actual.astype(np.float64)))
+
+
+def _channel_axes(arrays: list[Array]) -> tuple[int, ...]:
+    """Return the axes of channels: the second, and of three-dimensional outputs the last too."""
+    rank = arrays[0].ndim
+    found = [a for a in ((1, 2) if rank == 3 else (1,)) if rank > 2]
+    return tuple(
+        a
+        for a in found
+        if len({x.shape[a] for x in arrays}) == 1 and 2 <= arrays[0].shape[a] <= _CHANNELS
+    )
+
+
+def _worst_channel(expected: list[Array], actual: list[Array], axis: int) -> float:
+    """Return the worst noise over signal of the channels whose error is more than a rounding."""
+    size = expected[0].shape[axis]
+    others = tuple(i for i in range(expected[0].ndim) if i != axis)
+    signal, noise, peak = np.zeros(size), np.zeros(size), np.zeros(size)
+    count = 0
+    for e, a in _both(expected, actual):
+        signal += np.sum(np.square(e, dtype=np.float64), axis=others)
+        squares = _noise(e, a)
+        noise += squares.sum(axis=others)
+        peak = np.maximum(peak, np.sqrt(squares.max(axis=others, initial=0.0)))
+        count += e.size // size
+    # The same floor as the gate's, so that the two agree on what a channel is judged for.
+    heard = (peak > budget_for("static_wi8_ai8").channel_floor) & (signal > 0)
+    if count < _FEW or not heard.any():
+        return 0.0
+    return float((noise[heard] / signal[heard]).max())

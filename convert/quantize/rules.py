@@ -1,0 +1,85 @@
+"""Layers that are known to lose with 8 bits, and why: what the search tries first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from edgeinfer.convert.passes.infra import constant
+from edgeinfer.convert.quantize.ranges import Range
+from edgeinfer.convert.quantize.search import Layer
+from edgeinfer.convert.quantize.units import Unit, array_of
+
+UNLIKE = 8.0
+"""How many times wider than the narrowest operand of a Concat the widest one may be: three of the
+eight bits of the narrowest are then gone."""
+
+_FRAGILE = {
+    "Softmax": "its small probabilities are below one step",
+    "Sigmoid": "its ends are below one step",
+}
+
+
+def layers(units: Sequence[Unit], ranges: Mapping[str, Range]) -> list[Layer]:
+    """List the units that may stay float, with what they cost and what is known against them."""
+    chosen = [u for u in units if u.kind != "move"]
+    costs = [_cost(u) for u in chosen]
+    total = sum(costs) or 1.0
+    ends = {u.name for u in _ends(chosen)}
+    return [
+        Layer(u.name, u.op, c / total, _rule(u, ranges, ends))
+        for u, c in zip(chosen, costs, strict=True)
+    ]
+
+
+def _rule(unit: Unit, ranges: Mapping[str, Range], ends: set[str]) -> str:
+    if unit.op == "Concat":
+        widths = [w for v in unit.reads if (w := _width(v, ranges)) > 0]
+        if widths and max(widths) > UNLIKE * min(widths):
+            times = max(widths) / min(widths)
+            return f"joins ranges that differ {times:.0f} times: one scale cannot serve both"
+    if unit.op in _FRAGILE:
+        return _FRAGILE[unit.op]
+    return "first or last layer with weights" if unit.name in ends else ""
+
+
+def _width(value: ir.Value, ranges: Mapping[str, Range]) -> float:
+    span = ranges.get(value.name or "")
+    return span.width if span is not None else 0.0
+
+
+def _ends(units: Sequence[Unit]) -> list[Unit]:
+    weighted = [u for u in units if u.kind == "weighted"]
+    last = [u for u in weighted if _reaches_output(u.result, 6)]
+    return [*weighted[:1], *last]
+
+
+def _reaches_output(value: ir.Value, steps: int) -> bool:
+    """Whether no further weights come between a value and an output."""
+    if value.is_graph_output():
+        return True
+    if steps == 0:
+        return False
+    for user, _ in value.uses():
+        if user.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+            continue
+        if any(_reaches_output(v, steps - 1) for v in user.outputs):
+            return True
+    return False
+
+
+def _cost(unit: Unit) -> float:
+    """Return the multiplications of a unit; free sizes count as one."""
+    node, result = unit.nodes[0], unit.result
+    dims = [d if isinstance(d, int) else 1 for d in result.shape] if result.shape else [1]
+    size = float(math.prod(dims))
+    if unit.kind != "weighted" or constant(node.inputs[1]) is None:
+        return size * 0.1
+    weights = array_of(node.inputs[1]).shape
+    if node.op_type == "Conv":
+        return size * float(math.prod(weights[1:]))
+    if node.op_type == "ConvTranspose":
+        return size * float(math.prod(weights)) / max(1, weights[1])
+    return size * max(weights)

@@ -1,0 +1,253 @@
+"""The cheapest set of layers to keep in float so that an accuracy budget holds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgeinfer.convert.quantize.quality import Loss
+
+Measure = Callable[[frozenset[str]], "Point"]
+Told = Callable[[str, float | None], None]
+
+MOST_LAYERS = 400
+"""Layers that are tried one by one; beyond, the lightest ones are taken in groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A unit that may stay float.
+
+    Attributes:
+        name: of the unit.
+        op: its operator.
+        cost: share of the multiplications; what is lost by keeping it float.
+        rule: why it is known to be fragile; empty if it is not.
+    """
+
+    name: str
+    op: str
+    cost: float
+    rule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One candidate, measured.
+
+    Attributes:
+        kept: names of the layers in float.
+        drop: share of the quality lost.
+        error: see ``Loss.error``.
+        quality: in the metric's unit.
+        latency_ms: of one run.
+        size_bytes: of the artifact.
+    """
+
+    kept: tuple[str, ...]
+    drop: float
+    error: float
+    quality: float
+    latency_ms: float
+    size_bytes: int
+
+    @classmethod
+    def of(cls, kept: Iterable[str], loss: Loss, latency_ms: float, size_bytes: int) -> Point:
+        """Make one from what was measured."""
+        names = tuple(sorted(kept))
+        return cls(names, loss.drop, loss.error, loss.quality, latency_ms, size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the search settled on.
+
+    Attributes:
+        chosen: the candidate.
+        points: every candidate measured on the full data, in order.
+        gains: error that keeping one layer in float takes away, by its name.
+        holds: whether the budget holds.
+    """
+
+    chosen: Point
+    points: tuple[Point, ...]
+    gains: dict[str, float]
+    holds: bool
+
+    def pareto(self) -> list[Point]:
+        """Return the candidates that no other one beats in both drop and time."""
+        best: list[Point] = []
+        for point in sorted(self.points, key=lambda p: (p.latency_ms, p.drop)):
+            if not best or point.drop < best[-1].drop:
+                best.append(point)
+        return best
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        return {
+            "holds": self.holds,
+            "chosen": asdict(self.chosen),
+            "points": [asdict(p) for p in self.points],
+            "pareto": [asdict(p) for p in self.pareto()],
+            "gains": dict(sorted(self.gains.items(), key=lambda item: -item[1])),
+        }
+
+
+@dataclass(slots=True)
+class Memory:
+    """Measurements on disk, so that a search that was stopped goes on where it was.
+
+    Attributes:
+        path: a JSON file; None remembers nothing.
+    """
+
+    path: Path | None = None
+    _known: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read what is there; a damaged file is as none."""
+        if self.path is None or not self.path.is_file():
+            return
+        try:
+            data = json.loads(self.path.read_text("utf-8"))
+        except (OSError, ValueError):
+            return
+        if isinstance(data, dict):
+            self._known = data
+
+    def get(self, kind: str, kept: frozenset[str]) -> Point | None:
+        """Return a measurement that was made before."""
+        found = self._known.get(_key(kind, kept))
+        if found is None:
+            return None
+        try:
+            return Point(**{**found, "kept": tuple(found["kept"])})
+        except (TypeError, KeyError):
+            return None
+
+    def put(self, kind: str, kept: frozenset[str], point: Point) -> None:
+        """Remember a measurement; the file is replaced as a whole."""
+        self._known[_key(kind, kept)] = asdict(point)
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        scratch.write_text(json.dumps(self._known), "utf-8")
+        scratch.replace(self.path)
+
+
+def _key(kind: str, kept: frozenset[str]) -> str:
+    return hashlib.blake2b(json.dumps([kind, sorted(kept)]).encode(), digest_size=12).hexdigest()
+
+
+@dataclass(slots=True)
+class Search:
+    """One search.
+
+    Attributes:
+        layers: that may stay float.
+        full: measures a candidate on all samples.
+        quick: measures it on a few, to compare layers.
+        max_drop: the budget.
+        memory: of earlier measurements.
+        told: about what is being done.
+    """
+
+    layers: Sequence[Layer]
+    full: Measure
+    quick: Measure
+    max_drop: float
+    memory: Memory = field(default_factory=Memory)
+    told: Told | None = None
+    _points: list[Point] = field(default_factory=list)
+
+    def run(self) -> Outcome:
+        """Search: all integers, then what rules say, then layer by layer what it takes."""
+        plain = self._full(frozenset())
+        if self._holds(plain):
+            return self._outcome(plain, {})
+        ruled = frozenset(y.name for y in self.layers if y.rule)
+        if ruled and self._holds(found := self._full(ruled)):
+            return self._outcome(self._returned(found, {}), {})
+        gains = self._gains()
+        order = self._order(gains)
+        found = self._shortest(order)
+        return self._outcome(self._returned(found, gains), gains)
+
+    def _holds(self, point: Point) -> bool:
+        return point.drop <= self.max_drop
+
+    def _outcome(self, chosen: Point, gains: Mapping[str, float]) -> Outcome:
+        return Outcome(chosen, tuple(self._points), dict(gains), self._holds(chosen))
+
+    def _full(self, kept: frozenset[str]) -> Point:
+        point = self._measured("full", kept, self.full)
+        if point not in self._points:
+            self._points.append(point)
+        return point
+
+    def _measured(self, kind: str, kept: frozenset[str], measure: Measure) -> Point:
+        point = self.memory.get(kind, kept)
+        if point is None:
+            point = measure(kept)
+            self.memory.put(kind, kept, point)
+        return point
+
+    def _gains(self) -> dict[str, float]:
+        """Measure what keeping each layer alone in float takes off the error."""
+        base = self._measured("quick", frozenset(), self.quick).error
+        gains: dict[str, float] = {}
+        groups = self._groups()
+        for index, group in enumerate(groups):
+            if self.told is not None:
+                self.told("try layer by layer", index / len(groups))
+            error = self._measured("quick", frozenset(y.name for y in group), self.quick).error
+            gains.update({y.name: (base - error) / len(group) for y in group})
+        return gains
+
+    def _groups(self) -> list[list[Layer]]:
+        ranked = sorted(self.layers, key=lambda y: -y.cost)
+        alone, rest = ranked[:MOST_LAYERS], ranked[MOST_LAYERS:]
+        return [[y] for y in alone] + [rest[i : i + 16] for i in range(0, len(rest), 16)]
+
+    def _order(self, gains: Mapping[str, float]) -> list[str]:
+        """Order layers by what they give for what they cost; none costs nothing."""
+        floor = 0.25 / max(1, len(self.layers))
+
+        def worth(layer: Layer) -> tuple[bool, float]:
+            gain = gains.get(layer.name, 0.0)
+            return bool(layer.rule and gain > 0), gain / (layer.cost + floor)
+
+        return [y.name for y in sorted(self.layers, key=worth, reverse=True)]
+
+    def _shortest(self, order: Sequence[str]) -> Point:
+        """Find the shortest beginning of the order that holds the budget."""
+        low, high = 0, 1
+        while high < len(order) and not self._holds(self._full(frozenset(order[:high]))):
+            low, high = high, high * 2
+        high = min(high, len(order))
+        best = self._full(frozenset(order[:high]))
+        while high - low > 1:
+            middle = (low + high) // 2
+            point = self._full(frozenset(order[:middle]))
+            if self._holds(point):
+                high, best = middle, point
+            else:
+                low = middle
+        return best
+
+    def _returned(self, found: Point, gains: Mapping[str, float]) -> Point:
+        """Give layers back to integers as long as the budget holds, the dearest first."""
+        costs = {y.name: y.cost for y in self.layers}
+        if not self._holds(found):
+            return found
+        for name in sorted(found.kept, key=lambda n: (-costs.get(n, 0.0), gains.get(n, 0.0)))[:12]:
+            point = self._full(frozenset(found.kept) - {name})
+            if self._holds(point):
+                found = point
+        return found

@@ -1,0 +1,162 @@
+"""Candidates of the search, written, run and measured on the engine of the target."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgeinfer.backends import registry
+from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions
+from edgeinfer.convert.lower import target_for
+from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.convert.quantize.calibrate import Quantizer, limits_of
+from edgeinfer.convert.quantize.data import CalibrationSet
+from edgeinfer.convert.quantize.observe import open_session
+from edgeinfer.convert.quantize.quality import Judgement, Metric, Outputs
+from edgeinfer.convert.quantize.search import Point
+from edgeinfer.types import Feeds, TensorSpec, nbytes
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from edgeinfer.convert.plan import Job
+
+MOST = 128
+"""Runs that a candidate is measured on."""
+
+FEW = 8
+"""Runs by which layers are compared."""
+
+_BYTES = 96 << 20
+_TIMED = 7
+
+
+@dataclass(slots=True)
+class Samples:
+    """What candidates are run on, and what the float model answers.
+
+    Attributes:
+        feeds: of each run; bounded in number and bytes, spread over the data set.
+        labels: class of each sample, where known for all.
+        expected: outputs of the float model.
+    """
+
+    feeds: list[Feeds] = field(default_factory=list)
+    labels: list[int | str] = field(default_factory=list)
+    expected: list[Outputs] = field(default_factory=list)
+
+    def few(self) -> Samples:
+        """Return a handful, spread over all."""
+        places = sorted({i * len(self.feeds) // FEW for i in range(FEW)})
+        places = [p for p in places if p < len(self.feeds)]
+        return Samples([self.feeds[p] for p in places], [], [self.expected[p] for p in places])
+
+    @property
+    def digest(self) -> str:
+        """Fingerprint of the inputs and answers."""
+        found = hashlib.blake2b(digest_size=16)
+        for arrays in (*self.feeds, *self.expected):
+            for name in sorted(arrays):
+                found.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
+        found.update(repr(self.labels).encode())
+        return found.hexdigest()
+
+
+def gather(data: CalibrationSet, model: ir.Model) -> Samples:
+    """Take samples that are spread over a data set, and ask the float model about them."""
+    total, size = 0, 0
+    for arrays in data.feeds():
+        total += 1
+        size = max(size, nbytes(arrays))
+    count = max(1, min(MOST, total, _BYTES // max(1, size)))
+    wanted = {i * total // count for i in range(count)}
+    found = Samples()
+    labelled = True
+    for index, sample in enumerate(data.samples()):
+        if index in wanted:
+            found.feeds.append(sample.feeds)
+            labelled = labelled and bool(sample.labels)
+            found.labels.extend(sample.labels)
+    if not labelled:
+        found.labels.clear()
+    names = [v.name or "" for v in model.graph.outputs]
+    with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
+        session = open_session(model, Path(folder), optimise=True)
+        for feeds in found.feeds:
+            found.expected.append(dict(zip(names, session.run(names, dict(feeds)), strict=True)))
+        del session
+    return found
+
+
+@dataclass(slots=True)
+class Trials:
+    """Writes and measures candidates for one job.
+
+    Attributes:
+        quantizer: has the float graph and its ranges.
+        job: what is written.
+        inputs: of the model.
+        outputs: of the model.
+        metric: the user's own measure.
+    """
+
+    quantizer: Quantizer
+    job: Job
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    metric: Metric | None = None
+    _judged: dict[int, Judgement] = field(default_factory=dict)
+
+    def measure(self, kept: frozenset[str], samples: Samples, *, timed: bool) -> Point:
+        """Measure the graph with some layers in float."""
+        limits = limits_of(self.job.profile, self.job.format)
+        return self._run(self.quantizer.write(limits, kept=kept).model, kept, samples, timed)
+
+    def measure_float(self, samples: Samples) -> Point:
+        """Measure the float graph on the same engine."""
+        return self._run(self.quantizer.model, frozenset(), samples, True)
+
+    def _run(self, model: ir.Model, kept: frozenset[str], samples: Samples, timed: bool) -> Point:
+        job = self.job
+        with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
+            options = LowerOptions("fp32")
+            lowered = target_for(job.format).lower(model, job.profile, options, Path(folder))
+            size = sum(f.stat().st_size for f in lowered.files)
+            artifact = Artifact(job.format, lowered.files[0], self.inputs, self.outputs)
+            backend: Backend = registry.get(lowered.engines[0].backend)
+            executable = backend.load(artifact, LoadOptions(threads=1))
+            try:
+                actual = [executable.run(f) for f in samples.feeds]
+                latency = _latency(executable, samples.feeds) if timed else 0.0
+            finally:
+                executable.close()
+        judgement = self._judged.setdefault(
+            id(samples), Judgement(samples.expected, samples.labels, self.metric)
+        )
+        return Point.of(kept, judgement.loss(actual), latency, size)
+
+
+def _latency(executable: Executable, feeds: Sequence[Feeds]) -> float:
+    """Return the fastest of some runs in ms: a busy machine only ever adds to it."""
+    times = []
+    for _ in range(_TIMED):
+        start = time.perf_counter()
+        executable.run(feeds[0])
+        times.append(time.perf_counter() - start)
+    return 1000.0 * min(times)
+
+
+def key_of(quantizer: Quantizer, job: Job, samples: Samples) -> str:
+    """Return the name under which a search is remembered."""
+    limits = limits_of(job.profile, job.format)
+    backend: Any = registry.get(job.profile.backends[0]).probe()
+    parts = [samples.digest, repr(limits), repr(sorted(quantizer.ranges.items()))]
+    parts += [job.format, str(backend.version), repr(quantizer.settings), quantizer.recipe.name]
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
