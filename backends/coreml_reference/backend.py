@@ -29,7 +29,7 @@ from edgeinfer.errors import ClosedError, LoadError, RunError
 from edgeinfer.types import Array, Feeds
 
 NAME = "coreml-reference"
-FORMAT = "mlpackage"
+FORMAT = "mlprogram"
 INSTALL = "pip install 'edgeinfer[coreml]'"
 LABEL = "evaluated, not run on Apple hardware"
 
