@@ -44,6 +44,10 @@ def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> T
     if shape.data is None:
         return _reshape_at_run_time(g, data, shape, bool(allowzero))
     given = [int(s) for s in shape.data.ravel()]
+    if not allowzero and (added := _inserted(data, given)):
+        for axis in added:
+            data = g.insert_axis(data, axis)
+        return data
     sizes: list[Extent] = [
         g.extent(data, axis) if size == 0 and not allowzero else size
         for axis, size in enumerate(given)
@@ -57,6 +61,24 @@ def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> T
     elif rest == 0:
         raise Refusal("-1 beside a size of 0 in a tensor of unknown size", "dynamic_shape")
     return g.reshape(data, sizes)
+
+
+def _inserted(data: Tensor, given: Sequence[int]) -> list[int]:
+    """Axes of size one that a reshape only adds; none where it does more, or sizes are known.
+
+    The sizes need not be asked for then, where several are open.
+    """
+    if data.shape.count(None) < 2:
+        return []
+    added: list[int] = []
+    for place, size in enumerate(given):
+        at = place - len(added)
+        stays = at < data.rank and (size == data.shape[at] or (size == 0 and at == place))
+        if not stays and size == 1:
+            added.append(place)
+        elif not stays:
+            return []
+    return added if len(given) - len(added) == data.rank else []
 
 
 def _reshape_at_run_time(g: Builder, data: Tensor, shape: Tensor, allowzero: bool) -> Tensor:

@@ -188,3 +188,11 @@ def test_what_cannot_be_known_is_refused() -> None:
             "g (float[2] x) => (float[2] y) <float r = {0.5}, bool t = {1}> "
             "{ y = Dropout(x, r, t) }"
         )
+
+
+def test_axes_of_size_one_are_added_without_asking_for_open_sizes() -> None:
+    text = """g (float[n,t,3] x) => (float[a,b,c,d] y)
+        <int64[4] s = {0, 0, 1, 3}> { h = Reshape(x, s) y = Relu(h) }"""
+    x = np.random.default_rng(0).standard_normal((2, 4, 3)).astype(np.float32)
+    data = check(text, {"x": x}, {"x": x[:1, :3]})
+    assert ops(data) == ["EXPAND_DIMS", "RELU"]
