@@ -16,6 +16,7 @@ from edgeinfer.convert import engines
 from edgeinfer.convert.front import Clock, Front, Progress, Written
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.convert.quantize.quality import Metric
 from edgeinfer.convert.request import Request, check_request, resolve_profiles
 from edgeinfer.convert.verify import Report, VariantResult, verify_variant
 from edgeinfer.convert.worker import Worker, can_work_apart
@@ -53,6 +54,7 @@ def export(
     calibration: str | Path | None = None,
     calibrator: str = "mse",
     max_drop: float | None = None,
+    metric: Metric | None = None,
     force: bool = False,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
@@ -76,6 +78,8 @@ def export(
             all samples: integers take their ranges from it, and the result is checked with it.
         calibrator: how ranges are chosen: ``minmax``, ``percentile``, ``entropy`` or ``mse``.
         max_drop: share of the float model's quality that ``precision="auto"`` may lose.
+        metric: outputs of all runs and labels of all samples to a number that is higher the better
+            it is; without it top-1 where labels are known, else agreement with the float model.
         force: calibrate with data that is judged bad.
         example_inputs: for a module: a tuple, or a dict by parameter name.
         dynamic_shapes: for a module: ``{"x": {0: "batch"}}``.
@@ -106,9 +110,10 @@ def export(
         calibrator=calibrator,
         force=force,
         max_drop=max_drop,
+        metric=metric,
     )
     front: Front | Worker
-    if can_work_apart(model, example_inputs):
+    if metric is None and can_work_apart(model, example_inputs):
         front = Worker(model, request, progress, dynamic_shapes=dynamic_shapes)
     else:
         front = Front(

@@ -77,9 +77,9 @@ def _cost(unit: Unit) -> float:
     size = float(math.prod(dims))
     if unit.kind != "weighted" or constant(node.inputs[1]) is None:
         return size * 0.1
-    weights = array_of(node.inputs[1]).shape
+    weights = [int(d) for d in array_of(node.inputs[1]).shape]
     if node.op_type == "Conv":
-        return size * float(math.prod(weights[1:]))
+        return size * math.prod(weights[1:])
     if node.op_type == "ConvTranspose":
-        return size * float(math.prod(weights)) / max(1, weights[1])
+        return size * math.prod(weights) / max(1, weights[1])
     return size * max(weights)

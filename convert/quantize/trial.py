@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,38 +119,48 @@ class Trials:
         limits = limits_of(self.job.profile, self.job.format)
         return self._run(self.quantizer.write(limits, kept=kept).model, kept, samples, timed)
 
-    def measure_float(self, samples: Samples) -> Point:
-        """Measure the float graph on the same engine."""
-        return self._run(self.quantizer.model, frozenset(), samples, True)
+    def measure_float(self, samples: Samples, kept: frozenset[str]) -> tuple[Point, float]:
+        """Measure the float graph on the same engine, and the latency of a candidate beside it.
+
+        The two take turns, so that a busy machine slows both alike.
+        """
+        limits = limits_of(self.job.profile, self.job.format)
+        candidate = self.quantizer.write(limits, kept=kept).model
+        with ExitStack() as stack:
+            before, size = self._load(self.quantizer.model, stack)
+            after, _ = self._load(candidate, stack)
+            times = [(_once(before, samples), _once(after, samples)) for _ in range(_TIMED)]
+        first, second = (min(column) for column in zip(*times, strict=True))
+        return Point((), 0.0, 0.0, 1.0, first, size), second
 
     def _run(self, model: ir.Model, kept: frozenset[str], samples: Samples, timed: bool) -> Point:
-        job = self.job
-        with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
-            options = LowerOptions("fp32")
-            lowered = target_for(job.format).lower(model, job.profile, options, Path(folder))
-            size = sum(f.stat().st_size for f in lowered.files)
-            artifact = Artifact(job.format, lowered.files[0], self.inputs, self.outputs)
-            backend: Backend = registry.get(lowered.engines[0].backend)
-            executable = backend.load(artifact, LoadOptions(threads=1))
-            try:
-                actual = [executable.run(f) for f in samples.feeds]
-                latency = _latency(executable, samples.feeds) if timed else 0.0
-            finally:
-                executable.close()
+        with ExitStack() as stack:
+            executable, size = self._load(model, stack)
+            actual = [executable.run(f) for f in samples.feeds]
+            latency = min(_once(executable, samples) for _ in range(_TIMED)) if timed else 0.0
         judgement = self._judged.setdefault(
             id(samples), Judgement(samples.expected, samples.labels, self.metric)
         )
         return Point.of(kept, judgement.loss(actual), latency, size)
 
+    def _load(self, model: ir.Model, stack: ExitStack) -> tuple[Executable, int]:
+        """Write a graph and open it; both go with the stack."""
+        job = self.job
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeinfer-")))
+        lowered = target_for(job.format).lower(model, job.profile, LowerOptions("fp32"), folder)
+        size = sum(f.stat().st_size for f in lowered.files)
+        artifact = Artifact(job.format, lowered.files[0], self.inputs, self.outputs)
+        backend: Backend = registry.get(lowered.engines[0].backend)
+        executable = backend.load(artifact, LoadOptions(threads=1))
+        stack.callback(executable.close)
+        return executable, size
 
-def _latency(executable: Executable, feeds: Sequence[Feeds]) -> float:
-    """Return the fastest of some runs in ms: a busy machine only ever adds to it."""
-    times = []
-    for _ in range(_TIMED):
-        start = time.perf_counter()
-        executable.run(feeds[0])
-        times.append(time.perf_counter() - start)
-    return 1000.0 * min(times)
+
+def _once(executable: Executable, samples: Samples) -> float:
+    """Return the time of one run in ms."""
+    start = time.perf_counter()
+    executable.run(samples.feeds[0])
+    return 1000.0 * (time.perf_counter() - start)
 
 
 def key_of(quantizer: Quantizer, job: Job, samples: Samples) -> str:
