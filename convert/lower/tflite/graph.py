@@ -104,6 +104,22 @@ class Op:
     bodies: dict[str, Graph] = field(default_factory=dict)
 
 
+def broadcast(*shapes: Shape) -> Shape:
+    """Broadcast shapes; None wins over 1 and loses to any other known size."""
+    rank = max(map(len, shapes), default=0)
+    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    return tuple(_join(sizes) for sizes in zip(*padded, strict=True))
+
+
+def _join(sizes: tuple[Size, ...]) -> Size:
+    known = {s for s in sizes if s is not None and s != 1}
+    if len(known) > 1:
+        raise ValueError(f"sizes {sorted(known)} do not broadcast")
+    if known:
+        return known.pop()
+    return None if None in sizes else 1
+
+
 class Graph:
     """One subgraph of the model, in the order of execution.
 

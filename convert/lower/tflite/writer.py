@@ -70,6 +70,7 @@ _BARE = frozenset(
     {
         *("CEIL", "ELU", "FLOOR", "LOG", "LOGISTIC", "PRELU", "RELU", "RELU6", "RELU_0_TO_1"),
         *("RELU_N1_TO_1", "ROUND", "RSQRT", "SIN", "SQRT", "TANH", "BROADCAST_ARGS"),
+        *("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM"),
     }
 )
 

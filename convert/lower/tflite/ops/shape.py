@@ -300,10 +300,22 @@ def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DC
 @carried(bool=np.uint8)
 def space_to_depth(g: Builder, input: Tensor, *, blocksize: int) -> Tensor:
     """SPACE_TO_DEPTH."""
+    return space_to_depth_28(g, input, blocksize=blocksize)
+
+
+@OPS.lower("SpaceToDepth", since=28, domain=NHWC, dtypes=_WHOLE)
+@carried(bool=np.uint8)
+def space_to_depth_28(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    """SPACE_TO_DEPTH, whose order of channels is DCR; CRD gathers them after."""
     n, h, w, c = input.shape
-    x = input
     shape = (n, _over(h, blocksize), _over(w, blocksize), _times(c, blocksize**2))
-    return g.emit("SPACE_TO_DEPTH", [x], shape, block_size=blocksize)
+    y = g.emit("SPACE_TO_DEPTH", [input], shape, block_size=blocksize)
+    if mode != "CRD":
+        return y
+    if c is None:
+        raise Refusal("the number of channels must be known", "dynamic_shape")
+    order = np.arange(c * blocksize**2, dtype=np.int32).reshape(-1, c).T.ravel()
+    return g.gather(y, g.const(order), 3)
 
 
 def _times(size: int | None, factor: int) -> int | None:
