@@ -87,7 +87,7 @@ class PlanLayout(ir.passes.InPlacePass):
                 labels = Plan(graph, seeds, ends)
                 Applier(graph, namer).run(labels)
         if count:
-            model.opset_imports[NHWC] = 1
+            model.opset_imports[NHWC] = model.opset_imports.get("", 1)
         moves = [n for g in walk(model.graph) for n in g if _moves(n)]
         first = sum(v.is_graph_input() for n in moves for v in n.inputs if v is not None)
         last = sum(v.is_graph_output() for n in moves for v in n.outputs)

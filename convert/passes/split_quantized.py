@@ -67,14 +67,23 @@ def _float(value: ir.Value, like: ir.Value | None) -> ir.Value:
 def _dequantized(node: ir.Node, build: Builder, index: int, axis: int = 1) -> ir.Value:
     """Dequantize the operand at an index, by the scale and the zero point that follow it."""
     x, scale, zero = (input_at(node, index + i) for i in range(3))
-    return _float(build.op("DequantizeLinear", x, scale, zero, axis=axis), x)
+    return _float(build.op("DequantizeLinear", x, _single(build, scale), zero, axis=axis), x)
+
+
+def _single(build: Builder, scale: ir.Value | None) -> ir.Value | None:
+    """A scale as float32, which holds every half."""
+    if scale is None or scale.dtype not in {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}:
+        return scale
+    if scale.const_value is not None:
+        return build.const(scale.const_value.numpy().astype(np.float32), "scale")
+    return _float(build.op("Cast", scale, to=int(ir.DataType.FLOAT)), scale)
 
 
 def _quantized(node: ir.Node, build: Builder, y: ir.Value, index: int, axis: int = 1) -> bool:
     out = node.outputs[0]
     _float(y, out)
     scale, zero = input_at(node, index), input_at(node, index + 1)
-    made = build.op("QuantizeLinear", y, scale, zero, axis=axis)
+    made = build.op("QuantizeLinear", y, _single(build, scale), zero, axis=axis)
     made.type, made.shape = out.type, out.shape
     return True
 

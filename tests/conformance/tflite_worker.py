@@ -36,6 +36,7 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
     "Conv": (1, 2),
     "ConvInteger": (1, 2, 3),
     "ConvTranspose": (1, 2),
+    "CumProd": (1,),
     "CumSum": (1,),
     "DFT": (1, 2),
     "DeformConv": (1, 3),
@@ -57,6 +58,7 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
     "OneHot": (1, 2),
     "PRelu": (1,),
     "Pad": (1, 2, 3),
+    "Pow": (1,),
     "QLinearConv": (1, 2, 3, 4, 5, 6, 7, 8),
     "QLinearMatMul": (1, 2, 3, 4, 5, 6, 7),
     "QuantizeLinear": (1, 2),
@@ -185,7 +187,9 @@ def _differences(
 def _noise(expected: Any) -> float:
     """What sums leave of terms that cancel, for values as large as these."""
     array = np.asarray(expected) if isinstance(expected, np.ndarray) else np.zeros(0)
-    share = {"float32": 1e-6, "float16": 1e-3}.get(array.dtype.name, 0.0)
+    # Those of 8 and 11 bits are as wide as the last of them.
+    share = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 2**-7}.get(array.dtype.name, 0.0)
+    array = array.astype(np.float32) if share else array
     if not share or not np.isfinite(array).any():
         return 0.0
     return share * float(np.abs(array[np.isfinite(array)]).max())

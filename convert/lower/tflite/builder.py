@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.lower.tflite.graph import Graph, Shape, Size, Tensor
+from edgeinfer.convert.lower.tflite import compose
+from edgeinfer.convert.lower.tflite.graph import Graph, Op, Shape, Size, Tensor
+from edgeinfer.convert.lower.tflite.graph import broadcast as broadcast
 from edgeinfer.types import Array
 
 Extent = int | Tensor
@@ -21,23 +23,12 @@ _COMPARE = frozenset(
 ) | {"LOGICAL_OR"}
 
 _SLICE_RANK = 5
-_SLICED = frozenset({"float32", "int32", "int64", "int8", "uint8", "int16", "bool"})
-
-
-def broadcast(*shapes: Shape) -> Shape:
-    """Broadcast shapes; None wins over 1 and loses to any other known size."""
-    rank = max(map(len, shapes), default=0)
-    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
-    return tuple(_join(sizes) for sizes in zip(*padded, strict=True))
-
-
-def _join(sizes: tuple[Size, ...]) -> Size:
-    known = {s for s in sizes if s is not None and s != 1}
-    if len(known) > 1:
-        raise ValueError(f"sizes {sorted(known)} do not broadcast")
-    if known:
-        return known.pop()
-    return None if None in sizes else 1
+_SLICED = frozenset(
+    {
+        *("float32", "int32", "int64", "int8", "uint8", "int16", "bool"),
+        *("float64", "float16", "bfloat16", "uint16", "uint32", "uint64"),
+    }
+)
 
 
 class Builder(Graph):
@@ -50,6 +41,31 @@ class Builder(Graph):
     def __init__(self, name: str = "main", prefix: str = "") -> None:
         super().__init__(name, prefix)
         self.scales: list[Array] = []
+
+    def add(
+        self,
+        code: str,
+        inputs: Sequence[Tensor | None],
+        outputs: Sequence[Tensor],
+        **options: Any,
+    ) -> Op:
+        """Append an operator, or those it is composed of where no kernel takes the types.
+
+        Raises:
+            Refusal: it cannot be composed.
+        """
+        if compose.is_needed(code, inputs, outputs):
+            start = len(self.ops)
+            result = compose.composed(self, code, inputs, outputs, options)
+            return self._give(result, outputs[0], start)
+        return super().add(code, inputs, outputs, **options)
+
+    def _give(self, made: Tensor, wanted: Tensor, start: int) -> Op:
+        """Let the operators from ``start`` on write what they have made to ``wanted``."""
+        for op in self.ops[start:]:
+            op.outputs = [wanted if t is made else t for t in op.outputs]
+            op.inputs = [wanted if t is made else t for t in op.inputs]
+        return self.ops[-1]
 
     def unary(self, code: str, x: Tensor, dtype: Any = None, **options: Any) -> Tensor:
         """Elementwise operator of one operand."""

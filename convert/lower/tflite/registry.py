@@ -24,7 +24,8 @@ ANY = frozenset(
     {
         *(ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BOOL),
         *(ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64),
-        *(ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32),
+        *(ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64),
+        ir.DataType.BFLOAT16,
     }
 )
 """Every element type a file can hold and LiteRT can hand over."""

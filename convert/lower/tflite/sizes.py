@@ -19,10 +19,12 @@ INT_MIN = -(2**31)
 
 # Kernels that only move values lack some of these; integers of the same width go everywhere.
 _CARRIER: dict[str, np.dtype[Any]] = {
+    "bfloat16": np.dtype(np.int16),
     "float16": np.dtype(np.int16),
     "float64": np.dtype(np.int64),
     "uint16": np.dtype(np.int16),
     "uint32": np.dtype(np.int32),
+    "uint64": np.dtype(np.int64),
 }
 
 

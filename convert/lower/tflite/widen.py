@@ -15,8 +15,11 @@ from edgeinfer.convert.lower.tflite.registry import FLOATS, INTEGERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-REALS = FLOATS | {ir.DataType.FLOAT16}
+REALS = FLOATS | {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 """Half precision is computed in float32 and rounded once, as ONNX Runtime does on CPUs."""
+
+DOUBLES = REALS | {ir.DataType.DOUBLE}
+"""Where every step is one of those that ``doubles`` composes."""
 
 SMALL = frozenset(
     {
@@ -25,11 +28,12 @@ SMALL = frozenset(
     }
 )
 
-NUMBERS = REALS | INTEGERS | SMALL
+NUMBERS = DOUBLES | INTEGERS | SMALL | {ir.DataType.UINT64}
 
 # LiteRT 2.3.0 takes INT8, UINT8 and INT16 for quantized and ends the process without a scale;
 # its casts between integers wrap around, so sums and products come out right modulo the width.
 _WIDER: dict[str, np.dtype[Any]] = {
+    "bfloat16": np.dtype(np.float32),
     "float16": np.dtype(np.float32),
     "int8": np.dtype(np.int32),
     "int16": np.dtype(np.int32),
@@ -37,6 +41,11 @@ _WIDER: dict[str, np.dtype[Any]] = {
     "uint16": np.dtype(np.int32),
     "uint32": np.dtype(np.int64),
 }
+
+
+def is_real(dtype: np.dtype[Any]) -> bool:
+    """Whether it has fractions; NumPy itself does not know bfloat16."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
 def wider(dtype: np.dtype[Any]) -> np.dtype[Any]:

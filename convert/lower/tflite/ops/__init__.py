@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-# Planned: activation, arith, compare, control, conv, index, matrix, norm, pool, quant, recurrent,
-# reduce, resize, shape. Each is one module that the line below names.
 from edgeinfer.convert.lower.tflite.ops import (
     activation,
     arith,
@@ -15,20 +13,24 @@ from edgeinfer.convert.lower.tflite.ops import (
     conv_transpose,
     convert,
     cut,
+    deform,
     einsum,
     fill,
     image,
     index,
     matrix,
     norm,
+    optional,
     pool,
     quant,
     recurrent,
     reduce,
     resize,
+    running,
     shape,
     signal,
     sort,
+    text,
     unary,
 )
 
@@ -43,19 +45,23 @@ __all__ = [
     "conv_transpose",
     "convert",
     "cut",
+    "deform",
     "einsum",
     "fill",
     "image",
     "index",
     "matrix",
     "norm",
+    "optional",
     "pool",
     "quant",
     "recurrent",
     "reduce",
     "resize",
+    "running",
     "shape",
     "signal",
     "sort",
+    "text",
     "unary",
 ]

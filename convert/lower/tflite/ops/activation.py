@@ -10,7 +10,7 @@ from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import select
 from edgeinfer.convert.lower.tflite.ops.unary import log1p_small, minus_one
 from edgeinfer.convert.lower.tflite.registry import OPS
-from edgeinfer.convert.lower.tflite.widen import NUMBERS, REALS, widened
+from edgeinfer.convert.lower.tflite.widen import DOUBLES, NUMBERS, REALS, widened
 
 _BOUNDED = {
     (0.0, np.inf): "RELU",
@@ -183,14 +183,14 @@ def shrink(g: Builder, input: Tensor, *, bias: float = 0.0, lambd: float = 0.5) 
     return select(g, g.binary("GREATER", input, lambd), g.binary("SUB", input, bias), up)
 
 
-@OPS.lower("Softmax", since=13, dtypes=REALS)
+@OPS.lower("Softmax", since=13, dtypes=DOUBLES)
 @widened
 def softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
     """Exponentials that add up to one."""
     return _along(g, input, axis, "SOFTMAX", beta=1.0)
 
 
-@OPS.lower("LogSoftmax", since=13, dtypes=REALS)
+@OPS.lower("LogSoftmax", since=13, dtypes=DOUBLES)
 @widened
 def log_softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
     """Logarithm of ``Softmax``."""
@@ -202,6 +202,8 @@ def _along(g: Builder, x: Tensor, axis: int, code: str, **options: float) -> Ten
     axis = axis % x.rank
     if x.shape[axis] == 0:
         return x
+    if x.dtype == np.float64:
+        return _along_doubles(g, x, axis, code)
     if x.rank > 6 and not x.is_static:
         raise Refusal("more than 6 axes of unknown sizes", "unsupported_rank")
     order = [i for i in range(x.rank) if i != axis] + [axis]
@@ -212,6 +214,16 @@ def _along(g: Builder, x: Tensor, axis: int, code: str, **options: float) -> Ten
     if x.rank > 6:
         found = g.reshape(found, last.static_shape)
     return g.transpose(found, list(np.argsort(order)))
+
+
+def _along_doubles(g: Builder, x: Tensor, axis: int, code: str) -> Tensor:
+    """The definition: no kernel takes them."""
+    under = g.binary("SUB", x, g.reduce("REDUCE_MAX", x, [axis], True))
+    grown = g.unary("EXP", under)
+    total = g.reduce("SUM", grown, [axis], True)
+    if code == "SOFTMAX":
+        return g.binary("DIV", grown, total)
+    return g.binary("SUB", under, g.unary("LOG", total))
 
 
 @OPS.lower("Hardmax", since=13, dtypes=REALS)

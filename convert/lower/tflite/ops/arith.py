@@ -7,9 +7,15 @@ import numpy as np
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
-from edgeinfer.convert.lower.tflite.ops.integer import absolute, divide, power, remainder
+from edgeinfer.convert.lower.tflite.ops.integer import (
+    absolute,
+    divide,
+    divide_unsigned,
+    power,
+    remainder,
+)
 from edgeinfer.convert.lower.tflite.registry import FLOATS, OPS
-from edgeinfer.convert.lower.tflite.widen import NUMBERS, REALS, widened
+from edgeinfer.convert.lower.tflite.widen import DOUBLES, NUMBERS, widened
 
 
 @OPS.lower("Add", since=14, dtypes=NUMBERS)
@@ -37,6 +43,8 @@ def mul(g: Builder, a: Tensor, b: Tensor) -> Tensor:
 @widened
 def div(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """Quotient; of integers it is truncated."""
+    if a.dtype == np.uint64:
+        return divide_unsigned(g, a, b)
     return divide(g, a, b) if a.dtype == np.int64 else g.binary("DIV", a, b)
 
 
@@ -44,6 +52,8 @@ def div(g: Builder, a: Tensor, b: Tensor) -> Tensor:
 @widened
 def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
     """Remainder with the sign of the divisor, or of the dividend (``fmod``)."""
+    if a.dtype == np.uint64:
+        return g.binary("SUB", a, g.binary("MUL", divide_unsigned(g, a, b), b))
     if fmod:
         return remainder(g, a, b)
     return g.binary("FLOOR_MOD", a, b)
@@ -107,14 +117,14 @@ def min_(g: Builder, *data_0: Tensor) -> Tensor:
     return _chain(g, "MINIMUM", data_0)
 
 
-@OPS.lower("Sum", since=13, dtypes=REALS)
+@OPS.lower("Sum", since=13, dtypes=DOUBLES)
 @widened
 def sum_(g: Builder, *data_0: Tensor) -> Tensor:
     """Sum of any number of operands."""
     return _chain(g, "ADD", data_0)
 
 
-@OPS.lower("Mean", since=13, dtypes=REALS)
+@OPS.lower("Mean", since=13, dtypes=DOUBLES)
 @widened
 def mean(g: Builder, *data_0: Tensor) -> Tensor:
     """Mean of any number of operands."""
@@ -127,17 +137,6 @@ def _chain(g: Builder, code: str, parts: tuple[Tensor, ...]) -> Tensor:
     for part in parts[1:]:
         result = g.binary(code, result, part)
     return result
-
-
-@OPS.lower("CumSum", since=14, dtypes=NUMBERS)
-@widened
-def cumsum(g: Builder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    """Running sum."""
-    if axis.data is None:
-        along = g.reshape(g.cast(axis, np.int32), [])
-    else:
-        along = g.const(int(axis.data.reshape(())[()]) % x.rank, np.int32)
-    return g.emit("CUMSUM", [x, along], x.shape, exclusive=bool(exclusive), reverse=bool(reverse))
 
 
 @OPS.lower("Abs", since=13, dtypes=NUMBERS)
@@ -158,12 +157,14 @@ def neg(g: Builder, x: Tensor) -> Tensor:
 @widened
 def sign(g: Builder, input: Tensor) -> Tensor:
     """-1, 0 or 1."""
+    if input.dtype == np.uint64:
+        return g.binary("MINIMUM", input, 1)
     if input.dtype != np.int64:
         return g.unary("SIGN", input)
     return g.binary("MINIMUM", g.binary("MAXIMUM", input, -1), 1)
 
 
-@OPS.lower("Reciprocal", since=13, dtypes=REALS)
+@OPS.lower("Reciprocal", since=13, dtypes=DOUBLES)
 @widened
 def reciprocal(g: Builder, x: Tensor) -> Tensor:
     """``1 / x``."""

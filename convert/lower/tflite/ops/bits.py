@@ -1,9 +1,14 @@
 """Operators on the bits of integers.
 
 LiteRT 2.3.0 has exclusive or and a shift to the right, of up to 32 bits; the others are composed.
+Integers of 64 bits are looked at as pairs of 32 where the places do not matter.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -13,14 +18,39 @@ from edgeinfer.convert.lower.tflite.builder import Builder, broadcast
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import divide, power, select
 from edgeinfer.convert.lower.tflite.registry import INTEGERS, OPS
+from edgeinfer.convert.lower.tflite.unsigned import halved, signed, unsigned
 from edgeinfer.convert.lower.tflite.widen import SMALL, widened
 
-_NARROW = SMALL | {ir.DataType.INT32}
+_WHOLE = INTEGERS | SMALL | {ir.DataType.UINT64}
+
+F = TypeVar("F", bound=Callable[..., Tensor])
 
 
-@OPS.lower("BitShift", since=11, dtypes=INTEGERS | SMALL)
+def _halved(lowering: F) -> F:
+    """Decorate a lowering that works bit by bit to see 64 of them as two int32."""
+
+    @wraps(lowering)
+    def paired(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+        own = a.dtype
+        if own.itemsize < 8:
+            return lowering(g, a, b)
+        made = lowering(g, _pairs(g, a), _pairs(g, b))
+        return g.emit("BITCAST", [made], made.shape[:-1], own)
+
+    return cast(F, paired)
+
+
+def _pairs(g: Builder, x: Tensor) -> Tensor:
+    if x.data is not None:
+        return g.const(np.ascontiguousarray(x.data[..., np.newaxis]).view(np.int32))
+    return g.emit("BITCAST", [x], (*x.shape, 2), np.dtype(np.int32))
+
+
+@OPS.lower("BitShift", since=11, dtypes=_WHOLE)
 def bit_shift(g: Builder, x: Tensor, y: Tensor, *, direction: str) -> Tensor:
     """Places that are no bits of the type, negative ones too, shift everything out."""
+    if x.dtype == np.uint64:
+        return _shift_unsigned(g, x, y, direction)
     width = x.dtype.itemsize * 8
     places = g.cast(y, np.int64 if x.dtype == np.int64 else np.int32)
     within = g.binary("LESS", places, width)
@@ -32,6 +62,15 @@ def bit_shift(g: Builder, x: Tensor, y: Tensor, *, direction: str) -> Tensor:
     places = select(g, within, places, g.const(0, places.dtype))
     moved = _shift_right(g, x, places) if direction == "RIGHT" else _shift_left(g, x, places)
     return select(g, within, moved, g.const(0, x.dtype))
+
+
+def _shift_unsigned(g: Builder, x: Tensor, y: Tensor, direction: str) -> Tensor:
+    bits, places = signed(g, x), signed(g, y)
+    if direction == "LEFT":
+        return unsigned(g, bit_shift(g, bits, places, direction=direction))
+    # One place by itself leaves a positive number, which has no sign to be copied.
+    rest = bit_shift(g, halved(g, bits), g.binary("SUB", places, 1), direction=direction)
+    return unsigned(g, select(g, g.binary("EQUAL", places, 0), bits, rest))
 
 
 def _shift_right(g: Builder, x: Tensor, places: Tensor) -> Tensor:
@@ -56,26 +95,31 @@ def _shift_left(g: Builder, x: Tensor, places: Tensor) -> Tensor:
     return g.cast(product, x.dtype)
 
 
-@OPS.lower("BitwiseXor", since=18, dtypes=_NARROW)
+@OPS.lower("BitwiseXor", since=18, dtypes=_WHOLE)
+@_halved
 def bitwise_xor(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """Exclusive or of the bits."""
     return g.emit("BITWISE_XOR", [a, b], broadcast(a.shape, b.shape))
 
 
-@OPS.lower("BitwiseNot", since=18, dtypes=INTEGERS | SMALL)
+@OPS.lower("BitwiseNot", since=18, dtypes=_WHOLE)
 @widened
 def bitwise_not(g: Builder, x: Tensor) -> Tensor:
     """Flip the bits."""
+    if x.dtype == np.uint64:
+        return unsigned(g, g.binary("SUB", -1, signed(g, x)))
     return g.binary("SUB", -1, x)
 
 
-@OPS.lower("BitwiseAnd", since=18, dtypes=_NARROW)
+@OPS.lower("BitwiseAnd", since=18, dtypes=_WHOLE)
+@_halved
 def bitwise_and(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """And of the bits."""
     return _bit_by_bit(g, a, b, "MUL")
 
 
-@OPS.lower("BitwiseOr", since=18, dtypes=_NARROW)
+@OPS.lower("BitwiseOr", since=18, dtypes=_WHOLE)
+@_halved
 def bitwise_or(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """Or of the bits."""
     return _bit_by_bit(g, a, b, "MAXIMUM")

@@ -13,7 +13,8 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.registry import ANY, OPS
-from edgeinfer.convert.lower.tflite.widen import REALS
+from edgeinfer.convert.lower.tflite.sizes import as_bits
+from edgeinfer.convert.lower.tflite.widen import DOUBLES, REALS
 
 
 @OPS.lower("Cast", since=24, dtypes=ANY)
@@ -35,7 +36,16 @@ def cast_like(
     return g.cast(input, target_type.dtype)
 
 
-@OPS.lower("IsNaN", since=20, dtypes=REALS | {ir.DataType.DOUBLE, ir.DataType.BOOL})
+@OPS.lower("BitCast", since=26, dtypes=ANY)
+def bit_cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
+    """Read the same bits as another element type."""
+    kind = ir.DataType(to)
+    if kind not in ANY:
+        raise Refusal(f"cannot hold {kind.name.lower()}", "unsupported_dtype")
+    return as_bits(g, input, np.dtype(kind.numpy()))
+
+
+@OPS.lower("IsNaN", since=20, dtypes=DOUBLES | {ir.DataType.BOOL})
 def is_nan(g: Builder, x: Tensor) -> Tensor:
     """True where there is no number; equals nothing, itself included."""
     single = g.cast(x, np.float32)

@@ -10,8 +10,9 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
-from edgeinfer.convert.lower.tflite.registry import ANY, FLOATS, INTEGERS, OPS
+from edgeinfer.convert.lower.tflite.registry import ANY, INTEGERS, OPS
 from edgeinfer.convert.lower.tflite.sizes import as_bits, compute, counting, narrow
+from edgeinfer.convert.lower.tflite.widen import DOUBLES
 from edgeinfer.types import Array
 
 _FILLED = frozenset({"float32", "int8", "int16", "int32", "int64", "bool"})
@@ -34,11 +35,17 @@ def constant_of_shape(g: Builder, input: Tensor, *, value: Array | None = None) 
     return as_bits(g, g.emit("FILL", [sizes, g.const(element)], (None,) * rank, element.dtype), own)
 
 
-@OPS.lower("Range", since=11, dtypes=INTEGERS | FLOATS | {ir.DataType.INT16, ir.DataType.FLOAT16})
+@OPS.lower("Range", since=11, dtypes=DOUBLES | INTEGERS | {ir.DataType.INT16})
 def range_(g: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     """The kernel refuses a limit on the wrong side, where ONNX has no elements."""
     if all(t.data is not None for t in (start, limit, delta)):
         return g.const(_progression(start.value, limit.value, delta.value))
+    if start.dtype.name == "float32" and _holds(start, 0) and _holds(delta, 1):
+        # Whole numbers below a limit; float32 has them all as far as there is memory.
+        count = g.cast(g.unary("CEIL", g.reshape(limit, [])), np.int32)
+        most = g.binary("MAXIMUM", count, 0)
+        operands = [g.const(0, np.int32), most, g.const(1, np.int32)]
+        return g.cast(g.emit("RANGE", operands, (None,), np.int32), np.float32)
     if start.dtype.name not in ("int32", "int64"):
         # Its length hangs on a quotient that other engines round in double precision.
         raise Refusal(f"limits of {start.dtype} known at run time only", "requires_constant")
@@ -52,6 +59,10 @@ def range_(g: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
             rising = g.binary("GREATER", step, 0)
             last = g.emit("SELECT_V2", [rising, above, below], (), last.dtype)
     return g.emit("RANGE", [first, last, step], (None,), first.dtype)
+
+
+def _holds(x: Tensor, number: int) -> bool:
+    return x.data is not None and bool((x.data == number).all())
 
 
 def _progression(start: Array, limit: Array, delta: Array) -> Array:

@@ -48,12 +48,12 @@ def grid_sample(
     taps = []
     for axis, size in enumerate(sizes):
         place = _denormalised(g, grid, rank - 1 - axis, size, bool(align_corners))
-        taps.append(_axis_taps(g, place, size, mode, padding_mode, bool(align_corners)))
+        taps.append(axis_taps(g, place, size, mode, padding_mode, bool(align_corners)))
     flat = merge(g, x, [range(x.rank - 1), [x.rank - 1]])
     start = _image_starts(g, g.extent(x, 0), int(np.prod(sizes)), grid.rank - 1)
     total: Tensor | None = None
     for choice in itertools.product(*taps):
-        index, weight = _joined(g, choice, sizes)
+        index, weight = joined(g, choice, sizes)
         part = g.gather(flat, g.binary("ADD", index, start), 0)
         if weight is not None:
             part = g.binary("MUL", part, g.insert_axis(weight, weight.rank))
@@ -73,7 +73,8 @@ def _image_starts(g: Builder, batch: Extent, pixels: int, rank: int) -> Tensor:
     return reform(g, starts, sizes)
 
 
-def _joined(g: Builder, choice: Sequence[Tap], sizes: Sequence[int]) -> Tap:
+def joined(g: Builder, choice: Sequence[Tap], sizes: Sequence[int]) -> Tap:
+    """One neighbour along each axis as an index into the flattened image."""
     index, weight = choice[0]
     for (place, share), size in zip(choice[1:], sizes[1:], strict=True):
         index = g.binary("ADD", g.binary("MUL", index, size), place)
@@ -94,9 +95,10 @@ def _denormalised(g: Builder, grid: Tensor, column: int, size: int, align: bool)
     return g.binary("MUL", g.binary("SUB", g.binary("MUL", shifted, float(size)), 1.0), 0.5)
 
 
-def _axis_taps(
+def axis_taps(
     g: Builder, place: Tensor, size: int, mode: str, padding: str, align: bool
 ) -> list[Tap]:
+    """The neighbours of places along one axis, in pixels."""
     if mode not in ("nearest", "linear", "cubic"):
         raise Refusal(f"mode {mode!r}")
     if mode == "nearest":
@@ -220,15 +222,15 @@ def roi_align(
         taken = g.gather(flat, index, 0)
         parts.append(g.binary("MUL", taken, g.insert_axis(weight, 3)))
     join = "ADD" if mode == "avg" else "MAXIMUM"
-    joined = parts[0]
+    pooled = parts[0]
     for part in parts[1:]:
-        joined = g.binary(join, joined, part)
+        pooled = g.binary(join, pooled, part)
     shape = (rois.shape[0], output_height, output_width, x.shape[3])
     code = "AVERAGE_POOL_2D" if mode == "avg" else "MAX_POOL_2D"
     window = {"filter_height": sampling_ratio, "filter_width": sampling_ratio}
     strides = {"stride_h": sampling_ratio, "stride_w": sampling_ratio}
     options = {**window, **strides, "padding": _VALID, "fused_activation_function": 0}
-    return g.emit(code, [joined], shape, **options)
+    return g.emit(code, [pooled], shape, **options)
 
 
 def _roi_taps(

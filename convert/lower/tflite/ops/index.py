@@ -277,8 +277,10 @@ def one_hot(
     """ONE_HOT, which leaves out what is out of range."""
     if values.dtype.name not in ("float32", "int16", "int32", "int64", "uint8", "bool"):
         wide = np.int32 if values.dtype.itemsize < 4 and values.dtype.kind in "iu" else np.float32
-        if values.dtype.name not in ("float16", "int8", "uint16"):
-            raise Refusal(f"values of {values.dtype}", "unsupported_dtype")
+        if values.dtype.itemsize > 2:
+            hot = one_hot(g, indices, depth, g.const([False, True]), axis=axis)
+            off, on = (g.reshape(g.slice(values, [i], [i + 1], [1]), []) for i in (0, 1))
+            return g.emit("SELECT_V2", [hot, on, off], hot.shape, values.dtype)
         return g.cast(one_hot(g, indices, depth, g.cast(values, wide), axis=axis), values.dtype)
     where = indices if indices.dtype.name in ("int32", "int64") else g.cast(indices, np.int64)
     count: Extent

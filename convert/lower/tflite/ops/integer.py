@@ -10,6 +10,7 @@ import numpy as np
 
 from edgeinfer.convert.lower.tflite.builder import Builder, broadcast
 from edgeinfer.convert.lower.tflite.graph import Tensor
+from edgeinfer.convert.lower.tflite.unsigned import TOP, halved, ordered, signed, unsigned
 
 _ROUNDS = 3
 """A float32 quotient has 24 bits: three of them cover the 63 of an int64."""
@@ -26,6 +27,8 @@ def select(g: Builder, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 def absolute(g: Builder, x: Tensor) -> Tensor:
     """Magnitude, of any type that is computed in."""
+    if x.dtype == np.uint64:
+        return x
     if x.dtype == np.int64:
         return g.binary("MAXIMUM", x, g.unary("NEG", x))
     return g.unary("ABS", x)
@@ -55,6 +58,21 @@ def divide(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     if total is None:
         raise ValueError("no rounds")
     return total
+
+
+def divide_unsigned(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    """Quotient of uint64.
+
+    Half of ``a`` is an int64, and so is ``b``, or else the quotient is 0 or 1.
+    """
+    divisor = signed(g, b)
+    large = g.binary("LESS", divisor, 0)
+    small = select(g, large, g.const(1, np.int64), divisor)
+    half = divide(g, halved(g, signed(g, a)), small)
+    twice = select(g, large, g.const(0, np.int64), g.binary("ADD", half, half))
+    rest = g.binary("SUB", signed(g, a), g.binary("MUL", twice, divisor))
+    more = g.binary("GREATER_EQUAL", g.binary("ADD", rest, TOP), ordered(g, b))
+    return unsigned(g, g.binary("ADD", twice, g.cast(more, np.int64)))
 
 
 def power(g: Builder, base: Tensor, exponent: Tensor) -> Tensor:

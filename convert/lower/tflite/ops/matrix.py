@@ -9,9 +9,9 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent, broadcast
 from edgeinfer.convert.lower.tflite.graph import Size, Tensor
 from edgeinfer.convert.lower.tflite.registry import INTEGERS, OPS
-from edgeinfer.convert.lower.tflite.widen import REALS, widened
+from edgeinfer.convert.lower.tflite.widen import DOUBLES, widened
 
-_ELEMENTS = REALS | INTEGERS | {ir.DataType.UINT32}
+_ELEMENTS = DOUBLES | INTEGERS | {ir.DataType.UINT32}
 _MAX_RANK = 6
 """Of what XNNPACK takes; with more it fails instead of leaving the operator alone."""
 

@@ -7,6 +7,7 @@ slices.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -17,6 +18,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
+from edgeinfer.convert.lower.tflite.ops.integer import select
 from edgeinfer.convert.lower.tflite.registry import NHWC, OPS
 from edgeinfer.convert.lower.tflite.widen import REALS, widened
 from edgeinfer.convert.lower.tflite.window import SAME, VALID, Window, windows
@@ -27,7 +29,7 @@ BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 Axes = Sequence[Window]
 
 
-@OPS.lower("MaxPool", since=12)
+@OPS.lower("MaxPool", since=12, dtypes=REALS | BYTES | {ir.DataType.INT64})
 def max_pool_with_indices(
     g: Builder,
     x: Tensor,
@@ -39,9 +41,62 @@ def max_pool_with_indices(
     pads: Sequence[int] | None = None,
     storage_order: int = 0,
     strides: Sequence[int] | None = None,
-) -> Tensor:
-    """The layout pass leaves those with a second result as they are."""
-    raise Refusal("the indices of the maxima are not expressible")
+) -> tuple[Tensor, Tensor]:
+    """Tap by tap: the layout pass leaves those with a second result channels first."""
+    axes = windows(x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
+    axes = [w.reaching(bool(ceil_mode)) for w in axes]
+    if not x.is_static:
+        raise Refusal("indices of maxima need known sizes", "dynamic_shape")
+    if math.prod(kernel_shape) > _TAPS:
+        raise Refusal(f"indices of maxima of more than {_TAPS} elements")
+    padded = g.cast(x, np.float32)
+    around = [(0, 0), (0, 0), *((w.begin, w.end) for w in axes)]
+    padded = g.pad(padded, around, -math.inf)
+    places = _flat_places(x.static_shape, around, storage_order)
+    best: Tensor | None = None
+    where: Tensor | None = None
+    for tap in itertools.product(*(range(w.kernel) for w in axes)):
+        spans = [_taken(w, t) for w, t in zip(axes, tap, strict=True)]
+        begin = [0, 0, *(s.start for s in spans)]
+        end = [None, None, *(s.stop for s in spans)]
+        step = [1, 1, *(s.step for s in spans)]
+        part = g.slice(padded, begin, end, step)
+        index = np.ascontiguousarray(places[(slice(None), slice(None), *spans)])
+        if best is None or where is None:
+            best, where, known = part, g.const(index), index
+            continue
+        # Padding has no index: the first element of the window stands for a window without maximum.
+        more = g.binary("GREATER", part, best)
+        empty = (known < 0) & (index >= 0)
+        if empty.any():
+            more = g.binary("LOGICAL_OR", more, g.const(empty))
+        known = np.where(empty, index, known)
+        where = select(g, more, g.const(index), where)
+        best = g.binary("MAXIMUM", best, part)
+    if best is None or where is None:
+        raise Refusal("a window without elements")
+    return g.cast(best, x.dtype), where
+
+
+_TAPS = 64
+"""Elements of a window; each is an operator or three."""
+
+
+def _taken(w: Window, tap: int) -> slice:
+    count = w.count()
+    first = tap * w.dilation
+    return slice(first, first + ((count or 0) - 1) * w.stride + 1, w.stride)
+
+
+def _flat_places(shape: Sequence[int], around: Sequence[tuple[int, int]], columns: int) -> Array:
+    """The index of every element in the flattened tensor; -1 for padding."""
+    if columns:
+        outer, inner = shape[:2], shape[2:]
+        flat = np.arange(math.prod(shape)).reshape(*outer, *inner[::-1])
+        flat = flat.transpose(0, 1, *range(len(shape) - 1, 1, -1))
+    else:
+        flat = np.arange(math.prod(shape)).reshape(shape)
+    return np.pad(flat.astype(np.int64), list(around), constant_values=-1)
 
 
 @OPS.lower("MaxPool", since=1, domain=NHWC, dtypes=REALS | BYTES)

@@ -16,10 +16,11 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Quantization, Tensor
 from edgeinfer.convert.lower.tflite.registry import FLOATS, OPS
+from edgeinfer.convert.lower.tflite.widen import REALS, is_real
 from edgeinfer.types import Array
 
 _STORED = frozenset({"int8", "uint8", "int16"})
-_TYPES = FLOATS | {
+_TYPES = REALS | {
     *(ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16),
     *(ir.DataType.INT32, ir.DataType.INT4, ir.DataType.UINT4),
 }
@@ -39,8 +40,10 @@ def quantize_linear(
     saturate: int = 1,
 ) -> Tensor:
     """QUANTIZE, or its arithmetic."""
-    if x.dtype != np.float32:
+    if not is_real(x.dtype):
         raise Refusal(f"{x.dtype} is not quantized further", "unsupported_dtype")
+    # Half precision is computed in float32 and rounded once.
+    x, y_scale = g.cast(x, np.float32), g.cast(y_scale, np.float32)
     dtype = _target(y_zero_point, output_dtype)
     _check_width(dtype)
     per_tensor = _per_tensor(y_scale, y_zero_point)
@@ -49,7 +52,8 @@ def quantize_linear(
         out.quantization = per_tensor
         g.add("QUANTIZE", [x], [out])
         return out
-    return quantized(g, x, _along(g, y_scale, x, axis, block_size), y_zero_point, dtype, axis)
+    scale = _along(g, y_scale, x, axis, block_size)
+    return quantized(g, x, scale, y_zero_point, dtype, axis, block_size)
 
 
 def quantized(
@@ -59,6 +63,7 @@ def quantized(
     zero: Tensor | None,
     dtype: np.dtype[Any],
     axis: int,
+    block_size: int = 0,
 ) -> Tensor:
     """Divide, round half to even, shift, saturate."""
     limits = np.iinfo(dtype)
@@ -66,7 +71,7 @@ def quantized(
     if zero is not None and not _is_zero(zero):
         shift = zero if zero.data is None else g.const(zero.data)
         shift = g.cast(shift, np.float32)
-        steps = g.binary("ADD", steps, _along(g, shift, x, axis, 0))
+        steps = g.binary("ADD", steps, _along(g, shift, x, axis, block_size))
     steps = g.binary("MAXIMUM", steps, float(limits.min))
     return g.cast(g.binary("MINIMUM", steps, float(limits.max)), dtype)
 
@@ -83,6 +88,11 @@ def dequantize_linear(
     output_dtype: int = 0,
 ) -> Tensor:
     """DEQUANTIZE, or its arithmetic; constants are computed here and remember their scales."""
+    own = _result(x_scale, output_dtype)
+    if own != np.float32:
+        single = g.cast(x_scale, np.float32)
+        wide = dequantize_linear(g, x, single, x_zero_point, axis=axis, block_size=block_size)
+        return g.cast(wide, own)
     if x.data is not None and x_scale.data is not None:
         return _constant(g, x, x_scale, x_zero_point, axis, block_size)
     _check_width(x.dtype)
@@ -129,6 +139,10 @@ def _target(zero: Tensor | None, output_dtype: int) -> np.dtype[Any]:
     return np.dtype(ir.DataType(output_dtype).numpy()) if output_dtype else np.dtype(np.uint8)
 
 
+def _result(scale: Tensor, output_dtype: int) -> np.dtype[Any]:
+    return np.dtype(ir.DataType(output_dtype).numpy()) if output_dtype else scale.dtype
+
+
 def _is_zero(zero: Tensor) -> bool:
     return zero.data is not None and not zero.data.any()
 
@@ -153,8 +167,8 @@ def _same(a: Quantization, b: Quantization) -> bool:
 
 def _along(g: Builder, values: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
     """Shape scales so that they broadcast over the tensor."""
-    if block_size and (values.rank == x.rank):
-        raise Refusal("blocks of computed tensors", hint="only constants may have blocks")
+    if block_size and values.rank == x.rank:
+        return _blocks(g, values, x, axis % x.rank, block_size)
     if values.rank == 0 or values.shape == (1,):
         return g.reshape(values, [])
     axis %= x.rank
@@ -164,6 +178,22 @@ def _along(g: Builder, values: Tensor, x: Tensor, axis: int, block_size: int) ->
         raise Refusal("the number of scales is not known", "dynamic_shape")
     shape[axis] = size
     return g.reshape(values, shape)
+
+
+def _blocks(g: Builder, values: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
+    """One value for every element of its block; the last block may be shorter."""
+    if not (values.is_static and x.is_static):
+        raise Refusal("blocks of sizes that only a run knows", "dynamic_shape")
+    sizes = list(values.static_shape)
+    wide = [*sizes[: axis + 1], block_size, *sizes[axis + 1 :]]
+    repeated = g.insert_axis(values, axis + 1)
+    repeated = g.emit("BROADCAST_TO", [repeated, g.const(wide, np.int32)], wide)
+    sizes[axis] *= block_size
+    flat = g.reshape(repeated, sizes)
+    if flat.shape == x.shape:
+        return flat
+    end = [x.static_shape[axis] if i == axis else None for i in range(x.rank)]
+    return g.slice(flat, [0] * x.rank, end, [1] * x.rank)
 
 
 def _constant(

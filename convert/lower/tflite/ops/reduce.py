@@ -12,10 +12,10 @@ from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import absolute, select
 from edgeinfer.convert.lower.tflite.registry import INTEGERS, OPS
-from edgeinfer.convert.lower.tflite.widen import NUMBERS, REALS, widened, wider
+from edgeinfer.convert.lower.tflite.widen import DOUBLES, NUMBERS, is_real, widened, wider
 
-_SUMS = REALS | INTEGERS | {ir.DataType.UINT32}
-_REALS = REALS | {ir.DataType.INT64}
+_SUMS = DOUBLES | INTEGERS | {ir.DataType.UINT32}
+_REALS = DOUBLES | {ir.DataType.INT64}
 """The axes are int64, the data is not."""
 
 _MAX_RANK = 6
@@ -49,7 +49,7 @@ def reduce_mean(
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
     """Mean over axes."""
-    empty = np.nan if data.dtype == np.float32 else 0
+    empty = np.nan if is_real(data.dtype) else 0
     return _reduce(g, "MEAN", data, _axes(data, axes, noop_with_empty_axes), keepdims, empty)
 
 
@@ -201,7 +201,7 @@ def arg_min(
 
 
 def _check_real(x: Tensor) -> None:
-    if x.dtype != np.float32:
+    if not is_real(x.dtype):
         raise Refusal(f"takes no {x.dtype.name}", "unsupported_dtype")
 
 
@@ -237,7 +237,7 @@ def _extreme(
     if x.dtype == np.bool_:
         code, empty = ("REDUCE_ANY", False) if largest else ("REDUCE_ALL", True)
         return _reduce(g, code, x, axes, keepdims, empty)
-    if x.dtype.kind == "f":
+    if is_real(x.dtype):
         limit: float = -np.inf if largest else np.inf
     else:
         info = np.iinfo(x.dtype)

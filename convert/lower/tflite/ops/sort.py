@@ -16,6 +16,7 @@ from edgeinfer.convert.lower.tflite.sizes import (
     narrow,
     scalar,
 )
+from edgeinfer.convert.lower.tflite.unsigned import ordered, unordered
 from edgeinfer.convert.lower.tflite.widen import NUMBERS, widened
 
 NMS_LIMIT = 256
@@ -30,6 +31,9 @@ def top_k(
     """Ties go to the lower index, in the kernel as in ONNX."""
     if not x.rank:
         raise Refusal("of a scalar", "unsupported_rank")
+    if x.dtype == np.uint64:
+        best, where = top_k(g, ordered(g, x), k, axis=axis, largest=largest, sorted=sorted)
+        return unordered(g, best), where
     at = axis_of(axis, x.rank)
     order = [*(a for a in range(x.rank) if a != at), at]
     back = [order.index(a) for a in range(x.rank)]
@@ -59,7 +63,7 @@ def unique(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """UNIQUE, which knows the inverse; the rest is a comparison of all pairs."""
     if axis is not None and x.rank != 1:
-        raise Refusal("along an axis")
+        return _unique_slices(g, x, axis_of(axis, x.rank), bool(sorted))
     flat = merge(g, x, [range(x.rank)])
     found = g.tensor((None,), x.dtype)
     inverse = g.tensor(flat.shape, np.int32)
@@ -77,6 +81,58 @@ def unique(
         rank = g.emit("SCATTER_ND", operands, (None,), np.int32)
         inverse = g.gather(rank, inverse, 0)
     return found, first, g.cast(inverse, np.int64), counts
+
+
+_PAIRS = 1 << 20
+"""Comparisons at once."""
+
+
+def _unique_slices(
+    g: Builder, x: Tensor, axis: int, ordered: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compare every slice with every other."""
+    if not x.is_static:
+        raise Refusal("along an axis of a tensor of unknown sizes", "dynamic_shape")
+    order = [axis, *(a for a in range(x.rank) if a != axis)]
+    count = x.static_shape[axis]
+    size = int(np.prod(x.static_shape)) // max(count, 1)
+    if not count or not size or count * count * size > _PAIRS:
+        raise Refusal(f"{count} slices of {size} elements along an axis")
+    turned = g.transpose(x, order)
+    rows = g.reshape(turned, [count, size])
+    columns = [g.slice(rows, [0, k], [None, k + 1], [1, 1]) for k in range(size)]
+    turned_columns = [g.reshape(c, [1, count]) for c in columns]
+    same: Tensor | None = None
+    # below[i, j]: slice j comes before slice i.
+    below: Tensor | None = None
+    for own, other in zip(reversed(columns), reversed(turned_columns), strict=True):
+        less, equal = g.binary("LESS", other, own), g.binary("EQUAL", other, own)
+        if same is None or below is None:
+            same, below = equal, less
+            continue
+        below = g.binary("LOGICAL_OR", less, g.binary("LOGICAL_AND", equal, below))
+        same = g.binary("LOGICAL_AND", same, equal)
+    if same is None or below is None:
+        raise Refusal("slices without elements")
+    last = g.const(1, np.int32)
+    int64 = np.dtype(np.int64)
+    first = g.emit("ARG_MAX", [same, last], (count,), np.int64, output_type=int64)
+    own_place = g.const(np.arange(count, dtype=np.int64))
+    is_first = g.binary("EQUAL", first, own_place)
+    if not ordered:
+        below = g.binary("LESS", g.const(np.arange(count)[None], np.int64), g.insert_axis(first, 1))
+    counted = g.binary("LOGICAL_AND", below, g.insert_axis(is_first, 0))
+    inverse = g.reduce("SUM", g.cast(counted, np.int64), [1], False)
+    chosen = g.reshape(g.emit("WHERE", [is_first], (None, 1), np.int64), [-1])
+    total = g.emit("SHAPE", [chosen], (1,), np.int32, out_type=np.dtype(np.int32))
+    places = g.cast(g.gather(inverse, chosen, 0), np.int32)
+    # Their places are a permutation, so nothing is added up.
+    found = g.emit(
+        "SCATTER_ND", [g.insert_axis(places, 1), g.cast(chosen, np.int32), total], (None,), np.int32
+    )
+    counts = g.reduce("SUM", g.cast(same, np.int64), [1], False)
+    values = g.transpose(g.gather(turned, found, 0), list(np.argsort(order)))
+    return values, g.gather(first, found, 0), inverse, g.gather(counts, found, 0)
 
 
 @OPS.lower("NonMaxSuppression", since=11, dtypes=FLOATS | {ir.DataType.INT64})

@@ -13,7 +13,7 @@ from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import select
 from edgeinfer.convert.lower.tflite.registry import OPS
-from edgeinfer.convert.lower.tflite.widen import REALS, widened
+from edgeinfer.convert.lower.tflite.widen import DOUBLES, REALS, widened
 
 _ERF = (
     *(1.1283792746308983, 0.10276905277735934, -0.00019182381664651542),
@@ -33,42 +33,42 @@ _ERF_LIMIT = 16.4
 """The square above which float32 has nothing between erf and 1."""
 
 
-@OPS.lower("Exp", since=13, dtypes=REALS)
+@OPS.lower("Exp", since=13, dtypes=DOUBLES)
 @widened
 def exp(g: Builder, input: Tensor) -> Tensor:
     """Exponential function."""
     return g.unary("EXP", input)
 
 
-@OPS.lower("Log", since=13, dtypes=REALS)
+@OPS.lower("Log", since=13, dtypes=DOUBLES)
 @widened
 def log(g: Builder, input: Tensor) -> Tensor:
     """Natural logarithm."""
     return g.unary("LOG", input)
 
 
-@OPS.lower("Sqrt", since=13, dtypes=REALS)
+@OPS.lower("Sqrt", since=13, dtypes=DOUBLES)
 @widened
 def sqrt(g: Builder, x: Tensor) -> Tensor:
     """Square root."""
     return g.unary("SQRT", x)
 
 
-@OPS.lower("Floor", since=13, dtypes=REALS)
+@OPS.lower("Floor", since=13, dtypes=DOUBLES)
 @widened
 def floor(g: Builder, x: Tensor) -> Tensor:
     """Round down."""
     return g.unary("FLOOR", x)
 
 
-@OPS.lower("Ceil", since=13, dtypes=REALS)
+@OPS.lower("Ceil", since=13, dtypes=DOUBLES)
 @widened
 def ceil(g: Builder, x: Tensor) -> Tensor:
     """Round up."""
     return g.unary("CEIL", x)
 
 
-@OPS.lower("Round", since=22, dtypes=REALS)
+@OPS.lower("Round", since=22, dtypes=DOUBLES)
 @widened
 def round_(g: Builder, x: Tensor) -> Tensor:
     """Round to nearest, halves to even."""

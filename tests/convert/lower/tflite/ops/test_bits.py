@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.errors import UnsupportedError
-from tests.convert.lower.tflite.run import lower, schema_faults
-from tests.convert.lower.tflite.single import agree, single
+from tests.convert.lower.tflite.run import schema_faults
+from tests.convert.lower.tflite.single import agree
 
 NARROW = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32]
 BINARY = {"And": np.bitwise_and, "Or": np.bitwise_or, "Xor": np.bitwise_xor}
@@ -49,7 +48,22 @@ def test_shift(dtype: Any, direction: str) -> None:
     agree("BitShift", x, y, direction=direction, want={"y0": np.array(want, dtype)})
 
 
-def test_64_bits_are_refused() -> None:
-    x = np.array([1], np.int64)
-    with pytest.raises(UnsupportedError, match="int64"):
-        lower(single("BitwiseAnd", [x, x]))
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+@pytest.mark.parametrize("op", BINARY)
+def test_64_bits(op: str, dtype: Any) -> None:
+    x, y = spread(dtype), spread(dtype)[::-1].copy()
+    agree(f"Bitwise{op}", x, y, want={"y0": BINARY[op](x, y)})
+    agree(f"Bitwise{op}", x.reshape(2, 3), y[:1], want={"y0": BINARY[op](x.reshape(2, 3), y[:1])})
+
+
+def test_not_of_64_bits() -> None:
+    x = spread(np.uint64)
+    agree("BitwiseNot", x, want={"y0": ~x})
+
+
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+def test_shifts_of_uint64(direction: str) -> None:
+    x = np.repeat(spread(np.uint64), 6)
+    y = np.tile(np.array([0, 1, 31, 32, 62, 63], np.uint64), 6)
+    shift = np.left_shift if direction == "LEFT" else np.right_shift
+    agree("BitShift", x, y, direction=direction, want={"y0": shift(x, y)})

@@ -120,8 +120,31 @@ def test_maxima_after_relu_are_padded_with_zeros() -> None:
     assert "PADV2" not in ops(check(text, {"x": x}))
 
 
-def test_indices_are_refused() -> None:
-    text = """g (float[1,4,8,8] x) => (float[1,4,4,4] y, int64[1,4,4,4] i) {
-        y, i = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }"""
-    with pytest.raises(UnsupportedError, match="indices of the maxima"):
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        "kernel_shape=[2,2], strides=[2,2]",
+        "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]",
+        "kernel_shape=[3,2], strides=[1,2], dilations=[2,1], ceil_mode=1",
+        "kernel_shape=[2,2], strides=[2,2], storage_order=1",
+    ],
+)
+@pytest.mark.parametrize("ties", [False, True])
+def test_indices(attributes: str, ties: bool) -> None:
+    text = f"""g (float[2,3,7,8] x) => (float y, int64 i) {{
+        y, i = MaxPool<{attributes}>(x) }}"""
+    x = np.random.default_rng(0).normal(size=(2, 3, 7, 8)).astype(np.float32)
+    check(text, {"x": np.round(x) if ties else x})
+
+
+def test_indices_of_one_axis() -> None:
+    text = """g (float[2,3,9] x) => (float y, int64 i) {
+        y, i = MaxPool<kernel_shape=[3], strides=[2], pads=[1,1]>(x) }"""
+    check(text, {"x": np.random.default_rng(0).normal(size=(2, 3, 9)).astype(np.float32)})
+
+
+def test_indices_of_large_windows_are_refused() -> None:
+    text = """g (float[1,4,32,32] x) => (float y, int64 i) {
+        y, i = MaxPool<kernel_shape=[9,9]>(x) }"""
+    with pytest.raises(UnsupportedError, match="indices of maxima"):
         lower(text)

@@ -237,6 +237,25 @@ def test_blocks_of_a_constant() -> None:
     check(text, {"x": normal(2, 4)})
 
 
+@pytest.mark.parametrize("size", [6, 5])
+def test_blocks_of_the_run(size: int) -> None:
+    text = f"""g (float[2,{size}] x, float[2,3] s, uint8[2,3] z)
+        => (uint8[2,{size}] q, float[2,{size}] y) {{
+        q = QuantizeLinear <axis=1, block_size=2> (x, s, z)
+        y = DequantizeLinear <axis=1, block_size=2> (q, s, z)}}"""
+    s = np.array([[0.5, 0.1, 2], [0.25, 1, 0.3]], np.float32)
+    z = np.array([[3, 0, 100], [128, 1, 7]], np.uint8)
+    check(text, {"x": normal(2, size) * 30, "s": s, "z": z})
+
+
+def test_scales_of_half_precision() -> None:
+    text = """g (float16[2,6] x, float16 s, int8 z) => (int8[2,6] q, float16[2,6] y) {
+        q = QuantizeLinear(x, s, z)
+        y = DequantizeLinear(q, s, z)}"""
+    feeds = {"x": normal(2, 6).astype(np.float16), "s": np.array(0.125, np.float16)}
+    check(text, {**feeds, "z": np.array(3, np.int8)})
+
+
 def test_dynamic_quantization() -> None:
     text = """g (float[3,4] x) => (uint8[3,4] y, float s, uint8 z) {
         y, s, z = DynamicQuantizeLinear(x)}"""

@@ -61,3 +61,27 @@ def test_short_time_transform_of_an_open_length() -> None:
     )
     signals = [RNG.standard_normal((1, n, 1)).astype(np.float32) for n in (64, 40)]
     check(text, *({"x": s} for s in signals), rtol=2e-5)
+
+
+@pytest.mark.parametrize("is_sorted", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("dtype", ["float", "int64"])
+def test_unique_slices(dtype: str, axis: int, is_sorted: int) -> None:
+    kind = np.float32 if dtype == "float" else np.int64
+    x = np.random.default_rng(0).integers(0, 2, (5, 4, 2)).astype(kind)
+    text = f"""g ({dtype}[5,4,2] x) => ({dtype} y, int64 f, int64 i, int64 c) {{
+        y, f, i, c = Unique<axis={axis}, sorted={is_sorted}>(x) }}"""
+    want = None
+    if not is_sorted:
+        y, first, inverse, counts = np.unique(
+            x, return_index=True, return_inverse=True, return_counts=True, axis=axis
+        )
+        order = np.argsort(first)
+        place = np.argsort(order)
+        want = {
+            "y": np.take(y, order, axis),
+            "f": first[order],
+            "i": place[inverse.ravel()],
+            "c": counts[order],
+        }
+    check(text, {"x": x}, want=want)

@@ -1,0 +1,54 @@
+"""Deformable convolution, against ONNX's reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.convert.lower.tflite.run import schema_faults
+from tests.convert.lower.tflite.single import agree
+
+RNG = np.random.default_rng(0)
+
+
+def test_signatures_are_the_schemas() -> None:
+    assert schema_faults("deform") == []
+
+
+@pytest.mark.parametrize(
+    ("group", "offsets", "attributes"),
+    [
+        (1, 1, {}),
+        (1, 2, {"pads": [1, 2, 1, 0]}),
+        (2, 1, {"strides": [2, 1], "pads": [1, 1, 1, 1]}),
+        (2, 2, {"dilations": [1, 2], "pads": [2, 2, 2, 2]}),
+    ],
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_deform_conv(group: int, offsets: int, attributes: dict[str, Any], masked: bool) -> None:
+    x = RNG.normal(size=(2, 4, 6, 7)).astype(np.float32)
+    w = RNG.normal(size=(6, 4 // group, 3, 2)).astype(np.float32)
+    b = RNG.normal(size=6).astype(np.float32)
+    pads = attributes.get("pads", [0] * 4)
+    steps, gaps = attributes.get("strides", [1, 1]), attributes.get("dilations", [1, 1])
+    out = [
+        (x.shape[2 + a] + pads[a] + pads[a + 2] - (w.shape[2 + a] - 1) * gaps[a] - 1) // steps[a]
+        + 1
+        for a in range(2)
+    ]
+    # Beyond the borders too.
+    offset = (3 * RNG.normal(size=(2, offsets * 6 * 2, *out))).astype(np.float32)
+    mask = RNG.uniform(size=(2, offsets * 6, *out)).astype(np.float32) if masked else None
+    inputs = (x, w, offset, b, mask)
+    given = {"group": group, "offset_group": offsets, **attributes}
+    agree(
+        "DeformConv",
+        *inputs,
+        constants=[1, 3],
+        shape=[2, 6, *out],
+        like="reference",
+        both=False,
+        **given,
+    )
