@@ -13,7 +13,8 @@ from edgeinfer.types import Array
 
 @op("relu")
 def relu(x: Array) -> Array:
-    return np.maximum(x, np.asarray(0, x.dtype))
+    result: Array = np.maximum(x, np.asarray(0, x.dtype))
+    return result
 
 
 @op("relu6")
@@ -49,13 +50,15 @@ def elu(x: Array, alpha: float) -> Array:
 @op("gelu")
 def gelu(x: Array, mode: str = "EXACT") -> Array:
     if mode == "EXACT":
-        return np.float32(0.5) * x * (1 + error_function(x / np.float32(math.sqrt(2))))
-    if mode == "TANH_APPROXIMATION":
+        gate = (1 + error_function(x / np.float32(math.sqrt(2)))) / 2
+    elif mode == "TANH_APPROXIMATION":
         inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
-        return np.float32(0.5) * x * (1 + np.tanh(inner))
-    if mode == "SIGMOID_APPROXIMATION":
-        return x * sigmoid(np.float32(1.702) * x)
-    raise ValueError(f"the mode {mode!r} is not known")
+        gate = (1 + np.tanh(inner)) / 2
+    elif mode == "SIGMOID_APPROXIMATION":
+        gate = sigmoid(np.float32(1.702) * x)
+    else:
+        raise ValueError(f"the mode {mode!r} is not known")
+    return x * gate
 
 
 @op("linear_activation")
@@ -71,12 +74,14 @@ def scaled_tanh(x: Array, alpha: float, beta: float) -> Array:
 @op("sigmoid")
 def sigmoid(x: Array) -> Array:
     small = np.exp(-np.abs(x))
-    return np.where(x >= 0, np.float32(1), small) / (1 + small)
+    result: Array = np.where(x >= 0, np.float32(1), small) / (1 + small)
+    return result
 
 
 @op("sigmoid_hard")
 def sigmoid_hard(x: Array, alpha: float, beta: float) -> Array:
-    return np.clip(np.float32(alpha) * x + np.float32(beta), 0, 1)
+    result: Array = np.clip(np.float32(alpha) * x + np.float32(beta), 0, 1)
+    return result
 
 
 @op("silu")
@@ -103,7 +108,8 @@ def softplus_parametric(x: Array, alpha: Array, beta: Array) -> Array:
 
 @op("softsign")
 def softsign(x: Array) -> Array:
-    return x / (1 + np.abs(x))
+    result: Array = x / (1 + np.abs(x))
+    return result
 
 
 @op("tanh")

@@ -104,11 +104,11 @@ def quantize(
 
 def _along(values: Array, data: Array, axis: int | None) -> Array:
     """Return a vector of one value for each place of an axis in a shape that meets ``data``."""
-    if values.ndim == 0 or axis is None:
+    if axis is None or values.size == 1:
         return values.reshape(()) if values.size == 1 else values
     shape = [1] * data.ndim
     shape[axis] = -1
-    return values.reshape(shape)
+    return values.reshape(tuple(shape))
 
 
 def _packed(data: Array, dtype: str, shape: Ints) -> Array:
@@ -140,10 +140,12 @@ def _look_up(indices: Array, lut: Array, vector_axis: int | None) -> Array:
     table = np.broadcast_to(_blocks(numbers, indices.shape), indices.shape)
     vectors = tables[table, indices]
     if lut.shape[-1] == 1:
-        return vectors[..., 0]
+        result: Array = vectors[..., 0]
+        return result
     if vector_axis is None:
         raise ValueError("vectors in a table need a vector_axis")
     axis = vector_axis % indices.ndim
     merged = list(indices.shape)
     merged[axis] *= lut.shape[-1]
-    return np.moveaxis(vectors, -1, axis + 1).reshape(merged)
+    result: Array = np.moveaxis(vectors, -1, axis + 1).reshape(merged)
+    return result

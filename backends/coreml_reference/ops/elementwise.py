@@ -101,7 +101,8 @@ def clip(x: Array, alpha: float, beta: float) -> Array:
 
 @op("threshold")
 def threshold(x: Array, alpha: float) -> Array:
-    return np.maximum(x, np.asarray(alpha, x.dtype))
+    result: Array = np.maximum(x, np.asarray(alpha, x.dtype))
+    return result
 
 
 @op("real_div")
@@ -110,7 +111,8 @@ def real_div(x: Array, y: Array) -> Array:
         return x / y
     quotient, remainder = _integer_division(x, y)
     # Integers divide toward zero.
-    return quotient + ((remainder != 0) & ((x < 0) != (y < 0)))
+    result: Array = quotient + ((remainder != 0) & ((x < 0) != (y < 0)))
+    return result
 
 
 @op("floor_div")
@@ -135,7 +137,8 @@ def cast(x: Array, dtype: str, *, out: tuple[TensorType, ...]) -> Array:
     if x.dtype == object or dtype == "string":
         raise ValueError("casts of strings are not known")
     if dtype == "bool":
-        return x != 0
+        result: Array = x != 0
+        return result
     wanted = out[0].container
     return to_integers(x, wanted) if x.dtype.kind == "f" and wanted.kind in "iu" else x
 

@@ -81,7 +81,8 @@ def _sample(
     down, right = (rows - top)[:, None], (columns - left)[:, None]
     upper = _pick(x, top, left, fill) * (1 - right) + _pick(x, top, left + 1, fill) * right
     lower = _pick(x, top + 1, left, fill) * (1 - right) + _pick(x, top + 1, left + 1, fill) * right
-    return upper * (1 - down) + lower * down
+    result: Array = upper * (1 - down) + lower * down
+    return result
 
 
 def _folded(place: Array, size: int, padding: str) -> Array:

@@ -156,7 +156,8 @@ def linear_samples(x: Array, axis: int, places: Array) -> Array:
         return np.take(x, low, axis)
     weight = weight.reshape((-1,) + (1,) * (x.ndim - 1 - axis))
     below, above = np.take(x, low, axis), np.take(x, np.minimum(low + 1, last), axis)
-    return below * (1 - weight) + above * weight
+    result: Array = below * (1 - weight) + above * weight
+    return result
 
 
 def _scaled(size: int, scale: float) -> int:

@@ -44,4 +44,5 @@ def scaled_dot_product_attention(
 
 def product_of(left: Array, right: Array) -> Array:
     """Return the matrix product; integers multiply exactly, which BLAS does not do."""
-    return np.matmul(left, right)
+    result: Array = np.matmul(left, right)
+    return result

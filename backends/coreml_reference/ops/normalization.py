@@ -52,7 +52,8 @@ def layer_norm(
 def l2_norm(x: Array, epsilon: float = 1e-6) -> Array:
     axes = tuple(range(max(0, x.ndim - 3), x.ndim))
     squares = np.square(x).sum(axis=axes, keepdims=True)
-    return x / np.sqrt(squares + np.float32(epsilon))
+    result: Array = x / np.sqrt(squares + np.float32(epsilon))
+    return result
 
 
 @op("local_response_norm")
@@ -66,7 +67,8 @@ def local_response_norm(
     total = np.zeros_like(x)
     for shift in range(size):
         total += padded[:, shift : shift + x.shape[1]]
-    return x / np.power(np.float32(k) + np.float32(alpha / size) * total, np.float32(beta))
+    result: Array = x / np.power(np.float32(k) + np.float32(alpha / size) * total, np.float32(beta))
+    return result
 
 
 def _standard(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:

@@ -35,4 +35,5 @@ def random_categorical(x: Array, mode: str = "logits", size: int = 1, seed: int 
     steps = np.cumsum(weights, axis=-1)
     drawn = _generator(seed).random((*x.shape[:-1], size))
     chosen = (drawn[..., None] >= steps[..., None, :]).sum(axis=-1)
-    return np.minimum(chosen, x.shape[-1] - 1).astype(np.float32)
+    result: Array = np.minimum(chosen, x.shape[-1] - 1).astype(np.float32)
+    return result

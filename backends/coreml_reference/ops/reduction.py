@@ -14,20 +14,21 @@ Reduction = Callable[..., Array]
 
 
 def _sum(x: Array, **over: Any) -> Array:
-    return np.sum(x, dtype=x.dtype, **over)
+    result: Array = np.sum(x, dtype=x.dtype, **over)
+    return result
 
 
 def _mean(x: Array, **over: Any) -> Array:
-    if x.dtype.kind == "f":
-        return np.mean(x, dtype=x.dtype, **over)
-    return np.trunc(np.mean(x, **over))
+    real = x.dtype.kind == "f"
+    mean: Array = np.mean(x, dtype=x.dtype if real else None, **over)
+    return mean if real else np.trunc(mean)
 
 
 def _log_sum_exp(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     top = np.max(x, axis=axis, keepdims=True)
     top = np.where(np.isfinite(top), top, np.float32(0))
-    result = np.log(np.sum(np.exp(x - top), axis=axis, keepdims=True)) + top
-    return result if keepdims else np.squeeze(result, axis)
+    result: Array = np.log(np.sum(np.exp(x - top), axis=axis, keepdims=True)) + top
+    return result if keepdims else result.squeeze(axis)
 
 
 _REDUCTIONS: dict[str, Reduction] = {
@@ -59,14 +60,16 @@ for _name, _function in _REDUCTIONS.items():
 def reduce_argmax(
     x: Array, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32"
 ) -> Array:
-    return np.argmax(x, axis=axis, keepdims=keep_dims)
+    result: Array = np.argmax(x, axis=axis, keepdims=keep_dims)
+    return result
 
 
 @op("reduce_argmin")
 def reduce_argmin(
     x: Array, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32"
 ) -> Array:
-    return np.argmin(x, axis=axis, keepdims=keep_dims)
+    result: Array = np.argmin(x, axis=axis, keepdims=keep_dims)
+    return result
 
 
 @op("cumsum")
