@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,9 +124,9 @@ def fit(
         told,
     )
     outcome = search.run()
-    return Fitted(
-        outcome, trials.measure_float(samples), tuple(known), samples, job.title, max_drop
-    )
+    before, latency = trials.measure_float(samples, frozenset(outcome.chosen.kept))
+    outcome = replace(outcome, chosen=replace(outcome.chosen, latency_ms=latency))
+    return Fitted(outcome, before, tuple(known), samples, job.title, max_drop)
 
 
 def memory_file(key: str) -> Path:
