@@ -16,6 +16,7 @@ from edgeinfer.convert.lower.faults import PACKED, refused_borders
 from edgeinfer.convert.lower.loops import settle_loops
 from edgeinfer.convert.lower.onnxruntime import opset, probe
 from edgeinfer.convert.lower.onnxruntime.fp16 import halve
+from edgeinfer.convert.lower.onnxruntime.half_faults import HALF_RULES
 from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
 from edgeinfer.convert.lower.precision import read_back
 from edgeinfer.convert.lower.rules import apply
@@ -98,6 +99,7 @@ def _prepare(source: ir.Model, options: LowerOptions) -> _Prepared:
     problems = [*refused_borders(model, PACKED), *apply(model, RULES, notes)]
     if options.precision == "fp16":
         halve(model, options.fp32_nodes, notes)
+    apply(model, HALF_RULES, notes)
     apply(model, FASTER, notes)
     asked = probe.Probe()
     _expand_lacking(model, asked, notes)
