@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -45,10 +46,11 @@ class Model:
 
     def prepare(self, folder: Path) -> Path:
         """Write the file with fixed sizes, once."""
-        target = folder / f"{self.name}.onnx"
+        digest = hashlib.sha256(repr((self.shapes, self.frozen)).encode()).hexdigest()[:8]
+        target = folder / digest / f"{self.name}.onnx"
         if target.exists():
             return target
-        folder.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         raw = folder / f"{self.name}.raw"
         if self.source is None:
             proto = onnx.load(zoo.fetch(f"{self.name}.onnx"))

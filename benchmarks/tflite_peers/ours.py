@@ -50,15 +50,21 @@ def _main(source: str, folder: str, precision: str) -> None:
     from edgeinfer.convert.lower.target import LowerOptions
     from edgeinfer.convert.lower.tflite.target import TfliteTarget
     from edgeinfer.convert.passes import normalise
+    from edgeinfer.convert.quantize import weight_only
+    from edgeinfer.convert.quantize.recipe import recipe
     from edgeinfer.convert.sources import read
     from edgeinfer.profiles.schema import PRECISIONS, Profile
 
     everything = tuple(PRECISIONS)
     profile = Profile("any", "any", ("linux",), (), ("tflite",), ("litert",), everything)
-    if precision == "static_wi8_ai8":
+    if precision.startswith("static"):
         source = _quantized(source, folder)
     normal = normalise(read(source).model).model
-    TfliteTarget().lower(normal, profile, LowerOptions(precision), Path(folder))
+    wanted = recipe(precision)
+    if wanted.is_integer and not wanted.is_static:
+        normal = weight_only.write(normal, wanted).model
+    floats = "fp32" if wanted.is_integer else precision
+    TfliteTarget().lower(normal, profile, LowerOptions(floats), Path(folder))
     sys.stdout.write(f"{time.process_time()}\n")
 
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
+PRECISION_KEY = "edgeinfer.precision"
+"""Where a graph whose weights are integers keeps its recipe's name, among the model's metadata."""
+
+
 @dataclass(frozen=True, slots=True)
 class LowerOptions:
     """What was asked of a lowering.

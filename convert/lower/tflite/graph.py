@@ -24,11 +24,14 @@ class Quantization:
         scale: one float32 value, or one per slice along ``axis``.
         zero_point: as many integers.
         axis: the quantized dimension; 0 for per-tensor scales.
+        block: elements of the last axis that share a scale: ``scale`` is (rows, blocks) then, as
+            float16, and nothing is shifted. 0 without blocks.
     """
 
     scale: Array
     zero_point: Array
     axis: int = 0
+    block: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +45,7 @@ class Tensor:
         data: the values of a constant; None for anything computed.
         quantization: None for plain tensors.
         is_variable: keeps its value from one run to the next (state of fused recurrent operators).
+        unbounded: may be infinite whatever the inputs are, because a constant is.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Tensor:
     data: Array | None = None
     quantization: Quantization | None = None
     is_variable: bool = False
+    unbounded: bool = False
 
     @property
     def rank(self) -> int:

@@ -11,10 +11,11 @@ import onnx_ir as ir
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import walk
-from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.target import PRECISION_KEY, Lowered, LowerOptions
 from edgeinfer.convert.lower.tflite.fuse import fuse
 from edgeinfer.convert.lower.tflite.graph import Graph
 from edgeinfer.convert.lower.tflite.halve import halve
+from edgeinfer.convert.lower.tflite.hybrid import multiply_stored
 from edgeinfer.convert.lower.tflite.readback import read_back
 from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.scope import Scope
@@ -22,6 +23,7 @@ from edgeinfer.convert.lower.tflite.writer import write
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.agreed_sizes import agreed_sizes
 from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, Outcome
+from edgeinfer.convert.passes.join_dynamic import JoinDynamic
 from edgeinfer.convert.passes.layout import SPATIAL, PlanLayout
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
@@ -30,6 +32,8 @@ from edgeinfer.profiles.schema import Profile
 
 _LEVELS = 5
 """Definitions inside definitions."""
+
+_DYNAMIC = "dynamic_wi8_afp32"
 
 _PRECISIONS = frozenset({"fp32", "fp16"})
 
@@ -87,6 +91,9 @@ def build(source: ir.Model, notes: Notes) -> Graph:
         UnsupportedError: with every node that has no lowering.
     """
     model = _with_agreed_sizes(source, notes)
+    dynamic = source.metadata_props.get(PRECISION_KEY) == _DYNAMIC
+    if dynamic:
+        JoinDynamic()(model)
     SplitQuantized()(model)
     model = _defined(model, notes)
     squeezed = strip_squeezes(model)
@@ -98,6 +105,8 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     scope.lower(model)
     _squeeze(scope, model, squeezed)
     fuse(scope)
+    if dynamic:
+        multiply_stored(scope)
     return scope
 
 

@@ -146,6 +146,7 @@ class _Packer:
         self._known: dict[tuple[int, bytes], list[int]] = {}
         self._codes: dict[tuple[str, int], int] = {}
         self._tensors: dict[int, dict[int, int]] = {}
+        self._held: list[Tensor] = []
 
     def add_graph(self, graph: Graph) -> int:
         """Add a subgraph and, after it, the bodies it refers to; return its index."""
@@ -252,7 +253,10 @@ class _Packer:
             return -1
         if id(tensor) not in ids:
             ids[id(tensor)] = len(sub.tensors)
-            sub.tensors.append(self._tensor_table(tensor))
+            table = self._tensor_table(tensor)
+            sub.tensors.append(table)
+            if tensor.quantization is not None:
+                table.quantization = self._quantization(sub, ids, tensor, tensor.quantization)
         return ids[id(tensor)]
 
     def _tensor_table(self, tensor: Tensor) -> Any:
@@ -265,13 +269,25 @@ class _Packer:
             table.shapeSignature = [-1 if size is None else size for size in tensor.shape]
         table.hasRank = True
         table.isVariable = tensor.is_variable
-        table.buffer = 0 if tensor.data is None else self._buffer(tensor.data)
-        if tensor.quantization is not None:
-            table.quantization = self._quantization(tensor.quantization)
+        if tensor.data is None:
+            table.buffer = 0
+        else:
+            table.buffer = self._buffer(_packed_4(tensor.data))
         return table
 
-    def _quantization(self, q: Quantization) -> Any:
+    def _quantization(self, sub: Any, ids: dict[int, int], tensor: Tensor, q: Quantization) -> Any:
         table = self.s.QuantizationParametersT()
+        if q.block:
+            scales = np.asarray(q.scale, np.float16)
+            held = Tensor(f"{tensor.name}_scales", scales.shape, scales.dtype, scales)
+            details = self.s.BlockwiseQuantizationT()
+            details.scales, details.zeroPoints = self._tensor(sub, ids, held), -1
+            details.blockSize = q.block
+            table.detailsType = self.s.QuantizationDetails.BlockwiseQuantization
+            table.details = details
+            # Tensors are known by identity: this one lives as long as the others.
+            self._held.append(held)
+            return table
         table.scale = np.asarray(q.scale, np.float32).ravel()
         table.zeroPoint = np.asarray(q.zero_point, np.int64).ravel()
         table.quantizedDimension = q.axis
@@ -339,6 +355,17 @@ def _stored(array: Array) -> Array:
     if not array.flags.c_contiguous:
         array = np.array(array, order="C")
     return array.reshape(-1).view(np.uint8)
+
+
+def _packed_4(array: Array) -> Array:
+    """Two 4-bit elements a byte, the first in the lower half; other constants stay as they are."""
+    if array.dtype.name not in {"int4", "uint4"}:
+        return array
+    flat = array.astype(np.int8).reshape(-1).view(np.uint8) & 15
+    if flat.size % 2:
+        flat = np.append(flat, np.uint8(0))
+    packed: Array = flat[::2] | (flat[1::2] << 4)
+    return packed
 
 
 def _data_field(buffer: Any) -> int:
