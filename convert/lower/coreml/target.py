@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from edgeinfer.backends.engines import import_coremltools
 from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert.lower.coreml.fp16 import halve
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import walk
@@ -94,6 +95,8 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
     model = source.clone()
     SplitQuantized()(model)
     model = _defined(model, notes)
+    if asked.precision == "fp16":
+        halve(model, asked.fp32_nodes, notes)
     for span in INTEGERS:
         scope = Scope(model, options, span)
         try:

@@ -4,7 +4,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.lower.onnxruntime.fp16 import LARGEST, MASKED, halve
+from edgeinfer.convert.lower.halve import LARGEST, MASKED
+from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.errors import Notes
 from tests.convert.lower.running import check, lower, model, ops, run
 

@@ -1,0 +1,238 @@
+"""Half precision, with single-precision islands where half precision would spoil the numbers.
+
+Which operators are such islands depends on the engine; constants that half precision cannot hold,
+sums that are too long for it and nodes that were named make islands everywhere. Inputs and outputs
+keep the source's types.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set as AbstractSet
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from edgeinfer.convert.passes.infra import Namer
+from edgeinfer.errors import Notes
+from edgeinfer.types import Array
+
+LARGEST = 65504.0
+SMALLEST_NORMAL = 2.0**-14
+MASKED = -32752.0
+"""What a mask's "minus infinity" (-1e9, the lowest float32) becomes: half the lowest half-precision
+number, so that a score added to it cannot overflow and a fully masked row stays free of NaN."""
+
+LONG_SUM = 8192
+"""Products of this length or more are summed in single precision."""
+
+_MASKING = frozenset({"Add", "Sub", "Mul", "Where", "Attention"})
+
+
+def halve(model: ir.Model, islands: AbstractSet[str], keep: AbstractSet[str], notes: Notes) -> None:
+    """Convert the main graph, in place.
+
+    Args:
+        model: normalised.
+        islands: operators that stay in single precision.
+        keep: names of nodes that do.
+        notes: told which ones did.
+    """
+    chosen = _choose(model, islands, keep)
+    _join_islands(model, chosen)
+    _Rewriter(model, chosen, notes).run()
+    floats = [n for n in model.graph if n.op_type != "Cast" and _has_float(n)]
+    alone = Counter(n.op_type for n in floats if n not in chosen)
+    if alone:
+        listed = ", ".join(f"{op} {count}" for op, count in sorted(alone.items()))
+        notes.add(f"fp16: {sum(alone.values())} of {len(floats)} nodes stay fp32: {listed}")
+
+
+def _has_float(node: ir.Node) -> bool:
+    kinds = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+    return any(v is not None and v.dtype in kinds for v in (*node.inputs, *node.outputs))
+
+
+def _choose(model: ir.Model, islands: AbstractSet[str], keep: AbstractSet[str]) -> set[ir.Node]:
+    """Return the nodes that may run in half precision."""
+    opset = model.opset_imports.get("", 0)
+    return {
+        node
+        for node in model.graph
+        if not node.domain
+        and node.op_type not in islands
+        and (node.name or "") not in keep
+        and _halves(node, opset)
+        and not any(_spoiled(node, v) for v in node.inputs)
+        and not _is_long_sum(node)
+    }
+
+
+def _halves(node: ir.Node, opset: int) -> tuple[list[int], list[int]] | None:
+    """Return which inputs and outputs change their type, or None when the operator cannot."""
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    able = {
+        c.type_param_str
+        for c in schema.type_constraints
+        if "tensor(float16)" in c.allowed_type_strs
+    }
+    ins = [
+        i
+        for i, v in enumerate(node.inputs)
+        if v is not None
+        and v.dtype == ir.DataType.FLOAT
+        and _formal(schema.inputs, i).type_str in able
+    ]
+    changed = {_formal(schema.inputs, i).type_str for i in ins}
+    floats = [i for i, v in enumerate(node.outputs) if v.name and v.dtype == ir.DataType.FLOAT]
+    outs = [i for i in floats if _formal(schema.outputs, i).type_str in changed]
+    untyped = any(v.name and v.dtype is None for v in node.outputs)
+    return (ins, outs) if ins and outs == floats and not untyped else None
+
+
+def _formal(formals: object, index: int) -> onnx.defs.OpSchema.FormalParameter:
+    items = list(formals)  # type: ignore[call-overload]
+    return items[min(index, len(items) - 1)]
+
+
+def _spoiled(node: ir.Node, value: ir.Value | None) -> bool:
+    """Whether a constant operand loses its meaning in half precision."""
+    if value is None or value.const_value is None or value.dtype != ir.DataType.FLOAT:
+        return False
+    array = np.abs(value.const_value.numpy())
+    finite = array[np.isfinite(array) & (array > 0)]
+    if finite.size == 0:
+        return False
+    if finite.max() > LARGEST:
+        return node.op_type not in _MASKING or not _is_mask(value.const_value.numpy())
+    return bool(np.mean(finite < SMALLEST_NORMAL) > 0.5)
+
+
+def _is_mask(array: Array) -> bool:
+    """Whether a constant says "far below everything" and else holds ordinary numbers."""
+    huge = np.abs(array) > LARGEST
+    return bool(np.all(array[huge] < 0))
+
+
+def _is_long_sum(node: ir.Node) -> bool:
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    if weight is None or weight.shape is None:
+        return False
+    dims = [d if isinstance(d, int) else 0 for d in weight.shape]
+    if node.op_type == "MatMul":
+        return len(dims) > 1 and dims[-2] >= LONG_SUM
+    if node.op_type == "Gemm":
+        transposed = "transB" in node.attributes and node.attributes["transB"].as_int()
+        return dims[1 if transposed else 0] >= LONG_SUM
+    return node.op_type == "Conv" and int(np.prod(dims[1:])) >= LONG_SUM
+
+
+def _join_islands(model: ir.Model, chosen: set[ir.Node]) -> None:
+    """Take back nodes without weights between islands: the casts cost more than they save."""
+    while True:
+        back = {n for n in chosen if not _has_weights(n) and _is_surrounded(n, chosen)}
+        if not back:
+            return
+        chosen -= back
+
+
+def _has_weights(node: ir.Node) -> bool:
+    constants = [v.const_value for v in node.inputs if v is not None]
+    return any(c is not None and c.size > 64 for c in constants)
+
+
+def _is_surrounded(node: ir.Node, chosen: set[ir.Node]) -> bool:
+    makers = [v.producer() for v in node.inputs if v is not None and v.dtype == ir.DataType.FLOAT]
+    users = [user for v in node.outputs for user, _ in v.uses()]
+    return not any(n in chosen for n in (*makers, *users) if n is not None)
+
+
+class _Rewriter:
+    """Changes types and puts casts at the borders, one for each value and direction."""
+
+    def __init__(self, model: ir.Model, chosen: set[ir.Node], notes: Notes) -> None:
+        self.model, self.graph, self.chosen, self.notes = model, model.graph, chosen, notes
+        self.namer = Namer(model)
+        self.halved: dict[ir.Value, ir.Value] = {}
+        opset = model.opset_imports.get("", 0)
+        # Decided before any type changes; afterwards the nodes no longer look the same.
+        self.sides = {n: s for n in chosen if (s := _halves(n, opset)) is not None}
+
+    def run(self) -> None:
+        """Rewrite the graph."""
+        nodes = [node for node in self.graph if node in self.chosen]
+        for node in nodes:
+            for index in self.sides[node][0]:
+                value = node.inputs[index]
+                if value is not None:
+                    node.replace_input_with(index, self._half(value))
+        for node in nodes:
+            self._outputs(node)
+
+    def _half(self, value: ir.Value) -> ir.Value:
+        """Return the half-precision form of an operand."""
+        maker = value.producer()
+        if maker in self.chosen:
+            return value
+        if value not in self.halved:
+            constant = value.const_value is not None and not value.is_graph_input()
+            self.halved[value] = self._constant(value) if constant else self._cast_down(value)
+        return self.halved[value]
+
+    def _constant(self, value: ir.Value) -> ir.Value:
+        if value.const_value is None:
+            raise ValueError(f"{value.name!r} is not constant")
+        array = value.const_value.numpy()
+        if np.any(np.isfinite(array) & (array < -LARGEST)):
+            array = np.where(np.isfinite(array) & (array < -LARGEST), MASKED, array)
+            self.notes.add(f"fp16: {value.name!r}: values below {-LARGEST:.0f} became {MASKED:.0f}")
+        name = self.namer.fresh(f"{value.name}.fp16")
+        tensor = ir.tensor(array.astype(np.float16), name=name)
+        half = ir.Value(
+            name=name,
+            shape=value.shape,
+            type=ir.TensorType(ir.DataType.FLOAT16),
+            const_value=tensor,
+        )
+        self.graph.register_initializer(half)
+        return half
+
+    def _cast_down(self, value: ir.Value) -> ir.Value:
+        cast, half = self._cast(value, ir.DataType.FLOAT16, f"{value.name}.fp16")
+        maker = value.producer()
+        if maker is None:
+            self.graph.insert_before(self.graph[0], cast)
+        else:
+            self.graph.insert_after(maker, cast)
+        return half
+
+    def _cast(self, value: ir.Value, to: ir.DataType, name: str) -> tuple[ir.Node, ir.Value]:
+        cast = ir.node("Cast", [value], {"to": to.value})
+        made = cast.outputs[0]
+        made.name, made.dtype, made.shape = self.namer.fresh(name), to, value.shape
+        return cast, made
+
+    def _outputs(self, node: ir.Node) -> None:
+        for index in self.sides[node][1]:
+            value = node.outputs[index]
+            # A new type: a clone shares its types with the source, and ``dtype`` writes into them.
+            value.type = ir.TensorType(ir.DataType.FLOAT16)
+            single = [(user, i) for user, i in value.uses() if not self._takes_half(user, i)]
+            if not single and not value.is_graph_output():
+                continue
+            cast, full = self._cast(value, ir.DataType.FLOAT, f"{value.name}.fp32")
+            for user, i in single:
+                user.replace_input_with(i, full)
+            self.graph.insert_after(node, cast)
+            if value.is_graph_output():
+                self._give_out(value, full)
+
+    def _takes_half(self, user: ir.Node, index: int) -> bool:
+        return user in self.chosen and index in self.sides[user][0]
+
+    def _give_out(self, value: ir.Value, full: ir.Value) -> None:
+        for index, output in enumerate(self.graph.outputs):
+            if output is value:
+                self.graph.outputs[index] = full
+        full.name, value.name = value.name, self.namer.fresh(f"{value.name}.fp16")
