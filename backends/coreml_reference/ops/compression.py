@@ -140,8 +140,8 @@ def _look_up(indices: Array, lut: Array, vector_axis: int | None) -> Array:
     table = np.broadcast_to(_blocks(numbers, indices.shape), indices.shape)
     vectors = tables[table, indices]
     if lut.shape[-1] == 1:
-        result: Array = vectors[..., 0]
-        return result
+        single: Array = vectors[..., 0]
+        return single
     if vector_axis is None:
         raise ValueError("vectors in a table need a vector_axis")
     axis = vector_axis % indices.ndim
