@@ -7,6 +7,7 @@ in ``edgeinfer.backends.testing``.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol, runtime_checkable
@@ -128,6 +129,45 @@ class Bound(Protocol):
             RunError: the engine failed.
             ClosedError: the executable was closed.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of an artifact runs in the engine's fast part.
+
+    Attributes:
+        unit: name of that part, e.g. ``XNNPACK``.
+        ops: operators of the main graph.
+        pieces: parts of the graph that it takes; each border costs copies.
+        left: types of the operators that it leaves to the engine's own kernels, with repeats.
+    """
+
+    unit: str
+    ops: int
+    pieces: int
+    left: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the graph runs as one piece."""
+        return self.pieces == 1 and not self.left
+
+    def __str__(self) -> str:
+        if self.whole:
+            return f"{self.unit} takes all {self.ops} operators as one piece"
+        pieces = "1 piece" if self.pieces == 1 else f"{self.pieces} pieces"
+        taken = f"{self.unit} takes {self.ops - len(self.left)} of {self.ops} operators"
+        kinds = [f"{name} {count}" for name, count in Counter(self.left).most_common()]
+        return f"{taken} in {pieces}" + (f"; not: {', '.join(kinds)}" if kinds else "")
+
+
+@runtime_checkable
+class Covering(Protocol):
+    """An executable that knows how much of it runs in the engine's fast part."""
+
+    def coverage(self) -> Coverage | None:
+        """Look at what the last run ran; None where the engine has no such part, or has it off."""
         ...
 
 

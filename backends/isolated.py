@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from edgeinfer.backends import registry
-from edgeinfer.backends.base import Artifact, Bound, Capabilities, LoadOptions, Probe
+from edgeinfer.backends.base import Artifact, Bound, Capabilities, Coverage, LoadOptions, Probe
 from edgeinfer.backends.checks import array_type, check_buffers
 from edgeinfer.backends.child import Child, ChildEndedError, RemoteTraceback
 from edgeinfer.backends.isolated_host import AGAIN, MESSAGE
@@ -286,6 +286,14 @@ class IsolatedExecutable:
         ins = check_buffers("input", self.inputs, inputs, types)
         outs = check_buffers("output", self.outputs, outputs, types)
         return _Bound(self._run, self._lock, ins, outs)
+
+    def coverage(self) -> Coverage | None:
+        """As the backend; None where it does not say or its process is gone."""
+        with self._lock:
+            if self._process is None:
+                return None
+            found: Coverage | None = self._process.ask("say what it took", self._run_s, "coverage")
+            return found
 
     def close(self) -> None:
         """Free the engine's memory; a second call does nothing."""

@@ -9,7 +9,7 @@ from socket import socket
 import numpy as np
 
 from edgeinfer.backends import child, registry
-from edgeinfer.backends.base import Artifact, Executable, LoadOptions, Probe
+from edgeinfer.backends.base import Artifact, Coverage, Covering, Executable, LoadOptions, Probe
 from edgeinfer.backends.isolated_memory import Memory, Slot, lay_out
 from edgeinfer.backends.pages import give_back
 from edgeinfer.errors import ClosedError
@@ -67,6 +67,10 @@ class Host:
         same = slots == self.outputs and all(s.text is None for s in slots)
         self.outputs = slots
         return same
+
+    def coverage(self) -> Coverage | None:
+        """Ask the executable, where it knows."""
+        return self._executable.coverage() if isinstance(self._executable, Covering) else None
 
     def close(self) -> None:
         """Close the executable."""

@@ -23,6 +23,7 @@ from edgeinfer.backends.base import (
     Artifact,
     Bound,
     Capabilities,
+    Coverage,
     Device,
     DeviceKind,
     LoadOptions,
@@ -39,6 +40,7 @@ from edgeinfer.backends.checks import (
     thread_count,
 )
 from edgeinfer.backends.engines import import_litert
+from edgeinfer.backends.litert_coverage import coverage
 from edgeinfer.backends.litert_trial import Opening, check_runs, open_interpreter
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -268,18 +270,23 @@ def _closed(*_: object) -> NoReturn:
 class _Runner:
     """An interpreter and the sizes it was allocated for; one thread at a time."""
 
-    __slots__ = ("_interpreter", "_shapes", "keeps_state")
+    __slots__ = ("_shapes", "interpreter", "keeps_state")
 
     def __init__(self, interpreter: Any, ready: bool, inputs: tuple[_Port, ...]) -> None:
-        self._interpreter = interpreter
+        self.interpreter = interpreter
         details = {d["index"]: tuple(d["shape"]) for d in interpreter.get_input_details()}
         self._shapes = [details[port.index] for port in inputs] if ready else []
         ops: list[dict[str, Any]] = getattr(interpreter, "_get_ops_details", list)()
         self.keeps_state = any(op["op_name"] in _STATEFUL for op in ops)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether tensors are allocated."""
+        return bool(self._shapes)
+
     def invoke(self, inputs: tuple[_Port, ...], arrays: list[Array]) -> None:
         """Run once; results stay in the engine's tensors until the next run."""
-        engine = self._interpreter
+        engine = self.interpreter
         shapes = [array.shape for array in arrays]
         if shapes != self._shapes:
             # Nothing is known of the tensors until all are allocated again.
@@ -297,7 +304,7 @@ class _Runner:
     def copy(self, port: _Port) -> Array:
         """Return a result in memory of its own."""
         try:
-            array: Array = self._interpreter.get_tensor(port.index)
+            array: Array = self.interpreter.get_tensor(port.index)
         except ValueError:
             # Results without elements may have no memory at all.
             shape = self._shape(port)
@@ -307,14 +314,14 @@ class _Runner:
         return array
 
     def _shape(self, port: _Port) -> tuple[int, ...]:
-        details = self._interpreter.get_output_details()
+        details = self.interpreter.get_output_details()
         return next(tuple(map(int, d["shape"])) for d in details if d["index"] == port.index)
 
     def store(self, port: _Port, buffer: Array) -> None:
         """Copy a result into a buffer, which must have its shape."""
         # A view must be gone before the next run, so it stays inside this function. Results without
         # elements may have no memory to view.
-        engine = self._interpreter
+        engine = self.interpreter
         view = engine.tensor(port.index)() if buffer.size else np.empty(self._shape(port))
         if view.shape != buffer.shape:
             raise RunError(
@@ -377,6 +384,17 @@ class LitertExecutable:
         bound = LitertBound(self._new, self._runner(), self._tensors, self._results, ins, outs)
         self._bounds.add(bound)
         return bound
+
+    def coverage(self) -> Coverage | None:
+        """Say which operators the delegate takes, at the sizes of the last run."""
+        opening = self._opening
+        if opening is None or not (opening.xnnpack or opening.delegate):
+            return None
+        runner = self._runner()
+        unit = opening.delegate or "XNNPACK"
+        found = coverage(runner.interpreter, unit) if runner.is_ready else None
+        self._give_back(runner)
+        return found
 
     def close(self) -> None:
         """Free the engine's memory, also of what was bound; a run under way ends first."""

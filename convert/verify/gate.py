@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions
+from edgeinfer.backends.base import Artifact, Backend, Coverage, Covering, Executable, LoadOptions
 from edgeinfer.bundle.manifest import JUDGED_ON_EXTREMES
 from edgeinfer.bundle.values import fits
 from edgeinfer.convert.verify.answers import Expected, Vector
@@ -54,6 +55,7 @@ class EngineResult:
             second run, other inputs or outputs than the source has.
         notes: what was noticed and is no fault.
         latency_ms: median of one run on the first vector, by number of threads (0: default).
+        coverage: how much of it the engine's fast part takes; None where the engine has none.
     """
 
     backend: str
@@ -63,6 +65,7 @@ class EngineResult:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     latency_ms: dict[int, float] = field(default_factory=dict)
+    coverage: Coverage | None = None
 
     @property
     def passed(self) -> bool:
@@ -214,6 +217,7 @@ class _Gate:
             problems += _repeat_problems(answers, repeats[::-1], self.vectors)
             outputs = self._judge(answers)
             latency = {0: _median_ms(executable, self.vectors[0])}
+            coverage = executable.coverage() if isinstance(executable, Covering) else None
         finally:
             executable.close()
         alone, single_ms = self._single_thread(backend)
@@ -223,6 +227,7 @@ class _Gate:
             outputs=tuple(outputs),
             problems=tuple(problems),
             latency_ms={**latency, 1: single_ms},
+            coverage=coverage,
         )
 
     def _single_thread(self, backend: Backend) -> tuple[list[OutputResult], float]:
@@ -330,6 +335,18 @@ def _median_ms(executable: Executable, vector: Vector) -> float:
     return statistics.median(times)
 
 
+def _coverage_json(coverage: Coverage | None) -> dict[str, Any] | None:
+    if coverage is None:
+        return None
+    return {
+        "unit": coverage.unit,
+        "operators": coverage.ops,
+        "pieces": coverage.pieces,
+        "left": dict(sorted(Counter(coverage.left).items())),
+        "text": str(coverage),
+    }
+
+
 def _engine_json(engine: EngineResult) -> dict[str, Any]:
     return {
         "backend": engine.backend,
@@ -339,6 +356,7 @@ def _engine_json(engine: EngineResult) -> dict[str, Any]:
         "problems": list(engine.problems),
         "notes": list(engine.notes),
         "latency_ms": {str(k): round(v, 4) for k, v in engine.latency_ms.items()},
+        "coverage": _coverage_json(engine.coverage),
         "outputs": [
             {
                 "name": o.name,

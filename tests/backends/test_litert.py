@@ -15,7 +15,7 @@ import pytest
 
 from edgeinfer.backends import litert as module
 from edgeinfer.backends import litert_trial
-from edgeinfer.backends.base import Artifact, Device, LoadOptions
+from edgeinfer.backends.base import Artifact, Coverage, Device, LoadOptions
 from edgeinfer.backends.litert import LitertBackend
 from edgeinfer.backends.testing import Subject, conformance
 from edgeinfer.backends.testing.subject import describe
@@ -114,7 +114,7 @@ def test_sizes_change_and_the_tensors_are_allocated_only_then(
     save: Save, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executable = load(save(_negation))
-    engine = executable._idle[0]._interpreter
+    engine = executable._idle[0].interpreter
     calls = []
     plain = engine.allocate_tensors
 
@@ -206,7 +206,7 @@ def test_custom_operator_is_named(save: Save, monkeypatch: pytest.MonkeyPatch) -
 
 def test_xnnpack_is_a_choice(save: Save) -> None:
     def delegated(**options: Any) -> bool:
-        engine = load(save(_negation), **options)._idle[0]._interpreter
+        engine = load(save(_negation), **options)._idle[0].interpreter
         return any(op["op_name"] == "DELEGATE" for op in engine._get_ops_details())
 
     assert delegated()
@@ -214,6 +214,26 @@ def test_xnnpack_is_a_choice(save: Save) -> None:
     assert not delegated(extra={"xnnpack": "off"})
     with pytest.raises(LoadError, match="contradicts"):
         delegated(optimize=False, extra={"xnnpack": "on"})
+
+
+def test_it_is_told_what_xnnpack_takes(save: Save) -> None:
+    def mixed(g: Builder) -> None:
+        _negation(g, (2, 3))
+        for code in ("SIGN", "ABS", "SIGN"):
+            g.outputs = [g.unary(code, g.outputs[0])]
+
+    whole, part = load(save(_negation)), load(save(mixed, "mixed.tflite"))
+    assert whole.coverage() == Coverage("XNNPACK", 1, 1)
+    assert whole.coverage().whole
+    assert part.coverage().left == ("SIGN", "SIGN")
+    assert str(part.coverage()) == "XNNPACK takes 2 of 4 operators in 2 pieces; not: SIGN 2"
+    # A look changes nothing.
+    x = np.ones((4, 3), np.float32)
+    np.testing.assert_array_equal(whole.run({"x": x})["y"], -x)
+    assert whole.coverage().whole
+    assert load(save(_negation), optimize=False).coverage() is None
+    whole.close()
+    assert whole.coverage() is None
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class Case:
         values: of inputs that select a path.
         low: smallest random value.
         high: largest.
-        cnn: the file has no more transposes than the model itself and one for each input and output.
+        cnn: the file has no transposes but those of the model and one for each input and output.
     """
 
     first: Shapes = field(default_factory=dict)

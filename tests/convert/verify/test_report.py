@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgeinfer.backends.base import Coverage
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.verify import (
     Answer,
@@ -74,9 +75,14 @@ def report(name: str = TIMER) -> Report:
     )
 
 
+_TAKEN = Coverage("XNNPACK", 12, 2, ("GATHER", "GATHER", "SIN"))
+
+
 def _engine(*outputs: OutputResult) -> EngineResult:
     problems = tuple(f"problem {o.name}" for o in outputs[1:])
-    return EngineResult("onnxruntime", "1.32.0", outputs, "", problems, (), {0: 1.5, 1: 2.5})
+    return EngineResult(
+        "onnxruntime", "1.32.0", outputs, "", problems, (), {0: 1.5, 1: 2.5}, _TAKEN
+    )
 
 
 class Page(HTMLParser):
@@ -101,6 +107,15 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text.append(data)
+
+
+def test_what_the_fast_part_of_an_engine_takes_is_told() -> None:
+    whole = report()
+    found = whole.to_json()["variants"][0]["engines"][0]["coverage"]
+    text = "XNNPACK takes 9 of 12 operators in 2 pieces; not: GATHER 2, SIN 1"
+    left = {"GATHER": 2, "SIN": 1}
+    assert found == {"unit": "XNNPACK", "operators": 12, "pieces": 2, "left": left, "text": text}
+    assert any(text in line for line in Page(whole.to_html()).text)
 
 
 def test_verdict() -> None:
