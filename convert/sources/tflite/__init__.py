@@ -85,8 +85,8 @@ def _build(
     notes: Notes,
 ) -> ir.Model:
     g = Importer(file, notes)
-    if not inputs or not outputs:
-        raise Damaged("its graph has no inputs or no outputs")
+    if not outputs:
+        raise Damaged("its graph has no outputs")
     for name in (*(n for n, _ in inputs), *(n for n, _ in outputs)):
         if g.fresh(name) != name:
             raise Damaged(f"two inputs or outputs are called {name!r}")

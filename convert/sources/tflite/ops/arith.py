@@ -16,6 +16,8 @@ from edgeinfer.convert.sources.tflite.registry import READERS
 _SAME = {
     **{"ADD": "Add", "SUB": "Sub", "MUL": "Mul", "DIV": "Div", "POW": "Pow"},
     **{"MAXIMUM": "Max", "MINIMUM": "Min", "BITWISE_XOR": "BitwiseXor"},
+    **{"STABLEHLO_ADD": "Add", "STABLEHLO_SUBTRACT": "Sub", "STABLEHLO_MULTIPLY": "Mul"},
+    **{"STABLEHLO_MAXIMUM": "Max", "STABLEHLO_MINIMUM": "Min"},
 }
 
 
@@ -49,6 +51,10 @@ def floor_div(g: Importer, o: Options, a: Operand, b: Operand) -> ir.Value:
 
 def _floored(g: Importer, a: ir.Value, b: ir.Value, dtype: ir.DataType) -> ir.Value:
     """Quotient of integers, rounded down; ONNX rounds towards zero."""
+    if dtype not in (ir.DataType.INT32, ir.DataType.INT64):
+        # Engines lack most of these operators for narrower types.
+        c, d = (g.emit("Cast", v, to=ir.DataType.INT64) for v in (a, b))
+        return g.emit("Cast", _floored(g, c, d, ir.DataType.INT64), to=dtype)
     zero, one = np.zeros((), dtype.numpy()), np.ones((), dtype.numpy())
     quotient = g.emit("Div", a, b)
     rest = g.emit("Sub", a, g.emit("Mul", quotient, b))
@@ -73,12 +79,13 @@ def floor_mod(g: Importer, o: Options, a: Operand, b: Operand) -> ir.Value:
 @READERS.reader("RIGHT_SHIFT")
 def right_shift(g: Importer, o: Options, a: Operand, b: Operand) -> ir.Value:
     """Shift with the sign: a quotient by a power of two, rounded down."""
-    if b.const is None:
-        raise Refusal("the number of bits must be constant", "requires_constant")
-    width = 8 * int(a.dtype.itemsize)
-    bits = np.clip(b.const.astype(np.int64), 0, width - 2)
-    divisor = np.left_shift(np.int64(1), bits).astype(a.dtype.numpy())
-    return _floored(g, a.real, g.const(divisor), a.dtype)
+    if a.dtype == ir.DataType.UINT64:
+        raise Refusal("elements of type UINT64", "unsupported_dtype")
+    # The widest shift of 64 bits leaves the sign only.
+    wide, bits = (g.emit("Cast", v, to=ir.DataType.INT64) for v in (a, b))
+    bits = g.emit("Min", g.emit("Max", bits, np.int64(0)), np.int64(62))
+    divisor = g.emit("Pow", np.int64(2), bits)
+    return g.emit("Cast", _floored(g, wide, divisor, ir.DataType.INT64), to=a.dtype)
 
 
 @READERS.reader("ATAN2")

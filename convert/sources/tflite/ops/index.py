@@ -72,12 +72,16 @@ def one_hot(
     g: Importer, o: Options, indices: Operand, depth: Operand, on: Operand, off: Operand
 ) -> ir.Value:
     """Where an index is met; one outside of the range is met nowhere."""
-    (count,) = depth.known("the number of classes")
     rank = indices.rank + 1
     axis = o.axis % rank
-    places = np.arange(count).reshape([-1 if i == axis else 1 for i in range(rank)])
+    shape = [-1 if i == axis else 1 for i in range(rank)]
+    if (count := depth.ints()) is not None:
+        places = g.const(np.arange(count[0], dtype=np.int64).reshape(shape))
+    else:
+        found = g.emit("Range", np.int64(0), depth.int64([]), np.int64(1))
+        places = g.emit("Reshape", found, g.shape(shape))
     wide = g.emit("Unsqueeze", indices.int64(), g.shape([axis]))
-    return g.emit("Where", g.emit("Equal", wide, places.astype(np.int64)), on, off)
+    return g.emit("Where", g.emit("Equal", wide, places), on, off)
 
 
 @READERS.reader("WHERE")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.sources.tflite.importer import Importer
 from edgeinfer.convert.sources.tflite.operand import Operand, Options
 from edgeinfer.convert.sources.tflite.registry import READERS
@@ -47,4 +48,15 @@ def cast(g: Importer, o: Options, x: Operand) -> ir.Value:
     """Cast."""
     if x.dtype == o.dtype:
         return g.emit("Identity", x)
+    return g.emit("Cast", x, to=o.dtype)
+
+
+@READERS.reader("BITCAST")
+def bitcast(g: Importer, o: Options, x: Operand) -> ir.Value:
+    """The same bits as integers with or without a sign; ONNX has no other before opset 26."""
+    pair = (x.dtype, o.dtype)
+    if x.dtype == o.dtype:
+        return g.emit("Identity", x)
+    if any(not t.is_integer() for t in pair) or x.dtype.bitwidth != o.dtype.bitwidth:
+        raise Refusal(f"bits of {x.dtype.name} as {o.dtype.name}", "unsupported_dtype")
     return g.emit("Cast", x, to=o.dtype)
