@@ -149,25 +149,32 @@ class Scope(Builder):
 
     def _finish(self, function: Any) -> list[Any]:
         """Make each output a variable of its own, with its name and a type that Core ML gives."""
-        made = []
+        made: list[Any] = []
         problems = []
         for port, value in zip(self.outputs, self.model.graph.outputs, strict=True):
             try:
-                made.append(self._output(port, self.tensor_of(value)))
+                made.append(self._output(port, self.tensor_of(value), made))
             except Refusal as e:
                 problems.append(Problem(port.source, "model output", e.reason, e.detail, e.hint))
         if problems:
             raise UnsupportedError(OPS.target, problems)
         return made
 
-    def _output(self, port: Port, tensor: Tensor) -> Any:
+    def _output(self, port: Port, tensor: Tensor, taken: Sequence[Any]) -> Any:
         self.driver.node = None
         self.base = port.name
         if port.kind == "int32" and tensor.dtype == np.bool_:
             tensor = self.cast(tensor, np.int32)
         if port.kind == "fp32" and tensor.dtype == np.float16:
             tensor = self.cast(tensor, np.float32)
-        return self.mb.identity(x=self.var(tensor), name=port.name)
+        variable = self.var(tensor)
+        maker = variable.op
+        own = maker is not None and maker.op_type != "const" and len(maker.outputs) == 1
+        if not own or any(variable is v for v in taken):
+            return self.mb.identity(x=variable, name=port.name)
+        variable.set_name(port.name)
+        maker.name = port.name
+        return variable
 
     def lower_body(self, body: ir.Graph, given: Mapping[ir.Value, Tensor]) -> list[Tensor]:
         """Lower the nodes of a body into the current block.

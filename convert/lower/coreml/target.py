@@ -28,6 +28,8 @@ _LEVELS = 5
 
 _PRECISIONS = frozenset({"fp32", "fp16"})
 
+ENGINES = (EngineRequirement("coreml-reference"),)
+
 INTEGERS = tuple((-(1 << bits), (1 << bits) - 1) for bits in (31, 30, 24, 16, 8))
 """What the model's integer inputs are taken to lie between: the widest for which every integer of
 the model is proven to stay in int32."""
@@ -78,7 +80,7 @@ class CoreMLTarget:
             format=self.format,
             files=files_of(path),
             precision=precision,
-            engines=(EngineRequirement("coreml"), EngineRequirement("coreml-reference")),
+            engines=ENGINES,
             notes=tuple(notes.lines),
             ops=ops,
         )
