@@ -240,7 +240,7 @@ class Judge:
         last = float(((255.0 * record.scale - mean) / std).max())
         slack = 0.02 * (last - first)
         inside = first - slack <= low and high <= last + slack
-        if inside and high - low >= 0.5 * (last - first):
+        if inside and high - low >= 0.6 * (last - first):
             return []
         text = (
             f"input {spec.name!r} lies in {low:.3g}..{high:.3g}, but pictures prepared as recorded "
