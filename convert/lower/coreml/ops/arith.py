@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.convert.lower.coreml.builder import Builder
-from edgeinfer.convert.lower.coreml.registry import FLOATS, INTEGERS, NUMBERS, OPS
+from edgeinfer.convert.lower.coreml.registry import FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Span, Tensor
 from edgeinfer.convert.lower.registry import Refusal
 
@@ -135,18 +135,3 @@ def total(g: Builder, *data_0: Tensor) -> Tensor:
 def mean(g: Builder, *data_0: Tensor) -> Tensor:
     """The sum, divided."""
     return g.binary("real_div", total(g, *data_0), float(len(data_0)))
-
-
-@OPS.lower("BitShift", since=11, dtypes=INTEGERS)
-def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
-    """A product or quotient with the power of two, which must be known."""
-    if Y.data is None:
-        raise Refusal("shifts by what only a run knows", "requires_constant")
-    if int(Y.data.min(initial=0)) < 0 or int(Y.data.max(initial=0)) > 30:
-        raise Refusal("shifts by more than 30 bits")
-    factor = g.const(np.left_shift(1, Y.data.astype(np.int64)).astype(np.int32), np.int32)
-    if direction == "LEFT":
-        return g.binary("mul", X, factor, _corners(lambda a, b: a * b, X, factor))
-    if X.bounds[0] < 0:
-        raise Refusal("shifts negative integers to the right")
-    return g.binary("floor_div", X, factor, (0, X.bounds[1]))

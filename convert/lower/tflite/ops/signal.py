@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.fourier import transform
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.registry import ANY, FLOATS, OPS
 from edgeinfer.convert.lower.tflite.sizes import axis_of, extents
-from edgeinfer.types import Array
-
-LIMIT = 1 << 24
-"""Weights of the largest matrix that is written."""
 
 _VALID = 1
 _REAL, _COMPLEX = 1, 2
@@ -41,7 +38,7 @@ def dft(
     length = int(dft_length.array.ravel()[0]) if dft_length is not None else size
     if dft_length is None and inverse and onesided:
         length = 2 * (size - 1)
-    weights = _transform(size, parts, length, bool(inverse), bool(onesided))
+    weights = transform(size, parts, length, bool(inverse), bool(onesided))
     out_parts = _REAL if inverse and onesided else _COMPLEX
     others = [a for a in range(input.rank - 1) if a != at]
     order = [*others, at, input.rank - 1]
@@ -60,21 +57,6 @@ def dft(
     )
     whole = [*(sizes[a] for a in others), len(weights) // out_parts, out_parts]
     return g.transpose(g.reshape(spectrum, whole), [order.index(a) for a in range(input.rank)])
-
-
-def _transform(size: int, parts: int, length: int, inverse: bool, onesided: bool) -> Array:
-    """The transform of every unit signal: (results * their parts, size * parts)."""
-    results = length // 2 + 1 if onesided and not inverse else length
-    if size * parts * results * _COMPLEX > LIMIT:
-        raise Refusal(f"a transform of {length} values needs too large a matrix")
-    units = np.eye(size, dtype=np.complex128)
-    signals = np.stack([units, 1j * units][:parts], axis=1).reshape(size * parts, size)
-    if inverse and onesided:
-        return np.fft.irfft(signals, length).T.astype(np.float32)
-    spectra = np.fft.ifft(signals, length) if inverse else np.fft.fft(signals, length)
-    spectra = spectra[:, :results]
-    both = np.stack([spectra.real, spectra.imag], axis=-1).reshape(size * parts, -1)
-    return np.ascontiguousarray(both.T, np.float32)
 
 
 @OPS.lower("STFT", since=17, dtypes=FLOATS)
@@ -100,7 +82,7 @@ def stft(
     else:
         raise Refusal("neither window nor frame_length")
     step = int(frame_step.array.ravel()[0])
-    weights = _transform(length, parts, length, False, bool(onesided))
+    weights = transform(length, parts, length, False, bool(onesided))
     filters = weights.reshape(-1, 1, length, parts)
     if window is not None:
         filters = filters * window.array.reshape(1, 1, -1, 1).astype(np.float32)

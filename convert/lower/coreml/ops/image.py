@@ -1,0 +1,188 @@
+# ruff: noqa: N803  (arguments have ONNX's names)
+"""Sampling of pictures and regions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.ops.matrix import batched
+from edgeinfer.convert.lower.coreml.registry import FLOATS, INTEGERS, OPS
+from edgeinfer.convert.lower.coreml.tensor import Tensor
+from edgeinfer.convert.lower.registry import Const, Refusal
+
+_PADDING = {
+    ("zeros", 0): "constant",
+    ("zeros", 1): "constant",
+    ("border", 0): "border",
+    ("border", 1): "border",
+    ("reflection", 0): "symmetric",
+    ("reflection", 1): "reflection",
+}
+
+
+@OPS.lower("GridSample", since=22, dtypes=FLOATS)
+def grid_sample(
+    g: Builder,
+    X: Tensor,
+    grid: Tensor,
+    *,
+    align_corners: int = 0,
+    mode: str = "linear",
+    padding_mode: str = "zeros",
+) -> Tensor:
+    """Resample."""
+    if X.rank != 4:
+        raise Refusal(f"rank {X.rank}: resample takes pictures", "unsupported_rank")
+    if mode == "cubic":
+        raise Refusal("mode 'cubic' is not known to Core ML")
+    return g.emit(
+        "resample",
+        x=X,
+        coordinates=grid,
+        sampling_mode="nearest" if mode == "nearest" else "bilinear",
+        padding_mode=_PADDING[padding_mode, align_corners],
+        padding_value=0.0,
+        coordinates_mode="normalized_minus_one_to_one",
+        align_corners=bool(align_corners),
+    )
+
+
+@OPS.lower("RoiAlign", since=22, dtypes=FLOATS | INTEGERS)
+def roi_align(
+    g: Builder,
+    X: Tensor,
+    rois: Tensor,
+    batch_indices: Tensor,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Tensor:
+    """Two products with the weights of rows and columns, which follow from the regions."""
+    if mode != "avg":
+        raise Refusal("the largest of weighted samples is no product")
+    if sampling_ratio < 1:
+        raise Refusal("as many samples as a region is large only a run knows")
+    half = coordinate_transformation_mode == "half_pixel"
+    planes = g.emit("gather", x=X, indices=g.cast(batch_indices, np.int32), axis=0)
+    weights = []
+    for axis, first, count in ((2, 1, output_height), (3, 0, output_width)):
+        ends = [
+            g.binary("mul", g.slice(rois, [0, at], [None, at + 1]), float(spatial_scale))
+            for at in (first, first + 2)
+        ]
+        weights.append(_weights(g, ends, X.shape[axis], count, sampling_ratio, half))
+    rows = g.insert_axes(weights[0], [1])
+    columns = g.insert_axes(weights[1], [1])
+    return batched(g, batched(g, rows, planes), columns, transpose_b=True)
+
+
+def _weights(
+    g: Builder, ends: list[Tensor], size: object, count: int, samples: int, half: bool
+) -> Tensor:
+    """What each element of an axis counts in each cell: (regions, cells, elements)."""
+    if not isinstance(size, int):
+        raise Refusal("regions of pictures of unknown size", "dynamic_shape")
+    low, high = (g.binary("sub", e, 0.5) if half else e for e in ends)
+    extent = g.binary("sub", high, low)
+    if not half:
+        extent = g.binary("maximum", extent, 1.0)
+    steps = (np.arange(count * samples) + 0.5) / (count * samples)
+    place = g.binary("add", low, g.binary("mul", extent, g.const(steps[None], low.dtype)))
+    inside = g.binary(
+        "logical_and",
+        g.binary("greater_equal", place, -1.0),
+        g.binary("less_equal", place, float(size)),
+    )
+    held = g.unary("clip", place, alpha=0.0, beta=float(size - 1))
+    grid = g.const(np.arange(size)[None, None], low.dtype)
+    distance = g.unary("abs", g.binary("sub", g.insert_axes(held, [2]), grid))
+    share = g.unary("relu", g.binary("sub", 1.0, distance))
+    share = g.binary("mul", share, g.insert_axes(g.cast(inside, low.dtype), [2]))
+    cells = g.reshape(share, [g.extent(share, 0), count, samples, size])
+    return g.reduce("reduce_mean", cells, [2], False)
+
+
+@OPS.lower("Col2Im", since=18, dtypes=FLOATS | INTEGERS)
+def col2im(
+    g: Builder,
+    input: Tensor,
+    image_shape: Const,
+    block_shape: Const,
+    *,
+    dilations: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Tensor:
+    """conv_transpose whose filters put each column's element in its place."""
+    sizes = [int(s) for s in image_shape.array.reshape(-1)]
+    block = [int(s) for s in block_shape.array.reshape(-1)]
+    count = len(sizes)
+    if count > 3 or not input.is_static or not input.is_float:
+        raise Refusal(f"blocks of {count} axes", "unsupported_rank")
+    steps, gaps = tuple(strides) or (1,) * count, tuple(dilations) or (1,) * count
+    edges = tuple(pads) or (0,) * (2 * count)
+    cells = int(np.prod(block))
+    channels = input.shape[1] // cells
+    reach = [(b - 1) * d + 1 for b, d in zip(block, gaps, strict=True)]
+    whole = [s + edges[i] + edges[i + count] for i, s in enumerate(sizes)]
+    grid = [(w - r) // t + 1 for w, r, t in zip(whole, reach, steps, strict=True)]
+    filters = np.eye(cells).reshape(cells, 1, *block)
+    x = g.reshape(input, [input.shape[0] * channels, cells, *grid])
+    out = g.emit(
+        "conv_transpose",
+        x=x,
+        weight=g.const(filters, input.dtype),
+        strides=steps,
+        dilations=gaps,
+        pad_type="valid",
+    )
+    missing = [w - ((n - 1) * t + r) for w, n, t, r in zip(whole, grid, steps, reach, strict=True)]
+    if any(missing):
+        more = [0, 0, 0, 0, *(p for m in missing for p in (0, m))]
+        out = g.emit("pad", x=out, pad=more, mode="constant", constant_val=0.0)
+    begin = [0, 0, *edges[:count]]
+    end = [None, None, *(b + s for b, s in zip(edges[:count], sizes, strict=True))]
+    return g.reshape(g.slice(out, begin, end), [input.shape[0], channels, *sizes])
+
+
+@OPS.lower("MaxUnpool", since=22, dtypes=FLOATS | INTEGERS)
+def max_unpool(
+    g: Builder,
+    X: Tensor,
+    I: Tensor,  # noqa: E741  (ONNX's name)
+    output_shape: Const | None = None,
+    *,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Tensor:
+    """Scatter to the places that a pool remembered."""
+    if not X.is_static:
+        raise Refusal("sizes that only a run knows", "dynamic_shape")
+    count = len(kernel_shape)
+    steps = tuple(strides) or (1,) * count
+    edges = tuple(pads) or (0,) * (2 * count)
+    own = [
+        (s - 1) * t - edges[i] - edges[i + count] + k
+        for i, (s, t, k) in enumerate(zip(X.shape[2:], steps, kernel_shape, strict=True))
+    ]
+    shape = [*X.shape[:2], *own]
+    places = g.reshape(g.cast(I, np.int32), [-1])
+    room = g.const(np.zeros(int(np.prod(shape))), X.dtype)
+    flat = g.reshape(X, [-1])
+    out = g.emit("scatter", X.dtype, data=room, indices=places, updates=flat, axis=0, mode="update")
+    wanted = None if output_shape is None else [int(s) for s in output_shape.array.reshape(-1)]
+    small = g.reshape(out, shape)
+    if wanted is None or wanted == shape:
+        return small
+    if any(w < s for w, s in zip(wanted, shape, strict=True)):
+        raise Refusal("output_shape is smaller than what is unpooled")
+    more = [p for w, s in zip(wanted, shape, strict=True) for p in (0, w - s)]
+    return g.emit("pad", x=small, pad=more, mode="constant", constant_val=0.0)
