@@ -29,7 +29,7 @@ from edgeinfer.backends.base import Artifact, Bound, Capabilities, Coverage, Loa
 from edgeinfer.backends.checks import array_type, check_buffers
 from edgeinfer.backends.child import Child, ChildEndedError, RemoteTraceback
 from edgeinfer.backends.isolated_host import AGAIN, MESSAGE
-from edgeinfer.backends.isolated_memory import HEAD, Memory, Slot, lay_out
+from edgeinfer.backends.isolated_memory import HEAD, Memory, Slot, alike, lay_out
 from edgeinfer.errors import BackendError, ClosedError, CrashedError, RunError
 from edgeinfer.types import Array, Feeds
 
@@ -180,18 +180,24 @@ class _Process:
 
     def end(self, stage: str, seconds: float | None) -> Any:
         """Wait until it is done."""
-        with self._crashes(stage, seconds):
+        try:
             return self._wait(seconds)
+        except BaseException as error:
+            self._judge(error, stage, seconds)
+            raise
 
     def run_again(self, seconds: float | None) -> list[Slot] | None:
         """Run on inputs that lie as before; return where the outputs are unless they do too."""
-        with self._crashes("run", seconds):
+        try:
             os.write(self._requests, AGAIN)
             found: list[Slot] | None = self._wait(seconds)
-            return found
+        except BaseException as error:
+            self._judge(error, "run", seconds)
+            raise
+        return found
 
     def _wait(self, seconds: float | None) -> Any:
-        if not self._poll.poll(None if seconds is None else seconds * 1e3):
+        if seconds is not None and not self._poll.poll(seconds * 1e3):
             raise TimeoutError
         byte = os.read(self._answers, 1)
         if byte == AGAIN:
@@ -206,23 +212,26 @@ class _Process:
             raise ChildEndedError("out of memory")
         raise error from RemoteTraceback(text)
 
-    @contextlib.contextmanager
-    def _crashes(self, stage: str, seconds: float | None) -> Any:
-        try:
-            yield
-        except (ChildEndedError, BrokenPipeError) as error:
-            how = error.how if isinstance(error, ChildEndedError) else self._child.how()
-            self.kill()
-            raise CrashedError(self._engine, stage, how) from error
-        except TimeoutError as error:
-            self.kill()
-            raise CrashedError(self._engine, stage, f"no answer for {seconds:g} s") from error
-        except Exception:
-            raise
-        except BaseException:
+    def _judge(self, error: BaseException, stage: str, seconds: float | None) -> None:
+        """Raise what an error means; return where it is the backend's own.
+
+        Raises:
+            CrashedError: the process ended, or gave no answer in time.
+        """
+        if isinstance(error, TimeoutError):
+            how = f"no answer for {seconds:g} s"
+        elif isinstance(error, ChildEndedError):
+            how = error.how
+        elif isinstance(error, BrokenPipeError):
+            how = self._child.how()
+        elif isinstance(error, Exception):
+            return
+        else:
             # Interrupted: an answer to this would be taken for one to the next question.
             self.kill()
-            raise
+            return
+        self.kill()
+        raise CrashedError(self._engine, stage, how) from error
 
 
 def _end(child: Child, descriptors: tuple[int, ...]) -> None:
@@ -251,10 +260,8 @@ class IsolatedExecutable:
         self._crash: CrashedError | None = None
         self._crashes, self._not_before = 0, 0.0
         self._process: _Process | None = None
-        self._inputs_at: list[Slot] = []
-        self._has_text = False
-        self._inputs_in: dict[str, Array] = {}
-        self._outputs_in: dict[str, Array] = {}
+        self._inputs: dict[str, Array] = {}
+        self._outputs: dict[str, Array] = {}
         self._begin()
 
     @property
@@ -311,44 +318,47 @@ class IsolatedExecutable:
     def _run(self, feeds: Feeds) -> dict[str, Array]:
         """Run once; the outputs are in the shared memory until the next run."""
         process = self._process or self._restarted()
-        slots, end = lay_out(feeds, HEAD)
         try:
-            if slots == self._inputs_at and not self._has_text:
+            if alike(feeds, self._inputs):
                 self._fill(feeds)
                 found = process.run_again(self._run_s)
             else:
-                process.memory.reserve(end)
-                self._inputs_at, self._has_text = slots, any(s.text is not None for s in slots)
-                self._inputs_in = process.memory.view(slots)
-                self._fill(feeds)
-                self._outputs_in = {}
-                found = process.ask("run", self._run_s, "run", slots, end)
+                found = self._run_anew(process, feeds)
         except CrashedError as error:
             self._lost(error)
             raise
         except BaseException:
-            self._inputs_at = []
+            self._inputs = {}
             if not process.is_alive():
                 self._process = None
             raise
         if found is not None:
-            last = max(
-                (s.offset + s.dtype.itemsize * int(np.prod(s.shape)) for s in found), default=0
-            )
-            if process.memory.reserve(last):
-                self._inputs_in = process.memory.view(self._inputs_at)
-            self._outputs_in = process.memory.view(found)
+            # The other process may have made the memory longer.
+            process.memory.reserve(max((s.end for s in found), default=0))
+            self._outputs = process.memory.view(found)
         self._crashes = 0
-        return self._outputs_in
+        return self._outputs
+
+    def _run_anew(self, process: _Process, feeds: Feeds) -> list[Slot] | None:
+        """Lay the inputs out, and run."""
+        slots, end = lay_out(feeds, HEAD)
+        process.memory.reserve(end)
+        shared = [slot for slot in slots if slot.text is None]
+        self._inputs, self._outputs = process.memory.view(shared), {}
+        self._fill(feeds)
+        if len(shared) < len(slots):
+            # Text is told anew each time.
+            self._inputs = {}
+        found: list[Slot] | None = process.ask("run", self._run_s, "run", slots, end)
+        return found
 
     def _fill(self, feeds: Feeds) -> None:
-        for name, place in self._inputs_in.items():
-            if place is not feeds[name]:
-                np.copyto(place, feeds[name])
+        for name, place in self._inputs.items():
+            np.copyto(place, feeds[name])
 
     def _begin(self) -> None:
         self._process, (self.inputs, self.outputs) = self._start()
-        self._inputs_at = []
+        self._inputs = {}
 
     def _restarted(self) -> _Process:
         if self._is_closed:

@@ -57,6 +57,17 @@ def lay_out(arrays: Mapping[str, Array], start: int) -> tuple[list[Slot], int]:
     return slots, start
 
 
+def alike(arrays: Mapping[str, Array], places: Mapping[str, Array]) -> bool:
+    """Whether arrays fit into places exactly; there are none for text."""
+    if len(arrays) != len(places):
+        return False
+    for name, place in places.items():
+        array = arrays.get(name)
+        if array is None or array.shape != place.shape or array.dtype != place.dtype:
+            return False
+    return True
+
+
 class Memory:
     """A file without a name, mapped; both ends make it longer when they need to.
 

@@ -166,8 +166,13 @@ def test_tensors_of_all_kinds_and_sizes(load: Load) -> None:
             np.testing.assert_array_equal(got, expected)
             assert got.dtype == np.asarray(expected).dtype
             assert got.flags.owndata
+    assert executable.run({}) == {}
     both = executable.run({"x": arrays[0], "z": arrays[3]})
     np.testing.assert_array_equal(both["z_out"], arrays[3] * 2)
+
+
+def test_without_inputs_and_at_once(load: Load) -> None:
+    assert load("echo").run({}) == {}
 
 
 def test_results_are_kept_by_later_runs(load: Load) -> None:
