@@ -3,27 +3,163 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
+from typing import Any
 
 from edgeinfer.backends.base import Device
+from edgeinfer.errors import RunError
+from edgeinfer.types import Array
 
 _NAME_BYTES = 256
+_MAJOR, _MINOR = 75, 76
+"""``CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`` and ``_MINOR`` of the CUDA driver API."""
 
 
 def cuda_devices() -> tuple[Device, ...]:
     """Return the devices that the driver offers; empty without a driver or a device."""
     driver = _driver()
     count = ctypes.c_int()
-    if driver is None or driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+    if driver is None or driver.cuDeviceGetCount(ctypes.byref(count)):
         return ()
     return tuple(Device("gpu", _name(driver, index), index) for index in range(count.value))
 
 
+def compute_capability(index: int = 0) -> str:
+    """Return e.g. ``9.0``; empty without such a device.
+
+    Args:
+        index: of the device.
+    """
+    driver = _driver()
+    handle = ctypes.c_int()
+    if driver is None or driver.cuDeviceGet(ctypes.byref(handle), index):
+        return ""
+    parts = [ctypes.c_int(), ctypes.c_int()]
+    for part, attribute in zip(parts, (_MAJOR, _MINOR), strict=True):
+        if driver.cuDeviceGetAttribute(ctypes.byref(part), attribute, handle):
+            return ""
+    return ".".join(str(part.value) for part in parts)
+
+
+def driver_version() -> str:
+    """Return the newest CUDA version that the driver runs, e.g. ``13.0``; empty without one."""
+    driver = _driver()
+    version = ctypes.c_int()
+    if driver is None or driver.cuDriverGetVersion(ctypes.byref(version)):
+        return ""
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+
+class Transfers:
+    """Copies between NumPy arrays and a device, in the memory that the engine uses.
+
+    Pinned arrays are read and written by the device itself
+    (CUDA driver API, "Memory Management": ``cuMemHostRegister``).
+    """
+
+    def __init__(self, index: int) -> None:
+        driver = _driver()
+        if driver is None:
+            raise RunError("no CUDA driver is loaded")
+        self._driver: Any = driver
+        self._pinned: list[int] = []
+        handle = ctypes.c_int()
+        self._context = ctypes.c_void_p()
+        self._check(driver.cuDeviceGet(ctypes.byref(handle), index), "find the device")
+        # The primary context is the one of the CUDA runtime, and so the engine's.
+        self._check(
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), handle), "use the device"
+        )
+        self._handle = handle
+
+    def pin(self, array: Array) -> None:
+        """Keep an array's pages in place, so that copies need no detour; undone by ``close``."""
+        if not array.nbytes:
+            return
+        self._enter()
+        address = ctypes.c_void_p(array.ctypes.data)
+        if self._driver.cuMemHostRegister_v2(address, ctypes.c_size_t(array.nbytes), 0) == 0:
+            # Where that cannot be (pinned before, read-only pages) copies are slower, not wrong.
+            self._pinned.append(array.ctypes.data)
+
+    def to_device(self, address: int, array: Array) -> None:
+        """Copy a C-contiguous array.
+
+        Raises:
+            RunError: the driver failed.
+        """
+        if array.nbytes:
+            self._enter()
+            self._check(
+                self._driver.cuMemcpyHtoD_v2(
+                    ctypes.c_uint64(address),
+                    ctypes.c_void_p(array.ctypes.data),
+                    ctypes.c_size_t(array.nbytes),
+                ),
+                "copy to the device",
+            )
+
+    def wait(self) -> None:
+        """Wait until what was copied to the device is there.
+
+        A copy from pages that are not pinned returns when they may be reused, not when the device
+        has the data (CUDA driver API, "API synchronization behavior"), and the engine's stream does
+        not wait for it.
+
+        Raises:
+            RunError: the driver failed.
+        """
+        self._check(self._driver.cuStreamSynchronize(None), "copy to the device")
+
+    def to_host(self, array: Array, address: int) -> None:
+        """Copy into a C-contiguous array.
+
+        Raises:
+            RunError: the driver failed.
+        """
+        if array.nbytes:
+            self._enter()
+            self._check(
+                self._driver.cuMemcpyDtoH_v2(
+                    ctypes.c_void_p(array.ctypes.data),
+                    ctypes.c_uint64(address),
+                    ctypes.c_size_t(array.nbytes),
+                ),
+                "copy from the device",
+            )
+
+    def close(self) -> None:
+        """Let go of pinned pages and of the device; a second call does nothing."""
+        if self._context.value is None:
+            return
+        self._enter()
+        for address in self._pinned:
+            self._driver.cuMemHostUnregister(ctypes.c_void_p(address))
+        self._pinned.clear()
+        self._driver.cuDevicePrimaryCtxRelease_v2(self._handle)
+        self._context = ctypes.c_void_p()
+
+    def _enter(self) -> None:
+        """Make the device current in this thread; costs less than asking whether it is."""
+        self._check(self._driver.cuCtxSetCurrent(self._context), "use the device")
+
+    def _check(self, code: int, what: str) -> None:
+        if code == 0:
+            return
+        text = ctypes.c_char_p()
+        self._driver.cuGetErrorString(code, ctypes.byref(text))
+        reason = (text.value or b"unknown error").decode(errors="replace")
+        raise RunError(f"CUDA cannot {what}: {reason} (error {code})")
+
+
+@functools.cache
 def _driver() -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
         return None
+    return None if driver.cuInit(0) else driver
 
 
 def _name(driver: ctypes.CDLL, index: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import platform
 from collections.abc import Callable
-from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
 from weakref import WeakSet
@@ -24,6 +23,15 @@ from edgeinfer.backends.checks import (
 )
 from edgeinfer.backends.cuda import cuda_devices
 from edgeinfer.backends.engines import import_onnxruntime
+from edgeinfer.backends.onnxruntime_cuda import (
+    GRAPH_OPTION,
+    CudaBound,
+    bind_host,
+    graph_refused,
+    load_libraries,
+    plain_run_options,
+)
+from edgeinfer.backends.onnxruntime_cuda import PROVIDER as _CUDA
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -31,7 +39,6 @@ NAME = "onnxruntime"
 INSTALL = "pip install 'edgeinfer[onnxruntime]'"
 
 _CPU = "CPUExecutionProvider"
-_CUDA = "CUDAExecutionProvider"
 
 # The engine's log goes to stderr; what matters of it is in the exception already.
 _LOG_FATAL = 4
@@ -110,15 +117,35 @@ def _open_session(path: str, options: LoadOptions) -> Any:
         settings.add_session_config_entry(key, value)
     wanted = _CUDA if options.device == "gpu" else _CPU
     try:
-        session = onnxruntime.InferenceSession(
-            path, settings, providers=[(wanted, provider)], enable_fallback=0
-        )
+        session = _session(path, settings, wanted, provider)
     except Exception as error:
         raise LoadError(f"onnxruntime refuses {path}: {one_line(error)}") from error
     got = session.get_providers()
     if got[0] != wanted:
         raise NotAvailableError(f"onnxruntime offers {', '.join(got)} here instead of {wanted}")
     return session
+
+
+def _session(path: str, settings: Any, wanted: str, provider: dict[str, str]) -> Any:
+    """Open a session; on a GPU one whose runs can be recorded, where the model allows it."""
+    onnxruntime = import_onnxruntime()
+
+    def open_with(options: dict[str, str]) -> Any:
+        return onnxruntime.InferenceSession(
+            path, settings, providers=[(wanted, options)], enable_fallback=0
+        )
+
+    if wanted == _CUDA:
+        load_libraries()
+    if wanted != _CUDA or GRAPH_OPTION in provider:
+        return open_with(provider)
+    try:
+        return open_with({GRAPH_OPTION: "1", **provider})
+    except Exception as error:
+        if not graph_refused(error):
+            raise
+        # Control flow, for one, decides on the CPU what comes next.
+        return open_with(provider)
 
 
 def _split_extra(options: LoadOptions) -> tuple[dict[str, str], dict[str, str]]:
@@ -178,9 +205,12 @@ class OnnxRuntimeExecutable:
         self._arity = len(inputs)
         self._names = [spec.name for spec in outputs]
         self._dtypes = {s.name: array_type(s.dtype) for s in (*inputs, *outputs)}
-        self._bounds: WeakSet[OnnxRuntimeBound] = WeakSet()
+        self._bounds: WeakSet[OnnxRuntimeBound | CudaBound] = WeakSet()
         self._settings = onnxruntime.RunOptions()
         self._settings.log_severity_level = _LOG_FATAL
+        self._on_gpu = session.get_providers()[0] == _CUDA
+        if self._on_gpu:
+            plain_run_options(self._settings)
         self._run: Callable[..., list[Array]] = _raw(session, "run")
         if any(spec.dtype == "bfloat16" for spec in (*inputs, *outputs)):
             self._run = _ValueRun(session, inputs, self._dtypes)
@@ -216,14 +246,16 @@ class OnnxRuntimeExecutable:
             _closed()
         ins = check_buffers("input", self.inputs, inputs, self._dtypes)
         outs = check_buffers("output", self.outputs, outputs, self._dtypes)
-        binding = self._session.io_binding()
         try:
-            _bind_inputs(binding, ins)
-            for name, array in outs.items():
-                binding.bind_output(name, "cpu", 0, _element(array), array.shape, array.ctypes.data)
+            bound = (
+                CudaBound(self._session, ins, outs)
+                if self._on_gpu
+                else OnnxRuntimeBound(self._session, self._settings, ins, outs)
+            )
+        except BackendError:
+            raise
         except Exception as error:
             raise RunError(f"onnxruntime cannot bind: {one_line(error)}") from error
-        bound = OnnxRuntimeBound(self._session, binding, self._settings, ins, outs)
         self._bounds.add(bound)
         return bound
 
@@ -247,21 +279,19 @@ class OnnxRuntimeBound:
     __slots__ = ("__weakref__", "_binding", "_run", "_settings", "inputs", "outputs")
 
     def __init__(
-        self,
-        session: Any,
-        binding: Any,
-        settings: Any,
-        inputs: dict[str, Array],
-        outputs: dict[str, Array],
+        self, session: Any, settings: Any, inputs: dict[str, Array], outputs: dict[str, Array]
     ) -> None:
         self.inputs: Feeds = MappingProxyType(inputs)
         self.outputs: Feeds = MappingProxyType(outputs)
         self._settings = settings
+        binding = session.io_binding()
+        for name, array in inputs.items():
+            bind_host(binding.bind_input, name, array)
+        for name, array in outputs.items():
+            bind_host(binding.bind_output, name, array)
         self._run = _raw(session, "run_with_iobinding")
         public = self._run == session.run_with_iobinding
         self._binding = binding if public else binding._iobinding
-        if session.get_providers()[0] != _CPU:
-            self._run = partial(_copy_and_run, self._run, binding, inputs)
 
     def __call__(self) -> None:
         """Run once over the bound buffers."""
@@ -313,21 +343,3 @@ class _ValueRun:
         shape = tuple(value.shape())
         raw = ctypes.string_at(value.data_ptr(), int(np.prod(shape)) * dtype.itemsize)
         return np.frombuffer(bytearray(raw), dtype).reshape(shape)
-
-
-def _bind_inputs(binding: Any, inputs: dict[str, Array]) -> None:
-    for name, array in inputs.items():
-        binding.bind_input(name, "cpu", 0, _element(array), array.shape, array.ctypes.data)
-
-
-def _copy_and_run(
-    run: Callable[..., None], binding: Any, inputs: dict[str, Array], *arguments: Any
-) -> None:
-    """Run on a device with memory of its own, to which binding an input copies it, once."""
-    _bind_inputs(binding, inputs)
-    run(*arguments)
-
-
-def _element(array: Array) -> Any:
-    """Return the element type as the engine's binding takes it."""
-    return _BFLOAT16 if array.dtype.name == "bfloat16" else array.dtype.type

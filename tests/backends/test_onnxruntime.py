@@ -192,26 +192,3 @@ def test_closing_frees_the_session(write: Write) -> None:
     assert session() is None
     assert bound.inputs["x"] is x
     assert threading.active_count() <= before
-
-
-def test_device_with_its_own_memory_gets_the_inputs_anew(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a GPU the engine copies an input when it is bound, not when it runs."""
-    executable = load(write("(float[2] x) => (float[2] y) { y = Neg(x) }"))
-    monkeypatch.setattr(executable._session, "get_providers", lambda: ["CUDAExecutionProvider"])
-    x, y = np.zeros(2, np.float32), np.zeros(2, np.float32)
-    bound = executable.bind({"x": x}, {"y": y})
-    binds: list[int] = []
-    native = module._bind_inputs
-
-    def counted(*arguments: Any) -> None:
-        binds.append(1)
-        native(*arguments)
-
-    monkeypatch.setattr(module, "_bind_inputs", counted)
-    for step in (1, 2):
-        x[...] = step
-        bound()
-        assert y.tolist() == [-step, -step]
-    assert len(binds) == 2
