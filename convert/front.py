@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,11 @@ from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.plan import Job, plan
 from edgeinfer.convert.quantize.stage import Stage
-from edgeinfer.convert.request import Request
+from edgeinfer.convert.request import Request, in_layout
 from edgeinfer.convert.verify import Change, Finding, Report
 from edgeinfer.errors import VerifyError
 from edgeinfer.metrics import Budget
-from edgeinfer.types import Array, Feeds
+from edgeinfer.types import Array, Feeds, Preprocessing
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -61,6 +61,8 @@ class Prepared:
 
     report: Report
     written: tuple[Written, ...]
+    preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
 
 
 class Clock:
@@ -93,10 +95,8 @@ class Front:
         dynamic_shapes: Any = None,
     ) -> None:
         """Take note; nothing is read yet. The arguments are those of ``sources.read``."""
-        self._model, self._request = model, request
+        self._model, self._asked = model, request
         self._examples, self._sizes = example_inputs, dynamic_shapes
-        self._quantize = Stage(request)
-        self._options = LowerOptions(self._quantize.lowered_as, request.compress_weights)
         self._clock, self._progress = Clock(progress), progress
 
     def prepare(self, variants: Path) -> Prepared:
@@ -127,7 +127,8 @@ class Front:
         with self._stage("quantize"):
             self._quantize.prepare(normalised.model, report, todo.jobs, self._progress)
         written = tuple(self._lower(job, variants, report) for job in todo.jobs)
-        return Prepared(report, written)
+        request = self._request
+        return Prepared(report, written, request.preprocessing, request.labels)
 
     def explain(
         self, job: Job, engine: str, feeds: Feeds, budget: Budget, folder: Path
@@ -171,9 +172,39 @@ class Front:
         from edgeinfer.convert import sources
 
         with self._clock.stage("read the model"):
-            return sources.read(
-                self._model, example_inputs=self._examples, dynamic_shapes=self._sizes
+            source = sources.read(
+                self._model,
+                example_inputs=self._examples,
+                dynamic_shapes=self._sizes,
+                signature=self._asked.signature,
             )
+            source.move_channels(self._asked.channels_last, self._asked.channels_first)
+            return source
+
+    @cached_property
+    def _request(self) -> Request:
+        """What was asked; what the source says of itself, where nothing was."""
+        asked, source = self._asked, self._source
+        own = in_layout(source.preprocessing, asked.channels_last, asked.channels_first)
+        return replace(
+            asked,
+            preprocessing=asked.preprocessing or own,
+            labels=asked.labels or source.labels,
+        )
+
+    @cached_property
+    def _quantize(self) -> Stage:
+        return Stage(self._request)
+
+    @cached_property
+    def _options(self) -> LowerOptions:
+        request = self._request
+        return LowerOptions(
+            self._quantize.lowered_as,
+            request.compress_weights,
+            preprocessing=request.preprocessing,
+            labels=request.labels,
+        )
 
     @cached_property
     def _normalised(self) -> Any:
@@ -199,8 +230,8 @@ class Front:
         return Report(
             name=self._request.name,
             source=source.record,
-            inputs=passes.input_specs(normal),
-            outputs=passes.output_specs(normal),
+            inputs=source.with_layouts(passes.input_specs(normal)),
+            outputs=source.with_layouts(passes.output_specs(normal)),
             source_bytes=weights_bytes(source.model),
             ops_before=count_ops(source.model),
             ops_after=count_ops(normal),

@@ -13,7 +13,7 @@ from edgeinfer.backends.base import Artifact, Backend
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert import engines
-from edgeinfer.convert.front import Clock, Front, Progress, Written
+from edgeinfer.convert.front import Clock, Front, Prepared, Progress, Written
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.quantize.quality import Metric
@@ -59,6 +59,9 @@ def export(
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
     compress_weights: bool = False,
+    signature: str | None = None,
+    channels_last: Sequence[str] = (),
+    channels_first: Sequence[str] = (),
     name: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -84,6 +87,10 @@ def export(
         example_inputs: for a module: a tuple, or a dict by parameter name.
         dynamic_shapes: for a module: ``{"x": {0: "batch"}}``.
         compress_weights: store float weights as fp16 where the format computes in fp32 anyway.
+        signature: of a ``.tflite`` file with several: which one.
+        channels_last: names of inputs and outputs that are to have their channels on the last axis
+            instead of the second, in every variant: a bundle has one signature.
+        channels_first: the reverse.
         name: of the bundle; default the model's.
         overwrite: replace an existing bundle.
         progress: told what is being done.
@@ -103,6 +110,9 @@ def export(
         name=name,
         labels=labels,
         compress_weights=compress_weights,
+        signature=signature,
+        channels_last=channels_last,
+        channels_first=channels_first,
         input_shapes=input_shapes,
         preprocessing=preprocessing,
         data=data,
@@ -134,7 +144,7 @@ def export(
                 if not result.passed:
                     raise _explained(written, prepared.report, result, front, writer.output)
                 variants += _adopted(written, result, writer)
-        return _finish(request, prepared.report, variants, writer)
+        return _finish(request, prepared, variants, writer)
 
 
 def check(
@@ -145,6 +155,7 @@ def check(
     input_shapes: Mapping[str, Sequence[int | None]] | None = None,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
+    signature: str | None = None,
 ) -> dict[str, list[Problem]]:
     """Say what would keep a model from converting, by ``<target>-<format>``, before converting it.
 
@@ -154,7 +165,9 @@ def check(
     from edgeinfer.convert import passes, sources
 
     chosen = resolve_profiles(targets)
-    source = sources.read(model, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes)
+    source = sources.read(
+        model, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, signature=signature
+    )
     normal = passes.normalise(source.model, input_shapes=input_shapes).model
     options = LowerOptions(precision=precision)
     return {
@@ -235,10 +248,11 @@ def _explained(
 
 def _finish(
     request: Request,
-    report: Report,
+    prepared: Prepared,
     variants: list[Variant],
     writer: BundleWriter,
 ) -> ExportResult:
+    report = prepared.report
     vectors = tuple(
         writer.add_vector(
             report.inputs,
@@ -264,8 +278,8 @@ def _finish(
         variants=tuple(variants),
         vectors=vectors,
         source=report.source,
-        preprocessing=request.preprocessing,
-        labels=request.labels,
+        preprocessing=prepared.preprocessing,
+        labels=prepared.labels,
         tools=report.tools,
         extra_files=extra,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from edgeinfer.convert.quantize.quality import Metric
 from edgeinfer.convert.quantize.recipe import METHODS, Method, recipe
 from edgeinfer.errors import UsageError
 from edgeinfer.profiles.schema import Profile
-from edgeinfer.types import Feeds, Preprocessing
+from edgeinfer.types import Feeds, ImageInput, Preprocessing
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,9 @@ class Request:
         force: calibrate with data that is judged bad.
         max_drop: share of the float model's quality that ``auto`` may lose.
         metric: how quality is measured; None chooses by the data.
+        signature: of a ``.tflite`` file with several.
+        channels_last: inputs and outputs that get their channels on the last axis.
+        channels_first: likewise, on the second.
     """
 
     profiles: tuple[Profile, ...]
@@ -46,6 +49,9 @@ class Request:
     force: bool = False
     max_drop: float | None = None
     metric: Metric | None = None
+    signature: str | None = None
+    channels_last: tuple[str, ...] = ()
+    channels_first: tuple[str, ...] = ()
 
 
 def resolve_profiles(targets: Sequence[str]) -> tuple[Profile, ...]:
@@ -89,6 +95,9 @@ def check_request(
     force: bool = False,
     max_drop: float | None = None,
     metric: Metric | None = None,
+    signature: str | None = None,
+    channels_last: Sequence[str] = (),
+    channels_first: Sequence[str] = (),
 ) -> Request:
     """Check what can be checked without opening the model.
 
@@ -123,11 +132,27 @@ def check_request(
         labels=tuple(labels),
         compress_weights=compress_weights,
         input_shapes={k: tuple(v) for k, v in (input_shapes or {}).items()},
-        preprocessing=dict(preprocessing or {}),
+        preprocessing=in_layout(preprocessing or {}, channels_last, channels_first),
         data=Path(data) if isinstance(data, str) else data,
         calibration=None if calibration is None else Path(calibration),
         calibrator=method,
         force=force,
         max_drop=max_drop,
         metric=metric,
+        signature=signature,
+        channels_last=tuple(channels_last),
+        channels_first=tuple(channels_first),
     )
+
+
+def in_layout(
+    records: Mapping[str, Preprocessing], last: Sequence[str], first: Sequence[str]
+) -> dict[str, Preprocessing]:
+    """Let pictures be prepared in the layout that their inputs are to have."""
+    found = dict(records)
+    for name, record in records.items():
+        if isinstance(record, ImageInput) and name in last:
+            found[name] = replace(record, layout="NHWC")
+        elif isinstance(record, ImageInput) and name in first:
+            found[name] = replace(record, layout="NCHW")
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.errors import Problem
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.types import Preprocessing
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -26,11 +28,16 @@ class LowerOptions:
         precision: recipe name, e.g. ``fp32``, ``fp16``.
         compress_weights: store float weights as fp16, compute in fp32 (formats that can).
         fp32_nodes: names of nodes that stay fp32 in an fp16 artifact, beyond the built-in rules.
+        preprocessing: how pictures and recordings become inputs, by input name; formats that have
+            a place for it carry it.
+        labels: class names, likewise.
     """
 
     precision: str = "fp32"
     compress_weights: bool = False
     fp32_nodes: frozenset[str] = frozenset()
+    preprocessing: Mapping[str, Preprocessing] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,11 @@ from onnx import ModelProto
 
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources import onnx as onnx_source
+from edgeinfer.convert.sources.channels import letters, move_channels
 from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.sources.sniff import sniff
 from edgeinfer.errors import Notes, SourceError, UsageError
+from edgeinfer.types import Preprocessing, TensorSpec
 
 
 @dataclass(slots=True)
@@ -28,12 +30,37 @@ class Source:
         notes: what had to be repaired.
         original: the file itself, where the engine of its format says what the model computes;
             None where the graph says it.
+        preprocessing: how pictures and recordings become inputs, as the file says it.
+        labels: class names, likewise.
+        layouts: of inputs and outputs whose channels were moved, e.g. ``NHWC``.
     """
 
     model: ir.Model
     record: SourceRecord
     notes: Notes = field(default_factory=Notes)
     original: Original | None = None
+    preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    layouts: dict[str, str] = field(default_factory=dict)
+
+    def move_channels(self, last: Sequence[str], first: Sequence[str]) -> None:
+        """Change the layout of inputs and outputs; see ``channels.move_channels``.
+
+        Raises:
+            UsageError: a name is unknown, or has no such axes.
+        """
+        moved = move_channels(self.model, last, first)
+        if self.original is not None:
+            self.original = replace(self.original, moved=moved)
+        for name, perm in moved.items():
+            shown = letters(len(perm), name in last)
+            if shown is not None:
+                self.layouts[name] = shown
+            self.notes.add(f"{name!r} has its channels {'last' if name in last else 'first'} now")
+
+    def with_layouts(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Return descriptions with the layouts that were chosen."""
+        return tuple(replace(s, layout=self.layouts.get(s.name, s.layout)) for s in specs)
 
 
 def read(
@@ -81,7 +108,16 @@ def _dispatch(
             from edgeinfer.convert.sources import tflite as tflite_source
 
             _refuse_torch_arguments(example_inputs, dynamic_shapes, "a TFLite")
-            return Source(*tflite_source.read_file(path, signature))
+            read_back = tflite_source.read_file(path, signature)
+            said = read_back.carried
+            return Source(
+                read_back.model,
+                read_back.record,
+                read_back.notes,
+                read_back.original,
+                said.preprocessing,
+                said.labels,
+            )
         if kind == "pt2":
             from edgeinfer.convert.sources import torch as torch_source
 

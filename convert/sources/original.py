@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 Ports = tuple[tuple[str, int], ...]
@@ -18,6 +19,8 @@ class Original:
         signature: key of its signature; None where it has none, and for graph 0 only.
         inputs: names as they were read, and the numbers of their tensors in the file.
         outputs: likewise.
+        moved: of inputs and outputs whose layout was changed after reading, the order of axes that
+            turns the new one into the file's.
     """
 
     path: Path
@@ -25,3 +28,4 @@ class Original:
     signature: str | None
     inputs: Ports
     outputs: Ports
+    moved: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

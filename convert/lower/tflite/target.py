@@ -16,13 +16,22 @@ from edgeinfer.convert.lower.tflite.fuse import fuse
 from edgeinfer.convert.lower.tflite.graph import Graph
 from edgeinfer.convert.lower.tflite.halve import halve
 from edgeinfer.convert.lower.tflite.hybrid import multiply_stored
+from edgeinfer.convert.lower.tflite.metadata import (
+    ENTRY,
+    OWN_ENTRY,
+    Carried,
+    append_labels,
+    own_bytes,
+    published_bytes,
+)
 from edgeinfer.convert.lower.tflite.readback import read_back
 from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.scope import Scope
-from edgeinfer.convert.lower.tflite.writer import write
+from edgeinfer.convert.lower.tflite.writer import Metadata, write
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.agreed_sizes import agreed_sizes
 from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, Outcome
+from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.passes.join_dynamic import JoinDynamic
 from edgeinfer.convert.passes.layout import SPATIAL, PlanLayout
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
@@ -72,7 +81,9 @@ class TfliteTarget:
             path,
             input_names=[t.name for t in graph.inputs],
             output_names=[v.name or "" for v in model.graph.outputs],
+            metadata=_metadata(model, options),
         )
+        append_labels(path, options.labels)
         precision, ops = read_back(path)
         return Lowered(
             format=self.format,
@@ -82,6 +93,16 @@ class TfliteTarget:
             notes=tuple(notes.lines),
             ops=ops,
         )
+
+
+def _metadata(model: ir.Model, options: LowerOptions) -> list[Metadata]:
+    """What the file says of its inputs and outputs, where anything is known."""
+    carried = Carried(dict(options.preprocessing), options.labels)
+    if not carried.preprocessing and not carried.labels:
+        return []
+    name = model.graph.name or "model"
+    published = published_bytes(name, input_specs(model), output_specs(model), carried)
+    return [Metadata(ENTRY, published), Metadata(OWN_ENTRY, own_bytes(carried))]
 
 
 def build(source: ir.Model, notes: Notes) -> Graph:

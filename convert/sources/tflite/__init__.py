@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from edgeinfer.bundle.manifest import SourceRecord
+from edgeinfer.convert.lower.tflite.metadata import ENTRY, OWN_ENTRY, Carried, carried_by
+from edgeinfer.convert.passes.interface import input_specs
 from edgeinfer.convert.sources.external import digest
 from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.sources.repair import repair
@@ -27,9 +30,25 @@ IR_VERSION = 12
 DEFAULT_SIGNATURE = "serving_default"
 
 
-def read_file(
-    path: Path, signature: str | None = None
-) -> tuple[ir.Model, SourceRecord, Notes, Original]:
+class Read(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+        model: the graph of one signature.
+        record: where it came from.
+        notes: what was decided and repaired.
+        original: the file, for its own engine.
+        carried: what its metadata says.
+    """
+
+    model: ir.Model
+    record: SourceRecord
+    notes: Notes
+    original: Original
+    carried: Carried
+
+
+def read_file(path: Path, signature: str | None = None) -> Read:
     """Read a ``.tflite`` file; large weights stay in it until they are touched.
 
     Args:
@@ -58,7 +77,18 @@ def read_file(
     repair(model, notes, str(path))
     key = chosen.key if chosen else None
     original = Original(path.resolve(), number, key, tuple(inputs), tuple(outputs))
-    return model, SourceRecord("tflite", path.name, digest(path, ())), notes, original
+    record = SourceRecord("tflite", path.name, digest(path, ()))
+    return Read(model, record, notes, original, _carried(file, model, notes))
+
+
+def _carried(file: FileModel, model: ir.Model, notes: Notes) -> Carried:
+    """Read the metadata; what is wrong with it is no fault of the model."""
+    entries = {n: file.read(file.metadata[n]) for n in (ENTRY, OWN_ENTRY) if n in file.metadata}
+    try:
+        return carried_by(entries, file.path, input_specs(model))
+    except ValueError as error:
+        notes.add(f"the file's metadata was left out: {error}")
+        return Carried()
 
 
 def _choose(file: FileModel, wanted: str | None) -> Signature | None:

@@ -33,6 +33,9 @@ COLUMNS = ("variant", "precision", ">size", "checked by", ">error", ">budget", "
 @click.option("--max-drop", metavar="SHARE", help="What --precision auto may lose, such as 1%.")
 @click.option("--force", is_flag=True, help="Calibrate with data that is judged bad.")
 @click.option("--compress-weights", is_flag=True, help="Store weights as fp16, compute in fp32.")
+@click.option("--channels-last", multiple=True, metavar="X", help="Input or output as N...C.")
+@click.option("--channels-first", multiple=True, metavar="X", help="Input or output as NC...")
+@click.option("--signature", metavar="KEY", help="Of a .tflite file with several.")
 @click.option("--name", help="Name of the bundle; default the model's.")
 @click.option("-o", "--output", metavar="BUNDLE", help="Default NAME.edge; DIR/ makes a folder.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
@@ -50,6 +53,9 @@ def convert(
     max_drop: str | None,
     force: bool,
     compress_weights: bool,
+    channels_last: tuple[str, ...],
+    channels_first: tuple[str, ...],
+    signature: str | None,
     name: str | None,
     output: str | None,
     overwrite: bool,
@@ -57,8 +63,8 @@ def convert(
 ) -> None:
     """Convert MODEL, check it, and write one bundle.
 
-    MODEL is an .onnx or .pt2 file, or file.py:callable for a PyTorch module: the callable returns
-    the module, its example inputs and, if any, its dynamic shapes.
+    MODEL is an .onnx, .pt2 or .tflite file, or file.py:callable for a PyTorch module: the callable
+    returns the module, its example inputs and, if any, its dynamic shapes.
 
     TARGET is a name that `edgeinfer targets` lists, the path of a .toml profile, or "all".
     """
@@ -84,6 +90,9 @@ def convert(
             max_drop=None if max_drop is None else share(max_drop),
             force=force,
             compress_weights=compress_weights,
+            signature=signature,
+            channels_last=channels_last,
+            channels_first=channels_first,
             name=name or named.stem,
             overwrite=overwrite,
             progress=progress,
