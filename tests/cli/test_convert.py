@@ -85,6 +85,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         *("convert", model, "-t", "cpu", "-t", "openvino", "--precision", "fp16"),
         *("--input-shape", "image=1,?,2,3", "--preprocessing", tmp_path / "p.toml"),
         *("--labels", tmp_path / "labels.txt", "--data", "in.npz", "--calibration", "photos"),
+        *("--calibrator", "minmax", "--max-drop", "2%", "--force"),
         *("--compress-weights", "--name", "pets", "-o", "out/", "--overwrite", "--quiet"),
     )
     assert export.asked == {
@@ -97,6 +98,9 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "labels": ("cat", "dog"),
         "data": "in.npz",
         "calibration": "photos",
+        "calibrator": "minmax",
+        "max_drop": 0.02,
+        "force": True,
         "compress_weights": True,
         "name": "pets",
         "overwrite": True,
@@ -104,6 +108,12 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "example_inputs": None,
         "dynamic_shapes": None,
     }
+
+
+def test_a_share_that_is_none_is_a_usage_error(cli: Any, model: Path, export: Export) -> None:
+    done = cli("convert", model, "-t", "cpu", "--max-drop", "much")
+    assert (done.code, export.asked) == (2, {})
+    assert "expected a share such as 1% or 0.01" in done.stderr
 
 
 def test_defaults(cli: Any, model: Path, export: Export) -> None:
