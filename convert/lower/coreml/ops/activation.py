@@ -31,9 +31,9 @@ def sigmoid(g: Builder, x: Tensor) -> Tensor:
 
 
 @OPS.lower("Tanh", since=13, dtypes=FLOATS)
-def tanh(g: Builder, x: Tensor) -> Tensor:
+def tanh(g: Builder, input: Tensor) -> Tensor:
     """Tanh."""
-    return g.unary("tanh", x)
+    return g.unary("tanh", input)
 
 
 @OPS.lower("LeakyRelu", since=16, dtypes=FLOATS)
@@ -103,9 +103,9 @@ def softplus(g: Builder, x: Tensor) -> Tensor:
 
 
 @OPS.lower("Softsign", since=22, dtypes=FLOATS)
-def softsign(g: Builder, x: Tensor) -> Tensor:
+def softsign(g: Builder, input: Tensor) -> Tensor:
     """Softsign."""
-    return g.unary("softsign", x)
+    return g.unary("softsign", input)
 
 
 @OPS.lower("ThresholdedRelu", since=22, dtypes=FLOATS)
@@ -116,12 +116,14 @@ def thresholded_relu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 
 @OPS.lower("Shrink", since=9, dtypes=FLOATS)
-def shrink(g: Builder, x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
+def shrink(g: Builder, input: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
     """Choices between the moved input and zero."""
-    zero = g.const(0, x.dtype)
-    above = g.select(g.binary("greater", x, float(lambd)), g.binary("sub", x, float(bias)), zero)
-    below = g.binary("less", x, -float(lambd))
-    return g.select(below, g.binary("add", x, float(bias)), above)
+    zero = g.const(0, input.dtype)
+    above = g.select(
+        g.binary("greater", input, float(lambd)), g.binary("sub", input, float(bias)), zero
+    )
+    below = g.binary("less", input, -float(lambd))
+    return g.select(below, g.binary("add", input, float(bias)), above)
 
 
 @OPS.lower("PRelu", since=16, dtypes=FLOATS)

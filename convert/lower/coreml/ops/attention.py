@@ -56,6 +56,35 @@ def attention(
     return _attention(g, Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen, options)
 
 
+@OPS.lower("Attention", since=25, dtypes=ALL)
+def attention_25(
+    g: Builder,
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    attn_mask: Tensor | None = None,
+    past_key: Tensor | None = None,
+    past_value: Tensor | None = None,
+    nonpad_kv_seqlen: Tensor | None = None,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: int | None = None,
+    left_window_size: int = -1,
+    q_num_heads: int | None = None,
+    qk_matmul_output_mode: int = 0,
+    right_window_size: int = -1,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int | None = None,
+) -> tuple[Tensor, ...]:
+    """Attention with a window."""
+    options = _Options(
+        *(bool(is_causal), kv_num_heads, q_num_heads, scale, softcap),
+        *(left_window_size, right_window_size),
+    )
+    return _attention(g, Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen, options)
+
+
 def _attention(
     g: Builder,
     q: Tensor,
@@ -81,7 +110,7 @@ def _attention(
     if options.softcap > 0:
         bent = g.unary("tanh", g.binary("mul", scores, 1 / options.softcap))
         scores = g.binary("mul", bent, float(options.softcap))
-    visible = _visible(g, shown, bias)
+    visible = _visible(g, shown, bias, q.dtype)
     added = _added(g, shown, bias, q.dtype)
     biased = scores if added is None else g.binary("add", scores, added)
     weights = g.emit("softmax", x=biased, axis=3)
@@ -217,7 +246,9 @@ def _padded(g: Builder, mask: Tensor, k: Tensor) -> Tensor:
     return g.concat([mask, g.const(hidden, mask.dtype)], mask.rank - 1)
 
 
-def _visible(g: Builder, shown: Tensor | None, bias: Tensor | None) -> Tensor | None:
+def _visible(
+    g: Builder, shown: Tensor | None, bias: Tensor | None, dtype: np.dtype[np.floating]
+) -> Tensor | None:
     """1 for each query that sees a key, 0 for others; None where all are sure to."""
     if bias is not None:
         finite = (
@@ -230,8 +261,8 @@ def _visible(g: Builder, shown: Tensor | None, bias: Tensor | None) -> Tensor | 
         return None
     if shown.data is not None:
         rows = shown.data.any(axis=-1, keepdims=True)
-        return None if rows.all() else g.const(rows, np.float32)
-    return g.reduce("reduce_max", g.cast(shown, np.float32), [-1], True)
+        return None if rows.all() else g.const(rows, dtype)
+    return g.reduce("reduce_max", g.cast(shown, dtype), [-1], True)
 
 
 def _added(

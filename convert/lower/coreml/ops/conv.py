@@ -20,11 +20,11 @@ def conv(
     B: Tensor | None = None,
     *,
     auto_pad: str = "NOTSET",
-    dilations: Sequence[int] = (),
+    dilations: Sequence[int] | None = None,
     group: int = 1,
-    kernel_shape: Sequence[int] = (),
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
 ) -> Tensor:
     """conv; a bias that only a run knows is added afterwards."""
     window = window_of(X.shape, W.shape[2:], strides, dilations, pads, auto_pad)
@@ -55,13 +55,13 @@ def conv_transpose(
     B: Tensor | None = None,
     *,
     auto_pad: str = "NOTSET",
-    dilations: Sequence[int] = (),
+    dilations: Sequence[int] | None = None,
     group: int = 1,
-    kernel_shape: Sequence[int] = (),
-    output_padding: Sequence[int] = (),
-    output_shape: Sequence[int] = (),
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
+    kernel_shape: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    output_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
 ) -> Tensor:
     """conv_transpose; what it would have to pad, it pads with zeros before the bias."""
     if W.data is None:
@@ -92,12 +92,12 @@ def _crops(
     x: Tensor,
     window: Window,
     auto_pad: str,
-    output_padding: Sequence[int],
-    output_shape: Sequence[int],
+    output_padding: Sequence[int] | None,
+    output_shape: Sequence[int] | None,
 ) -> tuple[list[int], list[int]]:
     """What is cut off the full result before and behind each axis; negative where zeros go."""
     count = len(window.kernel)
-    extra = tuple(output_padding) or (0,) * count
+    extra = tuple(output_padding or ()) or (0,) * count
     if auto_pad in ("NOTSET", "VALID") and not output_shape:
         begin = window.begin if auto_pad == "NOTSET" else (0,) * count
         end = window.end if auto_pad == "NOTSET" else (0,) * count
@@ -113,9 +113,10 @@ def _crops(
             total = stride * (size - 1) + extra[axis] + window.reach(axis) - wanted
         else:
             total = extra[axis] + window.reach(axis) - stride
-        total = max(total, 0)
         less = total // 2
         first = less if auto_pad == "SAME_UPPER" else total - less
+        # What is missing is added behind.
+        first = max(first, 0) if total >= 0 else 0
         begin_all.append(first)
         end_all.append(total - first - extra[axis])
     return begin_all, end_all

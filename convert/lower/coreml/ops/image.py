@@ -116,9 +116,9 @@ def col2im(
     image_shape: Const,
     block_shape: Const,
     *,
-    dilations: Sequence[int] = (),
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
 ) -> Tensor:
     """conv_transpose whose filters put each column's element in its place."""
     sizes = [int(s) for s in image_shape.array.reshape(-1)]
@@ -126,8 +126,8 @@ def col2im(
     count = len(sizes)
     if count > 3 or not input.is_static or not input.is_float:
         raise Refusal(f"blocks of {count} axes", "unsupported_rank")
-    steps, gaps = tuple(strides) or (1,) * count, tuple(dilations) or (1,) * count
-    edges = tuple(pads) or (0,) * (2 * count)
+    steps, gaps = tuple(strides or ()) or (1,) * count, tuple(dilations or ()) or (1,) * count
+    edges = tuple(pads or ()) or (0,) * (2 * count)
     cells = int(np.prod(block))
     channels = input.shape[1] // cells
     reach = [(b - 1) * d + 1 for b, d in zip(block, gaps, strict=True)]
@@ -160,15 +160,15 @@ def max_unpool(
     output_shape: Const | None = None,
     *,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
 ) -> Tensor:
     """Scatter to the places that a pool remembered."""
     if not X.is_static:
         raise Refusal("sizes that only a run knows", "dynamic_shape")
     count = len(kernel_shape)
-    steps = tuple(strides) or (1,) * count
-    edges = tuple(pads) or (0,) * (2 * count)
+    steps = tuple(strides or ()) or (1,) * count
+    edges = tuple(pads or ()) or (0,) * (2 * count)
     own = [
         (s - 1) * t - edges[i] - edges[i + count] + k
         for i, (s, t, k) in enumerate(zip(X.shape[2:], steps, kernel_shape, strict=True))

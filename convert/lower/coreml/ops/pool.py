@@ -25,11 +25,11 @@ def max_pool(
     *,
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
-    dilations: Sequence[int] = (),
+    dilations: Sequence[int] | None = None,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] = (),
+    pads: Sequence[int] | None = None,
     storage_order: int = 0,
-    strides: Sequence[int] = (),
+    strides: Sequence[int] | None = None,
 ) -> tuple[Tensor, ...]:
     """max_pool; dilated ones, and positions, by slices."""
     window = window_of(X.shape, kernel_shape, strides, dilations, pads, auto_pad)
@@ -82,10 +82,10 @@ def average_pool(
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
     count_include_pad: int = 0,
-    dilations: Sequence[int] = (),
+    dilations: Sequence[int] | None = None,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
 ) -> Tensor:
     """avg_pool; dilated windows by conv, partial ones with their own counts."""
     given = window_of(X.shape, kernel_shape, strides, dilations, pads, auto_pad)
@@ -145,11 +145,11 @@ def lp_pool(
     *,
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
-    dilations: Sequence[int] = (),
+    dilations: Sequence[int] | None = None,
     kernel_shape: Sequence[int],
     p: int = 2,
-    pads: Sequence[int] = (),
-    strides: Sequence[int] = (),
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
 ) -> Tensor:
     """The root of a sum of powers, summed by conv."""
     window = window_of(X.shape, kernel_shape, strides, dilations, pads, auto_pad)

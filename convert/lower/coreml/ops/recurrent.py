@@ -254,6 +254,9 @@ def _layers(g: Builder, node: _Node, defaults: Sequence[str]) -> list[Layer]:
     x = g.transpose(node.x, [1, 0, 2]) if node.layout else node.x
     count = 2 if node.direction == "bidirectional" else 1
     names = list(node.activations) or list(defaults) * count
+    if len(names) > len(defaults) * count and set(names) == set(defaults):
+        # ONNX's own default names both directions.
+        names = names[: len(defaults) * count]
     if len(names) != len(defaults) * count:
         raise Refusal(f"{len(names)} activations for {count} directions")
     lengths = _lengths(g, node.lengths, x)
@@ -353,18 +356,18 @@ def rnn(
     sequence_lens: Tensor | None = None,
     initial_h: Tensor | None = None,
     *,
-    activation_alpha: Sequence[float] = (),
-    activation_beta: Sequence[float] = (),
-    activations: Sequence[str] = (),
-    clip: float = 0.0,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] = ("Tanh", "Tanh"),
+    clip: float | None = None,
     direction: str = "forward",
-    hidden_size: int = 0,
+    hidden_size: int | None = None,
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
     """Steps."""
     node = _Node(
-        *(X, W, R, B, sequence_lens, [initial_h], None, direction, activations),
-        *(activation_alpha, activation_beta, clip, layout),
+        *(X, W, R, B, sequence_lens, [initial_h], None, direction, activations or ()),
+        *(activation_alpha or (), activation_beta or (), clip or 0.0, layout),
     )
     return _run(g, node, ("Tanh",), _rnn_cell)
 
@@ -379,19 +382,19 @@ def gru(
     sequence_lens: Tensor | None = None,
     initial_h: Tensor | None = None,
     *,
-    activation_alpha: Sequence[float] = (),
-    activation_beta: Sequence[float] = (),
-    activations: Sequence[str] = (),
-    clip: float = 0.0,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
     direction: str = "forward",
-    hidden_size: int = 0,
+    hidden_size: int | None = None,
     layout: int = 0,
     linear_before_reset: int = 0,
 ) -> tuple[Tensor, ...]:
     """Steps: Core ML's gru has one bias, where ONNX's candidate has two."""
     node = _Node(
-        *(X, W, R, B, sequence_lens, [initial_h], None, direction, activations),
-        *(activation_alpha, activation_beta, clip, layout),
+        *(X, W, R, B, sequence_lens, [initial_h], None, direction, activations or ()),
+        *(activation_alpha or (), activation_beta or (), clip or 0.0, layout),
     )
     return _run(g, node, ("Sigmoid", "Tanh"), _gru_cell(bool(linear_before_reset)))
 
@@ -408,22 +411,22 @@ def lstm(
     initial_c: Tensor | None = None,
     P: Tensor | None = None,
     *,
-    activation_alpha: Sequence[float] = (),
-    activation_beta: Sequence[float] = (),
-    activations: Sequence[str] = (),
-    clip: float = 0.0,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
     direction: str = "forward",
-    hidden_size: int = 0,
+    hidden_size: int | None = None,
     input_forget: int = 0,
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
     """Lstm for known weights and the usual activations, else steps."""
     node = _Node(
-        *(X, W, R, B, sequence_lens, [initial_h, initial_c], P, direction, activations),
-        *(activation_alpha, activation_beta, clip, layout),
+        *(X, W, R, B, sequence_lens, [initial_h, initial_c], P, direction, activations or ()),
+        *(activation_alpha or (), activation_beta or (), clip or 0.0, layout),
     )
     layers = _layers(g, node, ("Sigmoid", "Tanh", "Tanh"))
-    names = [a.lower() for a in activations]
+    names = [a.lower() for a in activations or ()]
     usual = not names or names == ["sigmoid", "tanh", "tanh"] * len(layers)
     known = all(t is None or t.data is not None for t in (W, R, B, P))
     if usual and known and not (clip or input_forget) and layers[0].lengths is None:

@@ -13,6 +13,9 @@ from edgeinfer.convert.lower.coreml.registry import ALL, FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Span, Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 
+_STEPS = 64
+"""Running products up to which each step is written out."""
+
 
 def _axes(x: Tensor, axes: Const | None, noop: int) -> list[int]:
     if axes is not None and axes.array.size:
@@ -253,6 +256,26 @@ def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: 
     return g.emit(
         "cumsum", x=x, axis=at, exclusive=bool(exclusive), reverse=bool(reverse), span=span
     )
+
+
+@OPS.lower("CumProd", since=26, dtypes=NUMBERS)
+def cum_prod(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    """A product for each step."""
+    at = int(axis.array.reshape(-1)[0]) % x.rank
+    size = x.shape[at]
+    if not isinstance(size, int) or size > _STEPS:
+        raise Refusal(f"more than {_STEPS} steps, or a number that only a run knows")
+    if x.is_integer and x.dtype != np.int32:
+        raise Refusal(f"products of {x.dtype} may leave it", "unsupported_dtype")
+    parts = g.split(x, [1] * size, at)
+    parts = parts[::-1] if reverse else parts
+    one = g.const(np.ones([1] * x.rank), x.dtype)
+    total = g.expand(one, parts[0].shape) if exclusive else parts[0]
+    made = [total]
+    for index in range(1, size):
+        total = g.binary("mul", total, parts[index - 1 if exclusive else index])
+        made.append(total)
+    return g.concat(made[::-1] if reverse else made, at)
 
 
 @OPS.lower("TopK", since=24, dtypes=NUMBERS)

@@ -57,7 +57,7 @@ def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> T
 @OPS.lower("Flatten", since=24, dtypes=ALL)
 def flatten(g: Builder, input: Tensor, *, axis: int = 1) -> Tensor:
     """Reshape to a matrix."""
-    at = axis % (input.rank + 1) if axis < 0 else axis
+    at = axis + input.rank if axis < 0 else axis
     head, tail = input.shape[:at], input.shape[at:]
     if all(isinstance(s, int) for s in tail):
         return g.reshape(input, [-1, math.prod(tail)])
@@ -78,7 +78,7 @@ def _times(g: Builder, a: Extent, b: Extent) -> Extent:
 
 
 @OPS.lower("Transpose", since=24, dtypes=ALL)
-def transpose(g: Builder, data: Tensor, *, perm: Sequence[int] = ()) -> Tensor:
+def transpose(g: Builder, data: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
     """Transpose."""
     return g.transpose(data, perm or range(data.rank)[::-1])
 
@@ -123,14 +123,14 @@ def split(
     split: Const | None = None,
     *,
     axis: int = 0,
-    num_outputs: int = 0,
+    num_outputs: int | None = None,
 ) -> tuple[Tensor, ...]:
     """Split."""
     at = axis % input.rank
     size = input.shape[at]
     if split is not None:
         sizes = [int(s) for s in split.array.reshape(-1)]
-    elif isinstance(size, int):
+    elif isinstance(size, int) and num_outputs:
         each = -(-size // num_outputs)
         sizes = [max(min(each, size - each * i), 0) for i in range(num_outputs)]
     else:

@@ -20,14 +20,14 @@ def identity(g: Builder, input: Tensor) -> Tensor:
     return input
 
 
-@OPS.lower("Dropout", since=22, dtypes=FLOATS)
+@OPS.lower("Dropout", since=22, dtypes=FLOATS | BOOL)
 def dropout(
     g: Builder,
     data: Tensor,
     ratio: Tensor | None = None,
     training_mode: Const | None = None,
     *,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Nothing, and a mask that keeps everything."""
     if training_mode is not None and bool(np.any(training_mode.array)):

@@ -51,9 +51,9 @@ class Window:
 def window_of(
     shape: Shape,
     kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    pads: Sequence[int],
+    strides: Sequence[int] | None,
+    dilations: Sequence[int] | None,
+    pads: Sequence[int] | None,
     auto_pad: str,
 ) -> Window:
     """Work out a window over an input of this shape (batch and channel first).
@@ -64,9 +64,9 @@ def window_of(
     count = len(shape) - 2
     if len(kernel) != count or not 1 <= count <= 3:
         raise Refusal(f"{len(kernel)} kernel sizes for {count} spatial axes", "unsupported_rank")
-    strides = tuple(strides) or (1,) * count
-    dilations = tuple(dilations) or (1,) * count
-    pads = tuple(pads) or (0,) * (2 * count)
+    strides = tuple(strides or ()) or (1,) * count
+    dilations = tuple(dilations or ()) or (1,) * count
+    pads = tuple(pads or ()) or (0,) * (2 * count)
     begin, end, same = tuple(pads[:count]), tuple(pads[count:]), ""
     if auto_pad == "VALID":
         begin = end = (0,) * count
