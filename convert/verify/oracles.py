@@ -60,7 +60,7 @@ class Oracles:
         Args:
             model: as read, before any pass; it is not modified.
             original: the file it was read from, where its own engine is to answer.
-            seconds: what oracle B may take for all vectors; those left have one oracle, and the
+            seconds: CPU time oracle B may take for all vectors; those left have one oracle, and the
                 notes say so.
 
         Raises:
