@@ -51,8 +51,7 @@ def upsample_bilinear(
 @op("resize_nearest_neighbor")
 def resize_nearest_neighbor(x: Array, target_size_height: int, target_size_width: int) -> Array:
     for axis, length in ((x.ndim - 2, target_size_height), (x.ndim - 1, target_size_width)):
-        source = np.arange(length) * x.shape[axis] // length
-        x = np.take(x, source, axis)
+        x = np.take(x, _nearest(x.shape[axis], length, "DEFAULT"), axis)
     return x
 
 
@@ -79,11 +78,10 @@ def resize(
     for place, length in enumerate(shape[len(shape) - resized_dims :]):
         axis = x.ndim - resized_dims + place
         size = x.shape[axis]
-        places = sample_places(size, length or size, sampling_mode)
         if interpolation_mode == "NEAREST_NEIGHBOR":
-            x = np.take(x, _nearest(places, size, sampling_mode), axis)
+            x = np.take(x, _nearest(size, length or size, sampling_mode), axis)
         elif interpolation_mode == "LINEAR":
-            x = linear_samples(x, axis, places)
+            x = linear_samples(x, axis, sample_places(size, length or size, sampling_mode))
         else:
             raise ValueError(f"the interpolation_mode {interpolation_mode!r} is not known")
     return x
@@ -165,9 +163,17 @@ def _scaled(size: int, scale: float) -> int:
     return math.floor(size * scale + 1e-6)
 
 
-def _nearest(places: Array, size: int, mode: str) -> Array:
-    shift = 0.0 if mode == "DEFAULT" else 0.5
-    return np.clip(np.floor(places + shift), 0, size - 1).astype(np.int64)
+def _nearest(size: int, length: int, mode: str) -> Array:
+    """Return the pixel nearest to each sample.
+
+    ``DEFAULT`` goes by the centres of pixels here, which is what coremltools' TensorFlow frontend
+    takes it for and checks on Macs (``half_pixel_centers``), and gives the first pixel to a single
+    sample, which its tests of the size (1, 1) record as a mismatch.
+    """
+    if mode == "DEFAULT":
+        mode = "UNALIGN_CORNERS" if length > 1 else mode
+    places = sample_places(size, length, mode)
+    return np.clip(np.floor(places + 0.5), 0, size - 1).astype(np.int64)
 
 
 def _corners(boxes: Array, mode: str) -> Array:
