@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, Self, TypeVar
 
@@ -44,6 +44,7 @@ def load(
     history: ProfileDB | None = None,
     check_finite: bool = False,
     verify: bool = True,
+    trusted: Sequence[str | os.PathLike[str]] = (),
 ) -> Session:
     """Open a bundle and make ready what is best on this machine.
 
@@ -61,16 +62,19 @@ def load(
         history: measurements of this machine; None takes those in the cache folder.
         check_finite: refuse NaN and infinity in inputs, at the price of a look at every element.
         verify: compare every file's hash now; otherwise only those of the files that are used.
+        trusted: public keys (PEM files), one of which must have signed the bundle; where none is
+            given, those that EDGEINFER_TRUSTED_KEYS lists, if it is set.
 
     Raises:
         UsageError: no such bundle, backend or policy.
+        SignatureError: the bundle is not signed by a trusted key.
         BundleError: the bundle is damaged, altered or unsafe.
         NotAvailableError: nothing in it can run here, or not as asked; says why for each.
         LoadError: an engine refuses its artifact.
     """
     if threads is not None and threads < 1:
         raise UsageError(f"threads: expected at least 1, received {threads}")
-    bundle = Bundle.open(path, verify=verify)
+    bundle = Bundle.open(path, verify=verify, trusted=trusted)
     try:
         request = Request(backend, policy, device, threads, strict, measure)
         if history is not None:

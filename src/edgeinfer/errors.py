@@ -8,6 +8,7 @@
     │   ├── UnsupportedError        1   .problems: every node that cannot be lowered, and why
     │   └── VerifyError             1   .report: an artifact left its accuracy budget
     ├── BundleError                 1   a bundle is damaged, altered or of an unknown schema
+    │   └── SignatureError          1   it is not signed by a key that is trusted here
     ├── InputError (ValueError)     1   a tensor given to a session is not what the model takes
     ├── UsageError                  2   a request that contradicts itself or names what is not there
     │   └── ProfileError            2   a device profile is malformed or unknown
@@ -118,6 +119,10 @@ class VerifyError(ConvertError):
 
 class BundleError(EdgeInferError):
     """A bundle is damaged, altered, unsafe to unpack or written by an unknown schema."""
+
+
+class SignatureError(BundleError):
+    """A bundle is not signed by a key that is trusted here."""
 
 
 class InputError(EdgeInferError, ValueError):

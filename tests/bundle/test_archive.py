@@ -22,9 +22,9 @@ from edgeinfer.errors import BundleError, ClosedError, OutputError, UsageError
 MODEL = "variants/cpu-onnx-fp32/model.onnx"
 
 
-def refusal(path: Path, **options: bool) -> str:
+def refusal(path: Path, *, verify: bool = True) -> str:
     with pytest.raises(BundleError) as caught:
-        Bundle.open(path, **options)
+        Bundle.open(path, verify=verify)
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith(str(path))
     return str(caught.value).removeprefix(f"{path}: ")

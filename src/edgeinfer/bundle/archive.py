@@ -9,7 +9,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -17,15 +17,20 @@ from typing import Any, BinaryIO, Self
 from edgeinfer.bundle.cache import cache_root, writable_folder
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.rules import MANIFEST_NAME
+from edgeinfer.bundle.signing import MAX_SIGNATURES, SIGNATURES_NAME
+from edgeinfer.bundle.signing import check as check_signature
 from edgeinfer.bundle.storage import Folder, Storage, Zip, sniff
 from edgeinfer.bundle.vectors import load_vector
-from edgeinfer.errors import BundleError, ClosedError, OutputError, UsageError
+from edgeinfer.errors import BundleError, ClosedError, OutputError, SignatureError, UsageError
 from edgeinfer.types import Array
 
 CHUNK = 1 << 20
 _CACHE = "bundles"
 _PARTIAL = ".unpack-"
 _ABANDONED_S = 3600.0
+TRUSTED_ENV = "EDGEINFER_TRUSTED_KEYS"
+"""Public keys, separated as in PATH; where it is set nothing else is loaded."""
+
 MAX_MANIFEST = 64 << 20
 """Bytes of a manifest; large label lists are the longest thing in one."""
 
@@ -36,10 +41,11 @@ class Bundle:
     Attributes:
         location: the folder or file it was opened from.
         manifest: what is in it.
+        signed_by: id of the trusted key that signed it; empty when no signature was required.
         notes: what the user should know about this opening, e.g. an unusable cache.
     """
 
-    def __init__(self, location: Path, storage: Storage) -> None:
+    def __init__(self, location: Path, storage: Storage, keys: Sequence[Path] = ()) -> None:
         self.location = location
         self.notes: list[str] = []
         self._storage = storage
@@ -48,21 +54,32 @@ class Bundle:
         self._private: tempfile.TemporaryDirectory[str] | None = None
         self._closed = False
         raw = self._read_manifest()
+        # Before anything that a stranger may have written is looked at.
+        self.signed_by = self._check_signature(raw, keys) if keys else ""
         self._key = hashlib.sha256(raw).hexdigest()[:32]
         self.manifest = self._parse(raw)
         self._files = self.manifest.files()
         self._compare_listing()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Bundle:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        verify: bool = True,
+        trusted: Sequence[str | os.PathLike[str]] = (),
+    ) -> Bundle:
         """Open a folder or zip.
 
         Args:
             path: of the bundle.
             verify: compare every file with its hash now; otherwise each one at its first use.
+            trusted: public keys (PEM files), one of which must have signed it; where none is given,
+                those that the environment variable EDGEINFER_TRUSTED_KEYS lists, if it is set.
 
         Raises:
-            UsageError: nothing is there.
+            UsageError: nothing is there, or a key cannot be read.
+            SignatureError: it is not signed by a trusted key.
             BundleError: it is not a bundle, damaged, altered, unsafe or of an unknown schema.
         """
         location = Path(path)
@@ -73,7 +90,7 @@ class Bundle:
         except OSError as e:
             raise BundleError(f"{location}: cannot be read: {e.strerror or e}") from e
         try:
-            bundle = cls(location, storage)
+            bundle = cls(location, storage, [Path(k) for k in trusted] or trusted_here())
             if verify:
                 bundle.check()
         except BaseException:
@@ -194,6 +211,30 @@ class Bundle:
         with self._storage.open(MANIFEST_NAME) as stream:
             return stream.read(MAX_MANIFEST + 1)
 
+    def signatures(self) -> bytes | None:
+        """Return the bytes of the signatures' file; None when there is none.
+
+        Raises:
+            SignatureError: it is too long.
+        """
+        listing = self._storage.listing()
+        if SIGNATURES_NAME not in listing:
+            return None
+        if listing[SIGNATURES_NAME] > MAX_SIGNATURES:
+            raise SignatureError(f"{self.location}: {SIGNATURES_NAME} is too long")
+        with self._storage.open(SIGNATURES_NAME) as stream:
+            return stream.read(MAX_SIGNATURES + 1)
+
+    def manifest_bytes(self) -> bytes:
+        """Return the very bytes that a signature is over."""
+        return self._read_manifest()
+
+    def _check_signature(self, raw: bytes, keys: Sequence[Path]) -> str:
+        try:
+            return check_signature(raw, self.signatures(), keys)
+        except SignatureError as e:
+            raise SignatureError(f"{self.location}: {e}") from e
+
     def _parse(self, raw: bytes) -> Manifest:
         try:
             return Manifest.from_json(_json(MANIFEST_NAME, raw))
@@ -205,7 +246,7 @@ class Bundle:
         listing = self._storage.listing()
         found = [f"{path} is missing" for path in self._files if path not in listing]
         for path, size in listing.items():
-            if path == MANIFEST_NAME:
+            if path in (MANIFEST_NAME, SIGNATURES_NAME):
                 continue
             if path not in self._files:
                 found.append(f"{path} is not listed in the manifest")
@@ -266,6 +307,21 @@ class Bundle:
                 text = "neither the cache nor the temporary folder can be written"
                 raise OutputError(f"{self.location}: {text}: set EDGEINFER_CACHE or TMPDIR") from e
         return Path(self._private.name)
+
+
+def trusted_here() -> list[Path]:
+    """Return the public keys that this device demands of every bundle.
+
+    Raises:
+        UsageError: EDGEINFER_TRUSTED_KEYS is set and names none.
+    """
+    listed = os.environ.get(TRUSTED_ENV)
+    if listed is None:
+        return []
+    keys = [Path(part) for part in listed.split(os.pathsep) if part]
+    if not keys:
+        raise UsageError(f"{TRUSTED_ENV} is set but names no key, so no bundle may be opened")
+    return keys
 
 
 def _json(where: str, raw: bytes) -> Any:

@@ -17,6 +17,7 @@ from typing import BinaryIO, Self
 from edgeinfer.bundle.manifest import FileRecord, Manifest, VectorRecord, spread_of
 from edgeinfer.bundle.paths import path_problem
 from edgeinfer.bundle.rules import MANIFEST_NAME
+from edgeinfer.bundle.signing import SIGNATURES_NAME
 from edgeinfer.bundle.staging import Staging, fsync_folder
 from edgeinfer.bundle.vectors import dump_vector
 from edgeinfer.errors import OutputError, UsageError
@@ -204,15 +205,60 @@ class BundleWriter:
             with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
                 for path in [MANIFEST_NAME, *sorted(self._records)]:
                     source = self._staging.tree / path
-                    info = zipfile.ZipInfo(path, (1980, 1, 1, 0, 0, 0))
-                    info.create_system = 3
-                    info.external_attr = 0o100644 << 16
-                    info.file_size = source.stat().st_size
+                    info = _member(path, source.stat().st_size)
                     with source.open("rb") as stream, archive.open(info, "w") as member:
                         shutil.copyfileobj(stream, member, CHUNK)
                     source.unlink()
             out.flush()
             os.fsync(out.fileno())
+
+
+def put_signatures(location: Path, content: bytes) -> None:
+    """Put ``signatures.json`` into a bundle that exists, in place of an earlier one.
+
+    Args:
+        location: of the bundle, a folder or a zip.
+        content: of the file.
+
+    Raises:
+        OutputError: it cannot be written; the bundle is as it was.
+    """
+    with _writing(location):
+        target = location / SIGNATURES_NAME if location.is_dir() else location
+        staging = Staging(target)
+        try:
+            new = staging.root / "new"
+            if location.is_dir():
+                new.write_bytes(content)
+            else:
+                _repack(location, new, content)
+            with new.open("rb+") as stream:
+                os.fsync(stream.fileno())
+            staging.place_file(new)
+        finally:
+            staging.remove()
+
+
+def _repack(location: Path, new: Path, signatures: bytes) -> None:
+    """Copy a zip's members, the signatures right behind the manifest."""
+    with zipfile.ZipFile(location) as old, zipfile.ZipFile(new, "w", zipfile.ZIP_STORED) as out:
+        for info in old.infolist():
+            if info.filename == SIGNATURES_NAME:
+                continue
+            copy = _member(info.filename, info.file_size)
+            with old.open(info) as stream, out.open(copy, "w") as member:
+                shutil.copyfileobj(stream, member, CHUNK)
+            if info.filename == MANIFEST_NAME:
+                out.writestr(_member(SIGNATURES_NAME, len(signatures)), signatures)
+
+
+def _member(path: str, size: int) -> zipfile.ZipInfo:
+    """Describe a member such that the same contents give the same bytes."""
+    info = zipfile.ZipInfo(path, (1980, 1, 1, 0, 0, 0))
+    info.create_system = 3
+    info.external_attr = 0o100644 << 16
+    info.file_size = size
+    return info
 
 
 def _check_path(path: str) -> None:

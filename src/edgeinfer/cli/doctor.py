@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EXTRAS = (
     ("torch", ("torch", "onnxscript"), "PyTorch models as a source"),
     ("media", ("PIL", "soundfile", "soxr"), "pictures and recordings as inputs"),
+    ("sign", ("cryptography",), "signatures of bundles"),
 )
 """Extra, the modules it brings, and what they are for; engines are asked through their probes."""
 

@@ -16,6 +16,7 @@ COMMANDS = (
     "run",
     "verify",
     "bench",
+    "sign",
     "targets",
     "devices",
     "doctor",

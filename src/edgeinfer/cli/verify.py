@@ -50,8 +50,20 @@ class Checked:
 @click.argument("bundle")
 @click.option("-b", "--backend", metavar="NAME", help="Only this engine; default every one here.")
 @click.option("--threads", type=click.IntRange(1), help="Of the engine.")
+@click.option(
+    "--trusted",
+    multiple=True,
+    metavar="PUBLIC",
+    help="Public key, a PEM file, that must have signed it; may be given several times.",
+)
 @output_options
-def verify(bundle: str, backend: str | None, threads: int | None, out: Output) -> None:
+def verify(
+    bundle: str,
+    backend: str | None,
+    threads: int | None,
+    trusted: tuple[str, ...],
+    out: Output,
+) -> None:
     """Check BUNDLE here, with its own test vectors.
 
     Every artifact is run on every engine of this device and compared with the expected outputs.
@@ -60,20 +72,22 @@ def verify(bundle: str, backend: str | None, threads: int | None, out: Output) -
     from edgeinfer.bundle.archive import Bundle
     from edgeinfer.cli.pairs import pairs
 
-    with out.progress() as progress, Bundle.open(bundle) as opened:
+    with out.progress() as progress, Bundle.open(bundle, trusted=trusted) as opened:
         if not opened.manifest.vectors:
             raise BundleError(f"{bundle}: has no test vectors, so nothing can be verified")
         found = pairs(opened, None if backend == "all" else backend)
         checked = _check_all(opened, found, threads, progress)
         vectors = len(opened.manifest.vectors)
+        signed_by = opened.signed_by
     passed = all(c.passed for c in checked)
     data = {
         "passed": passed,
         "vectors": vectors,
+        "signed_by": signed_by or None,
         "checked": checked,
         "not_run": found.rejected,
     }
-    out.result(data, lambda: _view(checked, found, vectors))
+    out.result(data, lambda: _view(checked, found, vectors, signed_by))
     if not passed:
         raise click.exceptions.Exit(1)
 
@@ -146,7 +160,9 @@ def _check(
     return {name: worst(found) for name, found in seen.items()}, problems
 
 
-def _view(checked: list[Checked], found: Pairs, vectors: int) -> Iterator[str | Table]:
+def _view(
+    checked: list[Checked], found: Pairs, vectors: int, signed_by: str
+) -> Iterator[str | Table]:
     columns = ("variant", "engine", "device", ">error", ">signal", "verdict")
     yield table(columns, [_row(c) for c in checked])
     yield ""
@@ -157,6 +173,8 @@ def _view(checked: list[Checked], found: Pairs, vectors: int) -> Iterator[str | 
         if numbers:
             yield f"{line.variant} on {line.backend}: refuses the values of vector {numbers}"
     yield from (f"not run: {rejected}" for rejected in found.rejected)
+    if signed_by:
+        yield f"signed by key {signed_by}"
     failed = sum(not c.passed for c in checked)
     count = f"{vectors} test vector" + ("s" if vectors != 1 else "")
     verdict = f"{failed} of {len(checked)} FAILED" if failed else "all within budget"

@@ -1,0 +1,219 @@
+"""Signatures of bundles: Ed25519 over the manifest, which holds the hash of every file.
+
+Keys are PEM files as OpenSSL writes them (``openssl genpkey -algorithm ed25519 -out key.pem``,
+``openssl pkey -in key.pem -pubout -out public.pem``). The signed message is a fixed prefix, a zero
+byte and the bytes of ``manifest.json``; signatures (RFC 8032) lie beside it in ``signatures.json``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeinfer.errors import NotAvailableError, SignatureError, UsageError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
+SIGNATURES_NAME = "signatures.json"
+
+ALGORITHM = "Ed25519"
+
+MAX_SIGNATURES = 1 << 16
+"""Bytes of the file; a signature takes about 200."""
+
+_PREFIX = b"edgeinfer bundle manifest v1\0"
+_BEGIN = b"-----BEGIN "
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Who signed.
+
+    Attributes:
+        key: first 16 hex digits of the SHA-256 of the raw public key.
+        value: the signature's 64 bytes.
+    """
+
+    key: str
+    value: bytes
+
+
+def sign(manifest: bytes, private_key: Path, earlier: bytes | None = None) -> tuple[bytes, str]:
+    """Return the contents of ``signatures.json`` with one more signature, and the key's id.
+
+    Args:
+        manifest: bytes of ``manifest.json``.
+        private_key: PEM file of an unencrypted Ed25519 key.
+        earlier: signatures by others, kept; one by the same key is replaced.
+
+    Raises:
+        UsageError: the key cannot be read or is of another kind.
+        SignatureError: the earlier signatures are malformed.
+        NotAvailableError: the library is missing; has the install line.
+    """
+    key = _private(private_key)
+    identity = key_id(key.public_key())
+    others = [s for s in parse(earlier) if s.key != identity] if earlier else []
+    signatures = [*others, Signature(identity, key.sign(_PREFIX + manifest))]
+    entries = [
+        {
+            "algorithm": ALGORITHM,
+            "key": s.key,
+            "signature": base64.b64encode(s.value).decode(),
+        }
+        for s in sorted(signatures, key=lambda s: s.key)
+    ]
+    return (json.dumps({"signatures": entries}, indent=1) + "\n").encode(), identity
+
+
+def check(manifest: bytes, signatures: bytes | None, keys: Sequence[Path]) -> str:
+    """Return the id of the first trusted key that signed the manifest.
+
+    Args:
+        manifest: bytes of ``manifest.json``.
+        signatures: bytes of ``signatures.json``; None when the bundle has none.
+        keys: PEM files of public keys that are trusted.
+
+    Raises:
+        SignatureError: it is unsigned, signed by others only, or the signature is not of it.
+        UsageError: a key cannot be read or is of another kind.
+        NotAvailableError: the library is missing; has the install line.
+    """
+    if not keys:
+        raise UsageError("a signature is required, but no public key was given")
+    trusted = {key_id(key): key for key in map(_public, keys)}
+    if signatures is None:
+        raise SignatureError("is not signed, and a signature is required")
+    found = parse(signatures)
+    from cryptography.exceptions import InvalidSignature
+
+    for signature in found:
+        key = trusted.get(signature.key)
+        if key is None:
+            continue
+        try:
+            key.verify(signature.value, _PREFIX + manifest)
+        except InvalidSignature as e:
+            raise SignatureError(f"the signature by key {signature.key} is not of it") from e
+        return signature.key
+    raise SignatureError(
+        f"is signed by {_list(s.key for s in found)}, expected one of {_list(trusted)}"
+    )
+
+
+def parse(raw: bytes) -> list[Signature]:
+    """Read ``signatures.json``.
+
+    Raises:
+        SignatureError: it is malformed.
+    """
+    try:
+        entries = json.loads(raw)["signatures"]
+        return [_signature(entry) for entry in entries]
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
+        raise SignatureError(f"{SIGNATURES_NAME} is malformed: {e}") from e
+
+
+def _signature(entry: Any) -> Signature:
+    if entry["algorithm"] != ALGORITHM:
+        raise ValueError(f"algorithm {entry['algorithm']!r}, expected {ALGORITHM}")
+    try:
+        value = base64.b64decode(entry["signature"], validate=True)
+    except binascii.Error as e:
+        raise ValueError(f"a signature is not base64: {e}") from e
+    return Signature(str(entry["key"]), value)
+
+
+def new_keys(private_key: Path, public_key: Path) -> str:
+    """Write a new pair of keys, the private one readable by its owner only; return the id.
+
+    Raises:
+        UsageError: a file exists, or cannot be written.
+        NotAvailableError: the library is missing; has the install line.
+    """
+    _library()
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    secret = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+    shown = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+    for path, content, mode in ((private_key, secret, 0o600), (public_key, shown, 0o644)):
+        try:
+            path.touch(mode=mode, exist_ok=False)
+            path.write_bytes(content)
+        except FileExistsError as e:
+            raise UsageError(f"{path}: exists; keys are never replaced") from e
+        except OSError as e:
+            raise UsageError(f"{path}: cannot be written: {e.strerror or e}") from e
+    return key_id(key.public_key())
+
+
+def key_id(key: Ed25519PublicKey) -> str:
+    """Return the first 16 hex digits of the SHA-256 of the raw public key."""
+    return hashlib.sha256(key.public_bytes_raw()).hexdigest()[:16]
+
+
+def _private(path: Path) -> Ed25519PrivateKey:
+    _library()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(_pem(path), password=None)
+    # The library raises TypeError where a key is encrypted.
+    except (ValueError, TypeError) as e:
+        raise UsageError(f"{path}: not an unencrypted private key in PEM form: {e}") from e
+    if not isinstance(key, Ed25519PrivateKey):
+        raise UsageError(f"{path}: expected an {ALGORITHM} key, received {type(key).__name__}")
+    return key
+
+
+def _public(path: Path) -> Ed25519PublicKey:
+    _library()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    raw = _pem(path)
+    if b"PRIVATE KEY" in raw:
+        raise UsageError(f"{path}: is a private key; give the public one to whoever checks")
+    try:
+        key = load_pem_public_key(raw)
+    except ValueError as e:
+        raise UsageError(f"{path}: not a public key in PEM form: {e}") from e
+    if not isinstance(key, Ed25519PublicKey):
+        raise UsageError(f"{path}: expected an {ALGORITHM} key, received {type(key).__name__}")
+    return key
+
+
+def _pem(path: Path) -> bytes:
+    try:
+        raw = path.read_bytes()
+    except OSError as e:
+        raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from e
+    if not raw.lstrip().startswith(_BEGIN):
+        raise UsageError(f"{path}: not a key in PEM form")
+    return raw
+
+
+def _library() -> None:
+    try:
+        import cryptography  # noqa: F401
+    except ImportError as e:
+        raise NotAvailableError(
+            'signatures need the package cryptography; pip install "edgeinfer[sign]"'
+        ) from e
+
+
+def _list(keys: Iterable[str]) -> str:
+    return ", ".join(keys) or "nobody"

@@ -1,0 +1,47 @@
+"""``edgeinfer sign``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edgeinfer.cli.output import Output, output_options
+from edgeinfer.errors import UsageError
+
+
+@click.command()
+@click.argument("bundle", required=False)
+@click.option(
+    "-k", "--key", required=True, type=click.Path(path_type=Path), help="Private key, a PEM file."
+)
+@click.option(
+    "--new-key",
+    type=click.Path(path_type=Path),
+    metavar="PUBLIC",
+    help="First make the pair: the private key in KEY, the public one in PUBLIC.",
+)
+@output_options
+def sign(bundle: str | None, key: Path, new_key: Path | None, out: Output) -> None:
+    """Sign BUNDLE with an Ed25519 key.
+
+    The signature is over the manifest, which holds the hash of every file. Signatures by other keys
+    stay. Devices check it with `--trusted`, with `edgeinfer.load(..., trusted=[...])`, or always,
+    where EDGEINFER_TRUSTED_KEYS is set.
+    """
+    from edgeinfer.bundle.archive import Bundle
+    from edgeinfer.bundle.signing import new_keys
+    from edgeinfer.bundle.signing import sign as signed
+    from edgeinfer.bundle.writer import put_signatures
+
+    if bundle is None and new_key is None:
+        raise UsageError("give a BUNDLE to sign, or --new-key to make a pair of keys")
+    identity = new_keys(key, new_key) if new_key is not None else ""
+    if bundle is None:
+        out.result({"key": identity}, lambda: [f"key {identity}: {key}, {new_key}"])
+        return
+    with Bundle.open(bundle, trusted=()) as opened:
+        content, identity = signed(opened.manifest_bytes(), key, opened.signatures())
+    put_signatures(Path(bundle), content)
+    data = {"bundle": bundle, "key": identity}
+    out.result(data, lambda: [f"{bundle}: signed by key {identity}"])
