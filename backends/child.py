@@ -40,6 +40,9 @@ _END_S = 5.0
 _WORDS = 400
 
 
+_state = {"expendable": False}
+
+
 class ChildEndedError(Exception):
     """The process is gone; ``how`` says by which signal or with which exit code."""
 
@@ -185,6 +188,16 @@ def connect() -> tuple[socket.socket, list[int]]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(temporary,), daemon=True).start()
     return socket.socket(fileno=first), rest
+
+
+def is_expendable() -> bool:
+    """Whether this process is here so that an engine may end it."""
+    return _state["expendable"]
+
+
+def make_expendable() -> None:
+    """Say so."""
+    _state["expendable"] = True
 
 
 def portable(error: Exception) -> tuple[Exception, str]:

@@ -89,6 +89,7 @@ class Host:
 def main() -> None:
     """Be the process: answer until the other end goes away."""
     connection, (requests, answers, memory) = child.connect()
+    child.make_expendable()
     name = child.read(connection)
     host = Host(name, Memory(memory))
     while byte := os.read(requests, 1):

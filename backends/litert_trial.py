@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Lock
 from typing import Any
 
+import numpy as np
+
+from edgeinfer.backends import child
 from edgeinfer.backends.engines import import_litert
 from edgeinfer.bundle.cache import writable_folder
-from edgeinfer.errors import LoadError
+from edgeinfer.errors import LoadError, NotAvailableError
 
 FOLDER = "litert-trials"
 TIMEOUT_S = 600
@@ -91,9 +90,13 @@ def _has_open_sizes(interpreter: Any) -> bool:
 def check_runs(opening: Opening, version: str) -> None:
     """Try a file unless these bytes were tried before, in the same way by the same engine.
 
+    A process that is here to be ended needs no trial.
+
     Raises:
         LoadError: the trial ended the process, or no process could be started.
     """
+    if child.is_expendable():
+        return
     how = f"{opening.xnnpack}-{opening.delegate}-{sorted(opening.options.items())}"
     digest = _sha256(opening.path, *_stamp(opening.path))
     key = hashlib.sha256(f"{digest}-{version}-{how}".encode()).hexdigest()
@@ -135,33 +138,23 @@ def _keep(key: str, verdict: str) -> None:
 
 
 def _try(opening: Opening) -> str:
-    job = json.dumps(asdict(opening))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
-        child = subprocess.run(
-            [sys.executable, "-m", "edgeinfer.backends.litert_trial", job],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"no end after {TIMEOUT_S} s"
-    except OSError as error:
+        process = child.Child(__name__, keep_errors=True)
+    except NotAvailableError as error:
         raise LoadError(
             f"litert: no process to try {opening.path} in: {error}; extra option trial=off skips it"
         ) from error
-    if child.returncode >= 0:
-        # What Python can report, the load or the run in this process reports too.
-        return _OK
-    last = child.stderr.decode(errors="replace").strip().splitlines()[-1:] or [""]
     try:
-        name = signal.Signals(-child.returncode).name
-    except ValueError:
-        name = f"signal {-child.returncode}"
-    return f"{name}, {last[0][:200]}".rstrip(", ")
+        process.send(opening)
+        # What Python can report, the load or the run in this process reports too.
+        process.receive(TIMEOUT_S)
+    except TimeoutError:
+        return f"no end after {TIMEOUT_S} s"
+    except child.ChildEndedError as error:
+        return error.how
+    finally:
+        process.kill()
+    return _OK
 
 
 @contextlib.contextmanager
@@ -189,18 +182,22 @@ def _silence() -> Iterator[None]:
             os.close(saved)
 
 
-def _main(job: str) -> None:
-    """Load a file and run it once on zeros."""
-    interpreter, ready = open_interpreter(Opening(**json.loads(job)))
-    if not ready:
-        return
-    import numpy as np
-
-    for detail in interpreter.get_input_details():
-        zeros = np.zeros(detail["shape"], detail["dtype"])
-        interpreter.set_tensor(detail["index"], zeros)
-    interpreter.invoke()
+def _main() -> None:
+    """Load a file and run it once on zeros; say when that is over, however it went."""
+    connection, _ = child.connect()
+    opening = child.read(connection)
+    try:
+        interpreter, ready = open_interpreter(opening)
+        if ready:
+            for detail in interpreter.get_input_details():
+                zeros = np.zeros(detail["shape"], detail["dtype"])
+                interpreter.set_tensor(detail["index"], zeros)
+            interpreter.invoke()
+    except Exception as error:
+        child.write(connection, str(error))
+    else:
+        child.write(connection, "")
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    _main()
