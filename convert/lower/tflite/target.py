@@ -125,6 +125,8 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     scope = Scope(model.opset_imports)
     scope.lower(model)
     _squeeze(scope, model, squeezed)
+    # Else weights that are replaced from here on stay in memory beside what replaces them.
+    scope.driver.values.clear()
     fuse(scope)
     if dynamic:
         multiply_stored(scope)
