@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,6 +24,7 @@ from edgeinfer.convert.lower.tflite.metadata import (
     own_bytes,
     published_bytes,
 )
+from edgeinfer.convert.lower.tflite.precision import layers, summary
 from edgeinfer.convert.lower.tflite.readback import read_back
 from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.scope import Scope
@@ -85,6 +86,8 @@ class TfliteTarget:
         )
         append_labels(path, options.labels)
         precision, ops = read_back(path)
+        for line in _groups(path):
+            notes.add(line)
         return Lowered(
             format=self.format,
             files=(path,),
@@ -103,6 +106,14 @@ def _metadata(model: ir.Model, options: LowerOptions) -> list[Metadata]:
     name = model.graph.name or "model"
     published = published_bytes(name, input_specs(model), output_specs(model), carried)
     return [Metadata(ENTRY, published), Metadata(OWN_ENTRY, own_bytes(carried))]
+
+
+def _groups(path: Path) -> Iterator[str]:
+    """Say what the operators with weights compute in, as the file has it."""
+    for kinds, count in summary(layers(path)).items():
+        activations, weights = kinds.split("/")
+        what = "1 operator" if count == 1 else f"{count} operators"
+        yield f"{what} with {weights} weights, computed in {activations}"
 
 
 def build(source: ir.Model, notes: Notes) -> Graph:

@@ -53,6 +53,24 @@ def test_the_file_names_what_the_model_names(tmp_path: Path) -> None:
     assert list(outputs(made.files[0], image(1, 8, 8))) == ["scores"]
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_it_is_told_what_operators_compute_in(precision: str, tmp_path: Path) -> None:
+    normal = normalise(model_of(NET)).model
+    made = target_for("tflite").lower(normal, load("rpi5"), LowerOptions(precision), tmp_path)
+    assert made.notes[-1] == f"1 operator with {precision} weights, computed in fp32"
+
+
+def test_twenty_convolutions_need_two_transposes() -> None:
+    body = "".join(
+        f"c{i} = Conv<pads=[1,1,1,1]>(r{i}, w) r{i + 1} = Relu(c{i}) " for i in range(20)
+    )
+    weights = ", ".join(f"{v:.3f}" for v in np.linspace(-0.4, 0.5, 144))
+    text = f"""g (float[1,4,8,8] r0) => (float[1,4,8,8] y)
+        <float[4,4,3,3] w = {{{weights}}}> {{ {body} y = Identity(r20) }}"""
+    feeds = {"r0": np.random.default_rng(0).normal(size=(1, 4, 8, 8)).astype(np.float32)}
+    assert ops(check(text, feeds)).count("TRANSPOSE") == 2
+
+
 def test_half_precision_weights() -> None:
     normal = normalise(model_of(NET)).model
     plain, half = lower(normal), lower(normal, "fp16")
