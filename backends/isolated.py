@@ -260,7 +260,7 @@ class IsolatedExecutable:
         self._crash: CrashedError | None = None
         self._crashes, self._not_before = 0, 0.0
         self._process: _Process | None = None
-        self._inputs: dict[str, Array] = {}
+        self._inputs: dict[str, Array] | None = None
         self._outputs: dict[str, Array] = {}
         self._begin()
 
@@ -319,8 +319,8 @@ class IsolatedExecutable:
         """Run once; the outputs are in the shared memory until the next run."""
         process = self._process or self._restarted()
         try:
-            if alike(feeds, self._inputs):
-                self._fill(feeds)
+            if self._inputs is not None and alike(feeds, self._inputs):
+                _fill(self._inputs, feeds)
                 found = process.run_again(self._run_s)
             else:
                 found = self._run_anew(process, feeds)
@@ -328,7 +328,7 @@ class IsolatedExecutable:
             self._lost(error)
             raise
         except BaseException:
-            self._inputs = {}
+            self._inputs = None
             if not process.is_alive():
                 self._process = None
             raise
@@ -344,21 +344,16 @@ class IsolatedExecutable:
         slots, end = lay_out(feeds, HEAD)
         process.memory.reserve(end)
         shared = [slot for slot in slots if slot.text is None]
-        self._inputs, self._outputs = process.memory.view(shared), {}
-        self._fill(feeds)
-        if len(shared) < len(slots):
-            # Text is told anew each time.
-            self._inputs = {}
+        places = process.memory.view(shared)
+        _fill(places, feeds)
+        # Text is told anew each time.
+        self._inputs = places if len(shared) == len(slots) else None
         found: list[Slot] | None = process.ask("run", self._run_s, "run", slots, end)
         return found
 
-    def _fill(self, feeds: Feeds) -> None:
-        for name, place in self._inputs.items():
-            np.copyto(place, feeds[name])
-
     def _begin(self) -> None:
         self._process, (self.inputs, self.outputs) = self._start()
-        self._inputs = {}
+        self._inputs = None
 
     def _restarted(self) -> _Process:
         if self._is_closed:
@@ -388,6 +383,11 @@ class IsolatedExecutable:
 
     def _refuse(self) -> None:
         raise ClosedError(f"backend {self._engine!r}: used after close()")
+
+
+def _fill(places: dict[str, Array], feeds: Feeds) -> None:
+    for name, place in places.items():
+        np.copyto(place, feeds[name])
 
 
 class _Bound:

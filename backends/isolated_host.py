@@ -30,7 +30,7 @@ class Host:
         self._feeds: dict[str, Array] = {}
         self._end = HEAD
         self.outputs: list[Slot] = []
-        self._places: dict[str, Array] = {}
+        self._places: dict[str, Array] | None = None
 
     def probe(self) -> Probe:
         """Probe the engine."""
@@ -46,7 +46,7 @@ class Host:
         """Run on inputs that lie in other places than before; return where the outputs are."""
         self._memory.reserve(end)
         self._feeds, self._end = self._memory.view(inputs), end
-        self._places = {}
+        self._places = None
         self.run_again()
         # The first run makes the engine's own copies of the weights.
         give_back()
@@ -59,16 +59,15 @@ class Host:
         start = time.perf_counter()
         results = self._executable.run(self._feeds)
         seconds = time.perf_counter() - start
-        same = alike(results, self._places)
-        if not same:
+        places = self._places
+        same = places is not None and alike(results, places)
+        if places is None or not same:
             self.outputs, end = lay_out(results, self._end)
             self._memory.reserve(end)
             shared = [slot for slot in self.outputs if slot.text is None]
             places = self._memory.view(shared)
             # With text among them they are told anew each time.
-            self._places = places if len(shared) == len(results) else {}
-        else:
-            places = self._places
+            self._places = places if len(shared) == len(results) else None
         for name, place in places.items():
             np.copyto(place, results[name])
         self._memory.seconds = seconds
