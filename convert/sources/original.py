@@ -21,6 +21,7 @@ class Original:
         outputs: likewise.
         moved: of inputs and outputs whose layout was changed after reading, the order of axes that
             turns the new one into the file's.
+        hybrid: float operators with integer weights are in it, whose kernels round their data.
     """
 
     path: Path
@@ -29,3 +30,4 @@ class Original:
     inputs: Ports
     outputs: Ports
     moved: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    hybrid: bool = False

@@ -87,7 +87,7 @@ class Oracles:
             "openvino": lambda: OpenVino(self._path),
         }
         if original is not None:
-            self._makers["litert"] = lambda: LiteRt(original)
+            self._makers["litert"] = lambda: LiteRt(original, Path(self._folder.name))
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from edgeinfer.backends.engines import import_litert, import_onnxruntime, import_openvino
 from edgeinfer.backends.litert_trial import Opening, check_runs
 from edgeinfer.convert.sources.original import Original
+from edgeinfer.convert.sources.tflite.plain import write_plain
 from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
 from edgeinfer.errors import LoadError
 from edgeinfer.types import Array, Feeds
@@ -81,7 +82,7 @@ class Numpy:
     """Our evaluation op by op, in float64 or in the model's own types."""
 
     def __init__(self, model: ir.Model, *, wide: bool, seconds: float) -> None:
-        """Prepare; ``seconds`` of CPU time are for all runs: how busy the machine is is no matter."""
+        """Prepare; ``seconds`` of CPU time are for all runs, however busy the machine is."""
         self.name = "float64" if wide else "onnx reference"
         self._left = seconds
         self._broken = ""
@@ -146,10 +147,18 @@ class LiteRt:
 
     name = "litert"
 
-    def __init__(self, original: Original) -> None:
-        """Open a file; one never seen before is first tried in a process of its own."""
+    def __init__(self, original: Original, folder: Path) -> None:
+        """Open a file; one never seen before is first tried in a process of its own.
+
+        Args:
+            original: the file.
+            folder: for a copy, where its kernels would not compute what the file means.
+        """
         litert, path = import_litert(), str(original.path)
         try:
+            if original.hybrid:
+                path = str(folder / "plain.tflite")
+                write_plain(original.path, Path(path))
             check_runs(Opening(path, 1, xnnpack=False), "oracle")
             self._engine: Any = litert.Interpreter(
                 model_path=path,

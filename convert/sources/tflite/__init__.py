@@ -22,6 +22,7 @@ from edgeinfer.convert.sources.tflite import ops as _families  # noqa: F401  (fi
 from edgeinfer.convert.sources.tflite.file import Damaged, FileGraph, FileModel, Signature, load
 from edgeinfer.convert.sources.tflite.importer import Importer
 from edgeinfer.convert.sources.tflite.operand import Operand
+from edgeinfer.convert.sources.tflite.ops.conv import HYBRID
 from edgeinfer.convert.sources.tflite.weights import TYPES
 from edgeinfer.errors import Notes, SourceError, UnsupportedError, UsageError
 
@@ -76,7 +77,14 @@ def read_file(path: Path, signature: str | None = None) -> Read:
         ) from None
     repair(model, notes, str(path))
     key = chosen.key if chosen else None
-    original = Original(path.resolve(), number, key, tuple(inputs), tuple(outputs))
+    original = Original(
+        path.resolve(),
+        number,
+        key,
+        tuple(inputs),
+        tuple(outputs),
+        hybrid=HYBRID in notes.lines,
+    )
     record = SourceRecord("tflite", path.name, digest(path, ()))
     return Read(model, record, notes, original, _carried(file, model, notes))
 

@@ -45,7 +45,9 @@ def squared_difference(g: Importer, o: Options, a: Operand, b: Operand) -> ir.Va
 def floor_div(g: Importer, o: Options, a: Operand, b: Operand) -> ir.Value:
     """The quotient, rounded down."""
     if a.is_float:
-        return g.emit("Floor", g.emit("Div", a, b))
+        # The kernel divides in double precision.
+        wide = [g.emit("Cast", v, to=ir.DataType.DOUBLE) for v in (a, b)]
+        return g.emit("Cast", g.emit("Floor", g.emit("Div", *wide)), to=ir.DataType.FLOAT)
     return _floored(g, a.real, b.real, a.dtype)
 
 

@@ -95,6 +95,7 @@ def transpose_conv(
 ) -> ir.Value:
     """ConvTranspose, cut to the shape that is asked for."""
     outs, *kernel, _ = sizes_of(w, 4)
+    note_hybrid(g, x, w)
     return _transposed(
         g, o, shape, x, w.transposed((3, 0, 1, 2)), b, outs, kernel, (o.stride_h, o.stride_w)
     )

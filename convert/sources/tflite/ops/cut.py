@@ -33,7 +33,10 @@ def split_v(
     """Split into parts of given lengths; one of them may be what is left."""
     (along,) = axis.known("the axis")
     along %= x.rank
-    sizes = lengths.known("the lengths")
+    sizes = lengths.ints()
+    if sizes is None:
+        count = len(o.outputs)
+        return g.emit_many("Split", count, x, lengths.int64(), axis=along)
     if -1 in sizes:
         total = x.shape[along]
         if total is None:

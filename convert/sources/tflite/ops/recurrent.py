@@ -8,6 +8,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.sources.tflite.importer import Importer
 from edgeinfer.convert.sources.tflite.operand import Operand, Options
+from edgeinfer.convert.sources.tflite.ops.conv import note_hybrid
 from edgeinfer.convert.sources.tflite.registry import READERS
 from edgeinfer.types import Array
 
@@ -28,6 +29,9 @@ def unidirectional_sequence_lstm(
     """LSTM; four weights of each kind become one constant."""
     operands: list[Operand | None] = [x, *rest, *[None] * (24 - len(rest))]
     _check(o, operands)
+    for w in operands[_INPUT:_PEEPHOLE]:
+        if w is not None:
+            note_hybrid(g, x, w)
     time_first = bool(o.time_major)
     data = x.real if time_first else g.emit("Transpose", x, perm=[1, 0, 2])
     weights = _gates(operands, _INPUT)

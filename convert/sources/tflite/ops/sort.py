@@ -23,7 +23,11 @@ def topk_v2(g: Importer, o: Options, x: Operand, k: Operand) -> Sequence[ir.Valu
 @READERS.reader("UNIQUE")
 def unique(g: Importer, o: Options, x: Operand) -> Sequence[ir.Value]:
     """Unique, in the order of first appearance, with where each element went."""
-    values, _, places, _ = g.emit_many("Unique", 4, x, sorted=0)
+    # ONNX Runtime has no kernel for int32.
+    narrow = x.dtype == ir.DataType.INT32
+    data = g.emit("Cast", x, to=ir.DataType.INT64) if narrow else x.real
+    values, _, places, _ = g.emit_many("Unique", 4, data, sorted=0)
+    values = g.emit("Cast", values, to=x.dtype) if narrow else values
     second = o.outputs[1] if len(o.outputs) > 1 else None
     if second is not None and second.kind == "INT64":
         return values, places
