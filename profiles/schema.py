@@ -64,6 +64,7 @@ class Quantization:
         float_results: operators that take integers and may give floats, so that what is read by
             float operators only is not rounded.
         joined: operators whose operands and result must share one scale.
+        float_bias: a bias is written as floats, with the very values that 32 bits hold.
     """
 
     format: str
@@ -74,6 +75,7 @@ class Quantization:
     symmetric: bool = False
     float_results: tuple[str, ...] = ()
     joined: tuple[str, ...] = ()
+    float_bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)

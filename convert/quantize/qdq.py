@@ -137,8 +137,10 @@ class _Writer:
             if per_channel.ndim == 0:
                 per_channel = np.full(flat.size, per_channel, np.float32)
             made = store_bias(flat, scale.scale, per_channel)
-            user.replace_input_with(index, self.constant(made, name or "bias", node))
-            return
+            if not self.limits.float_bias:
+                user.replace_input_with(index, self.constant(made, name or "bias", node))
+                return
+            flat = made.floats()
         # The sum behind a product is the engine's to fuse; 16-bit data has a 64-bit bias.
         fresh = add_initializer(
             self.model.graph, self.namer.fresh(f"{name}.bias"), flat.astype(np.float32)

@@ -113,7 +113,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
 def test_a_share_that_is_none_is_a_usage_error(cli: Any, model: Path, export: Export) -> None:
     done = cli("convert", model, "-t", "cpu", "--max-drop", "much")
     assert (done.code, export.asked) == (2, {})
-    assert "expected a share such as 1% or 0.01" in done.stderr
+    assert "expected a share such as 1% or 0.01" in done.err
 
 
 def test_defaults(cli: Any, model: Path, export: Export) -> None:
