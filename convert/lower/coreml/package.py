@@ -7,7 +7,7 @@ import logging
 import threading
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ from edgeinfer.convert.lower.coreml.scope import Scope
 
 NAMES = "edgeinfer.names"
 """Metadata key: JSON with the model's names of ``inputs`` and ``outputs`` by the package's."""
+
+TYPES = "edgeinfer.types"
+"""Metadata key: JSON with the model's element types of ``inputs`` and ``outputs``, likewise."""
 
 CHECKED = "edgeinfer.checked"
 CHECKED_TEXT = "by the reference evaluator, not by Core ML"
@@ -74,16 +77,21 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
         skip_model_load=True,
         package_dir=str(path),
     )
-    described = {**metadata, NAMES: _names(scope), CHECKED: CHECKED_TEXT}
+    described = {
+        **metadata,
+        NAMES: _by_name(scope, lambda port: port.source),
+        TYPES: _by_name(scope, lambda port: port.dtype.name),
+        CHECKED: CHECKED_TEXT,
+    }
     del model
     _settle(path, described)
 
 
-def _names(scope: Scope) -> str:
-    def by_name(ports: list[Port]) -> dict[str, str]:
-        return {p.name: p.source for p in ports}
+def _by_name(scope: Scope, fact: Callable[[Port], str]) -> str:
+    def of(ports: list[Port]) -> dict[str, str]:
+        return {p.name: fact(p) for p in ports}
 
-    return json.dumps({"inputs": by_name(scope.inputs), "outputs": by_name(scope.outputs)})
+    return json.dumps({"inputs": of(scope.inputs), "outputs": of(scope.outputs)})
 
 
 def _settle(path: Path, metadata: Mapping[str, str]) -> None:

@@ -33,17 +33,20 @@ def max_pool(
 ) -> tuple[Tensor, ...]:
     """max_pool; dilated ones, and positions, by slices."""
     window = window_of(X.shape, kernel_shape, strides, dilations, pads, auto_pad)
-    if ceil_mode:
+    late = bool(ceil_mode) and not all(isinstance(s, int) for s in X.shape[2:])
+    if ceil_mode and not late:
         window = rounded_up(X, window)
     x = X if X.is_float else g.cast(X, np.float32)
     if not X.is_float and max(abs(b) for b in X.bounds) > 1 << 24:
         raise Refusal("integers beyond what float32 holds exactly", "unsupported_dtype")
+    if late and (g.wants(1) or any(d != 1 for d in window.dilations)):
+        raise Refusal("ceil_mode with sizes that only a run knows", "dynamic_shape")
     if g.wants(1):
         best, where = with_positions(g, x, window, storage_order)
         return g.cast(best, X.dtype), where
     if any(d != 1 for d in window.dilations):
         return (g.cast(dilated(g, x, window), X.dtype),)
-    return (g.cast(_pool(g, "max_pool", x, window), X.dtype),)
+    return (g.cast(_pool(g, "max_pool", x, window, ceil_mode=late), X.dtype),)
 
 
 def _pool(g: Builder, op: str, x: Tensor, window: Window, **options: bool) -> Tensor:
