@@ -16,7 +16,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.sources.tflite.file import Damaged, FileGraph, FileModel, FileOp, FileTensor
 from edgeinfer.convert.sources.tflite.operand import Operand, Options
-from edgeinfer.convert.sources.tflite.registry import READERS
+from edgeinfer.convert.sources.tflite.registry import READERS, Reader
 from edgeinfer.convert.sources.tflite.weights import TYPES, Weights, weights_of
 from edgeinfer.errors import Notes, Problem
 
@@ -95,8 +95,9 @@ class Importer:
             raise Damaged(f"{op.code} {label!r} reads tensor {name!r}, which nothing made before")
         self._here = label
         try:
+            reader = _reader(op)
             if not missing:
-                made = self._read(op, operands, outputs)
+                made = self._read(op, reader, operands, outputs)
         except _Skipped:
             pass
         except Refusal as e:
@@ -106,17 +107,12 @@ class Importer:
                 known[index] = result
 
     def _read(
-        self, op: FileOp, operands: list[Operand | None], outputs: list[FileTensor | None]
+        self,
+        op: FileOp,
+        found: Reader,
+        operands: list[Operand | None],
+        outputs: list[FileTensor | None],
     ) -> list[Operand | None]:
-        if op.custom or op.code == "CUSTOM":
-            raise Refusal(
-                "a custom operator, which only its own program can run",
-                "unsupported_op",
-                "convert the original model, without the custom operator",
-            )
-        found = READERS.find(op.code)
-        if found is None:
-            raise Refusal("there is no reader of this operator", "unsupported_op")
         if len(operands) < found.least or (found.most is not None and len(operands) > found.most):
             raise Damaged(f"{op.code} {self._here!r} has {len(operands)} operands")
         if any(o is None for o in operands[: found.least]):
@@ -293,6 +289,19 @@ class Importer:
                 raise _Skipped
             raise Damaged(f"an output of graph {graph.name!r} is made by nothing")
         return [r for r in results if r is not None]
+
+
+def _reader(op: FileOp) -> Reader:
+    if op.code == "CUSTOM":
+        raise Refusal(
+            "a custom operator, which only its own program can run",
+            "unsupported_op",
+            "convert the original model, without the custom operator",
+        )
+    found = READERS.find(op.code)
+    if found is None:
+        raise Refusal("there is no reader of this operator", "unsupported_op")
+    return found
 
 
 class _Skipped(Refusal):
