@@ -34,7 +34,7 @@ INSTALL = "pip install 'edgeinfer[coreml]'"
 LABEL = "evaluated, not run on Apple hardware"
 
 DTYPES = (
-    *("float16", "float32", "float64", "bool", "string"),
+    *("float16", "float32", "bool"),
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
 )
 

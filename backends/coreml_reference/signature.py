@@ -21,6 +21,9 @@ from edgeinfer.types import Array, Dim, TensorSpec
 NAMES = "edgeinfer.names"
 """Metadata key: JSON with the model's names of ``inputs`` and ``outputs`` by the package's."""
 
+TYPES = "edgeinfer.types"
+"""Metadata key: JSON with the model's element types of ``inputs`` and ``outputs``, likewise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Port:
@@ -93,18 +96,17 @@ def ports(
         LoadError: a tensor is missing or cannot be held in its feature.
     """
     features = description.inputs if kind == "input" else description.outputs
-    names = _names(metadata, f"{kind}s")
+    names = _recorded(metadata, NAMES, f"{kind}s")
+    types = _recorded(metadata, TYPES, f"{kind}s")
     if not wanted:
-        return tuple(_own(backend, f, names.get(f.name, f.name)) for f in features)
-    promised = {spec.name: spec for spec in wanted}
+        return tuple(
+            _own(backend, f, names.get(f.name, f.name), types.get(f.name)) for f in features
+        )
     found = []
     for feature in features:
         # The name in the metadata is the model's; without one the package's own serves.
         known = (names.get(feature.name, feature.name), feature.name)
-        dtype = _held(backend, feature)
-        spec = next((promised[n] for n in known if n in promised), None)
-        if spec is not None and _convertible(spec.dtype, dtype):
-            dtype = spec.dtype
+        dtype = types.get(feature.name) or _held(backend, feature)
         found.append(dict.fromkeys(known, dtype))
     order = check_signature(backend, kind, wanted, found)
     return tuple(
@@ -131,16 +133,16 @@ def shape_fault(feature: Feature, shape: tuple[int, ...]) -> str | None:
     return None
 
 
-def _names(metadata: Mapping[str, str], kind: str) -> dict[str, str]:
+def _recorded(metadata: Mapping[str, str], key: str, kind: str) -> dict[str, str]:
     try:
-        found = json.loads(metadata.get(NAMES, "{}")).get(kind, {})
+        found = json.loads(metadata.get(key, "{}")).get(kind, {})
+        return {str(k): str(v) for k, v in found.items()}
     except (ValueError, AttributeError) as error:
-        raise LoadError(f"the package's metadata {NAMES!r} cannot be read") from error
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+        raise LoadError(f"the package's metadata {key!r} cannot be read") from error
 
 
-def _own(backend: str, feature: Feature, name: str) -> Port:
-    dtype = _held(backend, feature)
+def _own(backend: str, feature: Feature, name: str, dtype: str | None) -> Port:
+    held = _held(backend, feature)
     shape: tuple[Dim, ...] | None = tuple(feature.shape)
     if feature.kind in ("label", "dictionary"):
         shape = () if feature.kind == "label" else (None,)
@@ -151,7 +153,7 @@ def _own(backend: str, feature: Feature, name: str) -> Port:
         shape = tuple(low if low == high else None for low, high in feature.ranges)
     elif not feature.shape:
         shape = None
-    return Port(TensorSpec(name, dtype, shape), feature, dtype)
+    return Port(TensorSpec(name, dtype or held, shape), feature, held)
 
 
 def _held(backend: str, feature: Feature) -> str:
@@ -161,12 +163,3 @@ def _held(backend: str, feature: Feature) -> str:
     if not feature.dtype:
         raise LoadError(f"backend {backend!r}: {feature.name!r} has elements of an unknown type")
     return feature.dtype
-
-
-def _convertible(dtype: str, held: str) -> bool:
-    """Whether values of a model's type travel in the package's type, which is checked at a run."""
-    if dtype == held:
-        return True
-    if held.startswith("float"):
-        return dtype in ("float16", "float32", "float64", "bool", "uint8", "int8")
-    return held == "int32" and (dtype == "bool" or dtype.startswith(("int", "uint")))

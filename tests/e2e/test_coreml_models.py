@@ -6,11 +6,11 @@ import time
 
 import numpy as np
 import pytest
-from tests import zoo
 
 from edgeinfer.backends.base import Artifact, Executable, LoadOptions
 from edgeinfer.backends.coreml_reference.backend import CoreMLReferenceBackend
 from edgeinfer.types import Array
+from tests import zoo
 
 pytestmark = pytest.mark.models
 
@@ -38,7 +38,8 @@ def frames() -> Array:
     ]
     stacked = np.stack([*tones, *mixed])
     stacked -= stacked.mean(axis=1, keepdims=True)
-    return (stacked / stacked.std(axis=1, keepdims=True)).astype(np.float32)
+    frames: Array = (stacked / stacked.std(axis=1, keepdims=True)).astype(np.float32)
+    return frames
 
 
 @pytest.mark.parametrize("size", ["tiny", "full"])
