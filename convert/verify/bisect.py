@@ -12,7 +12,7 @@ from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
 from edgeinfer.convert.verify.finding import Finding
 from edgeinfer.convert.verify.locate import all_values
 from edgeinfer.convert.verify.submodel import ancestors, extract, part_inputs, part_outputs
-from edgeinfer.errors import EdgeInferError
+from edgeinfer.errors import CrashedError, EdgeInferError
 from edgeinfer.metrics import Budget, OutputMetrics, check, compare
 from edgeinfer.types import Array, Feeds
 
@@ -100,6 +100,12 @@ class _Search:
         try:
             given = {str(v.name): self._values[str(v.name)] for v in inputs}
             results = self._lower_and_run(part, given)
+        except CrashedError as e:
+            if e.by_fault:
+                line = f"{e.engine} ends its process, to {e.stage}: {e.how}"
+                return {str(v.name): (line,) for v in outputs}
+            self.refused = str(e)
+            return {}
         except EdgeInferError as e:
             self.refused = f"a part of the graph cannot be lowered or run: {e}".splitlines()[0]
             return {}

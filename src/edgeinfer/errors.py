@@ -182,6 +182,11 @@ class CrashedError(BackendError):
         tail = f"; {hint}" if hint else ""
         super().__init__(f"{engine}: its process ended while it was to {stage}: {how}{tail}")
 
+    @property
+    def by_fault(self) -> bool:
+        """Whether it ended itself by a fault, which the same input brings about again."""
+        return self.how.startswith(("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"))
+
 
 class ClosedError(BackendError):
     """A session or executable was used after ``close()``."""

@@ -207,6 +207,11 @@ def test_an_engine_that_crashes_fails_the_gate(
         export(model, folder=tmp_path, precision="fp16")
     line = str(caught.value)
     assert "its process ended while it was to load model.onnx: SIGSEGV" in line
+    assert "first diverging node MatMul" in line
+    assert "the smallest failing sub-model is in" in line
+    (finding,) = caught.value.report["findings"].values()
+    assert len(finding["nodes"]) == 2
+    assert "onnxruntime ends its process, to load model.onnx: SIGSEGV" in finding["breaches"][0]
     assert caught.value.report["variants"][0]["verdict"] == "fail"
     assert not (tmp_path / "net.edge").exists()
     assert children() == []
