@@ -64,6 +64,7 @@ class Quantization:
         float_results: operators that take integers and may give floats, so that what is read by
             float operators only is not rounded.
         joined: operators whose operands and result must share one scale.
+        whole_blocks: blocks of weights must fill the summed axis; others get 8 bits a channel.
         float_bias: a bias is written as floats, with the very values that 32 bits hold.
     """
 
@@ -76,6 +77,7 @@ class Quantization:
     float_results: tuple[str, ...] = ()
     joined: tuple[str, ...] = ()
     float_bias: bool = False
+    whole_blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class Profile:
         quirks: known faults.
         quantization: how integers are written, by format; without it integer recipes are refused.
         aliases: other names ``--target`` takes for it.
+        deployment: oldest system that is to open Core ML packages, e.g. ``iOS17``.
     """
 
     name: str
@@ -113,3 +116,4 @@ class Profile:
     quirks: tuple[Quirk, ...] = field(default=())
     quantization: tuple[Quantization, ...] = field(default=())
     aliases: tuple[str, ...] = ()
+    deployment: str = ""

@@ -28,10 +28,9 @@ _ISLANDS = frozenset({
     "OneHot", "Range", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Mod",
 })
 # fmt: on
-"""Sums, exponentials and powers overflow or lose their small terms (squares in a norm by the root
-mean square: https://machinelearning.apple.com/research/neural-engine-transformers and others);
-positions need more than eleven bits; recurrent layers add up their errors; the rest makes or takes
-a type by attribute, or holds a graph of its own."""
+"""Sums, exponentials and powers overflow or lose their small terms; positions need more than eleven
+bits; recurrent layers add up their errors; the rest makes or takes a type by attribute, or holds a
+graph of its own. What some unit is known to get wrong beyond that is in ``quirks``."""
 
 
 def halve(model: ir.Model, keep: AbstractSet[str], notes: Notes) -> None:

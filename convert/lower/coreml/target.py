@@ -10,8 +10,10 @@ import onnx_ir as ir
 
 from edgeinfer.backends.engines import import_coremltools
 from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert.lower.coreml.deployment import DEFAULT, deployment
 from edgeinfer.convert.lower.coreml.fp16 import halve
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
+from edgeinfer.convert.lower.coreml.quirks import kept_single, warn
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
@@ -41,7 +43,13 @@ class CoreMLTarget:
     format: ClassVar[str] = "mlprogram"
 
     def __init__(self, options: CoreMLOptions | None = None) -> None:
-        self.options = options or CoreMLOptions()
+        self._options = options
+
+    def options(self, profile: Profile) -> CoreMLOptions:
+        """Return what was asked for, else what the profile says."""
+        if self._options is not None:
+            return self._options
+        return CoreMLOptions(deployment(profile.deployment) if profile.deployment else DEFAULT)
 
     def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
         """List every node without a lowering."""
@@ -51,7 +59,7 @@ class CoreMLTarget:
 
         try:
             with quiet():
-                build(model, self.options, options, Notes())
+                build(model, self.options(profile), options, Notes())
         except UnsupportedError as e:
             return list(e.problems)
         return []
@@ -72,9 +80,10 @@ class CoreMLTarget:
 
         notes = Notes()
         path = folder / "model.mlpackage"
+        own = self.options(profile)
         with quiet():
-            scope = build(model, self.options, options, notes)
-            write(scope, path, self.options, {})
+            scope = build(model, own, options, notes)
+            write(scope, path, own, {})
         precision, ops = read_back(path)
         return Lowered(
             format=self.format,
@@ -97,8 +106,9 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
     model = source.clone()
     SplitQuantized()(model)
     model = _defined(model, notes)
+    warn(model, options.deployment, notes)
     if asked.precision == "fp16":
-        halve(model, asked.fp32_nodes, notes)
+        halve(model, asked.fp32_nodes | kept_single(model, options.deployment), notes)
     for span in INTEGERS:
         scope = Scope(model, options, span)
         try:
