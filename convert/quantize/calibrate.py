@@ -142,7 +142,8 @@ class Quantizer:
         """
         source = self.model if model is None else model
         if not self.recipe.is_static:
-            return weight_only.write(source, self.recipe, kept=kept)
+            whole = limits.whole_blocks
+            return weight_only.write(source, self.recipe, kept=kept, whole_blocks=whole)
         kept, units = self._known(source, limits, kept)
         biases = {}
         if self.settings.correct_bias:

@@ -159,6 +159,9 @@ def _openvino(path: Path) -> tuple[Layer, ...]:
         kind = _OPENVINO_TYPES.get(info["runtimePrecision"].lower(), info["runtimePrecision"])
         weighted = info["layerType"] in _OPENVINO_WEIGHTED and len(op.inputs()) > 1
         stored = _input_type(op, 1) if weighted else ""
+        if weighted:
+            # The plan's own word is that of the narrowest operand, weights included.
+            kind = _input_type(op, 0)
         found.append(Layer(op.get_friendly_name(), info["layerType"], kind, stored))
     return tuple(found)
 

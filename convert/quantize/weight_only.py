@@ -22,13 +22,20 @@ SMALLEST = 1024
 """Weights of fewer elements stay float: their scales and operators would be as large."""
 
 
-def write(model: ir.Model, recipe: Recipe, *, kept: AbstractSet[str] = frozenset()) -> Written:
+def write(
+    model: ir.Model,
+    recipe: Recipe,
+    *,
+    kept: AbstractSet[str] = frozenset(),
+    whole_blocks: bool = False,
+) -> Written:
     """Return a copy whose weights are integers.
 
     Args:
         model: normalised; it is not modified.
         recipe: a dynamic or weight-only one.
         kept: names of nodes that stay float.
+        whole_blocks: take 8 bits a channel where blocks would not fill the summed axis.
     """
     model = model.clone()
     namer = Namer(model)
@@ -44,7 +51,7 @@ def write(model: ir.Model, recipe: Recipe, *, kept: AbstractSet[str] = frozenset
             continue
         if recipe.dynamic and _is_product(node):
             _dynamic(model, node, namer)
-        elif recipe.block and _is_product(node):
+        elif recipe.block and _is_product(node) and not (whole_blocks and _rest(node, recipe)):
             _blocks(model, node, recipe.block, namer)
         else:
             _channels(model, node, namer, shared)
@@ -69,6 +76,11 @@ def _is_product(node: ir.Node) -> bool:
     attrs = {k: a.value for k, a in node.attributes.items()}
     ones = attrs.get("alpha", 1.0) == 1.0 and attrs.get("beta", 1.0) == 1.0
     return ones and not attrs.get("transA", 0)
+
+
+def _rest(node: ir.Node, recipe: Recipe) -> int:
+    """Return how many rows the last block of the weights lacks or has; 0 where it is full."""
+    return int(_matrix(node).shape[0]) % recipe.block
 
 
 def _matrix(node: ir.Node) -> Array:
