@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from ctypes.util import find_library
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
@@ -41,6 +42,7 @@ from edgeinfer.backends.checks import (
 )
 from edgeinfer.backends.engines import import_litert
 from edgeinfer.backends.litert_coverage import coverage
+from edgeinfer.backends.litert_signatures import Signatures
 from edgeinfer.backends.litert_trial import Opening, check_runs, open_interpreter
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -113,6 +115,7 @@ class LitertBackend:
         if trial:
             check_runs(opening, _version())
         interpreter, ready = _opened(opening)
+        signatures = _signatures(interpreter)
         ports = _ports(interpreter, path)
         ins, outs = (
             _matched(kind, wanted, found, described=bool(artifact.inputs or artifact.outputs))
@@ -120,7 +123,10 @@ class LitertBackend:
                 ("input", "output"), (artifact.inputs, artifact.outputs), ports, strict=True
             )
         )
-        return LitertExecutable(opening, _Runner(interpreter, ready, ins), ins, outs)
+        if signatures and not artifact.inputs:
+            ins = tuple(_with_open_sizes(port, signatures) for port in ins)
+            outs = tuple(_Port(_without_sizes(port.spec), port.index) for port in outs)
+        return LitertExecutable(opening, _Runner(interpreter, ready, ins, signatures), ins, outs)
 
 
 @cache
@@ -230,6 +236,24 @@ def _ports(interpreter: Any, path: str) -> tuple[list[_Port], list[_Port]]:
     return _described(path, names["inputs"], ins), _described(path, names["outputs"], outs)
 
 
+def _signatures(interpreter: Any) -> Signatures | None:
+    """The same model at other sizes, where the file has it."""
+    # tflite-runtime of old knows no signatures.
+    listed: Mapping[str, Any] = getattr(interpreter, "get_signature_list", dict)()
+    return Signatures(interpreter, SIGNATURE) if SIGNATURE in listed else None
+
+
+def _with_open_sizes(port: _Port, signatures: Signatures) -> _Port:
+    shape = port.spec.shape
+    opened = shape if shape is None else signatures.open(port.name, shape)
+    return _Port(replace(port.spec, shape=opened), port.index)
+
+
+def _without_sizes(spec: TensorSpec) -> TensorSpec:
+    shape = spec.shape
+    return replace(spec, shape=None if shape is None else (None,) * len(shape))
+
+
 def _by_name(details: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return {detail["name"]: detail["index"] for detail in details}
 
@@ -270,10 +294,18 @@ def _closed(*_: object) -> NoReturn:
 class _Runner:
     """An interpreter and the sizes it was allocated for; one thread at a time."""
 
-    __slots__ = ("_shapes", "interpreter", "keeps_state")
+    __slots__ = ("_results", "_shapes", "_signatures", "interpreter", "keeps_state")
 
-    def __init__(self, interpreter: Any, ready: bool, inputs: tuple[_Port, ...]) -> None:
+    def __init__(
+        self,
+        interpreter: Any,
+        ready: bool,
+        inputs: tuple[_Port, ...],
+        signatures: Signatures | None = None,
+    ) -> None:
         self.interpreter = interpreter
+        self._signatures = signatures
+        self._results: dict[str, Array] | None = None
         details = {d["index"]: tuple(d["shape"]) for d in interpreter.get_input_details()}
         self._shapes = [details[port.index] for port in inputs] if ready else []
         ops: list[dict[str, Any]] = getattr(interpreter, "_get_ops_details", list)()
@@ -287,6 +319,12 @@ class _Runner:
     def invoke(self, inputs: tuple[_Port, ...], arrays: list[Array]) -> None:
         """Run once; results stay in the engine's tensors until the next run."""
         engine = self.interpreter
+        if self._signatures:
+            engine.reset_all_variables()
+            feeds = {port.name: array for port, array in zip(inputs, arrays, strict=True)}
+            self._results = None
+            self._results = self._signatures.run(feeds)
+            return
         shapes = [array.shape for array in arrays]
         if shapes != self._shapes:
             # Nothing is known of the tensors until all are allocated again.
@@ -303,6 +341,8 @@ class _Runner:
 
     def copy(self, port: _Port) -> Array:
         """Return a result in memory of its own."""
+        if self._results is not None:
+            return self._results[port.name]
         try:
             array: Array = self.interpreter.get_tensor(port.index)
         except ValueError:
@@ -314,6 +354,8 @@ class _Runner:
         return array
 
     def _shape(self, port: _Port) -> tuple[int, ...]:
+        if self._results is not None:
+            return self._results[port.name].shape
         details = self.interpreter.get_output_details()
         return next(tuple(map(int, d["shape"])) for d in details if d["index"] == port.index)
 
@@ -322,7 +364,10 @@ class _Runner:
         # A view must be gone before the next run, so it stays inside this function. Results without
         # elements may have no memory to view.
         engine = self.interpreter
-        view = engine.tensor(port.index)() if buffer.size else np.empty(self._shape(port))
+        if self._results is not None:
+            view = self._results[port.name]
+        else:
+            view = engine.tensor(port.index)() if buffer.size else np.empty(self._shape(port))
         if view.shape != buffer.shape:
             raise RunError(
                 f"bind: output {port.name!r}: the buffer has shape {buffer.shape}, "
@@ -424,7 +469,8 @@ class LitertExecutable:
         opening = self._opening
         if opening is None:
             _closed()
-        return _Runner(*_opened(opening), self._tensors)
+        interpreter, ready = _opened(opening)
+        return _Runner(interpreter, ready, self._tensors, _signatures(interpreter))
 
     def _give_back(self, runner: _Runner) -> None:
         if not runner.keeps_state:

@@ -31,6 +31,8 @@ class LowerOptions:
         preprocessing: how pictures and recordings become inputs, by input name; formats that have
             a place for it carry it.
         labels: class names, likewise.
+        shape_sets: fixed shapes of all inputs with open sizes, several times: formats with several
+            entry points in a file write one for each.
     """
 
     precision: str = "fp32"
@@ -38,6 +40,7 @@ class LowerOptions:
     fp32_nodes: frozenset[str] = frozenset()
     preprocessing: Mapping[str, Preprocessing] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
+    shape_sets: tuple[Mapping[str, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from edgeinfer.convert.lower.target import PRECISION_KEY, Lowered, LowerOptions
 from edgeinfer.convert.lower.tflite.fuse import fuse
 from edgeinfer.convert.lower.tflite.graph import Graph
 from edgeinfer.convert.lower.tflite.halve import halve
-from edgeinfer.convert.lower.tflite.hybrid import multiply_stored
+from edgeinfer.convert.lower.tflite.hybrid import multiply_blocks, multiply_stored
 from edgeinfer.convert.lower.tflite.metadata import (
     ENTRY,
     OWN_ENTRY,
@@ -28,7 +28,7 @@ from edgeinfer.convert.lower.tflite.precision import layers, summary
 from edgeinfer.convert.lower.tflite.readback import read_back
 from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.scope import Scope
-from edgeinfer.convert.lower.tflite.writer import Metadata, write
+from edgeinfer.convert.lower.tflite.writer import SIGNATURE, Metadata, write
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.agreed_sizes import agreed_sizes
 from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, Outcome
@@ -44,6 +44,7 @@ _LEVELS = 5
 """Definitions inside definitions."""
 
 _DYNAMIC = "dynamic_wi8_afp32"
+_BLOCKS = "weight_only_wi4b32_afp32"
 
 _PRECISIONS = frozenset({"fp32", "fp16"})
 
@@ -57,7 +58,7 @@ class TfliteTarget:
         """List every node without a lowering."""
         _check_precision(profile, options)
         try:
-            build(model, Notes())
+            _built(model, options, Notes())
         except UnsupportedError as e:
             return list(e.problems)
         return []
@@ -73,15 +74,14 @@ class TfliteTarget:
         """
         _check_precision(profile, options)
         notes = Notes()
-        graph = build(model, notes)
-        if options.precision == "fp16":
-            halve(graph)
+        graph, *others = _built(model, options, notes)
         path = folder / "model.tflite"
         write(
             graph,
             path,
             input_names=[t.name for t in graph.inputs],
             output_names=[v.name or "" for v in model.graph.outputs],
+            others=[(key_of(s), g) for s, g in zip(options.shape_sets[1:], others, strict=True)],
             metadata=_metadata(model, options),
         )
         append_labels(path, options.labels)
@@ -96,6 +96,25 @@ class TfliteTarget:
             notes=tuple(notes.lines),
             ops=ops,
         )
+
+
+def key_of(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Name the signature of a set of shapes, e.g. ``image_1x3x320x320``."""
+    return "__".join(f"{name}_{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def _built(model: ir.Model, options: LowerOptions, notes: Notes) -> list[Graph]:
+    """Lower once for each set of shapes, or once with open sizes where there is none."""
+    graphs: list[Graph] = []
+    for shapes in options.shape_sets or ({},):
+        fixed = normalise(model, input_shapes=shapes).model if shapes else model
+        graphs.append(build(fixed, Notes() if graphs else notes))
+        if options.precision == "fp16":
+            halve(graphs[-1])
+    if len(graphs) > 1:
+        keys = [SIGNATURE, *map(key_of, options.shape_sets[1:])]
+        notes.add(f"{len(keys)} signatures, one for each set of sizes: {', '.join(keys)}")
+    return graphs
 
 
 def _metadata(model: ir.Model, options: LowerOptions) -> list[Metadata]:
@@ -123,7 +142,8 @@ def build(source: ir.Model, notes: Notes) -> Graph:
         UnsupportedError: with every node that has no lowering.
     """
     model = _with_agreed_sizes(source, notes)
-    dynamic = source.metadata_props.get(PRECISION_KEY) == _DYNAMIC
+    recipe = source.metadata_props.get(PRECISION_KEY)
+    dynamic = recipe == _DYNAMIC
     if dynamic:
         JoinDynamic()(model)
     SplitQuantized()(model)
@@ -141,6 +161,8 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     fuse(scope)
     if dynamic:
         multiply_stored(scope)
+    if recipe == _BLOCKS and (count := multiply_blocks(scope)):
+        notes.add(f"{count} products with 4-bit weights round their activations to 8 bits")
     return scope
 
 

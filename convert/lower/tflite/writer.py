@@ -104,16 +104,19 @@ def write(
     *,
     input_names: Sequence[str],
     output_names: Sequence[str],
+    others: Sequence[tuple[str, Graph]] = (),
     metadata: Sequence[Metadata] = (),
     description: str = "edgeinfer",
 ) -> None:
-    """Write a model with one signature.
+    """Write a model.
 
     Args:
         graph: the main graph; control flow refers to its bodies.
         path: the file.
         input_names: of the signature, in the order of ``graph.inputs``.
         output_names: likewise.
+        others: the same model at other sizes, by the key of its signature; constants that are
+            equal are stored once.
         metadata: further named buffers.
         description: shown by viewers.
 
@@ -121,8 +124,9 @@ def write(
         NotAvailableError: the schema is not installed.
     """
     packer = _Packer(schema(), description)
-    packer.add_graph(graph)
-    packer.add_signature(graph, input_names, output_names)
+    for key, one in ((SIGNATURE, graph), *others):
+        index = packer.add_graph(one)
+        packer.add_signature(key, index, one, input_names, output_names)
     for entry in metadata:
         packer.add_metadata(entry)
     packer.save(path)
@@ -164,12 +168,17 @@ class _Packer:
         return index
 
     def add_signature(
-        self, graph: Graph, input_names: Sequence[str], output_names: Sequence[str]
+        self,
+        key: str,
+        index: int,
+        graph: Graph,
+        input_names: Sequence[str],
+        output_names: Sequence[str],
     ) -> None:
-        """Name the main graph's inputs and outputs."""
+        """Name a graph's inputs and outputs."""
         ids = self._tensors[id(graph)]
         signature = self.s.SignatureDefT()
-        signature.signatureKey, signature.subgraphIndex = SIGNATURE, 0
+        signature.signatureKey, signature.subgraphIndex = key, index
         signature.inputs = [
             self._entry(n, ids[id(t)]) for n, t in zip(input_names, graph.inputs, strict=True)
         ]
