@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from edgeinfer.backends.engines import import_onnxruntime, import_openvino
+from edgeinfer.backends.engines import import_coremltools, import_onnxruntime, import_openvino
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ def layers(path: Path, format: str) -> tuple[Layer, ...]:
     Raises:
         NotAvailableError: the engine is not installed.
     """
-    reader = {"onnx": _onnxruntime, "openvino_ir": _openvino, "tflite": _tflite}.get(format)
+    readers = {"onnx": _onnxruntime, "openvino_ir": _openvino, "tflite": _tflite}
+    reader = {**readers, "mlprogram": _mlprogram}.get(format)
     return reader(path) if reader is not None else ()
 
 
@@ -66,6 +67,14 @@ def _recipe_of(layer: Layer) -> str:
 def counts(found: tuple[Layer, ...]) -> dict[str, int]:
     """Count the layers with weights by ``activations/weights``."""
     return dict(sorted(Counter(f"{y.precision}/{y.weights}" for y in found if y.weights).items()))
+
+
+def _mlprogram(path: Path) -> tuple[Layer, ...]:
+    """Read the package: which unit computes an operator is decided on the device."""
+    from edgeinfer.convert.lower.coreml.readback import weighted
+
+    import_coremltools()
+    return tuple(Layer(*row) for row in weighted(path.parent))
 
 
 _ONNX_TYPES = {
