@@ -86,6 +86,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         *("--input-shape", "image=1,?,2,3", "--preprocessing", tmp_path / "p.toml"),
         *("--labels", tmp_path / "labels.txt", "--data", "in.npz", "--calibration", "photos"),
         *("--calibrator", "minmax", "--max-drop", "2%", "--force"),
+        *("--channels-last", "image", "--channels-first", "scores", "--signature", "main"),
         *("--compress-weights", "--name", "pets", "-o", "out/", "--overwrite", "--quiet"),
     )
     assert export.asked == {
@@ -102,6 +103,9 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "max_drop": 0.02,
         "force": True,
         "compress_weights": True,
+        "signature": "main",
+        "channels_last": ("image",),
+        "channels_first": ("scores",),
         "name": "pets",
         "overwrite": True,
         "progress": None,
