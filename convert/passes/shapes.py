@@ -21,6 +21,7 @@ from edgeinfer.convert.passes.infra import (
     input_at,
     is_op,
     outcome,
+    small,
     walk,
 )
 from edgeinfer.convert.passes.symbols import (
@@ -187,11 +188,21 @@ def _dims(node: ir.Node, symbols: Symbols) -> list[Element] | None:
     if is_op(node, "Expand"):
         return _expand(node, symbols.of(input_at(node, 1)))
     if is_op(node, "Resize"):
-        sizes = symbols.of(input_at(node, 3))
-        plain = attr(node, "axes") is None
-        stretch = attr(node, "keep_aspect_ratio_policy", "stretch") == "stretch"
-        return list(sizes) if sizes is not None and sizes.size and plain and stretch else None
+        return _resize(node, symbols.of(input_at(node, 3)))
     return None
+
+
+def _resize(node: ir.Node, sizes: Elements | None) -> list[Element] | None:
+    """Sizes as they are given; with factors, an axis that keeps its size keeps its name."""
+    if attr(node, "axes") is not None:
+        return None
+    if sizes is not None and sizes.size:
+        stretch = attr(node, "keep_aspect_ratio_policy", "stretch") == "stretch"
+        return list(sizes) if stretch else None
+    x, factors = node.inputs[0], small(input_at(node, 2))
+    if x is None or x.shape is None or factors is None or len(factors) != len(x.shape):
+        return None
+    return [element(d) if factor == 1 else None for d, factor in zip(x.shape, factors, strict=True)]
 
 
 def _reshape(node: ir.Node, shape: Elements | None) -> list[Element] | None:

@@ -49,6 +49,11 @@ def test_a_reshape_to_sizes_of_its_input_is_understood() -> None:
             "{ s = Shape(x) z = ConstantOfShape(s) a = Add(x, z) y = Neg(a) }",
             ["N", 3, 4],
         ),
+        (
+            "<float[3] f = {1,1,2}> { b = Resize(x, , f) t = Constant<value_ints=[-1,24]>()"
+            " a = Reshape(b, t) y = Neg(a) }",
+            ["N", 24],
+        ),
     ],
 )
 def test_sizes_follow_through(text: str, shape: list[int | str]) -> None:
