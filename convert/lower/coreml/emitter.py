@@ -181,9 +181,15 @@ class Emitter:
             raise Refusal("a constant is beyond int32", "unsupported_dtype")
         return array.astype(np.int32)
 
+    def kind(self, variable: Any) -> str:
+        """Return the program's element type of a variable, e.g. ``int8``."""
+        from coremltools.converters.mil.mil import types
+
+        return str(types.builtin_to_string(variable.dtype))
+
     def _as_held(self, x: Tensor) -> Any:
         """Widen the small integers that quantizing makes."""
-        found = x.variable.dtype.__name__ if x.is_integer else ""
+        found = self.kind(x.variable) if x.is_integer else ""
         if found in ("", "int32"):
             return x.variable
         return self.mb.cast(x=x.variable, dtype="int32", name=self.name(self.base))

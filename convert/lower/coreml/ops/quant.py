@@ -119,7 +119,7 @@ def dequantize_linear(
             else _constant(g, x, x_scale, x_zero_point, axis, block_size, own)
         )
     parameters = _parameters(x, x_scale, x_zero_point, axis, block_size)
-    kind = "" if x.variable is None else x.variable.dtype.__name__
+    kind = "" if x.variable is None else g.kind(x.variable)
     if parameters is not None and kind in _STORED:
         scale, zero, at = parameters
         variable = g.call(
