@@ -16,6 +16,7 @@ from edgeinfer.convert.verify.kinds import Kind, guess_kind
 from edgeinfer.convert.verify.signals import Style, signal
 from edgeinfer.convert.verify.sizes import Axes, Shapes, find_shapes
 from edgeinfer.errors import InputError, RunError, UsageError
+from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.types import Array, Feeds, Preprocessing, TensorSpec, nbytes
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ _MOST_REAL = 16
 """Vectors taken from a user's folder; they are spread over all of it."""
 
 _EXTREME = frozenset({"large", "negative"})
+
+_MADE_EXTREME = _EXTREME | {"zeros"}
+"""Styles that no data has, so that a net may do anything there."""
+
+_LEAST_STEP = 2.0**-24
+"""Half the last bit of a 24-bit recording of full scale: no sensor tells such inputs apart."""
 
 _SLOW_S = 0.4
 """A model whose run takes longer is given fewer vectors: oracle B takes about ten times that."""
@@ -98,6 +105,7 @@ class _Maker:
         self._slow = False
         self._until = time.monotonic() + _PATIENCE_S
         self._failure = ""
+        self._remarks: list[str] = []
 
     def from_folder(self, folder: Path) -> list[Vector]:
         """Read pictures or recordings; other inputs are made up beside them."""
@@ -139,9 +147,10 @@ class _Maker:
         vectors = [v for i, p in enumerate(plans) if (v := self._make(*p, must=i <= len(others)))]
         if not real:
             vectors += self._other_rates(found.shapes)
-        if found.note and vectors:
-            first = vectors[0]
-            vectors[0] = Vector(first.feeds, first.origin, first.edge, first.given, found.note)
+        remarks = [*filter(None, [found.note]), *self._remarks]
+        if remarks and vectors:
+            first, note = vectors[0], "; ".join(remarks)
+            vectors[0] = Vector(first.feeds, first.origin, first.edge, first.given, note)
         return vectors
 
     def _make(self, shapes: Shapes, style: Style, seed: int, *, must: bool) -> Vector | None:
@@ -159,7 +168,40 @@ class _Maker:
         self._slow = self._slow or time.process_time() - start > _SLOW_S
         self._left -= nbytes(feeds) + sum(np.asarray(o).nbytes for o in outputs.values())
         sizes = ", ".join("x".join(map(str, s)) or "scalar" for s in shapes.values())
+        if style in _MADE_EXTREME and (moved := self._hangs_on_rounding(feeds, outputs)):
+            self._remarks.append(
+                f"no vector of style {style} {sizes}: a change of {_LEAST_STEP:.0e} moves {moved}, "
+                "so that every engine may give another answer"
+            )
+            return None
         return Vector(feeds, f"synthetic:{style} {sizes}", style in self._extreme)
+
+    def _hangs_on_rounding(self, feeds: Feeds, outputs: Mapping[str, Array]) -> str:
+        """Say which output leaves the budget when the inputs change less than they can be told.
+
+        Exact zeros, for one, may be scaled by their own range, which is rounding alone.
+        """
+        rng = np.random.default_rng(0)
+        near = {
+            name: (a + _LEAST_STEP * np.maximum(1, np.abs(a)) * rng.uniform(-1, 1, a.shape)).astype(
+                a.dtype
+            )
+            if a.dtype.kind == "f"
+            else a
+            for name, a in feeds.items()
+        }
+        try:
+            others = self._oracles.run(near)
+        except RunError:
+            return ""
+        budget = budget_for("fp32")
+        for name, value in outputs.items():
+            breaches = (
+                check(compare(value, others[name]), budget) if value.dtype.kind == "f" else []
+            )
+            if breaches:
+                return f"output {name!r}: {breaches[0]}"
+        return ""
 
     def _other_rates(self, shapes: Sequence[Shapes]) -> Iterator[Vector]:
         """Yield the rarer sample rate, which takes another branch in models that have both."""

@@ -211,3 +211,21 @@ def test_sizes_of_minus_one_are_free() -> None:
     m = model(IMAGE)
     m.graph.inputs[0].shape = ir.Shape([-1, 3, -1, -1])
     assert {v.feeds["x"].shape for v in vectors(m)} == {(1, 3, 320, 320), (2, 3, 64, 96)}
+
+
+def test_an_extreme_that_hangs_on_rounding_is_left_out_with_a_note() -> None:
+    # Silence scaled by its own range, as spectrograms are: rounding alone would decide.
+    scaled = model("""g (float[1, 64] x) => (float[1, 64] y) <float e = {1e-30}> {
+        a = Abs(x)
+        top = ReduceMax(a)
+        low = ReduceMin(a)
+        range = Sub(top, low)
+        some = Add(range, e)
+        d = Sub(a, low)
+        y = Div(d, some)
+    }""")
+    found = vectors(scaled)
+    assert [v.origin.split(":")[1].split()[0] for v in found] == [
+        *("natural", "standard", "noise", "large", "negative")
+    ]
+    assert found[0].note.startswith("no vector of style zeros 1x64: a change of 6e-08 moves output")
