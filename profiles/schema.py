@@ -65,7 +65,9 @@ class Quantization:
             float operators only is not rounded.
         joined: operators whose operands and result must share one scale.
         whole_blocks: blocks of weights must fill the summed axis; others get 8 bits a channel.
+        positive_blocks: scales of blocks are positive and have the precision of bfloat16.
         float_bias: a bias is written as floats, with the very values that 32 bits hold.
+        bare_weights: weights are written without their zero points, which are zero.
     """
 
     format: str
@@ -77,7 +79,9 @@ class Quantization:
     float_results: tuple[str, ...] = ()
     joined: tuple[str, ...] = ()
     float_bias: bool = False
+    bare_weights: bool = False
     whole_blocks: bool = False
+    positive_blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ class _Writer:
         values = add_initializer(graph, self.namer.fresh(f"{name}.int"), stored.values)
         scale = add_initializer(graph, self.namer.fresh(f"{name}.scale"), stored.scale)
         inputs = [values, scale]
-        if stored.values.dtype != np.int32:
+        if stored.values.dtype != np.int32 and not self.limits.bare_weights:
             zeros = np.zeros(stored.scale.shape, stored.values.dtype)
             inputs.append(add_initializer(graph, self.namer.fresh(f"{name}.zero"), zeros))
         attributes = {} if stored.axis is None else {"axis": stored.axis}

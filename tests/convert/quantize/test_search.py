@@ -1,0 +1,123 @@
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from edgeinfer.convert.quantize.quality import Loss
+from edgeinfer.convert.quantize.search import Layer, Memory, Point, Search
+
+
+@dataclass
+class Net:
+    """Layers whose errors add up; a layer in float gives none and takes ten times as long."""
+
+    errors: dict[str, float]
+    costs: dict[str, float]
+    runs: list[frozenset[str]] = field(default_factory=list)
+
+    def measure(self, kept: frozenset[str]) -> Point:
+        self.runs.append(kept)
+        drop = sum(e for n, e in self.errors.items() if n not in kept)
+        time = sum(c * (10 if n in kept else 1) for n, c in self.costs.items())
+        return Point.of(kept, Loss(drop, drop, 1 - drop, "made up"), time, 1000)
+
+    def search(
+        self, budget: float, rules: Iterable[str] = (), memory: Memory | None = None
+    ) -> Search:
+        total = sum(self.costs.values())
+        layers = [
+            Layer(n, "Conv", c / total, "known" if n in rules else "")
+            for n, c in self.costs.items()
+        ]
+        return Search(layers, self.measure, self.measure, budget, memory or Memory())
+
+
+def net() -> Net:
+    errors = {f"l{i}": 0.0001 for i in range(20)} | {"bad": 0.05, "worse": 0.08, "dear": 0.05}
+    costs = dict.fromkeys(errors, 1.0) | {"dear": 100.0}
+    return Net(errors, costs)
+
+
+def test_all_integers_where_they_hold() -> None:
+    made = net()
+    outcome = made.search(0.5).run()
+    assert (outcome.chosen.kept, outcome.holds) == ((), True)
+    assert made.runs == [frozenset()]
+
+
+def test_the_cheapest_layers_that_are_needed_stay_float() -> None:
+    outcome = net().search(0.06).run()
+    assert outcome.holds
+    # Either 0.05 alone is not enough beside 0.08; the dear one goes back to integers.
+    assert set(outcome.chosen.kept) == {"bad", "worse"}
+
+
+def test_rules_are_tried_first_and_given_back_where_not_needed() -> None:
+    made = net()
+    outcome = made.search(0.06, rules=("bad", "worse", "l3")).run()
+    assert set(outcome.chosen.kept) == {"bad", "worse"}
+    assert len(made.runs) <= 6
+
+
+def test_a_budget_of_nothing_keeps_every_layer_that_errs() -> None:
+    outcome = net().search(0.0).run()
+    assert outcome.holds
+    assert len(outcome.chosen.kept) == 23
+
+
+def test_a_budget_that_cannot_hold_is_told() -> None:
+    made = net()
+
+    def broken(kept: frozenset[str]) -> Point:
+        return Point.of(kept, Loss(0.9, 0.9, 0.1, "made up"), 1.0, 1)
+
+    search = made.search(0.01)
+    search.full = broken
+    assert not search.run().holds
+
+
+def test_a_search_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "search.json"
+    first = net()
+    limit = 7
+    original = first.measure
+
+    def stops(kept: frozenset[str]) -> Point:
+        if len(first.runs) == limit:
+            raise KeyboardInterrupt
+        return original(kept)
+
+    search = first.search(0.06, memory=Memory(file))
+    search.full = search.quick = stops
+    with pytest.raises(KeyboardInterrupt):
+        search.run()
+    second = net()
+    outcome = second.search(0.06, memory=Memory(file)).run()
+    assert set(outcome.chosen.kept) == {"bad", "worse"}
+    assert not set(first.runs[:limit]) & set(second.runs[:3])
+    whole = net()
+    whole.search(0.06).run()
+    assert len(second.runs) == len(whole.runs) - limit
+    third = net()
+    third.search(0.06, memory=Memory(file)).run()
+    assert third.runs == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"x": {"kept": 3}}'])
+def test_a_damaged_memory_is_as_none(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "search.json"
+    file.write_text(text)
+    made = net()
+    assert made.search(0.5, memory=Memory(file)).run().holds
+    assert json.loads(file.read_text())
+
+
+def test_pareto_has_no_candidate_that_another_beats() -> None:
+    outcome = net().search(0.06).run()
+    front = outcome.pareto()
+    times, drops = [p.latency_ms for p in front], [p.drop for p in front]
+    assert times == sorted(times)
+    assert drops == sorted(drops, reverse=True)
+    assert any(p.kept == () for p in front)

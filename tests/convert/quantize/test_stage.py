@@ -1,0 +1,129 @@
+"""The whole way: a conversion that is asked for integers."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edgeinfer
+from edgeinfer.errors import InputError, UsageError, VerifyError
+
+
+def convert(model: Path, data: Path, out: Path, **options: Any) -> dict[str, Any]:
+    precision = options.pop("precision", "static_wi8_ai8")
+    done = edgeinfer.export(
+        model, out / "made.edge", precision=precision, calibration=data, overwrite=True, **options
+    )
+    with zipfile.ZipFile(done.path) as archive:
+        report: dict[str, Any] = json.loads(archive.read("report.json"))
+    return report
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_detector_that_lost_its_scores_fails_visibly(
+    detector: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(VerifyError) as caught:
+        convert(*detector, tmp_path, targets=["onnxruntime"])
+    text = str(caught.value)
+    assert "signal to error of the worst channel 0.0 dB, at least 3.0 dB asked" in text
+    assert "first diverging node Concat" in text
+
+
+@pytest.mark.usefixtures("cache")
+def test_auto_repairs_the_detector_by_itself(detector: tuple[Path, Path], tmp_path: Path) -> None:
+    report = convert(*detector, tmp_path, targets=["onnxruntime"], precision="auto")
+    (found,) = report["quantization"]["search"].values()
+    assert found["holds"]
+    assert found["points"][0]["drop"] > 0.5
+    assert found["chosen"]["drop"] <= 0.01
+    assert any("Concat" in n or "Sigmoid" in n for n in found["chosen"]["kept"])
+    (variant,) = report["variants"]
+    assert variant["precision"] == "static_wi8_ai8"
+    lines = next(c["lines"] for c in report["changes"] if c["stage"] == "quantize")
+    assert any("stays float:" in line for line in lines)
+
+
+def test_targets_share_one_set_of_scales(detector: tuple[Path, Path], tmp_path: Path) -> None:
+    report = convert(*detector, tmp_path, targets=["openvino", "android"])
+    assert {v["precision"] for v in report["variants"]} == {"static_wi8_ai8"}
+    made = report["quantization"]["variants"]
+    assert set(made) == {"openvino (openvino_ir)", "android (tflite)"}
+    for variant in made.values():
+        assert variant["weighted_layers"] == {"int8/int8": 5}
+        assert len(variant["layers"]) == 5
+
+
+def test_bad_data_is_refused_and_forced_data_is_told(
+    detector: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model, data = detector
+    few = tmp_path / "few.npz"
+    np.savez(few, images=np.load(data)["images"][:4])
+    with pytest.raises(UsageError, match="calibration data refused: 4 distinct samples"):
+        convert(model, few, tmp_path, targets=["openvino"])
+    report = convert(model, few, tmp_path, targets=["openvino"], force=True)
+    assert report["quantization"]["data"]["forced"] is True
+    assert report["quantization"]["data"]["level"] == "refused"
+
+
+def test_one_sample_calibrates_when_it_is_forced(
+    detector: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model, data = detector
+    one = tmp_path / "one.npz"
+    np.savez(one, images=np.load(data)["images"][:1])
+    with pytest.raises(UsageError, match="1 distinct samples"):
+        convert(model, one, tmp_path, targets=["openvino"])
+    assert convert(model, one, tmp_path, targets=["openvino"], force=True)["passed"]
+
+
+def test_nan_in_the_data_is_one_clear_error(detector: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = detector
+    images = np.load(data)["images"].copy()
+    images[3, 0, 0, 0, 0] = np.nan
+    np.savez(tmp_path / "nan.npz", images=images)
+    with pytest.raises(UsageError, match="elements are NaN or infinite"):
+        convert(model, tmp_path / "nan.npz", tmp_path, targets=["openvino"])
+    with pytest.raises(UsageError, match=r"value 'images' of the input: .* NaN or infinite"):
+        convert(model, tmp_path / "nan.npz", tmp_path, targets=["openvino"], force=True)
+
+
+def test_nothing_and_wrong_shapes_are_told(detector: tuple[Path, Path], tmp_path: Path) -> None:
+    model, _ = detector
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="is empty"):
+        convert(model, tmp_path / "empty", tmp_path, targets=["openvino"])
+    np.savez(tmp_path / "wrong.npz", images=np.zeros((4, 3, 8, 8), np.float32))
+    with pytest.raises(InputError, match=r"float32\[4, 3, 8, 8\]"):
+        convert(model, tmp_path / "wrong.npz", tmp_path, targets=["openvino"])
+    with pytest.raises(UsageError, match="needs --calibration"):
+        edgeinfer.export(model, tmp_path / "x.edge", precision="static_wi8_ai8")
+
+
+def test_what_cannot_be_is_told_before_anything_is_read(tmp_path: Path) -> None:
+    def asked(**options: Any) -> str:
+        with pytest.raises(UsageError) as caught:
+            edgeinfer.export(tmp_path / "none.onnx", calibration=tmp_path, **options)
+        return str(caught.value)
+
+    assert "calibrator 'best' is unknown" in asked(precision="static_wi8_ai8", calibrator="best")
+    assert "max drop 1.5" in asked(precision="auto", max_drop=1.5)
+    assert "not possible on cpu" in asked(precision="static_wi8_ai16")
+
+
+@pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse"])
+def test_every_calibrator_passes_the_gate(
+    method: str, detector: tuple[Path, Path], tmp_path: Path
+) -> None:
+    report = convert(*detector, tmp_path, targets=["openvino"], calibrator=method)
+    assert report["quantization"]["calibrator"] == method
+    assert report["passed"]
