@@ -4,7 +4,7 @@ A child process of its own: LiteRT ends the process on some files. Prints one JS
 starts and one when it ends. A case is tried as it is; where that is refused, once more with the
 inputs that are parameters (a shape, axes, weights) as initializers.
 
-Usage: tflite_worker.py FIRST STEP SKIP
+Usage: tflite_worker.py suite|golden|old FIRST STEP SKIP
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.version_converter
 import onnx_ir as ir
 
-from tests.conformance.node_worker import Case, difference, plain, suite
+from tests.conformance.node_worker import Case, difference, golden, plain, suite
 from tests.convert.lower.tflite.run import profile, run_here
 
 PARAMETERS: dict[str, tuple[int, ...]] = {
@@ -92,6 +93,79 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
 """Inputs that a deployed model has as constants."""
 
 
+OLD = (17, 13, 11, 9, 7)
+"""Versions of the operator set that cases are taken back to."""
+
+
+def cases_of(source: str) -> list[Case]:
+    """The cases of a source: ``suite``, ``golden`` or ``old``."""
+    if source == "old":
+        return [*_recorded(), *_taken_back()]
+    return suite() if source == "suite" else golden()
+
+
+def _recorded() -> Iterator[Case]:
+    """Models that old exporters wrote, as the onnx package has them."""
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data"
+    for kind in ("pytorch-operator", "pytorch-converted", "simple"):
+        for path in sorted((folder / kind).glob("*/model.onnx")):
+            model = onnx.load(path)
+            given, made = _counts(model)
+            sets: list[tuple[Sequence[Any], Sequence[Any]]] = [
+                (_values(one, "input", given), _values(one, "output", made))
+                for one in sorted(path.parent.glob("test_data_set_*"))
+            ]
+            if sets and all(None not in part for one in sets for part in one):
+                yield f"{kind}/{path.parent.name}", model, sets, 1e-3, 1e-5
+
+
+def _counts(model: onnx.ModelProto) -> tuple[int, int]:
+    return len(given_names(model)), len(model.graph.output)
+
+
+def _values(folder: Path, what: str, count: int) -> list[onnx.TensorProto | None]:
+    found: list[onnx.TensorProto | None] = []
+    for index in range(count):
+        path = folder / f"{what}_{index}.pb"
+        try:
+            found.append(onnx.load_tensor(path))
+        except Exception:
+            # A sequence or nothing at all.
+            found.append(None)
+    return found
+
+
+def _taken_back() -> Iterator[Case]:
+    """The first case of each operator in every older version that onnx can write it in."""
+    seen: set[tuple[str, int]] = set()
+    for name, model, sets, rtol, atol in suite():
+        nodes = model.graph.node
+        if len(nodes) != 1 or nodes[0].domain or len(sets) != 1:
+            continue
+        newest = next(o.version for o in model.opset_import if not o.domain)
+        for version in OLD:
+            if version >= newest:
+                continue
+            schema = _schema(nodes[0].op_type, version)
+            if schema is None or (nodes[0].op_type, schema.since_version) in seen:
+                continue
+            try:
+                older = onnx.version_converter.convert_version(model, version)
+                onnx.checker.check_model(older, full_check=True)
+            except Exception:
+                # There is no way back for this one.
+                continue
+            seen.add((nodes[0].op_type, schema.since_version))
+            yield f"{name}@{version}", older, sets, rtol, atol
+
+
+def _schema(op: str, version: int) -> Any:
+    try:
+        return onnx.defs.get_schema(op, version)
+    except onnx.defs.SchemaError:
+        return None
+
+
 def parameters(model: onnx.ModelProto) -> set[str]:
     """Names of the graph inputs that some node takes as a parameter."""
     given = {i.name for i in model.graph.input}
@@ -101,6 +175,12 @@ def parameters(model: onnx.ModelProto) -> set[str]:
         for index in PARAMETERS.get(node.op_type, ())
         if index < len(node.input) and node.input[index] in given
     }
+
+
+def given_names(model: onnx.ModelProto) -> list[str]:
+    """Inputs without a value in the model; old models list the others too."""
+    known = {i.name for i in model.graph.initializer}
+    return [i.name for i in model.graph.input if i.name not in known]
 
 
 def freeze(model: onnx.ModelProto, values: dict[str, Any]) -> onnx.ModelProto:
@@ -124,7 +204,7 @@ def outcome(case: Case) -> tuple[str, bool]:
     # Several data sets of a case share one model, so one that is frozen has one set.
     if not first.startswith("refused") or not named or len(data_sets) > 1:
         return first, False
-    names = [i.name for i in model.graph.input]
+    names = given_names(model)
     inputs, outputs = data_sets[0]
     feeds = {n: plain(v) for n, v in zip(names, inputs, strict=False)}
     fixed = {n: v for n, v in feeds.items() if n in named and v is not None}
@@ -147,8 +227,7 @@ def _try(model: onnx.ModelProto, data_sets: Any, rtol: float, atol: float) -> st
     except Exception as e:
         return f"error: {type(e).__name__}: {_line(e)}"
     for inputs, outputs in data_sets:
-        names = [i.name for i in model.graph.input]
-        feeds = {n: plain(v) for n, v in zip(names, inputs, strict=False)}
+        feeds = {n: plain(v) for n, v in zip(given_names(model), inputs, strict=False)}
         for xnnpack in (True, False):
             try:
                 got = run_here(content, feeds, xnnpack, 1)
@@ -199,14 +278,14 @@ def _line(error: Any) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def main(first: int, step: int, skip: int) -> None:
+def main(source: str, first: int, step: int, skip: int) -> None:
     """Run every ``step``-th case from ``first``, leaving out the first ``skip`` of those."""
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
     # LiteRT writes to stdout now and then.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    for case in suite()[first::step][skip:]:
+    for case in cases_of(source)[first::step][skip:]:
         print(json.dumps({"start": case[0]}), file=answers, flush=True)
         ours, frozen = outcome(case)
         done = {"name": case[0], "ours": ours, "frozen": frozen}
@@ -214,4 +293,4 @@ def main(first: int, step: int, skip: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*(int(a) for a in sys.argv[1:4]))
+    main(sys.argv[1], *(int(a) for a in sys.argv[2:5]))

@@ -279,6 +279,11 @@ def _apply_at_run_time(g: Builder, x: Tensor, how: How, axis: Axis) -> Tensor:
     """The same coordinates, computed when the model runs."""
     if how.mode == "cubic" or how.antialias:
         raise Refusal(f"mode {how.mode!r} with sizes known at run time only", "dynamic_shape")
+    if how.mode == "nearest" and how.rounding.startswith("round") and axis.scale is None:
+        detail = f"nearest_mode {how.rounding!r} with sizes known at run time only"
+        raise Refusal(
+            detail, "dynamic_shape", hint="what only rounding decides, engines disagree on"
+        )
     size = g.cast(scalar(g, g.extent(x, axis.index)), np.float32)
     place = _coordinates(g, how, axis, size)
     top = g.binary("SUB", size, 1.0)

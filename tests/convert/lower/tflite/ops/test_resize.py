@@ -54,6 +54,8 @@ def test_nearest_to_sizes(rounding: str, place: str) -> None:
 def test_open_sizes(given: str, place: str, mode: str) -> None:
     call = "x, , s" if given.startswith("float") else "x, , , z"
     how = {"mode": mode, "coordinate_transformation_mode": place}
+    if not given.startswith("float"):
+        how["nearest_mode"] = "floor"
     text = graph("1,2,n,m", given, call, **how)
     check(text, {"x": some(1, 2, 5, 7)}, {"x": some(1, 2, 3, 4)})
 
@@ -62,13 +64,19 @@ def test_open_sizes(given: str, place: str, mode: str) -> None:
 def test_to_sizes_known_at_run_time(mode: str) -> None:
     text = (
         "g (float[1,2,n,m] x, int64[4] z) => (float[1,2,a,b] y) "
-        f'{{ y = Resize<mode="{mode}">(x, , , z) }}'
+        f'{{ y = Resize<mode="{mode}", nearest_mode="floor">(x, , , z) }}'
     )
     feeds = [
         {"x": some(1, 2, *size), "z": np.array([1, 2, *out])}
         for size, out in (((5, 7), (10, 3)), ((4, 4), (4, 9)), ((3, 2), (1, 1)))
     ]
     check(text, *feeds)
+
+
+def test_ties_that_only_a_run_knows_are_refused() -> None:
+    text = graph("1,2,n,m", "int64[4] z = {1, 2, 9, 4}", "x, , , z", mode="nearest")
+    with pytest.raises(UnsupportedError, match="round_prefer_floor"):
+        lower(text)
 
 
 @pytest.mark.parametrize(("sizes", "factors"), [("2,3,6", "1, 1, 1.5"), ("1,2,3,4,5", "1,1,2,2,2")])
