@@ -44,7 +44,16 @@ def export(path: Any, **options: Any) -> pipeline.ExportResult:
 
 
 def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    """Those of ours: other tests of this process may have left processes of other packages."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            command = process.cmdline()
+        except psutil.NoSuchProcess:
+            continue
+        if any("edgeinfer" in part for part in command):
+            found.append(process)
+    return found
 
 
 HEAVY = ("onnx", "onnx_ir", "onnxscript", "sympy", "onnxruntime", "openvino", "torch")
