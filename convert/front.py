@@ -124,8 +124,9 @@ class Front:
         }
         report.changes.extend(Change(stage, tuple(text)) for stage, text in lines.items() if text)
         self._ask_oracles(report)
-        with self._stage("quantize"):
-            self._quantize.prepare(normalised.model, report, todo.jobs, self._progress)
+        if self._quantize.recipe.is_integer:
+            with self._stage("quantize"):
+                self._quantize.prepare(normalised.model, report, todo.jobs, self._progress)
         written = tuple(self._lower(job, variants, report) for job in todo.jobs)
         request = self._request
         return Prepared(report, written, request.preprocessing, request.labels)
@@ -146,6 +147,7 @@ class Front:
         ):
             (backend,) = next(turns)
             self._quantize.prepare(normal, self._new_report(), [job])
+            normal = self._quantize.base(normal)
             finding = explain(normal, feeds, partial(self._lower_and_run, job, backend), budget)
         saved = bool(finding.save(folder))
         return replace(finding, model=None, inputs={}, expected={}), saved
@@ -195,6 +197,13 @@ class Front:
     @cached_property
     def _quantize(self) -> Stage:
         return Stage(self._request)
+
+    @cached_property
+    def _is_quantized(self) -> bool:
+        """Whether integers are the model's own and not asked for."""
+        asked = self._quantize.recipe.is_integer
+        nodes = self._normalised.model.graph
+        return not asked and any(n.op_type == "QuantizeLinear" for n in nodes)
 
     @cached_property
     def _options(self) -> LowerOptions:
@@ -271,7 +280,17 @@ class Front:
             graph = self._quantize.graph(job, normal)
             lowered = target.lower(graph, job.profile, self._options, folder)
             lowered = self._quantize.read_back(job, lowered, report)
+            if self._is_quantized:
+                lowered = _named(lowered)
         return Written(job, name, lowered)
+
+
+def _named(lowered: Lowered) -> Lowered:
+    """Name the precision of an artifact by what its engine computes in."""
+    from edgeinfer.convert.quantize import readback
+
+    found = readback.layers(lowered.files[0], lowered.format)
+    return replace(lowered, precision=readback.precision_name(found)) if found else lowered
 
 
 def count_ops(model: ir.Model) -> dict[str, int]:
