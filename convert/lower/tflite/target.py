@@ -31,6 +31,7 @@ from edgeinfer.convert.lower.tflite.scope import Scope
 from edgeinfer.convert.lower.tflite.writer import SIGNATURE, Metadata, write
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.agreed_sizes import agreed_sizes
+from edgeinfer.convert.passes.flatten_last import FlattenLast
 from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, Outcome
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.passes.join_dynamic import JoinDynamic
@@ -149,6 +150,7 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     SplitQuantized()(model)
     model = _defined(model, notes)
     squeezed = strip_squeezes(model)
+    FlattenLast(SPATIAL)(model)
     planned = PlanLayout()(model)
     if isinstance(planned, Outcome):
         for line in planned.notes:
