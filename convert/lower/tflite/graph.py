@@ -34,6 +34,23 @@ class Quantization:
     block: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """A matrix (K, N) that was stored in 4 bits with scales for blocks along K.
+
+    Attributes:
+        values: the floats.
+        stored: (K, N), 4-bit integers.
+        scale: (blocks, N).
+        size: rows of a block.
+    """
+
+    values: Array
+    stored: Array
+    scale: Array
+    size: int
+
+
 @dataclass(slots=True, eq=False)
 class Tensor:
     """A value of the graph; compared by identity.

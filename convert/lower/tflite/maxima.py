@@ -73,6 +73,14 @@ def _edge(graph: Graph, made: list[Op], x: Tensor, axis: int, at: int) -> Tensor
     return edge
 
 
+def _starts_at_zero(tensor: Tensor | None) -> bool:
+    """Whether the least integer stands for zero."""
+    q = None if tensor is None else tensor.quantization
+    if tensor is None or q is None or tensor.dtype.kind not in "iu":
+        return False
+    return bool(np.all(q.zero_point == np.iinfo(tensor.dtype).min))
+
+
 def _clamps(op: Op) -> bool:
     """Whether an activation inside the operator leaves nothing below zero."""
     return op.options.get("fused_activation_function", 0) in {1, 3}
@@ -89,6 +97,8 @@ def _is_positive(wiring: Wiring, tensor: Tensor | None, depth: int = 16) -> bool
         return False
     if op.code in _NOT_NEGATIVE or _clamps(op):
         return True
+    if op.code == "DEQUANTIZE":
+        return _starts_at_zero(op.inputs[0])
     if op.code not in _KEEPS_SIGN:
         return False
     data = op.inputs if op.code == "CONCATENATION" else op.inputs[:1]

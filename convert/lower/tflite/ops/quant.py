@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
-from edgeinfer.convert.lower.tflite.graph import Quantization, Tensor
+from edgeinfer.convert.lower.tflite.graph import Blocks, Quantization, Tensor
 from edgeinfer.convert.lower.tflite.registry import FLOATS, OPS
 from edgeinfer.convert.lower.tflite.widen import REALS, is_real
 from edgeinfer.types import Array
@@ -213,6 +213,10 @@ def _constant(
         shape[axis % stored.ndim] = scales.size
         factor, shift = scales.reshape(shape), points.reshape(shape)
     values: Array = (stored.astype(np.int32) - shift).astype(np.float32) * factor
+    values = values.astype(np.float32, copy=False)
+    in_blocks = block_size and axis == 0 and stored.ndim == 2 and stored.dtype.name == "int4"
+    if in_blocks and not points.any():
+        g.blocks.append(Blocks(values, stored, scales, block_size))
     if not block_size and stored.dtype in (np.int8, np.int16) and not points.any():
         g.scales.append(scales.ravel().astype(np.float32))
-    return g.const(values.astype(np.float32))
+    return g.const(values)
