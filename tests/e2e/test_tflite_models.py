@@ -233,23 +233,19 @@ def test_a_net_by_both_exporters(name: str, exporter: str, tmp_path: Path) -> No
     fixed = BAKED.get((name, exporter))
     first: dict[str, tuple[int, ...]] = {}
     second: dict[str, tuple[int, ...]] = {}
+    bound: dict[str, tuple[int | None, ...]] = {}
     for value in plain_session(path).get_inputs():
         pairs = [SIZES[d] if isinstance(d, str) else (d, d) for d in value.shape]
         first[value.name] = tuple(pair[0] for pair in pairs)
+        if fixed in value.shape:
+            sizes = zip(first[value.name], value.shape, strict=True)
+            bound[value.name] = tuple(s if d in (fixed, s) else None for s, d in sizes)
         second[value.name] = tuple(
             pair[d != fixed] for pair, d in zip(pairs, value.shape, strict=True)
         )
     assert first != second
     vocabulary = 30000 if name == "minilm" else 1000
     high = vocabulary if "bert" in name or name == "minilm" else 1
-    bound = {
-        value.name: tuple(
-            SIZES[fixed][0] if d == fixed else d if isinstance(d, int) else None
-            for d in value.shape
-        )
-        for value in plain_session(path).get_inputs()
-        if fixed in value.shape
-    }
     cnn, extra = name in CNNS, EXTRA.get(name, 0)
     assert_right(path, Case(first, second, {}, -1, high, cnn, extra, bound), tmp_path)
 

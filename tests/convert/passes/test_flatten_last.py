@@ -12,15 +12,11 @@ from edgeinfer.convert.passes.layout import SPATIAL
 from tests.convert.lower.tflite.run import check, ops
 
 HEADER = '<ir_version: 10, opset_import: ["" : 24]>'
-NUMBERS = ", ".join(f"{v:.2f}" for v in np.random.default_rng(0).normal(size=36 * 3))
-NET = (
-    """g (float[N,2,4,5] x) => (float[N,3] y)
-<float[3,2,3,3] k = {%s}, float[18,3] w = {%s}, float[3] b = {1, 2, 3}> {
-    c = Conv(x, k) p = Relu(c) BODY }"""
-    % (  # noqa: UP031  (braces in the text)
-        ", ".join(NUMBERS.split(", ")[:54]),
-        ", ".join(NUMBERS.split(", ")[54:]),
-    )
+NUMBERS = [f"{v:.2f}" for v in np.random.default_rng(0).normal(size=36 * 3)]
+NET = """g (float[N,2,4,5] x) => (float[N,3] y)
+<float[3,2,3,3] k = {KERNEL}, float[18,3] w = {WEIGHTS}, float[3] b = {1, 2, 3}> {
+    c = Conv(x, k) p = Relu(c) BODY }""".replace("KERNEL", ", ".join(NUMBERS[:54])).replace(
+    "WEIGHTS", ", ".join(NUMBERS[54:])
 )
 BODIES = {
     "flatten": "f = Flatten(p) y = Gemm(f, w, b)",
