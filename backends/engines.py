@@ -12,6 +12,7 @@ import importlib.util
 import logging
 import os
 import sys
+from contextlib import suppress
 from types import ModuleType
 
 _OPENVINO_TELEMETRY = "openvino_telemetry"
@@ -46,8 +47,11 @@ def import_openvino() -> ModuleType:
 def import_litert() -> ModuleType:
     """Import LiteRT's interpreter: ``ai-edge-litert``, else ``tflite-runtime`` of older boards.
 
-    Neither sends anything.
+    Neither sends anything. Arrays of bfloat16 it hands out only once NumPy knows that type, which
+    the package that it comes with brings.
     """
+    with suppress(ModuleNotFoundError):
+        importlib.import_module("ml_dtypes")
     try:
         return importlib.import_module("ai_edge_litert.interpreter")
     except ModuleNotFoundError as error:

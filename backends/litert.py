@@ -54,7 +54,7 @@ SIGNATURE = "serving_default"
 
 _DTYPES = frozenset(
     {
-        *("float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64"),
+        *("bfloat16", "float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64"),
         *("uint8", "uint16", "uint32", "uint64"),
     }
 )

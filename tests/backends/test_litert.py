@@ -57,7 +57,6 @@ def make_artifact(model: bytes, folder: Path) -> Artifact:
 
 
 KNOWN = {
-    "check_numbers_of_float64_values": "LiteRT 2.3 has no float64 arithmetic",
     "check_numbers_of_special_values": "LiteRT 2.3 takes values below the normal range for zero",
 }
 
@@ -352,3 +351,16 @@ def test_without_the_engine_the_reason_has_the_install_line(
     probe = LitertBackend().probe()
     assert not probe.available
     assert probe.reason == "litert not installed; pip install 'edgeinfer[litert]'"
+
+
+def test_bfloat16_goes_in_and_comes_out(tmp_path: Path) -> None:
+    import ml_dtypes
+    import onnx
+
+    text = """<ir_version: 10, opset_import: ["" : 24]>
+        g (bfloat16[3] x) => (bfloat16[3] y) { y = Add(x, x) }"""
+    artifact = make_artifact(onnx.parser.parse_model(text).SerializeToString(), tmp_path)
+    x = np.array([1, -2.5, 300], ml_dtypes.bfloat16)
+    result = LitertBackend().load(artifact, LoadOptions()).run({"x": x})["y"]
+    assert result.dtype == x.dtype
+    assert (result == x + x).all()
