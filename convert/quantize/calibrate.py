@@ -12,6 +12,7 @@ import onnx_ir as ir
 from edgeinfer.convert.quantize import qdq, weight_only
 from edgeinfer.convert.quantize.correct import corrected_biases
 from edgeinfer.convert.quantize.data import CalibrationSet
+from edgeinfer.convert.quantize.equalise import equalise_layers, normalised_products, smooth
 from edgeinfer.convert.quantize.judge import Finding, Verdict, judge
 from edgeinfer.convert.quantize.observe import Observation, channel_axis, observe
 from edgeinfer.convert.quantize.qdq import Written
@@ -103,6 +104,8 @@ class Quantizer:
         if self.verdict.numbers["samples"] == 0:
             raise UsageError("the calibration data holds no sample")
         self.notes += self.verdict.lines()
+        if self.settings.equalise:
+            self._equalise(data)
         units = [u for lim in limits for u in lay_out(self.model, lim).units]
         values = observed(units)
         axes = {u.reads[0].name or "": channel_axis(u) for u in units if u.kind == "weighted"}
@@ -117,6 +120,22 @@ class Quantizer:
         self.notes.append(
             f"{len(self.ranges)} ranges from {total} samples by {self.settings.method}"
         )
+
+    def _equalise(self, data: CalibrationSet) -> None:
+        model = self.model.clone()
+        pairs = equalise_layers(model)
+        names = normalised_products(model)
+        places = 0
+        if names:
+            seen = observe(model, names, dict.fromkeys(names, -1), data.feeds)
+            places = smooth(model, seen.channels)
+        if not pairs and not places:
+            return
+        self.model = model
+        if pairs:
+            self.notes.append(f"weights evened out between {pairs} pairs of convolutions")
+        if places:
+            self.notes.append(f"outliers moved into weights behind {places} normalisations")
 
     def _range(self, name: str, value: ir.Value) -> Range:
         try:

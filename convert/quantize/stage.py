@@ -36,6 +36,7 @@ class Stage:
         self._request = request
         self.recipe: Recipe = recipe(request.precision)
         self._quantizer: Quantizer | None = None
+        self._normal: ir.Model | None = None
         self._kept: dict[str, frozenset[str]] = {}
 
     @property
@@ -116,7 +117,7 @@ class Stage:
                 vectors=real if request.data is not None else (),
                 progress=progress,
             )
-        self._quantizer = quantizer
+        self._quantizer, self._normal = quantizer, normal
         report.quantization = {**quantizer.to_json(), "variants": {}}
         if request.precision == AUTO and data is not None:
             self._search(quantizer, data, report, jobs, progress)
@@ -160,7 +161,13 @@ class Stage:
 
         limits = limits_of(job.profile, job.format)
         kept = self._kept.get(job.title, frozenset())
-        return self._quantizer.write(limits, model=model, kept=kept).model
+        return self._quantizer.write(limits, model=self.base(model), kept=kept).model
+
+    def base(self, model: ir.Model) -> ir.Model:
+        """Return the float graph that the ranges are of: the same function, evened out."""
+        if self._quantizer is not None and model is self._normal:
+            return self._quantizer.model
+        return model
 
     def read_back(self, job: Job, lowered: Lowered, report: Report) -> Lowered:
         """Name the precision that the artifact really has, and write its layers into the report."""
