@@ -79,7 +79,9 @@ class ModelProxy:
         try:
             found = self._evaluator.run(feeds, None if state is None else state.cells)
         except EdgeInferError as error:
-            raise RuntimeError(str(error)) from error
+            # The words of Core ML come first, which programs may look for.
+            message = f"Unable to compute the prediction using ML Program: {error}"
+            raise RuntimeError(message) from error
         self._predicted_in = time.perf_counter_ns() - started
         kinds = {f.name: f for f in self._description.outputs}
         return {name: _handed_out(value, kinds.get(name)) for name, value in found.items()}

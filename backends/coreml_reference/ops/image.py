@@ -19,9 +19,9 @@ def upsample_nearest_neighbor(
     x: Array, scale_factor_height: float = 1.0, scale_factor_width: float = 1.0
 ) -> Array:
     for axis, scale in ((x.ndim - 2, scale_factor_height), (x.ndim - 1, scale_factor_width)):
+        # The scale is recomputed from the output's length.
         length = _scaled(x.shape[axis], scale)
-        source = np.floor(np.arange(length) / scale).astype(np.int64)
-        x = np.take(x, np.minimum(source, x.shape[axis] - 1), axis)
+        x = np.take(x, np.arange(length) * x.shape[axis] // length, axis)
     return x
 
 

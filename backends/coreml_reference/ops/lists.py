@@ -74,10 +74,12 @@ def _lengths(shape: tuple[int | None, ...]) -> tuple[int, ...]:
 
 
 def _written(ls: list[Array | None], changes: list[tuple[int, Array]]) -> list[Array | None]:
+    """Return the list with its changes; what was never written is zero."""
     longer = [*ls, *[None] * (max((i for i, _ in changes), default=-1) + 1 - len(ls))]
     for index, value in changes:
         longer[index] = value
-    return longer
+    blank = next((np.zeros_like(v) for v in longer if v is not None), None)
+    return [blank if v is None else v for v in longer]
 
 
 def _item(ls: list[Array | None], index: int) -> Array:
