@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.lower.tflite import compose
+from edgeinfer.convert.lower.tflite import compose, unbounded
 from edgeinfer.convert.lower.tflite.graph import Blocks, Graph, Op, Shape, Size, Tensor
 from edgeinfer.convert.lower.tflite.graph import broadcast as broadcast
 from edgeinfer.types import Array
@@ -59,6 +59,11 @@ class Builder(Graph):
         if compose.is_needed(code, inputs, outputs):
             start = len(self.ops)
             result = compose.composed(self, code, inputs, outputs, options)
+            return self._give(result, outputs[0], start)
+        unbounded.spread(code, inputs, outputs)
+        if unbounded.is_clamped(code, inputs, options):
+            start, keepdims = len(self.ops), bool(options.get("keep_dims", False))
+            result = unbounded.kept(self, code, inputs, outputs[0], keepdims)
             return self._give(result, outputs[0], start)
         return super().add(code, inputs, outputs, **options)
 
