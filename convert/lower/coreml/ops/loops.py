@@ -41,7 +41,13 @@ def while_loop(
         with g.inside():
             return [g.fresh(t) for t in body(wrapped(variables))]
 
-    made = g.call("while_loop", {"_cond": goes_on, "_body": turn, "loop_vars": list(starts)})
+    opened = []
+    for start in starts:
+        variable = g.fresh(start)
+        # coremltools would hold a value that the first turn keeps to be the same in all turns.
+        variable._sym_val = None
+        opened.append(Tensor(start.dtype, start.shape, variable))
+    made = g.call("while_loop", {"_cond": goes_on, "_body": turn, "loop_vars": opened})
     made = made if isinstance(made, (list, tuple)) else [made]
     return [
         Tensor(t.dtype, g.wrap(v, t.dtype).shape, v, span=s)

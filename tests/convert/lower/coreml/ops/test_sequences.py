@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+
+from tests.convert.lower.coreml.run import check, floats
+
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def layer(op: str, attributes: str = "", steps: str = "5", directions: int = 1) -> str:
+    gates, hidden, size = GATES[op], 3, 2
+    rng = np.random.default_rng(7)
+
+    def constant(name: str, *shape: int) -> str:
+        values = ",".join(f"{v:.6f}" for v in rng.standard_normal(int(np.prod(shape))))
+        return f"float[{','.join(map(str, shape))}] {name} = {{{values}}}"
+
+    held = ", ".join(
+        [
+            constant("w", directions, gates * hidden, size),
+            constant("r", directions, gates * hidden, hidden),
+            constant("b", directions, 2 * gates * hidden),
+        ]
+    )
+    outs = "y, h, c" if op == "LSTM" else "y, h"
+    call = f"{op}<hidden_size={hidden}{', ' + attributes if attributes else ''}>(x, w, r, b)"
+    return f"g (float[{steps},2,{size}] x) => ({outs}) <{held}> {{{outs} = {call}}}"
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_directions(op: str, direction: str) -> None:
+    count = 2 if direction == "bidirectional" else 1
+    text = layer(op, f'direction="{direction}"', directions=count)
+    check(text, {"x": floats(5, 2, 2)}, rtol=5e-6)
+
+
+@pytest.mark.parametrize("reset", [0, 1])
+def test_gru_of_many_steps_is_a_loop(reset: int) -> None:
+    text = layer("GRU", f"linear_before_reset={reset}", "60")
+    made = check(text, {"x": floats(60, 2, 2)}, rtol=2e-5)
+    assert made["while_loop"] == 1
+
+
+def test_steps_that_only_a_run_counts() -> None:
+    text = layer("GRU", "linear_before_reset=1", "S")
+    check(text, {"x": floats(3, 2, 2)}, {"x": floats(7, 2, 2)}, rtol=1e-5)
+
+
+def test_lstm_is_one_operator() -> None:
+    assert check(layer("LSTM"), {"x": floats(5, 2, 2)}, rtol=5e-6)["lstm"] == 1
+
+
+def test_clipped_and_coupled_gates() -> None:
+    check(layer("LSTM", "clip=0.5"), {"x": floats(5, 2, 2)}, rtol=5e-6)
+    check(layer("LSTM", "input_forget=1"), {"x": floats(5, 2, 2)}, rtol=5e-6)
+    text = layer("GRU", 'activations=["HardSigmoid", "Relu"]')
+    check(text, {"x": floats(5, 2, 2)}, rtol=5e-6)
+
+
+def test_conditional() -> None:
+    text = (
+        "g (bool c, float[3] x) => (float[3] y) {y = If(c) <"
+        "then_branch = t () => (float[3] a) {a = Relu(x)}, "
+        "else_branch = e () => (float[3] b) {b = Neg(x)}>}"
+    )
+    check(text, {"c": np.array(True), "x": floats(3)}, {"c": np.array(False), "x": floats(3)})
+
+
+def test_loop_that_stops_early_and_collects() -> None:
+    text = (
+        "g (int64 n, float[2] x) => (float[2] z, float[K,2] all) <bool go = {1}> "
+        "{z, all = Loop(n, go, x) <body = b (int64 i, bool c, float[2] s) => "
+        "(bool again, float[2] t, float[2] piece) <float[2] two = {2.0, 3.0}, int64 last = {3}> "
+        "{t = Mul(s, two) piece = Add(s, two) again = Less(i, last)}>}"
+    )
+    feeds = {"n": np.array(9), "x": floats(2)}
+    check(text, feeds, {**feeds, "n": np.array(2)})
+
+
+def test_attention_with_cache_mask_and_shared_heads() -> None:
+    text = (
+        "g (float[1,4,3,8] q, float[1,2,3,8] k, float[1,2,3,8] v, float[1,2,2,8] pk, "
+        "float[1,2,2,8] pv, bool[3,5] m) => (y, float[1,2,5,8] nk, float[1,2,5,8] nv) "
+        "{y, nk, nv = Attention<is_causal=1>(q, k, v, m, pk, pv)}"
+    )
+    mask = np.ones((3, 5), bool)
+    mask[0, 1] = False
+    feeds = {
+        "q": floats(1, 4, 3, 8), "k": floats(1, 2, 3, 8, seed=1), "v": floats(1, 2, 3, 8, seed=2),
+        "pk": floats(1, 2, 2, 8, seed=3), "pv": floats(1, 2, 2, 8, seed=4), "m": mask,
+    }  # fmt: skip
+    check(text, feeds, rtol=5e-6)
+
+
+def test_quantized_values_stay_integers() -> None:
+    text = (
+        "g (float[2,4] x) => (float[2,4] y) <float s = {0.05}, uint8 z = {100}> "
+        "{q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)}"
+    )
+    made = check(text, {"x": 4 * floats(2, 4)})
+    assert made["quantize"] == made["dequantize"] == 1
+
+
+def test_boxes_are_chosen() -> None:
+    rng = np.random.default_rng(3)
+    low = rng.random((2, 12, 2), np.float32)
+    boxes = np.concatenate([low, low + 0.3 + rng.random((2, 12, 2), np.float32)], axis=2)
+    text = (
+        "g (float[2,12,4] b, float[2,3,12] s) => (int64[N,3] y) "
+        "<int64[1] m = {5}, float[1] i = {0.4}, float[1] t = {0.3}> "
+        "{y = NonMaxSuppression(b, s, m, i, t)}"
+    )
+    check(text, {"b": boxes, "s": rng.random((2, 3, 12), np.float32)})
+
+
+def test_fourier_transform() -> None:
+    text = "g (float[2,9,1] x) => (float[2,5,2] y) <int64 a = {1}> {y = DFT<onesided=1>(x, , a)}"
+    check(text, {"x": floats(2, 9, 1)}, rtol=5e-6)
