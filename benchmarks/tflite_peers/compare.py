@@ -21,6 +21,9 @@ ENOUGH_DB = {"fp32": 60.0, "fp16": 30.0, "dynamic_wi8_afp32": 10.0, "static_wi8_
 SAMPLES = 8
 """Random inputs to calibrate with, the same for both."""
 
+MARGIN_DB = 6.0
+"""How far below what the last bit of the inputs changes float32 numbers may be and be right."""
+
 LONGER = 4
 """How much longer is measured again what seemed slower."""
 
@@ -64,6 +67,7 @@ class Row:
         kind: precision recipe.
         ours: what edgeinfer made.
         theirs: what onnx2tf made.
+        enough: signal to noise from which numbers are right.
         ms: median CPU time of ours and theirs.
         ratio: median over turns of ours by theirs, and the quartiles.
         n: turns.
@@ -73,6 +77,7 @@ class Row:
     kind: str
     ours: Side
     theirs: Side
+    enough: float
     ms: tuple[float, float] = (0.0, 0.0)
     ratio: tuple[float, float, float] = (0.0, 0.0, 0.0)
     n: int = 0
@@ -80,10 +85,10 @@ class Row:
     def broken(self) -> list[str]:
         """Limits that do not hold."""
         found = []
-        right = self.theirs.runs and self.theirs.db >= ENOUGH_DB[self.kind]
+        right = self.theirs.runs and self.theirs.db >= self.enough
         if not self.ours.runs:
             found.append(f"ours: {self.ours.said}")
-        elif self.ours.db < ENOUGH_DB[self.kind]:
+        elif self.ours.db < self.enough:
             found.append(f"ours is wrong: {self.ours.db:.1f} dB")
         if self.ours.runs and right:
             if self.ours.transposes > self.theirs.transposes:
@@ -111,7 +116,7 @@ def compare(
         feeds,
         want,
     )
-    row = Row(model.name, kind, mine, theirs)
+    row = Row(model.name, kind, mine, theirs, _enough(model, kind, source, feeds, want))
     if mine.runs and theirs.runs and seconds:
         for factor in (1, LONGER):
             times = ask("race", [mine.path, theirs.path], [feeds, feeds], seconds * factor)
@@ -119,6 +124,19 @@ def compare(
             if row.ratio[0] <= LIMIT_RATIO:
                 break
     return row
+
+
+def _enough(model: Model, kind: str, source: Path, feeds: Any, want: Any) -> float:
+    """Some nets make much of the last bit of their inputs; no converter can do better there."""
+    rng = np.random.default_rng(0)
+    nudged = {n: _nudged(v, rng) for n, v in feeds.items()}
+    return min(ENOUGH_DB[kind], decibels(expected(model, source, nudged), want) - MARGIN_DB)
+
+
+def _nudged(value: Any, rng: np.random.Generator) -> Any:
+    if value.dtype.kind != "f":
+        return value
+    return np.where(rng.integers(0, 2, value.shape) == 0, value, np.nextafter(value, value + 1))
 
 
 def _ours(source: Path, folder: Path, kind: str, samples: list[Any]) -> onnx2tf.Made:

@@ -33,6 +33,7 @@ class Model:
         low: smallest value of random float inputs.
         high: largest.
         top: random integers are below.
+        picture: asset that float inputs are cut from, in place of random numbers.
         source: writes the ONNX file; default the asset of the same name.
     """
 
@@ -42,6 +43,7 @@ class Model:
     low: float = -1.0
     high: float = 1.0
     top: int = 200
+    picture: str = ""
     source: Callable[[Path], None] | None = None
 
     def prepare(self, folder: Path) -> Path:
@@ -79,13 +81,31 @@ class Model:
             kind = value.type.tensor_type
             shape = [d.dim_value for d in kind.shape.dim]
             dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-            if dtype.kind == "f":
+            if dtype.kind == "f" and self.picture:
+                made[value.name] = _cut(self.picture, shape, rng)
+            elif dtype.kind == "f":
                 made[value.name] = rng.uniform(self.low, self.high, shape).astype(dtype)
             elif "mask" in value.name:
                 made[value.name] = np.ones(shape, dtype)
             else:
                 made[value.name] = rng.integers(1, self.top, shape).astype(dtype)
         return made
+
+
+def _cut(picture: str, shape: list[int], rng: np.random.Generator) -> Array:
+    """A part of a picture, somewhere in it, from -1 to 1."""
+    from PIL import Image
+
+    height, width = shape[2:]
+    with Image.open(zoo.fetch(picture)) as opened:
+        whole = opened.convert("RGB")
+    factor = max(height / whole.height, width / whole.width, 1.0)
+    whole = whole.resize((int(whole.width * factor + 1), int(whole.height * factor + 1)))
+    pixels = np.asarray(whole, np.float32) / 127.5 - 1
+    top = int(rng.integers(0, pixels.shape[0] - height + 1))
+    left = int(rng.integers(0, pixels.shape[1] - width + 1))
+    part = pixels[top : top + height, left : left + width].transpose(2, 0, 1)
+    return np.ascontiguousarray(part[None])
 
 
 def inputs(proto: Any) -> list[Any]:
@@ -173,11 +193,11 @@ REAL = (
     Model("silero-vad-16k-sequence", {"input": (4, 576)}),
     Model("silero-vad-half", {"input": (1, 576), "state": _STATE}),
     Model("silero-vad-openvino-16k"),
-    Model("ppocrv4-det", {"x": (1, 3, 320, 320)}),
-    Model("ppocrv4-rec", {"x": (1, 3, 48, 320)}),
-    Model("ppocr-cls", {"x": (1, 3, 48, 192)}),
-    Model("ppocrv6-det", {"x": (1, 3, 320, 320)}),
-    Model("ppocrv6-rec", {"x": (1, 3, 48, 320)}),
+    Model("ppocrv4-det", {"x": (1, 3, 320, 320)}, picture="page.png"),
+    Model("ppocrv4-rec", {"x": (1, 3, 48, 320)}, picture="text.png"),
+    Model("ppocr-cls", {"x": (1, 3, 48, 192)}, picture="text.png"),
+    Model("ppocrv6-det", {"x": (1, 3, 320, 320)}, picture="page.png"),
+    Model("ppocrv6-rec", {"x": (1, 3, 48, 320)}, picture="text.png"),
     Model("blazeface-front"),
     Model("blazeface-back"),
     Model("magika", {"bytes": (1, 2048)}),

@@ -70,10 +70,10 @@ def _columns(rows: Sequence[Row], sizes: dict[str, float]) -> dict[str, tuple[fl
         own = [r for r in rows if r.kind == kind]
         if not own:
             continue
-        sides = [[r.ours for r in own], [r.theirs for r in own]]
-        right = [[s for s in side if s.runs and s.db >= ENOUGH_DB[kind]] for side in sides]
-        wrong = [sum(s.runs and s.db < ENOUGH_DB[kind] for s in side) for side in sides]
-        found[f"right of {len(own)}, {kind}"] = (len(right[0]), len(right[1]))
+        sides = [[(r.ours, r.enough) for r in own], [(r.theirs, r.enough) for r in own]]
+        right = [sum(s.runs and s.db >= e for s, e in side) for side in sides]
+        wrong = [sum(s.runs and s.db < e for s, e in side) for side in sides]
+        found[f"right of {len(own)}, {kind}"] = (right[0], right[1])
         found[f"wrong numbers, {kind}"] = (wrong[0], wrong[1])
         both = [r for r in own if r.ours.runs and r.theirs.runs]
         if both:
