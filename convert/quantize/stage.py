@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgeinfer.convert.quantize.recipe import AUTO, Recipe, recipe
 from edgeinfer.errors import UsageError
@@ -37,6 +37,7 @@ class Stage:
         self.recipe: Recipe = recipe(request.precision)
         self._quantizer: Quantizer | None = None
         self._normal: ir.Model | None = None
+        self._errors: dict[str, list[dict[str, Any]]] = {}
         self._kept: dict[str, frozenset[str]] = {}
 
     @property
@@ -121,6 +122,8 @@ class Stage:
         report.quantization = {**quantizer.to_json(), "variants": {}}
         if request.precision == AUTO and data is not None:
             self._search(quantizer, data, report, jobs, progress)
+        if data is not None:
+            self._compare_layers(quantizer, data, jobs)
         if quantizer.notes:
             report.changes.append(Change("quantize", tuple(quantizer.notes)))
 
@@ -153,6 +156,18 @@ class Stage:
             if report.quantization is not None:
                 report.quantization.setdefault("search", {})[job.title] = found.to_json()
 
+    def _compare_layers(
+        self, quantizer: Quantizer, data: CalibrationSet, jobs: Sequence[Job]
+    ) -> None:
+        from edgeinfer.convert.quantize.calibrate import limits_of
+        from edgeinfer.convert.quantize.report import layer_errors, summary, to_json
+
+        for job in jobs:
+            kept = self._kept.get(job.title, frozenset())
+            errors = layer_errors(quantizer, limits_of(job.profile, job.format), data, kept)
+            self._errors[job.title] = to_json(errors)
+            quantizer.notes.append(summary(job.title, errors))
+
     def graph(self, job: Job, model: ir.Model) -> ir.Model:
         """Return a float graph, or a part of it, as a job's engine is to compute it."""
         if self._quantizer is None:
@@ -182,6 +197,7 @@ class Stage:
             "weighted_layers": readback.counts(found),
             "bytes": size,
             "source_bytes": report.source_bytes,
+            "units": self._errors.get(job.title, []),
             "layers": [
                 {"name": y.name, "op": y.op, "precision": y.precision, "weights": y.weights}
                 for y in found

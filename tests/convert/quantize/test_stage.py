@@ -48,6 +48,8 @@ def test_auto_repairs_the_detector_by_itself(detector: tuple[Path, Path], tmp_pa
     assert any("Concat" in n or "Sigmoid" in n for n in found["chosen"]["kept"])
     (variant,) = report["variants"]
     assert variant["precision"] == "static_wi8_ai8"
+    units = report["quantization"]["variants"]["onnxruntime (onnx)"]["units"]
+    assert {u["name"] for u in units if u["kept"]} <= set(found["chosen"]["kept"])
     lines = next(c["lines"] for c in report["changes"] if c["stage"] == "quantize")
     assert any("stays float:" in line for line in lines)
 
@@ -60,6 +62,9 @@ def test_targets_share_one_set_of_scales(detector: tuple[Path, Path], tmp_path: 
     for variant in made.values():
         assert variant["weighted_layers"] == {"int8/int8": 5}
         assert len(variant["layers"]) == 5
+        assert len(variant["units"]) >= 4
+        assert all(u["sqnr_db"] is None or u["sqnr_db"] > 15 for u in variant["units"])
+        assert variant["bytes"] > 0
 
 
 def test_bad_data_is_refused_and_forced_data_is_told(
