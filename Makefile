@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test lint test-models test-nodes bench clean
+.PHONY: demo test lint test-models test-nodes test-mil bench clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -32,6 +32,11 @@ test-models: $(VENV)/installed
 # The whole ONNX node suite through every target.
 test-nodes: $(VENV)/installed
 	$(PYTEST) -m 'slow' tests/conformance
+
+# coremltools' own tests of its operations, answered by the Core ML evaluator; one shard: K=shard3-
+test-mil: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet 'coremltools>=9.0' scipy torch
+	$(PYTEST) -m 'slow' tests/conformance/mil $(if $(K),-k '$(K) or 99_percent')
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info src/*.egg-info

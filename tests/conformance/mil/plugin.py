@@ -1,6 +1,6 @@
 """pytest plugin: coremltools' own tests of its operations, with the evaluator for Core ML.
 
-Loaded by ``-p`` in the processes that ``run.py`` starts. The tests ask whether they run on a Mac
+Loaded by ``-p`` in the processes that ``test_suite.py`` starts. The tests ask whether they run on a Mac
 before they compare numbers; here they are told that they do.
 """
 
@@ -65,9 +65,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     message = ""
     if report.failed:
         message = str(getattr(report.longrepr, "reprcrash", report.longrepr))[-400:]
+    outcome = report.outcome
+    if hasattr(report, "wasxfail"):
+        outcome = "xfailed" if report.skipped else "xpassed"
     line = {
         "test": report.nodeid.split("ops/tests/")[-1],
-        "outcome": "xfailed" if hasattr(report, "wasxfail") and report.skipped else report.outcome,
+        "outcome": outcome,
         "predictions": _predictions,
         "seconds": round(report.duration, 3),
         "message": message,
