@@ -136,11 +136,33 @@ class _Rewrite:
         for op in graph.ops:
             if id(op) in self.gone:
                 continue
-            ops.append(self._integer(op) or op)
+            made = self._joined(op) if op.code == "CONCATENATION" else self._integer(op)
+            ops.extend(made or [op])
         graph.ops = ops
         self._cancel()
 
-    def _integer(self, op: Op) -> Op | None:
+    def _joined(self, op: Op) -> list[Op] | None:
+        """Bring each part to the scale of the whole before they are joined, not after."""
+        place = self._result(op)
+        found = [self.sources.get(id(i)) for i in op.inputs]
+        parts = [s for s in found if s is not None]
+        if place is None or place.dtype != np.int8 or len(parts) != len(found):
+            return None
+        if op.options.get("fused_activation_function") or any(p.dtype != np.int8 for p in parts):
+            return None
+        made: list[Op] = []
+        operands: list[Tensor | None] = []
+        for part in parts:
+            own = part
+            if not same(part.quantization, place.quantization):
+                own = Tensor(f"{part.name}_as_{place.name}", part.shape, place.dtype)
+                own.quantization = place.quantization
+                made.append(Op("QUANTIZE", [part], [own]))
+            operands.append(own)
+        self.gone.update(id(r) for r in self.readers[id(op.outputs[0])])
+        return [*made, Op(op.code, operands, [place], op.options)]
+
+    def _integer(self, op: Op) -> list[Op] | None:
         place = self._result(op)
         if place is None:
             return None
@@ -162,7 +184,7 @@ class _Rewrite:
         if operands is None:
             return None
         self.gone.update(id(r) for r in self.readers[id(op.outputs[0])])
-        return Op(op.code, operands, [place], op.options)
+        return [Op(op.code, operands, [place], op.options)]
 
     def _result(self, op: Op) -> Tensor | None:
         """The integer tensor that alone is made of the operator's result."""

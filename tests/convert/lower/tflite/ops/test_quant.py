@@ -165,6 +165,30 @@ def test_moves_stay_integers() -> None:
     assert found.count("DEQUANTIZE") == 1
 
 
+@pytest.mark.parametrize(("pads", "relu"), [([1, 1, 1, 1], True), ([0, 1, 1, 0], False)])
+def test_padded_maxima_stay_integers(pads: list[int], relu: bool) -> None:
+    net = Net()
+    zero = -128 if relu else 7
+    conv = net.node("Conv", [net.qdq("x", 0.03), *net.weights(4, 3, 3, 3, bias_of=0.03)])
+    c = net.qdq(net.node("Relu", [conv]) if relu else conv, 0.05, zero)
+    pooled = net.node("MaxPool", [c], kernel_shape=[3, 3], strides=[2, 2], pads=pads)
+    net.qdq(pooled, 0.05, zero, "y")
+    found = run(net.model({"x": (1, 3, 9, 9)}, "y"), {"x": normal(1, 3, 9, 9)}, 0.05, 1)
+    assert found.count("QUANTIZE") == 1
+    assert found.count("DEQUANTIZE") == 1
+
+
+def test_parts_are_joined_as_integers_of_the_whole() -> None:
+    net = Net()
+    a, b = net.qdq("a", 0.02, 3), net.qdq("b", 0.05, -20)
+    net.qdq(net.node("Concat", [a, b], axis=1), 0.05, -20, "y")
+    feeds = {"a": normal(2, 3, 4), "b": normal(2, 5, 4)}
+    found = run(net.model({"a": (2, 3, 4), "b": (2, 5, 4)}, "y"), feeds, 0.05, 1)
+    # One part has the scale of the whole already.
+    assert found.count("QUANTIZE") == 3
+    assert found.count("DEQUANTIZE") == 1
+
+
 def test_pooling_and_residual_block() -> None:
     net = Net("uint8")
     x = net.qdq("x", 0.03, 128)
