@@ -74,6 +74,7 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
         compute_precision=ct.precision.FLOAT32,
         inputs=[input_type(port, options) for port in scope.inputs],
         classifier_config=classes,
+        pass_pipeline=_pipeline(),
         skip_model_load=True,
         package_dir=str(path),
     )

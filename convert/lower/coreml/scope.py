@@ -10,12 +10,13 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreml import ops as _families  # noqa: F401  (fills the registry)
 from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.images import normalised
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.ports import Names, Port, Symbols, port_of
 from edgeinfer.convert.lower.coreml.registry import OPS
 from edgeinfer.convert.lower.coreml.tensor import Shape, Span, Tensor
 from edgeinfer.convert.lower.registry import Driver, Refusal
-from edgeinfer.errors import Problem, UnsupportedError
+from edgeinfer.errors import Problem, UnsupportedError, UsageError
 
 
 class Scope(Builder):
@@ -28,8 +29,9 @@ class Scope(Builder):
 
     Attributes:
         assumed: the same, also for integers that a loop carries.
-        inputs: in the model's order.
+        inputs: in the model's order, without the states.
         outputs: likewise.
+        states: what Core ML keeps between runs, by the output that gives the next value.
         program: coremltools' program, complete after ``lower``.
     """
 
@@ -38,8 +40,12 @@ class Scope(Builder):
         self.model, self.options, self.assumed = model, options, integers
         self.driver: Driver[Tensor] = Driver(OPS, self)
         names = Names()
-        self.inputs = self._ports(model.graph.inputs, names)
-        self.outputs = self._ports(model.graph.outputs, names)
+        every = self._ports(model.graph.inputs, names)
+        self.states = self._states(every)
+        kept = {p.source for p in self.states.values()}
+        self.inputs = [p for p in every if p.source not in kept]
+        given = [v for v in model.graph.outputs if v.name not in self.states]
+        self.outputs = self._ports(given, names)
         self.program: Any = None
         self._function: Any = None
 
@@ -57,6 +63,23 @@ class Scope(Builder):
             raise UnsupportedError(OPS.target, problems)
         return ports
 
+    def _states(self, inputs: Sequence[Port]) -> dict[str, Port]:
+        """The inputs that become states, by the output that feeds each."""
+        if not self.options.states:
+            return {}
+        self.require("read_state")
+        by_name = {p.source: p for p in inputs}
+        outputs = {v.name for v in self.model.graph.outputs}
+        found = {}
+        for source, output in self.options.states.items():
+            port = by_name.get(source)
+            if port is None or output not in outputs:
+                raise UsageError(f"state {source!r} from {output!r}: no such input or output")
+            if not all(isinstance(d, int) for d in port.shape) or port.kind == "int32":
+                raise UsageError(f"state {source!r}: expected floats of fixed sizes")
+            found[output] = port
+        return found
+
     def lower(self) -> None:
         """Lower the main graph.
 
@@ -72,7 +95,10 @@ class Scope(Builder):
             p.name: mb.placeholder(shape=symbols.shape(p.shape), dtype=kinds[p.kind])
             for p in self.inputs
         }
-        for port in (*self.inputs, *self.outputs):
+        for port in self.states.values():
+            # Core ML keeps states in half precision only.
+            holders[port.name] = mb.state_tensor_placeholder(port.shape, dtype=types.fp16)
+        for port in (*self.inputs, *self.states.values(), *self.outputs):
             self.name(port.name)
         self.program = Program()
         version = _target(self.deployment.specification)
@@ -84,12 +110,18 @@ class Scope(Builder):
 
     def input(self, value: ir.Value) -> Tensor:
         """Take an input of the model in the type and shape that ONNX gives it."""
-        port = next(p for p in self.inputs if p.source == value.name)
+        port = next(p for p in (*self.inputs, *self.states.values()) if p.source == value.name)
         self.base = port.name
+        if port in self.states.values():
+            read = self.mb.read_state(input=self._function.inputs[port.name])
+            tensor = self.cast(self.wrap(read, np.dtype(np.float16)), port.dtype)
+            return tensor if port.dims else self.reshape(tensor, [])
         found = self._function.inputs[port.name]
         if port.kind == "int32":
             return self._integer_input(port, found)
         tensor = self.wrap(found, np.dtype(np.float16 if port.kind == "fp16" else np.float32))
+        if port.source in self.options.images:
+            tensor = normalised(self, tensor, self.options.images[port.source])
         tensor = self.cast(tensor, port.dtype)
         return tensor if port.dims else self.reshape(tensor, [])
 
@@ -151,7 +183,15 @@ class Scope(Builder):
         """Make each output a variable of its own, with its name and a type that Core ML gives."""
         made: list[Any] = []
         problems = []
-        for port, value in zip(self.outputs, self.model.graph.outputs, strict=True):
+        values = {v.name: v for v in self.model.graph.outputs}
+        for output, port in self.states.items():
+            self.driver.node = None
+            new = self.cast(self.tensor_of(values[output]), np.float16)
+            new = self.reshape(new, [int(d) for d in port.shape])
+            state = self._function.inputs[port.name]
+            self.mb.coreml_update_state(state=state, value=self.var(new))
+        for port in self.outputs:
+            value = values[port.source]
             try:
                 made.append(self._output(port, self.tensor_of(value), made))
             except Refusal as e:

@@ -1,0 +1,54 @@
+"""Pictures as inputs: Core ML hands over pixels, the program makes numbers of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.ports import Port
+from edgeinfer.convert.lower.coreml.tensor import Tensor
+from edgeinfer.errors import UsageError
+from edgeinfer.types import ImageInput
+
+
+def image_type(port: Port, image: ImageInput, shape: Any) -> Any:
+    """Return coremltools' description of a picture.
+
+    Raises:
+        UsageError: the input is no single picture of that colour.
+    """
+    import coremltools as ct
+
+    channels = 1 if image.color == "GRAY" else 3
+    at = 1 if image.layout == "NCHW" else 3
+    dims = port.shape
+    if len(dims) != 4 or dims[0] != 1 or dims[at] != channels or port.kind == "int32":
+        found = ", ".join(map(str, dims))
+        raise UsageError(
+            f"input {port.source!r} cannot be a picture: expected one of {channels} channels in "
+            f"floats ({image.layout}), the model has [{found}]"
+        )
+    layouts = {
+        "RGB": ct.colorlayout.RGB,
+        "BGR": ct.colorlayout.BGR,
+        "GRAY": ct.colorlayout.GRAYSCALE,
+    }
+    return ct.ImageType(
+        name=port.name,
+        shape=shape,
+        color_layout=layouts[image.color],
+        channel_first=image.layout == "NCHW",
+    )
+
+
+def normalised(g: Builder, x: Tensor, image: ImageInput) -> Tensor:
+    """Make ``(pixel * scale - mean) / std`` of pixels, for each channel."""
+    count = 1 if image.color == "GRAY" else 3
+    mean = np.asarray(image.mean[:count], np.float64)
+    std = np.asarray(image.std[:count], np.float64)
+    shape = [1, count, 1, 1] if image.layout == "NCHW" else [1, 1, 1, count]
+    factor = g.const((image.scale / std).reshape(shape), x.dtype)
+    shift = g.const((-mean / std).reshape(shape), x.dtype)
+    return g.binary("add", g.binary("mul", x, factor), shift)
