@@ -2,8 +2,9 @@
 
     python -m benchmarks.precision [CASE...] --peers /path/to/python-with-peers
 
-For each case and engine: quality on held-out samples, size and time of one run. The peers'
-interpreter needs ``nncf``, ``ai-edge-quantizer``, ``onnxruntime`` and ``openvino``.
+For each case and engine: quality on held-out samples, size and processor time of one run on one
+thread. The peers' interpreter needs ``nncf``, ``ai-edge-quantizer``, ``onnxruntime`` and
+``openvino``.
 """
 
 from __future__ import annotations
@@ -154,9 +155,9 @@ def measured(
                 yield Row(case.name, engine, what, 0.0, 1.0, 0.0, 0.0, note=str(e)[:160])
         for _ in range(ROUNDS):
             for what, executable in loaded.items():
-                start = time.perf_counter()
+                start = time.process_time()
                 executable.run(case.tests[0])
-                times[what].append(1000.0 * (time.perf_counter() - start))
+                times[what].append(1000.0 * (time.process_time() - start))
     name = outputs[0].name
     metric = None
     if case.metric is not None:
