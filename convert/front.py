@@ -160,7 +160,9 @@ class Front:
         with tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary:
             folder = Path(temporary)
             graph = self._quantize.graph(job, model)
-            lowered = target_for(job.format).lower(graph, job.profile, self._options, folder)
+            # A part of the model has other inputs.
+            options = replace(self._options, shape_sets=())
+            lowered = target_for(job.format).lower(graph, job.profile, options, folder)
             specs = passes.input_specs(model), passes.output_specs(model)
             artifact = Artifact(job.format, lowered.files[0], *specs)
             executable = backend.load(artifact, LoadOptions())
@@ -213,6 +215,7 @@ class Front:
             request.compress_weights,
             preprocessing=request.preprocessing,
             labels=request.labels,
+            shape_sets=request.shape_sets,
         )
 
     @cached_property
@@ -261,6 +264,7 @@ class Front:
                     preprocessing=request.preprocessing,
                     user_data=self._quantize.vectors(report.inputs) or request.data,
                     calibration=self._quantize.folder,
+                    shape_sets=request.shape_sets,
                 )
             with self._stage("ask the oracles"):
                 report.expected = oracles.expected(report.vectors)

@@ -18,6 +18,7 @@ from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.quantize.quality import Metric
 from edgeinfer.convert.request import Request, check_request, resolve_profiles
+from edgeinfer.convert.shape_sets import Given, shape_sets
 from edgeinfer.convert.verify import Report, VariantResult, verify_variant
 from edgeinfer.convert.worker import Worker, can_work_apart
 from edgeinfer.errors import CrashedError, Problem, VerifyError
@@ -47,7 +48,7 @@ def export(
     *,
     targets: Sequence[str] = ("cpu",),
     precision: str = "fp32",
-    input_shapes: Mapping[str, Sequence[int | None]] | None = None,
+    input_shapes: Given | None = None,
     preprocessing: Mapping[str, Preprocessing] | None = None,
     labels: Sequence[str] = (),
     data: str | Path | Sequence[Feeds] | None = None,
@@ -73,7 +74,9 @@ def export(
         output: the bundle; default ``<name>.edge``. A slash at the end asks for a folder.
         targets: names of device profiles, paths of ``.toml`` profiles, or ``all``.
         precision: recipe, e.g. ``fp32``, ``fp16``, ``static_wi8_ai8`` or ``auto``.
-        input_shapes: sizes to fix, by input name; None keeps an axis as declared.
+        input_shapes: sizes to fix, by input name; None keeps an axis as declared. Several shapes
+            for an input are all in the result: as signatures of one ``.tflite`` file, as open
+            sizes in other formats.
         preprocessing: how a picture or a recording becomes an input, by input name.
         labels: class names in the order of the output's last axis.
         data: inputs to check with, and expected outputs where given: ``.npz``, folder or dicts.
@@ -152,7 +155,7 @@ def check(
     *,
     targets: Sequence[str] = ("cpu",),
     precision: str = "fp32",
-    input_shapes: Mapping[str, Sequence[int | None]] | None = None,
+    input_shapes: Given | None = None,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
     signature: str | None = None,
@@ -168,8 +171,9 @@ def check(
     source = sources.read(
         model, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, signature=signature
     )
-    normal = passes.normalise(source.model, input_shapes=input_shapes).model
-    options = LowerOptions(precision=precision)
+    common, sets = shape_sets(input_shapes or {})
+    normal = passes.normalise(source.model, input_shapes=common or None).model
+    options = LowerOptions(precision=precision, shape_sets=sets)
     return {
         f"{profile.name}-{format}": target_for(format).check(normal, profile, options)
         for profile in chosen

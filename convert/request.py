@@ -12,6 +12,7 @@ from typing import Any
 from edgeinfer import profiles
 from edgeinfer.convert.quantize.quality import Metric
 from edgeinfer.convert.quantize.recipe import METHODS, Method, recipe
+from edgeinfer.convert.shape_sets import Given, Sets, shape_sets
 from edgeinfer.errors import UsageError
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import Feeds, ImageInput, Preprocessing
@@ -33,6 +34,7 @@ class Request:
         signature: of a ``.tflite`` file with several.
         channels_last: inputs and outputs that get their channels on the last axis.
         channels_first: likewise, on the second.
+        shape_sets: shapes to be written beside one another; ``input_shapes`` has what they share.
     """
 
     profiles: tuple[Profile, ...]
@@ -52,6 +54,7 @@ class Request:
     signature: str | None = None
     channels_last: tuple[str, ...] = ()
     channels_first: tuple[str, ...] = ()
+    shape_sets: Sets = ()
 
 
 def resolve_profiles(targets: Sequence[str]) -> tuple[Profile, ...]:
@@ -87,7 +90,7 @@ def check_request(
     name: str | None,
     labels: Sequence[str],
     compress_weights: bool,
-    input_shapes: Mapping[str, Sequence[int | None]] | None,
+    input_shapes: Given | None,
     preprocessing: Mapping[str, Preprocessing] | None,
     data: str | Path | Sequence[Feeds] | None,
     calibration: str | Path | None,
@@ -124,6 +127,7 @@ def check_request(
     if max_drop is not None and not 0.0 <= max_drop < 1.0:
         raise UsageError(f"max drop {max_drop}: expected a share from 0 up to 1, such as 1%")
     name = name or default_name(model)
+    common, sets = shape_sets(input_shapes or {})
     return Request(
         profiles=chosen,
         precision=precision,
@@ -131,7 +135,8 @@ def check_request(
         name=name,
         labels=tuple(labels),
         compress_weights=compress_weights,
-        input_shapes={k: tuple(v) for k, v in (input_shapes or {}).items()},
+        input_shapes=common,
+        shape_sets=sets,
         preprocessing=in_layout(preprocessing or {}, channels_last, channels_first),
         data=Path(data) if isinstance(data, str) else data,
         calibration=None if calibration is None else Path(calibration),

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from edgeinfer.convert.verify.answers import Vector
 from edgeinfer.convert.verify.kinds import Kind, guess_kind
 from edgeinfer.convert.verify.signals import Style, signal
-from edgeinfer.convert.verify.sizes import Axes, Shapes, find_shapes
+from edgeinfer.convert.verify.sizes import Axes, Found, Shapes, find_shapes
 from edgeinfer.errors import InputError, RunError, UsageError
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.types import Array, Feeds, Preprocessing, TensorSpec, nbytes
@@ -51,6 +51,7 @@ def make_vectors(
     preprocessing: Mapping[str, Preprocessing] | None = None,
     user_data: UserData | None = None,
     calibration: Path | None = None,
+    shape_sets: Sequence[Mapping[str, tuple[int, ...]]] = (),
     limit_bytes: int = 32 << 20,
 ) -> list[Vector]:
     """Gather or make the inputs that every variant is checked on.
@@ -65,6 +66,7 @@ def make_vectors(
         preprocessing: how an image or a recording becomes an input, by input name.
         user_data: feeds to use as they are; arrays named as outputs are what is expected.
         calibration: folder of pictures or recordings; needs ``preprocessing``.
+        shape_sets: the only sizes that count, instead of those found by trial.
         limit_bytes: stop adding made-up vectors when inputs and outputs hold this much.
 
     Raises:
@@ -79,7 +81,7 @@ def make_vectors(
         real += _from_user(user_data, inputs, [o.name for o in oracles.outputs])
     if calibration is not None:
         real += maker.from_folder(calibration)
-    return [*real, *maker.made_up(real)]
+    return [*real, *maker.made_up(real, shape_sets)]
 
 
 class _Maker:
@@ -126,13 +128,15 @@ class _Maker:
                 break
         return vectors
 
-    def made_up(self, real: Sequence[Vector]) -> list[Vector]:
+    def made_up(
+        self, real: Sequence[Vector], sets: Sequence[Mapping[str, tuple[int, ...]]] = ()
+    ) -> list[Vector]:
         """Make vectors: a full set without real data, else only those that vary the sizes."""
         known = self._axes.sizes_of(real[0].feeds) if real else None
         if any(s.shape is None for s in self._inputs) and not real:
             names = ", ".join(repr(s.name) for s in self._inputs if s.shape is None)
             raise UsageError(f"the rank of input {names} is unknown; give --data or --input-shape")
-        found = find_shapes(self._axes, self._runs, known)
+        found = self._of(sets) if sets else find_shapes(self._axes, self._runs, known)
         if not found.shapes:
             specs = "; ".join(str(s) for s in self._inputs)
             raise UsageError(
@@ -152,6 +156,16 @@ class _Maker:
             first, note = vectors[0], "; ".join(remarks)
             vectors[0] = Vector(first.feeds, first.origin, first.edge, first.given, note)
         return vectors
+
+    def _of(self, sets: Sequence[Mapping[str, tuple[int, ...]]]) -> Found:
+        """The sets as they are; sizes of other inputs follow by their names."""
+        shapes = []
+        for one in sets:
+            feeds = {name: np.empty(shape, np.bool_) for name, shape in one.items()}
+            known = self._axes.sizes_of(feeds)
+            sizes = {k: known.get(k, self._axes.candidates(k)[0]) for k in self._axes.roles}
+            shapes.append({**self._axes.shapes(sizes), **one})
+        return Found(tuple(s for s in shapes if self._runs(s)))
 
     def _make(self, shapes: Shapes, style: Style, seed: int, *, must: bool) -> Vector | None:
         """Make one if it runs and there is room; what ``must`` be there ignores the room."""

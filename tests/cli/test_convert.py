@@ -94,7 +94,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "output": "out/",
         "targets": ("cpu", "openvino"),
         "precision": "fp16",
-        "input_shapes": {"image": (1, None, 2, 3)},
+        "input_shapes": {"image": [(1, None, 2, 3)]},
         "preprocessing": {"image": AudioInput(8000)},
         "labels": ("cat", "dog"),
         "data": "in.npz",

@@ -94,10 +94,10 @@ def test_what_is_meant_to_be_a_bundle(tmp_path: Path, bundle: Path, model: Path)
 def test_input_shapes() -> None:
     options = ["x=1,3,224,224", "serving:0= ? , 16", "a=b=2", "scalar="]
     assert input_shapes(options) == {
-        "x": (1, 3, 224, 224),
-        "serving:0": (None, 16),
-        "a=b": (2,),
-        "scalar": (),
+        "x": [(1, 3, 224, 224)],
+        "serving:0": [(None, 16)],
+        "a=b": [(2,)],
+        "scalar": [()],
     }
 
 
@@ -107,6 +107,5 @@ def test_malformed_input_shapes(option: str) -> None:
         input_shapes([option])
 
 
-def test_a_shape_is_given_once() -> None:
-    with pytest.raises(UsageError, match="given twice"):
-        input_shapes(["x=1", "x=2"])
+def test_an_input_given_again_has_several_shapes() -> None:
+    assert input_shapes(["x=1,2", "k=3", "x=2,2"]) == {"x": [(1, 2), (2, 2)], "k": [(3,)]}

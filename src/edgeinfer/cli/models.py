@@ -77,22 +77,23 @@ def is_bundle(path: Path) -> bool:
         return False
 
 
-def input_shapes(options: Iterable[str]) -> dict[str, tuple[int | None, ...]]:
+def input_shapes(options: Iterable[str]) -> dict[str, list[tuple[int | None, ...]]]:
     """Read ``name=1,3,224,224``; ``?`` instead of a number keeps an axis as the model declares it.
 
+    A name that is given again has several shapes.
+
     Raises:
-        UsageError: one is malformed or a name is given twice.
+        UsageError: one is malformed.
     """
-    shapes: dict[str, tuple[int | None, ...]] = {}
+    shapes: dict[str, list[tuple[int | None, ...]]] = {}
     for option in options:
         # A name may hold the sign itself; sizes never do.
         name, sign, text = option.rpartition("=")
         parts = [part.strip() for part in text.split(",")] if text.strip() else []
         if not sign or not name or not all(p.isdecimal() or p == "?" for p in parts):
             raise UsageError(f"--input-shape {option!r}: expected NAME=1,3,224,?")
-        if name in shapes:
-            raise UsageError(f"--input-shape: input {name!r} is given twice")
-        shapes[name] = tuple(int(p) if p.isdecimal() else None for p in parts)
+        shape = tuple(int(p) if p.isdecimal() else None for p in parts)
+        shapes.setdefault(name, []).append(shape)
     return shapes
 
 
