@@ -18,6 +18,7 @@ from edgeinfer.convert.lower.onnxruntime import opset, probe
 from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.convert.lower.onnxruntime.half_faults import HALF_RULES
 from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
+from edgeinfer.convert.lower.onnxruntime.unsigned import store_unsigned
 from edgeinfer.convert.lower.onnxruntime.zero_points import unshare_zero_points
 from edgeinfer.convert.lower.precision import read_back
 from edgeinfer.convert.lower.rules import apply
@@ -104,6 +105,7 @@ def _prepare(source: ir.Model, options: LowerOptions) -> _Prepared:
     apply(model, FASTER, notes)
     asked = probe.Probe()
     _expand_lacking(model, asked, notes)
+    store_unsigned(model)
     unshare_zero_points(model)
     RemoveUnusedNodesPass()(model)
     RemoveUnusedOpsetsPass()(model)

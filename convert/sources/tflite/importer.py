@@ -244,8 +244,9 @@ class Importer:
         self._names.add(name)
         return name
 
-    def activate(self, y: ir.Value, number: int) -> ir.Value:
-        """Apply a fused activation, by the schema's number."""
+    def activate(self, y: ir.Value, o: Options) -> ir.Value:
+        """Apply the fused activation, unless the integers of the result end where it clips."""
+        number = o.fused_activation_function
         if number == 0:
             return y
         if number == _TANH:
@@ -253,6 +254,8 @@ class Importer:
         if number not in _ACTIVATIONS:
             raise Refusal(f"fused activation {number}")
         low, high = _ACTIVATIONS[number]
+        if _saturates(o.out, low, high):
+            return y
         if high is None:
             return self.emit("Relu", y)
         return self.emit("Clip", y, np.float32(low), np.float32(high))
@@ -289,6 +292,16 @@ class Importer:
                 raise _Skipped
             raise Damaged(f"an output of graph {graph.name!r} is made by nothing")
         return [r for r in results if r is not None]
+
+
+def _saturates(tensor: FileTensor, low: float, high: float | None) -> bool:
+    """Whether storing a result clips it to these bounds already."""
+    scale = tensor.scale
+    if scale is None or scale.scale.size != 1 or not tensor.kind.startswith(("INT", "UINT")):
+        return False
+    limits, step, zero = np.iinfo(TYPES[tensor.kind].numpy()), scale.scale[0], scale.zero_point[0]
+    least = limits.min >= zero + np.rint(low / step)
+    return bool(least and (high is None or limits.max <= zero + np.rint(high / step)))
 
 
 def _reader(op: FileOp) -> Reader:

@@ -25,7 +25,7 @@ _SAME = {
 def same(g: Importer, o: Options, a: Operand, b: Operand) -> ir.Value:
     """The operator of the same name, with a fused activation."""
     y = g.emit(_SAME[o.code], a, b)
-    return g.activate(y, o.fused_activation_function)
+    return g.activate(y, o)
 
 
 @READERS.reader("ADD_N")

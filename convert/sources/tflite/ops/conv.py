@@ -65,9 +65,9 @@ def _planar(
         (o.stride_h, o.stride_w),
         (o.dilation_h_factor or 1, o.dilation_w_factor or 1),
     )
-    data = channels_first(g, x.real, 4)
+    data = channels_first(g, x, 4)
     y = g.emit("Conv", data, w.transposed(perm), b, group=group, **placed)
-    return channels_last(g, g.activate(y, o.fused_activation_function), 4)
+    return channels_last(g, g.activate(y, o), 4)
 
 
 @READERS.reader("CONV_3D")
@@ -84,9 +84,9 @@ def conv_3d(g: Importer, o: Options, x: Operand, w: Operand, b: Operand | None =
         (o.stride_d, o.stride_h, o.stride_w),
         (o.dilation_d_factor or 1, o.dilation_h_factor or 1, o.dilation_w_factor or 1),
     )
-    data, taps = channels_first(g, x.real, 5), w.transposed((4, 3, 0, 1, 2))
+    data, taps = channels_first(g, x, 5), w.transposed((4, 3, 0, 1, 2))
     y = g.emit("Conv", data, taps, b, group=channels // depth, **placed)
-    return channels_last(g, g.activate(y, o.fused_activation_function), 5)
+    return channels_last(g, g.activate(y, o), 5)
 
 
 @READERS.reader("TRANSPOSE_CONV")
@@ -125,7 +125,7 @@ def _transposed(
     strides: Sequence[int],
 ) -> ir.Value:
     """The full result is ``(size - 1) * stride + kernel`` long; SAME centres what is kept."""
-    data = channels_first(g, x.real, x.rank)
+    data = channels_first(g, x, x.rank)
     wanted = shape.ints()
     sizes = x.shape[1:-1]
     if min(*strides, *kernel) < 1:
@@ -155,7 +155,7 @@ def _transposed(
         y = _cut(g, y, shape, len(kernel), o.padding == SAME)
         if bias is not None:
             y = g.emit("Add", y, g.emit("Reshape", bias, g.shape([outs, *[1] * len(kernel)])))
-    return channels_last(g, g.activate(y, o.fused_activation_function), x.rank)
+    return channels_last(g, g.activate(y, o), x.rank)
 
 
 def _cut(g: Importer, y: ir.Value, shape: Operand, axes: int, centre: bool) -> ir.Value:

@@ -28,7 +28,7 @@ def fully_connected(
         if x.rank != 2 or x.shape[1] != depth:
             rows = g.emit("Reshape", rows, g.shape([-1, depth]))
         y = g.emit("Gemm", rows, w, b, transB=1)
-    return g.activate(y, o.fused_activation_function)
+    return g.activate(y, o)
 
 
 @READERS.reader("BATCH_MATMUL")

@@ -18,4 +18,4 @@ def l2_normalization(g: Importer, o: Options, x: Operand) -> ir.Value:
     """Divide by the length along the last axis."""
     total = g.emit("ReduceSum", g.emit("Mul", x, x), g.shape([-1]), keepdims=1)
     length = g.emit("Sqrt", g.emit("Max", total, _LEAST))
-    return g.activate(g.emit("Div", x, length), o.fused_activation_function)
+    return g.activate(g.emit("Div", x, length), o)

@@ -21,16 +21,16 @@ def _window(o: Options, x: Operand) -> dict[str, Any]:
 @READERS.reader("MAX_POOL_2D")
 def max_pool_2d(g: Importer, o: Options, x: Operand) -> ir.Value:
     """MaxPool."""
-    y = g.emit("MaxPool", channels_first(g, x.real, 4), **_window(o, x))
-    return channels_last(g, g.activate(y, o.fused_activation_function), 4)
+    y = g.emit("MaxPool", channels_first(g, x, 4), **_window(o, x))
+    return channels_last(g, g.activate(y, o), 4)
 
 
 @READERS.reader("AVERAGE_POOL_2D")
 def average_pool_2d(g: Importer, o: Options, x: Operand) -> ir.Value:
     """AveragePool of what is not padded."""
-    data = channels_first(g, x.real, 4)
+    data = channels_first(g, x, 4)
     y = g.emit("AveragePool", data, count_include_pad=0, **_window(o, x))
-    return channels_last(g, g.activate(y, o.fused_activation_function), 4)
+    return channels_last(g, g.activate(y, o), 4)
 
 
 @READERS.reader("L2_POOL_2D")
@@ -38,7 +38,7 @@ def l2_pool_2d(g: Importer, o: Options, x: Operand) -> ir.Value:
     """The root of the average square."""
     data = channels_first(g, g.emit("Mul", x, x), 4)
     y = g.emit("Sqrt", g.emit("AveragePool", data, count_include_pad=0, **_window(o, x)))
-    return channels_last(g, g.activate(y, o.fused_activation_function), 4)
+    return channels_last(g, g.activate(y, o), 4)
 
 
 @READERS.reader("LOCAL_RESPONSE_NORMALIZATION")
@@ -47,7 +47,7 @@ def local_response_normalization(g: Importer, o: Options, x: Operand) -> ir.Valu
     size = 2 * o.radius + 1
     y = g.emit(
         "LRN",
-        channels_first(g, x.real, 4),
+        channels_first(g, x, 4),
         size=size,
         alpha=float(np.float32(o.alpha) * np.float32(size)),
         beta=float(o.beta),

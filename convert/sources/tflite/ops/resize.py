@@ -62,7 +62,7 @@ def _transform(o: Options) -> str:
 
 
 def _resize(g: Importer, x: Operand, size: Operand, **how: str) -> ir.Value:
-    data = channels_first(g, x.real, 4)
+    data = channels_first(g, x, 4)
     wanted = size.ints()
     if wanted is not None and len(wanted) == 2 and min(wanted) > 0:
         sizes = g.shape(wanted)

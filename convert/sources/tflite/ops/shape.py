@@ -72,7 +72,7 @@ def rank(g: Importer, o: Options, x: Operand) -> ir.Value:
 def concatenation(g: Importer, o: Options, *parts: Operand) -> ir.Value:
     """Concat."""
     joined = g.emit("Concat", *parts, axis=o.axis)
-    return g.activate(joined, o.fused_activation_function)
+    return g.activate(joined, o)
 
 
 @READERS.reader("PACK")
@@ -100,7 +100,7 @@ def unpack(g: Importer, o: Options, x: Operand) -> list[ir.Value]:
 @READERS.reader("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
 def blocks(g: Importer, o: Options, x: Operand) -> ir.Value:
     """DepthToSpace or SpaceToDepth; blocks come before channels in both formats."""
-    data = channels_first(g, x.real, 4)
+    data = channels_first(g, x, 4)
     if o.code == "DEPTH_TO_SPACE":
         y = g.emit("DepthToSpace", data, blocksize=o.block_size, mode="DCR")
     else:

@@ -9,11 +9,12 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.sources.tflite.importer import Importer
+from edgeinfer.convert.sources.tflite.operand import Operand
 
 SAME, VALID = 0, 1
 
 
-def channels_first(g: Importer, x: ir.Value, rank: int) -> ir.Value:
+def channels_first(g: Importer, x: Operand | ir.Value, rank: int) -> ir.Value:
     """Put the channels where ONNX has them."""
     return g.emit("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)])
 

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import edgeinfer
 from edgeinfer.convert.lower.tflite.graph import Graph, Quantization, Tensor
 from edgeinfer.convert.sources.tflite import read_file
 from edgeinfer.convert.sources.tflite.ops.conv import HYBRID
 from edgeinfer.convert.verify import Oracles, Vector
+from tests.convert.lower.tflite.run import ops as tflite_ops
+from tests.convert.lower.tflite.run import outputs as run_litert
 from tests.convert.sources.tflite.reading import (
     Array,
     floats,
@@ -95,6 +98,30 @@ def test_uint8_with_one_scale_for_all_channels() -> None:
 
     x = rng().integers(0, 255, (3, 8)).astype(np.uint8)
     same(build, x=x, scales={"x": own}, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("activation", "out", "ops_after"),
+    [
+        (1, scale(0.05, -128), []),
+        (1, scale(0.05, 0), ["Relu"]),
+        (3, scale(6 / 255, -128), []),
+        (3, scale(0.05, -128), ["Clip"]),
+    ],
+)
+def test_an_activation_that_storing_does_already_is_left_out(
+    activation: int, out: Quantization, ops_after: list[str]
+) -> None:
+    x, y = rng().integers(-128, 127, (2, 4, 5)).astype(np.int8)
+    options = {"fused_activation_function": activation}
+    found = same(
+        lambda g, a, b: _as(g.emit("ADD", [a, b], a.shape, **options), out),
+        x=x,
+        y=y,
+        scales={"x": scale(0.05, -3), "y": scale(0.04, 4)},
+        steps=1,
+    )
+    assert [n for n in ops(found.model) if n in ("Relu", "Clip")] == ops_after
 
 
 @pytest.mark.parametrize("code", ["ADD", "SUB", "MUL"])
@@ -189,3 +216,30 @@ def test_the_oracle_takes_weights_of_bytes_at_their_word(tmp_path: Path) -> None
         (answer,) = oracles.expected([Vector(feeds, "test")]).answers
     assert answer.agreed == ("litert", "float64")
     np.testing.assert_allclose(answer.outputs["y0"], run_onnx(found.model, feeds)["y0"], rtol=1e-5)
+
+
+def test_integers_are_judged_as_integers_and_written_again_as_they_were(tmp_path: Path) -> None:
+    own, out = scale(0.02, -5), scale(0.06, -128)
+    of_w = scale(np.linspace(0.005, 0.02, 4))
+
+    def build(g: Graph, x: Tensor) -> Tensor:
+        q = _as(g.emit("QUANTIZE", [x], x.shape, np.int8), own)
+        w, b = _stored(g, floats(4, 3, 3, 4), of_w), _bias(g, floats(4), own, of_w, np.int32)
+        y = _as(g.emit("CONV_2D", [q, w, b], (1, 3, 3, 4), np.int8, **CONV), out)
+        return g.emit("DEQUANTIZE", [y], y.shape, np.float32)
+
+    feeds = {"x": floats(1, 6, 6, 4)}
+    path = written(tmp_path / "m.tflite", build, feeds)
+    made = edgeinfer.export(path, tmp_path / "m.edge", targets=("cpu", "rpi5"))
+    precisions = {v.format: v.precision for v in made.manifest.variants}
+    assert precisions["tflite"] == "static_wi8_ai8"
+    assert "wi8" in precisions["onnx"]
+    with edgeinfer.Bundle.open(made.path) as bundle:
+        (again,) = (v for v in bundle.manifest.variants if v.format == "tflite")
+        files = {f.path: bundle.read(f) for f in again.files}
+    (data,) = files.values()
+    assert tflite_ops(data) == ["QUANTIZE", "CONV_2D", "DEQUANTIZE"]
+    np.testing.assert_array_equal(
+        next(iter(run_litert(data, feeds, xnnpack=False).values())),
+        next(iter(run_litert(path, feeds, xnnpack=False).values())),
+    )
