@@ -13,14 +13,12 @@ from edgeinfer.errors import UsageError
 from edgeinfer.types import ImageInput
 
 
-def image_type(port: Port, image: ImageInput, shape: Any) -> Any:
-    """Return coremltools' description of a picture.
+def check_picture(port: Port, image: ImageInput) -> None:
+    """Refuse an input that is no single picture of that colour.
 
     Raises:
-        UsageError: the input is no single picture of that colour.
+        UsageError: its shape or type is another.
     """
-    import coremltools as ct
-
     channels = 1 if image.color == "GRAY" else 3
     at = 1 if image.layout == "NCHW" else 3
     dims = port.shape
@@ -30,6 +28,12 @@ def image_type(port: Port, image: ImageInput, shape: Any) -> Any:
             f"input {port.source!r} cannot be a picture: expected one of {channels} channels in "
             f"floats ({image.layout}), the model has [{found}]"
         )
+
+
+def image_type(port: Port, image: ImageInput, shape: Any) -> Any:
+    """Return coremltools' description of a picture."""
+    import coremltools as ct
+
     layouts = {
         "RGB": ct.colorlayout.RGB,
         "BGR": ct.colorlayout.BGR,
@@ -46,8 +50,10 @@ def image_type(port: Port, image: ImageInput, shape: Any) -> Any:
 def normalised(g: Builder, x: Tensor, image: ImageInput) -> Tensor:
     """Make ``(pixel * scale - mean) / std`` of pixels, for each channel."""
     count = 1 if image.color == "GRAY" else 3
-    mean = np.asarray(image.mean[:count], np.float64)
-    std = np.asarray(image.std[:count], np.float64)
+    mean, std = (
+        np.broadcast_to(np.asarray(v[:count], np.float64), (count,))
+        for v in (image.mean, image.std)
+    )
     shape = [1, count, 1, 1] if image.layout == "NCHW" else [1, 1, 1, count]
     factor = g.const((image.scale / std).reshape(shape), x.dtype)
     shift = g.const((-mean / std).reshape(shape), x.dtype)

@@ -96,8 +96,8 @@ def _by_name(scope: Scope, fact: Callable[[Port], str]) -> str:
 
 
 _INEXACT = frozenset({"common::fuse_elementwise_to_batchnorm"})
-"""Passes of coremltools 9.0 that change numbers: this one makes a batch norm of a product and a sum,
-with its default epsilon of 1e-5 beside a variance of 1."""
+"""Passes of coremltools 9.0 that change numbers: this one makes a batch norm of a product and a
+sum, with its default epsilon of 1e-5 beside a variance of 1."""
 
 
 def _pipeline() -> Any:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreml import ops as _families  # noqa: F401  (fills the registry)
 from edgeinfer.convert.lower.coreml.builder import Builder
-from edgeinfer.convert.lower.coreml.images import normalised
+from edgeinfer.convert.lower.coreml.images import check_picture, normalised
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.ports import Names, Port, Symbols, port_of
 from edgeinfer.convert.lower.coreml.registry import OPS
@@ -121,7 +121,9 @@ class Scope(Builder):
             return self._integer_input(port, found)
         tensor = self.wrap(found, np.dtype(np.float16 if port.kind == "fp16" else np.float32))
         if port.source in self.options.images:
-            tensor = normalised(self, tensor, self.options.images[port.source])
+            image = self.options.images[port.source]
+            check_picture(port, image)
+            tensor = normalised(self, tensor, image)
         tensor = self.cast(tensor, port.dtype)
         return tensor if port.dims else self.reshape(tensor, [])
 

@@ -171,7 +171,8 @@ def test_norms() -> None:
         "LpNormalization<axis=2>(x)", "MeanVarianceNormalization(x)",
     ):  # fmt: skip
         text = (
-            f"{OLDER} g (float[2,5,4,3] x) => (float[2,5,4,3] y) <float[5] s = {five}, float[5] b = {five}, "
+            f"{OLDER} g (float[2,5,4,3] x) => (float[2,5,4,3] y) "
+            f"<float[5] s = {five}, float[5] b = {five}, "
             f"float[5] v = {{1.0, 2.0, 0.5, 0.1, 3.0}}> {{y = {call}}}"
         )
         check(text, {"x": floats(2, 5, 4, 3)}, rtol=5e-6)

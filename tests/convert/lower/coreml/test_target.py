@@ -1,0 +1,165 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeinfer.backends.coreml_reference.package import open_package
+from edgeinfer.convert.lower.coreml import ops as _families  # noqa: F401  (fills the registry)
+from edgeinfer.convert.lower.coreml.deployment import deployment
+from edgeinfer.convert.lower.coreml.package import CHECKED, NAMES
+from edgeinfer.convert.lower.coreml.quirks import FAULTS
+from edgeinfer.convert.lower.coreml.ranks import merge_axes, merge_perm, steps_of
+from edgeinfer.convert.lower.coreml.registry import OPS
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.signature import check_against_schema
+from tests.convert.lower.coreml.run import CoreMLOptions, check, evaluate, floats, lower, refusal
+
+WEIGHTS = ",".join(f"{v:.5f}" for v in floats(108).ravel())
+NET = (
+    f"g (float[1,3,8,8] x) => (float[1,4] y) <float[4,3,3,3] w = {{{WEIGHTS}}}, "
+    "float[4] b = {1.0,2.0,3.0,4.0}> "
+    "{c = Conv(x, w, b) r = Relu(c) p = GlobalAveragePool(r) y = Flatten(p)}"
+)
+
+
+@pytest.mark.parametrize("opset", [24, 26])
+def test_signatures_are_those_of_onnx(opset: int) -> None:
+    assert list(check_against_schema(OPS, opset)) == []
+
+
+def test_same_model_gives_same_bytes(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    contents = []
+    for index, folder in enumerate(folders):
+        folder.mkdir()
+        if index:
+            check("g (float[3] x) => (float[3] y) {y = Sigmoid(x)}", {"x": floats(3)})
+        made = lower(NET, folder)
+        contents.append([(f.relative_to(folder), f.read_bytes()) for f in made.files])
+    assert contents[0] == contents[1]
+    assert [str(p) for p, _ in contents[0]] == [
+        "model.mlpackage/Manifest.json",
+        "model.mlpackage/Data/com.apple.CoreML/model.mlmodel",
+        "model.mlpackage/Data/com.apple.CoreML/weights/weight.bin",
+    ]
+
+
+def test_metadata_says_who_checked_and_what_names_stand_for(tmp_path: Path) -> None:
+    package = open_package(lower(NET, tmp_path).files[0])
+    assert package.metadata[CHECKED] == "by the reference evaluator, not by Core ML"
+    assert json.loads(package.metadata[NAMES]) == {"inputs": {"x": "x"}, "outputs": {"y": "y"}}
+
+
+def test_coremltools_loads_what_was_written(tmp_path: Path) -> None:
+    from edgeinfer.backends.engines import import_coremltools
+
+    ct = import_coremltools()
+    made = lower(NET, tmp_path)
+    model = ct.models.MLModel(str(made.files[0].parent), skip_model_load=True)
+    spec = model.get_spec()
+    from coremltools.converters.mil.frontend.milproto.load import load
+
+    program = load(
+        spec,
+        specification_version=spec.specificationVersion,
+        file_weights_dir=model.weights_dir,
+    )
+    kinds = [op.op_type for op in program.functions["main"].operations if op.op_type != "const"]
+    assert kinds == ["conv", "relu", "reduce_mean", "reshape"]
+
+
+def test_half_precision_and_its_islands(tmp_path: Path) -> None:
+    x = floats(1, 3, 8, 8)
+    made = lower(NET, tmp_path, precision="fp16")
+    assert made.precision == "fp16"
+    want = evaluate(NET, made, {"x": x})["y"]
+    (tmp_path / "b").mkdir()
+    single = lower(NET, tmp_path / "b")
+    assert single.precision == "fp32"
+    got = evaluate(NET, single, {"x": x})["y"]
+    assert 0 < np.abs(got - want).max() < 5e-3
+
+
+def test_named_nodes_stay_single(tmp_path: Path) -> None:
+    text = "g (float[2] x) => (float[2] y) {[keep] a = Sigmoid(x) [go] b = Tanh(a) y = Sigmoid(b)}"
+    made = lower(text, tmp_path, precision="fp16", fp32_nodes=frozenset({"keep"}))
+    assert made.precision == "fp16+fp32"
+
+
+@pytest.mark.parametrize("call", ["Softplus(a)", "Mish(a)", "ReduceLogSumExp(a)", "LogSoftmax(a)"])
+def test_what_the_neural_engine_gets_wrong_stays_single(call: str, tmp_path: Path) -> None:
+    text = f"g (float[2,3] x) => (y) {{a = Tanh(x) y = {call}}}"
+    made = lower(text, tmp_path, precision="fp16")
+    assert "fp32" in made.precision
+    assert any("stay fp32" in n for n in made.notes)
+
+
+def test_faults_have_sources_and_known_remedies() -> None:
+    assert len({f.id for f in FAULTS}) == len(FAULTS)
+    assert all(f.source and f.what for f in FAULTS)
+
+
+def test_a_fault_that_is_fixed_is_left_out() -> None:
+    fault = FAULTS[0]
+    later = type(fault)(fault.id, fault.ops, fault.what, fault.source, "fp32", fixed="iOS18")
+    assert later.is_in(deployment("iOS17"))
+    assert not later.is_in(deployment("iOS18"))
+
+
+def test_the_position_of_the_largest_value_at_the_end_is_warned_of(tmp_path: Path) -> None:
+    text = "g (float[2,3] x) => (y) {y = ArgMax<axis=1>(x)}"
+    assert any("ane-argmax-last" in n for n in lower(text, tmp_path).notes)
+
+
+def test_every_refused_node_is_listed() -> None:
+    text = (
+        "g (float[2,2] x) => (a, b) {a = RandomNormalLike(x) c = Relu(x) b = RandomUniformLike(c)}"
+    )
+    assert [p.op for p in refusal(text)] == ["RandomNormalLike", "RandomUniformLike"]
+
+
+def test_integers_are_taken_to_be_as_large_as_is_safe(tmp_path: Path) -> None:
+    text = "g (int64[3] a, int64[3] b) => (int64[3] y) {y = Mul(a, b)}"
+    assert "between -65536 and 65535" not in str(lower(text, tmp_path).notes)
+    assert any("integers" in n for n in lower(text, _new(tmp_path)).notes)
+
+
+def _new(folder: Path) -> Path:
+    made = folder / "new"
+    made.mkdir()
+    return made
+
+
+def test_axes_that_go_together_are_one() -> None:
+    assert merge_axes([(2, 3, 1, 4, 5, 6), (1, 1, 1, 4, 5, 6)]) == [[6, 120], [1, 120]]
+    with pytest.raises(Refusal):
+        merge_axes([(2, 1, 2, 1, 2, 1), (1, 2, 1, 2, 1, 2)])
+
+
+def test_any_permutation_is_a_row_of_exchanges() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        shape = tuple(int(s) for s in rng.integers(1, 4, 7))
+        perm = [int(p) for p in rng.permutation(7)]
+        x = rng.standard_normal(shape)
+        sizes, merged = merge_perm(shape, perm)
+        flat = x.reshape(-1)
+        for view, step in steps_of(sizes, merged, 5):
+            assert len(view) <= 5
+            flat = flat.reshape(view).transpose(step).reshape(-1)
+        np.testing.assert_array_equal(flat, x.transpose(perm).reshape(-1))
+
+
+def test_packed_weights_by_deployment_target() -> None:
+    values = ",".join(str(v) for v in np.arange(-64, 64))
+    text = (
+        f"g (float[2,16] x) => (float[2,8] y) <int8[16,8] q = {{{values}}}, "
+        "float[8] s = {0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8}> "
+        "{w = DequantizeLinear<axis=1>(q, s) y = MatMul(x, w)}"
+    )
+    feeds = {"x": floats(2, 16)}
+    old = check(text, feeds, options=CoreMLOptions(deployment("iOS16")), rtol=5e-6)
+    assert old["constexpr_affine_dequantize"] == 1
+    new = check(text, feeds, options=CoreMLOptions(deployment("iOS18")), rtol=5e-6)
+    assert new["constexpr_blockwise_shift_scale"] == 1
