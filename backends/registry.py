@@ -25,6 +25,7 @@ BUILT_IN = {
     "openvino": "edgeinfer.backends.openvino:OpenVinoBackend",
     "litert": "edgeinfer.backends.litert:LitertBackend",
     "reference": "edgeinfer.backends.reference:ReferenceBackend",
+    "coreml": "edgeinfer.backends.coreml:CoreMLBackend",
     "coreml-reference": "edgeinfer.backends.coreml_reference.backend:CoreMLReferenceBackend",
 }
 

@@ -261,7 +261,7 @@ class Session:
             machine=choice.machine,
             candidates=choice.plan.candidates,
             rejected=choice.plan.rejected,
-            notes=choice.notes,
+            notes=(*choice.notes, *getattr(choice.executable, "notes", ())),
             edgeinfer=__version__,
         )
 

@@ -1,7 +1,7 @@
 """pytest plugin: coremltools' own tests of its operations, with the evaluator for Core ML.
 
-Loaded by ``-p`` in the processes that ``test_suite.py`` starts. The tests ask whether they run on a Mac
-before they compare numbers; here they are told that they do.
+Loaded by ``-p`` in the processes that ``test_suite.py`` starts. The tests ask whether they run on a
+Mac before they compare numbers; here they are told that they do.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     message = ""
     if report.failed:
         message = str(getattr(report.longrepr, "reprcrash", report.longrepr))[-400:]
-    outcome = report.outcome
+    outcome: str = report.outcome
     if hasattr(report, "wasxfail"):
         outcome = "xfailed" if report.skipped else "xpassed"
     line = {

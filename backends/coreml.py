@@ -1,0 +1,313 @@
+"""Core ML on a Mac: packages compiled once, run on the CPU, the GPU or the Neural Engine."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from edgeinfer.backends.base import (
+    Artifact,
+    Bound,
+    Capabilities,
+    Device,
+    DeviceKind,
+    LoadOptions,
+    Probe,
+)
+from edgeinfer.backends.checks import (
+    array_type,
+    check_buffers,
+    check_device,
+    check_package,
+    fits,
+    one_line,
+    thread_count,
+)
+from edgeinfer.backends.coreml_reference.backend import DTYPES, FORMAT, INSTALL
+from edgeinfer.backends.coreml_reference.package import Package, open_package, package_folder
+from edgeinfer.backends.coreml_reference.signature import Port, ports
+from edgeinfer.backends.engines import import_coremltools
+from edgeinfer.bundle.cache import writable_folder
+from edgeinfer.errors import ClosedError, LoadError, RunError
+from edgeinfer.types import Array, Feeds
+
+NAME = "coreml"
+
+_UNITS: dict[DeviceKind, str] = {"cpu": "CPU_ONLY", "gpu": "CPU_AND_GPU", "npu": "CPU_AND_NE"}
+_ALL = "ALL"
+_DEVICES: tuple[tuple[str, DeviceKind], ...] = (
+    ("MLNeuralEngineComputeDevice", "npu"),
+    ("MLGPUComputeDevice", "gpu"),
+    ("MLCPUComputeDevice", "cpu"),
+)
+_PLACES = {"npu": "the Neural Engine", "gpu": "the GPU", "cpu": "the CPU"}
+
+
+class CoreMLBackend:
+    """Runs ML Programs with Core ML."""
+
+    name: ClassVar[str] = NAME
+
+    def probe(self) -> Probe:
+        """Look for macOS and for coremltools with its native part."""
+        try:
+            system = _system()
+            if system is None:
+                reason = "Core ML runs on macOS; the backend coreml-reference evaluates packages"
+                return Probe(NAME, None, reason=reason)
+            tools = import_coremltools()
+            from coremltools.models.compute_device import MLComputeDevice
+
+            found = [_kind(device) for device in MLComputeDevice.get_all_compute_devices()]
+        except Exception as error:
+            missing = isinstance(error, ModuleNotFoundError)
+            reason = "not installed" if missing else f"cannot be used: {one_line(error)}"
+            return Probe(NAME, None, reason=f"coremltools {reason}; {INSTALL}")
+        version = f"{tools.__version__} on macOS {system}"
+        kinds = [kind for _, kind in _DEVICES if kind in found]
+        return Probe(NAME, version, tuple(Device(k, platform.machine()) for k in kinds))
+
+    def capabilities(self) -> Capabilities:
+        """Packages with flexible shapes; buffers are copied, runs wait for each other."""
+        return Capabilities(formats=frozenset({FORMAT}), dtypes=frozenset(DTYPES), zero_copy=False)
+
+    def load(self, artifact: Artifact, options: LoadOptions) -> CoreMLExecutable:
+        """Compile a package, or take what was compiled before, and open it.
+
+        ``extra`` may name its ``function``, or set ``units`` to ``all``, which lets Core ML use any
+        unit beside the CPU.
+
+        Raises:
+            NotAvailableError: this is no Mac, or it lacks the device.
+            LoadError: Core ML refuses the package or an option.
+        """
+        check_device(self.probe(), options.device)
+        function, units = _extra(options)
+        package = open_package(check_package(NAME, artifact, FORMAT))
+        description = package.description(function)
+        inputs = ports(NAME, "input", artifact.inputs, description, package.metadata)
+        outputs = ports(NAME, "output", artifact.outputs, description, package.metadata)
+        tools = import_coremltools()
+        named = function if len(package.functions) > 1 else None
+        try:
+            compiled = _compiled(package, tools)
+            unit = getattr(tools.ComputeUnit, units)
+            model = tools.models.CompiledMLModel(str(compiled), unit, named)
+        except Exception as error:
+            raise LoadError(f"Core ML refuses {artifact.path}: {one_line(error)}") from error
+        return CoreMLExecutable(model, inputs, outputs, _placement(compiled, units, package, named))
+
+
+def _system() -> str | None:
+    return platform.mac_ver()[0] if sys.platform == "darwin" else None
+
+
+def _kind(device: Any) -> str | None:
+    return dict(_DEVICES).get(type(device).__name__)
+
+
+def _extra(options: LoadOptions) -> tuple[str, str]:
+    if strange := sorted(options.extra.keys() - {"function", "units"}):
+        raise LoadError(f"backend {NAME!r} has the options function and units, not {strange}")
+    if not options.optimize:
+        raise LoadError(f"backend {NAME!r}: Core ML's optimisation cannot be switched off")
+    thread_count(NAME, options)  # Core ML picks its threads by itself
+    units = options.extra.get("units")
+    if units not in (None, "all"):
+        raise LoadError(f"backend {NAME!r}: units is all, or left out, not {units!r}")
+    return options.extra.get("function", ""), _ALL if units else _UNITS[options.device]
+
+
+def _compiled(package: Package, tools: Any) -> Path:
+    """Return the compiled form of a package, which is kept by content, system and version."""
+    source = package_folder(package.path)
+    digest = hashlib.sha256(f"{_system()} {tools.__version__}".encode())
+    files = [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.is_file())
+    for file in files:
+        digest.update(f"\0{file.relative_to(source.parent).parts[1:]}\0".encode())
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    folder = writable_folder("coreml")
+    kept = folder / f"{digest.hexdigest()}.mlmodelc"
+    if not kept.is_dir():
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            made = Path(scratch, "model.mlmodelc")
+            tools.models.utils.compile_model(str(source), str(made))
+            try:
+                made.rename(kept)
+            except OSError:
+                if not kept.is_dir():  # another process was faster
+                    raise
+    return kept
+
+
+def _placement(compiled: Path, units: str, package: Package, function: str | None) -> str:
+    """Say on which unit Core ML means to run how many operations."""
+    try:
+        tools = import_coremltools()
+        from coremltools.models.compute_plan import MLComputePlan
+
+        plan = MLComputePlan.load_from_path(str(compiled), getattr(tools.ComputeUnit, units))
+        block = plan.model_structure.program.functions[function or package.default].block
+        places: Counter[str] = Counter()
+        elsewhere: Counter[str] = Counter()
+        for operation in block.operations:
+            usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
+            if usage is None:
+                continue
+            kind = _kind(usage.preferred_compute_device) or "cpu"
+            places[kind] += 1
+            if kind == "cpu" and units != "CPU_ONLY":
+                elsewhere[operation.operator_name] += 1
+    except Exception as error:
+        return f"Core ML gives no compute plan: {one_line(error)}"
+    parts = [f"{n} on {_PLACES[kind]}" for kind, n in places.most_common()]
+    told = f"operations as Core ML plans them: {', '.join(parts) or 'none'}"
+    if elsewhere:
+        told += f" ({', '.join(f'{n} {name}' for name, n in elsewhere.most_common())})"
+    return told
+
+
+class CoreMLExecutable:
+    """A compiled package; runs of several threads wait for each other.
+
+    Attributes:
+        notes: where its operations run, for the session's report.
+    """
+
+    def __init__(
+        self, model: Any, inputs: tuple[Port, ...], outputs: tuple[Port, ...], placement: str
+    ) -> None:
+        self.inputs = tuple(port.spec for port in inputs)
+        self.outputs = tuple(port.spec for port in outputs)
+        self.notes = (placement,)
+        self._model = model
+        self._inputs = inputs
+        self._outputs = outputs
+        self._dtypes = {s.name: array_type(s.dtype) for s in (*self.inputs, *self.outputs)}
+        self._lock = threading.Lock()
+
+    def make_state(self) -> Any:
+        """Return a new state of the model.
+
+        Raises:
+            RunError: Core ML cannot make one here.
+            ClosedError: after ``close``.
+        """
+        with self._lock:
+            model = self._open()
+            try:
+                return model.make_state()
+            except Exception as error:
+                raise RunError(f"Core ML failed: {one_line(error)}") from error
+
+    def run(self, feeds: Feeds, state: Any = None) -> dict[str, Array]:
+        """Run once; outputs are owned by the caller.
+
+        Args:
+            feeds: an array for each input.
+            state: from ``make_state``.
+
+        Raises:
+            RunError: Core ML failed, or an input does not fit.
+            ClosedError: after ``close``.
+        """
+        with self._lock:
+            model = self._open()
+            given = self._given(feeds)
+            try:
+                results = model.predict(given) if state is None else model.predict(given, state)
+            except Exception as error:
+                raise RunError(f"Core ML failed: {one_line(error)}") from error
+        return {p.spec.name: self._taken(p, results) for p in self._outputs}
+
+    def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
+        """Fix the buffers of all inputs and outputs; results are copied into them.
+
+        Raises:
+            RunError: a buffer does not fit.
+            ClosedError: after ``close``.
+        """
+        self._open()
+        ins = check_buffers("input", self.inputs, inputs, self._dtypes)
+        outs = check_buffers("output", self.outputs, outputs, self._dtypes)
+        return CoreMLBound(self, ins, outs)
+
+    def close(self) -> None:
+        """Free the model; a run under way ends first."""
+        with self._lock:
+            self._model = None
+
+    def _open(self) -> Any:
+        if self._model is None:
+            raise ClosedError(f"backend {NAME!r}: used after close()")
+        return self._model
+
+    def _given(self, feeds: Feeds) -> dict[str, Any]:
+        names = [port.spec.name for port in self._inputs]
+        if feeds.keys() != set(names):
+            raise RunError(f"run: expected inputs {names}, received {list(feeds)}")
+        given = {}
+        for port in self._inputs:
+            spec, array = port.spec, feeds[port.spec.name]
+            if array.dtype != self._dtypes[spec.name]:
+                received = f"expected {spec.dtype}, received {array.dtype}"
+                raise RunError(f"run: input {spec.name!r}: {received}")
+            if spec.shape is not None and not fits(spec.shape, array.shape):
+                raise RunError(f"run: input: expected {spec}, received shape {array.shape}")
+            held = np.ascontiguousarray(port.to_package(array))
+            given[port.feature.name] = _picture(held, port) if port.feature.image else held
+        return given
+
+    @staticmethod
+    def _taken(port: Port, results: Mapping[str, Any]) -> Array:
+        if port.feature.name not in results:
+            raise RunError(f"Core ML gave no output {port.feature.name!r}, only {sorted(results)}")
+        return np.array(port.to_model(results[port.feature.name]), order="C")
+
+
+def _picture(array: Array, port: Port) -> Any:
+    """Return the image that Core ML takes in place of an array."""
+    from PIL import Image
+
+    if port.feature.image == "F":
+        return Image.fromarray(array[0, 0].astype(np.float32))
+    pixels = np.clip(np.round(array[0]), 0, 255).astype(np.uint8)
+    if len(pixels) == 1:
+        return Image.fromarray(pixels[0])
+    planes = pixels[::-1] if port.feature.image == "BGR" else pixels
+    return Image.fromarray(np.ascontiguousarray(planes.transpose(1, 2, 0)))
+
+
+class CoreMLBound:
+    """A model with its buffers fixed."""
+
+    __slots__ = ("_executable", "inputs", "outputs")
+
+    def __init__(
+        self, executable: CoreMLExecutable, inputs: dict[str, Array], outputs: dict[str, Array]
+    ) -> None:
+        self.inputs: Feeds = MappingProxyType(inputs)
+        self.outputs: Feeds = MappingProxyType(outputs)
+        self._executable = executable
+
+    def __call__(self) -> None:
+        """Run once over the bound buffers."""
+        for name, array in self._executable.run(self.inputs).items():
+            buffer = self.outputs[name]
+            if array.shape != buffer.shape:
+                raise RunError(
+                    f"bind: output {name!r}: the buffer has shape {buffer.shape}, "
+                    f"the result {array.shape}"
+                )
+            buffer[...] = array
