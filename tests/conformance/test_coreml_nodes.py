@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import onnx
 import pytest
 
-from tests.conformance.node_worker import Case, suite
-from tests.conformance.test_tflite_nodes import _interface, _kind, is_eligible
+from tests.conformance.node_worker import Case, golden, suite
+from tests.conformance.tflite_table import is_eligible
 
 WORKER = Path(__file__).parent / "coreml_worker.py"
 ROOT = Path(__file__).parents[2]
@@ -36,9 +37,9 @@ HELD = frozenset(
 Results = dict[str, str]
 
 
-def run_cases(first: int, step: int) -> Results:
+def run_cases(first: int, step: int, source: str = "suite") -> Results:
     """Run a share of the cases in a child process."""
-    command = [sys.executable, str(WORKER), str(first), str(step), "0"]
+    command = [sys.executable, str(WORKER), source, str(first), str(step)]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     child = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -64,7 +65,11 @@ def faults(results: Results) -> list[str]:
 
 def is_held(case: Case) -> bool:
     """Whether a case is an operator on tensors that Core ML can hold, with a value to expect."""
-    return is_eligible(case) and {_kind(v) for v in _interface(case[1])} <= HELD
+    if not is_eligible(case):
+        return False
+    graph = case[1].graph
+    kinds = [v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)]
+    return {onnx.TensorProto.DataType.Name(k) for k in kinds} <= HELD
 
 
 def share_refused(results: Results) -> float:
@@ -112,6 +117,13 @@ def test_sample_of_the_node_suite() -> None:
     _needs_coremltools()
     results = run_cases(0, SAMPLE)
     assert len(results) > 80
+    assert faults(results) == []
+
+
+def test_golden_cases() -> None:
+    _needs_coremltools()
+    results = run_cases(0, 1, "golden")
+    assert len(results) == len(golden())
     assert faults(results) == []
 
 

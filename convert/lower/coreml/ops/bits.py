@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.registry import INTEGERS, OPS
@@ -67,8 +68,6 @@ def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
     width = X.dtype.itemsize * 8
     if width > 16:
         raise Refusal(f"bits of {X.dtype} are beyond int32", "unsupported_dtype")
-    if X.bounds[0] < 0:
-        raise Refusal("shifts negative integers")
     powers = g.const(1 << np.arange(width + 1), np.int32)
     by = g.cast(Y, np.int32)
     held = g.binary("minimum", g.binary("maximum", by, 0), width)
@@ -78,7 +77,18 @@ def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
     else:
         kept = g.binary("mod", plain, _power(g, powers, g.binary("sub", width, held)))
         out = g.binary("mul", kept, _power(g, powers, held))
+        # The highest bit is the sign of signed integers.
+        return g.fitted(Tensor(X.dtype, out.shape, out.variable, span=(0, (1 << width) - 1)))
     return Tensor(X.dtype, out.shape, out.variable, span=limits(X.dtype))
+
+
+@OPS.lower("BitCast", since=26, dtypes=INTEGERS)
+def bit_cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
+    """Another reading of the same small integer, which is how integers wrap."""
+    dtype = np.dtype(ir.DataType(to).numpy())
+    if dtype.kind not in "iu" or dtype.itemsize != input.dtype.itemsize or dtype.itemsize > 2:
+        raise Refusal(f"{input.dtype} as {dtype}", "unsupported_dtype")
+    return g.fitted(Tensor(dtype, input.shape, g.physical(input), span=input.bounds))
 
 
 def _power(g: Builder, powers: Tensor, exponents: Tensor) -> Tensor:
