@@ -42,6 +42,8 @@ def test_every_format_of_every_backend_is_checked() -> None:
     checked |= {(s.backend.name, "openvino_ir") for s in SUBJECTS if s.make_artifact is openvino_ir}
     # LiteRT opens what our own lowering writes: its kit runs in tests/backends/test_litert.py.
     checked |= {("litert", "tflite")}
+    # So do Core ML, in tests/backends/test_coreml.py, and its evaluator, in coreml_reference/.
+    checked |= {("coreml", "mlprogram"), ("coreml-reference", "mlprogram")}
     offered = {(name, f) for name in BUILT_IN for f in get(name).capabilities().formats}
     assert checked == offered
     assert isinstance(get("openvino"), OpenVinoBackend)
