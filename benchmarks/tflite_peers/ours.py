@@ -39,7 +39,7 @@ def convert(source: Path, folder: Path, precision: str, samples: Sequence[Any] =
 def install(folder: Path) -> Path:
     """Install this project with its extra for LiteRT, as a user does; returns the environment."""
     pip = folder / "bin" / "pip"
-    if not pip.exists():
+    if not (folder / "bin" / "edgeinfer").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         project = f"{Path(__file__).parents[2]}[litert]"
         subprocess.run([str(pip), "install", "-q", project], check=True)

@@ -79,7 +79,7 @@ def _columns(rows: Sequence[Row], sizes: dict[str, float]) -> dict[str, tuple[fl
         if both:
             found[f"transposes left in {len(both)} both convert, {kind}"] = (
                 sum(r.ours.transposes for r in both),
-                sum(r.theirs.transposes for r in both),
+                sum(r.theirs.transposes + r.owed for r in both),
             )
             found[f"median seconds to convert, {kind}"] = (
                 statistics.median(r.ours.seconds for r in both),
