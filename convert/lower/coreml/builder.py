@@ -184,8 +184,9 @@ class Builder(Emitter):
             sizes = _without_minus_one(x.shape, sizes)
         if x.is_static and list(x.shape) == sizes:
             return x
-        if x.data is not None and all(isinstance(s, int) for s in sizes):
-            return self.const(x.data.reshape([int(s) for s in sizes]), x.dtype)
+        plain = [s for s in sizes if isinstance(s, int)]
+        if x.data is not None and len(plain) == len(sizes):
+            return self.const(x.data.reshape(plain), x.dtype)
         unknown = [i for i, s in enumerate(sizes) if not isinstance(s, int) or s < 0]
         if len(unknown) == 1 and 0 not in [s for s in sizes if isinstance(s, int)]:
             sizes[unknown[0]] = -1

@@ -267,5 +267,6 @@ def _number(operands: Mapping[str, Any]) -> Any:
 
 def _dtype(dtype: Any, operands: Mapping[str, Any]) -> np.dtype[Any]:
     if dtype is not None:
-        return np.dtype(dtype)
+        given: np.dtype[Any] = np.dtype(dtype)
+        return given
     return _tensors(operands)[0].dtype

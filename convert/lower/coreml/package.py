@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import threading
@@ -36,8 +37,8 @@ _LOCK = threading.Lock()
 def quiet() -> Iterator[None]:
     """Keep coremltools' progress bars and warnings to itself, and its counters at zero."""
     from coremltools.converters.mil import Builder as mb  # noqa: N813
-    from tqdm import tqdm
 
+    tqdm: Any = importlib.import_module("tqdm").tqdm
     logger = logging.getLogger("coremltools")
     with _LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")

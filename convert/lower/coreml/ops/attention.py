@@ -278,7 +278,7 @@ def _added(
         return bias
     hidden, zero = g.const(low, dtype), g.const(0, dtype)
     if shown.data is not None and (bias is None or bias.data is not None):
-        base = 0 if bias is None else bias.data
+        base = np.zeros((), dtype) if bias is None or bias.data is None else bias.data
         return g.const(np.where(shown.data, base, low), dtype)
     return g.select(shown, zero if bias is None else bias, hidden)
 

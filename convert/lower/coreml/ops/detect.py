@@ -60,7 +60,7 @@ def _sides(g: Builder, boxes: Tensor, centred: bool) -> list[Tensor]:
         low = [g.binary("minimum", parts[i], parts[i + 2]) for i in (0, 1)]
         high = [g.binary("maximum", parts[i], parts[i + 2]) for i in (0, 1)]
     extents = [g.binary("sub", b, a) for a, b in zip(low, high, strict=True)]
-    area = g.binary("mul", *extents)
+    area = g.binary("mul", extents[0], extents[1])
     return [g.insert_axes(t, [1]) for t in (*low, *high, area)]
 
 

@@ -121,5 +121,5 @@ def _joined(g: Builder, term: _Term, labels: Sequence[str]) -> Extent:
             total *= size
         else:
             pair = [e for e in (total, size) if not (isinstance(e, int) and e == 1)]
-            total = pair[0] if len(pair) == 1 else g.binary("mul", *pair)
+            total = pair[0] if len(pair) == 1 else g.binary("mul", pair[0], pair[1])
     return total

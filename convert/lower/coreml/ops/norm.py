@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -42,14 +43,14 @@ def batch_normalization(
     parts = [scale, B, input_mean, input_var]
     arrays = [_array(p) for p in parts]
     if X.rank in (3, 4, 5) and all(a is not None for a in arrays):
-        gamma, beta, mean, variance = (np.asarray(a, X.dtype) for a in arrays)
+        known = [np.asarray(a, X.dtype) for a in arrays]
         return g.emit(
             "batch_norm",
             x=X,
-            mean=mean,
-            variance=variance,
-            gamma=gamma,
-            beta=beta,
+            mean=known[2],
+            variance=known[3],
+            gamma=known[0],
+            beta=known[1],
             epsilon=float(epsilon),
         )
     factor, shift, mean, variance = (_by_channel(g, X, g.cast(p, X.dtype)) for p in parts)
@@ -109,7 +110,7 @@ def layer_normalization(
     shape = X.shape[axes[0] :]
     if not (g.wants(1) or g.wants(2)):
         gamma, beta = _fitting(Scale, shape), _fitting(B, shape)
-        own = {"x": X, "axes": axes, "epsilon": float(epsilon)}
+        own: dict[str, Any] = {"x": X, "axes": axes, "epsilon": float(epsilon)}
         if gamma is not None and (B is None or beta is not None):
             return (g.emit("layer_norm", gamma=gamma, beta=beta, **own),)
         return (_affine(g, g.emit("layer_norm", **own), Scale, B),)

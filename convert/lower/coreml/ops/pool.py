@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,7 @@ def max_pool(
     return (g.cast(_pool(g, "max_pool", x, window, ceil_mode=late), X.dtype),)
 
 
-def _pool(g: Builder, op: str, x: Tensor, window: Window, **options: bool) -> Tensor:
+def _pool(g: Builder, op: str, x: Tensor, window: Window, **options: Any) -> Tensor:
     return g.emit(
         op,
         x=x,

@@ -136,8 +136,10 @@ def _plan(
         wanted = [known[a] for a in axes]
     if policy != "stretch":
         return _keeping_ratio(axes, have, wanted, spans, policy)
-    rows = zip(axes, have, wanted, spans, strict=True)
-    return [Axis(a, h, w, _late_scale(sizes, h, w), r) for a, h, w, r in rows]
+    return [
+        Axis(a, h, w, _late_scale(sizes, h, w), r)
+        for a, h, w, r in zip(axes, have, wanted, spans, strict=True)
+    ]
 
 
 def _late_scale(sizes: Tensor, size: int | None, out: int | None) -> float | None:

@@ -12,6 +12,7 @@ from edgeinfer.convert.lower.coreml.builder import Builder, Extent
 from edgeinfer.convert.lower.coreml.registry import ALL, OPS
 from edgeinfer.convert.lower.coreml.tensor import INT32, Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.types import Array
 
 
 def numbers(x: Tensor | None) -> list[int] | None:
@@ -190,7 +191,7 @@ def expand(g: Builder, input: Tensor, shape: Tensor) -> Tensor:
         return g.same(out) if out is input else out
     entries = partly(g, shape)
     rank = max(len(entries), input.rank)
-    entries = [1] * (rank - len(entries)) + entries
+    entries = [*([1] * (rank - len(entries))), *entries]
     x = g.insert_axes(input, list(range(rank - input.rank)))
     if all(isinstance(e, int) for e in entries) and all(
         e == 1 or isinstance(s, int) for e, s in zip(entries, x.shape, strict=True)
@@ -210,8 +211,7 @@ def _spread(g: Builder, x: Tensor, zeros: Tensor) -> Tensor:
 def _high_expand(g: Builder, x: Tensor, wanted: Sequence[int]) -> Tensor:
     if x.dtype == np.bool_:
         return g.cast(_high_expand(g, g.cast(x, np.int32), wanted), np.bool_)
-    zeros = g.const(np.zeros(1), x.dtype)
-    spread = g.const(np.broadcast_to(zeros.data, tuple(wanted)), x.dtype)
+    spread = g.const(np.broadcast_to(np.zeros(1, x.dtype), tuple(wanted)), x.dtype)
     return g.binary("add", x, spread, x.span)
 
 
@@ -231,7 +231,7 @@ def tile(g: Builder, input: Tensor, repeats: Tensor) -> Tensor:
 
 
 @OPS.lower("ConstantOfShape", since=24, dtypes=ALL)
-def constant_of_shape(g: Builder, input: Tensor, *, value: np.ndarray | None = None) -> Tensor:  # type: ignore[type-arg]
+def constant_of_shape(g: Builder, input: Tensor, *, value: Array | None = None) -> Tensor:
     """Fill."""
     fill = np.zeros(1, np.float32) if value is None else value.reshape(-1)[:1]
     known = numbers(input)
@@ -307,4 +307,4 @@ def eye_like(g: Builder, input: Tensor, *, dtype: int | None = None, k: int = 0)
     if not input.is_static:
         raise Refusal("a diagonal of unknown size", "dynamic_shape")
     kind = input.dtype if dtype is None else ir.DataType(dtype).numpy()
-    return g.const(np.eye(*input.shape, k=k), kind)
+    return g.const(np.eye(input.shape[0], input.shape[1], k=k), kind)

@@ -9,10 +9,11 @@ from edgeinfer.backends.coreml_reference.backend import (
     CoreMLReferenceExecutable,
 )
 from edgeinfer.convert.lower.coreml.deployment import DEPLOYMENTS, deployment
+from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.target import Lowered
 from edgeinfer.errors import RunError, UnsupportedError, UsageError
 from edgeinfer.types import ImageInput
-from tests.convert.lower.coreml.run import CoreMLOptions, check, evaluate, floats, lower, refusal
+from tests.convert.lower.coreml.run import check, evaluate, floats, lower, refusal
 
 ADDING = (
     "g (float[1,4] x, float[1,4] state) => (float[1,4] y, float[1,4] stateN) "

@@ -7,13 +7,14 @@ import pytest
 from edgeinfer.backends.coreml_reference.package import open_package
 from edgeinfer.convert.lower.coreml import ops as _families  # noqa: F401  (fills the registry)
 from edgeinfer.convert.lower.coreml.deployment import deployment
+from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.package import CHECKED, NAMES
 from edgeinfer.convert.lower.coreml.quirks import FAULTS
 from edgeinfer.convert.lower.coreml.ranks import merge_axes, merge_perm, steps_of
 from edgeinfer.convert.lower.coreml.registry import OPS
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.signature import check_against_schema
-from tests.convert.lower.coreml.run import CoreMLOptions, check, evaluate, floats, lower, refusal
+from tests.convert.lower.coreml.run import check, evaluate, floats, lower, refusal
 
 WEIGHTS = ",".join(f"{v:.5f}" for v in floats(108).ravel())
 NET = (

@@ -1,0 +1,125 @@
+"""Real models as Core ML packages: written, opened from disk, evaluated, equal to the oracle.
+
+Evaluated, not run on Apple hardware: ``coreml-reference`` computes what the program says.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from edgeinfer import profiles
+from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.backends.coreml_reference.backend import CoreMLReferenceBackend
+from edgeinfer.convert import sources
+from edgeinfer.convert.lower.coreml.target import CoreMLTarget
+from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.convert.passes import input_specs, normalise, output_specs
+from edgeinfer.metrics import budget_for, check, compare
+from edgeinfer.types import Array
+from tests import zoo
+from tests.e2e.test_models import MODELS, plain_session
+from tests.zoo.nets import NETS, torch_model
+
+pytestmark = pytest.mark.models
+
+SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
+    "aecmos": {"input": (1, 3, 300, 160)},
+    "silero": {"input": (1, 576)},
+    "ppocrv4-rec": {"x": (1, 3, 48, 96)},
+    "ppocrv6-rec": {"x": (1, 3, 48, 96)},
+    "ppocr-cls": {"x": (1, 3, 48, 192)},
+}
+"""Sizes that models want, by a part of their names."""
+
+WIDE = 96
+"""Of open sizes of pictures and recordings elsewhere."""
+
+
+def shapes_of(name: str) -> dict[str, tuple[int, ...]]:
+    """The sizes of a model's inputs that are not free."""
+    return next((s for part, s in SHAPES.items() if part in name), {})
+
+
+def feeds_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
+    """Seeded inputs of small sizes that every model of the zoo takes."""
+    rng = np.random.default_rng(0)
+    kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
+    feeds: dict[str, Array] = {}
+    for value in plain_session(path).get_inputs():
+        # States of three axes have their batch second.
+        ones = (0, 1) if len(value.shape) == 3 else (0,)
+        free = [
+            d if isinstance(d, int) else (1 if i in ones else WIDE)
+            for i, d in enumerate(value.shape)
+        ]
+        wanted = shapes.get(value.name, ())
+        dims = wanted if len(wanted) == len(free) else tuple(free)
+        kind = np.dtype(kinds.get(value.type, np.int32))
+        if value.name == "sr":
+            feeds[value.name] = np.full(dims, 16000, kind)
+        elif kind.kind == "f":
+            feeds[value.name] = (0.3 * rng.standard_normal(dims)).astype(kind)
+        else:
+            feeds[value.name] = rng.integers(0, 2, dims).astype(kind)
+    return feeds
+
+
+def evaluated(
+    model: ir.Model, feeds: dict[str, Array], folder: Path, precision: str, shapes: Any = None
+) -> tuple[dict[str, Array], str]:
+    """Lower, open from disk, run."""
+    normal = normalise(model, input_shapes=shapes or None).model
+    folder.mkdir()
+    made = CoreMLTarget().lower(normal, profiles.load("ios"), LowerOptions(precision), folder)
+    artifact = Artifact(made.format, made.files[0], input_specs(model), output_specs(model))
+    executable = CoreMLReferenceBackend().load(artifact, LoadOptions())
+    return dict(executable.run(feeds)), made.precision
+
+
+def within(got: dict[str, Array], want: dict[str, Array], precision: str) -> None:
+    """Float rounding for fp32, the gate's budget for what has half precision in it."""
+    for name, right in want.items():
+        assert got[name].shape == right.shape
+        if precision == "fp32":
+            scale = float(np.abs(right).max()) if right.size else 0.0
+            np.testing.assert_allclose(got[name], right, rtol=1e-4, atol=1e-4 * scale, err_msg=name)
+        else:
+            assert not check(compare(right, got[name]), budget_for(precision)), name
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_onnx_models(name: str, precision: str, tmp_path: Path) -> None:
+    pytest.importorskip("coremltools")
+    path = zoo.fetch(f"{name}.onnx")
+    feeds = feeds_of(path, shapes_of(name))
+    session = plain_session(path)
+    names = [o.name for o in session.get_outputs()]
+    want = dict(zip(names, session.run(None, feeds), strict=True))
+    shapes = {n: a.shape for n, a in feeds.items()} if name.startswith("aecmos") else None
+    got, found = evaluated(ir.load(path), feeds, tmp_path / "m", precision, shapes)
+    within(got, want, found)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", NETS)
+def test_pytorch_nets(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("coremltools")
+    module, inputs, dynamic = torch_model(name)
+    source = sources.read(module, example_inputs=inputs, dynamic_shapes=dynamic)
+    with torch.no_grad():
+        results = module(**inputs)
+    results = [results] if torch.is_tensor(results) else list(results)
+    values = [np.asarray(v) for v in inputs.values()]
+    specs = input_specs(source.model)
+    feeds = {s.name: v for s, v in zip(specs, values, strict=True)}
+    got, found = evaluated(source.model, feeds, tmp_path / "m", "fp32")
+    want = dict(zip(got, (r.numpy() for r in results), strict=True))
+    within(got, want, found)
