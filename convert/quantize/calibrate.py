@@ -19,6 +19,7 @@ from edgeinfer.convert.quantize.qdq import Written
 from edgeinfer.convert.quantize.ranges import Range, choose
 from edgeinfer.convert.quantize.recipe import Method, Recipe
 from edgeinfer.convert.quantize.units import Unit, lay_out, observed
+from edgeinfer.convert.verify.kinds import guess_kind
 from edgeinfer.errors import UsageError
 from edgeinfer.profiles.schema import Profile, Quantization
 from edgeinfer.types import Feeds, Preprocessing, TensorSpec
@@ -99,6 +100,12 @@ class Quantizer:
             vectors=vectors,
             force=self.settings.force,
             extra=findings,
+            media=[
+                s.name
+                for s in inputs
+                if guess_kind(s, self.model, (preprocessing or {}).get(s.name)).name
+                in ("image", "audio")
+            ],
         )
         self.verdict.check()
         if self.verdict.numbers["samples"] == 0:

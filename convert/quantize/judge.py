@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -117,8 +117,20 @@ class Judge:
     """Goes through a data set once; its memory does not grow with it."""
 
     def __init__(
-        self, inputs: Sequence[TensorSpec], preprocessing: Mapping[str, Preprocessing] | None = None
+        self,
+        inputs: Sequence[TensorSpec],
+        preprocessing: Mapping[str, Preprocessing] | None = None,
+        media: Collection[str] | None = None,
     ) -> None:
+        """Take note of the inputs.
+
+        Args:
+            inputs: of the model.
+            preprocessing: how pictures were prepared, by input name.
+            media: names of inputs that are pictures or sounds, whose neighbours are alike; None
+                takes all for such. A state or an embedding has no neighbours.
+        """
+        self._media = {s.name for s in inputs} if media is None else set(media)
         self._inputs = tuple(inputs)
         self._records = dict(preprocessing or {})
         self._seen = {s.name: _Seen() for s in inputs}
@@ -138,7 +150,7 @@ class Judge:
             elif len(self._prints) < _MANY:
                 self._prints.add(mark)
             for name, array in row.items():
-                self._look(self._seen[name], array, self._records.get(name))
+                self._look(self._seen[name], array, name in self._media)
 
     def verdict(
         self, *, vectors: Iterable[Feeds] = (), force: bool = False, extra: Sequence[Finding] = ()
@@ -167,14 +179,14 @@ class Judge:
         }
         return Verdict(tuple(found), numbers, force)
 
-    def _look(self, seen: _Seen, array: Array, record: Preprocessing | None) -> None:
+    def _look(self, seen: _Seen, array: Array, is_media: bool) -> None:
         if array.dtype.kind != "f":
             seen.is_float = False
             return
         seen.histogram.add(array)
         finite = array[np.isfinite(array)]
         seen.flat += bool(finite.size > 1 and np.ptp(finite) == 0)
-        grid = _grid(array)
+        grid = _grid(array) if is_media else None
         if grid is not None and np.isfinite(grid).all():
             seen.noisy.append(_neighbours(grid))
             seen.noisy = seen.noisy[-_MANY:]
@@ -288,9 +300,10 @@ def judge(
     vectors: Iterable[Feeds] = (),
     force: bool = False,
     extra: Sequence[Finding] = (),
+    media: Collection[str] | None = None,
 ) -> Verdict:
     """Go through a data set and say whether it will do."""
-    judging = Judge(inputs, preprocessing)
+    judging = Judge(inputs, preprocessing, media)
     for sample in data.samples():
         judging.take(sample)
     return judging.verdict(vectors=vectors, force=force, extra=extra)

@@ -73,3 +73,12 @@ def recipe(name: str) -> Recipe:
     if found is None:
         raise UsageError(f"precision {name!r} is unknown; known: {', '.join((*RECIPES, AUTO))}")
     return found
+
+
+def lowered_as(name: str) -> str:
+    """Return the precision that a lowering is asked for: integers are in the graph already.
+
+    Raises:
+        UsageError: no recipe has this name.
+    """
+    return "fp32" if recipe(name).is_integer else name

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.convert.quantize.recipe import AUTO, Recipe, recipe
+from edgeinfer.convert.quantize.recipe import AUTO, Recipe, lowered_as, recipe
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Stage:
     @property
     def lowered_as(self) -> str:
         """The precision that the lowering is asked for: integers are in the graph already."""
-        return "fp32" if self.recipe.is_integer else self.recipe.name
+        return lowered_as(self.recipe.name)
 
     def data(self, inputs: Sequence[TensorSpec]) -> CalibrationSet | None:
         """Open the calibration set; None where the recipe needs none.
@@ -119,6 +119,8 @@ class Stage:
                 progress=progress,
             )
         self._quantizer, self._normal = quantizer, normal
+        if data is not None:
+            _judge_real_data_only(report)
         report.quantization = {**quantizer.to_json(), "variants": {}}
         if request.precision == AUTO and data is not None:
             self._search(quantizer, data, report, jobs, progress)
@@ -209,3 +211,12 @@ class Stage:
         kinds = ", ".join(f"{n} layers {kind}" for kind, n in readback.counts(found).items())
         notes = (*lowered.notes, f"read back (activations/weights): {kinds or 'no weights'}")
         return replace(lowered, precision=readback.precision_name(found), notes=notes)
+
+
+def _judge_real_data_only(report: Report) -> None:
+    """Take what was made up for extremes, where there is real data: no range was chosen for it."""
+    if any(not v.origin.startswith("synthetic:") for v in report.vectors):
+        report.vectors = [
+            replace(v, edge=True) if v.origin.startswith("synthetic:") else v
+            for v in report.vectors
+        ]

@@ -126,3 +126,11 @@ def test_integers_are_only_counted() -> None:
     rng = np.random.default_rng(0)
     tokens = [rng.integers(0, 1000, (1, 8)) for _ in range(64)]
     assert judge(data(tokens), [spec]).level == "good"
+
+
+def test_a_state_has_no_neighbours_and_is_no_noise() -> None:
+    spec = TensorSpec("x", "float32", (2, 1, 512))
+    rng = np.random.default_rng(0)
+    states = [rng.normal(size=(2, 1, 512)).astype(np.float32) for _ in range(64)]
+    assert about(judge(data(states), [spec]))["noise"] == "refused"
+    assert judge(data(states), [spec], media=()).level == "good"

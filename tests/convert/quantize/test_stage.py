@@ -132,3 +132,9 @@ def test_every_calibrator_passes_the_gate(
     report = convert(*detector, tmp_path, targets=["openvino"], calibrator=method)
     assert report["quantization"]["calibrator"] == method
     assert report["passed"]
+
+
+def test_what_would_keep_a_model_from_integers_can_be_asked(detector: tuple[Path, Path]) -> None:
+    found = edgeinfer.check(detector[0], targets=["cpu", "rpi4"], precision="static_wi8_ai8")
+    assert set(found) >= {"cpu-onnx", "cpu-openvino_ir", "rpi4-tflite"}
+    assert not any(found.values())
