@@ -17,6 +17,7 @@ from edgeinfer.convert.front import Clock, Front, Prepared, Progress, Written
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.quantize.quality import Metric
+from edgeinfer.convert.quantize.recipe import lowered_as
 from edgeinfer.convert.request import Request, check_request, resolve_profiles
 from edgeinfer.convert.shape_sets import Given, shape_sets
 from edgeinfer.convert.verify import Report, VariantResult, verify_variant
@@ -173,7 +174,7 @@ def check(
     )
     common, sets = shape_sets(input_shapes or {})
     normal = passes.normalise(source.model, input_shapes=common or None).model
-    options = LowerOptions(precision=precision, shape_sets=sets)
+    options = LowerOptions(precision=lowered_as(precision), shape_sets=sets)
     return {
         f"{profile.name}-{format}": target_for(format).check(normal, profile, options)
         for profile in chosen

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import edgeinfer
+from edgeinfer.convert.pipeline import check
 from edgeinfer.errors import InputError, UsageError, VerifyError
 
 
@@ -135,6 +136,6 @@ def test_every_calibrator_passes_the_gate(
 
 
 def test_what_would_keep_a_model_from_integers_can_be_asked(detector: tuple[Path, Path]) -> None:
-    found = edgeinfer.check(detector[0], targets=["cpu", "rpi4"], precision="static_wi8_ai8")
+    found = check(detector[0], targets=["cpu", "rpi4"], precision="static_wi8_ai8")
     assert set(found) >= {"cpu-onnx", "cpu-openvino_ir", "rpi4-tflite"}
     assert not any(found.values())
