@@ -120,7 +120,7 @@ def known(name: str) -> Any:
 
 @pytest.mark.parametrize("name", [known(name) for name in checks()])
 def test_conformance(name: str, tmp_path: Path) -> None:
-    checks()[name](Subject(CoreMLBackend(), make_artifact), tmp_path)
+    checks()[name](Subject(CoreMLBackend(), make_artifact, KNOWN), tmp_path)
 
 
 def _half(mb: Any, x: Any) -> Any:

@@ -58,7 +58,8 @@ def test_openvino_telemetry_can_be_imported_afterwards(tmp_path: Path) -> None:
 def test_probe_does_not_need_the_engines(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules.update(onnxruntime=None, openvino=None, onnx=None);"
-        "sys.modules.update(ai_edge_litert=None, tflite_runtime=None);"
+        "sys.modules.update(ai_edge_litert=None, tflite_runtime=None, coremltools=None);"
+        "sys.platform = 'linux';"
         "from edgeinfer.backends import registry;"
         "[print(p.backend, p.available, p.reason) for p in registry.probe_all()]"
     )
@@ -69,4 +70,6 @@ def test_probe_does_not_need_the_engines(tmp_path: Path) -> None:
         "openvino False openvino not installed; pip install 'edgeinfer[openvino]'",
         "litert False litert not installed; pip install 'edgeinfer[litert]'",
         "reference False onnx not installed; pip install onnx",
+        "coreml False Core ML runs on macOS; the backend coreml-reference evaluates packages",
+        "coreml-reference False coremltools not installed; pip install 'edgeinfer[coreml]'",
     ]

@@ -25,7 +25,6 @@ from edgeinfer.errors import ClosedError, LoadError, NotAvailableError, RunError
 from tests.backends.coreml_reference import mil
 
 KNOWN = {
-    "check_bind_equals_run": "Core ML has no axes of length 0, which one of the models runs at",
     "check_numbers_of_empty_tensors": "Core ML has no axes of length 0",
     "check_numbers_of_int8_products": "MatMulInteger has no lowering to Core ML",
 }
