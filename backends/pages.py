@@ -9,11 +9,12 @@ import re
 import sys
 
 _MAPPED_FILE = re.compile(
-    r"^([0-9a-f]+)-([0-9a-f]+) r--s [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ [1-9]\d* +/(?!memfd:)",
+    r"^([0-9a-f]+)-([0-9a-f]+) r--s [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ [1-9]\d* +/(?!memfd:|dev/|proc/|sys/)",
     re.MULTILINE,
 )
 """A shared mapping that is only read: its pages are the file's own and come back when touched. A
-private one may hold pages that differ from the file, a library's relocations for one."""
+private one may hold pages that differ from the file, a library's relocations for one; one of a
+device, such as a GPU's registers, has no file to come back from."""
 
 
 def give_back() -> None:
