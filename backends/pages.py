@@ -9,7 +9,8 @@ import re
 import sys
 
 _MAPPED_FILE = re.compile(
-    r"^([0-9a-f]+)-([0-9a-f]+) r--s [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ [1-9]\d* +/(?!memfd:|dev/|proc/|sys/)",
+    r"^([0-9a-f]+)-([0-9a-f]+) r--s [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ [1-9]\d* +"
+    r"/(?!memfd:|dev/|proc/|sys/)",
     re.MULTILINE,
 )
 """A shared mapping that is only read: its pages are the file's own and come back when touched. A
