@@ -19,9 +19,12 @@ def shape(x: Array) -> Array:
 
 @op("reshape")
 def reshape(x: Array, shape: Ints) -> Array:
-    """A 0 copies the length at its place; with another number of axes it means a length of 0."""
-    keeps = len(shape) == x.ndim
-    return x.reshape([x.shape[i] if n == 0 and keeps else n for i, n in enumerate(shape)])
+    """A 0 copies the length at its place, counted from the last axis; there may be none: 1."""
+    if not x.size:
+        return x.reshape(shape)
+    ahead = len(shape) - x.ndim
+    own = [1] * max(0, ahead) + list(x.shape[max(0, -ahead) :])
+    return x.reshape([own[i] if n == 0 else n for i, n in enumerate(shape)])
 
 
 @op("reshape_like")

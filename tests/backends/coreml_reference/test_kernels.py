@@ -425,6 +425,15 @@ def test_slices_follow_numpy() -> None:
         compute("slice_update", x=x, update=x[:1], begin=[1, 0, 0], end=[3, 6, 7])
 
 
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [([0, 6], (2, 6)), ([1, 0, -1, 0], (1, 1, 4, 3)), ([-1, 0], (4, 3)), ([2, -1], (2, 6))],
+)
+def test_a_zero_in_reshape_copies_a_length(shape: list[int], expected: tuple[int, ...]) -> None:
+    x = draw(2, 6) if shape == [0, 6] else draw(4, 3)
+    assert np.array_equal(compute("reshape", x=x, shape=shape), x.reshape(expected))
+
+
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("axes", [None, [0], [-1, 0]])
 def test_reductions_follow_their_formulas(keep: bool, axes: list[int] | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -42,9 +43,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep this shard's part: every ``of``-th test from ``shard`` on."""
+    """Keep this shard's part, every ``of``-th test from ``shard`` on, without those left out."""
     shard, of = (int(n) for n in os.environ["MIL_SHARD"].split("/"))
-    items[:] = items[shard::of]
+    left_out = os.environ["MIL_LEFT_OUT"]
+    items[:] = [i for i in items[shard::of] if not re.search(left_out, i.nodeid)]
 
 
 @pytest.fixture(autouse=True)
