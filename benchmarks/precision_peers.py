@@ -50,7 +50,7 @@ def onnxruntime(model: str, feeds: list[dict[str, Any]], output: str) -> None:
 
 
 def nncf(model: str, feeds: list[dict[str, Any]], output: str) -> None:
-    import nncf as library
+    import nncf as library  # type: ignore[import-not-found]
 
     kinds = {"accuracy": library.ModelType.TRANSFORMER} if "minilm" in model else {}
     options = {"model_type": kinds["accuracy"]} if kinds else {}
@@ -70,7 +70,13 @@ def nncf(model: str, feeds: list[dict[str, Any]], output: str) -> None:
 
 
 def ai_edge(model: str, feeds: list[dict[str, Any]], output: str) -> None:
-    from ai_edge_quantizer import algorithm_manager, qtyping, quantizer, recipe, recipe_manager
+    from ai_edge_quantizer import (  # type: ignore[import-not-found]
+        algorithm_manager,
+        qtyping,
+        quantizer,
+        recipe,
+        recipe_manager,
+    )
 
     rules = recipe_manager.RecipeManager()
     rules.load_quantization_recipe(recipe.static_wi8_ai8())

@@ -223,8 +223,3 @@ def limits_of(profile: Profile, format: str) -> Quantization:
         f"target {profile.name!r} does not say how integers are written in format {format!r}: "
         "its profile needs a [[quantization]] table for it"
     )
-
-
-def weighted(units: Sequence[Unit]) -> list[Unit]:
-    """Return the units with weights."""
-    return [u for u in units if u.kind == "weighted"]

@@ -39,7 +39,7 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
     def weights(*shape: int, gain: float = 2.0) -> np.ndarray:
         size = gain / np.sqrt(np.prod(shape[1:]))
-        return (rng.normal(size=shape) * size).astype(np.float32)
+        return np.asarray(rng.normal(size=shape) * size, np.float32)
 
     model = graph(
         """<ir_version: 10, opset_import: ["" : 24]>

@@ -21,7 +21,7 @@ def picture(seed: int) -> np.ndarray:
     part = x - low
     rows = coarse[:, low] * (1 - part)[None, :, None] + coarse[:, low + 1] * part[None, :, None]
     both = rows[..., low] * (1 - part) + rows[..., low + 1] * part
-    return np.clip(both, -1, 1)[None].astype(np.float32)
+    return np.asarray(np.clip(both, -1, 1)[None], np.float32)
 
 
 def data(arrays: list[np.ndarray], labels: list[int] | None = None) -> CalibrationSet:

@@ -95,7 +95,7 @@ def net(last: str = "s") -> tuple[ir.Model, dict[str, Range], list[np.ndarray]]:
     rng = np.random.default_rng(0)
 
     def weights(*shape: int) -> np.ndarray:
-        return (rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+        return np.asarray(rng.normal(size=shape) / np.sqrt(np.prod(shape[1:])), np.float32)
 
     model = graph(
         """<ir_version: 10, opset_import: ["" : 24]>
@@ -177,8 +177,9 @@ def test_one_graph_gives_the_same_numbers_everywhere(last: str, tmp_path: Path) 
     shared = limits("rpi4", "tflite")
     outputs = {}
     for target, format in TARGETS:
-        changes = {"activations": limits(target, format).activations, "format": format}
-        written = qdq.write(model, dataclasses.replace(shared, **changes), ranges)
+        stored = limits(target, format).activations
+        same = dataclasses.replace(shared, activations=stored, format=format)
+        written = qdq.write(model, same, ranges)
         outputs[target] = np.concatenate(
             run(written.model, target, format, tmp_path / target, *feeds)
         )
