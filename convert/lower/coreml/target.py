@@ -30,7 +30,7 @@ _LEVELS = 5
 
 _PRECISIONS = frozenset({"fp32", "fp16"})
 
-ENGINES = (EngineRequirement("coreml-reference"),)
+ENGINES = (EngineRequirement("coreml"), EngineRequirement("coreml-reference"))
 
 INTEGERS = tuple((-(1 << bits), (1 << bits) - 1) for bits in (31, 30, 24, 16, 8))
 """What the model's integer inputs are taken to lie between: the widest for which every integer of

@@ -67,7 +67,11 @@ def _magnitude(g: Builder, x: Tensor) -> Tensor:
 
 @OPS.lower("Mod", since=13, dtypes=NUMBERS)
 def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:
-    """mod, which has the divisor's sign; with ``fmod`` the sign is the dividend's."""
+    """Mod, which has the divisor's sign; with ``fmod`` the sign is the dividend's."""
+    if A.dtype == np.float16:
+        # The quotient may be beyond half precision where the remainder is not.
+        wide = mod(g, g.cast(A, np.float32), g.cast(B, np.float32), fmod=fmod)
+        return g.cast(wide, A.dtype)
     low, high = B.bounds
     largest = max(abs(low), abs(high))
     span = (-largest, largest) if A.is_integer else None

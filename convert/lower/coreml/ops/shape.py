@@ -49,10 +49,20 @@ def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> T
         return g.reshape(data, wanted)
     entries = partly(g, shape)
     if not allowzero:
-        entries = [
-            g.extent(data, i) if isinstance(e, int) and e == 0 else e for i, e in enumerate(entries)
-        ]
+        entries = [_own_for_zero(g, data, i, e) for i, e in enumerate(entries)]
     return g.reshape(data, entries)
+
+
+def _own_for_zero(g: Builder, data: Tensor, axis: int, entry: Extent) -> Extent:
+    """The size of an axis where zero asks for it; sizes that come from shapes are above zero."""
+    if isinstance(entry, int):
+        return g.extent(data, axis) if entry == 0 else entry
+    if entry.bounds[0] >= 0 or axis >= data.rank:
+        return entry
+    own = g.extent(data, axis)
+    size = own if isinstance(own, Tensor) else g.const(own, np.int32)
+    plain = g.cast(entry, np.int32)
+    return g.select(g.binary("equal", plain, 0), size, plain)
 
 
 @OPS.lower("Flatten", since=24, dtypes=ALL)
