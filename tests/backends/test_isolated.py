@@ -167,8 +167,8 @@ def test_tensors_of_all_kinds_and_sizes(load: Load) -> None:
             assert got.dtype == np.asarray(expected).dtype
             assert got.flags.owndata
     assert executable.run({}) == {}
-    both = executable.run({"x": arrays[0], "z": arrays[3]})
-    np.testing.assert_array_equal(both["z_out"], arrays[3] * 2)
+    both = executable.run({"x": np.asarray(arrays[0]), "z": np.asarray(arrays[3])})
+    np.testing.assert_array_equal(both["z_out"], np.asarray(arrays[3]) * 2)
 
 
 def test_without_inputs_and_at_once(load: Load) -> None:

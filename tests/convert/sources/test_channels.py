@@ -39,7 +39,7 @@ def feeds() -> dict[str, np.ndarray]:
 
 def shapes(model: ir.Model) -> dict[str, list[int]]:
     values = (*model.graph.inputs, *model.graph.outputs)
-    return {str(v.name): [int(d) for d in v.shape or ()] for v in values}
+    return {str(v.name): list(v.shape.numpy()) if v.shape else [] for v in values}
 
 
 def test_inputs_and_outputs_get_another_layout() -> None:

@@ -21,7 +21,8 @@ def with_limit(text: str, limit: float) -> ir.Model:
     proto.graph.input.extend(kept)
     far = onnx.numpy_helper.from_array(np.array(limit, np.float32), "far")
     proto.graph.initializer.append(far)
-    return ir.from_proto(proto)
+    model: ir.Model = ir.from_proto(proto)
+    return model
 
 
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
