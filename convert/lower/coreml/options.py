@@ -10,7 +10,7 @@ from edgeinfer.types import ImageInput
 
 Sizes = tuple[int, ...]
 
-LARGEST = 4096
+LARGEST = 1 << 20
 """Upper bound of a size that the model leaves open: Core ML wants one for ML Programs."""
 
 

@@ -76,11 +76,20 @@ def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:
     largest = max(abs(low), abs(high))
     span = (-largest, largest) if A.is_integer else None
     if not fmod:
-        if A.is_integer and A.bounds[0] >= 0 and low > 0:
-            span = (0, high - 1)
-        return g.binary("mod", A, B, span)
+        if A.is_integer and A.bounds[0] >= 0 and low >= 0:
+            span = (0, max(high - 1, 0))
+        rest = g.binary("mod", A, B, span)
+        return rest if A.is_integer else _mod_of_infinity(g, A, B, rest)
     rest = g.binary("mod", _magnitude(g, A), _magnitude(g, B))
     return g.binary("mul", rest, g.unary("sign", A), span)
+
+
+def _mod_of_infinity(g: Builder, a: Tensor, b: Tensor, rest: Tensor) -> Tensor:
+    """Beside an infinite divisor a finite dividend is its own remainder, or the divisor."""
+    bounded = g.binary("less", g.unary("abs", a), np.inf)
+    endless = g.binary("equal", g.unary("abs", b), np.inf)
+    same = g.binary("greater_equal", g.binary("mul", g.unary("sign", a), g.unary("sign", b)), 0.0)
+    return g.select(g.binary("logical_and", bounded, endless), g.select(same, a, b), rest)
 
 
 @OPS.lower("Pow", since=15, dtypes=NUMBERS)
