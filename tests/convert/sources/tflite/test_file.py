@@ -47,7 +47,8 @@ def test_names_types_and_layout_are_those_of_the_file() -> None:
     (x,), (y,) = found.model.graph.inputs, found.model.graph.outputs
     assert (x.name, y.name) == ("x", "y0")
     assert list(x.shape or ())[1:] == [4, 5, 3]
-    assert isinstance((x.shape or ())[0], ir.SymbolicDim)
+    assert x.shape is not None
+    assert isinstance(x.shape[0], ir.SymbolicDim)
     assert (found.record.format, len(found.record.sha256)) == ("tflite", 64)
 
 
@@ -70,7 +71,7 @@ def test_large_weights_stay_in_the_file(tmp_path: Path) -> None:
 
 
 def test_a_tensor_may_be_an_output_twice_and_an_input_an_output() -> None:
-    found = same(lambda g, x: [g.emit("RELU", [x], x.shape), x], **RELU)
+    found = same(lambda g, x: [g.emit("RELU", [x], x.shape), x], x=RELU["x"])
     assert [o.name for o in found.model.graph.outputs] == ["y0", "y1"]
 
 
@@ -199,7 +200,7 @@ def test_fused_lstm_starts_from_zero(time_major: bool) -> None:
         states = [g.tensor((2, hidden), np.float32) for _ in range(2)]
         for state in states:
             state.is_variable = True
-        operands = [x, *(made(hidden, size) for _ in range(4))]
+        operands: list[Tensor | None] = [x, *(made(hidden, size) for _ in range(4))]
         operands += [*(made(hidden, hidden) for _ in range(4)), *(made(hidden) for _ in range(3))]
         operands += [*(made(hidden) for _ in range(4)), None, None, *states, *[None] * 4]
         return g.emit(

@@ -106,8 +106,9 @@ def test_slices_whose_bounds_a_run_decides() -> None:
         step = g.const([1, 1], np.int32)
         return g.emit("STRIDED_SLICE", [x, b, e, step], (None,), **options)
 
-    bounds = {"b": np.array([-1, 2], np.int32), "e": np.array([0, 3], np.int32)}
-    same(strided, {"x": floats(4, 5), "b": bounds["e"], "e": bounds["b"]}, x=floats(4, 5), **bounds)
+    begin, end = np.array([-1, 2], np.int32), np.array([0, 3], np.int32)
+    x = floats(4, 5)
+    same(strided, {"x": x, "b": end, "e": begin}, x=x, b=begin, e=end)
 
     def plain(g: Graph, x: Tensor, b: Tensor, n: Tensor) -> Tensor:
         return g.emit("SLICE", [x, b, n], (None, None))

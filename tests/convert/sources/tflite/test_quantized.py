@@ -80,9 +80,10 @@ def test_convolutions_with_a_scale_for_each_channel(kind: str, depthwise: bool) 
     (weight,) = (
         n
         for n in found.model.graph
-        if len(n.inputs[0].shape or ()) == 4
-        and n.op_type == "DequantizeLinear"
-        and n.inputs[0].is_initializer()
+        if n.op_type == "DequantizeLinear"
+        and (source := n.inputs[0]) is not None
+        and len(source.shape or ()) == 4
+        and source.is_initializer()
     )
     assert weight.attributes["axis"].as_int() == 0
 
@@ -196,7 +197,7 @@ def test_bytes_of_float_operators_are_read_as_weights() -> None:
 
     # The kernel rounds its data to 8 bits, which is not what the model says.
     feeds = {"x": floats(3, 4)}
-    found = same(build, rtol=2e-2, **feeds)
+    found = same(build, rtol=2e-2, x=feeds["x"])
     assert HYBRID in found.notes.lines
     factor = of_w.scale[:, None]
     exact = floats(3, 4) @ (np.rint(weights / factor) * factor).T + floats(5)
