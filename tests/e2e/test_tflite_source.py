@@ -127,6 +127,7 @@ def test_a_file_becomes_a_bundle_for_three_engines(name: str, tmp_path: Path) ->
     assert {v.format for v in made.manifest.variants} >= {"onnx", "openvino_ir", "tflite"}
     assert made.manifest.source.format == "tflite"
     assert made.report.expected is not None
+    assert made.report.expected is not None
     answers = made.report.expected.answers
     assert {a.oracle for a in answers} == {"litert"}
     assert all(a.agreed[0] == "litert" and len(a.agreed) == 2 for a in answers)
