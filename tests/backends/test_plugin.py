@@ -38,7 +38,7 @@ def _quoted(text: str) -> list[str]:
 
 def test_page_lists_each_backend_with_its_formats() -> None:
     table = PAGE.read_text().split("\n## ")[0]
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| (.*?) \|", table, re.MULTILINE))
     assert rows.keys() == registry.BUILT_IN.keys()
     for name, cell in rows.items():
         assert set(re.findall(r"`(\w+)`", cell)) == registry.get(name).capabilities().formats
