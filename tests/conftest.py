@@ -1,5 +1,6 @@
 """What every test shares: no surprise skips where an engine is known to be installed."""
 
+import gc
 import importlib.util
 import os
 import sys
@@ -25,3 +26,20 @@ def private_cache(
 ) -> None:
     """Keep the history and extracted bundles of one test away from all others and from the user."""
     monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+_modules = 0
+
+
+@pytest.fixture(autouse=True)
+def heap_of_imports_is_left_alone() -> None:
+    """Keep collections short: conversions collect at every stage, coremltools after each model.
+
+    What large packages leave on the heap never goes away, and looking at it took half a second
+    each time.
+    """
+    global _modules
+    if len(sys.modules) > _modules + 20:
+        _modules = len(sys.modules)
+        gc.collect()
+        gc.freeze()
