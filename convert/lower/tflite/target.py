@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from edgeinfer.backends.pages import give_back
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import walk
@@ -76,6 +77,8 @@ class TfliteTarget:
         _check_precision(profile, options)
         notes = Notes()
         graph, *others = _built(model, options, notes)
+        # Weights were read from the source's file; what became of them is on the heap.
+        give_back()
         path = folder / "model.tflite"
         write(
             graph,
