@@ -104,10 +104,11 @@ def _check_all(
             progress(f"verify {pair}", number / len(found.candidates))
         metrics: dict[str, OutputMetrics] = {}
         variant = found.variants[pair.variant]
+        refused: list[int] = []
         try:
             executable = open_pair(bundle, found, candidate, threads)
             try:
-                metrics, problems = _check(executable, bundle, variant)
+                metrics, problems = _check(executable, bundle, variant, refused)
             finally:
                 executable.close()
         except BackendError as e:
@@ -121,23 +122,19 @@ def _check_all(
                 passed=not problems,
                 problems=tuple(problems),
                 metrics=metrics,
-                refused=_refused(bundle, variant),
+                refused=tuple(refused),
             )
         )
     return checked
 
 
-def _refused(bundle: Bundle, variant: Variant) -> tuple[int, ...]:
-    from edgeinfer.bundle.values import fits
-
-    numbered = enumerate(bundle.vectors())
-    return tuple(n for n, (feeds, _) in numbered if not fits(variant.constraints, feeds))
-
-
 def _check(
-    executable: Executable, bundle: Bundle, variant: Variant
+    executable: Executable, bundle: Bundle, variant: Variant, refused: list[int]
 ) -> tuple[dict[str, OutputMetrics], list[str]]:
-    """Run every vector; return the worst metrics by output, and what left the budget."""
+    """Run every vector; return the worst metrics by output, and what left the budget.
+
+    The numbers of vectors with values that the artifact refuses are added to ``refused``.
+    """
     from edgeinfer.bundle.values import fits
     from edgeinfer.metrics import budget_for, check, compare, worst
 
@@ -147,9 +144,10 @@ def _check(
     problems = []
     records = bundle.manifest.vectors
     for number, (feeds, expected) in enumerate(bundle.vectors()):
-        if not records[number].judged_at(precision):
-            continue
         if not fits(variant.constraints, feeds):
+            refused.append(number)
+            continue
+        if not records[number].judged_at(precision):
             continue
         actual = executable.run(feeds)
         for name, want in expected.items():
