@@ -1,10 +1,12 @@
 """Float, 8-bit integers and the accuracy budget on real models, beside others' quantizers.
 
-    python -m benchmarks.precision [CASE...] --peers /path/to/python-with-peers
+    python -m benchmarks.precision --peers /path/to/python-with-peers [--tasks mnist,spam]
 
-For each case and engine: quality on held-out samples, size and processor time of one run on one
+For each task and engine: quality on held-out samples, size and processor time of one run on one
 thread. The peers' interpreter needs ``nncf``, ``ai-edge-quantizer``, ``onnxruntime`` and
-``openvino``.
+``openvino``. Trained nets, prepared data and results stay in ``--work``; a pair of task and engine
+that has a result there is not run again unless ``--again``. ``--markdown`` writes the table of all
+results, and the exit status says whether every demand holds.
 """
 
 from __future__ import annotations
@@ -13,88 +15,128 @@ import argparse
 import contextlib
 import json
 import subprocess
-import tempfile
+import sys
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import platformdirs
 
 import edgeinfer
-from benchmarks.precision_data import CASES, Case
+from benchmarks import precision_data, precision_text
+from benchmarks.precision_case import Case
+from benchmarks.precision_table import MAX_DROP, Row, markdown, verdict
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Executable, LoadOptions
 from edgeinfer.convert.quantize.quality import Judgement
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.types import TensorSpec
 
-ENGINES = {
-    "onnxruntime": ("onnxruntime", "onnx", ".onnx", ("onnxruntime", "nncf")),
-    "openvino": ("openvino", "openvino_ir", ".xml", ("nncf",)),
-    "litert": ("rpi4", "tflite", ".tflite", ("ai-edge-quantizer",)),
+TASKS: dict[str, Callable[[Path], Case]] = {
+    "efficientnet-lite0": precision_data.efficientnet_lite0,
+    "mnist": precision_data.mnist,
+    "opencv-digits": precision_data.opencv_digits,
+    "silero-vad": precision_data.silero,
+    "ppocrv4-rec": precision_text.words,
+    "minilm": precision_text.minilm,
+    "spam": precision_text.spam,
 }
-"""By backend: target, format, suffix, and whose files it runs."""
 
-ROUNDS = 15
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Where files run.
+
+    Attributes:
+        target: whose profile they are written for.
+        format: of the artifact.
+        suffix: of its file.
+        peers: whose files it runs too.
+    """
+
+    target: str
+    format: str
+    suffix: str
+    peers: tuple[str, ...] = ()
+
+
+ENGINES = {
+    "onnxruntime": Engine("onnxruntime", "onnx", ".onnx", ("onnxruntime", "nncf")),
+    "openvino": Engine("openvino", "openvino_ir", ".xml", ("nncf",)),
+    "litert": Engine("android", "tflite", ".tflite", ("ai-edge-quantizer",)),
+    "coreml-reference": Engine("ios", "mlprogram", ".mlpackage"),
+}
+"""By backend. Core ML packages are evaluated operator by operator: right, but of no real speed."""
+
+ROUNDS = 31
+
+SECONDS = 60.0
+"""What the held-out samples may take on one file; an evaluator gets fewer of them."""
 
 PEERS_TAKE = 32
 """Samples that the peers calibrate with: with 100 pictures one of them held 7 GB in memory."""
 
 
-@dataclass(slots=True)
-class Row:
-    """One file on one engine."""
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One file to measure."""
 
-    case: str
-    engine: str
-    what: str
-    quality: float
-    drop: float
-    size_mb: float
-    latency_ms: float
+    path: Path
     precision: str = ""
     note: str = ""
 
 
-def stacked(feeds: Sequence[dict[str, Any]], path: Path) -> Path:
+def stacked(feeds: Sequence[dict[str, Any]], path: Path, labels: Sequence[Any] = ()) -> Path:
     arrays: dict[str, Any] = {n: np.stack([f[n] for f in feeds]) for n in feeds[0]}
+    if labels:
+        arrays["labels"] = np.asarray(labels)
     np.savez(path, **arrays)
     return path
 
 
-def ours(
-    case: Case, engine: str, precision: str, work: Path
-) -> tuple[Path, str, tuple[TensorSpec, ...], tuple[TensorSpec, ...]] | str:
-    """Convert; return the artifact, its precision and its interface, or why it was refused."""
-    target, format, _, _ = ENGINES[engine]
+def ours(case: Case, engine: str, precision: str, work: Path) -> tuple[Made, Any, Any]:
+    """Convert; return the artifact and the interface.
+
+    Raises:
+        EdgeInferError: it was refused.
+    """
+    kind = ENGINES[engine]
     folder = work / f"{case.name}-{engine}-{precision}"
     calibration = None if precision == "fp32" else work / f"{case.name}.npz"
-    try:
-        done = edgeinfer.export(
-            case.model,
-            f"{folder}.edge",
-            targets=[target],
-            precision=precision,
-            calibration=calibration,
-            overwrite=True,
-        )
-    except EdgeInferError as e:
-        return str(e).splitlines()[0][:160]
-    variant = next(v for v in done.manifest.variants if v.format == format)
+    labelled = precision == "auto" and bool(case.labels)
+    done = edgeinfer.export(
+        case.model,
+        f"{folder}.edge",
+        targets=[kind.target],
+        precision=precision,
+        calibration=calibration,
+        max_drop=MAX_DROP if precision == "auto" else None,
+        metric=case.metric if labelled else None,
+        overwrite=True,
+    )
+    variant = next(v for v in done.manifest.variants if v.format == kind.format)
     with zipfile.ZipFile(done.path) as archive:
         archive.extractall(folder)
     place = folder / variant.files[0].path
-    return place, variant.precision, done.manifest.inputs, done.manifest.outputs
+    search = (done.report.quantization or {}).get("search", {})
+    note = "; ".join(s["advice"] for s in search.values() if s.get("advice"))
+    return Made(place, variant.precision, note), done.manifest.inputs, done.manifest.outputs
 
 
 def theirs(peers: Path, kind: str, model: Path, data: Path, output: Path) -> str:
     """Let a peer quantize; return why it could not."""
+    if output.exists():
+        return ""
     script = Path(__file__).with_name("precision_peers.py")
     command = [str(peers), str(script), kind, str(model), str(data), str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    except subprocess.TimeoutExpired:
+        return "not done in 15 minutes"
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["?"])[-1][:160]
 
 
@@ -102,7 +144,7 @@ def theirs(peers: Path, kind: str, model: Path, data: Path, output: Path) -> str
 def opened(
     path: Path, engine: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
 ) -> Iterator[Executable]:
-    artifact = Artifact(ENGINES[engine][1], path, inputs, outputs)
+    artifact = Artifact(ENGINES[engine].format, path, inputs, outputs)
     executable = registry.get(engine).load(artifact, LoadOptions(threads=1))
     try:
         yield executable
@@ -111,96 +153,142 @@ def opened(
 
 
 def size_mb(path: Path) -> float:
+    package = next((p for p in path.parents if p.suffix == ".mlpackage"), None)
+    if package is not None:
+        return sum(f.stat().st_size for f in package.rglob("*") if f.is_file()) / 1e6
     files = [path, path.with_suffix(".bin"), path.with_name(path.name + ".data")]
     return sum(f.stat().st_size for f in files if f.exists()) / 1e6
 
 
 def compare(case: Case, engine: str, work: Path, peers: Path | None) -> Iterator[Row]:
     """Measure all files of one engine, their timed runs taking turns."""
-    files: dict[str, tuple[Path, str]] = {}
+    files: dict[str, Made] = {}
     specs: Any = None
     for precision in ("fp32", "static_wi8_ai8", "auto"):
-        made = ours(case, engine, precision, work)
-        if isinstance(made, str):
-            yield Row(case.name, engine, precision, 0.0, 1.0, 0.0, 0.0, note=made)
+        start = time.perf_counter()
+        try:
+            files[precision], *specs = ours(case, engine, precision, work)
+        except EdgeInferError as e:
+            yield Row(case.name, engine, precision, note=str(e).splitlines()[0][:200])
             continue
-        files[precision] = made[0], made[1]
-        specs = made[2:]
-    for kind in ENGINES[engine][3] if peers is not None else ():
-        output = work / f"{case.name}-{engine}-{kind}{ENGINES[engine][2]}"
-        source = files["fp32"][0] if engine == "litert" else case.model
+        print(f"  {precision} made in {time.perf_counter() - start:.0f} s", flush=True)
+    for kind in ENGINES[engine].peers if peers is not None else ():
+        output = work / f"{case.name}-{engine}-{kind}{ENGINES[engine].suffix}"
+        source = files["fp32"].path if engine == "litert" else case.model
         assert peers is not None  # noqa: S101 - said by the loop's head
         fault = theirs(peers, kind, source, work / f"{case.name}-peers.npz", output)
         if fault:
-            yield Row(case.name, engine, kind, 0.0, 1.0, 0.0, 0.0, note=fault)
+            yield Row(case.name, engine, kind, note=fault)
         else:
-            files[kind] = output, ""
+            files[kind] = Made(output)
     yield from measured(case, engine, files, specs)
 
 
-def measured(
-    case: Case, engine: str, files: dict[str, tuple[Path, str]], specs: Any
-) -> Iterator[Row]:
+def measured(case: Case, engine: str, files: dict[str, Made], specs: Any) -> Iterator[Row]:
     inputs, outputs = specs
     answers: dict[str, list[dict[str, Any]]] = {}
     times: dict[str, list[float]] = {what: [] for what in files}
+    count = len(case.tests)
     with contextlib.ExitStack() as stack:
         loaded = {}
-        for what, (path, _) in files.items():
+        for what, made in files.items():
             try:
-                loaded[what] = stack.enter_context(opened(path, engine, inputs, outputs))
-                answers[what] = [loaded[what].run(f) for f in case.tests]
+                loaded[what] = stack.enter_context(opened(made.path, engine, inputs, outputs))
+                count = min(count, _affordable(loaded[what], case))
+                answers[what] = [loaded[what].run(f) for f in case.tests[:count]]
             except EdgeInferError as e:
                 loaded.pop(what, None)
-                yield Row(case.name, engine, what, 0.0, 1.0, 0.0, 0.0, note=str(e)[:160])
+                yield Row(case.name, engine, what, note=str(e)[:200])
         for _ in range(ROUNDS):
             for what, executable in loaded.items():
                 start = time.process_time()
                 executable.run(case.tests[0])
                 times[what].append(1000.0 * (time.process_time() - start))
-    name = outputs[0].name
-    metric = None
-    if case.metric is not None:
-        own = case.metric
-        metric = lambda found, _: own([o[name] for o in found])  # noqa: E731
-    judgement = Judgement([*answers["fp32"]], (), metric)
+    wanted = list(case.answers[:count])
+    judgement = Judgement([*answers["fp32"][:count]], wanted, case.metric)
     for what, found in answers.items():
-        loss = judgement.loss(found)
-        path, precision = files[what]
+        loss = judgement.loss(found[:count])
+        made = files[what]
         yield Row(
-            *(case.name, engine, what, loss.quality, loss.drop, size_mb(path)),
-            *(min(times[what]), precision),
+            *(case.name, engine, what, loss.quality, loss.drop, size_mb(made.path)),
+            *(min(times[what]), count, made.precision, made.note, case.unit),
         )
 
 
-def main() -> None:
+def _affordable(executable: Executable, case: Case) -> int:
+    """Return how many held-out samples may be run."""
+    start = time.perf_counter()
+    executable.run(case.tests[0])
+    once = time.perf_counter() - start
+    return max(8, int(SECONDS / max(once, 1e-6)))
+
+
+def run(name: str, engines: Sequence[str], work: Path, peers: Path | None, again: bool) -> None:
+    """Measure one task on some engines; each pair's rows go into a file of their own."""
+    left = [e for e in engines if again or not _results(work, name, e).is_file()]
+    if not left:
+        return
+    case = TASKS[name](work)
+    stacked(case.feeds, work / f"{case.name}.npz", case.labels)
+    stacked(case.feeds[:PEERS_TAKE], work / f"{case.name}-peers.npz")
+    for engine in left:
+        rows = []
+        for row in compare(case, engine, work, peers):
+            rows.append(row)
+            print(row.line(), flush=True)
+        place = _results(work, name, engine)
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(json.dumps([asdict(r) for r in rows], indent=1))
+
+
+def _results(work: Path, name: str, engine: str) -> Path:
+    return work / "results" / f"{name}-{engine}.json"
+
+
+def gathered(work: Path) -> list[Row]:
+    """Read every result there is, in the order of tasks and engines."""
+    found = []
+    for name in TASKS:
+        for engine in ENGINES:
+            place = _results(work, name, engine)
+            if place.is_file():
+                found += [Row(**r) for r in json.loads(place.read_text())]
+    return found
+
+
+def _names(text: str, known: Sequence[str]) -> list[str]:
+    names = [n.strip() for n in text.split(",") if n.strip()]
+    unknown = [n for n in names if n not in known]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: known are {', '.join(known)}")
+    return names
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="*", default=[*CASES])
-    parser.add_argument("--engine", action="append", choices=[*ENGINES])
+    parser.add_argument("--tasks", type=lambda t: _names(t, [*TASKS]), default=[*TASKS])
+    parser.add_argument("--engines", type=lambda t: _names(t, [*ENGINES]), default=[*ENGINES])
     parser.add_argument("--peers", type=Path)
-    parser.add_argument("--work", type=Path)
+    parser.add_argument(
+        "--work", type=Path, default=Path(platformdirs.user_cache_dir("edgeinfer-precision"))
+    )
+    parser.add_argument("--again", action="store_true", help="measure what has a result")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
-    rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as scratch:
-        work = options.work or Path(scratch)
-        work.mkdir(parents=True, exist_ok=True)
-        for name in options.cases:
-            case = CASES[name](work)
-            stacked(case.feeds, work / f"{case.name}.npz")
-            stacked(case.feeds[:PEERS_TAKE], work / f"{case.name}-peers.npz")
-            for engine in options.engine or ENGINES:
-                for row in compare(case, engine, work, options.peers):
-                    rows.append(row)
-                    print(
-                        f"{row.case:20} {row.engine:12} {row.what:18} quality {row.quality:.4f} "
-                        f"drop {row.drop:7.2%} {row.size_mb:7.3f} MB {row.latency_ms:8.3f} ms "
-                        f"{row.precision} {row.note}",
-                        flush=True,
-                    )
+    work: Path = options.work
+    work.mkdir(parents=True, exist_ok=True)
+    for name in options.tasks:
+        run(name, options.engines, work, options.peers, options.again)
+    rows = gathered(work)
     if options.json:
         options.json.write_text(json.dumps([asdict(r) for r in rows], indent=1))
+    if options.markdown:
+        options.markdown.write_text(markdown(rows))
+    faults = [f for f in verdict(rows) if f.failed]
+    print(*(f.line for f in verdict(rows)), sep="\n")
+    return min(len(faults), 1)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

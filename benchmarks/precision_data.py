@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.precision_case import Case, traced
+from edgeinfer.convert.quantize.quality import Outputs
+from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.media import load_image
 from edgeinfer.types import Array, ImageInput
 from tests.zoo import fetch
@@ -71,25 +73,6 @@ PICTURES: dict[str, tuple[int, ...]] = {
 """ImageNet classes that are right for a picture; not its only ones where the photo shows more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One model with data.
-
-    Attributes:
-        name: of the case.
-        model: an ONNX file.
-        feeds: calibration samples.
-        tests: held-out samples.
-        metric: outputs of the tests to a number, the higher the better; None compares with float.
-    """
-
-    name: str
-    model: Path
-    feeds: list[dict[str, Array]]
-    tests: list[dict[str, Array]]
-    metric: Callable[[Sequence[Array]], float] | None = None
-
-
 def on_white(path: Path) -> Any:
     """Return a cut-out as a square picture."""
     from PIL import Image
@@ -132,14 +115,14 @@ def efficientnet_lite0(work: Path) -> Case:
         and not {"cartoon", "symbols"} & set(p.parts)
         and "mirror" not in p.name
     ]
-    accepted = list(labelled.values())
 
-    def top1(outputs: Sequence[Array]) -> float:
-        rows = [int(np.asarray(o).ravel().argmax()) for o in outputs]
+    def top1(outputs: Sequence[Outputs], accepted: Sequence[Any]) -> float:
+        rows = [int(np.asarray(next(iter(o.values()))).ravel().argmax()) for o in outputs]
         return float(np.mean([r in a for r, a in zip(rows, accepted, strict=True)]))
 
     calibration = [read(p) for p in others[:: max(1, len(others) // 100)]]
-    return Case("efficientnet-lite0", model, calibration, [read(p) for p in labelled], top1)
+    tests, answers = [read(p) for p in labelled], list(labelled.values())
+    return Case("efficientnet-lite0", model, calibration, tests, top1, answers, unit="top-1")
 
 
 def _digits_case(name: str, work: Path, pictures: Array, labels: Array, side: int) -> Case:
@@ -165,26 +148,11 @@ def _digits_case(name: str, work: Path, pictures: Array, labels: Array, side: in
                 optimiser.zero_grad()
                 nn.functional.cross_entropy(net(x[part]), y[part]).backward()
                 optimiser.step()
-        _export(net.eval(), torch.from_numpy(pictures[:1]), model)
-    wanted = labels[cut:]
-
-    def top1(outputs: Sequence[Array]) -> float:
-        rows = np.concatenate([np.asarray(o).reshape(-1, 10) for o in outputs])
-        return float(np.mean(rows.argmax(axis=1) == wanted))
-
+        traced(net.eval(), torch.from_numpy(pictures[:1]), model)
     feeds = [{"x": p[None]} for p in pictures[:200]]
-    return Case(name, model, feeds, [{"x": p[None]} for p in pictures[cut:]], top1)
-
-
-def _export(net: Any, example: Any, path: Path) -> None:
-    import onnx_ir as ir
-
-    from edgeinfer.convert import passes, sources
-
-    source = sources.read(net, example_inputs=(example,))
-    model = passes.normalise(source.model).model
-    model.graph.inputs[0].name = "x"
-    ir.save(model, path)
+    tests = [{"x": p[None]} for p in pictures[cut:]]
+    known, wanted = labels[:200].tolist(), labels[cut:].tolist()
+    return Case(name, model, feeds, tests, Named("top1"), wanted, known, "top-1")
 
 
 def mnist(work: Path) -> Case:
@@ -234,11 +202,3 @@ def silero(work: Path) -> Case:
                 if results[new].shape == state[old].shape:
                     state[old] = results[new]
     return Case("silero-vad", Path(model), feeds[::4][:200], feeds[1::4][:200])
-
-
-CASES: dict[str, Callable[[Path], Case]] = {
-    "efficientnet-lite0": efficientnet_lite0,
-    "mnist": mnist,
-    "opencv-digits": opencv_digits,
-    "silero-vad": silero,
-}

@@ -18,8 +18,9 @@ from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.quantize.quality import Metric
 from edgeinfer.convert.quantize.recipe import lowered_as
+from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.request import Request, check_request, resolve_profiles
-from edgeinfer.convert.shape_sets import Given, shape_sets
+from edgeinfer.convert.shape_sets import Given, check_ranges, ranges_of, shape_sets
 from edgeinfer.convert.verify import Report, VariantResult, verify_variant
 from edgeinfer.convert.worker import Worker, can_work_apart
 from edgeinfer.errors import CrashedError, Problem, VerifyError
@@ -56,7 +57,7 @@ def export(
     calibration: str | Path | None = None,
     calibrator: str = "mse",
     max_drop: float | None = None,
-    metric: Metric | None = None,
+    metric: str | Metric | None = None,
     force: bool = False,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
@@ -64,6 +65,10 @@ def export(
     signature: str | None = None,
     channels_last: Sequence[str] = (),
     channels_first: Sequence[str] = (),
+    states: Mapping[str, str] | None = None,
+    pictures: Sequence[str] = (),
+    classifier: bool = False,
+    deployment: str = "",
     name: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -75,9 +80,9 @@ def export(
         output: the bundle; default ``<name>.edge``. A slash at the end asks for a folder.
         targets: names of device profiles, paths of ``.toml`` profiles, or ``all``.
         precision: recipe, e.g. ``fp32``, ``fp16``, ``static_wi8_ai8`` or ``auto``.
-        input_shapes: sizes to fix, by input name; None keeps an axis as declared. Several shapes
-            for an input are all in the result: as signatures of one ``.tflite`` file, as open
-            sizes in other formats.
+        input_shapes: sizes to fix, by input name; None keeps an axis as declared, ``range(1, 9)``
+            bounds it. Several shapes for an input are all in the result: as signatures of one
+            ``.tflite`` file, as the only shapes of a Core ML package, as open sizes elsewhere.
         preprocessing: how a picture or a recording becomes an input, by input name.
         labels: class names in the order of the output's last axis.
         data: inputs to check with, and expected outputs where given: ``.npz``, folder or dicts.
@@ -85,8 +90,10 @@ def export(
             all samples: integers take their ranges from it, and the result is checked with it.
         calibrator: how ranges are chosen: ``minmax``, ``percentile``, ``entropy`` or ``mse``.
         max_drop: share of the float model's quality that ``precision="auto"`` may lose.
-        metric: outputs of all runs and labels of all samples to a number that is higher the better
-            it is; without it top-1 where labels are known, else agreement with the float model.
+        metric: how quality is measured: ``top1``, ``top5``, ``f1``, ``map``, ``cer``, ``wer``,
+            ``cosine`` or ``rmse`` of the labels, or a function from outputs of all runs and labels
+            of all samples to a number that is higher the better it is; without it top-1 where
+            labels are known, else agreement with the float model.
         force: calibrate with data that is judged bad.
         example_inputs: for a module: a tuple, or a dict by parameter name.
         dynamic_shapes: for a module: ``{"x": {0: "batch"}}``.
@@ -95,6 +102,12 @@ def export(
         channels_last: names of inputs and outputs that are to have their channels on the last axis
             instead of the second, in every variant: a bundle has one signature.
         channels_first: the reverse.
+        states: outputs by the inputs that they feed in the next run. Sessions pass them on by
+            themselves; Core ML packages for iOS18 and later keep them inside.
+        pictures: inputs that take pixels as they are: what makes numbers of them, by the record in
+            ``preprocessing``, moves into the model. Core ML packages take images there.
+        classifier: Core ML packages name the class, by ``labels``.
+        deployment: oldest system that is to open Core ML packages, e.g. ``iOS18``.
         name: of the bundle; default the model's.
         overwrite: replace an existing bundle.
         progress: told what is being done.
@@ -117,6 +130,10 @@ def export(
         signature=signature,
         channels_last=channels_last,
         channels_first=channels_first,
+        states=states,
+        pictures=pictures,
+        classifier=classifier,
+        deployment=deployment,
         input_shapes=input_shapes,
         preprocessing=preprocessing,
         data=data,
@@ -127,7 +144,7 @@ def export(
         metric=metric,
     )
     front: Front | Worker
-    if metric is None and can_work_apart(model, example_inputs):
+    if not _is_code(request.metric) and can_work_apart(model, example_inputs):
         front = Worker(model, request, progress, dynamic_shapes=dynamic_shapes)
     else:
         front = Front(
@@ -151,6 +168,11 @@ def export(
         return _finish(request, prepared, variants, writer)
 
 
+def _is_code(metric: Metric | None) -> bool:
+    """Whether a measure is the user's own: another process may not know it."""
+    return metric is not None and not isinstance(metric, Named)
+
+
 def check(
     model: Any,
     *,
@@ -160,6 +182,7 @@ def check(
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
     signature: str | None = None,
+    deployment: str = "",
 ) -> dict[str, list[Problem]]:
     """Say what would keep a model from converting, by ``<target>-<format>``, before converting it.
 
@@ -174,7 +197,11 @@ def check(
     )
     common, sets = shape_sets(input_shapes or {})
     normal = passes.normalise(source.model, input_shapes=common or None).model
-    options = LowerOptions(precision=lowered_as(precision), shape_sets=sets)
+    ranges = ranges_of(input_shapes or {})
+    check_ranges(normal, ranges)
+    options = LowerOptions(
+        precision=lowered_as(precision), shape_sets=sets, ranges=ranges, deployment=deployment
+    )
     return {
         f"{profile.name}-{format}": target_for(format).check(normal, profile, options)
         for profile in chosen

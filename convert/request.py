@@ -12,7 +12,8 @@ from typing import Any
 from edgeinfer import profiles
 from edgeinfer.convert.quantize.quality import Metric
 from edgeinfer.convert.quantize.recipe import METHODS, Method, recipe
-from edgeinfer.convert.shape_sets import Given, Sets, shape_sets
+from edgeinfer.convert.quantize.task_metrics import Named
+from edgeinfer.convert.shape_sets import Given, Ranges, Sets, ranges_of, shape_sets
 from edgeinfer.errors import UsageError
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import Feeds, ImageInput, Preprocessing
@@ -35,6 +36,12 @@ class Request:
         channels_last: inputs and outputs that get their channels on the last axis.
         channels_first: likewise, on the second.
         shape_sets: shapes to be written beside one another; ``input_shapes`` has what they share.
+        ranges: bounds of sizes that stay open.
+        states: outputs by the inputs that they feed in the next run.
+        pictures: inputs that take pixels as they are; what makes numbers of them moves into the
+            model.
+        classifier: artifacts that can name the class do.
+        deployment: oldest system of Apple's that is to open its artifacts; empty: the profile's.
     """
 
     profiles: tuple[Profile, ...]
@@ -55,6 +62,11 @@ class Request:
     channels_last: tuple[str, ...] = ()
     channels_first: tuple[str, ...] = ()
     shape_sets: Sets = ()
+    ranges: Ranges = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    pictures: tuple[str, ...] = ()
+    classifier: bool = False
+    deployment: str = ""
 
 
 def resolve_profiles(targets: Sequence[str]) -> tuple[Profile, ...]:
@@ -97,10 +109,14 @@ def check_request(
     calibrator: str = "mse",
     force: bool = False,
     max_drop: float | None = None,
-    metric: Metric | None = None,
+    metric: str | Metric | None = None,
     signature: str | None = None,
     channels_last: Sequence[str] = (),
     channels_first: Sequence[str] = (),
+    states: Mapping[str, str] | None = None,
+    pictures: Sequence[str] = (),
+    classifier: bool = False,
+    deployment: str = "",
 ) -> Request:
     """Check what can be checked without opening the model.
 
@@ -126,6 +142,7 @@ def check_request(
         raise UsageError(f"calibrator {calibrator!r} is unknown; known: {', '.join(METHODS)}")
     if max_drop is not None and not 0.0 <= max_drop < 1.0:
         raise UsageError(f"max drop {max_drop}: expected a share from 0 up to 1, such as 1%")
+    measure = Named(metric, tuple(labels)) if isinstance(metric, str) else metric
     name = name or default_name(model)
     common, sets = shape_sets(input_shapes or {})
     return Request(
@@ -137,13 +154,18 @@ def check_request(
         compress_weights=compress_weights,
         input_shapes=common,
         shape_sets=sets,
+        ranges=ranges_of(input_shapes or {}),
+        states=dict(states or {}),
+        pictures=tuple(pictures),
+        classifier=classifier,
+        deployment=deployment,
         preprocessing=in_layout(preprocessing or {}, channels_last, channels_first),
         data=Path(data) if isinstance(data, str) else data,
         calibration=None if calibration is None else Path(calibration),
         calibrator=method,
         force=force,
         max_drop=max_drop,
-        metric=metric,
+        metric=measure,
         signature=signature,
         channels_last=tuple(channels_last),
         channels_first=tuple(channels_first),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeinfer.convert.quantize.rules import layers
 from edgeinfer.convert.quantize.search import Layer, Memory, Outcome, Point, Search
+from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.quantize.trial import Samples, Trials, gather, key_of
 from edgeinfer.convert.quantize.units import lay_out
 
@@ -120,7 +121,11 @@ def fit(
         lambda kept: trials.measure(kept, few, timed=False),
         max_drop,
         # A user's measure is code: what it said before need not be what it says now.
-        Memory(None if metric is not None else memory_file(key_of(quantizer, job, samples))),
+        Memory(
+            memory_file(key_of(quantizer, job, samples, metric))
+            if metric is None or isinstance(metric, Named)
+            else None
+        ),
         told,
     )
     outcome = search.run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,12 +26,12 @@ class Sample:
     Attributes:
         feeds: by input name.
         origin: file and place in it.
-        labels: class of each row where known.
+        labels: of each row where known: a class, a text, or an array such as boxes.
     """
 
     feeds: dict[str, Array]
     origin: str
-    labels: tuple[int | str, ...] = ()
+    labels: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _split(arrays: Feeds, signature: _Signature, origin: str) -> Iterator[Sample
         sizes = ", ".join(f"{n!r}: {len(c)}" for n, c in cuts.items() if c is not None)
         raise InputError(origin, "as many samples for each input", sizes)
     total = counts.pop() if counts else 1
-    labels = np.asarray(arrays[LABELS]).ravel() if LABELS in arrays else None
+    labels = _one_each(np.asarray(arrays[LABELS])) if LABELS in arrays else None
     for index in range(total):
         feeds = {
             s.name: np.asarray(arrays[s.name]) if (c := cuts[s.name]) is None else c[index]
@@ -149,17 +150,24 @@ def _split(arrays: Feeds, signature: _Signature, origin: str) -> Iterator[Sample
         )
 
 
+def _one_each(labels: Array) -> list[Any]:
+    """Return the label of each sample; arrays of several numbers stay arrays."""
+    if labels.ndim < 2 or labels.size == len(labels):
+        return list(labels.ravel().tolist())
+    return list(labels)
+
+
 def _labels(
-    labels: Array | None, cuts: Mapping[str, list[Array] | None], index: int
-) -> tuple[int | str, ...]:
+    labels: list[Any] | None, cuts: Mapping[str, list[Array] | None], index: int
+) -> tuple[Any, ...]:
     if labels is None:
         return ()
     cut = next((c for c in cuts.values() if c is not None), None)
     if cut is None:
-        return tuple(labels.tolist())
-    rows = [len(part) if labels.size == sum(map(len, cut)) else 1 for part in cut]
+        return tuple(labels)
+    rows = [len(part) if len(labels) == sum(map(len, cut)) else 1 for part in cut]
     start = sum(rows[:index])
-    return tuple(labels[start : start + rows[index]].tolist())
+    return tuple(labels[start : start + rows[index]])
 
 
 def _cut(array: Array, spec: TensorSpec, origin: str) -> list[Array] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from edgeinfer.types import Array
 
 Outputs = Mapping[str, Array]
 
-Metric = Callable[[Sequence[Outputs], Sequence[int | str]], float]
+Metric = Callable[[Sequence[Outputs], Sequence[Any]], float]
 """A user's own measure: outputs of all runs and labels of all samples in; higher is better."""
 
 _DECIDED = 0.1
@@ -55,7 +56,7 @@ class Judgement:
     """
 
     expected: list[Outputs]
-    labels: Sequence[int | str] = ()
+    labels: Sequence[Any] = ()
     metric: Metric | None = None
     _float: float | None = field(default=None, init=False)
 
@@ -95,7 +96,7 @@ class Judgement:
         return first.ndim == 2 and rows == len(self.labels)
 
 
-def _top1(outputs: Sequence[Outputs], labels: Sequence[int | str]) -> float:
+def _top1(outputs: Sequence[Outputs], labels: Sequence[Any]) -> float:
     rows = np.concatenate([np.asarray(next(iter(o.values()))) for o in outputs])
     return float(np.mean(rows.argmax(axis=1) == np.asarray(labels)))
 

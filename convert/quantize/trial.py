@@ -44,12 +44,12 @@ class Samples:
 
     Attributes:
         feeds: of each run; bounded in number and bytes, spread over the data set.
-        labels: class of each sample, where known for all.
+        labels: of each sample, where known for all.
         expected: outputs of the float model.
     """
 
     feeds: list[Feeds] = field(default_factory=list)
-    labels: list[int | str] = field(default_factory=list)
+    labels: list[Any] = field(default_factory=list)
     expected: list[Outputs] = field(default_factory=list)
 
     def few(self) -> Samples:
@@ -65,7 +65,8 @@ class Samples:
         for arrays in (*self.feeds, *self.expected):
             for name in sorted(arrays):
                 found.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
-        found.update(repr(self.labels).encode())
+        for label in self.labels:
+            found.update(repr(np.asarray(label).tolist()).encode())
         return found.hexdigest()
 
 
@@ -163,10 +164,11 @@ def _once(executable: Executable, samples: Samples) -> float:
     return 1000.0 * (time.perf_counter() - start)
 
 
-def key_of(quantizer: Quantizer, job: Job, samples: Samples) -> str:
+def key_of(quantizer: Quantizer, job: Job, samples: Samples, metric: Metric | None = None) -> str:
     """Return the name under which a search is remembered."""
     limits = limits_of(job.profile, job.format)
     backend: Any = registry.get(job.profile.backends[0]).probe()
     parts = [samples.digest, repr(limits), repr(sorted(quantizer.ranges.items()))]
     parts += [job.format, str(backend.version), repr(quantizer.settings), quantizer.recipe.name]
+    parts.append(repr(metric))
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeinfer.cli.models import input_shapes, named_model
+from edgeinfer.cli.models import input_shapes, named_model, state_pairs
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
 from edgeinfer.errors import UsageError
 
@@ -31,10 +31,15 @@ COLUMNS = ("variant", "precision", ">size", "checked by", ">error", ">budget", "
 @click.option("--calibration", metavar="DIR|NPZ", help="Samples to calibrate and check with.")
 @click.option("--calibrator", default="mse", show_default=True, metavar="NAME", help="Of ranges.")
 @click.option("--max-drop", metavar="SHARE", help="What --precision auto may lose, such as 1%.")
+@click.option("--metric", metavar="NAME", help="What the drop is of: top1, f1, map, cer, ...")
 @click.option("--force", is_flag=True, help="Calibrate with data that is judged bad.")
 @click.option("--compress-weights", is_flag=True, help="Store weights as fp16, compute in fp32.")
 @click.option("--channels-last", multiple=True, metavar="X", help="Input or output as N...C.")
 @click.option("--channels-first", multiple=True, metavar="X", help="Input or output as NC...")
+@click.option("--state", "states", multiple=True, metavar="IN:OUT", help="Kept between runs.")
+@click.option("--picture", "pictures", multiple=True, metavar="X", help="Input takes pixels.")
+@click.option("--classifier", is_flag=True, help="Core ML: name the class, with --labels.")
+@click.option("--deployment", default="", metavar="SYSTEM", help="Core ML: oldest, as iOS18.")
 @click.option("--signature", metavar="KEY", help="Of a .tflite file with several.")
 @click.option("--name", help="Name of the bundle; default the model's.")
 @click.option("-o", "--output", metavar="BUNDLE", help="Default NAME.edge; DIR/ makes a folder.")
@@ -51,10 +56,15 @@ def convert(
     calibration: str | None,
     calibrator: str,
     max_drop: str | None,
+    metric: str | None,
     force: bool,
     compress_weights: bool,
     channels_last: tuple[str, ...],
     channels_first: tuple[str, ...],
+    states: tuple[str, ...],
+    pictures: tuple[str, ...],
+    classifier: bool,
+    deployment: str,
     signature: str | None,
     name: str | None,
     output: str | None,
@@ -88,11 +98,16 @@ def convert(
             calibration=calibration,
             calibrator=calibrator,
             max_drop=None if max_drop is None else share(max_drop),
+            metric=metric,
             force=force,
             compress_weights=compress_weights,
             signature=signature,
             channels_last=channels_last,
             channels_first=channels_first,
+            states=state_pairs(states),
+            pictures=pictures,
+            classifier=classifier,
+            deployment=deployment,
             name=name or named.stem,
             overwrite=overwrite,
             progress=progress,
