@@ -24,10 +24,12 @@ from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.plan import Job, plan
 from edgeinfer.convert.quantize.stage import Stage
 from edgeinfer.convert.request import Request, in_layout
+from edgeinfer.convert.shape_sets import check_ranges
+from edgeinfer.convert.sources.pictures import raw
 from edgeinfer.convert.verify import Change, Finding, Report
 from edgeinfer.errors import VerifyError
 from edgeinfer.metrics import Budget
-from edgeinfer.types import Array, Feeds, Preprocessing
+from edgeinfer.types import Array, Feeds, ImageInput, Preprocessing
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -160,8 +162,15 @@ class Front:
         with tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary:
             folder = Path(temporary)
             graph = self._quantize.graph(job, model)
-            # A part of the model has other inputs.
-            options = replace(self._options, shape_sets=())
+            # A part of the model has other inputs and outputs.
+            options = replace(
+                self._options,
+                shape_sets=(),
+                ranges={},
+                states={},
+                pictures=frozenset(),
+                classifier=False,
+            )
             lowered = target_for(job.format).lower(graph, job.profile, options, folder)
             specs = passes.input_specs(model), passes.output_specs(model)
             artifact = Artifact(job.format, lowered.files[0], *specs)
@@ -183,18 +192,25 @@ class Front:
                 signature=self._asked.signature,
             )
             source.move_channels(self._asked.channels_last, self._asked.channels_first)
+            source.take_pixels(self._asked.pictures, self._records(source))
             return source
 
     @cached_property
     def _request(self) -> Request:
         """What was asked; what the source says of itself, where nothing was."""
         asked, source = self._asked, self._source
-        own = in_layout(source.preprocessing, asked.channels_last, asked.channels_first)
+        records = self._records(source)
+        pixels = {n: raw(r) for n in asked.pictures if isinstance(r := records[n], ImageInput)}
         return replace(
             asked,
-            preprocessing=asked.preprocessing or own,
+            preprocessing={**records, **pixels},
             labels=asked.labels or source.labels,
         )
+
+    def _records(self, source: Source) -> dict[str, Preprocessing]:
+        asked = self._asked
+        own = in_layout(source.preprocessing, asked.channels_last, asked.channels_first)
+        return asked.preprocessing or own
 
     @cached_property
     def _quantize(self) -> Stage:
@@ -216,6 +232,11 @@ class Front:
             preprocessing=request.preprocessing,
             labels=request.labels,
             shape_sets=request.shape_sets,
+            ranges=request.ranges,
+            states=request.states,
+            pictures=frozenset(request.pictures),
+            classifier=request.classifier,
+            deployment=request.deployment,
         )
 
     @cached_property
@@ -224,7 +245,10 @@ class Front:
 
         source = self._source
         with self._clock.stage("normalise"):
-            return passes.normalise(source.model, input_shapes=self._request.input_shapes or None)
+            shapes = self._request.input_shapes
+            found = passes.normalise(source.model, input_shapes=shapes or None)
+            check_ranges(found.model, self._request.ranges)
+            return found
 
     @contextmanager
     def _stage(self, what: str) -> Iterator[None]:
@@ -265,6 +289,7 @@ class Front:
                     user_data=self._quantize.vectors(report.inputs) or request.data,
                     calibration=self._quantize.folder,
                     shape_sets=request.shape_sets,
+                    ranges=request.ranges,
                 )
             with self._stage("ask the oracles"):
                 report.expected = oracles.expected(report.vectors)

@@ -3,13 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from edgeinfer.errors import UsageError
 
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+Size = int | range | None
+"""A size, those from the first to the last of a range, or the size that the model declares."""
 Shape = tuple[int | None, ...]
-Given = Mapping[str, Sequence[int | None] | Sequence[Sequence[int | None]]]
+Given = Mapping[str, Sequence[Size] | Sequence[Sequence[Size]]]
 """By input name one shape, or several."""
 Sets = tuple[dict[str, tuple[int, ...]], ...]
+Ranges = dict[tuple[str, int], tuple[int, int]]
+"""Least and greatest size by input name and axis."""
+
+
+def ranges_of(given: Given) -> Ranges:
+    """Return the axes for which a range was given.
+
+    Raises:
+        UsageError: a range has no size, or steps.
+    """
+    found: Ranges = {}
+    for name, shapes in given.items():
+        listed = [s for s in shapes if s is not None and not isinstance(s, int | range)]
+        # Several shapes with a range among them are refused with the sets.
+        for axis, size in enumerate(listed[0] if len(listed) == 1 else shapes):
+            if not isinstance(size, range):
+                continue
+            if not size or size.step != 1 or size.start < 1:
+                raise UsageError(f"input {name!r}: axis {axis}: no sizes are in {size}")
+            found[name, axis] = size[0], size[-1]
+    return found
+
+
+def check_ranges(model: ir.Model, ranges: Ranges) -> None:
+    """Refuse bounds of what a model does not leave open.
+
+    Raises:
+        UsageError: an input is unknown, or its size is fixed.
+    """
+    inputs = {v.name: v for v in model.graph.inputs}
+    for (name, axis), (low, high) in ranges.items():
+        shape = inputs[name].shape if name in inputs else None
+        if shape is None or axis >= len(shape):
+            raise UsageError(f"sizes {low}..{high}: there is no axis {axis} of an input {name!r}")
+        if isinstance(shape[axis], int):
+            raise UsageError(
+                f"input {name!r}: axis {axis} has the fixed size {shape[axis]}, not {low}..{high}; "
+                "export the model with an open size"
+            )
 
 
 def shape_sets(given: Given) -> tuple[dict[str, Shape], Sets]:
@@ -34,7 +79,7 @@ def shape_sets(given: Given) -> tuple[dict[str, Shape], Sets]:
         one: dict[str, tuple[int, ...]] = {}
         for name, shapes in listed.items():
             shape = shapes[index % len(shapes)]
-            sizes = tuple(size for size in shape if size is not None)
+            sizes = tuple(size for size in shape if isinstance(size, int))
             if len(sizes) != len(shape) or len(sizes) != len(shapes[0]):
                 raise UsageError(
                     f"several shapes for an input: {name!r}: each needs a number for every axis"
@@ -52,14 +97,19 @@ def shape_sets(given: Given) -> tuple[dict[str, Shape], Sets]:
     return common, tuple(sets)
 
 
-def _listed(shapes: Sequence[int | None] | Sequence[Sequence[int | None]]) -> list[Shape]:
+def _listed(shapes: Sequence[Size] | Sequence[Sequence[Size]]) -> list[Shape]:
     several: list[Shape] = []
     single: list[int | None] = []
     for entry in shapes:
-        if entry is None or isinstance(entry, int):
-            single.append(entry)
+        if entry is None or isinstance(entry, int | range):
+            single.append(_fixed(entry))
         else:
-            several.append(tuple(entry))
+            several.append(tuple(_fixed(size) for size in entry))
     if several and single:
         raise UsageError(f"input shape {shapes!r}: expected numbers, or shapes")
     return several or [tuple(single)]
+
+
+def _fixed(size: Size) -> int | None:
+    """A range leaves the size open."""
+    return None if isinstance(size, range) else size

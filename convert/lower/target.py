@@ -33,6 +33,13 @@ class LowerOptions:
         labels: class names, likewise.
         shape_sets: fixed shapes of all inputs with open sizes, several times: formats with several
             entry points in a file write one for each.
+        ranges: least and greatest size by input name and axis, for formats that hold bounds.
+        states: outputs by the inputs that they feed in the next run; formats that can keep them
+            inside do.
+        pictures: inputs whose pixels a format with pictures is to take as such.
+        classifier: formats with class names in the artifact let it name the class.
+        deployment: oldest system of Apple's that is to open the artifact; empty takes the
+            profile's.
     """
 
     precision: str = "fp32"
@@ -41,6 +48,11 @@ class LowerOptions:
     preprocessing: Mapping[str, Preprocessing] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     shape_sets: tuple[Mapping[str, tuple[int, ...]], ...] = ()
+    ranges: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
+    pictures: frozenset[str] = frozenset()
+    classifier: bool = False
+    deployment: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources import onnx as onnx_source
 from edgeinfer.convert.sources.channels import letters, move_channels
 from edgeinfer.convert.sources.original import Original
+from edgeinfer.convert.sources.pictures import take_pixels
 from edgeinfer.convert.sources.sniff import sniff
 from edgeinfer.errors import Notes, SourceError, UsageError
 from edgeinfer.types import Preprocessing, TensorSpec
@@ -57,6 +58,18 @@ class Source:
             if shown is not None:
                 self.layouts[name] = shown
             self.notes.add(f"{name!r} has its channels {'last' if name in last else 'first'} now")
+
+    def take_pixels(self, names: Sequence[str], records: Mapping[str, Preprocessing]) -> None:
+        """Let inputs take pixels as they are; see ``pictures.take_pixels``.
+
+        Raises:
+            UsageError: a name is unknown, or is no picture.
+        """
+        if names and self.original is not None:
+            raise UsageError("pictures: the input of a .tflite file keeps what the file takes")
+        take_pixels(self.model, names, records)
+        for name in names:
+            self.notes.add(f"{name!r} takes pixels of 0 to 255 now")
 
     def with_layouts(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return descriptions with the layouts that were chosen."""

@@ -79,7 +79,17 @@ def _numbers(
         values = values * _LARGE
     if style == "negative":
         values = -np.abs(values)
+    if _takes_pixels(kind):
+        values = np.clip(np.rint(values), 0, 255)
     return np.asarray(values).astype(dtype)
+
+
+def _takes_pixels(kind: Kind) -> bool:
+    """Whether the input is given pixels as they are, which have nothing beyond their range."""
+    record = kind.record
+    if not isinstance(record, ImageInput) or record.scale != 1.0:
+        return False
+    return not any(record.mean) and all(s == 1.0 for s in record.std)
 
 
 def _numpy_type(name: str) -> np.dtype[Any]:

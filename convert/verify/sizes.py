@@ -27,6 +27,8 @@ _CANDIDATES: dict[str, tuple[int, ...]] = {
     "other": (16, 32, 8, 64, 7, 1, 4, 2, 3, 10, 76, 100, 128, 256),
 }
 _MOST_MIXED = 60
+_MOST_TRIED = 2048
+"""Greatest upper bound that is tried out."""
 _BATCH = re.compile(r"batch|^[nb]$", re.IGNORECASE)
 _SEQUENCE = re.compile(r"seq|len|tokens", re.IGNORECASE)
 
@@ -47,8 +49,13 @@ class Found:
 class Axes:
     """The dynamic axes of all inputs, those that must be equal as one."""
 
-    def __init__(self, inputs: Sequence[TensorSpec], kinds: Mapping[str, Kind]) -> None:
-        """Group them."""
+    def __init__(
+        self,
+        inputs: Sequence[TensorSpec],
+        kinds: Mapping[str, Kind],
+        ranges: Mapping[tuple[str, int], tuple[int, int]] | None = None,
+    ) -> None:
+        """Group them; ``ranges`` bounds sizes by input name and axis."""
         self._inputs = inputs
         self._streaming = any(k.name == "state" for k in kinds.values())
         self.roles: dict[str, str] = {}
@@ -62,6 +69,12 @@ class Axes:
                 for part in _parts(key):
                     if self.roles.get(part, "other") == "other":
                         self.roles[part] = role
+        self.bounds: dict[str, tuple[int, int]] = {}
+        for place, (low, high) in (ranges or {}).items():
+            key = self._keys.get(place, "")
+            first, last = self.bounds.get(key, (low, high))
+            if key in self.roles:
+                self.bounds[key] = max(low, first), min(high, last)
 
     def shapes(self, sizes: Mapping[str, int]) -> Shapes:
         """Fill in sizes by group."""
@@ -80,7 +93,18 @@ class Axes:
 
     def candidates(self, key: str) -> tuple[int, ...]:
         """Sizes to try for a group, likeliest first."""
-        return _CANDIDATES[self.roles[key]]
+        usual = _CANDIDATES[self.roles[key]]
+        if key not in self.bounds:
+            return usual
+        low, high = self.bounds[key]
+        # The far end may be no more than a limit that nobody means to reach.
+        ends = (high, low) if high <= _MOST_TRIED else (low,)
+        within = tuple(size for size in usual if low <= size <= high)
+        return tuple(dict.fromkeys((*within[:1], *ends, *within)))
+
+    def least(self) -> dict[str, int]:
+        """The least size of each group that has bounds."""
+        return {key: low for key, (low, _) in self.bounds.items()}
 
     def _fill(self, spec: TensorSpec, sizes: Mapping[str, int]) -> Iterator[int]:
         for axis, dim in enumerate(spec.shape or ()):
@@ -148,7 +172,8 @@ def _base(axes: Axes, attempt: Attempt) -> dict[str, int] | None:
         sizes = {}
         for key in axes.roles:
             choices = axes.candidates(key)
-            sizes[key] = 1 if axes.roles[key] == "batch" else choices[place % len(choices)]
+            alone = axes.roles[key] == "batch" and 1 in choices
+            sizes[key] = 1 if alone else choices[place % len(choices)]
         if attempt(axes.shapes(sizes)):
             return sizes
     mixed = itertools.product(*(axes.candidates(key) for key in axes.roles))
@@ -165,7 +190,8 @@ def _all_other(axes: Axes, base: Mapping[str, int]) -> Iterator[dict[str, int]]:
         sizes = {}
         for key in axes.roles:
             others = [c for c in axes.candidates(key) if c != base[key]]
-            sizes[key] = others[min(place, len(others) - 1)]
+            # A range of a single size has no other.
+            sizes[key] = others[min(place, len(others) - 1)] if others else base[key]
         yield sizes
 
 

@@ -52,6 +52,7 @@ def make_vectors(
     user_data: UserData | None = None,
     calibration: Path | None = None,
     shape_sets: Sequence[Mapping[str, tuple[int, ...]]] = (),
+    ranges: Mapping[tuple[str, int], tuple[int, int]] | None = None,
     limit_bytes: int = 32 << 20,
 ) -> list[Vector]:
     """Gather or make the inputs that every variant is checked on.
@@ -67,6 +68,7 @@ def make_vectors(
         user_data: feeds to use as they are; arrays named as outputs are what is expected.
         calibration: folder of pictures or recordings; needs ``preprocessing``.
         shape_sets: the only sizes that count, instead of those found by trial.
+        ranges: bounds of sizes by input name and axis; vectors stay within and go to both ends.
         limit_bytes: stop adding made-up vectors when inputs and outputs hold this much.
 
     Raises:
@@ -75,7 +77,7 @@ def make_vectors(
             with (the message asks for ``--input-shape`` or data).
     """
     records = dict(preprocessing or {})
-    maker = _Maker(model, inputs, oracles, records, limit_bytes)
+    maker = _Maker(model, inputs, oracles, records, limit_bytes, ranges or {})
     real: list[Vector] = []
     if user_data is not None:
         real += _from_user(user_data, inputs, [o.name for o in oracles.outputs])
@@ -94,12 +96,13 @@ class _Maker:
         oracles: Oracles,
         records: dict[str, Preprocessing],
         limit_bytes: int,
+        ranges: Mapping[tuple[str, int], tuple[int, int]],
     ) -> None:
         self._inputs, self._oracles, self._records = inputs, oracles, records
         self._kinds: dict[str, Kind] = {
             s.name: guess_kind(s, model, records.get(s.name)) for s in inputs
         }
-        self._axes = Axes(inputs, self._kinds)
+        self._axes = Axes(inputs, self._kinds, ranges)
         # A blank or scrambled picture is nothing a net was trained on; a plain vector may be.
         media = any(k.name in ("image", "audio") for k in self._kinds.values())
         self._extreme = _EXTREME | ({"noise", "zeros"} if media else set())
@@ -143,7 +146,7 @@ class _Maker:
                 f"found no input sizes that the model runs with ({specs}); give --data or "
                 f"--input-shape; the last try failed with: {self._failure}"
             )
-        base, *others = found.shapes
+        base, *others = (*found.shapes, *self._least(found.shapes))
         plans: list[tuple[Shapes, Style, int]] = [(s, "natural", 0) for s in others]
         if not real:
             plans = [(base, "natural", 0), *plans, (base, "standard", 1), (base, "noise", 0)]
@@ -156,6 +159,15 @@ class _Maker:
             first, note = vectors[0], "; ".join(remarks)
             vectors[0] = Vector(first.feeds, first.origin, first.edge, first.given, note)
         return vectors
+
+    def _least(self, known: Sequence[Shapes]) -> Iterator[Shapes]:
+        """Yield the least sizes that are allowed, where there are bounds."""
+        if self._axes.bounds and known:
+            feeds = {name: np.empty(shape, np.bool_) for name, shape in known[0].items()}
+            sizes = {**self._axes.sizes_of(feeds), **self._axes.least()}
+            shapes = self._axes.shapes(sizes)
+            if shapes not in known and self._runs(shapes):
+                yield shapes
 
     def _of(self, sets: Sequence[Mapping[str, tuple[int, ...]]]) -> Found:
         """The sets as they are; sizes of other inputs follow by their names."""

@@ -21,6 +21,7 @@ from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.errors import NotAvailableError, Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.types import ImageInput
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.coreml.scope import Scope
@@ -45,11 +46,23 @@ class CoreMLTarget:
     def __init__(self, options: CoreMLOptions | None = None) -> None:
         self._options = options
 
-    def options(self, profile: Profile) -> CoreMLOptions:
-        """Return what was asked for, else what the profile says."""
+    def options(self, profile: Profile, asked: LowerOptions) -> CoreMLOptions:
+        """Return what was asked for, else what the profile says.
+
+        Raises:
+            UsageError: no system has that name, or a picture has no record of its preparation.
+        """
         if self._options is not None:
             return self._options
-        return CoreMLOptions(deployment(profile.deployment) if profile.deployment else DEFAULT)
+        oldest = asked.deployment or profile.deployment
+        return CoreMLOptions(
+            deployment(oldest) if oldest else DEFAULT,
+            images={name: _picture(name, asked) for name in sorted(asked.pictures)},
+            labels=asked.labels if asked.classifier else (),
+            ranges={f"{name}:{axis}": ends for (name, axis), ends in asked.ranges.items()},
+            shapes=_shapes(asked),
+            states=asked.states,
+        )
 
     def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
         """List every node without a lowering."""
@@ -59,7 +72,7 @@ class CoreMLTarget:
 
         try:
             with quiet():
-                build(model, self.options(profile), options, Notes())
+                build(model, self.options(profile, options), options, Notes())
         except UnsupportedError as e:
             return list(e.problems)
         return []
@@ -80,7 +93,7 @@ class CoreMLTarget:
 
         notes = Notes()
         path = folder / "model.mlpackage"
-        own = self.options(profile)
+        own = self.options(profile, options)
         with quiet():
             scope = build(model, own, options, notes)
             write(scope, path, own, {})
@@ -93,6 +106,20 @@ class CoreMLTarget:
             notes=tuple(notes.lines),
             ops=ops,
         )
+
+
+def _picture(name: str, asked: LowerOptions) -> ImageInput:
+    record = asked.preprocessing.get(name)
+    if not isinstance(record, ImageInput):
+        raise UsageError(f"input {name!r} is to be a picture: --preprocessing does not say of what")
+    return record
+
+
+def _shapes(asked: LowerOptions) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """The shapes of each input that has several, one for each set."""
+    names = dict.fromkeys(name for one in asked.shape_sets for name in one)
+    found = {name: tuple(one[name] for one in asked.shape_sets) for name in names}
+    return {name: shapes for name, shapes in found.items() if len(set(shapes)) > 1}
 
 
 def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: Notes) -> Scope:

@@ -13,6 +13,7 @@ from typing import Any
 
 from edgeinfer.errors import UsageError
 
+_SIZE = re.compile(r"\?|[0-9]+|[0-9]+\.\.[0-9]+")
 _CALLABLE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 
 
@@ -77,24 +78,48 @@ def is_bundle(path: Path) -> bool:
         return False
 
 
-def input_shapes(options: Iterable[str]) -> dict[str, list[tuple[int | None, ...]]]:
+def input_shapes(options: Iterable[str]) -> dict[str, list[tuple[int | range | None, ...]]]:
     """Read ``name=1,3,224,224``; ``?`` instead of a number keeps an axis as the model declares it.
 
-    A name that is given again has several shapes.
+    ``1..8`` are all sizes from the first to the last. A name that is given again has several
+    shapes.
 
     Raises:
         UsageError: one is malformed.
     """
-    shapes: dict[str, list[tuple[int | None, ...]]] = {}
+    shapes: dict[str, list[tuple[int | range | None, ...]]] = {}
     for option in options:
         # A name may hold the sign itself; sizes never do.
         name, sign, text = option.rpartition("=")
         parts = [part.strip() for part in text.split(",")] if text.strip() else []
-        if not sign or not name or not all(p.isdecimal() or p == "?" for p in parts):
-            raise UsageError(f"--input-shape {option!r}: expected NAME=1,3,224,?")
-        shape = tuple(int(p) if p.isdecimal() else None for p in parts)
-        shapes.setdefault(name, []).append(shape)
+        if not sign or not name or not all(_SIZE.fullmatch(p) for p in parts):
+            raise UsageError(f"--input-shape {option!r}: expected NAME=1,3,224,? or NAME=1..8,224")
+        shapes.setdefault(name, []).append(tuple(_size(p) for p in parts))
     return shapes
+
+
+def state_pairs(options: Iterable[str]) -> dict[str, str]:
+    """Read ``input:output`` pairs; names that hold the sign themselves take ``input=output``.
+
+    Raises:
+        UsageError: one is malformed or repeated.
+    """
+    pairs: dict[str, str] = {}
+    for option in options:
+        source, sign, output = option.partition("=" if "=" in option else ":")
+        if not sign or not source or not output:
+            raise UsageError(f"--state {option!r}: expected INPUT:OUTPUT")
+        if source in pairs or output in pairs.values():
+            raise UsageError(f"--state {option!r}: each input and output is part of one pair")
+        pairs[source] = output
+    return pairs
+
+
+def _size(text: str) -> int | range | None:
+    first, dots, last = text.partition("..")
+    if dots:
+        return range(int(first), int(last) + 1)
+    return None if text == "?" else int(text)
 
 
 def _call(path: Path, name: str) -> Any:
