@@ -51,20 +51,31 @@ class ImageInput:
     Attributes:
         width: pixels; None keeps the picture's own size (dynamic models).
         height: pixels; None likewise.
-        resize: ``stretch``, ``crop`` (short side to size, then centre crop) or ``letterbox``.
+        resize: ``stretch``, ``crop`` (short side to size, then centre crop), ``letterbox``,
+            ``limit`` (one side to ``side``, both then to the nearest ``multiple``) or ``line`` (to
+            ``height``; ``pad`` fills what is missing of ``width`` on the right, and a longer line
+            is squeezed into it unless it may ``grow``).
         crop_ratio: share of the resized short side that the centre crop keeps; 1.0 keeps all.
         interpolation: ``nearest``, ``bilinear`` or ``bicubic``; Pillow's, with antialiasing.
+        antialias: False samples ``bilinear`` at four pixels also where it makes smaller, as OpenCV
+            and TensorFlow do.
         color: ``RGB``, ``BGR`` or ``GRAY``.
         layout: ``NCHW`` or ``NHWC``.
         scale: factor on pixel values 0..255.
         mean: subtracted after scaling; one value for each channel, or one for all.
         std: divisor, likewise.
-        pad: pixel value around a letterboxed picture.
+        pad: pixel value around a letterboxed picture or behind a line.
+        align: where a letterboxed picture lies: ``center`` or ``start`` (top left).
+        side: pixels, of ``limit``.
+        side_rule: ``min`` enlarges a picture whose short side is below ``side``, ``max`` reduces
+            one whose long side is above it.
+        multiple: of ``limit``: both sides are multiples of it.
+        grow: of ``line``: a long one makes the input wider.
     """
 
     width: int | None
     height: int | None
-    resize: Literal["stretch", "crop", "letterbox"] = "stretch"
+    resize: Literal["stretch", "crop", "letterbox", "limit", "line"] = "stretch"
     crop_ratio: float = 1.0
     interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
     color: Literal["RGB", "BGR", "GRAY"] = "RGB"
@@ -72,7 +83,13 @@ class ImageInput:
     scale: float = 1.0 / 255.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
-    pad: int = 114
+    pad: float = 114
+    antialias: bool = True
+    align: Literal["center", "start"] = "center"
+    side: int | None = None
+    side_rule: Literal["min", "max"] = "min"
+    multiple: int = 1
+    grow: bool = False
     kind: Literal["image"] = "image"
 
 
@@ -83,10 +100,16 @@ class AudioInput:
     Attributes:
         sample_rate: Hz.
         samples: frames in one call; None takes the whole recording.
+        hop: frames from one call's first to the next one's; None: ``samples``, no overlap.
+        lead: zeros before the recording, so that the first call has a past as later ones do.
+        gain: factor on the samples; 32768 gives the range of 16-bit integers.
     """
 
     sample_rate: int
     samples: int | None = None
+    hop: int | None = None
+    lead: int = 0
+    gain: float = 1.0
     kind: Literal["audio"] = "audio"
 
 
@@ -98,7 +121,124 @@ class TokenInput:
     kind: Literal["tokens"] = "tokens"
 
 
-Preprocessing = ImageInput | AudioInput | TokenInput
+@dataclass(frozen=True, slots=True)
+class SpectrogramInput:
+    """How a recording becomes a mel spectrogram, as librosa defines it.
+
+    Attributes:
+        sample_rate: Hz.
+        fft: samples of one transform.
+        hop: samples from one transform to the next.
+        mels: bands.
+        samples: frames of the recording in one call; None takes the whole.
+        step: frames from one call's first to the next one's; None: ``samples``.
+        window: samples of the Hann window, centred in ``fft``; None: ``fft``.
+        low: Hz at the lower edge of the lowest band.
+        high: Hz at the upper edge of the highest one; None: half the sample rate.
+        scale: of pitch: ``slaney`` or ``htk``.
+        norm: bands have equal area (``slaney``) or equal height (``none``).
+        power: of the magnitude: 1 or 2.
+        log: ``none``, ``natural``, ``log10`` or ``db`` (10 log10, 0 at 1.0).
+        reference: ``one``, or ``max`` where 0 dB is the loudest band of the call.
+        floor: smallest value before the logarithm.
+        range_db: what lies further below the loudest is raised to it; None: nothing is.
+        centered: the first transform is centred at the first sample, zeros lie before it.
+        mean: subtracted.
+        std: divisor afterwards.
+        time_first: axes are time and band, else band and time.
+    """
+
+    sample_rate: int
+    fft: int
+    hop: int
+    mels: int
+    samples: int | None = None
+    step: int | None = None
+    window: int | None = None
+    low: float = 0.0
+    high: float | None = None
+    scale: Literal["slaney", "htk"] = "slaney"
+    norm: Literal["slaney", "none"] = "slaney"
+    power: float = 2.0
+    log: Literal["none", "natural", "log10", "db"] = "none"
+    reference: Literal["one", "max"] = "one"
+    floor: float = 1e-10
+    range_db: float | None = None
+    centered: bool = True
+    mean: float = 0.0
+    std: float = 1.0
+    time_first: bool = True
+    kind: Literal["spectrogram"] = "spectrogram"
+
+
+@dataclass(frozen=True, slots=True)
+class TextInput:
+    """How a text becomes ids, by a tokenizer whose vocabulary travels in the bundle.
+
+    Attributes:
+        vocabulary: file below ``pipeline/``: a ``tokenizer.json``, or a ``vocab.txt`` of WordPiece.
+        max_tokens: longer texts are cut, special tokens kept.
+        field: what this input takes: ``ids``, ``mask`` (1 where a token is) or ``types``.
+        pad: fill up to ``max_tokens``.
+        lower: of a ``vocab.txt``: letters are lowered and lose their accents.
+    """
+
+    vocabulary: str
+    max_tokens: int
+    field: Literal["ids", "mask", "types"] = "ids"
+    pad: bool = False
+    lower: bool = True
+    kind: Literal["text"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameInput:
+    """Frames that an earlier model of a chain gives, a window of them in one call.
+
+    Attributes:
+        frames: in one call.
+        hop: frames from one call's first to the next one's.
+    """
+
+    frames: int
+    hop: int = 1
+    kind: Literal["frames"] = "frames"
+
+
+@dataclass(frozen=True, slots=True)
+class StateInput:
+    """What an output of the call before gives back; zeros at first.
+
+    Attributes:
+        output: its name.
+    """
+
+    output: str
+    kind: Literal["state"] = "state"
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantInput:
+    """The same numbers in every call.
+
+    Attributes:
+        values: one for all elements, or each in C order.
+    """
+
+    values: tuple[float, ...]
+    kind: Literal["constant"] = "constant"
+
+
+Preprocessing = (
+    ImageInput
+    | AudioInput
+    | TokenInput
+    | SpectrogramInput
+    | TextInput
+    | FrameInput
+    | StateInput
+    | ConstantInput
+)
 """What the bundle records about one input; an input without a record is a plain tensor."""
 
 

@@ -19,7 +19,10 @@ LAYERS = {
     "bundle": 2,
     "metrics": 2,
     "media": 2,
+    "decode": 2,
     "profiles": 2,
+    "heads": 1,
+    "results": 1,
     "types": 1,
     "errors": 0,
 }
@@ -31,11 +34,14 @@ SIDEWAYS = {
     ("bundle", "metrics"),
     ("metrics", "bundle"),
     ("types", "errors"),
+    ("results", "types"),
+    ("decode", "media"),
     ("convert", "kernels"),
 }
 """Packages of one layer that may know each other; runtime and convert never do."""
 
-DEVICE = ("runtime", "backends", "bundle", "metrics", "media", "profiles", "types", "errors")
+DEVICE = ("runtime", "backends", "bundle", "metrics", "media", "decode", "profiles")
+DEVICE += ("heads", "results", "types", "errors")
 """What a device install imports."""
 
 CONVERTER = ("onnx", "onnx_ir", "onnxscript", "torch", "tvm", "transformers")

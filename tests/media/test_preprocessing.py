@@ -8,6 +8,8 @@ from edgeinfer.errors import UsageError
 from edgeinfer.media import parse_preprocessing, read_labels
 from edgeinfer.types import AudioInput, ImageInput, TokenInput
 
+KINDS = "audio, constant, frames, image, spectrogram, state, text, tokens"
+
 
 def toml(folder: Path, text: str) -> Path:
     path = folder / "p.toml"
@@ -87,15 +89,16 @@ def test_all_mistakes_are_listed(tmp_path: Path) -> None:
         " x.color: expected 'RGB' or 'BGR' or 'GRAY', received 'HSV';"
         " y.sample_rate: missing"
         " (image has width, height, resize, crop_ratio, interpolation, color, layout, scale, mean,"
-        " std, pad, kind; audio has sample_rate, samples, kind)"
+        " std, pad, antialias, align, side, side_rule, multiple, grow, kind;"
+        " audio has sample_rate, samples, hop, lead, gain, kind)"
     )
 
 
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        ('kind = "video"', "x.kind: expected one of audio, image, tokens, received 'video'"),
-        ("width = 3", "x.kind: expected one of audio, image, tokens, received null"),
+        ('kind = "video"', f"x.kind: expected one of {KINDS}, received 'video'"),
+        ("width = 3", f"x.kind: expected one of {KINDS}, received null"),
         ('kind = "image"\nwidth = 0', "x.width: expected above 0, received 0"),
         ('kind = "image"\nstd = [1, 0, 1]', "x.std: a divisor is 0"),
         ('kind = "image"\nmean = [1, 2]', "x.mean: expected 3 values, received 2"),
@@ -119,7 +122,7 @@ def test_one_mistake(tmp_path: Path, body: str, problem: str) -> None:
         ("", "no input is described"),
         ("[x", "not TOML"),
         ("x = 3", "'x' outside a table; start one with [input name]"),
-        ("[x]\nkind = [1]", "x.kind: expected one of audio, image, tokens, received an array"),
+        ("[x]\nkind = [1]", f"x.kind: expected one of {KINDS}, received an array"),
     ],
 )
 def test_not_a_table_an_input(tmp_path: Path, text: str, problem: str) -> None:

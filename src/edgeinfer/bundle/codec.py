@@ -48,6 +48,12 @@ def decode(cls: type[T], data: object, *, extra_keys: bool = False) -> tuple[T |
     return (None if reader.problems else value), reader.problems
 
 
+def by_kind(union: Any) -> dict[str, Any]:
+    """Return the records of a union by what their ``kind`` field holds."""
+    records = [m for m in typing.get_args(union) if dataclasses.is_dataclass(m)]
+    return {typing.get_args(_hints(typing.cast("type", m))["kind"])[0]: m for m in records}
+
+
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
@@ -135,7 +141,7 @@ class _Reader:
         if records and isinstance(data, dict):
             if len(records) == 1:
                 return self.read(records[0], data, path)
-            kinds = {typing.get_args(_hints(typing.cast("type", m))["kind"])[0]: m for m in records}
+            kinds = by_kind(tp)
             kind = data.get("kind")
             if isinstance(kind, str) and kind in kinds:
                 return self.read(kinds[kind], data, path)

@@ -9,10 +9,11 @@ from typing import Any
 from edgeinfer.bundle import rules
 from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
+from edgeinfer.heads import Head
 from edgeinfer.metrics import Budget, OutputMetrics
 from edgeinfer.types import Preprocessing, TensorSpec
 
-SCHEMA = (1, 0)
+SCHEMA = (1, 1)
 """Major and minor version; a reader refuses an unknown major and ignores a newer minor's keys."""
 
 JUDGED_ON_EXTREMES = frozenset({"fp32"})
@@ -143,7 +144,9 @@ class Manifest:
     tools: dict[str, str] = field(default_factory=dict)
     """Package name to version, of everything that took part in the conversion."""
     extra_files: tuple[FileRecord, ...] = ()
-    """Reports and licences."""
+    """Reports, licences, and below ``pipeline/`` the files that records of pipelines name."""
+    head: Head | None = None
+    """What the outputs mean; None where nothing was said."""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data.

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from edgeinfer.bundle.headrules import pipeline_problems, preprocessing
 from edgeinfer.bundle.paths import collisions, path_problem
-from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TensorSpec, TokenInput
+from edgeinfer.types import TensorSpec
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
@@ -48,7 +49,7 @@ def problems(manifest: Manifest) -> list[str]:
         if name not in names:
             found.append(f"{where}: no input has this name")
         found += [f"{where}.{p}" for p in preprocessing(record)]
-    return found
+    return found + list(pipeline_problems(manifest))
 
 
 def records(manifest: Manifest) -> Iterator[tuple[str, FileRecord]]:
@@ -140,36 +141,3 @@ def _files(entries: list[tuple[str, FileRecord]]) -> list[str]:
         if seen.setdefault(file.path, file) != file:
             found.append(f"{where}: {file.path!r} is listed twice, with different contents")
     return found + [f"files: {p}" for p in collisions([MANIFEST_NAME, *seen])]
-
-
-def preprocessing(record: Preprocessing) -> Iterator[str]:
-    """Yield what is wrong with one record, each with the name of its key."""
-    match record:
-        case ImageInput():
-            yield from _image(record)
-        case AudioInput():
-            if record.sample_rate <= 0:
-                yield f"sample_rate: expected above 0, received {record.sample_rate}"
-            if record.samples is not None and record.samples <= 0:
-                yield f"samples: expected above 0, received {record.samples}"
-        case TokenInput():
-            if record.vocab_size <= 0:
-                yield f"vocab_size: expected above 0, received {record.vocab_size}"
-
-
-def _image(record: ImageInput) -> Iterator[str]:
-    for key in ("width", "height"):
-        value = getattr(record, key)
-        if value is not None and value <= 0:
-            yield f"{key}: expected above 0, received {value}"
-    if not 0 < record.crop_ratio <= 1:
-        yield f"crop_ratio: expected above 0 and at most 1, received {record.crop_ratio}"
-    channels = 1 if record.color == "GRAY" else 3
-    for key in ("mean", "std"):
-        values = getattr(record, key)
-        if len(values) not in (1, channels):
-            yield f"{key}: expected {channels} values, received {len(values)}"
-    if any(value == 0 for value in record.std):
-        yield "std: a divisor is 0"
-    if not 0 <= record.pad <= 255:
-        yield f"pad: expected 0 to 255, received {record.pad}"

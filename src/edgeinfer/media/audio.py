@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,11 @@ BLOCK = 1 << 20
 
 
 def load_audio(path: str | Path, record: AudioInput) -> Array:
-    """Read a recording as the model takes it: mono, -1..1, at the record's rate.
+    """Read a recording as the model takes it: mono, -1..1 times the gain, at the record's rate.
 
     Channels are averaged; another sample rate is converted by soxr. When the record fixes
-    ``samples``, a longer recording is cut into consecutive windows and zeros fill the last one, so
-    that nothing that was recorded is dropped.
+    ``samples``, a longer recording is cut into windows and zeros fill the last one, so that nothing
+    that was recorded is dropped.
 
     Returns:
         (windows, samples), float32; one window when it fits or ``samples`` is None.
@@ -29,14 +30,69 @@ def load_audio(path: str | Path, record: AudioInput) -> Array:
         NotAvailableError: soundfile, or soxr where the rates differ, is not installed.
         UsageError: no such file.
     """
-    signal, rate = _read(Path(path))
-    if rate != record.sample_rate:
-        signal = _resampled(signal, rate, record.sample_rate)
-    samples = record.samples or max(len(signal), 1)
-    windows = max(-(-len(signal) // samples), 1)
-    padded = np.zeros(windows * samples, dtype=np.float32)
-    padded[: len(signal)] = signal
-    return padded.reshape(windows, samples)
+    return cut(open_recording(path, record.sample_rate), record)
+
+
+def open_recording(path: str | Path, rate: int) -> Array:
+    """Read a recording: (samples,), float32, mono, -1..1, at a rate.
+
+    Raises:
+        InputError: the file is no recording, is damaged or holds no sound.
+        NotAvailableError: soundfile, or soxr where the rates differ, is not installed.
+        UsageError: no such file.
+    """
+    signal, own = _read(Path(path))
+    return signal if own == rate else _resampled(signal, own, rate)
+
+
+def cut(signal: Array, record: AudioInput) -> Array:
+    """Cut a recording, at the record's rate, into the windows of its calls."""
+    framer = Framer(record.samples or record.lead + max(len(signal), 1), record.hop, record.lead)
+    windows = [*framer.feed(signal), *framer.finish()]
+    return np.stack(windows) * np.float32(record.gain)
+
+
+class Framer:
+    """Windows of a recording that comes in pieces; the same windows for any size of pieces.
+
+    As many come as begin within the recording: one a ``hop``, at least one. Zeros lie before and
+    behind it.
+
+    Args:
+        samples: of a window.
+        hop: from a window's first sample to the next one's; None: no overlap.
+        lead: zeros before the recording.
+    """
+
+    def __init__(self, samples: int, hop: int | None = None, lead: int = 0) -> None:
+        self.samples, self.hop, self.lead = samples, hop or samples, lead
+        self.received = self.given = 0
+        self._kept = np.zeros(lead, np.float32)
+
+    def feed(self, piece: Array) -> Iterator[Array]:
+        """Take a piece (n,), float32, and yield the windows that are now complete."""
+        self.received += len(piece)
+        self._kept = np.concatenate([self._kept, piece])
+        while len(self._kept) >= self.samples:
+            yield self._next()
+
+    def finish(self) -> Iterator[Array]:
+        """Yield the windows that begin within the recording but end behind it."""
+        wanted = max(-(-self.received // self.hop), 1)
+        while self.given < wanted:
+            missing = max(self.samples - len(self._kept), 0)
+            self._kept = np.concatenate([self._kept, np.zeros(missing, np.float32)])
+            yield self._next()
+
+    def end_of(self, number: int) -> int:
+        """Return where window ``number`` ends, in samples from the beginning of the recording."""
+        return number * self.hop - self.lead + self.samples
+
+    def _next(self) -> Array:
+        window: Array = self._kept[: self.samples].copy()
+        self._kept = self._kept[self.hop :]
+        self.given += 1
+        return window
 
 
 def _read(path: Path) -> tuple[Array, int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +20,34 @@ INSTALL = 'pip install "edgeinfer[media]"'
 WHITE = (255, 255, 255, 255)
 
 
+Picture = Any
+"""A path, an array (height, width[, 3 or 4]) of uint8 in RGB order, or a Pillow image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a source picture lies in the model's input: input = source * scale + offset.
+
+    Attributes:
+        scale: of x and y.
+        offset: of x and y, in pixels of the input.
+        source: width and height of the picture, upright.
+        size: width and height of the input.
+    """
+
+    scale: tuple[float, float]
+    offset: tuple[float, float]
+    source: tuple[int, int]
+    size: tuple[int, int]
+
+    def to_source(self, points: Array) -> Array:
+        """Turn points (..., 2) of the input into points of the source."""
+        found: Array = (np.asarray(points, np.float64) - self.offset) / self.scale
+        return found
+
+
 def load_image(path: str | Path, record: ImageInput, dtype: str = "float32") -> Array:
-    """Read a picture as the model takes it.
-
-    The first frame is taken, turned upright as its EXIF tag says, transparency is laid on white,
-    and 16-bit, CMYK, palette and grey pictures become 8-bit RGB (or grey) before resizing.
-
-    Args:
-        path: any file that Pillow reads.
-        record: size, colour, layout and numbers.
-        dtype: element type of the model's input; an integer type takes whole numbers only.
+    """Read a picture as the model takes it; see ``open_picture`` and ``prepare``.
 
     Returns:
         (1, channels, height, width) for NCHW, (1, height, width, channels) for NHWC.
@@ -37,13 +57,74 @@ def load_image(path: str | Path, record: ImageInput, dtype: str = "float32") -> 
         NotAvailableError: Pillow is not installed.
         UsageError: no such file, or the record contradicts itself or the dtype.
     """
-    picture = _resized(_read(Path(path), record.color), record)
-    pixels = np.asarray(picture)
+    return prepare(open_picture(Path(path), record.color), record, dtype)[0]
+
+
+def open_picture(given: Picture, color: str = "RGB") -> Image.Image:
+    """Read a picture from a file, an array or Pillow, upright and with 8 bits a channel.
+
+    The first frame is taken, turned upright as its EXIF tag says, transparency is laid on white,
+    and 16-bit, CMYK, palette and grey pictures become 8-bit RGB (or grey).
+
+    Args:
+        given: a path that Pillow can read, an array of uint8, or a Pillow image.
+        color: ``GRAY`` gives one channel, anything else three in RGB order.
+
+    Raises:
+        InputError: it is no picture, is damaged, or is too large to be decoded safely.
+        NotAvailableError: Pillow is not installed.
+        UsageError: no such file.
+    """
+    if isinstance(given, (str, Path)):
+        return _read(Path(given), color)
+    image = _pillow()
+    if isinstance(given, image.Image):
+        from PIL import ImageOps
+
+        return _in_color(ImageOps.exif_transpose(given), "picture", color)
+    array = np.asarray(given)
+    expected = "a path, a Pillow image or uint8 of (height, width), (..., 3) or (..., 4)"
+    if array.dtype != np.uint8 or array.ndim not in (2, 3) or not array.size:
+        raise InputError("picture", expected, f"{array.dtype}{list(array.shape)}")
+    if array.ndim == 3 and array.shape[2] not in (3, 4):
+        raise InputError("picture", expected, f"{array.dtype}{list(array.shape)}")
+    return _in_color(image.fromarray(np.ascontiguousarray(array)), "picture", color)
+
+
+def prepare(
+    picture: Image.Image, record: ImageInput, dtype: str = "float32"
+) -> tuple[Array, Placement]:
+    """Turn an opened picture into the tensor of a record.
+
+    Args:
+        picture: of ``open_picture``.
+        record: size, colour, layout and numbers.
+        dtype: element type of the model's input; an integer type takes whole numbers only.
+
+    Returns:
+        (1, channels, height, width) for NCHW, (1, height, width, channels) for NHWC; and where the
+        picture lies in it.
+
+    Raises:
+        UsageError: the record contradicts itself or the dtype.
+    """
+    resized, placement = _resized(picture, record)
+    pixels = np.asarray(resized)
     pixels = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
     pixels = pixels[:, :, ::-1] if record.color == "BGR" else pixels
     values = _normalised(pixels, record, np.dtype(dtype))
+    if record.resize == "line":
+        values = _filled(values, record, placement.size[0])
     values = values.transpose(2, 0, 1) if record.layout == "NCHW" else values
-    return np.ascontiguousarray(values[np.newaxis])
+    return np.ascontiguousarray(values[np.newaxis]), placement
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as e:
+        raise NotAvailableError(f"reading pictures needs Pillow: {INSTALL}") from e
+    return Image
 
 
 def _read(path: Path, color: str) -> Image.Image:
@@ -59,8 +140,7 @@ def _read(path: Path, color: str) -> Image.Image:
             # Pillow only warns between one and two times its limit, and raises above.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path) as opened:
-                upright = ImageOps.exif_transpose(opened)
-                return _eight_bit(upright, str(path)).convert("L" if color == "GRAY" else "RGB")
+                return _in_color(ImageOps.exif_transpose(opened), str(path), color)
     except InputError:
         raise
     except Image.DecompressionBombError as e:
@@ -70,6 +150,10 @@ def _read(path: Path, color: str) -> Image.Image:
     # Pillow's decoders raise any of these for damaged data.
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError) as e:
         raise InputError(str(path), expected, f"a damaged file ({_one_line(e)})") from e
+
+
+def _in_color(picture: Image.Image, name: str, color: str) -> Image.Image:
+    return _eight_bit(picture, name).convert("L" if color == "GRAY" else "RGB")
 
 
 def _eight_bit(picture: Image.Image, name: str) -> Image.Image:
@@ -89,26 +173,90 @@ def _eight_bit(picture: Image.Image, name: str) -> Image.Image:
     return picture
 
 
-def _resized(picture: Image.Image, record: ImageInput) -> Image.Image:
-    from PIL import Image
-
-    interpolation = Image.Resampling[record.interpolation.upper()]
+def _resized(picture: Image.Image, record: ImageInput) -> tuple[Image.Image, Placement]:
+    """Resize a picture; of a line the part that is filled up comes later, as numbers."""
+    width, height = record.width or picture.width, record.height or picture.height
     if record.resize == "stretch":
-        size = (record.width or picture.width, record.height or picture.height)
-        return picture if size == picture.size else picture.resize(size, interpolation)
+        return _scaled(picture, (width, height), record)
+    if record.resize == "limit":
+        return _scaled(picture, _limited(picture, record), record)
     if record.width is None or record.height is None:
         raise UsageError(f"preprocessing: resize={record.resize!r} needs width and height")
-    width, height = record.width, record.height
+    if record.resize == "line":
+        long = math.ceil(height * picture.width / picture.height)
+        size = (long if record.grow else min(long, width), height)
+        resized, placement = _scaled(picture, size, record)
+        return resized, replace(placement, size=(max(size[0], width), height))
     if record.resize == "crop":
-        resized = picture.resize(_covering(picture, record, width, height), interpolation)
+        resized, found = _scaled(picture, _covering(picture, record, width, height), record)
         left, top = round((resized.width - width) / 2), round((resized.height - height) / 2)
-        return resized.crop((left, top, left + width, top + height))
+        cut = resized.crop((left, top, left + width, top + height))
+        return cut, replace(found, offset=(-left, -top), size=(width, height))
     scale = min(width / picture.width, height / picture.height)
-    inner = _fitting(picture, scale, width, height)
-    resized = picture.resize(inner, interpolation)
-    ground = Image.new(picture.mode, (width, height), (record.pad,) * len(picture.getbands()))
-    ground.paste(resized, ((width - resized.width) // 2, (height - resized.height) // 2))
-    return ground
+    resized, found = _scaled(picture, _fitting(picture, scale, width, height), record)
+    colour = (round(record.pad),) * len(picture.getbands())
+    ground = _pillow().new(picture.mode, (width, height), colour)
+    left, top = (width - resized.width) // 2, (height - resized.height) // 2
+    left, top = (left, top) if record.align == "center" else (0, 0)
+    ground.paste(resized, (left, top))
+    return ground, replace(found, offset=(left, top), size=(width, height))
+
+
+def _scaled(
+    picture: Image.Image, size: tuple[int, int], record: ImageInput
+) -> tuple[Image.Image, Placement]:
+    scale = (size[0] / picture.width, size[1] / picture.height)
+    placement = Placement(scale, (0.0, 0.0), picture.size, size)
+    if size == picture.size:
+        return picture, placement
+    if not record.antialias:
+        return _pillow().fromarray(sampled(np.asarray(picture), size)), placement
+    resampling = _pillow().Resampling[record.interpolation.upper()]
+    return picture.resize(size, resampling), placement
+
+
+def sampled(pixels: Array, size: tuple[int, int]) -> Array:
+    """Resize bilinearly from the four nearest pixels, whatever the scale; pixel centres align.
+
+    Args:
+        pixels: (height, width[, channels]), uint8.
+        size: width and height.
+    """
+    rows, row_share = _neighbours(pixels.shape[0], size[1])
+    columns, column_share = _neighbours(pixels.shape[1], size[0])
+    tail = (1,) * (pixels.ndim - 2)
+    share = row_share.reshape(-1, 1, *tail)
+    tall = pixels[rows[0]] * (1 - share) + pixels[rows[1]] * share
+    share = column_share.reshape(1, -1, *tail)
+    wide = tall[:, columns[0]] * (1 - share) + tall[:, columns[1]] * share
+    # Halves go up, as in OpenCV; np.rint would take them to the even number.
+    found: Array = (wide + np.float32(0.5)).astype(np.uint8)
+    return found
+
+
+def _neighbours(old: int, new: int) -> tuple[tuple[Array, Array], Array]:
+    """Return for each new pixel its two old ones and the share of the second."""
+    place = (np.arange(new) + 0.5) * (old / new) - 0.5
+    first = np.floor(place).astype(np.int64)
+    share = (place - first).astype(np.float32)
+    return (first.clip(0, old - 1), (first + 1).clip(0, old - 1)), share
+
+
+def _limited(picture: Image.Image, record: ImageInput) -> tuple[int, int]:
+    """Return both sides after one is brought to its limit, to the nearest multiple."""
+    if record.side is None:
+        raise UsageError("preprocessing: resize='limit' needs side")
+    short, long = sorted(picture.size)
+    ratio = 1.0
+    if record.side_rule == "min" and short < record.side:
+        ratio = record.side / short
+    if record.side_rule == "max" and long > record.side:
+        ratio = record.side / long
+    width, height = (
+        max(round(int(side * ratio) / record.multiple), 1) * record.multiple
+        for side in picture.size
+    )
+    return width, height
 
 
 def _covering(picture: Image.Image, record: ImageInput, width: int, height: int) -> tuple[int, int]:
@@ -127,6 +275,17 @@ def _fitting(picture: Image.Image, scale: float, width: int, height: int) -> tup
     """Return the size inside a letterbox; a thin picture keeps at least one pixel."""
     new_width, new_height = round(picture.width * scale), round(picture.height * scale)
     return max(min(new_width, width), 1), max(min(new_height, height), 1)
+
+
+def _filled(values: Array, record: ImageInput, width: int) -> Array:
+    """Fill a line up to its width; the pad may lie between two pixel values."""
+    height, short, channels = values.shape
+    if short == width:
+        return values
+    pad = np.full((height, width - short, channels), record.pad, np.float32)
+    if values.dtype.kind in "iu":
+        pad = pad.round()
+    return np.concatenate([values, _normalised(pad, record, values.dtype)], axis=1)
 
 
 def _normalised(pixels: Array, record: ImageInput, dtype: np.dtype[Any]) -> Array:

@@ -11,7 +11,8 @@ A preprocessing file is TOML with one table an input::
     mean = [0.485, 0.456, 0.406]
     std = [0.229, 0.224, 0.225]
 
-The keys are the fields of ``ImageInput``, ``AudioInput`` and ``TokenInput`` in ``edgeinfer.types``.
+The keys are the fields of ``ImageInput``, ``AudioInput`` and so on in ``edgeinfer.types``. What the
+outputs mean is said in a pipeline file, see ``edgeinfer.media.description``.
 """
 
 from __future__ import annotations
@@ -22,17 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.bundle import rules
-from edgeinfer.bundle.codec import decode
+from edgeinfer.bundle import headrules
+from edgeinfer.bundle.codec import by_kind, decode
 from edgeinfer.errors import UsageError
-from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TokenInput
-
-"""Defaults of a grey picture; those of the record are for three channels."""
+from edgeinfer.types import ImageInput, Preprocessing
 
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    inputs: dict[str, ImageInput | AudioInput | TokenInput]
+    inputs: dict[str, Preprocessing]
 
 
 def parse_preprocessing(path: str | Path) -> dict[str, Preprocessing]:
@@ -44,7 +43,7 @@ def parse_preprocessing(path: str | Path) -> dict[str, Preprocessing]:
     Raises:
         UsageError: the file cannot be read or has unknown, missing or wrong keys; lists all.
     """
-    text = _read_text(Path(path))
+    text = read_text(Path(path))
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
@@ -52,16 +51,16 @@ def parse_preprocessing(path: str | Path) -> dict[str, Preprocessing]:
     if stray := [key for key, value in tables.items() if not isinstance(value, dict)]:
         keys = ", ".join(map(repr, stray))
         raise UsageError(f"{path}: {keys} outside a table; start one with [input name]")
-    document, found = decode(_Document, {"inputs": {k: _filled(v) for k, v in tables.items()}})
+    document, found = decode(_Document, {"inputs": {k: filled(v) for k, v in tables.items()}})
     if document is not None:
         found = [
             f"{name}.{problem}"
             for name, record in document.inputs.items()
-            for problem in _problems(record)
+            for problem in input_problems(record)
         ]
     if document is None or found:
         lines = [line.removeprefix("inputs").removeprefix(".") for line in found]
-        raise UsageError(f"{path}: " + "; ".join(lines) + _known_keys(tables, lines))
+        raise UsageError(f"{path}: " + "; ".join(lines) + known_keys(tables, lines))
     if not document.inputs:
         raise UsageError(f"{path}: no input is described; start a table with [input name]")
     return dict(document.inputs)
@@ -73,7 +72,7 @@ def read_labels(path: str | Path) -> tuple[str, ...]:
     Raises:
         UsageError: the file cannot be read, is empty or has an empty line before its last name.
     """
-    labels = [line.strip() for line in _read_text(Path(path)).rstrip().splitlines()]
+    labels = [line.strip() for line in read_text(Path(path)).rstrip().splitlines()]
     if not labels:
         raise UsageError(f"{path}: no labels in it; write one a line")
     if "" in labels:
@@ -82,33 +81,41 @@ def read_labels(path: str | Path) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _problems(record: Preprocessing) -> list[str]:
-    found = list(rules.preprocessing(record))
-    if isinstance(record, ImageInput) and record.resize != "stretch":
+def input_problems(record: Preprocessing) -> list[str]:
+    """List what is wrong with one record, each with the name of its key."""
+    found = list(headrules.preprocessing(record))
+    if isinstance(record, ImageInput) and record.resize in ("crop", "letterbox", "line"):
         missing = [key for key in ("width", "height") if getattr(record, key) is None]
         found += [f"{key}: missing; resize = {record.resize!r} needs it" for key in missing]
     return found
 
 
-def _filled(table: dict[str, Any]) -> dict[str, Any]:
+def filled(table: dict[str, Any]) -> dict[str, Any]:
     """Add what TOML cannot say: it has no null."""
     if table.get("kind") != "image":
         return table
     return {"width": None, "height": None, **table}
 
 
-def _known_keys(tables: dict[str, Any], lines: list[str]) -> str:
+def known_keys(tables: dict[str, Any], lines: list[str]) -> str:
+    """Name the keys of the kinds in use, where one is unknown."""
     if not any(line.endswith("unknown key") for line in lines):
         return ""
-    kinds = {"image": ImageInput, "audio": AudioInput, "tokens": TokenInput}
-    used = [k for k in kinds if any(t.get("kind") == k for t in tables.values())]
+    kinds = by_kind(Preprocessing)
+    given = [t.get("kind") for t in tables.values() if isinstance(t, dict)]
+    used = [k for k in kinds if k in given]
     parts = [
         f"{kind} has " + ", ".join(f.name for f in dataclasses.fields(kinds[kind])) for kind in used
     ]
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Read a file of UTF-8 text.
+
+    Raises:
+        UsageError: it is none, or cannot be read.
+    """
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as e:

@@ -1,0 +1,210 @@
+"""What records of pipelines must hold beyond the types of their keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from edgeinfer.bundle.paths import path_problem
+from edgeinfer.heads import (
+    Classify,
+    DetectAnchors,
+    DetectBoxes,
+    DetectGrid,
+    FindText,
+    Head,
+    HearVoice,
+    Notes,
+    ReadText,
+    Segment,
+    SpotWord,
+    files_of,
+    outputs_of,
+)
+from edgeinfer.types import (
+    AudioInput,
+    ConstantInput,
+    FrameInput,
+    ImageInput,
+    SpectrogramInput,
+    StateInput,
+    TextInput,
+    TokenInput,
+)
+
+if TYPE_CHECKING:
+    from edgeinfer.bundle.manifest import Manifest
+    from edgeinfer.types import Preprocessing
+
+FOLDER = "pipeline"
+"""Folder of the bundle with the files that records name."""
+
+
+def pipeline_problems(manifest: Manifest) -> Iterator[str]:
+    """Yield what is wrong between the records, the tensors and the files of a bundle."""
+    outputs = [spec.name for spec in manifest.outputs]
+    needed: dict[str, str] = {}
+    for name, record in manifest.preprocessing.items():
+        where = f"preprocessing[{name!r}]"
+        if isinstance(record, StateInput) and record.output not in outputs:
+            yield f"{where}.output: no output is named {record.output!r}"
+        if isinstance(record, TextInput):
+            needed[record.vocabulary] = f"{where}.vocabulary"
+    if manifest.head is not None:
+        for output in outputs_of(manifest.head):
+            if output is None and len(outputs) != 1:
+                yield f"head.output: the model has {len(outputs)} outputs, name one of {outputs}"
+            if output is not None and output not in outputs:
+                yield f"head: no output is named {output!r}, there are {outputs}"
+        needed |= dict.fromkeys(files_of(manifest.head), "head")
+        yield from (f"head.{problem}" for problem in head(manifest.head))
+    listed = {record.path for record in manifest.extra_files}
+    for file, where in needed.items():
+        if problem := path_problem(f"{FOLDER}/{file}"):
+            yield f"{where}: {file!r} {problem}"
+        elif f"{FOLDER}/{file}" not in listed:
+            yield f"{where}: {FOLDER}/{file} is not in extra_files"
+
+
+def head(record: Head) -> Iterator[str]:
+    """Yield what is wrong with one head, each with the name of its key."""
+    # A threshold may be of raw scores, which have no bounds.
+    for key in ("overlap", "box_threshold", "release", "onset_threshold"):
+        value = getattr(record, key, None)
+        if value is not None and not 0.0 <= value <= 1.0:
+            yield f"{key}: expected 0 to 1, received {value}"
+    for key in ("top", "most", "least_frames", "gap_frames", "frame_samples"):
+        value = getattr(record, key, None)
+        if value is not None and value < 1:
+            yield f"{key}: expected at least 1, received {value}"
+    match record:
+        case DetectAnchors():
+            yield from _anchors(record)
+        case DetectGrid():
+            yield from _grid(record)
+        case FindText():
+            yield from _positive(record, "unclip")
+        case ReadText() if record.blank < 0:
+            yield f"blank: expected at least 0, received {record.blank}"
+        case HearVoice():
+            yield from _voice(record)
+        case SpotWord() if record.rest_ms < 0:
+            yield f"rest_ms: expected at least 0, received {record.rest_ms}"
+        case Notes() if not 0 <= record.lowest <= 127 or record.trim < 0:
+            received = f"{record.lowest} and {record.trim}"
+            yield f"lowest, trim: expected 0 to 127 and at least 0, received {received}"
+        case Classify() | DetectBoxes() | Segment():
+            pass
+
+
+def _anchors(record: DetectAnchors) -> Iterator[str]:
+    if not record.boxes or len(record.boxes) != len(record.scores):
+        yield "boxes, scores: expected as many outputs of each, at least one"
+    if len(record.scales) != 4 or any(s == 0 for s in record.scales):
+        yield f"scales: expected 4 numbers other than 0, received {list(record.scales)}"
+    if not record.layers:
+        yield "layers: expected at least one"
+    if record.keypoints < 0:
+        yield f"keypoints: expected at least 0, received {record.keypoints}"
+    for i, layer in enumerate(record.layers):
+        if layer.stride < 1:
+            yield f"layers[{i}].stride: expected at least 1, received {layer.stride}"
+        if not layer.widths or (layer.heights and len(layer.heights) != len(layer.widths)):
+            yield f"layers[{i}]: expected as many heights as widths, at least one"
+        if any(size <= 0 for size in (*layer.widths, *layer.heights)):
+            yield f"layers[{i}]: expected sizes above 0"
+
+
+def _grid(record: DetectGrid) -> Iterator[str]:
+    if (record.unit == "cells") != bool(record.strides):
+        yield "strides: expected with unit = 'cells', and only there"
+    if any(stride < 1 for stride in record.strides):
+        yield f"strides: expected at least 1, received {list(record.strides)}"
+    if record.unit == "cells" and record.box != "xywh":
+        yield "box: expected 'xywh' with unit = 'cells'"
+
+
+def _voice(record: HearVoice) -> Iterator[str]:
+    if record.release > record.threshold:
+        yield f"release: expected at most the threshold {record.threshold}"
+    for key in ("least_speech_ms", "least_silence_ms", "pad_ms"):
+        if getattr(record, key) < 0:
+            yield f"{key}: expected at least 0, received {getattr(record, key)}"
+
+
+def preprocessing(record: Preprocessing) -> Iterator[str]:
+    """Yield what is wrong with one record, each with the name of its key."""
+    match record:
+        case ImageInput():
+            yield from _image(record)
+        case AudioInput():
+            yield from _positive(record, "sample_rate", "samples", "hop")
+            yield from _windows(record.samples, record.hop, "hop", record.lead)
+        case SpectrogramInput():
+            yield from _spectrogram(record)
+        case TokenInput():
+            yield from _positive(record, "vocab_size")
+        case TextInput():
+            yield from _positive(record, "max_tokens")
+            if not record.vocabulary.endswith((".json", ".txt")):
+                yield f"vocabulary: expected a .json or .txt file, received {record.vocabulary!r}"
+        case FrameInput():
+            yield from _positive(record, "frames", "hop")
+            if record.hop > record.frames:
+                yield f"hop: expected at most frames = {record.frames}, received {record.hop}"
+        case ConstantInput() if not record.values:
+            yield "values: expected at least one"
+        case StateInput() | ConstantInput():
+            pass
+
+
+def _positive(record: object, *keys: str) -> Iterator[str]:
+    for key in keys:
+        value = getattr(record, key)
+        if value is not None and value <= 0:
+            yield f"{key}: expected above 0, received {value}"
+
+
+def _windows(samples: int | None, hop: int | None, key: str, lead: int) -> Iterator[str]:
+    """Nothing that was recorded may fall between two windows or behind the last."""
+    if lead < 0:
+        yield f"lead: expected at least 0, received {lead}"
+    if hop is not None and samples is None:
+        yield f"{key}: expected only with samples"
+    if samples is not None and (hop or samples) > samples - (lead if hop else 0):
+        yield f"{key}: expected at most samples - lead = {samples - lead}, received {hop}"
+    if samples is not None and hop is None and lead:
+        yield f"lead: expected only with {key}"
+
+
+def _spectrogram(record: SpectrogramInput) -> Iterator[str]:
+    yield from _positive(record, "sample_rate", "fft", "hop", "mels", "samples", "step", "window")
+    yield from _positive(record, "power", "floor", "range_db")
+    yield from _windows(record.samples, record.step, "step", 0)
+    high = record.sample_rate / 2 if record.high is None else record.high
+    if not 0 <= record.low < high <= record.sample_rate / 2:
+        yield "low, high: expected 0 <= low < high <= sample_rate / 2"
+    if record.window is not None and record.window > record.fft:
+        yield f"window: expected at most fft = {record.fft}, received {record.window}"
+    if record.std == 0:
+        yield "std: a divisor is 0"
+
+
+def _image(record: ImageInput) -> Iterator[str]:
+    yield from _positive(record, "width", "height", "side", "multiple")
+    if not 0 < record.crop_ratio <= 1:
+        yield f"crop_ratio: expected above 0 and at most 1, received {record.crop_ratio}"
+    channels = 1 if record.color == "GRAY" else 3
+    for key in ("mean", "std"):
+        values = getattr(record, key)
+        if len(values) not in (1, channels):
+            yield f"{key}: expected {channels} values, received {len(values)}"
+    if any(value == 0 for value in record.std):
+        yield "std: a divisor is 0"
+    if not (math.isfinite(record.pad) and 0 <= record.pad <= 255):
+        yield f"pad: expected 0 to 255, received {record.pad}"
+    if not record.antialias and record.interpolation != "bilinear":
+        yield f"antialias: false is for bilinear, not {record.interpolation}"
+    if (record.resize == "limit") != (record.side is not None):
+        yield "side: expected with resize = 'limit', and only there"

@@ -1,0 +1,345 @@
+"""What the outputs of a model mean: one record a task, kept in the bundle as JSON.
+
+``output`` and the like are names of outputs; where one is None the model has a single output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Activation = Literal["none", "softmax", "sigmoid"]
+
+
+@dataclass(frozen=True, slots=True)
+class Classify:
+    """Scores of classes; their names are the manifest's labels.
+
+    Attributes:
+        output: (..., classes).
+        activation: what is still to be applied.
+        top: classes to tell.
+        threshold: least score.
+    """
+
+    output: str | None = None
+    activation: Activation = "none"
+    top: int = 5
+    threshold: float = 0.0
+    kind: Literal["classify"] = "classify"
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorLayer:
+    """Anchors of one grid: one of each size at the middle of every cell, row by row.
+
+    Attributes:
+        stride: pixels of the input from cell to cell.
+        widths: of the anchors of a cell, in pixels of the input.
+        heights: likewise; empty: the widths.
+    """
+
+    stride: int
+    widths: tuple[float, ...]
+    heights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DetectAnchors:
+    """Boxes relative to anchors, as SSD and BlazeFace give them.
+
+    Attributes:
+        boxes: outputs (1, n, at least 4); several are one behind the other.
+        scores: outputs (1, n, classes), in the same order.
+        layers: of anchors, in the order of the boxes.
+        order: of a box's numbers: ``xywh`` or ``yxhw``; keypoints follow in x, y (or y, x).
+        scales: divisors of x, y, w, h.
+        exponential: sizes are exp(w) times the anchor's, else w times.
+        activation: of scores; ``softmax`` takes a background class, which is the first.
+        background: the first class is no object.
+        keypoints: points that follow each box.
+        threshold: least score.
+        overlap: share (intersection over union) from which two boxes are one object.
+        merge: ``suppress`` keeps the best of them, ``weighted`` their mean weighted by score.
+        per_class: only boxes of one class may be one object.
+        most: objects to tell.
+    """
+
+    boxes: tuple[str, ...]
+    scores: tuple[str, ...]
+    layers: tuple[AnchorLayer, ...]
+    order: Literal["xywh", "yxhw"] = "xywh"
+    scales: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
+    exponential: bool = False
+    activation: Activation = "sigmoid"
+    background: bool = False
+    keypoints: int = 0
+    threshold: float = 0.5
+    overlap: float = 0.3
+    merge: Literal["suppress", "weighted"] = "suppress"
+    per_class: bool = True
+    most: int = 100
+    kind: Literal["anchors"] = "anchors"
+
+
+@dataclass(frozen=True, slots=True)
+class DetectGrid:
+    """Boxes of every cell of one or several grids, as the YOLO family gives them.
+
+    Attributes:
+        output: (1, n, numbers) or, ``channels_first``, (1, numbers, n); the numbers are a box, the
+            score of there being an object where ``objectness``, and one score a class.
+        channels_first: see above.
+        objectness: see above; class scores are multiplied by it.
+        box: ``xywh`` (middle and size) or ``xyxy`` (corners).
+        unit: ``pixels`` of the input, ``share`` of its sides, or ``cells``: the middle is relative
+            to the cell, sizes are logarithms, both in units of the stride (YOLOX).
+        strides: of the grids, for ``cells``; in the order of the boxes.
+        activation: of all scores: ``none`` or ``sigmoid``.
+        threshold: least score.
+        overlap: share from which two boxes are one object.
+        per_class: only boxes of one class may be one object.
+        most: objects to tell.
+    """
+
+    output: str | None = None
+    channels_first: bool = False
+    objectness: bool = False
+    box: Literal["xywh", "xyxy"] = "xywh"
+    unit: Literal["pixels", "share", "cells"] = "pixels"
+    strides: tuple[int, ...] = ()
+    activation: Literal["none", "sigmoid"] = "none"
+    threshold: float = 0.25
+    overlap: float = 0.45
+    per_class: bool = True
+    most: int = 100
+    kind: Literal["grid"] = "grid"
+
+
+@dataclass(frozen=True, slots=True)
+class DetectBoxes:
+    """Boxes that the model itself decoded and thinned out.
+
+    Attributes:
+        boxes: output (1, n, 4) or (n, 4).
+        scores: output (1, n) or (n,).
+        classes: output (1, n) or (n,); None: all are of the first class.
+        order: of a box's numbers: ``xyxy`` or ``yxyx``.
+        unit: ``pixels`` of the input or ``share`` of its sides.
+        first: number of the first class.
+        threshold: least score.
+    """
+
+    boxes: str
+    scores: str
+    classes: str | None = None
+    order: Literal["xyxy", "yxyx"] = "xyxy"
+    unit: Literal["pixels", "share"] = "pixels"
+    first: int = 0
+    threshold: float = 0.5
+    kind: Literal["boxes"] = "boxes"
+
+
+@dataclass(frozen=True, slots=True)
+class FindText:
+    """A map of how likely each pixel is text (Liao et al. 2020), to turned boxes of lines.
+
+    Attributes:
+        output: (1, 1, height, width), 0..1.
+        threshold: of a pixel.
+        box_threshold: least mean over a box.
+        unclip: area times this over the outline's length is how far a box is widened.
+        dilate: pixels right of and below text are text.
+        least_side: pixels of the map; smaller regions are dropped.
+        most: regions to look at.
+    """
+
+    output: str | None = None
+    threshold: float = 0.3
+    box_threshold: float = 0.6
+    unclip: float = 1.5
+    dilate: bool = False
+    least_side: float = 3.0
+    most: int = 1000
+    kind: Literal["find_text"] = "find_text"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadText:
+    """Scores of characters in every column, to text: the best path of CTC (Graves et al. 2006).
+
+    Attributes:
+        output: (batch, columns, characters), probabilities.
+        charset: file below ``pipeline/``: one character a line, in the order of the scores.
+        blank: index of the score of no character; the file has no line for it.
+        space: the last score is that of a space; the file has no line for it.
+        threshold: least mean score of a text.
+    """
+
+    charset: str
+    output: str | None = None
+    blank: int = 0
+    space: bool = False
+    threshold: float = 0.0
+    kind: Literal["read_text"] = "read_text"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A class for every pixel; names are the manifest's labels.
+
+    Attributes:
+        output: (1, classes, height, width) or, ``channels_last``, (1, height, width, classes).
+        channels_last: see above.
+        activation: what is still to be applied; of one channel: ``none`` or ``sigmoid``.
+        threshold: of one channel: score from which a pixel belongs to class 1.
+    """
+
+    output: str | None = None
+    channels_last: bool = False
+    activation: Activation = "none"
+    threshold: float = 0.5
+    kind: Literal["segment"] = "segment"
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """A vector that is near those of like inputs.
+
+    Attributes:
+        output: (1, size), or (1, tokens, size) where ``pooling`` is not ``none``.
+        pooling: ``mean`` over the tokens that the mask keeps, or ``first`` token.
+        normalize: to length 1.
+    """
+
+    output: str | None = None
+    pooling: Literal["none", "mean", "first"] = "none"
+    normalize: bool = True
+    kind: Literal["embed"] = "embed"
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """How likely each note begins and sounds, to notes (Bittner et al. 2022, sec. 2.3).
+
+    Attributes:
+        onsets: output (windows, frames, notes).
+        sounding: output (windows, frames, notes).
+        frame_samples: of the recording in one frame.
+        trim: frames to leave out at both ends of each window.
+        lowest: MIDI number of the first note.
+        onset_threshold: of a note's beginning.
+        threshold: of its sounding on.
+        least_frames: shorter notes are dropped.
+        gap_frames: so long may a note fall below the threshold.
+        infer_onsets: a sudden rise of loudness is a beginning too.
+        leftover: notes without a beginning are looked for in what is left.
+    """
+
+    onsets: str
+    sounding: str
+    frame_samples: int
+    trim: int = 0
+    lowest: int = 21
+    onset_threshold: float = 0.5
+    threshold: float = 0.3
+    least_frames: int = 11
+    gap_frames: int = 11
+    infer_onsets: bool = True
+    leftover: bool = True
+    kind: Literal["notes"] = "notes"
+
+
+@dataclass(frozen=True, slots=True)
+class HearVoice:
+    """The probability of speech in each window, to stretches of speech.
+
+    Attributes:
+        output: (1, 1).
+        threshold: speech begins at it.
+        release: speech ends below it.
+        least_speech_ms: shorter speech is dropped.
+        least_silence_ms: shorter silence does not end speech.
+        pad_ms: added at both ends.
+    """
+
+    output: str | None = None
+    threshold: float = 0.5
+    release: float = 0.35
+    least_speech_ms: float = 250.0
+    least_silence_ms: float = 100.0
+    pad_ms: float = 30.0
+    kind: Literal["voice"] = "voice"
+
+
+@dataclass(frozen=True, slots=True)
+class SpotWord:
+    """How likely a word was just said.
+
+    Attributes:
+        word: its name.
+        output: (1, 1).
+        threshold: it counts from here on.
+        rest_ms: after one, none is told for so long.
+    """
+
+    word: str
+    output: str | None = None
+    threshold: float = 0.5
+    rest_ms: float = 1000.0
+    kind: Literal["word"] = "word"
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Frames for the next model of a chain: value * scale + offset.
+
+    Attributes:
+        output: its last axis is the frame's; all others are time, in C order.
+        scale: factor.
+        offset: added afterwards.
+    """
+
+    output: str | None = None
+    scale: float = 1.0
+    offset: float = 0.0
+    kind: Literal["features"] = "features"
+
+
+Head = (
+    Classify
+    | DetectAnchors
+    | DetectGrid
+    | DetectBoxes
+    | FindText
+    | ReadText
+    | Segment
+    | Embed
+    | Notes
+    | HearVoice
+    | SpotWord
+    | Features
+)
+"""What the bundle records about the outputs."""
+
+Detect = DetectAnchors | DetectGrid | DetectBoxes
+"""Heads that give ``Detection``."""
+
+
+def outputs_of(head: Head) -> tuple[str | None, ...]:
+    """Name the outputs that a head reads; None where the model's only one is meant."""
+    match head:
+        case DetectAnchors():
+            return (*head.boxes, *head.scores)
+        case DetectBoxes():
+            extra = () if head.classes is None else (head.classes,)
+            return (head.boxes, head.scores, *extra)
+        case Notes():
+            return (head.onsets, head.sounding)
+        case _:
+            return (head.output,)
+
+
+def files_of(head: Head | None) -> tuple[str, ...]:
+    """Name the files below ``pipeline/`` that a head reads."""
+    return (head.charset,) if isinstance(head, ReadText) else ()

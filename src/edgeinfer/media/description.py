@@ -1,0 +1,125 @@
+"""The file that says what goes into a model and what comes out: a pipeline file, TOML or JSON.
+
+::
+
+    labels = "imagenet.txt"      # class names, one a line; files lie beside this one
+
+    [inputs.image]               # one table an input, as in a preprocessing file
+    kind = "image"
+    width = 224
+    height = 224
+
+    [output]                     # what the outputs mean; the keys are those of edgeinfer.heads
+    kind = "classify"
+    activation = "softmax"
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgeinfer.bundle import headrules
+from edgeinfer.bundle.codec import by_kind, decode
+from edgeinfer.bundle.paths import path_problem
+from edgeinfer.errors import UsageError
+from edgeinfer.heads import Head, files_of
+from edgeinfer.media.preprocessing import filled, input_problems, known_keys, read_labels, read_text
+from edgeinfer.types import Preprocessing, TextInput
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A pipeline file, read.
+
+    Attributes:
+        preprocessing: by input name.
+        head: what the outputs mean; None where nothing is said.
+        labels: class names.
+        files: contents of the files that records name, by their name.
+    """
+
+    preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
+    head: Head | None = None
+    labels: tuple[str, ...] = ()
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    inputs: dict[str, Preprocessing] = field(default_factory=dict)
+    output: Head | None = None
+    labels: str | None = None
+
+
+def parse_description(path: str | Path) -> Description:
+    """Read a pipeline file and the files that it names.
+
+    Raises:
+        UsageError: a file cannot be read, or has unknown, missing or wrong keys; lists all.
+    """
+    path = Path(path)
+    data = _data(path)
+    inputs = data.get("inputs")
+    if isinstance(inputs, dict):
+        tables = {k: filled(v) if isinstance(v, dict) else v for k, v in inputs.items()}
+        data = {**data, "inputs": tables}
+    document, found = decode(_Document, data)
+    if document is not None:
+        found = [
+            f"inputs.{name}.{problem}"
+            for name, record in document.inputs.items()
+            for problem in input_problems(record)
+        ]
+        if document.output is not None:
+            found += [f"output.{problem}" for problem in headrules.head(document.output)]
+    if document is None or found:
+        hint = known_keys(inputs if isinstance(inputs, dict) else {}, found) + _head_keys(
+            data, found
+        )
+        raise UsageError(f"{path}: " + "; ".join(found) + hint)
+    if not document.inputs and document.output is None:
+        raise UsageError(f"{path}: says nothing; write [inputs.NAME] and [output]")
+    labels = read_labels(path.parent / document.labels) if document.labels else ()
+    return Description(document.inputs, document.output, labels, _files(path, document))
+
+
+def _data(path: Path) -> dict[str, Any]:
+    text = read_text(path)
+    try:
+        data = json.loads(text) if path.suffix.lower() == ".json" else tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise UsageError(f"{path}: not TOML: {e}") from e
+    except (ValueError, RecursionError) as e:
+        raise UsageError(f"{path}: not JSON: {e}") from e
+    if not isinstance(data, dict):
+        raise UsageError(f"{path}: expected a JSON object")
+    return data
+
+
+def _files(path: Path, document: _Document) -> dict[str, bytes]:
+    named = {r.vocabulary for r in document.inputs.values() if isinstance(r, TextInput)}
+    files = {}
+    for name in sorted(named.union(files_of(document.output))):
+        if problem := path_problem(name):
+            raise UsageError(f"{path}: the file {name!r} {problem}; put it beside {path.name}")
+        try:
+            files[name] = (path.parent / name).read_bytes()
+        except OSError as e:
+            raise UsageError(f"{path}: {path.parent / name}: {e.strerror or e}") from e
+    return files
+
+
+def _head_keys(data: dict[str, Any], found: list[str]) -> str:
+    output = data.get("output")
+    if not any(line.startswith("output.") and line.endswith("unknown key") for line in found):
+        return ""
+    kind = output.get("kind") if isinstance(output, dict) else None
+    record = by_kind(Head).get(str(kind))
+    if record is None:
+        return ""
+    return f" ({kind} has {', '.join(f.name for f in dataclasses.fields(record))})"

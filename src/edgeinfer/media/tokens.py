@@ -1,0 +1,76 @@
+"""A text to the ids of a ``TextInput`` record, by the tokenizers library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.errors import BundleError, InputError, NotAvailableError
+from edgeinfer.types import Array, TextInput
+
+INSTALL = 'pip install "edgeinfer[text]"'
+
+
+class Tokenizer:
+    """The tokenizer of one vocabulary file.
+
+    Args:
+        vocabulary: contents of a ``tokenizer.json`` (any algorithm), or of a ``vocab.txt`` of
+            WordPiece: one piece a line, ``[CLS]``, ``[SEP]`` and ``[UNK]`` among them.
+        record: which of both it is, by its name, and how long texts may be.
+
+    Raises:
+        BundleError: the file is neither.
+        NotAvailableError: the tokenizers library is not installed.
+    """
+
+    def __init__(self, vocabulary: bytes, record: TextInput) -> None:
+        try:
+            import tokenizers
+        except ImportError as e:
+            raise NotAvailableError(f"reading texts needs tokenizers: {INSTALL}") from e
+        name = record.vocabulary
+        try:
+            if name.endswith(".json"):
+                self._inner = tokenizers.Tokenizer.from_str(vocabulary.decode())
+            else:
+                self._inner = _word_piece(vocabulary.decode(), record.lower)
+        # The library raises plain Exception for whatever is wrong with a file.
+        except Exception as e:
+            reason = " ".join(str(e).split())
+            raise BundleError(f"pipeline/{name}: no tokenizer or vocabulary ({reason})") from e
+        self._inner.enable_truncation(record.max_tokens)
+        if record.pad:
+            pad = self._inner.token_to_id("[PAD]") or 0
+            self._inner.enable_padding(length=record.max_tokens, pad_id=pad)
+        else:
+            self._inner.no_padding()
+
+    def encode(self, text: str) -> dict[str, Array]:
+        """Return ``ids``, ``mask`` and ``types``, each (1, tokens), int64.
+
+        Raises:
+            InputError: it is no text.
+        """
+        if not isinstance(text, str):
+            raise InputError("text", "a str", type(text).__name__)
+        found = self._inner.encode(text)
+        fields = {"ids": found.ids, "mask": found.attention_mask, "types": found.type_ids}
+        return {name: np.asarray([values], np.int64) for name, values in fields.items()}
+
+
+def _word_piece(text: str, lower: bool) -> Any:
+    """Build BERT's tokenizer (Devlin et al. 2018) from its vocabulary."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    pieces = {piece: i for i, piece in enumerate(text.splitlines())}
+    for special in ("[UNK]", "[CLS]", "[SEP]"):
+        if special not in pieces:
+            raise ValueError(f"no line {special}")
+    found = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+    found.normalizer = normalizers.BertNormalizer(lowercase=lower)
+    found.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    ends = (("[SEP]", pieces["[SEP]"]), ("[CLS]", pieces["[CLS]"]))
+    found.post_processor = processors.BertProcessing(*ends)
+    return found

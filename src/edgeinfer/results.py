@@ -1,0 +1,165 @@
+"""What pipelines give: names, boxes, notes and texts instead of tensors.
+
+Coordinates are pixels of the source picture, upright: x to the right, y down, the top left corner
+of the top left pixel is (0, 0). Times are seconds from the beginning of the recording or stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edgeinfer.types import Array
+
+Point = tuple[float, float]
+"""x, y."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """A class and its score.
+
+    Attributes:
+        index: in the output.
+        label: its name; ``#index`` where the bundle has no labels.
+        score: as the head gives it.
+    """
+
+    index: int
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """An object in a picture.
+
+    Attributes:
+        box: left, top, right, bottom; may lie partly outside of the picture.
+        score: 0..1.
+        index: of its class.
+        label: of its class.
+        keypoints: as many as the head has.
+    """
+
+    box: tuple[float, float, float, float]
+    score: float
+    index: int
+    label: str
+    keypoints: tuple[Point, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Segmentation:
+    """A class for every pixel of the source picture.
+
+    Attributes:
+        mask: (height, width), uint8 or, from 256 classes on, uint16.
+        labels: names of the classes; empty when unknown.
+        shares: of the picture, for each class that is there.
+    """
+
+    mask: Array = field(repr=False)
+    labels: tuple[str, ...]
+    shares: dict[int, float]
+
+    def name(self, index: int) -> str:
+        """Name a class."""
+        return self.labels[index] if index < len(self.labels) else f"#{index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """A vector.
+
+    Attributes:
+        vector: (size,), float32.
+    """
+
+    vector: Array = field(repr=False)
+
+    def similarity(self, other: Embedding) -> float:
+        """Return the cosine of the angle to another one."""
+        a, b = self.vector.astype("float64"), other.vector.astype("float64")
+        lengths = float((a @ a) ** 0.5 * (b @ b) ** 0.5)
+        return float(a @ b) / lengths if lengths else 0.0
+
+
+_NAMES = ("C", "C#", "D", "D#", "E", "F", "F#", "G", "G#", "A", "A#", "B")
+
+
+@dataclass(frozen=True, slots=True)
+class Pitch:
+    """A note.
+
+    Attributes:
+        start: seconds.
+        end: seconds.
+        midi: number of the key; 69 is A4.
+        strength: mean score, 0..1.
+    """
+
+    start: float
+    end: float
+    midi: int
+    strength: float
+
+    @property
+    def hertz(self) -> float:
+        """Frequency of the key."""
+        return float(440.0 * 2.0 ** ((self.midi - 69) / 12))
+
+    @property
+    def name(self) -> str:
+        """Name of the key, such as ``C#4``."""
+        return f"{_NAMES[self.midi % 12]}{self.midi // 12 - 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceActivity:
+    """A stretch of speech.
+
+    Attributes:
+        start: seconds.
+        end: seconds.
+        score: mean probability of speech.
+    """
+
+    start: float
+    end: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class WakeWord:
+    """A word that was said.
+
+    Attributes:
+        time: seconds, when the window ended in which its score was reached.
+        label: the word.
+        score: 0..1.
+    """
+
+    time: float
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A line of text.
+
+    Attributes:
+        text: what it says; empty where it was only found.
+        score: mean score of its characters, or of its box where it was only found.
+        corners: of its turned box, from the top left of the text clockwise; empty where the whole
+            picture is the line.
+    """
+
+    text: str
+    score: float
+    corners: tuple[Point, ...] = ()
+
+
+Result = (
+    Classification | Detection | Segmentation | Embedding | Pitch | VoiceActivity | WakeWord | Text
+)
