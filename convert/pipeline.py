@@ -13,6 +13,7 @@ from edgeinfer.backends.base import Artifact, Backend
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert import engines
+from edgeinfer.convert.described import add_files, check_described, records_for
 from edgeinfer.convert.front import Clock, Front, Prepared, Progress, Written
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
@@ -24,6 +25,7 @@ from edgeinfer.convert.shape_sets import Given, check_ranges, ranges_of, shape_s
 from edgeinfer.convert.verify import Report, VariantResult, verify_variant
 from edgeinfer.convert.worker import Worker, can_work_apart
 from edgeinfer.errors import CrashedError, Problem, VerifyError
+from edgeinfer.media.description import Description
 from edgeinfer.types import Feeds, Preprocessing
 
 _VARIANTS = "variants"
@@ -52,6 +54,7 @@ def export(
     precision: str = "fp32",
     input_shapes: Given | None = None,
     preprocessing: Mapping[str, Preprocessing] | None = None,
+    description: Description | None = None,
     labels: Sequence[str] = (),
     data: str | Path | Sequence[Feeds] | None = None,
     calibration: str | Path | None = None,
@@ -84,6 +87,8 @@ def export(
             bounds it. Several shapes for an input are all in the result: as signatures of one
             ``.tflite`` file, as the only shapes of a Core ML package, as open sizes elsewhere.
         preprocessing: how a picture or a recording becomes an input, by input name.
+        description: of a pipeline file (``edgeinfer.media.parse_description``): the same and what
+            the outputs mean; instead of ``preprocessing``.
         labels: class names in the order of the output's last axis.
         data: inputs to check with, and expected outputs where given: ``.npz``, folder or dicts.
         calibration: folder of pictures or recordings (needs ``preprocessing``), or an ``.npz`` of
@@ -119,13 +124,14 @@ def export(
         UsageError: the request contradicts itself.
         OutputError: the bundle cannot be written.
     """
+    described = description or Description()
     request = check_request(
         model,
         output,
         targets=targets,
         precision=precision,
         name=name,
-        labels=labels,
+        labels=labels or described.labels,
         compress_weights=compress_weights,
         signature=signature,
         channels_last=channels_last,
@@ -135,7 +141,7 @@ def export(
         classifier=classifier,
         deployment=deployment,
         input_shapes=input_shapes,
-        preprocessing=preprocessing,
+        preprocessing=records_for(described, preprocessing),
         data=data,
         calibration=calibration,
         calibrator=calibrator,
@@ -156,6 +162,7 @@ def export(
         )
     with BundleWriter(request.destination, overwrite=overwrite) as writer:
         prepared = front.prepare(writer.folder(_VARIANTS))
+        check_described(described, prepared.report.inputs, prepared.report.outputs)
         clock = Clock(progress, prepared.report.seconds)
         names = [[e.backend for e in w.lowered.engines] for w in prepared.written]
         variants: list[Variant] = []
@@ -165,7 +172,7 @@ def export(
                 if not result.passed:
                     raise _explained(written, prepared.report, result, front, writer.output)
                 variants += _adopted(written, result, writer)
-        return _finish(request, prepared, variants, writer)
+        return _finish(request, prepared, variants, writer, described)
 
 
 def _is_code(metric: Metric | None) -> bool:
@@ -283,6 +290,7 @@ def _finish(
     prepared: Prepared,
     variants: list[Variant],
     writer: BundleWriter,
+    described: Description,
 ) -> ExportResult:
     report = prepared.report
     vectors = tuple(
@@ -302,6 +310,7 @@ def _finish(
     extra = (
         writer.add_bytes("report.json", _json(report.to_json())),
         writer.add_bytes("report.html", report.to_html().encode()),
+        *add_files(described, writer),
     )
     manifest = Manifest(
         name=request.name,
@@ -310,10 +319,11 @@ def _finish(
         variants=tuple(variants),
         vectors=vectors,
         source=report.source,
-        preprocessing=prepared.preprocessing,
+        preprocessing={**described.preprocessing, **prepared.preprocessing},
         labels=prepared.labels,
         tools=report.tools,
         extra_files=extra,
+        head=described.head,
     )
     return ExportResult(writer.finish(manifest), manifest, report)
 

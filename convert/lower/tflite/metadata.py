@@ -236,7 +236,7 @@ def _own(raw: bytes) -> Carried:
 
 
 def _checked(record: Preprocessing) -> Preprocessing:
-    if problems := list(headrules.preprocessing(record)):
+    if problems := list(headrules.input_record(record)):
         raise ValueError(problems[0])
     return record
 
@@ -252,7 +252,7 @@ def _published(raw: bytes, path: Path, inputs: Sequence[TensorSpec]) -> Carried:
         records: dict[str, Preprocessing] = {}
         for spec, table in zip(inputs, graph.tables(2), strict=False):
             record = _record(spec, table)
-            if record is not None and not list(headrules.preprocessing(record)):
+            if record is not None and not list(headrules.input_record(record)):
                 records[spec.name] = record
         owners = [*graph.tables(3), graph, root]
         slots = [6] * (len(owners) - 2) + [4, 6]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from edgeinfer.bundle.paths import path_problem
@@ -29,41 +29,49 @@ from edgeinfer.types import (
     ImageInput,
     SpectrogramInput,
     StateInput,
+    TensorSpec,
     TextInput,
     TokenInput,
 )
 
 if TYPE_CHECKING:
-    from edgeinfer.bundle.manifest import Manifest
     from edgeinfer.types import Preprocessing
 
 FOLDER = "pipeline"
 """Folder of the bundle with the files that records name."""
 
 
-def pipeline_problems(manifest: Manifest) -> Iterator[str]:
-    """Yield what is wrong between the records, the tensors and the files of a bundle."""
-    outputs = [spec.name for spec in manifest.outputs]
+def pipeline_problems(
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    preprocessing: Mapping[str, Preprocessing],
+    said: Head | None,
+    files: Collection[str],
+) -> Iterator[str]:
+    """Yield what is wrong between records, tensors and the files of a bundle (their paths)."""
+    names = [spec.name for spec in outputs]
     needed: dict[str, str] = {}
-    for name, record in manifest.preprocessing.items():
+    for name, record in preprocessing.items():
         where = f"preprocessing[{name!r}]"
-        if isinstance(record, StateInput) and record.output not in outputs:
+        if name not in {spec.name for spec in inputs}:
+            yield f"{where}: no input has this name, there are {[s.name for s in inputs]}"
+        yield from (f"{where}.{problem}" for problem in input_record(record))
+        if isinstance(record, StateInput) and record.output not in names:
             yield f"{where}.output: no output is named {record.output!r}"
         if isinstance(record, TextInput):
             needed[record.vocabulary] = f"{where}.vocabulary"
-    if manifest.head is not None:
-        for output in outputs_of(manifest.head):
-            if output is None and len(outputs) != 1:
-                yield f"head.output: the model has {len(outputs)} outputs, name one of {outputs}"
-            if output is not None and output not in outputs:
-                yield f"head: no output is named {output!r}, there are {outputs}"
-        needed |= dict.fromkeys(files_of(manifest.head), "head")
-        yield from (f"head.{problem}" for problem in head(manifest.head))
-    listed = {record.path for record in manifest.extra_files}
+    if said is not None:
+        for output in outputs_of(said):
+            if output is None and len(names) != 1:
+                yield f"head.output: the model has {len(names)} outputs, name one of {names}"
+            if output is not None and output not in names:
+                yield f"head: no output is named {output!r}, there are {names}"
+        needed |= dict.fromkeys(files_of(said), "head")
+        yield from (f"head.{problem}" for problem in head(said))
     for file, where in needed.items():
         if problem := path_problem(f"{FOLDER}/{file}"):
             yield f"{where}: {file!r} {problem}"
-        elif f"{FOLDER}/{file}" not in listed:
+        elif f"{FOLDER}/{file}" not in files:
             yield f"{where}: {FOLDER}/{file} is not in extra_files"
 
 
@@ -133,7 +141,7 @@ def _voice(record: HearVoice) -> Iterator[str]:
             yield f"{key}: expected at least 0, received {getattr(record, key)}"
 
 
-def preprocessing(record: Preprocessing) -> Iterator[str]:
+def input_record(record: Preprocessing) -> Iterator[str]:
     """Yield what is wrong with one record, each with the name of its key."""
     match record:
         case ImageInput():

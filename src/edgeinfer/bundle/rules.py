@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from edgeinfer.bundle.headrules import pipeline_problems, preprocessing
+from edgeinfer.bundle.headrules import pipeline_problems
 from edgeinfer.bundle.paths import collisions, path_problem
 from edgeinfer.types import TensorSpec
 
@@ -43,13 +43,15 @@ def problems(manifest: Manifest) -> list[str]:
     if not re.fullmatch(_SHA256, manifest.source.sha256):
         found.append("source.sha256: expected 64 lower-case hex digits")
     found += _files(list(records(manifest)))
-    names = {spec.name for spec in manifest.inputs}
-    for name, record in manifest.preprocessing.items():
-        where = f"preprocessing[{name!r}]"
-        if name not in names:
-            found.append(f"{where}: no input has this name")
-        found += [f"{where}.{p}" for p in preprocessing(record)]
-    return found + list(pipeline_problems(manifest))
+    return found + list(
+        pipeline_problems(
+            manifest.inputs,
+            manifest.outputs,
+            manifest.preprocessing,
+            manifest.head,
+            {record.path for record in manifest.extra_files},
+        )
+    )
 
 
 def records(manifest: Manifest) -> Iterator[tuple[str, FileRecord]]:

@@ -25,6 +25,7 @@ COLUMNS = ("variant", "precision", ">size", "checked by", ">error", ">budget", "
 @click.option("-t", "--target", "targets", multiple=True, required=True, help="Device; repeatable.")
 @click.option("--precision", default="fp32", show_default=True, metavar="NAME", help="Recipe.")
 @click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,?", help="Fix sizes.")
+@click.option("--pipeline", metavar="FILE", help="TOML or JSON: what goes in and comes out.")
 @click.option("--preprocessing", metavar="FILE", help="TOML: pictures and sounds to inputs.")
 @click.option("--labels", metavar="FILE", help="Class names, one a line.")
 @click.option("--data", metavar="NPZ|DIR", help="Inputs to check with, and expected outputs.")
@@ -50,6 +51,7 @@ def convert(
     targets: tuple[str, ...],
     precision: str,
     shapes: tuple[str, ...],
+    pipeline: str | None,
     preprocessing: str | None,
     labels: str | None,
     data: str | None,
@@ -84,7 +86,7 @@ def convert(
         if progress is not None:
             progress("load the converter", None)
         from edgeinfer.convert.pipeline import export
-        from edgeinfer.media import parse_preprocessing, read_labels
+        from edgeinfer.media import parse_description, parse_preprocessing, read_labels
 
         result = export(
             named.model,
@@ -92,6 +94,7 @@ def convert(
             targets=targets,
             precision=precision,
             input_shapes=sizes or None,
+            description=parse_description(pipeline) if pipeline else None,
             preprocessing=parse_preprocessing(preprocessing) if preprocessing else None,
             labels=read_labels(labels) if labels else (),
             data=data,
