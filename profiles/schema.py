@@ -23,6 +23,9 @@ PRECISIONS = frozenset(
         "dynamic_wi8_afp32",
         "weight_only_wi8_afp32",
         "weight_only_wi4b32_afp32",
+        "static_wi8_ai8+fp16",
+        "weight_only_wi8_afp16",
+        "weight_only_wi4b32_afp16",
         "fp8",
     }
 )
@@ -65,8 +68,10 @@ class Quantization:
             float operators only is not rounded.
         joined: operators whose operands and result must share one scale.
         whole_blocks: blocks of weights must fill the summed axis; others get 8 bits a channel.
+        smaller_blocks: where they do not, smaller blocks are taken that do, if there are any.
         positive_blocks: scales of blocks are positive and have the precision of bfloat16.
         float_bias: a bias is written as floats, with the very values that 32 bits hold.
+        late_tables: rows of a constant are taken as integers and made floats after, not before.
         bare_weights: weights are written without their zero points, which are zero.
     """
 
@@ -80,7 +85,9 @@ class Quantization:
     joined: tuple[str, ...] = ()
     float_bias: bool = False
     bare_weights: bool = False
+    late_tables: bool = False
     whole_blocks: bool = False
+    smaller_blocks: bool = False
     positive_blocks: bool = False
 
 
@@ -104,6 +111,8 @@ class Profile:
         quantization: how integers are written, by format; without it integer recipes are refused.
         aliases: other names ``--target`` takes for it.
         deployment: oldest system that is to open Core ML packages, e.g. ``iOS17``.
+        packed_weights: its engine unpacks weights from palettes and from sparse forms, so recipes
+            such as ``weight_only_wp4_afp16`` can be asked for.
     """
 
     name: str
@@ -121,3 +130,4 @@ class Profile:
     quantization: tuple[Quantization, ...] = field(default=())
     aliases: tuple[str, ...] = ()
     deployment: str = ""
+    packed_weights: bool = False

@@ -174,6 +174,53 @@ class _Writer:
             elif value.dtype == ir.DataType.FLOAT and constant(value) is not None:
                 node.replace_input_with(index, self._operand(value, node, unit))
 
+    def table(self, unit: Unit) -> None:
+        """Store the rows that are taken out of a constant as integers."""
+        node, out = unit.nodes[0], unit.result
+        source = node.inputs[0]
+        array, name = array_of(source), (source.name if source is not None else "") or "table"
+        scale = self.scales.get(out)
+        if scale is not None and "Gather" in self.limits.moves:
+            low, high = scale.ends
+            steps = np.clip(np.rint(array / np.float32(scale.scale)) + scale.zero, low, high)
+            stored = add_initializer(
+                self.model.graph, self.namer.fresh(f"{name}.int"), steps.astype(scale.dtype)
+            )
+            parameters: tuple[ir.Value, ...] = self._parameter(scale)
+            self._read[out] = self._rows(unit, stored, parameters, {})
+            return
+        made = store(array, 1, name=name)
+        if not self.limits.late_tables:
+            node.replace_input_with(0, self._shared(made, name))
+            return
+        graph = self.model.graph
+        stored = add_initializer(graph, self.namer.fresh(f"{name}.int"), made.values)
+        factor = add_initializer(graph, self.namer.fresh(f"{name}.scale"), made.scale)
+        rows = self._rows(unit, stored, (factor,), {"axis": -1})
+        for user, index in list(out.uses()):
+            user.replace_input_with(index, rows)
+        if out.is_graph_output():
+            self._replace_output(out, rows)
+        if scale is not None:
+            self._read[out] = self._round(rows, scale)
+
+    def _rows(
+        self,
+        unit: Unit,
+        stored: ir.Value,
+        parameters: tuple[ir.Value, ...],
+        attributes: Mapping[str, int],
+    ) -> ir.Value:
+        """Take rows of integers, then make them floats."""
+        node, out = unit.nodes[0], unit.result
+        take = ir.node("Gather", [stored, node.inputs[1]], {"axis": 0})
+        dequantize = ir.node("DequantizeLinear", [take.outputs[0], *parameters], dict(attributes))
+        kind = stored.dtype if stored.dtype is not None else ir.DataType.INT8
+        self._name(take, f"{out.name}.q", kind, out)
+        self._name(dequantize, f"{out.name}.dq", ir.DataType.FLOAT, out)
+        self.model.graph.insert_after(node, [take, dequantize])
+        return dequantize.outputs[0]
+
     def _operand(self, value: ir.Value, node: ir.Node, unit: Unit) -> ir.Value:
         array = array_of(value).astype(np.float32)
         span = Range(float(min(array.min(initial=0), 0)), float(max(array.max(initial=0), 0)))
@@ -237,7 +284,7 @@ def write(
     """
     model = model.clone()
     layout = lay_out(model, limits, kept)
-    scales = _scales(layout, limits, ranges, bits)
+    scales = _scales(layout, limits, {**ranges, **_tables(layout, ranges)}, bits)
     named = {v.name or "": s for v, s in scales.items()}
     weighted = {u.nodes[0] for u in layout.units if u.kind == "weighted"}
     left = tuple(
@@ -250,11 +297,24 @@ def write(
     for unit in layout.units:
         if unit.kind == "weighted":
             writer.weighted(unit)
+        elif unit.kind == "table":
+            writer.table(unit)
         else:
             writer.light(unit)
     writer.finish(layout)
     RemoveDeadCode()(model)
     return Written(model, names, named, left)
+
+
+def _tables(layout: Layout, ranges: Mapping[str, Range]) -> dict[str, Range]:
+    """Let the range of what comes out of a table cover the rows that calibration did not take."""
+    found = {}
+    for unit in layout.units:
+        if unit.kind == "table":
+            array, name = array_of(unit.nodes[0].inputs[0]), unit.result.name or ""
+            whole = Range(min(0.0, float(array.min())), max(0.0, float(array.max())))
+            found[name] = ranges[name].joined(whole) if name in ranges else whole
+    return found
 
 
 def _has_weights(node: ir.Node) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from edgeinfer.convert.quantize.data import CalibrationSet
 from edgeinfer.convert.quantize.observe import open_session
 from edgeinfer.convert.quantize.quality import Judgement, Metric, Outputs
 from edgeinfer.convert.quantize.search import Point
+from edgeinfer.errors import NotAvailableError
 from edgeinfer.types import Feeds, TensorSpec, nbytes
 
 if TYPE_CHECKING:
@@ -151,10 +153,26 @@ class Trials:
         lowered = target_for(job.format).lower(model, job.profile, LowerOptions("fp32"), folder)
         size = sum(f.stat().st_size for f in lowered.files)
         artifact = Artifact(job.format, lowered.files[0], self.inputs, self.outputs)
-        backend: Backend = registry.get(lowered.engines[0].backend)
+        backend = _present(e.backend for e in lowered.engines)
         executable = backend.load(artifact, LoadOptions(threads=1))
         stack.callback(executable.close)
         return executable, size
+
+
+def _present(names: Iterable[str]) -> Backend:
+    """Return the first engine that this machine has.
+
+    Raises:
+        NotAvailableError: it has none of them.
+    """
+    lacking = []
+    for name in names:
+        backend: Backend = registry.get(name)
+        probe = backend.probe()
+        if probe.version is not None:
+            return backend
+        lacking.append(f"{name}: {probe.reason}")
+    raise NotAvailableError(f"no engine to measure candidates on: {'; '.join(lacking)}")
 
 
 def _once(executable: Executable, samples: Samples) -> float:
@@ -167,8 +185,13 @@ def _once(executable: Executable, samples: Samples) -> float:
 def key_of(quantizer: Quantizer, job: Job, samples: Samples, metric: Metric | None = None) -> str:
     """Return the name under which a search is remembered."""
     limits = limits_of(job.profile, job.format)
-    backend: Any = registry.get(job.profile.backends[0]).probe()
+    versions = [registry.get(n).probe() for n in job.profile.backends]
     parts = [samples.digest, repr(limits), repr(sorted(quantizer.ranges.items()))]
-    parts += [job.format, str(backend.version), repr(quantizer.settings), quantizer.recipe.name]
+    parts += [
+        job.format,
+        repr([v.version for v in versions]),
+        repr(quantizer.settings),
+        quantizer.recipe.name,
+    ]
     parts.append(repr(metric))
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()

@@ -20,6 +20,9 @@ from edgeinfer.types import Array
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """Operators with weights: they decide where integers pay."""
 
+TABLE = 1024
+"""Elements from which a table that rows are taken from becomes integers."""
+
 _CLIPS = frozenset({"Relu", "Clip"})
 
 
@@ -31,7 +34,7 @@ class Unit:
         nodes: in order; the first one names the unit.
         reads: values from outside that become integers.
         result: what comes out.
-        kind: ``weighted``, ``light`` or ``move``.
+        kind: ``weighted``, ``light``, ``move`` or ``table``: rows taken out of a constant.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -101,7 +104,9 @@ def lay_out(model: ir.Model, limits: Quantization, kept: AbstractSet[str] = froz
     for unit in units:
         layout.stored.update(unit.reads)
         for out in _results(unit):
-            may_float = unit.op in limits.float_results and unit.kind != "move"
+            may_float = unit.kind == "table" or (
+                unit.op in limits.float_results and unit.kind != "move"
+            )
             if may_float and out not in read:
                 layout.float_results.add(out)
             else:
@@ -139,6 +144,8 @@ def _select(graph: ir.Graph, limits: Quantization, kept: AbstractSet[str]) -> li
 def _unit(node: ir.Node, limits: Quantization, stored: AbstractSet[ir.Value]) -> Unit | None:
     if not node.outputs or any(v.name and v.dtype != ir.DataType.FLOAT for v in node.outputs):
         return None
+    if _is_table(node):
+        return Unit((node,), (), node.outputs[0], "table")
     if node.op_type in limits.moves:
         source = node.inputs[0] if node.inputs else None
         if source is None or source not in stored or not _moves(node):
@@ -154,6 +161,16 @@ def _unit(node: ir.Node, limits: Quantization, stored: AbstractSet[ir.Value]) ->
     follow = _clip_after(node.outputs[0]) if node.op_type in ("Add", "Sub", "Mul") else None
     nodes = (node,) if follow is None else (node, follow)
     return Unit(nodes, reads, nodes[-1].outputs[0], "light")
+
+
+def _is_table(node: ir.Node) -> bool:
+    """Whether rows are taken out of a constant that is large enough to be worth storing."""
+    if node.op_type != "Gather":
+        return False
+    tensor, axis = constant(node.inputs[0]), node.attributes.get("axis")
+    if tensor is None or len(tensor.shape) != 2 or tensor.size < TABLE:
+        return False
+    return (axis is None or axis.as_int() == 0) and not _is_constant(node.inputs[1])
 
 
 def _weighted(node: ir.Node) -> Unit | None:
@@ -239,6 +256,8 @@ def _moves(node: ir.Node) -> bool:
         filling = node.inputs[2] if len(node.inputs) > 2 else None
         array = None if filling is None else small(filling)
         return filling is None or (array is not None and not array.any())
+    if node.op_type == "ReduceMax":
+        return len(node.inputs) < 2 or _is_constant(node.inputs[1])
     if node.op_type == "MaxPool":
         return sum(bool(v.name and v.uses()) for v in node.outputs) < 2
     return True
@@ -265,7 +284,7 @@ def _prune(units: list[Unit]) -> list[Unit]:
     for unit in reversed(units):
         results = _results(unit)
         read = any(v in wanted or v.is_graph_output() for v in results)
-        if unit.kind == "weighted" or read:
+        if unit.kind in ("weighted", "table") or read:
             kept.append(unit)
             wanted.update(unit.reads)
     return kept[::-1]

@@ -19,7 +19,9 @@ from edgeinfer.types import Array
 _MOVES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("RESHAPE", "TRANSPOSE", "SQUEEZE", "EXPAND_DIMS", "SLICE"), (0,)),
     **dict.fromkeys(("STRIDED_SLICE", "GATHER", "PAD", "SPACE_TO_DEPTH", "DEPTH_TO_SPACE"), (0,)),
-    **dict.fromkeys(("SPLIT_V", "RESIZE_NEAREST_NEIGHBOR", "TILE", "MAX_POOL_2D"), (0,)),
+    **dict.fromkeys(
+        ("SPLIT_V", "RESIZE_NEAREST_NEIGHBOR", "TILE", "MAX_POOL_2D", "REDUCE_MAX"), (0,)
+    ),
     "SPLIT": (1,),
 }
 """Operators that move values, and the operand whose values they are."""
@@ -46,6 +48,7 @@ def quantize(graph: Graph) -> None:
         return
     _bytes(graph)
     _move(graph)
+    _round_early(graph)
     _Rewrite(graph).run()
     graph.drop_dead()
     _store_weights(graph)
@@ -98,6 +101,34 @@ def _move(graph: Graph) -> None:
             ops.append(Op("DEQUANTIZE", [result], [output]))
             sources[id(output)] = result
     graph.ops = ops
+
+
+_RESHAPES = frozenset({"RESHAPE", "TRANSPOSE", "SQUEEZE", "EXPAND_DIMS", "SLICE", "STRIDED_SLICE"})
+"""Operators that move values and make none, such as a border."""
+
+
+def _round_early(graph: Graph) -> None:
+    """Quantize before values are moved rather than after, next to what computes them."""
+    readers, outputs = graph.readers(), {id(t) for t in graph.outputs}
+    after: dict[int, Op] = {}
+    for op in reversed(graph.ops):
+        users = readers.get(id(op.outputs[0]), [])
+        source = op.inputs[0] if op.inputs else None
+        if op.code not in _RESHAPES or len(users) != 1 or source is None or source.data is not None:
+            continue
+        user, result = users[0], op.outputs[0]
+        alone = len(readers.get(id(source), [])) == 1 and id(source) not in outputs
+        if user.code != "QUANTIZE" or not alone or id(result) in outputs:
+            continue
+        place = user.outputs[0]
+        rounded = Tensor(f"{source.name}_q", source.shape, place.dtype)
+        rounded.quantization = place.quantization
+        # The rounding takes the place of the move, and the move that of the rounding.
+        move = Op(op.code, [rounded, *op.inputs[1:]], [place], op.options, op.bodies)
+        rounding = Op("QUANTIZE", [source], [rounded])
+        after[id(op)], after[id(user)] = rounding, move
+        readers[id(source)], readers[id(rounded)] = [rounding], [move]
+    graph.ops = [after.get(id(op), op) for op in graph.ops]
 
 
 def _agree(op: Op, stored: Sequence[Tensor]) -> bool:
@@ -305,6 +336,8 @@ def _store_weights(graph: Graph) -> None:
             if operand.data is None or operand.data.size <= SMALL:
                 continue
             axis = _PRODUCTS[op.code][3] if op.code in _PRODUCTS else None
+            if op.code == "GATHER" and index == 0:
+                axis = operand.data.ndim - 1
             if id(operand) not in done:
                 stored = as_stored(graph, operand, axis)
                 if stored is None:
