@@ -16,6 +16,7 @@ from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
 from edgeinfer.convert.lower.loops import settle_loops
+from edgeinfer.convert.lower.openvino.integers import tidy
 from edgeinfer.convert.lower.openvino.names import restore_names, settle_names
 from edgeinfer.convert.lower.openvino.precision import read_back
 from edgeinfer.convert.lower.openvino.probe import Probe
@@ -77,6 +78,7 @@ class OpenVinoTarget:
             except RuntimeError as e:
                 raise UnsupportedError(profile.name, probe.explain(e, prepared)) from e
             repair(written)
+            tidy(written)
             written = restore_names(written, model, prepared)
             settle_names(written)
             if squeezed:
