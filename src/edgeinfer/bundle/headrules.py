@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from edgeinfer.bundle.paths import path_problem
@@ -54,7 +54,7 @@ def pipeline_problems(
     for name, record in preprocessing.items():
         where = f"preprocessing[{name!r}]"
         if name not in {spec.name for spec in inputs}:
-            yield f"{where}: no input has this name, there are {[s.name for s in inputs]}"
+            yield f"{where}: no input has this name, there are {_listed(s.name for s in inputs)}"
         yield from (f"{where}.{problem}" for problem in input_record(record))
         if isinstance(record, StateInput) and record.output not in names:
             yield f"{where}.output: no output is named {record.output!r}"
@@ -63,9 +63,9 @@ def pipeline_problems(
     if said is not None:
         for output in outputs_of(said):
             if output is None and len(names) != 1:
-                yield f"head.output: the model has {len(names)} outputs, name one of {names}"
+                yield f"head.output: the model has {len(names)} outputs, name one of {_listed(names)}"
             if output is not None and output not in names:
-                yield f"head: no output is named {output!r}, there are {names}"
+                yield f"head: no output is named {output!r}, there are {_listed(names)}"
         needed |= dict.fromkeys(files_of(said), "head")
         yield from (f"head.{problem}" for problem in head(said))
     for file, where in needed.items():
@@ -73,6 +73,12 @@ def pipeline_problems(
             yield f"{where}: {file!r} {problem}"
         elif f"{FOLDER}/{file}" not in files:
             yield f"{where}: {FOLDER}/{file} is not in extra_files"
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Name the first few, cut where they are long: a hostile document chooses them."""
+    shown = [repr(name[:60]) for name in names]
+    return ", ".join(shown[:8]) + (", ..." if len(shown) > 8 else "")
 
 
 def head(record: Head) -> Iterator[str]:
