@@ -24,6 +24,7 @@ from edgeinfer.runtime.lifetime import Lifetime
 from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.runtime.report import SessionReport, VectorResult, Verification
 from edgeinfer.runtime.select import Policy
+from edgeinfer.runtime.telemetry import Recorder, SessionStats, wanted
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 P = ParamSpec("P")
@@ -45,6 +46,7 @@ def load(
     check_finite: bool = False,
     verify: bool = True,
     trusted: Sequence[str | os.PathLike[str]] = (),
+    stats: bool | None = None,
 ) -> Session:
     """Open a bundle and make ready what is best on this machine.
 
@@ -64,6 +66,8 @@ def load(
         verify: compare every file's hash now; otherwise only those of the files that are used.
         trusted: public keys (PEM files), one of which must have signed the bundle; where none is
             given, those that EDGEINFER_TRUSTED_KEYS lists, if it is set.
+        stats: count runs and their times for ``Session.stats``, in this process only; None does
+            so where EDGEINFER_STATS is 1.
 
     Raises:
         UsageError: no such bundle, backend or policy.
@@ -82,7 +86,9 @@ def load(
         else:
             with ProfileDB() as own:
                 choice = choose(bundle, request, own)
-        return Session(bundle, choice, policy=policy, check_finite=check_finite)
+        return Session(
+            bundle, choice, policy=policy, check_finite=check_finite, stats=wanted(stats)
+        )
     except BaseException:
         bundle.close()
         raise
@@ -101,7 +107,13 @@ class Session:
     """
 
     def __init__(
-        self, bundle: Bundle, choice: Choice, *, policy: str = "latency", check_finite: bool = False
+        self,
+        bundle: Bundle,
+        choice: Choice,
+        *,
+        policy: str = "latency",
+        check_finite: bool = False,
+        stats: bool = False,
     ) -> None:
         self.inputs: tuple[TensorSpec, ...] = bundle.manifest.inputs
         self.outputs: tuple[TensorSpec, ...] = bundle.manifest.outputs
@@ -117,7 +129,11 @@ class Session:
         self._pool: ThreadPoolExecutor | None = None
         executable = choice.executable
         self._turn = None if choice.concurrent else threading.Lock()
-        self._execute = _in_turn(executable.run, self._turn)
+        self._execute: Callable[[Feeds], dict[str, Array]] = _in_turn(executable.run, self._turn)
+        self._recorder = Recorder(_labels(bundle, choice)) if stats else None
+        if self._recorder is not None:
+            self._execute = self._recorder.watch(_after(self._check, self._execute))
+            self._check = _as_given
         self.life = life = Lifetime(_freeing(executable, bundle))
         self._enter, self._leave = life.running.append, life.running.pop
         # A session that is dropped without close() frees its engine and files all the same.
@@ -220,7 +236,10 @@ class Session:
         call: Callable[[], None] = bound
         if self._values is not None:
             call = _checked(bound, self._values, feeds)
-        return BoundSession(_in_turn(call, self._turn), self, feeds, results)
+        call = _in_turn(call, self._turn)
+        if self._recorder is not None:
+            call = self._recorder.watch(call)
+        return BoundSession(call, self, feeds, results)
 
     def run_async(self, feeds: Feeds) -> Future[dict[str, Array]]:
         """Run once in another thread; leave the arrays alone until the future is done.
@@ -264,6 +283,20 @@ class Session:
             notes=(*choice.notes, *getattr(choice.executable, "notes", ())),
             edgeinfer=__version__,
         )
+
+    def stats(self, *, reset: bool = False) -> SessionStats:
+        """Say how many runs there were and how long they took.
+
+        Args:
+            reset: begin to count anew.
+
+        Raises:
+            UsageError: the session does not count.
+        """
+        if self._recorder is None:
+            hint = "load with stats=True, or set EDGEINFER_STATS=1"
+            raise UsageError(f"session: its runs are not counted; {hint}")
+        return self._recorder.stats(reset)
 
     def verify(self) -> Verification:
         """Run all bundled vectors here and compare with the expected outputs.
@@ -324,6 +357,27 @@ def _checked(call: Callable[[], None], values: ValueCheck, feeds: Feeds) -> Call
         call()
 
     return checked
+
+
+def _after(check: Callable[[Feeds], Feeds], run: Callable[[Feeds], R]) -> Callable[[Feeds], R]:
+    def checked(feeds: Feeds) -> R:
+        return run(check(feeds))
+
+    return checked
+
+
+def _as_given(feeds: Feeds) -> Feeds:
+    return feeds
+
+
+def _labels(bundle: Bundle, choice: Choice) -> dict[str, str]:
+    pair = choice.candidate.pair
+    return {
+        "model": bundle.manifest.name,
+        "variant": pair.variant,
+        "backend": pair.backend,
+        "device": pair.device,
+    }
 
 
 def _freeing(executable: Executable, bundle: Bundle) -> Callable[[], None]:

@@ -1,0 +1,206 @@
+"""Counters and latency histograms of a session: local, off unless asked for.
+
+Nothing leaves the process by itself. Where the OpenTelemetry API is installed each run is told to
+its meter as well, which does nothing until the application sets up an exporter of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+from edgeinfer.errors import UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+VARIABLE = "EDGEINFER_STATS"
+"""Set to 1, every session counts without being asked in the code."""
+
+_STEPS = 16
+_LARGEST = 64 * _STEPS
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStats:
+    """What a session did since it was loaded or since ``reset``.
+
+    Times are wall-clock milliseconds of whole calls, checks included. Percentiles come from a
+    histogram with 16 buckets an octave, so they are right to 4.5 %; mean, smallest and largest
+    are exact.
+
+    Attributes:
+        runs: calls that gave a result.
+        failures: calls that raised, by the error's name.
+        seconds: since counting began.
+        mean_ms: of a run; None before the first.
+        min_ms: the fastest.
+        p50_ms: the median.
+        p95_ms: 95 of 100 were faster.
+        p99_ms: 99 of 100 were faster.
+        max_ms: the slowest.
+        per_second: runs a second since counting began.
+        labels: model, variant, backend and device of the session.
+    """
+
+    runs: int
+    failures: dict[str, int]
+    seconds: float
+    mean_ms: float | None = None
+    min_ms: float | None = None
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    max_ms: float | None = None
+    per_second: float = 0.0
+    labels: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lost = "".join(f", {count} {name}" for name, count in self.failures.items())
+        text = f"{self.runs} runs in {self.seconds:.3g} s{lost}"
+        if self.runs:
+            text += (
+                f"; mean {self.mean_ms:.3g} ms, p50 {self.p50_ms:.3g}, p95 {self.p95_ms:.3g}, "
+                f"p99 {self.p99_ms:.3g}, max {self.max_ms:.3g}"
+            )
+        return text
+
+
+def wanted(stats: bool | None) -> bool:
+    """Say whether a session shall count.
+
+    Args:
+        stats: what the caller of ``load`` asked for; None looks at EDGEINFER_STATS.
+
+    Raises:
+        UsageError: the variable is neither 0 nor 1.
+    """
+    if stats is not None:
+        return stats
+    value = os.environ.get(VARIABLE, "0")
+    if value not in ("", "0", "1"):
+        raise UsageError(f"{VARIABLE}: expected 0 or 1, received {value!r}")
+    return value == "1"
+
+
+class Recorder:
+    """Counts runs and their times; threads may share it.
+
+    Args:
+        labels: of the session, told with each run to OpenTelemetry.
+    """
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        self._labels = labels
+        self._lock = threading.Lock()
+        self._tell = _opentelemetry(labels)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._buckets = [0] * _LARGEST
+        self._failures: Counter[str] = Counter()
+        self._sum = self._largest = 0
+        self._smallest = 1 << 64
+        self._since = time.perf_counter()
+
+    def watch(self, call: Callable[P, R]) -> Callable[P, R]:
+        """Return the call with its time and its errors counted."""
+        clock = time.perf_counter_ns
+
+        def watched(*args: P.args, **kwargs: P.kwargs) -> R:
+            start = clock()
+            try:
+                result = call(*args, **kwargs)
+            except Exception as error:
+                self._failed(type(error).__name__)
+                raise
+            self._took(clock() - start)
+            return result
+
+        return watched
+
+    def stats(self, reset: bool = False) -> SessionStats:
+        """Return the figures of now, and begin to count anew if asked to."""
+        with self._lock:
+            buckets, failures = list(self._buckets), dict(self._failures)
+            total, smallest, largest = self._sum, self._smallest, self._largest
+            seconds = time.perf_counter() - self._since
+            if reset:
+                self._reset()
+        runs = sum(buckets)
+        if not runs:
+            return SessionStats(0, failures, seconds, labels=self._labels)
+
+        def percentile(share: float) -> float:
+            at = _quantile(buckets, math.ceil(share * runs))
+            return min(max(at, smallest), largest) / 1e6
+
+        return SessionStats(
+            runs=runs,
+            failures=failures,
+            seconds=seconds,
+            mean_ms=total / runs / 1e6,
+            min_ms=smallest / 1e6,
+            p50_ms=percentile(0.5),
+            p95_ms=percentile(0.95),
+            p99_ms=percentile(0.99),
+            max_ms=largest / 1e6,
+            per_second=runs / seconds,
+            labels=self._labels,
+        )
+
+    def _took(self, nanoseconds: int) -> None:
+        with self._lock:
+            self._buckets[_bucket(nanoseconds)] += 1
+            self._sum += nanoseconds
+            self._smallest = min(self._smallest, nanoseconds)
+            self._largest = max(self._largest, nanoseconds)
+        if self._tell is not None:
+            self._tell(nanoseconds / 1e9, "")
+
+    def _failed(self, error: str) -> None:
+        with self._lock:
+            self._failures[error] += 1
+        if self._tell is not None:
+            self._tell(0.0, error)
+
+
+def _bucket(nanoseconds: int) -> int:
+    """Return the octave and the sixteenth of it that a time lies in."""
+    return int(math.log2(max(nanoseconds, 1)) * _STEPS)
+
+
+def _quantile(buckets: list[int], rank: int) -> float:
+    """Return the middle, in nanoseconds, of the bucket that holds the run of that rank."""
+    seen = 0
+    for index, count in enumerate(buckets):
+        seen += count
+        if seen >= rank:
+            return float(2 ** ((index + 0.5) / _STEPS))
+    raise ValueError(f"rank {rank} of {seen}")
+
+
+def _opentelemetry(labels: dict[str, str]) -> Callable[[float, str], None] | None:
+    """Return what tells a run to the application's meter; None without the API."""
+    try:
+        from opentelemetry import metrics
+    except ImportError:
+        return None
+    meter: Any = metrics.get_meter("edgeinfer")
+    duration = meter.create_histogram("edgeinfer.run.duration", unit="s", description="of a run")
+    failures = meter.create_counter("edgeinfer.run.failures", description="runs that raised")
+    attributes = {f"edgeinfer.{key}": value for key, value in labels.items()}
+
+    def tell(seconds: float, error: str) -> None:
+        if error:
+            failures.add(1, {**attributes, "error.type": error})
+        else:
+            duration.record(seconds, attributes)
+
+    return tell
