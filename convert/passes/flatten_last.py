@@ -23,8 +23,10 @@ from edgeinfer.types import Array
 _POINTWISE = (
     *("Abs", "Cast", "Clip", "Elu", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity"),
     *("LeakyRelu", "Mish", "Neg", "Relu", "Selu", "Sigmoid", "Softplus", "Sqrt", "Swish", "Tanh"),
-    *("Add", "Div", "Mul", "Sub", "PRelu", "Concat"),
+    *("Add", "Div", "Mul", "Sub", "PRelu", "Concat", "QuantizeLinear", "DequantizeLinear"),
 )
+
+_ROUNDINGS = ("QuantizeLinear", "DequantizeLinear")
 
 
 class FlattenLast(ir.passes.InPlacePass):
@@ -86,14 +88,14 @@ def _flattened(node: ir.Node) -> ir.Value | None:
 
 def _reorder(graph: ir.Graph, flat: ir.Value, sizes: list[int], namer: Namer) -> bool:
     """Give the only product that reads the values weights in the new order."""
-    uses = list(flat.uses())
-    if len(uses) != 1:
+    product = _reader(flat)
+    if product is None or not is_op(product, "Gemm", "MatMul") or attr(product, "transA", 0):
         return False
-    product, index = uses[0]
-    weights = input_at(product, 1)
+    weights, place = input_at(product, 1), (product, 1)
+    if (stored := _stored(weights, product)) is not None:
+        place = stored, 0
+        weights = input_at(stored, 0)
     tensor = constant(weights)
-    if index != 0 or not is_op(product, "Gemm", "MatMul") or attr(product, "transA", 0):
-        return False
     if weights is None or tensor is None or len(tensor.shape) != 2 or product.graph is not graph:
         return False
     is_transposed = is_op(product, "Gemm") and bool(attr(product, "transB", 0))
@@ -104,8 +106,33 @@ def _reorder(graph: ir.Graph, flat: ir.Value, sizes: list[int], namer: Namer) ->
 
     shape = ir.Shape(tensor.shape.numpy())
     lazy = ir.LazyTensor(reordered, dtype=tensor.dtype, shape=shape, name=name)
-    product.replace_input_with(1, add_initializer(graph, name, lazy))
+    place[0].replace_input_with(place[1], add_initializer(graph, name, lazy))
     return True
+
+
+def _reader(value: ir.Value) -> ir.Node | None:
+    """Return the only node that computes with a value, seen through roundings of the whole."""
+    while True:
+        uses = list(value.uses())
+        if len(uses) != 1 or uses[0][1] != 0:
+            return None
+        node = uses[0][0]
+        if not is_op(node, *_ROUNDINGS):
+            return node
+        if rank(input_at(node, 1)) != 0 or node.outputs[0].is_graph_output():
+            return None
+        value = node.outputs[0]
+
+
+def _stored(weights: ir.Value | None, product: ir.Node) -> ir.Node | None:
+    """Return the node that makes floats of integer weights with a scale for each output."""
+    node = weights.producer() if weights is not None else None
+    if node is None or not is_op(node, "DequantizeLinear") or len(node.outputs[0].uses()) != 1:
+        return None
+    outputs = 0 if is_op(product, "Gemm") and attr(product, "transB", 0) else 1
+    each = rank(input_at(node, 1)) == 1 and attr(node, "axis", 1) == outputs
+    blocked = attr(node, "block_size", 0)
+    return node if not blocked and (each or rank(input_at(node, 1)) == 0) else None
 
 
 def _rows_last(weights: Array, sizes: list[int], is_transposed: bool) -> Array:

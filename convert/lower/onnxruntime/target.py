@@ -109,6 +109,7 @@ def _prepare(source: ir.Model, options: LowerOptions) -> _Prepared:
     unshare_zero_points(model)
     RemoveUnusedNodesPass()(model)
     RemoveUnusedOpsetsPass()(model)
+    _forget_roundings(model)
     own = model.opset_imports.get("", opset.OLDEST)
     version = opset.choose(model)
     if version != own:
@@ -117,6 +118,15 @@ def _prepare(source: ir.Model, options: LowerOptions) -> _Prepared:
     refused = {p.node for p in problems}
     problems += [p for p in probe.problems(model, asked) if p.node not in refused]
     return _Prepared(model, problems, opset.runtime_for(version, asked.version), notes)
+
+
+def _forget_roundings(model: ir.Model) -> None:
+    """Say nothing of types and sizes that follow from a rounding's operands."""
+    for node in model.graph:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and not node.domain:
+            result = node.outputs[0]
+            if not result.is_graph_output():
+                result.type = result.shape = None
 
 
 def _expand_lacking(model: ir.Model, asked: probe.Probe, notes: Notes) -> None:

@@ -90,6 +90,24 @@ def schema() -> Any:
     return schema_py_generated
 
 
+def _builder() -> Any:
+    """Return a builder that writes equal vectors, such as zero points, once."""
+    import flatbuffers
+
+    class Sharing(flatbuffers.Builder):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(1 << 16)
+            self._vectors: dict[tuple[str, bytes], int] = {}
+
+        def CreateNumpyVector(self, x: Array) -> int:  # noqa: N802 - flatbuffers' name
+            key = (x.dtype.str, x.tobytes())
+            if key not in self._vectors:
+                self._vectors[key] = int(super().CreateNumpyVector(x))
+            return self._vectors[key]
+
+    return Sharing()
+
+
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """A named buffer of the file, e.g. the TFLite metadata flatbuffer."""
@@ -246,9 +264,7 @@ class _Packer:
                     out.write(_stored(payload).data)
 
     def _packed(self) -> bytearray:
-        import flatbuffers
-
-        builder = flatbuffers.Builder(1 << 16)
+        builder = _builder()
         builder.Finish(self.model.Pack(builder), FILE_IDENTIFIER)
         return bytearray(builder.Output())
 
