@@ -236,6 +236,7 @@ class Front:
             states=request.states,
             pictures=frozenset(request.pictures),
             classifier=request.classifier,
+            recipe=self._quantize.recipe.name,
             deployment=request.deployment,
         )
 

@@ -18,7 +18,7 @@ from edgeinfer.convert.front import Clock, Front, Prepared, Progress, Written
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.quantize.quality import Metric
-from edgeinfer.convert.quantize.recipe import lowered_as
+from edgeinfer.convert.quantize.recipe import lowered_as, recipe
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.request import Request, check_request, resolve_profiles
 from edgeinfer.convert.shape_sets import Given, check_ranges, ranges_of, shape_sets
@@ -207,7 +207,11 @@ def check(
     ranges = ranges_of(input_shapes or {})
     check_ranges(normal, ranges)
     options = LowerOptions(
-        precision=lowered_as(precision), shape_sets=sets, ranges=ranges, deployment=deployment
+        precision=lowered_as(precision),
+        shape_sets=sets,
+        ranges=ranges,
+        recipe=recipe(precision).name,
+        deployment=deployment,
     )
     return {
         f"{profile.name}-{format}": target_for(format).check(normal, profile, options)

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgeinfer import profiles
 from edgeinfer.convert.quantize.quality import Metric
-from edgeinfer.convert.quantize.recipe import METHODS, Method, recipe
+from edgeinfer.convert.quantize.recipe import METHODS, Method, Recipe, recipe
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.shape_sets import Given, Ranges, Sets, ranges_of, shape_sets
 from edgeinfer.errors import UsageError
@@ -124,8 +124,8 @@ def check_request(
         UsageError: a target is unknown or cannot run the precision.
     """
     chosen = resolve_profiles(targets)
-    wanted = recipe(precision).name
-    unable = [p.name for p in chosen if wanted not in p.precisions]
+    wanted = recipe(precision)
+    unable = [p.name for p in chosen if not _can(p, wanted)]
     if unable:
         able = sorted(set.intersection(*(set(p.precisions) for p in chosen)))
         raise UsageError(
@@ -170,6 +170,10 @@ def check_request(
         channels_last=tuple(channels_last),
         channels_first=tuple(channels_first),
     )
+
+
+def _can(profile: Profile, wanted: Recipe) -> bool:
+    return profile.packed_weights if wanted.packing else wanted.name in profile.precisions
 
 
 def in_layout(

@@ -38,6 +38,8 @@ class LowerOptions:
             inside do.
         pictures: inputs whose pixels a format with pictures is to take as such.
         classifier: formats with class names in the artifact let it name the class.
+        recipe: the whole of what was asked for, of which ``precision`` is what is left to do
+            where integers are in the graph already.
         deployment: oldest system of Apple's that is to open the artifact; empty takes the
             profile's.
     """
@@ -52,6 +54,7 @@ class LowerOptions:
     states: Mapping[str, str] = field(default_factory=dict)
     pictures: frozenset[str] = frozenset()
     classifier: bool = False
+    recipe: str = ""
     deployment: str = ""
 
 

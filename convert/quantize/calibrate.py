@@ -174,6 +174,7 @@ class Quantizer:
                 kept=kept,
                 whole_blocks=limits.whole_blocks,
                 positive_blocks=limits.positive_blocks,
+                smaller_blocks=limits.smaller_blocks,
             )
         kept, units = self._known(source, limits, kept)
         biases = {}

@@ -21,13 +21,16 @@ class Layer:
         name: the engine's name for it.
         op: the engine's name for the operator.
         precision: type of its activations: ``int8``, ``int16``, ``fp32``, ``fp16``.
-        weights: type its weights are stored in; empty without weights.
+        weights: type its weights are stored in, or how they are packed, as in a recipe's name
+            (``p4``, ``s``); empty without weights.
+        zeros: share of the weights that is zero and not stored.
     """
 
     name: str
     op: str
     precision: str
     weights: str = ""
+    zeros: float = 0.0
 
 
 def layers(path: Path, format: str) -> tuple[Layer, ...]:
@@ -41,27 +44,45 @@ def layers(path: Path, format: str) -> tuple[Layer, ...]:
     return reader(path) if reader is not None else ()
 
 
-def precision_name(found: tuple[Layer, ...]) -> str:
+def precision_name(found: tuple[Layer, ...], floats: str = "fp32") -> str:
     """Name a precision by what was found in the layers with weights, as recipes are named.
 
     A mixture joins its parts: ``static_wi8_ai8+fp32``.
+
+    Args:
+        found: every layer.
+        floats: types of all floats in the artifact; half precision beside integers is named.
     """
     names = {_recipe_of(layer) for layer in found if layer.weights}
+    if "fp16" in floats.split("+") and any(n.startswith("static_") for n in names):
+        names.add("fp16")
     order = (
-        *("weight_only_wi4b32_afp32", "static_wi8_ai8", "dynamic_wi8_afp32", "static_wi8_ai16"),
-        *("weight_only_wi8_afp32", "fp16", "fp32"),
+        *("weight_only_wi4b32_afp32", "weight_only_wi4b32_afp16", "static_wi8_ai8"),
+        *("dynamic_wi8_afp32", "static_wi8_ai16", "weight_only_wi8_afp32"),
+        *("weight_only_wi8_afp16", "fp16", "fp32"),
     )
-    return "+".join(n for n in order if n in names) or "fp32"
+    packed = sorted(names - set(order))
+    return "+".join((*packed, *(n for n in order if n in names))) or "fp32"
 
 
 def _recipe_of(layer: Layer) -> str:
+    rest = "afp16" if layer.precision == "fp16" else "afp32"
     if layer.weights == "int4":
-        return "weight_only_wi4b32_afp32"
+        return f"weight_only_wi4b32_{rest}"
     if layer.weights == "int8":
         kinds = {"int8": "static_wi8_ai8", "int16": "static_wi8_ai16"}
         kinds["dynamic"] = "dynamic_wi8_afp32"
-        return kinds.get(layer.precision, "weight_only_wi8_afp32")
+        return kinds.get(layer.precision, f"weight_only_wi8_{rest}")
+    if layer.weights[:1] in ("p", "s"):
+        return f"weight_only_w{layer.weights}_{rest}"
     return "fp16" if layer.weights == "fp16" else "fp32"
+
+
+def to_json(layer: Layer) -> dict[str, Any]:
+    """Return JSON-ready data."""
+    row = {"name": layer.name, "op": layer.op, "precision": layer.precision}
+    share = {"zeros": round(layer.zeros, 4)} if layer.zeros else {}
+    return {**row, "weights": layer.weights, **share}
 
 
 def counts(found: tuple[Layer, ...]) -> dict[str, int]:
@@ -74,7 +95,8 @@ def _mlprogram(path: Path) -> tuple[Layer, ...]:
     from edgeinfer.convert.lower.coreml.readback import weighted
 
     import_coremltools()
-    return tuple(Layer(*row) for row in weighted(path.parent))
+    rows = weighted(path.parent)
+    return tuple(Layer(w.name, w.op, w.activations, w.stored, w.zeros) for w in rows)
 
 
 _ONNX_TYPES = {

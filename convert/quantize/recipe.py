@@ -2,11 +2,16 @@
 
 A name reads ``<kind>_w<weights>_a<activations>``: ``static_wi8_ai8`` has 8-bit integer weights and
 activations with scales fixed by calibration; ``b32`` are blocks of 32 weights with a scale each;
-``afp32`` leaves activations in float; ``dynamic`` measures them in each run.
+``afp32`` leaves activations in float, ``afp16`` in half precision, as ``+fp16`` does with what no
+integers are for; ``dynamic`` measures them in each run. Core ML also packs weights in other ways:
+``wp4`` are indices of 4 bits into a palette, ``wp4g16`` one palette for 16 channels, ``wp4i8`` a
+palette of 8-bit integers; ``ws50`` makes half of the weights zero, and ``ws50p4`` or ``ws50i8``
+packs the rest.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +25,23 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
+class Packing:
+    """How floats are stored in fewer bits, beyond integers with a scale.
+
+    Attributes:
+        sparsity: percent of the weights that become zero and are not stored.
+        palette: bits of an index into a palette; 0 for none.
+        group: output channels that share a palette; 0 for one palette a tensor.
+        integers: bits of the palette's entries, or of what is not zero; 0 leaves floats.
+    """
+
+    sparsity: int = 0
+    palette: int = 0
+    group: int = 0
+    integers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """One precision.
 
@@ -29,6 +51,8 @@ class Recipe:
         activations: bits of an activation with a fixed scale; 0 where it stays float.
         block: weights that share a scale along the summed axis; 0 for one scale a channel.
         dynamic: activations get 8 bits and a scale of their own in each run.
+        half: what stays float is computed in half precision.
+        packing: how weights are packed by the lowering.
     """
 
     name: str
@@ -36,6 +60,8 @@ class Recipe:
     activations: int = 0
     block: int = 0
     dynamic: bool = False
+    half: bool = False
+    packing: Packing | None = None
 
     @property
     def is_static(self) -> bool:
@@ -52,15 +78,23 @@ RECIPES: dict[str, Recipe] = {
     r.name: r
     for r in (
         Recipe("fp32"),
-        Recipe("fp16", weights=16),
+        Recipe("fp16", weights=16, half=True),
         Recipe("bf16", weights=16),
         Recipe("static_wi8_ai8", weights=8, activations=8),
+        Recipe("static_wi8_ai8+fp16", weights=8, activations=8, half=True),
         Recipe("static_wi8_ai16", weights=8, activations=16),
         Recipe("dynamic_wi8_afp32", weights=8, dynamic=True),
         Recipe("weight_only_wi8_afp32", weights=8),
+        Recipe("weight_only_wi8_afp16", weights=8, half=True),
         Recipe("weight_only_wi4b32_afp32", weights=4, block=32),
+        Recipe("weight_only_wi4b32_afp16", weights=4, block=32, half=True),
     )
 }
+
+_PACKED = re.compile(
+    r"weight_only_w(?:s(?P<sparsity>[1-9][0-9]?))?(?:p(?P<palette>[123468])(?:g(?P<group>[1-9][0-9]*))?)?"
+    r"(?:i(?P<integers>8))?_a(?P<rest>fp32|fp16)"
+)
 
 
 def recipe(name: str) -> Recipe:
@@ -69,10 +103,26 @@ def recipe(name: str) -> Recipe:
     Raises:
         UsageError: no recipe has this name.
     """
-    found = RECIPES.get("static_wi8_ai8" if name == AUTO else name)
+    found = RECIPES.get("static_wi8_ai8" if name == AUTO else name) or _packed(name)
     if found is None:
-        raise UsageError(f"precision {name!r} is unknown; known: {', '.join((*RECIPES, AUTO))}")
+        raise UsageError(
+            f"precision {name!r} is unknown; known: {', '.join((*RECIPES, AUTO))}; for Core ML "
+            "also packed weights such as weight_only_wp4_afp16 or weight_only_ws50_afp16"
+        )
     return found
+
+
+def _packed(name: str) -> Recipe | None:
+    match = _PACKED.fullmatch(name)
+    if match is None:
+        return None
+    numbers = ("sparsity", "palette", "group", "integers")
+    packing = Packing(*(int(match[n] or 0) for n in numbers))
+    used = [bool(n) for n in (packing.sparsity, packing.palette, packing.integers)]
+    if not any(used[:2]) or all(used):
+        return None
+    half = match["rest"] == "fp16"
+    return Recipe(name, weights=16 if half else 32, half=half, packing=packing)
 
 
 def lowered_as(name: str) -> str:
@@ -81,4 +131,7 @@ def lowered_as(name: str) -> str:
     Raises:
         UsageError: no recipe has this name.
     """
-    return "fp32" if recipe(name).is_integer else name
+    found = recipe(name)
+    if not found.is_integer and found.packing is None:
+        return name
+    return "fp16" if found.half else "fp32"

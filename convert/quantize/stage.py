@@ -188,29 +188,29 @@ class Stage:
 
     def read_back(self, job: Job, lowered: Lowered, report: Report) -> Lowered:
         """Name the precision that the artifact really has, and write its layers into the report."""
-        if self._quantizer is None or report.quantization is None:
+        if self.recipe.packing is not None and report.quantization is None:
+            report.quantization = {"recipe": self.recipe.name, "variants": {}}
+        elif self._quantizer is None or report.quantization is None:
             return lowered
         from edgeinfer.convert.quantize import readback
 
         found = readback.layers(lowered.files[0], job.format)
         size = sum(f.stat().st_size for f in lowered.files)
+        precision = readback.precision_name(found, lowered.precision)
         report.quantization["variants"][job.title] = {
-            "precision": readback.precision_name(found),
+            "precision": precision,
             "weighted_layers": readback.counts(found),
             "bytes": size,
             "source_bytes": report.source_bytes,
             "units": self._errors.get(job.title, []),
-            "layers": [
-                {"name": y.name, "op": y.op, "precision": y.precision, "weights": y.weights}
-                for y in found
-                if y.weights
-            ],
+            "layers": [readback.to_json(y) for y in found if y.weights],
         }
         if not found:
             return lowered
         kinds = ", ".join(f"{n} layers {kind}" for kind, n in readback.counts(found).items())
-        notes = (*lowered.notes, f"read back (activations/weights): {kinds or 'no weights'}")
-        return replace(lowered, precision=readback.precision_name(found), notes=notes)
+        sizes = f"{report.source_bytes / 1e6:.2f} MB of weights became {size / 1e6:.2f} MB"
+        notes = (f"read back (activations/weights): {kinds or 'no weights'}", sizes)
+        return replace(lowered, precision=precision, notes=(*lowered.notes, *notes))
 
 
 def _judge_real_data_only(report: Report) -> None:

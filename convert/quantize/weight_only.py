@@ -18,6 +18,9 @@ from edgeinfer.convert.quantize.units import WEIGHTED, array_of, weights_axis
 from edgeinfer.convert.quantize.weights import Stored, store, store_blocks
 from edgeinfer.types import Array
 
+_LEAST_BLOCK = 8
+"""Rows below which a scale in half precision costs as much as another two bits a weight."""
+
 SMALLEST = 1024
 """Weights of fewer elements stay float: their scales and operators would be as large."""
 
@@ -29,6 +32,7 @@ def write(
     kept: AbstractSet[str] = frozenset(),
     whole_blocks: bool = False,
     positive_blocks: bool = False,
+    smaller_blocks: bool = False,
 ) -> Written:
     """Return a copy whose weights are integers.
 
@@ -38,6 +42,7 @@ def write(
         kept: names of nodes that stay float.
         whole_blocks: take 8 bits a channel where blocks would not fill the summed axis.
         positive_blocks: give blocks positive scales with the precision of bfloat16.
+        smaller_blocks: before that, look for smaller blocks that do fill it.
     """
     model = model.clone()
     namer = Namer(model)
@@ -53,10 +58,10 @@ def write(
             continue
         if recipe.dynamic and _is_product(node):
             _dynamic(model, node, namer)
-        elif recipe.block and _is_product(node) and not (whole_blocks and _rest(node, recipe)):
-            _blocks(model, node, recipe.block, namer, positive=positive_blocks)
+        elif block := _block(node, recipe, whole=whole_blocks, smaller=smaller_blocks):
+            _blocks(model, node, block, namer, positive=positive_blocks)
         else:
-            _channels(model, node, namer, shared)
+            _channels(model, node, namer, shared, half=recipe.half)
         done.append(title)
     RemoveDeadCode()(model)
     model.metadata_props[PRECISION_KEY] = recipe.name
@@ -80,9 +85,15 @@ def _is_product(node: ir.Node) -> bool:
     return ones and not attrs.get("transA", 0)
 
 
-def _rest(node: ir.Node, recipe: Recipe) -> int:
-    """Return how many rows the last block of the weights lacks or has; 0 where it is full."""
-    return int(_matrix(node).shape[0]) % recipe.block
+def _block(node: ir.Node, recipe: Recipe, *, whole: bool, smaller: bool) -> int:
+    """Return the size of the blocks that a node's weights get; 0 for 8 bits a channel."""
+    if not recipe.block or not _is_product(node):
+        return 0
+    rows = int(_matrix(node).shape[0])
+    if not whole or rows % recipe.block == 0:
+        return recipe.block
+    sizes = range(recipe.block, _LEAST_BLOCK - 1, -1) if smaller else ()
+    return next((size for size in sizes if rows % size == 0), 0)
 
 
 def _matrix(node: ir.Node) -> Array:
@@ -93,7 +104,12 @@ def _matrix(node: ir.Node) -> Array:
 
 
 def _channels(
-    model: ir.Model, node: ir.Node, namer: Namer, shared: dict[tuple[str, int], ir.Value]
+    model: ir.Model,
+    node: ir.Node,
+    namer: Namer,
+    shared: dict[tuple[str, int], ir.Value],
+    *,
+    half: bool,
 ) -> None:
     """Store 8-bit weights with one scale a channel.
 
@@ -112,7 +128,7 @@ def _channels(
     name = (value.name if value is not None else "") or "weights"
     key = (name, -1 if axis is None else axis)
     if key not in shared:
-        stored = store(array_of(value), axis, name=name)
+        stored = store(array_of(value), axis, name=name, half=half)
         shared[key] = _dequantized(model, stored, name, namer)
     node.replace_input_with(1, shared[key])
 

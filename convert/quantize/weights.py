@@ -43,6 +43,9 @@ class Stored:
         return _wide(self.scale, self.values.ndim, self.axis)
 
 
+_LEAST_HALF = np.float32(2.0**-24)
+
+
 def store(
     weights: Array,
     axis: int | None,
@@ -50,6 +53,7 @@ def store(
     bias_steps: Array | None = None,
     bits: int = 8,
     name: str = "",
+    half: bool = False,
 ) -> Stored:
     """Quantize weights symmetrically.
 
@@ -60,6 +64,7 @@ def store(
             a bias would not fit 32 bits.
         bits: of an integer.
         name: for the message.
+        half: scales are numbers that half precision holds too.
 
     Raises:
         UsageError: a weight is NaN or infinite.
@@ -77,6 +82,8 @@ def store(
         needed = np.abs(bias_steps) / LARGEST_BIAS
         scale = np.maximum(scale, needed if axis is not None else np.max(needed, initial=0.0))
     single = scale.astype(np.float32)
+    if half:
+        single = np.maximum(single, _LEAST_HALF).astype(np.float16).astype(np.float32)
     # Rounding the scale down could push the largest weight one step past the end.
     wide = _wide(single, weights.ndim, axis)
     steps = np.clip(np.rint(weights / wide), -top, top)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -157,6 +158,24 @@ BUDGETS: dict[str, Budget] = {
 """By precision name; what a number passes in one table is what it passes on the device."""
 
 
+_PACKED = re.compile(r"(?:weight_only|static)_w(s?)(?:p([1-8])(?:g[0-9]+)?)?(?:i8)?_a[fi][a-z0-9]+")
+"""Weights in palettes or without their zeros, as ``convert.quantize.recipe`` names them."""
+
+
+def _of(precision: str) -> Budget | None:
+    if precision in BUDGETS:
+        return BUDGETS[precision]
+    if precision.endswith("_afp16"):
+        plain = _of(precision.removesuffix("_afp16") + "_afp32")
+        return None if plain is None else _looser(plain, BUDGETS["fp16"])
+    packed = _PACKED.fullmatch(precision)
+    if packed is None:
+        return None
+    # Six bits of a palette are as near as eight with a scale; zeros lose what four bits lose.
+    few = bool(packed[1]) or int(packed[2] or 8) < 6
+    return BUDGETS["weight_only_wi4b32_afp32" if few else "weight_only_wi8_afp32"]
+
+
 def budget_for(precision: str) -> Budget:
     """Return the default budget of a precision.
 
@@ -165,12 +184,12 @@ def budget_for(precision: str) -> Budget:
     Raises:
         UsageError: no budget has this name.
     """
-    parts = precision.split("+")
-    if unknown := [p for p in parts if p not in BUDGETS]:
+    found = {p: _of(p) for p in precision.split("+")}
+    if unknown := [p for p, budget in found.items() if budget is None]:
         raise UsageError(
             f"no accuracy budget for precision {unknown[0]!r}; known: {', '.join(BUDGETS)}"
         )
-    return functools.reduce(_looser, (BUDGETS[p] for p in parts))
+    return functools.reduce(_looser, (b for b in found.values() if b is not None))
 
 
 def compare(expected: Array, actual: Array, *, channel_floor: float = 0.0) -> OutputMetrics:

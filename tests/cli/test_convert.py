@@ -83,7 +83,9 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
     (tmp_path / "labels.txt").write_text("cat\ndog\n")
     cli(
         *("convert", model, "-t", "cpu", "-t", "openvino", "--precision", "fp16"),
-        *("--input-shape", "image=1,?,2,3", "--preprocessing", tmp_path / "p.toml"),
+        *("--input-shape", "image=1..4,?,2,3", "--preprocessing", tmp_path / "p.toml"),
+        *("--state", "h:hn", "--state", "a:b=c:d", "--picture", "image", "--classifier"),
+        *("--deployment", "iOS18"),
         *("--labels", tmp_path / "labels.txt", "--data", "in.npz", "--calibration", "photos"),
         *("--calibrator", "minmax", "--max-drop", "2%", "--force"),
         *("--channels-last", "image", "--channels-first", "scores", "--signature", "main"),
@@ -94,7 +96,11 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "output": "out/",
         "targets": ("cpu", "openvino"),
         "precision": "fp16",
-        "input_shapes": {"image": [(1, None, 2, 3)]},
+        "input_shapes": {"image": [(range(1, 5), None, 2, 3)]},
+        "states": {"h": "hn", "a:b": "c:d"},
+        "pictures": ("image",),
+        "classifier": True,
+        "deployment": "iOS18",
         "preprocessing": {"image": AudioInput(8000)},
         "labels": ("cat", "dog"),
         "data": "in.npz",

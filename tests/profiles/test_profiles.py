@@ -97,11 +97,12 @@ def test_all_faults_of_a_file_are_listed_with_file_and_key() -> None:
     assert str(caught.value).splitlines() == [
         "b.toml: colour: unknown key; known: name, title, os, arch, formats, backends, precisions, "
         "optional_formats, accelerators, memory_mb, threads, quirks, quantization, aliases, "
-        "deployment",
+        "deployment, packed_weights",
         "b.toml: name: '../x' is not a name (lower-case letters, digits, '.', '_', '-')",
         "b.toml: os: expected at least one entry",
         "b.toml: precisions[0]: unknown value 'fp33'; known: bf16, dynamic_wi8_afp32, fp16, fp32, "
-        "fp8, static_wi8_ai16, static_wi8_ai8, weight_only_wi4b32_afp32, weight_only_wi8_afp32",
+        "fp8, static_wi8_ai16, static_wi8_ai8, static_wi8_ai8+fp16, weight_only_wi4b32_afp16, "
+        "weight_only_wi4b32_afp32, weight_only_wi8_afp16, weight_only_wi8_afp32",
         "b.toml: precisions[1]: expected a text, received 1",
         "b.toml: memory_mb: expected a whole number above 0, received True",
         "b.toml: threads: expected a whole number above 0, received 0",

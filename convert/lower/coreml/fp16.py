@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
+import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower import halve as anywhere
+from edgeinfer.convert.lower.halve import LARGEST, SMALLEST_NORMAL
+from edgeinfer.convert.passes.infra import Namer, add_initializer
 from edgeinfer.errors import Notes
+from edgeinfer.types import Array
 
 # fmt: off
 _ISLANDS = frozenset({
@@ -36,3 +40,71 @@ graph of its own. What some unit is known to get wrong beyond that is in ``quirk
 def halve(model: ir.Model, keep: AbstractSet[str], notes: Notes) -> None:
     """Convert the main graph, in place; nodes named in ``keep`` stay in single precision."""
     anywhere.halve(model, _ISLANDS, keep, notes)
+    _meet_integers(model)
+
+
+def _meet_integers(model: ir.Model) -> None:
+    """Let quantizing take and give half precision where all beside it is in half precision.
+
+    Given: ``a = Cast<FLOAT16>(DequantizeLinear(q, s))``, ``q = QuantizeLinear(Cast<FLOAT>(a), s)``
+    Result: ``a = DequantizeLinear(q, s.fp16)``, ``q = QuantizeLinear(a, s.fp16)``
+    """
+    namer = Namer(model)
+    scales: dict[ir.Value, ir.Value] = {}
+    for node in list(model.graph):
+        if node.domain or node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            continue
+        scale = node.inputs[1]
+        if scale is None or scale.const_value is None or scale.dtype != ir.DataType.FLOAT:
+            continue
+        if not _holds(scale.const_value.numpy()):
+            continue
+        meet = _quantize if node.op_type == "QuantizeLinear" else _dequantize
+        if not meet(model.graph, node):
+            continue
+        if scale not in scales:
+            array = scale.const_value.numpy().astype(np.float16)
+            scales[scale] = add_initializer(model.graph, namer.fresh(f"{scale.name}.fp16"), array)
+        node.replace_input_with(1, scales[scale])
+
+
+def _holds(scale: Array) -> bool:
+    """Whether half precision has eleven bits for every scale."""
+    size = np.abs(scale)
+    return bool(((size >= SMALLEST_NORMAL) & (size <= LARGEST)).all())
+
+
+def _quantize(graph: ir.Graph, node: ir.Node) -> bool:
+    """Take the half-precision value behind a cast."""
+    value = node.inputs[0]
+    cast = value.producer() if value is not None else None
+    if cast is None or cast.op_type != "Cast":
+        return False
+    source = cast.inputs[0]
+    if source is None or source.dtype != ir.DataType.FLOAT16:
+        return False
+    node.replace_input_with(0, source)
+    _drop(graph, cast)
+    return True
+
+
+def _dequantize(graph: ir.Graph, node: ir.Node) -> bool:
+    """Give half precision, if that is what everyone wants."""
+    made = node.outputs[0]
+    users = [user for user, _ in made.uses()]
+    halves = all(u.op_type == "Cast" and u.outputs[0].dtype == ir.DataType.FLOAT16 for u in users)
+    if not users or not halves or made.is_graph_output() or "output_dtype" in node.attributes:
+        return False
+    made.type = ir.TensorType(ir.DataType.FLOAT16)
+    for cast in users:
+        if cast.outputs[0].is_graph_output():
+            continue
+        cast.outputs[0].replace_all_uses_with(made)
+        _drop(graph, cast)
+    return True
+
+
+def _drop(graph: ir.Graph, node: ir.Node) -> None:
+    unused = not any(v.uses() or v.is_graph_output() for v in node.outputs)
+    if unused:
+        graph.remove(node, safe=True)

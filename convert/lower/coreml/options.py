@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edgeinfer.convert.lower.coreml.deployment import DEFAULT, Deployment
+from edgeinfer.convert.quantize.recipe import Packing
 from edgeinfer.types import ImageInput
 
 Sizes = tuple[int, ...]
@@ -25,6 +26,7 @@ class CoreMLOptions:
         ranges: lowest and highest size by the name of a symbolic size, or by ``input:axis``.
         shapes: the only shapes that an input takes, by its name; faster than ranges.
         states: outputs by the inputs that they feed in the next run; iOS18 keeps them inside.
+        packing: how weights are packed, beyond what the graph's own integers say.
     """
 
     deployment: Deployment = DEFAULT
@@ -33,3 +35,4 @@ class CoreMLOptions:
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     shapes: Mapping[str, tuple[Sizes, ...]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
+    packing: Packing | None = None

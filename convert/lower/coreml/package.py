@@ -17,6 +17,7 @@ from edgeinfer import __version__
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.ports import Port, input_type
 from edgeinfer.convert.lower.coreml.scope import Scope
+from edgeinfer.convert.lower.coreml.weights import add_packing
 
 NAMES = "edgeinfer.names"
 """Metadata key: JSON with the model's names of ``inputs`` and ``outputs`` by the package's."""
@@ -75,7 +76,7 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
         compute_precision=ct.precision.FLOAT32,
         inputs=[input_type(port, options) for port in scope.inputs],
         classifier_config=classes,
-        pass_pipeline=_pipeline(),
+        pass_pipeline=_pipeline(options),
         skip_model_load=True,
         package_dir=str(path),
     )
@@ -101,11 +102,13 @@ _INEXACT = frozenset({"common::fuse_elementwise_to_batchnorm"})
 sum, with its default epsilon of 1e-5 beside a variance of 1."""
 
 
-def _pipeline() -> Any:
+def _pipeline(options: CoreMLOptions) -> Any:
     import coremltools as ct
 
     pipeline = ct.PassPipeline.DEFAULT
     pipeline.remove_passes(_INEXACT)
+    if options.packing is not None:
+        add_packing(pipeline, options.packing)
     return pipeline
 
 

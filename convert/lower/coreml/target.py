@@ -14,11 +14,13 @@ from edgeinfer.convert.lower.coreml.deployment import DEFAULT, deployment
 from edgeinfer.convert.lower.coreml.fp16 import halve
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.quirks import kept_single, warn
+from edgeinfer.convert.lower.coreml.weights import refused
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
+from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.errors import NotAvailableError, Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import ImageInput
@@ -62,6 +64,7 @@ class CoreMLTarget:
             ranges={f"{name}:{axis}": ends for (name, axis), ends in asked.ranges.items()},
             shapes=_shapes(asked),
             states=asked.states,
+            packing=recipe(asked.recipe).packing if asked.recipe else None,
         )
 
     def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
@@ -130,6 +133,8 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
     """
     from edgeinfer.convert.lower.coreml.scope import Scope
 
+    if asked.recipe and (problems := refused(recipe(asked.recipe), options.deployment)):
+        raise UnsupportedError("mlprogram", problems)
     model = source.clone()
     SplitQuantized()(model)
     model = _defined(model, notes)

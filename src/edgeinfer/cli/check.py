@@ -21,9 +21,15 @@ if TYPE_CHECKING:
 @click.option("-t", "--target", "targets", multiple=True, required=True, help="Device; repeatable.")
 @click.option("--precision", default="fp32", show_default=True, metavar="NAME", help="Recipe.")
 @click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,?", help="Fix sizes.")
+@click.option("--deployment", default="", metavar="SYSTEM", help="Core ML: oldest, as iOS18.")
 @output_options
 def check(
-    model: str, targets: tuple[str, ...], precision: str, shapes: tuple[str, ...], out: Output
+    model: str,
+    targets: tuple[str, ...],
+    precision: str,
+    shapes: tuple[str, ...],
+    deployment: str,
+    out: Output,
 ) -> None:
     """List every node that a target cannot express.
 
@@ -42,6 +48,7 @@ def check(
             targets=targets,
             precision=precision,
             input_shapes=sizes or None,
+            deployment=deployment,
             **named.arguments(),
         )
     optional = _optional(targets)
