@@ -40,6 +40,7 @@ def test_importing_is_quick() -> None:
         ("import edgeinfer", ()),
         ("import edgeinfer; edgeinfer.errors", ()),
         ("import edgeinfer; edgeinfer.load, edgeinfer.Session, edgeinfer.Bundle", ("numpy",)),
+        ("import edgeinfer; edgeinfer.pipeline", ("numpy",)),
         ("import edgeinfer.runtime.session, edgeinfer.backends.registry", ("numpy",)),
     ],
 )
@@ -49,7 +50,9 @@ def test_importing_is_light(code: str, allowed: tuple[str, ...]) -> None:
 
 
 def test_the_public_names() -> None:
-    assert edgeinfer.__all__ == ["Bundle", "Session", "__version__", "errors", "export", "load"]
+    assert edgeinfer.__all__ == [
+        *("Bundle", "Session", "__version__", "errors", "export", "load", "pipeline"),
+    ]
     assert dir(edgeinfer) == edgeinfer.__all__
     for name in edgeinfer.__all__:
         assert getattr(edgeinfer, name) is not None

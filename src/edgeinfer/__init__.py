@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edgeinfer import errors as errors
     from edgeinfer.bundle.archive import Bundle as Bundle
     from edgeinfer.convert.pipeline import export as export
+    from edgeinfer.runtime.pipelines import pipeline as pipeline
     from edgeinfer.runtime.session import Session as Session
     from edgeinfer.runtime.session import load as load
 
@@ -28,9 +29,10 @@ _LAZY = {
     "errors": "edgeinfer.errors",
     "export": "edgeinfer.convert.pipeline",
     "load": "edgeinfer.runtime.session",
+    "pipeline": "edgeinfer.runtime.pipelines",
 }
 
-__all__ = ["Bundle", "Session", "__version__", "errors", "export", "load"]
+__all__ = ["Bundle", "Session", "__version__", "errors", "export", "load", "pipeline"]
 
 
 def __getattr__(name: str) -> Any:

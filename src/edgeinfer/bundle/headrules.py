@@ -63,7 +63,7 @@ def pipeline_problems(
     if said is not None:
         for output in outputs_of(said):
             if output is None and len(names) != 1:
-                yield f"head.output: the model has {len(names)} outputs, name one of {_listed(names)}"
+                yield f"head.output: name one of the {len(names)} outputs: {_listed(names)}"
             if output is not None and output not in names:
                 yield f"head: no output is named {output!r}, there are {_listed(names)}"
         needed |= dict.fromkeys(files_of(said), "head")

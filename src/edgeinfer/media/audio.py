@@ -42,7 +42,7 @@ def open_recording(path: str | Path, rate: int) -> Array:
         UsageError: no such file.
     """
     signal, own = _read(Path(path))
-    return signal if own == rate else _resampled(signal, own, rate)
+    return signal if own == rate else resampled(signal, own, rate)
 
 
 def cut(signal: Array, record: AudioInput) -> Array:
@@ -122,7 +122,12 @@ def _read(path: Path) -> tuple[Array, int]:
     return signal, rate
 
 
-def _resampled(signal: Array, rate: int, wanted: int) -> Array:
+def resampled(signal: Array, rate: int, wanted: int) -> Array:
+    """Convert the sample rate by soxr, high quality.
+
+    Raises:
+        NotAvailableError: soxr is not installed.
+    """
     try:
         import soxr
     except ImportError as e:

@@ -202,7 +202,7 @@ def _parts(path: Path, spec: TensorSpec, record: Preprocessing) -> Iterator[Arra
     """Yield one array of batch 1 for a picture, or for each window of a recording."""
     rank = None if spec.shape is None else len(spec.shape)
     if isinstance(record, ImageInput):
-        yield _image_of_rank(load_image(path, record, spec.dtype), spec, record, rank)
+        yield image_of_rank(load_image(path, record, spec.dtype), spec, record, rank)
         return
     if not isinstance(record, AudioInput):
         raise UsageError(f"{path}: input {spec.name!r} takes {record.kind}; give an .npz or .npy")
@@ -222,7 +222,12 @@ def has_batch(spec: TensorSpec, record: Preprocessing) -> bool:
     return len(spec.shape) > 3
 
 
-def _image_of_rank(array: Array, spec: TensorSpec, record: ImageInput, rank: int | None) -> Array:
+def image_of_rank(array: Array, spec: TensorSpec, record: ImageInput, rank: int | None) -> Array:
+    """Return a prepared picture with as many axes as the input has.
+
+    Raises:
+        InputError: it has axes that a picture has not.
+    """
     channel = 1 if record.layout == "NCHW" else 3
     grey = record.color == "GRAY"
     if rank in (None, 4) or (rank == 3 and not has_batch(spec, record)):

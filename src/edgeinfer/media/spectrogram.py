@@ -66,6 +66,7 @@ def _logarithm(energy: Array, record: SpectrogramInput) -> Array:
         return energy
     reference = 1.0 if record.reference == "one" else float(energy.max(initial=0.0))
     low = np.maximum(energy, record.floor)
+    levels: Array
     if record.log == "natural":
         levels = np.log(low) - np.log(max(reference, record.floor))
     else:

@@ -1,0 +1,128 @@
+"""A picture in, what a model sees in it out."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+
+from edgeinfer.decode.boxes import detect
+from edgeinfer.decode.masks import segment
+from edgeinfer.decode.regions import find_text
+from edgeinfer.decode.scores import classify
+from edgeinfer.decode.text import characters, read_text
+from edgeinfer.decode.vectors import embed
+from edgeinfer.errors import InputError, UsageError
+from edgeinfer.heads import (
+    Classify,
+    DetectAnchors,
+    DetectBoxes,
+    DetectGrid,
+    Embed,
+    FindText,
+    ReadText,
+    Segment,
+)
+from edgeinfer.media.feeds import image_of_rank
+from edgeinfer.media.image import Picture, Placement, open_picture, prepare
+from edgeinfer.results import Result
+from edgeinfer.runtime.pipelines.model import Model
+from edgeinfer.types import Array, ImageInput
+
+_HEADS = (
+    Classify,
+    DetectAnchors,
+    DetectGrid,
+    DetectBoxes,
+    Segment,
+    Embed,
+    FindText,
+    ReadText,
+)
+
+
+class ImagePipeline:
+    """A model that takes one picture.
+
+    Args:
+        model: closed with the pipeline.
+
+    Raises:
+        UsageError: its head is not for pictures.
+    """
+
+    takes = "a picture"
+
+    def __init__(self, model: Model) -> None:
+        if not isinstance(model.head, _HEADS) or len(model.inputs) != 1 or model.is_stateful:
+            raise UsageError(f"{model.path}: {model.head.kind!r} is not read from one picture")
+        if not isinstance(model.record, ImageInput):
+            raise UsageError(f"{model.path}: input {model.spec.name!r} takes no picture")
+        self.model = model
+        self.models = [model]
+        self._record = model.record
+        head = model.head
+        self._charset = (
+            characters(model.files[head.charset], head) if isinstance(head, ReadText) else ()
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __call__(self, picture: Picture) -> list[Result]:
+        """Look at a picture.
+
+        Args:
+            picture: a path, an array (height, width, 3) of uint8 in RGB order (grey and RGBA too),
+                or a Pillow image. Boxes are in pixels of it, turned upright as its EXIF tag says.
+
+        Raises:
+            InputError: it is no picture.
+            RunError: the engine failed, or the outputs are not what the head says.
+        """
+        outputs, placement = self.outputs(picture)
+        head, model = self.model.head, self.model
+        match head:
+            case Classify():
+                return [*classify(_row(model.output(outputs)), head, model.labels)]
+            case DetectAnchors() | DetectGrid() | DetectBoxes():
+                return [*detect(outputs, head, placement, model.labels)]
+            case Segment():
+                return [segment(model.output(outputs), head, placement, model.labels)]
+            case Embed():
+                return [embed(model.output(outputs), head)]
+            case FindText():
+                return [*find_text(model.output(outputs), head, placement)]
+            case ReadText():
+                return [*read_text(model.output(outputs), head, self._charset)]
+        raise UsageError(f"{model.path}: {head.kind!r} is not read from one picture")
+
+    def outputs(self, picture: Picture) -> tuple[dict[str, Array], Placement]:
+        """Return the model's outputs for a picture, and where it lies in the model's input."""
+        opened = open_picture(picture, self._record.color)
+        spec = self.model.spec
+        tensor, placement = prepare(opened, self._record, spec.dtype)
+        rank = None if spec.shape is None else len(spec.shape)
+        feeds = {spec.name: _batched(image_of_rank(tensor, spec, self._record, rank), spec.shape)}
+        return self.model.run(feeds, {}), placement
+
+    def close(self) -> None:
+        """Free the engine."""
+        self.model.close()
+
+
+def _batched(tensor: Array, shape: tuple[int | str | None, ...] | None) -> Array:
+    if shape and isinstance(shape[0], int) and shape[0] != 1 and len(shape) > 3:
+        raise InputError("picture", f"{shape[0]} at once", "one", "convert with a batch of 1")
+    return tensor
+
+
+def _row(scores: Array) -> Array:
+    """Return the scores of the one picture; axes of one element beside them are dropped."""
+    row = np.squeeze(scores)
+    if row.ndim > 1:
+        raise UsageError(f"head: expected one row of scores, received {list(scores.shape)}")
+    return row.reshape(-1)

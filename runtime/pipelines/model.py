@@ -1,0 +1,168 @@
+"""One bundle, ready to run on what its records say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.headrules import FOLDER
+from edgeinfer.errors import RunError, UsageError
+from edgeinfer.heads import Head, files_of
+from edgeinfer.runtime.session import load
+from edgeinfer.types import (
+    Array,
+    ConstantInput,
+    Preprocessing,
+    StateInput,
+    TensorSpec,
+    TextInput,
+)
+
+
+class Model:
+    """A session with what its inputs and outputs mean.
+
+    Args:
+        path: of the bundle.
+        **options: of ``edgeinfer.load``.
+
+    Attributes:
+        session: the loaded model.
+        head: what its outputs mean.
+        labels: names of classes.
+        files: contents of the files that records name.
+        inputs: specs of the inputs that are not filled by themselves, with their records.
+
+    Raises:
+        UsageError: the bundle does not say what an input or its outputs mean.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        self.path = os.fspath(path)
+        trusted = options.get("trusted", ())
+        with Bundle.open(path, verify=False, trusted=trusted) as bundle:
+            manifest = bundle.manifest
+            self.head: Head = _head(self.path, manifest.head)
+            self.labels = manifest.labels
+            records = manifest.preprocessing
+            wanted = {r.vocabulary for r in records.values() if isinstance(r, TextInput)}
+            wanted.update(files_of(self.head))
+            by_path = {f.path: f for f in manifest.extra_files}
+            self.files = {name: bundle.read(by_path[f"{FOLDER}/{name}"]) for name in wanted}
+        missing = [spec.name for spec in manifest.inputs if spec.name not in records]
+        if missing:
+            raise UsageError(
+                f"{self.path}: no record says what input {missing[0]!r} takes; {_HINT}"
+            )
+        self._constants: dict[str, Array] = {}
+        self._states: dict[str, tuple[TensorSpec, str]] = {}
+        self.inputs: list[tuple[TensorSpec, Preprocessing]] = []
+        for spec in manifest.inputs:
+            self._place(spec, records[spec.name])
+        if not self.inputs:
+            raise UsageError(f"{self.path}: no input takes a picture, a recording or a text")
+        self._outputs = tuple(spec.name for spec in manifest.outputs)
+        self.session = load(path, **options)
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The first input that is not filled by itself."""
+        return self.inputs[0][0]
+
+    @property
+    def record(self) -> Preprocessing:
+        """How it is prepared."""
+        return self.inputs[0][1]
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether a call depends on the one before."""
+        return bool(self._states)
+
+    def fresh(self) -> dict[str, Array]:
+        """Return the states of the first call."""
+        return {name: _zeros(spec) for name, (spec, _) in self._states.items()}
+
+    def run(self, feeds: Mapping[str, Array], states: dict[str, Array]) -> dict[str, Array]:
+        """Run once; the states are replaced by those that the next call needs."""
+        outputs = self.session.run({**self._constants, **states, **feeds})
+        for name, (_, output) in self._states.items():
+            states[name] = outputs[output]
+        return outputs
+
+    def output(self, outputs: Mapping[str, Array]) -> Array:
+        """Return what the head reads, where that is one output."""
+        name = getattr(self.head, "output", None)
+        return outputs[self._outputs[0] if name is None else name]
+
+    def scalar(self, outputs: Mapping[str, Array]) -> float:
+        """Return the head's output as the number that it is.
+
+        Raises:
+            RunError: it is none.
+        """
+        array = self.output(outputs)
+        if array.size != 1:
+            raise RunError(f"{self.path}: head: expected one number, received {list(array.shape)}")
+        return float(array.reshape(-1)[0])
+
+    def close(self) -> None:
+        """Free the engine."""
+        self.session.close()
+
+    def _place(self, spec: TensorSpec, record: Preprocessing) -> None:
+        if isinstance(record, ConstantInput):
+            self._constants[spec.name] = _constant(self.path, spec, record)
+        elif isinstance(record, StateInput):
+            self._states[spec.name] = (spec, record.output)
+        else:
+            self.inputs.append((spec, record))
+
+
+_HINT = "convert the model again with --pipeline FILE"
+
+
+def _head(path: str, head: Head | None) -> Head:
+    if head is None:
+        raise UsageError(f"{path}: the bundle does not say what its outputs mean; {_HINT}")
+    return head
+
+
+def shaped(array: Array, spec: TensorSpec) -> Array:
+    """Add the axes of one element that an input has: a batch in front, channels at either end.
+
+    Raises:
+        UsageError: the input has axes that cannot be.
+    """
+    missing = (array.ndim + 1 if spec.shape is None else len(spec.shape)) - array.ndim
+    if missing == 0:
+        return array
+    if missing == 1:
+        return array[np.newaxis]
+    if missing == 2 and spec.shape is not None and spec.shape[-1] == 1:
+        return array[np.newaxis, ..., np.newaxis]
+    if missing == 2:
+        return array[np.newaxis, np.newaxis]
+    raise UsageError(f"input {spec}: cannot take {list(array.shape)}")
+
+
+def _zeros(spec: TensorSpec) -> Array:
+    """Return a first state; sizes that the model leaves open are 1."""
+    shape = [d if isinstance(d, int) else 1 for d in spec.shape or ()]
+    return np.zeros(shape, spec.dtype)
+
+
+def _constant(path: str, spec: TensorSpec, record: ConstantInput) -> Array:
+    shape = [d if isinstance(d, int) else 1 for d in spec.shape or ()]
+    values = np.asarray(record.values, np.float64)
+    count = int(np.prod(shape))
+    if len(values) not in (1, count):
+        raise UsageError(f"{path}: input {spec}: expected 1 or {count} values, got {len(values)}")
+    exact = values.astype(spec.dtype)
+    if spec.dtype.startswith(("int", "uint")) and (exact != values).any():
+        raise UsageError(f"{path}: input {spec}: {record.values} are no such integers")
+    return np.ascontiguousarray(np.broadcast_to(exact, count).reshape(shape))

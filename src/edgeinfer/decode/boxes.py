@@ -1,0 +1,245 @@
+"""Boxes of objects: from anchors, from grids, and which of them are one object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from edgeinfer.decode.scores import activated, name_of
+from edgeinfer.errors import RunError
+from edgeinfer.heads import Detect, DetectAnchors, DetectBoxes, DetectGrid
+from edgeinfer.media.image import Placement
+from edgeinfer.results import Detection
+from edgeinfer.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Boxes before they are thinned out, in pixels of the model's input.
+
+    Attributes:
+        corners: (n, 4): left, top, right, bottom.
+        scores: (n,).
+        classes: (n,).
+        points: (n, keypoints, 2).
+    """
+
+    corners: Array
+    scores: Array
+    classes: Array
+    points: Array
+
+    def take(self, index: Array) -> Candidates:
+        """Return some of them, in this order."""
+        parts = (self.corners, self.scores, self.classes, self.points)
+        return Candidates(*(part[index] for part in parts))
+
+
+def detect(
+    outputs: Mapping[str, Array], head: Detect, placement: Placement, labels: Sequence[str]
+) -> list[Detection]:
+    """Find the objects of one picture, the best first.
+
+    Args:
+        outputs: by name; None of a head stands for the only one.
+        head: how they are to be read.
+        placement: of the picture in the model's input.
+        labels: names of the classes.
+
+    Raises:
+        RunError: the outputs are not of the shape that the head says.
+    """
+    if isinstance(head, DetectAnchors):
+        found = thinned(from_anchors(outputs, head, placement.size), head.overlap, head)
+    elif isinstance(head, DetectGrid):
+        found = thinned(from_grid(outputs, head, placement.size), head.overlap, head)
+    else:
+        found = from_boxes(outputs, head, placement.size)
+    corners = placement.to_source(found.corners.reshape(-1, 2, 2)).reshape(-1, 4)
+    points = placement.to_source(found.points)
+    return [
+        Detection(
+            box=(float(c[0]), float(c[1]), float(c[2]), float(c[3])),
+            score=float(score),
+            index=int(index),
+            label=name_of(int(index), labels),
+            keypoints=tuple((float(x), float(y)) for x, y in p),
+        )
+        for c, score, index, p in zip(corners, found.scores, found.classes, points, strict=True)
+    ]
+
+
+@lru_cache(maxsize=8)
+def anchors(head: DetectAnchors, size: tuple[int, int]) -> Array:
+    """Return middle and size of every anchor in pixels of the input: (n, 4)."""
+    parts = []
+    for layer in head.layers:
+        columns, rows = (-(-side // layer.stride) for side in size)
+        y, x = np.meshgrid(np.arange(rows) + 0.5, np.arange(columns) + 0.5, indexing="ij")
+        cells = np.stack([x * (size[0] / columns), y * (size[1] / rows)], axis=-1)
+        sizes = np.array([layer.widths, layer.heights or layer.widths]).T
+        both = (rows, columns, len(sizes), 2)
+        cells = np.broadcast_to(cells[:, :, np.newaxis], both)
+        parts.append(np.concatenate([cells, np.broadcast_to(sizes, both)], axis=-1).reshape(-1, 4))
+    return np.concatenate(parts).astype(np.float32)
+
+
+def from_anchors(
+    outputs: Mapping[str, Array], head: DetectAnchors, size: tuple[int, int]
+) -> Candidates:
+    """Decode what is relative to anchors; boxes below the threshold are left out."""
+    raw = _joined(outputs, head.boxes, 4 + 2 * head.keypoints)
+    around = anchors(head, size)
+    if len(raw) != len(around):
+        raise RunError(f"head: {len(around)} anchors, but the model gives {len(raw)} boxes")
+    scores = activated(_joined(outputs, head.scores, None), head.activation)
+    if len(scores) != len(raw):
+        raise RunError(f"head: {len(raw)} boxes, but {len(scores)} scores")
+    scores = scores[:, 1:] if head.background else scores
+    kept, classes = np.nonzero(scores >= head.threshold)
+    raw, around = raw[kept], around[kept]
+    scales = np.asarray(head.scales, np.float32)
+    numbers = raw.reshape(len(raw), -1, 2)
+    numbers = numbers[:, :, ::-1] if head.order == "yxhw" else numbers
+    middle = around[:, :2] + numbers[:, 0] / scales[:2] * around[:, 2:]
+    extent = numbers[:, 1] / scales[2:]
+    extent = (np.exp(extent) if head.exponential else extent) * around[:, 2:]
+    places = numbers[:, 2:] / scales[:2] * around[:, np.newaxis, 2:] + around[:, np.newaxis, :2]
+    corners = np.concatenate([middle - extent / 2, middle + extent / 2], axis=1)
+    return _sound(Candidates(corners, scores[kept, classes], classes, places))
+
+
+def from_grid(outputs: Mapping[str, Array], head: DetectGrid, size: tuple[int, int]) -> Candidates:
+    """Decode what every cell of the grids gives."""
+    raw = np.asarray(_one(outputs, head.output), np.float32)
+    raw = raw[0] if raw.ndim == 3 and len(raw) == 1 else raw
+    if raw.ndim != 2:
+        raise RunError(f"head: expected boxes of one picture, received {list(raw.shape)}")
+    raw = raw.T if head.channels_first else raw
+    first = 5 if head.objectness else 4
+    if raw.shape[1] <= first:
+        raise RunError(f"head: expected over {first} numbers a box, received {raw.shape[1]}")
+    scores = activated(raw[:, first:], head.activation)
+    if head.objectness:
+        scores = scores * activated(raw[:, 4:5], head.activation)
+    classes = scores.argmax(axis=1)
+    best = scores[np.arange(len(scores)), classes]
+    kept = np.flatnonzero(best >= head.threshold)
+    numbers = _in_pixels(raw[:, :4], head, size)[kept]
+    corners = numbers if head.box == "xyxy" else _cornered(numbers)
+    return _sound(Candidates(corners, best[kept], classes[kept], np.zeros((len(kept), 0, 2))))
+
+
+def from_boxes(
+    outputs: Mapping[str, Array], head: DetectBoxes, size: tuple[int, int]
+) -> Candidates:
+    """Take boxes that the model itself decoded."""
+    corners = np.asarray(outputs[head.boxes], np.float32).reshape(-1, 4)
+    scores = np.asarray(outputs[head.scores], np.float32).reshape(-1)
+    if len(scores) != len(corners):
+        raise RunError(f"head: {len(corners)} boxes, but {len(scores)} scores")
+    if head.classes is None:
+        classes = np.zeros(len(scores), np.int64)
+    else:
+        classes = np.asarray(outputs[head.classes]).reshape(-1).astype(np.int64) - head.first
+    corners = corners[:, [1, 0, 3, 2]] if head.order == "yxyx" else corners
+    corners = corners * np.asarray(size * 2) if head.unit == "share" else corners
+    kept = np.flatnonzero(scores >= head.threshold)
+    kept = kept[(-scores[kept]).argsort(kind="stable")]
+    return Candidates(corners, scores, classes, np.zeros((len(scores), 0, 2))).take(kept)
+
+
+def overlaps(box: Array, others: Array) -> Array:
+    """Return intersection over union of one box (4,) and others (n, 4)."""
+    low = np.maximum(box[:2], others[:, :2])
+    high = np.minimum(box[2:], others[:, 2:])
+    both = (high - low).clip(0.0, None).prod(axis=1)
+    areas = (others[:, 2:] - others[:, :2]).prod(axis=1)
+    union = (box[2:] - box[:2]).prod() + areas - both
+    return np.asarray(np.divide(both, union, out=np.zeros_like(both), where=union > 0))
+
+
+def thinned(found: Candidates, overlap: float, head: DetectAnchors | DetectGrid) -> Candidates:
+    """Keep one box an object, the best first.
+
+    A box is the same object as a better one that it overlaps by more than the share. ``weighted``
+    gives the mean of all of them by their scores, as MediaPipe does.
+    """
+    rest = found.take((-found.scores).argsort(kind="stable"))
+    weighted = isinstance(head, DetectAnchors) and head.merge == "weighted"
+    kept: list[Candidates] = []
+    while len(rest.scores) and len(kept) < head.most:
+        same = overlaps(rest.corners[0], rest.corners) > overlap
+        if head.per_class:
+            same &= rest.classes == rest.classes[0]
+        same[0] = True
+        group = rest.take(np.flatnonzero(same))
+        kept.append(_mean(group) if weighted else group.take(np.arange(1)))
+        rest = rest.take(np.flatnonzero(~same))
+    if not kept:
+        return rest
+    parts = ("corners", "scores", "classes", "points")
+    return Candidates(*(np.concatenate([getattr(k, part) for k in kept]) for part in parts))
+
+
+def _mean(group: Candidates) -> Candidates:
+    shares = group.scores / group.scores.sum()
+    corners = (group.corners * shares[:, np.newaxis]).sum(axis=0, keepdims=True)
+    points = (group.points * shares[:, np.newaxis, np.newaxis]).sum(axis=0, keepdims=True)
+    return Candidates(corners, group.scores[:1], group.classes[:1], points)
+
+
+def _sound(found: Candidates) -> Candidates:
+    """Leave out boxes that have no area or are no numbers."""
+    sides = found.corners[:, 2:] - found.corners[:, :2]
+    return found.take(np.flatnonzero((sides > 0).all(axis=1) & np.isfinite(sides).all(axis=1)))
+
+
+def _in_pixels(numbers: Array, head: DetectGrid, size: tuple[int, int]) -> Array:
+    if head.unit == "pixels":
+        return numbers
+    if head.unit == "share":
+        return np.asarray(numbers * np.asarray(size * 2, np.float32))
+    cells, strides = _cells(head.strides, size)
+    if len(cells) != len(numbers):
+        raise RunError(f"head: {len(cells)} cells, but the model gives {len(numbers)} boxes")
+    middle = (numbers[:, :2] + cells) * strides
+    return np.concatenate([middle, np.exp(numbers[:, 2:]) * strides], axis=1)
+
+
+@lru_cache(maxsize=8)
+def _cells(strides: tuple[int, ...], size: tuple[int, int]) -> tuple[Array, Array]:
+    """Return column and row of every cell, and the stride of its grid."""
+    cells, factors = [], []
+    for stride in strides:
+        columns, rows = size[0] // stride, size[1] // stride
+        y, x = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
+        cells.append(np.stack([x, y], axis=-1).reshape(-1, 2))
+        factors.append(np.full((rows * columns, 1), stride))
+    return np.concatenate(cells).astype(np.float32), np.concatenate(factors).astype(np.float32)
+
+
+def _cornered(numbers: Array) -> Array:
+    half = numbers[:, 2:] / 2
+    return np.concatenate([numbers[:, :2] - half, numbers[:, :2] + half], axis=1)
+
+
+def _joined(outputs: Mapping[str, Array], names: Sequence[str], least: int | None) -> Array:
+    """Put outputs (1, n, numbers) of several layers one behind the other: (n, numbers)."""
+    parts = []
+    for name in names:
+        part = np.asarray(outputs[name], np.float32)
+        if part.ndim == 3 and len(part) == 1:
+            part = part[0]
+        if part.ndim != 2 or (least is not None and part.shape[1] < least):
+            wanted = f"(1, n, {least or 'classes'})"
+            raise RunError(f"head: output {name!r} is {list(part.shape)}, expected {wanted}")
+        parts.append(part[:, :least])
+    return np.concatenate(parts)
+
+
+def _one(outputs: Mapping[str, Array], name: str | None) -> Array:
+    return outputs[name] if name is not None else next(iter(outputs.values()))
