@@ -60,6 +60,7 @@ class Capabilities:
         concurrent_runs: ``run`` may be called from several threads at once.
         unprepared_inputs: level of ``bundle.values`` that inputs must keep where an artifact was
             not lowered for this engine; empty where it takes any value.
+        fragile: the engine may take its process down; sessions run it in one of its own.
     """
 
     formats: frozenset[str]
@@ -68,6 +69,7 @@ class Capabilities:
     zero_copy: bool = True
     concurrent_runs: bool = True
     unprepared_inputs: str = ""
+    fragile: bool = False
 
 
 @dataclass(frozen=True, slots=True)

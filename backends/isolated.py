@@ -48,16 +48,23 @@ class IsolatedBackend:
         backend: name in the registry; what it is there is what runs in the process.
         run_s: a run that takes longer is stopped; None waits for ever.
         load_s: likewise for loading.
+        reuse: keep the process of an artifact that is closed for the next one.
     """
 
     name: ClassVar[str] = ""
 
     def __init__(
-        self, backend: str, *, run_s: float | None = None, load_s: float | None = None
+        self,
+        backend: str,
+        *,
+        run_s: float | None = None,
+        load_s: float | None = None,
+        reuse: bool = True,
     ) -> None:
         self.name = backend  # type: ignore[misc]  # a class of its own for each would say no more
         self._inner = registry.get(backend)
         self._run_s, self._load_s = run_s, load_s
+        self._reuse = reuse
         self._idle: list[_Process] = []
         self._started: _Process | None = None
 
@@ -112,7 +119,8 @@ class IsolatedBackend:
                 process.kill()
                 raise
 
-        return IsolatedExecutable(self.name, start, self._idle.append, self._run_s)
+        give_back = self._idle.append if self._reuse else _Process.end_now
+        return IsolatedExecutable(self.name, start, give_back, self._run_s)
 
     def close(self) -> None:
         """End the processes that hold nothing."""
@@ -158,6 +166,9 @@ class _Process:
         self._poll = select.poll()
         self._poll.register(self._answers, select.POLLIN)
         self._child.send(engine)
+
+    def end_now(self) -> None:
+        self.kill()
 
     def is_alive(self) -> bool:
         return self._child.is_alive()

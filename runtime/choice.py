@@ -5,12 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
+from typing import Literal
 
 from edgeinfer.backends import registry
-from edgeinfer.backends.base import Artifact, DeviceKind, Executable, LoadOptions, Probe
+from edgeinfer.backends.base import (
+    Artifact,
+    Backend,
+    DeviceKind,
+    Executable,
+    LoadOptions,
+    Probe,
+)
+from edgeinfer.backends.isolated import IsolatedBackend
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, Variant
 from edgeinfer.bundle.values import KEY, LEVELS, fits
@@ -20,12 +30,15 @@ from edgeinfer.runtime.bench import Vector, accuracy_problem, measure, resident_
 from edgeinfer.runtime.devices import Fingerprint, available_cpus, fingerprint
 from edgeinfer.runtime.profiledb import Key, ProfileDB
 from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, Policy, distinct, rank
+from edgeinfer.runtime.survive import SurvivingExecutable
 
 MAX_VECTORS = 8
 """Vectors that a load checks and times; ``Session.verify`` checks all."""
 
 CHECK_S = 5.0
 """Seconds of a load after which no further vector is checked on the same candidate."""
+
+OnCrash = Literal["raise", "next"]
 
 _log = logging.getLogger("edgeinfer")
 
@@ -40,6 +53,9 @@ class Request:
     threads: int | None = None
     strict: bool = True
     measure: bool = True
+    isolate: bool = False
+    run_timeout_s: float | None = None
+    on_crash: OnCrash = "raise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +71,8 @@ class Choice:
         machine: this machine.
         threads: that it was loaded with.
         notes: what the user should know.
+        isolated: whether the engine runs in a process of its own.
+        variants: all of the bundle, by id.
     """
 
     executable: Executable
@@ -65,6 +83,16 @@ class Choice:
     machine: Fingerprint
     threads: int
     notes: tuple[str, ...]
+    isolated: bool = False
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+
+    @property
+    def current(self) -> tuple[Candidate, Variant]:
+        """What runs now: the choice, or what took over after it kept crashing."""
+        if not isinstance(self.executable, SurvivingExecutable):
+            return self.candidate, self.variant
+        candidate = self.executable.candidate
+        return candidate, self.variants[candidate.pair.variant]
 
 
 def choose(bundle: Bundle, request: Request, history: ProfileDB) -> Choice:
@@ -87,9 +115,10 @@ class _Chooser:
         self._history = history
         self._machine = fingerprint()
         self._threads = request.threads or available_cpus()
+        self._backends: dict[str, Backend] = {}
         self._variants = _with_requested(bundle.manifest, request.backend)
         self._by_id = {variant.id: variant for variant in self._variants}
-        self._probes = _probes(self._variants, request.backend)
+        self._probes = self._probed()
         self._known = self._remembered()
         self._loaded: dict[Pair, Executable] = {}
         self._grown: dict[Pair, float] = {}
@@ -106,10 +135,15 @@ class _Chooser:
                 plan = self._rank()
             self._refuse_fallback(plan)
             executable = self._loaded.pop(plan.best.pair)
+            if self._request.on_crash == "next":
+                rest = [c for c in plan.candidates if self._may_follow(plan.best, c)]
+                executable = SurvivingExecutable(
+                    (plan.best, executable), partial(self._successor, iter(rest))
+                )
         finally:
             for other in self._loaded.values():
                 other.close()
-        backend = registry.get(plan.best.pair.backend)
+        backend = self._backend(plan.best.pair.backend)
         return Choice(
             executable=executable,
             concurrent=backend.capabilities().concurrent_runs,
@@ -119,7 +153,36 @@ class _Chooser:
             machine=self._machine,
             threads=self._threads,
             notes=(*self._bundle.notes, *self._history.notes, *self._notes),
+            isolated=isinstance(backend, IsolatedBackend),
+            variants=self._by_id,
         )
+
+    def _backend(self, name: str) -> Backend:
+        """Return a backend, in processes of its own where that is asked for or safer."""
+        if name not in self._backends:
+            backend = registry.get(name)
+            if self._request.isolate or backend.capabilities().fragile:
+                backend = IsolatedBackend(name, run_s=self._request.run_timeout_s, reuse=False)
+            self._backends[name] = backend
+        return self._backends[name]
+
+    def _may_follow(self, best: Candidate, other: Candidate) -> bool:
+        """Whether another candidate takes every value that the best one takes."""
+        held = self._by_id[other.pair.variant].constraints.get(KEY)
+        return other is not best and held in (
+            None,
+            self._by_id[best.pair.variant].constraints.get(KEY),
+        )
+
+    def _successor(self, rest: Iterator[Candidate]) -> tuple[Candidate, Executable] | None:
+        """Load the next candidate whose numbers are right here."""
+        for candidate in rest:
+            self._load(candidate.pair)
+            if candidate.pair in self._loaded:
+                self._check(candidate.pair, list(islice(self._bundle.vectors(), MAX_VECTORS)))
+            if executable := self._loaded.pop(candidate.pair, None):
+                return candidate, executable
+        return None
 
     def _rank(self) -> Plan:
         return rank(
@@ -131,6 +194,21 @@ class _Chooser:
             backend=self._request.backend,
             kind=self._request.device,
         )
+
+    def _probed(self) -> Mapping[str, Probe]:
+        """Probe what is needed; a probe may import an engine, which takes its time."""
+        probes: dict[str, Probe] = {}
+        for name in {engine.backend: None for v in self._variants for engine in v.engines}:
+            if self._request.backend not in (None, name):
+                continue
+            try:
+                probes[name] = self._backend(name).probe()
+            except (UsageError, NotAvailableError) as e:
+                probes[name] = Probe(name, None, reason=str(e))
+            # A stranger's probe may break its promise not to raise; that is its reason then.
+            except Exception as e:
+                probes[name] = Probe(name, None, reason=f"its probe failed: {e}")
+        return probes
 
     def _remembered(self) -> dict[Pair, Measured]:
         known = {}
@@ -155,6 +233,8 @@ class _Chooser:
         digests += [json.dumps([v.file.sha256, v.spread, v.edge], sort_keys=True) for v in vectors]
         digests += [f"{key}={value}" for key, value in sorted(variant.constraints.items())]
         options = {"policy": self._request.policy, "threads": self._threads}
+        if self._request.isolate:
+            options["isolate"] = True
         return Key(
             artifact=hashlib.sha256("\n".join((variant.precision, *digests)).encode()).hexdigest(),
             backend=pair.backend,
@@ -172,7 +252,7 @@ class _Chooser:
         options = LoadOptions(device=pair.device, threads=self._threads)
         before = resident_mb()
         try:
-            self._loaded[pair] = registry.get(pair.backend).load(artifact, options)
+            self._loaded[pair] = self._backend(pair.backend).load(artifact, options)
         except BackendError as e:
             self._fail(pair, str(e))
             return
@@ -266,19 +346,3 @@ def _with_requested(manifest: Manifest, backend: str | None) -> tuple[Variant, .
         )
         for v in variants
     )
-
-
-def _probes(variants: Iterable[Variant], backend: str | None) -> Mapping[str, Probe]:
-    """Probe what is needed; a probe may import an engine, which takes its time."""
-    probes: dict[str, Probe] = {}
-    for name in {engine.backend: None for v in variants for engine in v.engines}:
-        if backend not in (None, name):
-            continue
-        try:
-            probes[name] = registry.get(name).probe()
-        except (UsageError, NotAvailableError) as e:
-            probes[name] = Probe(name, None, reason=str(e))
-        # A stranger's probe may break its promise not to raise; that is its reason then.
-        except Exception as e:
-            probes[name] = Probe(name, None, reason=f"its probe failed: {e}")
-    return probes

@@ -31,6 +31,7 @@ class SessionReport:
         rejected: everything that could not, with reasons.
         notes: what the user should know.
         edgeinfer: version of this package.
+        isolated: whether the engine runs in a process of its own.
     """
 
     bundle: str
@@ -47,6 +48,7 @@ class SessionReport:
     rejected: tuple[Rejected, ...]
     notes: tuple[str, ...]
     edgeinfer: str
+    isolated: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data; JSON has no infinity, so an unmeasured figure is None."""
@@ -57,6 +59,7 @@ class SessionReport:
         lines = [
             f"{self.model}: {self.variant} on {self.backend} {self.version} ({self.device}), "
             f"{self.threads} threads, policy {self.policy}"
+            + (", in a process of its own" if self.isolated else "")
         ]
         lines += [f"  {i + 1}. {c.pair}: {c.reason}" for i, c in enumerate(self.candidates)]
         lines += [f"  -  {r}" for r in self.rejected]

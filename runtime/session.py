@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ParamSpec, Self, TypeVar
+from typing import ParamSpec, Self, TypeVar, get_args
 
 from edgeinfer import __version__
 from edgeinfer.backends.base import DeviceKind, Executable
@@ -17,7 +17,7 @@ from edgeinfer.bundle.values import KEY, fits
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.runtime.bound import BoundSession, input_buffers, output_buffers
-from edgeinfer.runtime.choice import Choice, Request, choose
+from edgeinfer.runtime.choice import Choice, OnCrash, Request, choose
 from edgeinfer.runtime.devices import available_cpus
 from edgeinfer.runtime.inputs import InputCheck, ValueCheck
 from edgeinfer.runtime.lifetime import Lifetime
@@ -47,6 +47,9 @@ def load(
     verify: bool = True,
     trusted: Sequence[str | os.PathLike[str]] = (),
     stats: bool | None = None,
+    isolate: bool = False,
+    run_timeout_s: float | None = None,
+    on_crash: OnCrash = "raise",
 ) -> Session:
     """Open a bundle and make ready what is best on this machine.
 
@@ -68,6 +71,12 @@ def load(
             given, those that EDGEINFER_TRUSTED_KEYS lists, if it is set.
         stats: count runs and their times for ``Session.stats``, in this process only; None does
             so where EDGEINFER_STATS is 1.
+        isolate: run the engine in a process of its own, so that a crash there is an exception here
+            and the next run starts it again; engines known to crash are always run so.
+        run_timeout_s: stop an isolated engine that takes longer for a run.
+        on_crash: what follows when an isolated engine goes down twice in a row: ``raise``, or
+            ``next``, which hands over to the next candidate and says so in the report. Both raise
+            the first time. ``next`` isolates too.
 
     Raises:
         UsageError: no such bundle, backend or policy.
@@ -78,9 +87,19 @@ def load(
     """
     if threads is not None and threads < 1:
         raise UsageError(f"threads: expected at least 1, received {threads}")
+    if on_crash not in get_args(OnCrash):
+        raise UsageError(f"on_crash: expected {' or '.join(get_args(OnCrash))}, got {on_crash!r}")
+    isolate = isolate or on_crash == "next"
+    if run_timeout_s is not None and not (isolate and run_timeout_s > 0):
+        raise UsageError("run_timeout_s: expected seconds above 0, together with isolate=True")
     bundle = Bundle.open(path, verify=verify, trusted=trusted)
     try:
-        request = Request(backend, policy, device, threads, strict, measure)
+        request = Request(
+            *(backend, policy, device, threads, strict, measure),
+            isolate=isolate,
+            run_timeout_s=run_timeout_s,
+            on_crash=on_crash,
+        )
         if history is not None:
             choice = choose(bundle, request, history)
         else:
@@ -146,7 +165,7 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        pair = self._choice.candidate.pair
+        pair = self._choice.current[0].pair
         return f"<Session {self._bundle.manifest.name!r}: {pair}>"
 
     def __call__(self, *args: Array, **named: Array) -> Array | tuple[Array, ...]:
@@ -266,14 +285,15 @@ class Session:
     def report(self) -> SessionReport:
         """Say what runs where and why, and what else was considered."""
         choice = self._choice
-        pair = choice.candidate.pair
+        candidate, variant = choice.current
+        pair = candidate.pair
         return SessionReport(
             bundle=str(self._bundle.location),
             model=self._bundle.manifest.name,
             variant=pair.variant,
-            precision=choice.variant.precision,
+            precision=variant.precision,
             backend=pair.backend,
-            version=choice.candidate.version,
+            version=candidate.version,
             device=pair.device,
             threads=choice.threads,
             policy=self._policy,
@@ -281,6 +301,7 @@ class Session:
             candidates=choice.plan.candidates,
             rejected=choice.plan.rejected,
             notes=(*choice.notes, *getattr(choice.executable, "notes", ())),
+            isolated=choice.isolated,
             edgeinfer=__version__,
         )
 
@@ -306,7 +327,7 @@ class Session:
             RunError: the engine failed.
             ClosedError: the session was closed.
         """
-        variant = self._choice.variant
+        candidate, variant = self._choice.current
         budget = budget_for(variant.precision)
         results = []
         records = self._bundle.manifest.vectors
@@ -325,7 +346,7 @@ class Session:
                 for breach in check(found, record.budget(budget, name))
             )
             results.append(VectorResult(record.file.path, record.origin, metrics, breaches))
-        backend = self._choice.candidate.pair.backend
+        backend = candidate.pair.backend
         return Verification(variant.id, backend, variant.precision, tuple(results), tuple(notes))
 
 

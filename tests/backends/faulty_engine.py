@@ -81,3 +81,36 @@ class FaultyExecutable:
 
     def close(self) -> None:
         pass
+
+    def bind(self, inputs: Any, outputs: Any) -> Any:
+        def call() -> None:
+            for name, result in self.run(inputs).items():
+                outputs[name][...] = result
+
+        return call
+
+
+class SteadyBackend(FaultyBackend):
+    """Does the same and never fails."""
+
+    name: ClassVar[str] = "steady"
+
+    def probe(self) -> Probe:
+        return Probe("steady", "1.0", (Device("cpu", "test"),))
+
+    def load(self, artifact: Artifact, options: LoadOptions) -> FaultyExecutable:
+        return FaultyExecutable(artifact, "", "")
+
+
+class WrongBackend(SteadyBackend):
+    """Gives wrong numbers."""
+
+    name: ClassVar[str] = "wrong"
+
+    def load(self, artifact: Artifact, options: LoadOptions) -> FaultyExecutable:
+        return WrongExecutable(artifact, "", "")
+
+
+class WrongExecutable(FaultyExecutable):
+    def run(self, feeds: Any) -> dict[str, Any]:
+        return {name: value + 1 for name, value in super().run(feeds).items()}
