@@ -9,6 +9,9 @@ there is none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 
@@ -138,23 +141,44 @@ def _along(default: int | None = None, last_is_best: bool = False) -> Rule:
 
         size = weight(node.outputs[0]) if last_is_best else 0
         end = len(perm) - 1
+        pieces = [node.inputs[i] for i in inputs] if node.op_type == "Concat" else []
         return Move(
             inputs,
             perm,
             edit,
-            first=0 if now == end else 2 * size,
-            last=0 if axis == end else 2 * size + 1,
+            first=(0 if now == end else 2 * size) + _pieces(pieces, now, end),
+            last=(0 if axis == end else 2 * size + 1) + _pieces(pieces, now, perm[end]),
         )
 
     return rule
+
+
+NARROW = 16
+"""Elements below which a copy takes longer to begin than to do."""
+
+
+def _pieces(parts: Sequence[ir.Value | None], axis: int, last: int) -> int:
+    """What cutting or joining costs where the axis comes last and the parts of it are narrow."""
+    if axis != last:
+        return 0
+    known = [p for p in parts if p is not None and p.shape is not None]
+    sizes = [p.shape[axis] for p in known if p.shape is not None]
+    narrow = [p for p, s in zip(known, sizes, strict=True) if isinstance(s, int) and s < NARROW]
+    return sum(weight(p) for p in narrow) // 2
 
 
 def split(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
     """The sizes stay as they are; they are no data even at rank 1."""
     if any(rank(v) != len(perm) for v in node.outputs):
         return None
-    axis = _axis(node, "axis", 0, perm)
-    return Move({0: perm}, perm, lambda _, n: _set_int(n, "axis", axis))
+    axis, now = _axis(node, "axis", 0, perm), attr(node, "axis", 0) % len(perm)
+    return Move(
+        {0: perm},
+        perm,
+        lambda _, n: _set_int(n, "axis", axis),
+        first=_pieces(node.outputs, now, len(perm) - 1),
+        last=_pieces(node.outputs, now, perm[-1]),
+    )
 
 
 def topk(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
@@ -226,7 +250,13 @@ def pad(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
 def slices(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
     """Only the names of the axes change."""
     if input_at(node, 3) is not None:
-        return _renamed_axes(node, perm, 3)
+        move = _renamed_axes(node, perm, 3)
+        axes = ints(input_at(node, 3)) or []
+        if move is None or len(axes) != 1:
+            return move
+        now = axes[0] % len(perm)
+        costs = [_pieces(node.outputs, now, last) for last in (len(perm) - 1, perm[-1])]
+        return replace(move, first=costs[0], last=costs[1])
     starts = node.inputs[1]
     dims = [] if starts is None else dims_of(starts)
     if len(dims) != 1 or not isinstance(dims[0], int):

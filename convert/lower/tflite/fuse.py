@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor
 from edgeinfer.convert.lower.tflite.maxima import pad_for_maxima
-from edgeinfer.convert.lower.tflite.quantize import quantize
+from edgeinfer.convert.lower.tflite.quantize import as_stored, quantize
 from edgeinfer.convert.lower.tflite.simplify import Wiring, simplify
+from edgeinfer.convert.lower.tflite.taps import split_taps
 from edgeinfer.convert.lower.tflite.thin import widen_thin
 from edgeinfer.types import Array
 
@@ -39,6 +41,7 @@ def fuse(graph: Graph) -> None:
     while _join_constants(graph) or _join_activations(graph):
         graph.drop_dead()
     pad_for_maxima(graph)
+    split_taps(graph)
     quantize(graph)
     widen_thin(graph)
     simplify(graph)
@@ -125,7 +128,7 @@ def _absorb(graph: Graph, op: Op, before: Op, other: Tensor) -> bool:
         shifted = old + value if op.code == "ADD" else old - value
     else:
         scale = 1.0 / np.where(value == 0, np.nan, value) if op.code == "DIV" else value
-        scaled = _scaled(weights.value, scale, _OUTPUT_AXIS[before.code])
+        scaled = _scaled(graph, weights, scale, _OUTPUT_AXIS[before.code])
         if not np.all(np.isfinite(scaled)):
             return False
         before.inputs[1] = graph.const(scaled)
@@ -139,8 +142,17 @@ def _is_per_channel(tensor: Tensor, channels: int) -> bool:
     return size == 1 or (size == channels and tensor.shape[-1] == channels)
 
 
-def _scaled(weights: Array, scale: Array, axis: int) -> Array:
-    shape = [1] * weights.ndim
+def _scaled(graph: Graph, weights: Tensor, scale: Array, axis: int) -> Array:
+    """Weights times a factor a channel; what was stored in integers can be stored so again."""
+    values = weights.value
+    shape = [1] * values.ndim
     shape[axis] = -1
-    scaled: Array = (weights * scale.reshape(shape)).astype(np.float32)
-    return scaled
+    stored = as_stored(graph, weights, axis)
+    if not isinstance(graph, Builder) or stored is None or stored.quantization is None:
+        return np.asarray((values * scale.reshape(shape)).astype(np.float32))
+    # Where the factor is zero, so are the integers, whatever their scale is.
+    size = np.where(scale == 0, 1.0, np.abs(scale))
+    scales = (stored.quantization.scale * size).astype(np.float32)
+    steps = stored.value.astype(np.float32) * np.sign(scale).astype(np.float32).reshape(shape)
+    graph.scales.append(scales)
+    return np.asarray(steps * scales.reshape(shape))

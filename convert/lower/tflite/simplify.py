@@ -20,6 +20,8 @@ _BINARY = frozenset({"ADD", "DIV", "MAXIMUM", "MINIMUM", "MUL", "POW", "SUB"})
 
 _IMPURE = frozenset({"RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "VAR_HANDLE"})
 
+_REDUCTIONS = frozenset({"MEAN", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "SUM"})
+
 SMALL = 64
 """Elements up to which constants are compared by value."""
 
@@ -56,6 +58,7 @@ def simplify(graph: Graph) -> None:
     """Simplify in place until nothing changes."""
     steps: tuple[Callable[[Graph], bool], ...] = (
         share,
+        share_reductions,
         drop_moves,
         sink_reshapes,
         absorb_transposes,
@@ -83,6 +86,28 @@ def share(graph: Graph) -> bool:
             continue
         for old, new in zip(op.outputs, first.outputs, strict=True):
             changed |= bool(wiring.readers.get(id(old))) and wiring.replace(old, new)
+    return changed
+
+
+def share_reductions(graph: Graph) -> bool:
+    """Reduce once where one result keeps the axes and another does not."""
+    wiring = Wiring(graph)
+    seen: dict[Any, Op] = {}
+    changed = False
+    for position, op in enumerate(graph.ops):
+        if op.code not in _REDUCTIONS or not op.outputs[0].is_static:
+            continue
+        rest = {k: v for k, v in op.options.items() if k != "keep_dims"}
+        key = (op.code, *(_identity(i) for i in op.inputs), str(rest), op.outputs[0].dtype.str)
+        first = seen.setdefault(key, op)
+        if first is op or op.outputs[0].quantization or not wiring.readers.get(id(op.outputs[0])):
+            continue
+        if first.options.get("keep_dims") == op.options.get("keep_dims"):
+            continue
+        sizes = [*op.outputs[0].static_shape]
+        operands: list[Tensor | None] = [first.outputs[0], graph.const(sizes, np.int32)]
+        graph.ops[position] = Op("RESHAPE", operands, op.outputs, {"new_shape": sizes})
+        changed = True
     return changed
 
 

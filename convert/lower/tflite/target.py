@@ -37,6 +37,7 @@ from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, Outcome
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.passes.join_dynamic import JoinDynamic
 from edgeinfer.convert.passes.layout import SPATIAL, PlanLayout
+from edgeinfer.convert.passes.layout_groups import FuseGroups
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
@@ -153,6 +154,7 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     SplitQuantized()(model)
     model = _defined(model, notes)
     squeezed = strip_squeezes(model)
+    FuseGroups()(model)
     FlattenLast(SPATIAL)(model)
     planned = PlanLayout()(model)
     if isinstance(planned, Outcome):

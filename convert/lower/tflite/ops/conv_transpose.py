@@ -138,27 +138,22 @@ def _spare(size: Size, kernel: int, stride: int, extra: int, total: int, auto_pa
 def _any(g: Builder, x: Tensor, w: Tensor, b: Tensor, axes: Sequence[_Axis], group: int) -> Tensor:
     if group > 1 and w.shape[0] == group and len(axes) == 2:
         return _depthwise(g, x, w, b, axes)
+    fits = all(a.fits_same for a in axes)
+    grows = not fits and any(a.cut < 0 for a in axes)
+    # What is added at the end gets the bias too.
+    bias = g.const(np.zeros(known(b, 0)), x.dtype) if grows else b
     pieces = zip(
         g.split(x, [known(w, 0) // group] * group, x.rank - 1),
         parts(g, w, group),
-        parts(g, b, group),
+        parts(g, bias, group),
         strict=True,
     )
-    return g.concat([_one(g, *piece, axes) for piece in pieces], x.rank - 1)
-
-
-def _one(g: Builder, x: Tensor, w: Tensor, b: Tensor, axes: Sequence[_Axis]) -> Tensor:
-    if all(a.fits_same for a in axes):
-        return _emit(g, x, w, b, axes, SAME)
-    whole = [a.whole for a in axes]
-    grows = any(a.cut < 0 for a in axes)
-    # What is added at the end gets the bias too.
-    bias = g.const(np.zeros(known(w, 1)), x.dtype) if grows else b
-    y = _emit(g, x, w, bias, whole, VALID)
+    kept, padding = (axes, SAME) if fits else ([a.whole for a in axes], VALID)
+    y = g.concat([_emit(g, *piece, kept, padding) for piece in pieces], x.rank - 1)
     if grows:
         y = g.pad(y, [(0, 0), *((0, max(-a.cut, 0)) for a in axes), (0, 0)])
         y = g.binary("ADD", y, b)
-    return _cut(g, y, axes)
+    return y if fits else _cut(g, y, axes)
 
 
 def _cut(g: Builder, y: Tensor, axes: Sequence[_Axis]) -> Tensor:

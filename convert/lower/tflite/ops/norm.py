@@ -67,7 +67,10 @@ def _centred(g: Builder, x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor
 
 
 def _inverse_deviation(g: Builder, rest: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
-    variance = g.reduce("MEAN", g.binary("MUL", rest, rest), list(axes), True)
+    return _root_of(g, g.reduce("MEAN", g.binary("MUL", rest, rest), list(axes), True), epsilon)
+
+
+def _root_of(g: Builder, variance: Tensor, epsilon: float) -> Tensor:
     if epsilon == 0:
         # XNNPACK's RSQRT makes NaN of zero.
         return g.binary("DIV", 1, g.unary("SQRT", variance))
@@ -104,10 +107,15 @@ def group_normalization(
         raise Refusal("the number of channels is not known", "dynamic_shape")
     sizes: list[Extent] = [g.extent(x, i) for i in range(x.rank)]
     grouped = g.reshape(x, [*sizes[:-1], num_groups, channels // num_groups])
-    axes = [*range(1, x.rank - 1), x.rank]
-    _, rest = _centred(g, grouped, axes)
-    y = g.binary("MUL", rest, _inverse_deviation(g, rest, axes, epsilon))
+    rest = g.binary("SUB", grouped, _group_mean(g, grouped))
+    variance = _group_mean(g, g.binary("MUL", rest, rest))
+    y = g.binary("MUL", rest, _root_of(g, variance, epsilon))
     return g.binary("ADD", g.binary("MUL", g.reshape(y, sizes), scale), bias)
+
+
+def _group_mean(g: Builder, x: Tensor) -> Tensor:
+    """Over the picture first, which leaves little to do across channels."""
+    return g.reduce("MEAN", g.reduce("MEAN", x, range(1, x.rank - 2), True), [x.rank - 1], True)
 
 
 @OPS.lower("BatchNormalization", since=1, domain=NHWC, dtypes=REALS)

@@ -192,8 +192,8 @@ def log1p_small(g: Builder, x: Tensor) -> Tensor:
     A logarithm would not do: XNNPACK's is off by 1e-7 near one, where the result is that small.
     """
     half = g.binary("DIV", x, g.binary("ADD", x, 2))
-    value = _polynomial(g, g.binary("MUL", half, half), _ATANH)
-    return g.binary("MUL", g.binary("ADD", half, half), value)
+    twice = tuple(2 * c for c in _ATANH)
+    return g.binary("MUL", half, _polynomial(g, g.binary("MUL", half, half), twice))
 
 
 def _polynomial(g: Builder, x: Tensor, coefficients: tuple[float, ...]) -> Tensor:

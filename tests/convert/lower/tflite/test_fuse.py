@@ -107,3 +107,11 @@ def test_neighbours_are_sliced(indices: list[int], left: list[str]) -> None:
     g.outputs = [g.gather(x, g.const(indices, np.int32), 0)]
     fuse(g)
     assert [op.code for op in g.ops if op.code != "RESHAPE"] == left
+
+
+def test_a_mean_that_keeps_axes_and_one_that_does_not_are_one() -> None:
+    text = """g (float[2,3,4] x) => (float[2,1] a, float[2] b) <int64[2] axes = {1, 2}> {
+        m = ReduceMean(x, axes) s = Sum(m) d = ReduceMean<keepdims=0>(x, axes)
+        f = Flatten(m) a = Relu(f) b = Relu(d) }"""
+    found = ops(check(text, {"x": RNG.normal(size=(2, 3, 4)).astype(np.float32)}))
+    assert found.count("MEAN") == 1

@@ -142,3 +142,21 @@ def test_blocks_that_the_kernel_would_read_otherwise_stay_floats(rows: int, posi
     np.testing.assert_allclose(
         outputs(data, x)["y"], expected(written, x)["y"], rtol=1e-5, atol=1e-5
     )
+
+
+def test_a_scale_that_joins_stored_weights_leaves_them_stored(tmp_path: Path) -> None:
+    taps = ", ".join(f"{v:.4f}" for v in rng.normal(size=2560))
+    factors = ", ".join(["-0.5", "0", *["1.5"] * 38])
+    model = model_of(f"""g (float[2,64] x) => (float[2,40] y)
+        <float[64,40] m = {{{taps}}}, float[40] k = {{{factors}}}> {{
+        h = MatMul(x, m) y = Mul(h, k) }}""")
+    model = weight_only.write(normalise(model).model, recipe(DYNAMIC)).model
+    data = lower(model)
+    assert ops(data) == ["FULLY_CONNECTED"]
+    path = tmp_path / "model.tflite"
+    path.write_bytes(data)
+    (layer,) = layers(path)
+    assert layer.weights == "int8"
+    feeds = {"x": rng.normal(size=(2, 64)).astype(np.float32)}
+    want = expected(model, feeds)["y"]
+    assert decibels(outputs(data, feeds)["y"], want) > 35
