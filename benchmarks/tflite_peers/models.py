@@ -60,7 +60,7 @@ class Model:
             self.source(raw)
             proto = onnx.load(raw)
             raw.unlink()
-        _freeze(proto, self.frozen)
+        freeze(proto, self.frozen)
         _bind(proto, self.shapes)
         onnx.save(proto, target)
         return target
@@ -75,9 +75,13 @@ class Model:
 
     def feeds(self, path: Path, seed: int) -> dict[str, Array]:
         """Random inputs in the model's range."""
+        return self.drawn(onnx.load(path, load_external_data=False), seed)
+
+    def drawn(self, proto: Any, seed: int) -> dict[str, Array]:
+        """Random inputs for a model with fixed sizes."""
         rng = np.random.default_rng(seed)
         made: dict[str, Array] = {}
-        for value in inputs(onnx.load(path, load_external_data=False)):
+        for value in inputs(proto):
             kind = value.type.tensor_type
             shape = [d.dim_value for d in kind.shape.dim]
             dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
@@ -114,7 +118,8 @@ def inputs(proto: Any) -> list[Any]:
     return [v for v in proto.graph.input if v.name not in constants]
 
 
-def _freeze(proto: Any, frozen: Mapping[str, int]) -> None:
+def freeze(proto: Any, frozen: Mapping[str, int]) -> None:
+    """Make constants of inputs."""
     for name, number in frozen.items():
         (value,) = [v for v in proto.graph.input if v.name == name]
         kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)

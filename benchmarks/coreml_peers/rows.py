@@ -1,0 +1,136 @@
+"""One model through the three converters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnxruntime
+
+from benchmarks.coreml_peers.cases import Feeds, Open, open_case
+from benchmarks.coreml_peers.judge import judge, operations, size_bytes
+from benchmarks.coreml_peers.tools import OURS, PEERS, Sizes, Tool, convert
+from benchmarks.tflite_peers.compare import MARGIN_DB, decibels, nudged
+from benchmarks.tflite_peers.models import Model
+from benchmarks.tflite_peers.pairs import expected
+
+ENOUGH_DB = 60.0
+"""Signal to noise below which fp32 numbers are called wrong."""
+
+
+@dataclass(slots=True)
+class Side:
+    """What one converter made of one model.
+
+    Attributes:
+        made: whether there is a package.
+        right: whether its numbers are.
+        gap: whether the evaluator lacks an operation of it.
+        db: signal to noise.
+        said: what went wrong.
+        seconds: CPU time of the conversion.
+        ops: operations.
+        bytes: of the package.
+        open_right: whether the package with open sizes is right at two sizes; None if not asked.
+        open_said: what went wrong there.
+    """
+
+    made: bool = False
+    right: bool = False
+    gap: bool = False
+    db: float = -100.0
+    said: str = ""
+    seconds: float = 0.0
+    ops: int = 0
+    bytes: int = 0
+    open_right: bool | None = None
+    open_said: str = ""
+
+    @property
+    def wrong(self) -> bool:
+        """Whether there is a package with wrong numbers, or that does not run."""
+        return self.made and not self.right and not self.gap
+
+
+@dataclass(slots=True)
+class Row:
+    """All sides of one model.
+
+    Attributes:
+        model: its name.
+        enough: signal to noise from which numbers are right.
+        sides: by tool.
+    """
+
+    model: str
+    enough: float
+    sides: dict[str, Side] = field(default_factory=dict)
+
+
+def measure(
+    name: str,
+    model: Model,
+    pythons: Mapping[str, Path],
+    cache: Path,
+    scratch: Path,
+    with_open: bool,
+) -> Row:
+    """Convert with all, judge all."""
+    source = model.prepare(cache / "models")
+    feeds = model.feeds(source, 0)
+    want = expected(model, source, feeds)
+    near = decibels(expected(model, source, nudged(feeds)), want) - MARGIN_DB
+    row = Row(name, min(ENOUGH_DB, near))
+    opened = open_case(name, model, scratch / "open") if with_open else None
+    for tool in (OURS, *PEERS):
+        side = _side(tool, pythons[tool.name], source, _folder(tool, name, cache, scratch), {})
+        _judge(side, _folder(tool, name, cache, scratch), feeds, want, row.enough)
+        if opened is not None:
+            folder = _folder(tool, f"{name}-open", cache, scratch)
+            _judge_open(side, tool, pythons[tool.name], opened, folder, row.enough)
+        row.sides[tool.name] = side
+    return row
+
+
+def _folder(tool: Tool, name: str, cache: Path, scratch: Path) -> Path:
+    """Peers' packages are kept, ours are written anew."""
+    if tool.version:
+        return cache / "made" / f"{tool.name}-{tool.version}" / name
+    return scratch / "ours" / name
+
+
+def _side(tool: Tool, python: Path, source: Path, folder: Path, sizes: Sizes) -> Side:
+    made = convert(tool, python, source, folder, sizes)
+    return Side(made=made.path is not None, said=made.said, seconds=made.seconds)
+
+
+def _judge(side: Side, folder: Path, feeds: Feeds, want: Feeds, enough: float) -> None:
+    if not side.made:
+        return
+    package = folder / "model.mlpackage"
+    verdict = judge(package, feeds, want)
+    side.db, side.said, side.gap = verdict.db, verdict.said, verdict.gap
+    side.right = not verdict.said and verdict.db >= enough
+    side.bytes = size_bytes(package)
+    if not side.gap:
+        side.ops = operations(package).total()
+
+
+def _judge_open(
+    side: Side, tool: Tool, python: Path, opened: Open, folder: Path, enough: float
+) -> None:
+    made = convert(tool, python, opened.path, folder, opened.sizes)
+    side.open_right, side.open_said = made.path is not None, made.said
+    if made.path is None:
+        return
+    session = onnxruntime.InferenceSession(str(opened.path), providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    for feeds in opened.feeds:
+        want = dict(zip(names, session.run(None, feeds), strict=True))
+        verdict = judge(made.path, feeds, want)
+        if verdict.said or verdict.db < enough:
+            side.open_right = False
+            shapes = [v.shape for v in feeds.values()]
+            side.open_said = f"{shapes}: {verdict.said or f'{verdict.db:.1f} dB'}"
+            break

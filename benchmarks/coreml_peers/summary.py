@@ -1,0 +1,118 @@
+"""Lines, the table, and where we are not ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+
+from benchmarks.coreml_peers.rows import Row, Side
+from benchmarks.coreml_peers.tools import OURS, PEERS
+
+TOOLS = (OURS, *PEERS)
+
+
+def lines(row: Row) -> list[str]:
+    """What happened to a model, a line a tool."""
+    return [f"{row.model:34} {n:12} {_words(side)}" for n, side in row.sides.items()]
+
+
+def _words(side: Side) -> str:
+    if not side.made:
+        state = f"not converted: {side.said}"
+    elif side.gap:
+        state = f"the evaluator's gap: {side.said}"
+    else:
+        state = "right" if side.right else f"WRONG {side.said}"
+        state += f" {side.db:.0f} dB, {side.ops} ops, {side.bytes} bytes, {side.seconds:.1f} s"
+    if side.open_right is not None:
+        state += f"; open sizes: {'right' if side.open_right else f'no: {side.open_said}'}"
+    return state
+
+
+def _sum(rows: Sequence[Row], tool: str, what: Callable[[Side], object]) -> int:
+    return sum(bool(what(r.sides[tool])) for r in rows)
+
+
+def _both(rows: Sequence[Row], peer: str) -> list[tuple[Side, Side]]:
+    """Both sides of models where both are right."""
+    pairs = [(r.sides[OURS.name], r.sides[peer]) for r in rows]
+    return [(a, b) for a, b in pairs if a.right and b.right]
+
+
+def table(rows: Sequence[Row], sizes: Mapping[str, float]) -> str:
+    """The table of the page, in Markdown."""
+    asked = sum(r.sides[OURS.name].open_right is not None for r in rows)
+    head = ["", *(t.name + (f" {t.version}" if t.version else "") for t in TOOLS)]
+    body: list[list[str]] = []
+
+    def add(title: str, cell: Callable[[str], str]) -> None:
+        body.append([title, *(cell(t.name) for t in TOOLS)])
+
+    add(f"converted, of {len(rows)}", lambda t: str(_sum(rows, t, lambda s: s.made)))
+    add("of these wrong numbers", lambda t: str(_sum(rows, t, lambda s: s.wrong)))
+    add("of these not judged (evaluator's gap)", lambda t: str(_sum(rows, t, lambda s: s.gap)))
+    add(
+        f"open sizes, right at two sizes, of {asked}",
+        lambda t: str(_sum(rows, t, lambda s: s.open_right)),
+    )
+    add("install", lambda t: f"{sizes[t]:.0f} MB")
+    for title, number, show in (
+        ("conversion, CPU time, median", lambda s: s.seconds, "{:.2f} s"),
+        ("operations, median", lambda s: float(s.ops), "{:.0f}"),
+        ("file, median", lambda s: s.bytes / 1e3, "{:.1f} kB"),
+    ):
+        add(title, lambda t, n=number, f=show: _paired(rows, t, n, f))  # type: ignore[misc]
+    rules = ["---"] * len(head)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rules, *body))
+
+
+def _paired(rows: Sequence[Row], tool: str, number: Callable[[Side], float], show: str) -> str:
+    if tool == OURS.name:
+        values = [number(r.sides[tool]) for r in rows if r.sides[tool].right]
+        return show.format(median(values)) if values else "-"
+    pairs = _both(rows, tool)
+    if not pairs:
+        return "-"
+    mine, theirs = median(number(a) for a, _ in pairs), median(number(b) for _, b in pairs)
+    return f"{show.format(theirs)} (ours {show.format(mine)}, {len(pairs)} models)"
+
+
+def broken(rows: Sequence[Row], sizes: Mapping[str, float]) -> list[str]:
+    """Columns in which we are not ahead, and every fault of ours."""
+    found = []
+    for row in rows:
+        side = row.sides[OURS.name]
+        if not side.right:
+            found.append(f"{row.model}: {_words(side)}")
+        elif side.open_right is False:
+            found.append(f"{row.model} with open sizes: {side.open_said}")
+    for tool in PEERS:
+        found += _behind(rows, sizes, tool.name)
+    return found
+
+
+def _behind(rows: Sequence[Row], sizes: Mapping[str, float], peer: str) -> list[str]:
+    found = []
+    counts: tuple[tuple[str, Callable[[Side], object], bool], ...] = (
+        ("converted", lambda s: s.made, False),
+        ("right", lambda s: s.right, False),
+        ("open sizes", lambda s: s.open_right, False),
+        ("wrong numbers", lambda s: s.wrong, True),
+    )
+    for title, what, fewer in counts:
+        mine, theirs = _sum(rows, OURS.name, what), _sum(rows, peer, what)
+        if (mine > theirs) if fewer else (mine < theirs):
+            found.append(f"{title}: {mine}, {peer} {theirs}")
+    if sizes[OURS.name] >= sizes[peer]:
+        found.append(f"install: {sizes[OURS.name]:.0f} MB, {peer} {sizes[peer]:.0f} MB")
+    pairs = _both(rows, peer)
+    figures: tuple[tuple[str, Callable[[Side], float]], ...] = (
+        ("CPU time", lambda s: s.seconds),
+        ("operations", lambda s: s.ops),
+        ("bytes", lambda s: s.bytes),
+    )
+    for title, number in figures:
+        ratio = median([number(a) / max(number(b), 1e-9) for a, b in pairs] or [0.0])
+        if ratio > 1.0:
+            found.append(f"{title}: {ratio:.3f} times that of {peer}, median of {len(pairs)}")
+    return found
