@@ -6,7 +6,7 @@ starts a new process and loads the artifact again; after further crashes only on
 passed, so that an artifact that always crashes does not keep the machine busy.
 
 Tensors travel in shared memory, a byte through a pipe wakes the other process; for 1 MB of input
-a call takes about 40 µs longer (``python -m benchmarks.isolation``).
+a call takes about 55 µs longer (``python -m benchmarks.isolation``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Bound, Capabilities, Coverage, LoadOptions, Probe
 from edgeinfer.backends.checks import array_type, check_buffers
 from edgeinfer.backends.child import Child, ChildEndedError, RemoteTraceback
-from edgeinfer.backends.isolated_host import AGAIN, MESSAGE
+from edgeinfer.backends.isolated_host import AGAIN, MESSAGE, spinner
 from edgeinfer.backends.isolated_memory import HEAD, Memory, Slot, alike, lay_out
 from edgeinfer.errors import BackendError, ClosedError, CrashedError, RunError
 from edgeinfer.types import Array, Feeds
@@ -165,6 +165,7 @@ class _Process:
         self.kill = weakref.finalize(self, _end, self._child, ours)
         self._poll = select.poll()
         self._poll.register(self._answers, select.POLLIN)
+        self._spin = spinner(self._answers)
         self._child.send(engine)
 
     def end_now(self) -> None:
@@ -201,6 +202,7 @@ class _Process:
         """Run on inputs that lie as before; return where the outputs are unless they do too."""
         try:
             os.write(self._requests, AGAIN)
+            self._spin()
             found: list[Slot] | None = self._wait(seconds)
         except BaseException as error:
             self._judge(error, "run", seconds)
