@@ -71,6 +71,8 @@ class Quantization:
         smaller_blocks: where they do not, smaller blocks are taken that do, if there are any.
         positive_blocks: scales of blocks are positive and have the precision of bfloat16.
         float_bias: a bias is written as floats, with the very values that 32 bits hold.
+        fallbacks: what layers that stay float may become instead, where that is smaller or faster:
+            ``wi8``, ``ai16``, ``fp16``.
         late_tables: rows of a constant are taken as integers and made floats after, not before.
         bare_weights: weights are written without their zero points, which are zero.
     """
@@ -86,6 +88,7 @@ class Quantization:
     float_bias: bool = False
     bare_weights: bool = False
     late_tables: bool = False
+    fallbacks: tuple[str, ...] = ("wi8", "fp16")
     whole_blocks: bool = False
     smaller_blocks: bool = False
     positive_blocks: bool = False
@@ -130,4 +133,5 @@ class Profile:
     quantization: tuple[Quantization, ...] = field(default=())
     aliases: tuple[str, ...] = ()
     deployment: str = ""
+    machine: str = ""
     packed_weights: bool = False

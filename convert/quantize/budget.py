@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgeinfer.convert.quantize.calibrate import limits_of
+from edgeinfer.convert.quantize.fallback import FORMS
 from edgeinfer.convert.quantize.rules import layers
-from edgeinfer.convert.quantize.search import Layer, Memory, Outcome, Point, Search
+from edgeinfer.convert.quantize.search import Layer, Measure, Memory, Outcome, Point, Search
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.quantize.trial import Samples, Trials, gather, key_of
 from edgeinfer.convert.quantize.units import lay_out
@@ -18,6 +22,19 @@ if TYPE_CHECKING:
     from edgeinfer.convert.quantize.data import CalibrationSet
     from edgeinfer.convert.quantize.quality import Metric
     from edgeinfer.convert.verify import Report
+
+
+ALIKE = 1.05
+"""Times that differ by less are one time: what two runs of one file differ by."""
+
+_LIKE_SIZE = 1.02
+_ALONE = "weight_only_wi8_afp32"
+
+SECONDS = 1800.0
+"""After so long the search settles on the best that it has measured."""
+
+
+Remembered = Callable[[str, frozenset[str], Measure], Point]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +48,7 @@ class Fitted:
         samples: what was run, for the next target.
         title: of the job.
         max_drop: the budget.
+        is_timed: whether times on this engine say something of the target's.
     """
 
     outcome: Outcome
@@ -39,32 +57,51 @@ class Fitted:
     samples: Samples
     title: str
     max_drop: float
+    is_timed: bool = True
+
+    @property
+    def advice(self) -> str:
+        """Return what is faster than the choice, if anything is."""
+        chosen, before = self.outcome.chosen, self.float_point
+        if not self.is_timed or chosen.latency_ms <= ALIKE * before.latency_ms:
+            return ""
+        return (
+            f"slower than float on this engine ({chosen.latency_ms:.3f} ms against "
+            f"{before.latency_ms:.3f} ms, {chosen.size_bytes / 1e6:.2f} MB against "
+            f"{before.size_bytes / 1e6:.2f} MB): --precision fp32 is faster"
+        )
 
     @property
     def lines(self) -> list[str]:
         """Sentences for the report."""
         chosen, before = self.outcome.chosen, self.float_point
         kept = set(chosen.kept)
+        if chosen.recipe:
+            what = f"{chosen.recipe}: 8-bit activations are slower on this engine and no smaller"
+        else:
+            what = f"{len(kept)} of {len(self.layers)} layers stay out of 8 bits"
         found = [
-            f"{self.title}: {len(kept)} of {len(self.layers)} layers stay float: drop "
-            f"{chosen.drop:.2%} of {self.max_drop:.2%} allowed, {chosen.latency_ms:.2f} ms "
-            f"(float {before.latency_ms:.2f} ms), {chosen.size_bytes / 1e6:.2f} MB "
+            f"{self.title}: {what}: drop "
+            f"{chosen.drop:.2%} of {self.max_drop:.2%} allowed, {chosen.latency_ms:.3f} ms "
+            f"(float {before.latency_ms:.3f} ms), {chosen.size_bytes / 1e6:.2f} MB "
             f"(float {before.size_bytes / 1e6:.2f} MB), {len(self.outcome.points)} candidates"
         ]
-        for layer in self.layers:
-            if layer.name in kept:
-                gain = self.outcome.gains.get(layer.name)
-                why = layer.rule or "the budget needs it"
-                amount = "" if gain is None else f" (takes {gain:.2%} off the error)"
-                found.append(f"{self.title}: {layer.op} {layer.name!r} stays float: {why}{amount}")
+        found += [self._line(layer) for layer in self.layers if layer.name in kept]
+        if self.outcome.stopped:
+            found.append(f"{self.title}: stopped after {SECONDS:.0f} s: {self.outcome.stopped}")
         if not self.outcome.holds:
             found.append(f"{self.title}: no mixture holds the budget")
-        if chosen.latency_ms > before.latency_ms:
-            found.append(
-                f"{self.title}: integers are slower than float on this engine "
-                f"({chosen.latency_ms:.2f} ms against {before.latency_ms:.2f} ms); fp32 is faster"
-            )
+        if self.advice:
+            found.append(f"{self.title}: {self.advice}")
         return found
+
+    def _line(self, layer: Layer) -> str:
+        gain = self.outcome.gains.get(layer.name)
+        why = layer.rule or "the budget needs it"
+        amount = "" if gain is None else f" (takes {gain:.2%} off the error)"
+        form = self.outcome.chosen.form
+        stays = "stays float" if form == "fp32" else f"stays out of 8 bits ({FORMS[form]})"
+        return f"{self.title}: {layer.op} {layer.name!r} {stays}: {why}{amount}"
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data."""
@@ -75,6 +112,7 @@ class Fitted:
                 "latency_ms": self.float_point.latency_ms,
                 "size_bytes": self.float_point.size_bytes,
             },
+            "advice": self.advice,
             "rules": {y.name: y.rule for y in self.layers if y.rule},
             **self.outcome.to_json(),
         }
@@ -103,8 +141,6 @@ def fit(
         samples: gathered before, for another target.
         progress: told what is being done.
     """
-    from edgeinfer.convert.quantize.calibrate import limits_of
-
     samples = gather(data, quantizer.model) if samples is None else samples
     few = samples.few()
     trials = Trials(quantizer, job, report.inputs, report.outputs, metric)
@@ -127,11 +163,58 @@ def fit(
             else None
         ),
         told,
+        SECONDS,
     )
     outcome = search.run()
-    before, latency = trials.measure_float(samples, frozenset(outcome.chosen.kept))
-    outcome = replace(outcome, chosen=replace(outcome.chosen, latency_ms=latency))
-    return Fitted(outcome, before, tuple(known), samples, job.title, max_drop)
+    points = _finalists(trials, outcome, samples, search.remembered)
+    before, raced = trials.race(samples, points)
+    chosen = _best(raced, max_drop, timed=trials.is_timed)
+    outcome = replace(outcome, chosen=chosen, points=(*outcome.points, *raced[1:]))
+    kinds = (tuple(known), samples, job.title, max_drop, trials.is_timed)
+    return Fitted(outcome, before, *kinds)
+
+
+def _finalists(
+    trials: Trials, outcome: Outcome, samples: Samples, remembered: Remembered
+) -> list[Point]:
+    """Return the choice, and what else may be as good, smaller or faster."""
+    chosen, job = outcome.chosen, trials.job
+    found = [chosen]
+    kept = frozenset(chosen.kept)
+    limits = limits_of(job.profile, job.format)
+    for form in limits.fallbacks if kept and trials.changes(kept) else ():
+        measure = partial(trials.measure, samples=samples, timed=True, form=form)
+        found.append(remembered(f"full {form}", kept, measure))
+    if _ALONE in job.profile.precisions and trials.is_timed:
+        found.append(
+            remembered(
+                f"full {_ALONE}",
+                frozenset(),
+                lambda _: trials.measure_recipe(_ALONE, samples),
+            )
+        )
+    return found
+
+
+def _best(points: list[Point], max_drop: float, *, timed: bool) -> Point:
+    """Choose the fastest that holds the budget, of those that are as fast the smallest.
+
+    The first is what the search settled on. Weights alone take its place only if they are no
+    larger: smaller files are what integers are asked for.
+    """
+    first = points[0]
+    fit = [
+        p
+        for p in points
+        if p.drop <= max_drop and (not p.recipe or p.size_bytes <= _LIKE_SIZE * first.size_bytes)
+    ]
+    if first.drop > max_drop or not fit:
+        return first
+    if not timed:
+        return min(fit, key=lambda p: p.size_bytes)
+    # A form that is smaller may cost some of the time that integers gained.
+    least = min(p.latency_ms for p in fit)
+    return min((p for p in fit if p.latency_ms <= ALIKE * least), key=lambda p: p.size_bytes)
 
 
 def memory_file(key: str) -> Path:

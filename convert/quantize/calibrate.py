@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from edgeinfer.convert.quantize import qdq, weight_only
+from edgeinfer.convert.quantize import fallback, qdq, weight_only
 from edgeinfer.convert.quantize.correct import corrected_biases
 from edgeinfer.convert.quantize.data import CalibrationSet
 from edgeinfer.convert.quantize.equalise import equalise_layers, normalised_products, smooth
@@ -158,6 +158,7 @@ class Quantizer:
         *,
         model: ir.Model | None = None,
         kept: AbstractSet[str] = frozenset(),
+        form: str = "fp32",
     ) -> Written:
         """Write the graph for one target.
 
@@ -165,6 +166,7 @@ class Quantizer:
             limits: of the target.
             model: a part of the float graph to write instead of all of it.
             kept: names of units that stay float.
+            form: what weighted ones among them become instead, see ``fallback.FORMS``.
         """
         source = self.model if model is None else model
         if not self.recipe.is_static:
@@ -180,7 +182,7 @@ class Quantizer:
         biases = {}
         if self.settings.correct_bias:
             biases = corrected_biases(units, self.seen.channels, limits)
-        return qdq.write(
+        written = qdq.write(
             source,
             limits,
             self.ranges,
@@ -188,6 +190,8 @@ class Quantizer:
             kept=kept,
             biases=biases,
         )
+        fallback.apply(written.model, kept, form, limits, self.ranges)
+        return written
 
     def _known(
         self, model: ir.Model, limits: Quantization, kept: AbstractSet[str]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -47,6 +49,8 @@ class Point:
         quality: in the metric's unit.
         latency_ms: of one run.
         size_bytes: of the artifact.
+        form: what the layers that stay float are instead, see ``fallback.FORMS``.
+        recipe: by which the others were written; empty for the one that was asked for.
     """
 
     kept: tuple[str, ...]
@@ -55,6 +59,8 @@ class Point:
     quality: float
     latency_ms: float
     size_bytes: int
+    form: str = "fp32"
+    recipe: str = ""
 
     @classmethod
     def of(cls, kept: Iterable[str], loss: Loss, latency_ms: float, size_bytes: int) -> Point:
@@ -72,12 +78,14 @@ class Outcome:
         points: every candidate measured on the full data, in order.
         gains: error that keeping one layer in float takes away, by its name.
         holds: whether the budget holds.
+        stopped: what was left undone for want of time.
     """
 
     chosen: Point
     points: tuple[Point, ...]
     gains: dict[str, float]
     holds: bool
+    stopped: str = ""
 
     def pareto(self) -> list[Point]:
         """Return the candidates that no other one beats in both drop and time."""
@@ -91,6 +99,7 @@ class Outcome:
         """Return JSON-ready data."""
         return {
             "holds": self.holds,
+            "stopped": self.stopped,
             "chosen": asdict(self.chosen),
             "points": [asdict(p) for p in self.points],
             "pareto": [asdict(p) for p in self.pareto()],
@@ -156,6 +165,7 @@ class Search:
         max_drop: the budget.
         memory: of earlier measurements.
         told: about what is being done.
+        seconds: after which no further layer is tried by itself.
     """
 
     layers: Sequence[Layer]
@@ -164,6 +174,9 @@ class Search:
     max_drop: float
     memory: Memory = field(default_factory=Memory)
     told: Told | None = None
+    seconds: float = math.inf
+    _stopped: str = ""
+    _started: float = field(default_factory=time.monotonic)
     _points: list[Point] = field(default_factory=list)
 
     def run(self) -> Outcome:
@@ -183,13 +196,17 @@ class Search:
         return point.drop <= self.max_drop
 
     def _outcome(self, chosen: Point, gains: Mapping[str, float]) -> Outcome:
-        return Outcome(chosen, tuple(self._points), dict(gains), self._holds(chosen))
+        return Outcome(chosen, tuple(self._points), dict(gains), self._holds(chosen), self._stopped)
 
     def _full(self, kept: frozenset[str]) -> Point:
         point = self._measured("full", kept, self.full)
         if point not in self._points:
             self._points.append(point)
         return point
+
+    def remembered(self, kind: str, kept: frozenset[str], measure: Measure) -> Point:
+        """Measure a candidate of another kind, unless it was measured before."""
+        return self._measured(kind, kept, measure)
 
     def _measured(self, kind: str, kept: frozenset[str], measure: Measure) -> Point:
         point = self.memory.get(kind, kept)
@@ -204,6 +221,9 @@ class Search:
         gains: dict[str, float] = {}
         groups = self._groups()
         for index, group in enumerate(groups):
+            if time.monotonic() - self._started > self.seconds:
+                self._stopped = f"{len(groups) - index} of {len(groups)} layers were not tried"
+                break
             if self.told is not None:
                 self.told("try layer by layer", index / len(groups))
             error = self._measured("quick", frozenset(y.name for y in group), self.quick).error

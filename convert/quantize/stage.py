@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from edgeinfer.convert.plan import Job
     from edgeinfer.convert.quantize.calibrate import Progress, Quantizer
     from edgeinfer.convert.quantize.data import CalibrationSet
+    from edgeinfer.convert.quantize.search import Point
     from edgeinfer.convert.request import Request
     from edgeinfer.convert.verify import Report
     from edgeinfer.types import Feeds, TensorSpec
@@ -38,7 +39,7 @@ class Stage:
         self._quantizer: Quantizer | None = None
         self._normal: ir.Model | None = None
         self._errors: dict[str, list[dict[str, Any]]] = {}
-        self._kept: dict[str, frozenset[str]] = {}
+        self._chosen: dict[str, Point] = {}
 
     @property
     def lowered_as(self) -> str:
@@ -153,7 +154,7 @@ class Stage:
                 progress=progress,
             )
             samples = found.samples
-            self._kept[job.title] = frozenset(found.outcome.chosen.kept)
+            self._chosen[job.title] = found.outcome.chosen
             quantizer.notes += found.lines
             if report.quantization is not None:
                 report.quantization.setdefault("search", {})[job.title] = found.to_json()
@@ -165,7 +166,11 @@ class Stage:
         from edgeinfer.convert.quantize.report import layer_errors, summary, to_json
 
         for job in jobs:
-            kept = self._kept.get(job.title, frozenset())
+            choice = self._chosen.get(job.title)
+            if choice is not None and choice.recipe:
+                # Its activations are float: no unit was written.
+                continue
+            kept = frozenset() if choice is None else frozenset(choice.kept)
             errors = layer_errors(quantizer, limits_of(job.profile, job.format), data, kept)
             self._errors[job.title] = to_json(errors)
             quantizer.notes.append(summary(job.title, errors))
@@ -174,11 +179,19 @@ class Stage:
         """Return a float graph, or a part of it, as a job's engine is to compute it."""
         if self._quantizer is None:
             return model
-        from edgeinfer.convert.quantize.calibrate import limits_of
+        from edgeinfer.convert.quantize.calibrate import Quantizer, limits_of
 
         limits = limits_of(job.profile, job.format)
-        kept = self._kept.get(job.title, frozenset())
-        return self._quantizer.write(limits, model=self.base(model), kept=kept).model
+        choice = self._chosen.get(job.title)
+        if choice is None:
+            return self._quantizer.write(limits, model=self.base(model)).model
+        if choice.recipe:
+            other = Quantizer(self.base(model), recipe(choice.recipe), self._quantizer.settings)
+            return other.write(limits).model
+        kept = frozenset(choice.kept)
+        return self._quantizer.write(
+            limits, model=self.base(model), kept=kept, form=choice.form
+        ).model
 
     def base(self, model: ir.Model) -> ir.Model:
         """Return the float graph that the ranges are of: the same function, evened out."""

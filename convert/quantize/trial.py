@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,14 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.convert.quantize import fallback
 from edgeinfer.convert.quantize.calibrate import Quantizer, limits_of
 from edgeinfer.convert.quantize.data import CalibrationSet
 from edgeinfer.convert.quantize.observe import open_session
 from edgeinfer.convert.quantize.quality import Judgement, Metric, Outputs
+from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.convert.quantize.search import Point
+from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.types import Feeds, TensorSpec, nbytes
 
@@ -38,6 +41,10 @@ FEW = 8
 
 _BYTES = 96 << 20
 _TIMED = 7
+_TURNS = 15
+
+_UNTIMED = frozenset({"coreml-reference"})
+"""Engines that are right but of no real speed."""
 
 
 @dataclass(slots=True)
@@ -55,7 +62,7 @@ class Samples:
     expected: list[Outputs] = field(default_factory=list)
 
     def few(self) -> Samples:
-        """Return a handful, spread over all."""
+        """Return a handful, spread over all, without labels."""
         places = sorted({i * len(self.feeds) // FEW for i in range(FEW)})
         places = [p for p in places if p < len(self.feeds)]
         return Samples([self.feeds[p] for p in places], [], [self.expected[p] for p in places])
@@ -117,32 +124,62 @@ class Trials:
     metric: Metric | None = None
     _judged: dict[int, Judgement] = field(default_factory=dict)
 
-    def measure(self, kept: frozenset[str], samples: Samples, *, timed: bool) -> Point:
-        """Measure the graph with some layers in float."""
+    def measure(
+        self, kept: frozenset[str], samples: Samples, *, timed: bool, form: str = "fp32"
+    ) -> Point:
+        """Measure the graph with some layers in float, or in another form."""
         limits = limits_of(self.job.profile, self.job.format)
-        return self._run(self.quantizer.write(limits, kept=kept).model, kept, samples, timed)
+        written = self.quantizer.write(limits, kept=kept, form=form)
+        point = self._run(written.model, kept, samples, timed)
+        return replace(point, form=form)
 
-    def measure_float(self, samples: Samples, kept: frozenset[str]) -> tuple[Point, float]:
-        """Measure the float graph on the same engine, and the latency of a candidate beside it.
+    def measure_recipe(self, name: str, samples: Samples) -> Point:
+        """Measure the graph as another recipe writes all of it."""
+        return replace(self._run(self.by_recipe(name), frozenset(), samples, True), recipe=name)
 
-        The two take turns, so that a busy machine slows both alike.
+    def by_recipe(self, name: str) -> ir.Model:
+        """Write the float graph by another recipe."""
+        limits = limits_of(self.job.profile, self.job.format)
+        other = Quantizer(self.quantizer.model, recipe(name), self.quantizer.settings)
+        return other.write(limits).model
+
+    def changes(self, kept: frozenset[str]) -> bool:
+        """Whether any of the layers has weights that a form can be given to."""
+        return bool(fallback.candidates(self.quantizer.model, kept))
+
+    def race(self, samples: Samples, points: Sequence[Point]) -> tuple[Point, list[Point]]:
+        """Measure times of the float graph and of candidates.
+
+        They take turns, so that a busy machine slows all alike.
         """
-        limits = limits_of(self.job.profile, self.job.format)
-        candidate = self.quantizer.write(limits, kept=kept).model
         with ExitStack() as stack:
             before, size = self._load(self.quantizer.model, stack)
-            after, _ = self._load(candidate, stack)
-            times = [(_once(before, samples), _once(after, samples)) for _ in range(_TIMED)]
-        first, second = (min(column) for column in zip(*times, strict=True))
-        return Point((), 0.0, 0.0, 1.0, first, size), second
+            loaded = [before, *(self._load(self._graph(p), stack)[0] for p in points)]
+            times = [[_once(x, samples) for x in loaded] for _ in range(_TURNS)]
+        best = [min(column) for column in zip(*times, strict=True)]
+        raced = [replace(p, latency_ms=t) for p, t in zip(points, best[1:], strict=True)]
+        return Point((), 0.0, 0.0, 1.0, best[0], size), raced
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether times of the engine at hand say something of the target's."""
+        return _present(self.job.profile.backends).name not in _UNTIMED
+
+    def _graph(self, point: Point) -> ir.Model:
+        if point.recipe:
+            return self.by_recipe(point.recipe)
+        limits = limits_of(self.job.profile, self.job.format)
+        return self.quantizer.write(limits, kept=frozenset(point.kept), form=point.form).model
 
     def _run(self, model: ir.Model, kept: frozenset[str], samples: Samples, timed: bool) -> Point:
         with ExitStack() as stack:
             executable, size = self._load(model, stack)
             actual = [executable.run(f) for f in samples.feeds]
             latency = min(_once(executable, samples) for _ in range(_TIMED)) if timed else 0.0
+        # A handful of samples compares layers by their errors; it has no labels.
+        metric = self.metric if samples.labels or not isinstance(self.metric, Named) else None
         judgement = self._judged.setdefault(
-            id(samples), Judgement(samples.expected, samples.labels, self.metric)
+            id(samples), Judgement(samples.expected, samples.labels, metric)
         )
         return Point.of(kept, judgement.loss(actual), latency, size)
 

@@ -158,7 +158,7 @@ def _unit(node: ir.Node, limits: Quantization, stored: AbstractSet[ir.Value]) ->
     reads = tuple(v for v in node.inputs if _is_float(v) and not _is_constant(v) and v is not None)
     if not reads or not all(v in stored for v in reads) or not _is_plain(node):
         return None
-    follow = _clip_after(node.outputs[0]) if node.op_type in ("Add", "Sub", "Mul") else None
+    follow = clip_after(node.outputs[0]) if node.op_type in ("Add", "Sub", "Mul") else None
     nodes = (node,) if follow is None else (node, follow)
     return Unit(nodes, reads, nodes[-1].outputs[0], "light")
 
@@ -189,7 +189,7 @@ def _weighted(node: ir.Node) -> Unit | None:
     nodes = [node]
     if node.op_type == "MatMul" and (added := _bias_after(node.outputs[0], w)) is not None:
         nodes.append(added)
-    if (clip := _clip_after(nodes[-1].outputs[0])) is not None:
+    if (clip := clip_after(nodes[-1].outputs[0])) is not None:
         nodes.append(clip)
     return Unit(tuple(nodes), (x,), nodes[-1].outputs[0], "weighted")
 
@@ -220,7 +220,8 @@ def _bias_after(value: ir.Value, weights: ir.Value) -> ir.Node | None:
     return user if other.shape[0] == weights.shape[-1] else None
 
 
-def _clip_after(value: ir.Value) -> ir.Node | None:
+def clip_after(value: ir.Value) -> ir.Node | None:
+    """Return the clip that alone reads a value, if it is one that a range can stand for."""
     user = _only_user(value)
     if user is None or user.op_type not in _CLIPS:
         return None
