@@ -22,11 +22,13 @@ from edgeinfer.convert import engines
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.plan import Job, plan
+from edgeinfer.convert.quantize.half_stage import Halves
 from edgeinfer.convert.quantize.stage import Stage
 from edgeinfer.convert.request import Request, in_layout
-from edgeinfer.convert.shape_sets import check_ranges
+from edgeinfer.convert.shape_sets import check_ranges, check_states
 from edgeinfer.convert.sources.pictures import raw
-from edgeinfer.convert.verify import Change, Finding, Report
+from edgeinfer.convert.verify import Change, EngineResult, Finding, Report
+from edgeinfer.convert.verify.gate import HALF
 from edgeinfer.errors import VerifyError
 from edgeinfer.metrics import Budget
 from edgeinfer.types import Array, Feeds, ImageInput, Preprocessing
@@ -50,11 +52,13 @@ class Written:
         job: what was asked for.
         name: of its folder among the variants.
         lowered: its files and what the lowering says of them.
+        checks: of its numbers, beyond those of its engines.
     """
 
     job: Job
     name: str
     lowered: Lowered
+    checks: tuple[EngineResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,9 @@ class Front:
         if self._quantize.recipe.is_integer:
             with self._stage("quantize"):
                 self._quantize.prepare(normalised.model, report, todo.jobs, self._progress)
+        ordinary = [v.feeds for v in report.vectors if not v.edge]
+        if lines_of_half := self._halves.look(normalised.model, ordinary):
+            report.changes.append(Change("half precision", tuple(lines_of_half)))
         written = tuple(self._lower(job, variants, report) for job in todo.jobs)
         request = self._request
         return Prepared(report, written, request.preprocessing, request.labels)
@@ -143,11 +150,12 @@ class Front:
         from edgeinfer.convert.verify import explain
 
         normal = self._normalised.model
+        self._halves.look(normal, [feeds])
         with (
             self._stage(f"look for the fault in {job.title}"),
-            closing(engines.in_turn([[engine]])) as turns,
+            closing(engines.in_turn([[] if engine == HALF else [engine]])) as turns,
         ):
-            (backend,) = next(turns)
+            backend = next(iter(next(turns)), None)
             self._quantize.prepare(normal, self._new_report(), [job])
             normal = self._quantize.base(normal)
             finding = explain(normal, feeds, partial(self._lower_and_run, job, backend), budget)
@@ -155,8 +163,13 @@ class Front:
         return replace(finding, model=None, inputs={}, expected={}), saved
 
     def _lower_and_run(
-        self, job: Job, backend: Backend, model: ir.Model, feeds: Feeds
+        self, job: Job, backend: Backend | None, model: ir.Model, feeds: Feeds
     ) -> dict[str, Array]:
+        """Run a part of the model in a format's engine; without one, in half-precision arithmetic.
+
+        Raises:
+            CannotEvaluate: half-precision arithmetic does not know an operator.
+        """
         from edgeinfer.convert import passes
 
         with tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary:
@@ -164,7 +177,7 @@ class Front:
             graph = self._quantize.graph(job, model)
             # A part of the model has other inputs and outputs.
             options = replace(
-                self._options,
+                self._halves.options(self._options),
                 shape_sets=(),
                 ranges={},
                 states={},
@@ -172,6 +185,10 @@ class Front:
                 classifier=False,
             )
             lowered = target_for(job.format).lower(graph, job.profile, options, folder)
+            if backend is None:
+                from edgeinfer.convert.verify.half import run_file
+
+                return run_file(lowered.files[0], feeds)
             specs = passes.input_specs(model), passes.output_specs(model)
             artifact = Artifact(job.format, lowered.files[0], *specs)
             executable = backend.load(artifact, LoadOptions())
@@ -217,6 +234,10 @@ class Front:
         return Stage(self._request)
 
     @cached_property
+    def _halves(self) -> Halves:
+        return Halves(self._options.precision)
+
+    @cached_property
     def _is_quantized(self) -> bool:
         """Whether integers are the model's own and not asked for."""
         asked = self._quantize.recipe.is_integer
@@ -249,6 +270,7 @@ class Front:
             shapes = self._request.input_shapes
             found = passes.normalise(source.model, input_shapes=shapes or None)
             check_ranges(found.model, self._request.ranges)
+            check_states(found.model, self._request.states)
             return found
 
     @contextmanager
@@ -308,11 +330,17 @@ class Front:
         target, normal = target_for(job.format), self._normalised.model
         with self._stage(f"lower {job.title}"):
             graph = self._quantize.graph(job, normal)
-            lowered = target.lower(graph, job.profile, self._options, folder)
+            options = self._halves.options(self._options)
+            lowered = target.lower(graph, job.profile, options, folder)
             lowered = self._quantize.read_back(job, lowered, report)
             if self._is_quantized:
                 lowered = _named(lowered)
-        return Written(job, name, lowered)
+        checks: tuple[EngineResult, ...] = ()
+        if self._halves.asked:
+            with self._stage(f"half precision of {job.title}"):
+                checks, line = self._halves.check(normal, lowered, report)
+            lowered = replace(lowered, notes=(*lowered.notes, line))
+        return Written(job, name, lowered, checks)
 
 
 def _named(lowered: Lowered) -> Lowered:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edgeinfer.backends.base import Artifact, Backend
-from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
+from edgeinfer.bundle.manifest import FileRecord, Manifest, StateRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert import engines
 from edgeinfer.convert.described import add_files, check_described, records_for
@@ -239,6 +239,7 @@ def _verified(
             notes=lowered.notes,
             constraints=lowered.constraints,
         )
+    result = replace(result, engines=(*result.engines, *written.checks))
     report.variants.append(result)
     return result
 
@@ -327,6 +328,7 @@ def _finish(
         labels=prepared.labels,
         tools=report.tools,
         extra_files=extra,
+        states=tuple(StateRecord(i, o) for i, o in request.states.items()),
         head=described.head,
     )
     return ExportResult(writer.finish(manifest), manifest, report)

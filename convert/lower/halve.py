@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.mask_inputs import clamp_mask_inputs
 from edgeinfer.convert.passes.infra import Namer
 from edgeinfer.errors import Notes
 from edgeinfer.types import Array
@@ -36,9 +37,11 @@ def halve(model: ir.Model, islands: AbstractSet[str], keep: AbstractSet[str], no
     Args:
         model: normalised.
         islands: operators that stay in single precision.
-        keep: names of nodes that do.
+        keep: names of nodes, or of their results, that do.
         notes: told which ones did.
     """
+    for name in clamp_mask_inputs(model, MASKED):
+        notes.add(f"fp16: mask {name!r}: what is below {MASKED:.0f} becomes {MASKED:.0f}")
     chosen = _choose(model, islands, keep)
     _join_islands(model, chosen)
     _Rewriter(model, chosen, notes).run()
@@ -63,6 +66,7 @@ def _choose(model: ir.Model, islands: AbstractSet[str], keep: AbstractSet[str]) 
         if not node.domain
         and node.op_type not in islands
         and (node.name or "") not in keep
+        and not any(v.name in keep for v in node.outputs)
         and _halves(node, opset)
         and not any(_spoiled(node, v) for v in node.inputs)
         and not _is_long_sum(node)
@@ -107,6 +111,16 @@ def _spoiled(node: ir.Node, value: ir.Value | None) -> bool:
     if finite.max() > LARGEST:
         return node.op_type not in _MASKING or not _is_mask(value.const_value.numpy())
     return bool(np.mean(finite < SMALLEST_NORMAL) > 0.5)
+
+
+def only_masks(node: ir.Node, value: ir.Value) -> bool:
+    """Whether an operand is a constant that says "far below everything" to an operator."""
+    if value.const_value is None or value.dtype != ir.DataType.FLOAT:
+        return False
+    if node.op_type not in _MASKING:
+        return False
+    array = value.const_value.numpy()
+    return bool(np.any(array < -LARGEST)) and _is_mask(array)
 
 
 def _is_mask(array: Array) -> bool:

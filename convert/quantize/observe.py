@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,28 +62,43 @@ def observe(
         RunError: the model failed on a sample.
     """
     found = Observation()
-    inputs = {v.name for v in model.graph.inputs}
-    wanted = list(dict.fromkeys(names))
-    sizes = _sizes(model, next(data(), {}))
-    for group in _groups(model, wanted, sizes):
-        with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
-            inner = [n for n in group if n not in inputs]
-            session = open_session(with_outputs(model, inner), Path(folder))
-            count = 0
-            for feeds in data():
-                results = dict(zip(inner, _run(session, inner, feeds), strict=True))
-                _take(found, {**feeds, **results}, group, axes)
-                count += 1
-                if progress is not None:
-                    progress(count)
-            found.samples = count
-            del session
+
+    def told(count: int) -> None:
+        found.samples = count
+        if progress is not None:
+            progress(count)
+
+    for arrays in watched(model, list(dict.fromkeys(names)), data, told=told):
+        _take(found, arrays, axes)
     return found
 
 
-def _take(found: Observation, arrays: Feeds, names: Iterable[str], axes: dict[str, int]) -> None:
-    for name in names:
-        array = np.asarray(arrays[name])
+def watched(
+    model: ir.Model,
+    names: Sequence[str],
+    data: Callable[[], Iterator[Feeds]],
+    *,
+    told: Callable[[int], None] = lambda _: None,
+) -> Iterator[dict[str, Array]]:
+    """Give the named values of each sample, in as many rounds over the data as memory asks for.
+
+    Raises:
+        RunError: the model failed on a sample.
+    """
+    inputs = {v.name for v in model.graph.inputs}
+    for group in _groups(model, names, _sizes(model, next(data(), {}))):
+        with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
+            inner = [n for n in group if n not in inputs]
+            session = open_session(with_outputs(model, inner), Path(folder))
+            for count, feeds in enumerate(data(), 1):
+                results = dict(zip(inner, _run(session, inner, feeds), strict=True))
+                yield {n: np.asarray(results[n] if n in results else feeds[n]) for n in group}
+                told(count)
+            del session
+
+
+def _take(found: Observation, arrays: Mapping[str, Array], axes: dict[str, int]) -> None:
+    for name, array in arrays.items():
         found.values.setdefault(name, Histogram()).add(array)
         if name in axes and array.ndim:
             axis = axes[name] % array.ndim
@@ -113,7 +128,9 @@ def _sizes(model: ir.Model, feeds: Feeds) -> dict[str | None, int]:
     return found
 
 
-def _groups(model: ir.Model, names: list[str], sizes: dict[str | None, int]) -> Iterator[list[str]]:
+def _groups(
+    model: ir.Model, names: Sequence[str], sizes: dict[str | None, int]
+) -> Iterator[list[str]]:
     shapes = {v.name: v.shape for n in model.graph for v in n.outputs}
     group: list[str] = []
     size = 0

@@ -33,12 +33,13 @@ class CannotEvaluate(Exception):  # noqa: N818 - an oracle that abstains, not an
 class Evaluator:
     """Evaluates one model, on any number of inputs."""
 
-    def __init__(self, model: ir.Model, *, wide: bool) -> None:
+    def __init__(self, model: ir.Model, *, wide: bool, halved: bool = False) -> None:
         """Prepare.
 
         Args:
             model: it is not modified.
             wide: compute every float in float64; otherwise in the types of the model.
+            halved: round every float32, weights and inputs too, to half precision.
         """
         model = model.clone()
         if model.functions:
@@ -48,7 +49,7 @@ class Evaluator:
             model = ShapeInferencePass()(model).model
         self.graph = model.graph
         self._opsets = {("" if d in _MAIN else d): v for d, v in model.opset_imports.items()}
-        self._wide = wide
+        self._wide, self._halved = wide, halved
         self._kernels: dict[ir.Node, Callable[..., tuple[Any, ...]]] = {}
         self._until = float("inf")
 
@@ -157,6 +158,9 @@ class Evaluator:
         if isinstance(value, list):
             return [self._widen(v) for v in value]
         if isinstance(value, np.ndarray | np.generic):
+            if self._halved and value.dtype == np.float32:
+                with np.errstate(over="ignore"):
+                    return np.asarray(value, np.float16).astype(np.float32)
             narrow = value.dtype.name in ("float16", "float32", "bfloat16")
             return np.asarray(value, np.float64) if self._wide and narrow else np.asarray(value)
         return value

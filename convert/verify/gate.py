@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from edgeinfer.convert.verify.answers import Expected, Vector
 from edgeinfer.errors import BackendError, InputError, NotAvailableError
 from edgeinfer.metrics import SLACK, Budget, OutputMetrics, budget_for, check, compare, worst
 from edgeinfer.types import Array
+
+HALF = "half-arithmetic"
+"""Name of a result that no engine gave: the artifact in arithmetic that rounds every result."""
 
 _TIMED_S = 0.5
 _TIMED_RUNS = 20
@@ -185,6 +189,18 @@ def verify_variant(
     return VariantResult(id, precision, budget, engines, size_bytes, ops or {}, tuple(notes))
 
 
+def judge_answers(
+    answers: Sequence[Mapping[str, Array]],
+    vectors: Sequence[Vector],
+    expected: Expected,
+    budget: Budget,
+) -> list[OutputResult]:
+    """Hold given answers to the budget; all of the vectors are judged."""
+    nothing = Artifact("", Path(), (), ())
+    gate = _Gate(nothing, vectors, expected, budget, list(range(len(vectors))))
+    return gate.judge(answers)
+
+
 @dataclass(slots=True)
 class _Gate:
     """What is asked of each engine."""
@@ -215,7 +231,7 @@ class _Gate:
             # In another order than the first time, so that state left behind shows.
             repeats = [_run(executable, v) for v in reversed(self.vectors)]
             problems += _repeat_problems(answers, repeats[::-1], self.vectors)
-            outputs = self._judge(answers)
+            outputs = self.judge(answers)
             latency = {0: _median_ms(executable, self.vectors[0])}
             coverage = executable.coverage() if isinstance(executable, Covering) else None
         finally:
@@ -234,12 +250,13 @@ class _Gate:
         """Measure again with one thread: engines split and sum differently then."""
         executable = backend.load(self.artifact, LoadOptions(threads=1))
         try:
-            outputs = self._judge([_run(executable, v) for v in self.vectors])
+            outputs = self.judge([_run(executable, v) for v in self.vectors])
             return outputs, _median_ms(executable, self.vectors[0])
         finally:
             executable.close()
 
-    def _judge(self, answers: Sequence[Mapping[str, Array]]) -> list[OutputResult]:
+    def judge(self, answers: Sequence[Mapping[str, Array]]) -> list[OutputResult]:
+        """Compare the answers to all vectors with the expected ones."""
         names = list(self.expected.answers[0].outputs)
         return [self._judge_output(name, answers) for name in names]
 

@@ -1,0 +1,155 @@
+"""Which operators leave what half precision holds, seen on real inputs in single precision.
+
+Half precision ends at 65504 and has nothing below 6e-8. A result beyond that is infinite, whatever
+the engine; inner squares, exponentials and sums go beyond it long before the result does. What is
+found here stays in single precision, on top of the operators that always do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.halve import LARGEST, SMALLEST_NORMAL, only_masks
+from edgeinfer.convert.quantize.observe import watched
+from edgeinfer.types import Array, Feeds
+
+MARGIN = 2.0
+"""Other inputs may reach further than those that were seen."""
+
+SAMPLES = 8
+"""Inputs that are looked at; ranges of magnitudes hardly move after that."""
+
+_SQUARES = math.sqrt(LARGEST)
+_LIMITS: dict[str, tuple[float, str]] = {
+    **dict.fromkeys(
+        (
+            "LayerNormalization",
+            "InstanceNormalization",
+            "GroupNormalization",
+            "RMSNormalization",
+            "MeanVarianceNormalization",
+            "LpNormalization",
+            "ReduceL2",
+            "ReduceSumSquare",
+        ),
+        (_SQUARES, "squares"),
+    ),
+    **dict.fromkeys(("Exp", "Softplus", "Mish", "Sinh", "Cosh"), (math.log(LARGEST), "exp")),
+    "Gelu": (LARGEST ** (1 / 3), "cubes"),
+}
+"""Largest magnitude of the first operand whose inner results still fit, and what those are."""
+
+_MEANS = frozenset({"ReduceMean", "GlobalAveragePool", "AveragePool"})
+_MOVES = frozenset(
+    {"Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Slice", "Identity", "Concat", "Add"}
+)
+
+
+@dataclass(slots=True)
+class _Extremes:
+    """Largest magnitude and the largest one below which nothing was masked."""
+
+    largest: float = 0.0
+    elements: int = 0
+
+    def take(self, array: Array, masked: bool) -> None:
+        finite = array[np.isfinite(array)]
+        if masked:
+            finite = finite[finite > -LARGEST]
+        self.elements = max(self.elements, array.size)
+        if finite.size:
+            self.largest = max(self.largest, float(np.abs(finite).max()))
+
+
+def outside(model: ir.Model, samples: Sequence[Feeds]) -> dict[str, str]:
+    """Find what has to stay in single precision.
+
+    Args:
+        model: normalised, float; it is not modified.
+        samples: ordinary inputs; the first few are run.
+
+    Returns:
+        Why, by the name of a node's first result.
+
+    Raises:
+        RunError: the model failed on a sample.
+    """
+    values = {
+        v.name: v
+        for v in (*model.graph.inputs, *(o for n in model.graph for o in n.outputs))
+        if v.name and v.dtype == ir.DataType.FLOAT
+    }
+    taken = list(samples[:SAMPLES])
+    if not values or not taken:
+        return {}
+    masked = _masked(model)
+    seen = {name: _Extremes() for name in values}
+    for arrays in watched(model, list(values), lambda: iter(taken)):
+        for name, array in arrays.items():
+            seen[name].take(array, name in masked)
+    found = {}
+    for node in model.graph:
+        why = _why(node, seen) if not node.domain else ""
+        if why and node.outputs and node.outputs[0].name:
+            found[node.outputs[0].name] = why
+    return found
+
+
+def describe(model: ir.Model, found: Mapping[str, str]) -> list[str]:
+    """Return lines for the report."""
+    makers = {v.name: n for n in model.graph for v in n.outputs}
+    return [f"fp16: {makers[v].op_type} {v!r} stays fp32: {why}" for v, why in found.items()]
+
+
+def _why(node: ir.Node, seen: Mapping[str, _Extremes]) -> str:
+    for value in (*node.outputs, *node.inputs):
+        name = "" if value is None else value.name or ""
+        stats = seen.get(name)
+        if stats is None:
+            continue
+        if stats.largest * MARGIN > LARGEST:
+            return f"{name!r} reaches {stats.largest:.3g}"
+        if 0 < stats.largest < SMALLEST_NORMAL:
+            return f"{name!r} is {stats.largest:.3g} at most"
+    first = seen.get(node.inputs[0].name or "") if node.inputs and node.inputs[0] else None
+    if first is None:
+        return ""
+    limit, what = _LIMITS.get(node.op_type, (math.inf, ""))
+    if first.largest > limit:
+        return f"{what} of {first.largest:.3g} inside"
+    return _long_mean(node, seen)
+
+
+def _long_mean(node: ir.Node, seen: Mapping[str, _Extremes]) -> str:
+    """Say whether the sum that a mean is made of may leave the range."""
+    if node.op_type not in _MEANS or node.inputs[0] is None:
+        return ""
+    result = seen.get(node.outputs[0].name or "")
+    source = seen.get(node.inputs[0].name or "")
+    if result is None or source is None:
+        return ""
+    count = source.elements / max(1, result.elements)
+    if node.op_type == "AveragePool":
+        count = float(np.prod(node.attributes["kernel_shape"].as_ints()))
+    total = count * result.largest
+    return f"a sum of {total:.3g} inside" if total * MARGIN > LARGEST else ""
+
+
+def _masked(model: ir.Model) -> set[str]:
+    """Return the values that hold a mask's "minus infinity", which half precision has its own for.
+
+    Those are made with a constant below the range, or moved or added on from there.
+    """
+    found: set[str] = set()
+    for node in model.graph:
+        operands = [v for v in node.inputs if v is not None]
+        made = any(only_masks(node, v) for v in operands)
+        moved = node.op_type in _MOVES and any(v.name in found for v in operands)
+        if made or moved:
+            found |= {v.name or "" for v in node.outputs}
+    return found

@@ -1,0 +1,111 @@
+"""Half precision as devices compute it: every operator's result is rounded.
+
+ONNX Runtime's CPU provider computes half-precision graphs in single precision between casts of its
+own, and OpenVINO and LiteRT unpack half-precision weights into single precision. What passes there
+may still overflow on a GPU. Here each operator reads and gives halves; products, sums and other
+reductions inside of one add up in single precision and are rounded once, which is what GPUs, the
+Neural Engine and Arm's half-precision units do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.verify.answers import Expected, Vector
+from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
+from edgeinfer.convert.verify.gate import HALF, EngineResult, judge_answers
+from edgeinfer.metrics import Budget
+from edgeinfer.types import Array, Feeds
+
+SECONDS = 60.0
+"""CPU time after which no further vector is begun."""
+
+_RULE = "results of all operators rounded to fp16, sums inside of one in fp32"
+
+
+def ask_in_half(
+    model: ir.Model,
+    vectors: Sequence[Vector],
+    expected: Expected,
+    budget: Budget,
+    *,
+    everywhere: bool = False,
+    seconds: float = SECONDS,
+) -> EngineResult:
+    """Evaluate a graph in half precision and hold it to a budget.
+
+    Args:
+        model: an artifact, in its own types; or a float graph.
+        vectors: inputs; those that are no extremes are run, as many as time allows.
+        expected: the oracles' answers to all of them.
+        budget: what may be lost.
+        everywhere: compute float32 in half precision too, as a device does that has nothing else.
+        seconds: of CPU time.
+    """
+    result = EngineResult(HALF, np.__version__)
+    evaluator = Evaluator(model, wide=False, halved=everywhere)
+    wanted = [i for i, v in enumerate(vectors) if not v.edge]
+    done: list[int] = []
+    answers: list[dict[str, Array]] = []
+    until = time.thread_time() + seconds
+    try:
+        for index in wanted:
+            left = until - time.thread_time()
+            if left <= 0:
+                break
+            answers.append(run_in_half(evaluator, vectors[index].feeds, seconds=left))
+            done.append(index)
+    except CannotEvaluate as e:
+        if not done:
+            return replace(result, skipped=f"not checked in fp16 arithmetic: {e}")
+    if not done:
+        return replace(result, skipped="not checked in fp16 arithmetic: no ordinary inputs")
+    some = replace(expected, answers=tuple(expected.answers[i] for i in done))
+    outputs = judge_answers(answers, [vectors[i] for i in done], some, budget)
+    note = f"{len(done)} of {len(wanted)} inputs in fp16 arithmetic: {_RULE}"
+    return replace(result, outputs=tuple(outputs), notes=(note,))
+
+
+def run_in_half(
+    evaluator: Evaluator, feeds: Feeds, *, seconds: float = float("inf")
+) -> dict[str, Array]:
+    """Run once; the results have the types of the graph's outputs.
+
+    Raises:
+        CannotEvaluate: an operator is unknown or failed, or time is up.
+    """
+    return {n: np.asarray(y) for n, y in evaluator.run(feeds, seconds=seconds).items()}
+
+
+def ask_file(
+    path: Path, vectors: Sequence[Vector], expected: Expected, budget: Budget
+) -> EngineResult:
+    """Check an ONNX file."""
+    return ask_in_half(ir.load(path), vectors, expected, budget)
+
+
+def run_file(path: Path, feeds: Feeds) -> dict[str, Array]:
+    """Run an ONNX file once.
+
+    Raises:
+        CannotEvaluate: an operator is unknown or failed.
+    """
+    return run_in_half(Evaluator(ir.load(path), wide=False), feeds)
+
+
+def sentence(result: EngineResult, where: str) -> str:
+    """Say in one line what a check of arithmetic that is not the engine's own has found."""
+    if result.skipped:
+        return f"{where}: {result.skipped}"
+    breach = next((b for o in result.outputs for b in o.breaches), "")
+    verdict = "within the budget"
+    if breach:
+        name = next(o.name for o in result.outputs if o.breaches)
+        verdict = f"NOT within the budget (output {name!r}: {breach}): it is right in fp32 only"
+    return f"{where}: {verdict}; {result.notes[0]}"

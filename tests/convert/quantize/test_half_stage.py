@@ -1,0 +1,75 @@
+"""A conversion to half precision says which arithmetic was checked, and fails in that."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import edgeinfer
+from edgeinfer.convert.quantize import half_ranges
+from edgeinfer.errors import VerifyError
+from tests.convert.quantize.conftest import graph
+
+
+@pytest.fixture(autouse=True)
+def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
+
+
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose inner squares reach a million."""
+    rng = np.random.default_rng(0)
+    model = graph(
+        """<ir_version: 10, opset_import: ["" : 24]> g (float[2,16] x) => (float[2,4] y)
+        <float[16,16] w, float[16,4] v, float k, float s> {
+          a = MatMul(x, w)
+          b = Mul(a, k)
+          c = Mul(b, b)
+          d = Mul(c, s)
+          y = MatMul(d, v)
+        }""",
+        w=(rng.normal(size=(16, 16)) * 0.3).astype(np.float32),
+        v=(rng.normal(size=(16, 4)) * 0.3).astype(np.float32),
+        k=np.float32(400),
+        s=np.float32(1e-4),
+    )
+    path = tmp_path_factory.mktemp("squares") / "squares.onnx"
+    ir.save(model, path)
+    return path
+
+
+def test_the_artifact_is_checked_in_the_arithmetic_of_the_device(
+    squares: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "o.edge"
+    report = edgeinfer.export(squares, out, targets=["onnxruntime"], precision="fp16").report
+    (variant,) = report.variants
+    assert [e.backend for e in variant.engines] == ["onnxruntime", "half-arithmetic"]
+    assert all(e.passed and e.outputs for e in variant.engines)
+    (line,) = (n for n in variant.notes if "arithmetic of half-precision hardware" in n)
+    assert "within the budget; 4 of 4 inputs" in line
+    lines = [c.lines for c in report.changes if c.stage == "half precision"]
+    assert [text.split(" stays")[0] for text in lines[0]] == ["fp16: Mul 'c'", "fp16: Mul 'd'"]
+    assert "half-arithmetic" in report.to_html()
+
+
+def test_what_passes_in_single_precision_alone_fails(
+    squares: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(half_ranges, "outside", lambda model, samples: {})
+    with pytest.raises(VerifyError) as caught:
+        edgeinfer.export(squares, tmp_path / "o.edge", targets=["onnxruntime"], precision="fp16")
+    assert "half-arithmetic: output 'y': 8 of 8 elements differ in NaN" in str(caught.value)
+    assert "first diverging node Mul" in str(caught.value)
+
+
+def test_engines_that_unpack_halves_are_told_from_devices_that_compute_in_them(
+    squares: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "o.edge"
+    report = edgeinfer.export(squares, out, targets=["openvino"], precision="fp16").report
+    (line,) = (n for n in report.variants[0].notes if "computed in fp32" in n)
+    assert "NOT within the budget (output 'y'" in line
+    assert report.variants[0].passed
