@@ -76,6 +76,26 @@ def check_package(backend: str, artifact: Artifact, form: str) -> Path:
     return check_file(backend, artifact, (form,))
 
 
+def check_feeds(
+    specs: Sequence[TensorSpec], dtypes: Mapping[str, np.dtype[Any]], feeds: Feeds
+) -> None:
+    """Refuse feeds that are not what the specs say.
+
+    Raises:
+        RunError: a name, an element type or a shape is another.
+    """
+    names = [spec.name for spec in specs]
+    if feeds.keys() != set(names):
+        raise RunError(f"run: expected inputs {names}, received {list(feeds)}")
+    for spec in specs:
+        array = feeds[spec.name]
+        if array.dtype != dtypes[spec.name]:
+            received = f"expected {spec.dtype}, received {array.dtype}"
+            raise RunError(f"run: input {spec.name!r}: {received}")
+        if spec.shape is not None and not fits(spec.shape, array.shape):
+            raise RunError(f"run: input: expected {spec}, received shape {array.shape}")
+
+
 def check_signature(
     backend: str, kind: str, wanted: tuple[TensorSpec, ...], found: Sequence[Mapping[str, str]]
 ) -> tuple[int, ...]:

@@ -28,12 +28,13 @@ from edgeinfer.backends.checks import (
     array_type,
     check_buffers,
     check_device,
+    check_feeds,
     check_package,
-    fits,
     one_line,
     thread_count,
 )
 from edgeinfer.backends.coreml_reference.backend import DTYPES, FORMAT, INSTALL
+from edgeinfer.backends.coreml_reference.memory import Memories
 from edgeinfer.backends.coreml_reference.package import Package, open_package, package_folder
 from edgeinfer.backends.coreml_reference.signature import Port, ports
 from edgeinfer.backends.engines import import_coremltools
@@ -94,9 +95,10 @@ class CoreMLBackend:
         check_device(self.probe(), options.device)
         function, units = _extra(options)
         package = open_package(check_package(NAME, artifact, FORMAT))
+        memories = Memories.of(package.metadata, artifact)
         description = package.description(function)
-        inputs = ports(NAME, "input", artifact.inputs, description, package.metadata)
-        outputs = ports(NAME, "output", artifact.outputs, description, package.metadata)
+        inputs = ports(NAME, "input", memories.inputs, description, package.metadata)
+        outputs = ports(NAME, "output", memories.outputs, description, package.metadata)
         tools = import_coremltools()
         named = function if len(package.functions) > 1 else None
         try:
@@ -105,7 +107,8 @@ class CoreMLBackend:
             model = tools.models.CompiledMLModel(str(compiled), unit, named)
         except Exception as error:
             raise LoadError(f"Core ML refuses {artifact.path}: {one_line(error)}") from error
-        return CoreMLExecutable(model, inputs, outputs, _placement(compiled, units, package, named))
+        placement = _placement(compiled, units, package, named)
+        return CoreMLExecutable(model, inputs, outputs, memories, artifact, placement)
 
 
 def _system() -> str | None:
@@ -186,10 +189,17 @@ class CoreMLExecutable:
     """
 
     def __init__(
-        self, model: Any, inputs: tuple[Port, ...], outputs: tuple[Port, ...], placement: str
+        self,
+        model: Any,
+        inputs: tuple[Port, ...],
+        outputs: tuple[Port, ...],
+        memories: Memories,
+        artifact: Artifact,
+        placement: str,
     ) -> None:
-        self.inputs = tuple(port.spec for port in inputs)
-        self.outputs = tuple(port.spec for port in outputs)
+        self.inputs = artifact.inputs or tuple(port.spec for port in inputs)
+        self.outputs = artifact.outputs or tuple(port.spec for port in outputs)
+        self._memories = memories
         self.notes = (placement,)
         self._model = model
         self._inputs = inputs
@@ -215,7 +225,8 @@ class CoreMLExecutable:
         """Run once; outputs are owned by the caller.
 
         Args:
-            feeds: an array for each input.
+            feeds: an array for each input, with the states that the model has as inputs; without
+                them where a ``state`` is given.
             state: from ``make_state``.
 
         Raises:
@@ -224,12 +235,29 @@ class CoreMLExecutable:
         """
         with self._lock:
             model = self._open()
-            given = self._given(feeds)
-            try:
-                results = model.predict(given) if state is None else model.predict(given, state)
-            except Exception as error:
-                raise RunError(f"Core ML failed: {one_line(error)}") from error
+            if state is not None or not self._memories.every:
+                return self._computed(model, feeds, state)
+            return self._remembered(model, feeds)
+
+    def _computed(self, model: Any, feeds: Feeds, state: Any) -> dict[str, Array]:
+        given = self._given(feeds)
+        try:
+            results = model.predict(given) if state is None else model.predict(given, state)
+        except Exception as error:
+            raise RunError(f"Core ML failed: {one_line(error)}") from error
         return {p.spec.name: self._taken(p, results) for p in self._outputs}
+
+    def _remembered(self, model: Any, feeds: Feeds) -> dict[str, Array]:
+        """Run from the states that are fed, and give out what has become of them."""
+        check_feeds(self.inputs, self._dtypes, feeds)
+        try:
+            state = model.make_state()
+            rest = self._memories.write(feeds, state.write_state)
+        except Exception as error:
+            raise RunError(f"Core ML failed: {one_line(error)}") from error
+        results = self._computed(model, rest, state)
+        results |= self._memories.read(state.read_state)
+        return {spec.name: results[spec.name] for spec in self.outputs}
 
     def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
         """Fix the buffers of all inputs and outputs; results are copied into them.
@@ -254,18 +282,10 @@ class CoreMLExecutable:
         return self._model
 
     def _given(self, feeds: Feeds) -> dict[str, Any]:
-        names = [port.spec.name for port in self._inputs]
-        if feeds.keys() != set(names):
-            raise RunError(f"run: expected inputs {names}, received {list(feeds)}")
+        check_feeds([port.spec for port in self._inputs], self._dtypes, feeds)
         given = {}
         for port in self._inputs:
-            spec, array = port.spec, feeds[port.spec.name]
-            if array.dtype != self._dtypes[spec.name]:
-                received = f"expected {spec.dtype}, received {array.dtype}"
-                raise RunError(f"run: input {spec.name!r}: {received}")
-            if spec.shape is not None and not fits(spec.shape, array.shape):
-                raise RunError(f"run: input: expected {spec}, received shape {array.shape}")
-            held = np.ascontiguousarray(port.to_package(array))
+            held = np.ascontiguousarray(port.to_package(feeds[port.spec.name]))
             given[port.feature.name] = _picture(held, port) if port.feature.image else held
         return given
 

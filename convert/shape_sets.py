@@ -57,6 +57,34 @@ def check_ranges(model: ir.Model, ranges: Ranges) -> None:
             )
 
 
+def check_states(model: ir.Model, states: Mapping[str, str]) -> None:
+    """Refuse states that are no input, no output, or of another kind than the output.
+
+    Raises:
+        UsageError: says which, and what there is.
+    """
+    inputs = {v.name: v for v in model.graph.inputs}
+    outputs = {v.name: v for v in model.graph.outputs}
+    for source, result in states.items():
+        for name, known, side in ((source, inputs, "input"), (result, outputs, "output")):
+            if name not in known:
+                there = ", ".join(repr(n) for n in known)
+                raise UsageError(f"state {source}:{result}: no {side} {name!r}; there are {there}")
+        taken, given = inputs[source], outputs[result]
+        if taken.dtype != given.dtype or not _may_equal(taken.shape, given.shape):
+            raise UsageError(
+                f"state {source}:{result}: the input is {taken.dtype}{taken.shape}, the output "
+                f"{given.dtype}{given.shape}"
+            )
+
+
+def _may_equal(one: ir.Shape | None, two: ir.Shape | None) -> bool:
+    if one is None or two is None:
+        return True
+    fixed = [(a, b) for a, b in zip(one, two, strict=False) if isinstance(a, int)]
+    return len(one) == len(two) and all(not isinstance(b, int) or a == b for a, b in fixed)
+
+
 def shape_sets(given: Given) -> tuple[dict[str, Shape], Sets]:
     """Return the sizes that are common to all, and the sets; no set where each input has one shape.
 

@@ -16,12 +16,13 @@ from edgeinfer.backends.checks import (
     array_type,
     check_buffers,
     check_device,
+    check_feeds,
     check_package,
-    fits,
     one_line,
     thread_count,
 )
-from edgeinfer.backends.coreml_reference.evaluate import Evaluator, State
+from edgeinfer.backends.coreml_reference.evaluate import Cell, Evaluator, State
+from edgeinfer.backends.coreml_reference.memory import Memories
 from edgeinfer.backends.coreml_reference.package import open_package
 from edgeinfer.backends.coreml_reference.signature import Port, ports
 from edgeinfer.backends.engines import import_coreml_spec
@@ -71,6 +72,7 @@ class CoreMLReferenceBackend:
         thread_count(NAME, options)
         rounding, function = _extra(options.extra)
         package = open_package(check_package(NAME, artifact, FORMAT))
+        memories = Memories.of(package.metadata, artifact)
         try:
             evaluator = Evaluator(package.function(function), rounding=rounding)
         except LoadError as error:
@@ -78,8 +80,10 @@ class CoreMLReferenceBackend:
         description = package.description(function)
         return CoreMLReferenceExecutable(
             evaluator,
-            ports(NAME, "input", artifact.inputs, description, package.metadata),
-            ports(NAME, "output", artifact.outputs, description, package.metadata),
+            ports(NAME, "input", memories.inputs, description, package.metadata),
+            ports(NAME, "output", memories.outputs, description, package.metadata),
+            memories,
+            artifact,
         )
 
 
@@ -96,10 +100,16 @@ class CoreMLReferenceExecutable:
     """A function of a package in the evaluator; it may run in several threads at once."""
 
     def __init__(
-        self, evaluator: Evaluator, inputs: tuple[Port, ...], outputs: tuple[Port, ...]
+        self,
+        evaluator: Evaluator,
+        inputs: tuple[Port, ...],
+        outputs: tuple[Port, ...],
+        memories: Memories,
+        artifact: Artifact,
     ) -> None:
-        self.inputs = tuple(port.spec for port in inputs)
-        self.outputs = tuple(port.spec for port in outputs)
+        self.inputs = artifact.inputs or tuple(port.spec for port in inputs)
+        self.outputs = artifact.outputs or tuple(port.spec for port in outputs)
+        self._memories = memories
         self._evaluator: Evaluator | None = evaluator
         self._inputs = inputs
         self._outputs = outputs
@@ -115,8 +125,9 @@ class CoreMLReferenceExecutable:
         """Run once; outputs are owned by the caller.
 
         Args:
-            feeds: an array for each input.
-            state: from ``make_state``, read and written; None starts from zeros.
+            feeds: an array for each input, with the states that the model has as inputs; without
+                them where a ``state`` is given.
+            state: from ``make_state``, read and written; None starts from what is fed, or zeros.
 
         Raises:
             RunError: an operation failed, or an input does not fit.
@@ -126,15 +137,34 @@ class CoreMLReferenceExecutable:
             evaluator = self._open()
             self._running += 1
         try:
-            given = self._given(feeds)
-            results = evaluator.run(given, state)
-            return {p.spec.name: p.to_model(results[p.feature.name]) for p in self._outputs}
+            if state is not None or not self._memories.every:
+                return self._computed(evaluator, feeds, state)
+            return self._remembered(evaluator, feeds)
         except RunError as error:
             raise RunError(f"backend {NAME!r}: {one_line(error)}") from error
         finally:
             with self._idle:
                 self._running -= 1
                 self._idle.notify_all()
+
+    def _computed(
+        self, evaluator: Evaluator, feeds: Feeds, state: State | None
+    ) -> dict[str, Array]:
+        results = evaluator.run(self._given(feeds), state)
+        return {p.spec.name: p.to_model(results[p.feature.name]) for p in self._outputs}
+
+    def _remembered(self, evaluator: Evaluator, feeds: Feeds) -> dict[str, Array]:
+        """Run from the states that are fed, and give out what has become of them."""
+        check_feeds(self.inputs, self._dtypes, feeds)
+        state = evaluator.make_state()
+
+        def write(name: str, value: Array) -> None:
+            state[name] = Cell(value.astype(state[name].value.dtype))
+
+        rest = self._memories.write(feeds, write)
+        results = self._computed(evaluator, rest, state)
+        results |= self._memories.read(lambda name: state[name].value)
+        return {spec.name: results[spec.name] for spec in self.outputs}
 
     def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
         """Fix the buffers of all inputs and outputs; results are copied into them.
@@ -160,20 +190,8 @@ class CoreMLReferenceExecutable:
         return self._evaluator
 
     def _given(self, feeds: Feeds) -> dict[str, Array]:
-        names = [port.spec.name for port in self._inputs]
-        if feeds.keys() != set(names):
-            raise RunError(f"run: expected inputs {names}, received {list(feeds)}")
-        given = {}
-        for port in self._inputs:
-            spec, array = port.spec, feeds[port.spec.name]
-            if array.dtype != self._dtypes[spec.name]:
-                raise RunError(
-                    f"run: input {spec.name!r}: expected {spec.dtype}, received {array.dtype}"
-                )
-            if spec.shape is not None and not fits(spec.shape, array.shape):
-                raise RunError(f"run: input: expected {spec}, received shape {array.shape}")
-            given[port.feature.name] = port.to_package(array)
-        return given
+        check_feeds([port.spec for port in self._inputs], self._dtypes, feeds)
+        return {p.feature.name: p.to_package(feeds[p.spec.name]) for p in self._inputs}
 
 
 class CoreMLReferenceBound:

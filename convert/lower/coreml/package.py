@@ -25,6 +25,9 @@ NAMES = "edgeinfer.names"
 TYPES = "edgeinfer.types"
 """Metadata key: JSON with the model's element types of ``inputs`` and ``outputs``, likewise."""
 
+STATES = "edgeinfer.states"
+"""Metadata key: JSON with ``input``, ``output`` and ``dtype`` of the model by the state's name."""
+
 CHECKED = "edgeinfer.checked"
 CHECKED_TEXT = "by the reference evaluator, not by Core ML"
 SPEC = Path("Data/com.apple.CoreML/model.mlmodel")
@@ -85,9 +88,21 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
         NAMES: _by_name(scope, lambda port: port.source),
         TYPES: _by_name(scope, lambda port: port.dtype.name),
         CHECKED: CHECKED_TEXT,
+        **_states(scope),
     }
     del model
     _settle(path, described)
+
+
+def _states(scope: Scope) -> dict[str, str]:
+    """Say which inputs and outputs of the model each state stands for."""
+    if not scope.states:
+        return {}
+    kept = {
+        port.name: {"input": port.source, "output": output, "dtype": port.dtype.name}
+        for output, port in scope.states.items()
+    }
+    return {STATES: json.dumps(kept)}
 
 
 def _by_name(scope: Scope, fact: Callable[[Port], str]) -> str:

@@ -67,7 +67,12 @@ class Scope(Builder):
         """The inputs that become states, by the output that feeds each."""
         if not self.options.states:
             return {}
-        self.require("read_state")
+        try:
+            self.require("read_state")
+        except Refusal as e:
+            source = next(iter(self.options.states))
+            problem = Problem(source, "state", e.reason, e.detail, e.hint)
+            raise UnsupportedError(OPS.target, [problem]) from e
         by_name = {p.source: p for p in inputs}
         outputs = {v.name for v in self.model.graph.outputs}
         found = {}

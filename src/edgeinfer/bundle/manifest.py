@@ -113,6 +113,19 @@ class VectorRecord:
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
     """The model that the bundle was made from.
+@dataclass(frozen=True, slots=True)
+class StateRecord:
+    """What a model remembers: an output that is an input of the next run.
+
+    Attributes:
+        input: its name; zeros in the first run.
+        output: its name; of the input's type and shape.
+    """
+
+    input: str
+    output: str
+
+
 
     Attributes:
         format: ``onnx``, ``torch``, ``pt2``.
@@ -150,6 +163,8 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data.
+    states: tuple[StateRecord, ...] = ()
+    """What a session passes from run to run."""
 
         Raises:
             BundleError: something in it could not be read back; lists everything.

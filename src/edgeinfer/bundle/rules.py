@@ -38,6 +38,7 @@ def problems(manifest: Manifest) -> list[str]:
     found += _tensors("inputs", manifest.inputs)
     found += _tensors("outputs", manifest.outputs)
     found += _unique("variants", "id", [v.id for v in manifest.variants])
+    found += _states(manifest)
     for i, variant in enumerate(manifest.variants):
         found += _variant(f"variants[{i}]", variant)
     if not re.fullmatch(_SHA256, manifest.source.sha256):
@@ -56,6 +57,19 @@ def problems(manifest: Manifest) -> list[str]:
 
 def records(manifest: Manifest) -> Iterator[tuple[str, FileRecord]]:
     """Yield every file record with the path of its key."""
+def _states(manifest: Manifest) -> list[str]:
+    inputs = {spec.name: spec for spec in manifest.inputs}
+    outputs = {spec.name: spec for spec in manifest.outputs}
+    found = []
+    for i, state in enumerate(manifest.states):
+        for key, name, known in (("input", state.input, inputs), ("output", state.output, outputs)):
+            if name not in known:
+                found.append(f"states[{i}].{key}: there is no {key} {name!r}")
+    for key in ("input", "output"):
+        found += _unique("states", key, [getattr(state, key) for state in manifest.states])
+    return found
+
+
     for i, variant in enumerate(manifest.variants):
         for j, file in enumerate(variant.files):
             yield f"variants[{i}].files[{j}]", file
