@@ -102,7 +102,7 @@ def from_anchors(
     kept, classes = np.nonzero(scores >= head.threshold)
     raw, around = raw[kept], around[kept]
     scales = np.asarray(head.scales, np.float32)
-    numbers = raw.reshape(len(raw), -1, 2)
+    numbers = raw.reshape(len(raw), raw.shape[1] // 2, 2)
     numbers = numbers[:, :, ::-1] if head.order == "yxhw" else numbers
     middle = around[:, :2] + numbers[:, 0] / scales[:2] * around[:, 2:]
     extent = numbers[:, 1] / scales[2:]

@@ -38,11 +38,12 @@ class VoiceTracker:
         """Take the next window's probability; return stretches that can no longer change."""
         begin, self.position = self.position, self.position + self._hop
         head = self._head
-        found: list[VoiceActivity] = []
         if self._start is None:
-            if score >= head.threshold:
-                self._start, self._scores, self._quiet, self._silence = begin, [score], 0, None
-            return found + self._settled()
+            if score < head.threshold:
+                return self._settled(self.position)
+            self._start, self._scores, self._quiet, self._silence = begin, [score], 0, None
+            return self._settled(begin)
+        found: list[VoiceActivity] = []
         self._scores.append(score)
         if score >= head.threshold:
             self._silence, self._quiet = None, 0
@@ -92,9 +93,9 @@ class VoiceTracker:
         self._last = (first, end, score)
         return found
 
-    def _settled(self) -> list[VoiceActivity]:
+    def _settled(self, next_start: int) -> list[VoiceActivity]:
         """Return the last stretch once no later one can be near enough to bound its padding."""
-        if self._last is None or self.position - self._last[1] < 2 * self._pad:
+        if self._last is None or next_start - self._last[1] < 2 * self._pad:
             return []
         before, end, score = self._last
         self._last = None
