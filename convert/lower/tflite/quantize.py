@@ -128,7 +128,14 @@ def _round_early(graph: Graph) -> None:
         rounding = Op("QUANTIZE", [source], [rounded])
         after[id(op)], after[id(user)] = rounding, move
         readers[id(source)], readers[id(rounded)] = [rounding], [move]
-    graph.ops = [after.get(id(op), op) for op in graph.ops]
+    graph.ops = [_last(after, op) for op in graph.ops]
+
+
+def _last(after: dict[int, Op], op: Op) -> Op:
+    """Follow what took an operator's place: in a row of moves a rounding is replaced again."""
+    while id(op) in after:
+        op = after[id(op)]
+    return op
 
 
 def _agree(op: Op, stored: Sequence[Tensor]) -> bool:
