@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test lint test-models test-nodes test-mil bench clean
+.PHONY: demo test lint test-models test-nodes test-coreml-nodes test-mil bench clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -32,6 +32,10 @@ test-models: $(VENV)/installed
 # The whole ONNX node suite through every target.
 test-nodes: $(VENV)/installed
 	$(PYTEST) -m 'slow' tests/conformance
+
+# The same through Core ML only; what an interrupted run had done is kept in build/.
+test-coreml-nodes: $(VENV)/installed
+	EDGEINFER_NODES=build/coreml-nodes $(PYTEST) -m 'slow' tests/conformance/test_coreml_nodes.py
 
 # coremltools' own tests of its operations, answered by the Core ML evaluator; one shard: K=shard3-
 test-mil: $(VENV)/installed

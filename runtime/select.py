@@ -244,6 +244,12 @@ def _violated(constraints: Mapping[str, str], device: Fingerprint) -> str:
             case values.KEY if value in values.LEVELS:
                 # The session refuses the inputs instead, each time.
                 continue
+            case values.INTEGERS:
+                # The backend refuses the inputs instead, each time.
+                try:
+                    values.integer_bounds(value)
+                except ValueError as e:
+                    return f"has a malformed constraint {key}: {e}"
             case _:
                 return f"has a constraint that this version does not know: {key}={value}"
     return ""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from edgeinfer.backends.checks import array_type, check_signature
 from edgeinfer.backends.coreml_reference.package import Description, Feature
+from edgeinfer.bundle.values import beyond, integer_bounds
 from edgeinfer.errors import LoadError, RunError
 from edgeinfer.types import Array, Dim, TensorSpec
 
@@ -23,6 +24,9 @@ NAMES = "edgeinfer.names"
 
 TYPES = "edgeinfer.types"
 """Metadata key: JSON with the model's element types of ``inputs`` and ``outputs``, likewise."""
+
+BOUNDS = "edgeinfer.integers"
+"""Metadata key: JSON with the lowest and highest value of integer inputs, by the model's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,13 @@ class Port:
         spec: as the model has it.
         feature: as the package has it.
         dtype: element type of the feature's arrays.
+        bounds: lowest and highest integer that the package is right for; None where all are.
     """
 
     spec: TensorSpec
     feature: Feature
     dtype: str
+    bounds: tuple[int, int] | None = None
 
     def to_package(self, array: Array) -> Array:
         """Return an input as the package takes it.
@@ -50,6 +56,10 @@ class Port:
             array = array.reshape(1)
         if fault := shape_fault(self.feature, array.shape):
             raise RunError(f"run: input {name!r}: {fault}")
+        if self.bounds and (fault := beyond(self.bounds, array)):
+            raise RunError(
+                f"run: input {name!r}: {fault}, for which the package was proven to be right"
+            )
         wanted = np.dtype(self.dtype)
         if array.dtype == wanted:
             return array
@@ -98,9 +108,14 @@ def ports(
     features = description.inputs if kind == "input" else description.outputs
     names = _recorded(metadata, NAMES, f"{kind}s")
     types = _recorded(metadata, TYPES, f"{kind}s")
+    bounds = _bounds(metadata) if kind == "input" else {}
     if not wanted:
         return tuple(
-            _own(backend, f, names.get(f.name, f.name), types.get(f.name)) for f in features
+            replace(
+                _own(backend, f, names.get(f.name, f.name), types.get(f.name)),
+                bounds=bounds.get(names.get(f.name, f.name)),
+            )
+            for f in features
         )
     found = []
     for feature in features:
@@ -110,7 +125,7 @@ def ports(
         found.append(dict.fromkeys(known, dtype))
     order = check_signature(backend, kind, wanted, found)
     return tuple(
-        Port(spec, features[index], _held(backend, features[index]))
+        Port(spec, features[index], _held(backend, features[index]), bounds.get(spec.name))
         for spec, index in zip(wanted, order, strict=True)
     )
 
@@ -139,6 +154,13 @@ def _recorded(metadata: Mapping[str, str], key: str, kind: str) -> dict[str, str
         return {str(k): str(v) for k, v in found.items()}
     except (ValueError, AttributeError) as error:
         raise LoadError(f"the package's metadata {key!r} cannot be read") from error
+
+
+def _bounds(metadata: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    try:
+        return integer_bounds(metadata.get(BOUNDS, "{}"))
+    except ValueError as error:
+        raise LoadError(f"the package's metadata {BOUNDS!r} cannot be read") from error
 
 
 def _own(backend: str, feature: Feature, name: str, dtype: str | None) -> Port:

@@ -42,6 +42,7 @@ class LowerOptions:
             where integers are in the graph already.
         deployment: oldest system of Apple's that is to open the artifact; empty takes the
             profile's.
+        integers: what integer inputs lie between, by name, for formats with no wider integers.
     """
 
     precision: str = "fp32"
@@ -56,6 +57,7 @@ class LowerOptions:
     classifier: bool = False
     recipe: str = ""
     deployment: str = ""
+    integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,15 @@
 """Run ONNX node cases through source, passes, Core ML lowering and the reference evaluator.
 
-A child process of its own, as for the other targets. Prints one JSON line for each case. A case is
-tried as it is; where that is refused, once more with the inputs that are parameters (a shape, axes,
-weights) as initializers.
+A child process of its own, as for the other targets. Appends one JSON line for each case to a
+file, and leaves out the cases that the file has already. A case is tried as it is; where that is
+refused, once more with the inputs that are parameters (a shape, axes, weights) as initializers.
 
-Usage: coreml_worker.py suite|golden FIRST STEP
+Usage: coreml_worker.py suite|golden FIRST STEP FILE
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import warnings
@@ -93,18 +92,20 @@ def _line(error: Any) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def main(source: str, first: int, step: int) -> None:
-    """Run every ``step``-th case from ``first``."""
+def main(source: str, first: int, step: int, file: Path) -> None:
+    """Run every ``step``-th case from ``first`` that the file does not have."""
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    done = {json.loads(line)["name"] for line in file.read_text("utf-8").splitlines()}
     cases = suite() if source == "suite" else golden()
-    for case in cases[first::step]:
-        ours, frozen = outcome(case)
-        done = {"name": case[0], "ours": ours, "frozen": frozen}
-        print(json.dumps(done), file=answers, flush=True)
+    with file.open("a", encoding="utf-8") as answers:
+        for case in cases[first::step]:
+            if case[0] in done:
+                continue
+            ours, frozen = outcome(case)
+            print(json.dumps({"name": case[0], "ours": ours, "frozen": frozen}), file=answers)
+            answers.flush()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *(int(a) for a in sys.argv[2:4]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

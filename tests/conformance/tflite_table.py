@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 import onnx
@@ -163,13 +163,12 @@ def excluded(results: Results, cases: list[Case]) -> list[str]:
     return lines + [f"| {r} | {n} | {right[r]} |" for n, r in sorted(rows, reverse=True)]
 
 
-def by_operator(results: Results, cases: list[Case]) -> list[str]:
+def by_operator(results: Results, cases: Iterable[Case], families: Mapping[str, str]) -> list[str]:
     """Lines of the table of operators, family by family."""
     found: dict[tuple[str, str], list[str]] = {}
     for case in cases:
-        if is_single(case):
-            op = case[1].graph.node[0].op_type
-            found.setdefault((_families().get(op, "none"), op), []).append(results[case[0]])
+        op = case[1].graph.node[0].op_type
+        found.setdefault((families.get(op, "none"), op), []).append(results[case[0]])
     lines: list[str] = []
     family = ""
     for key in sorted(found):
@@ -198,10 +197,11 @@ def _families() -> dict[str, str]:
     known = {e.op: e.function.__module__.rpartition(".")[2] for e in OPS}
     # Their definition, or the parts that a pass takes them apart into.
     other = {"QLinearConv": "quant", "QLinearMatMul": "quant", "ConvInteger": "quant"}
-    return {**_defined(), **other, **known}
+    return {**defined(), **other, **known}
 
 
-def _defined() -> dict[str, str]:
+def defined() -> dict[str, str]:
+    """Operators that the standard defines by others."""
     schemas = onnx.defs.get_all_schemas()
     bodies = [
         s for s in schemas if not s.domain and (s.has_function or s.has_context_dependent_function)
@@ -221,7 +221,7 @@ def document(results: Results, cases: list[Case]) -> str:
             "",
             "## Operator by operator",
             "",
-            *by_operator(results, cases),
+            *by_operator(results, filter(is_single, cases), _families()),
             "",
         ]
     )

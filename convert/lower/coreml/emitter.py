@@ -33,6 +33,10 @@ def held(dtype: np.dtype[Any]) -> str:
     return HELD[dtype.name]
 
 
+OVERFLOW = "integers between"
+"""How it begins when integers may leave int32."""
+
+
 class Overflow(Refusal):
     """Integers that may leave int32, unless the model's integer inputs are known to be small."""
 
@@ -42,7 +46,6 @@ class Emitter:
 
     Attributes:
         deployment: the oldest system that is to open the package.
-        overflowed: whether an integer could not be proven to stay in int32.
         depth: 0 in the function, more inside the body of a conditional or a loop.
     """
 
@@ -52,7 +55,6 @@ class Emitter:
 
         self.mb: Any = mb
         self.deployment = deployment
-        self.overflowed = False
         self.depth = 0
         self._versions: Mapping[str, Mapping[int, Any]] = SSAOpRegistry.core_ops
         self._names: dict[str, int] = {}
@@ -161,7 +163,9 @@ class Emitter:
             array = array.reshape(-1) if x.rank > MAX_RANK else array
             if array.size == 0:
                 raise Refusal("tensors without elements do not exist", "dynamic_shape")
-            made = self.mb.const(val=array, name=self.name(f"{self.base}_const"))
+            # An array without axes would be another type than what operators make of scalars.
+            value = array if array.ndim else array[()]
+            made = self.mb.const(val=value, name=self.name(f"{self.base}_const"))
             if self.depth:
                 # Another body would not see it.
                 return made
@@ -209,9 +213,8 @@ class Emitter:
         if x.dtype == np.int32:
             return Tensor(x.dtype, x.shape, x.variable)
         if outside or x.dtype.itemsize > 2:
-            self.overflowed = True
             raise Overflow(
-                f"integers between {x.span[0]} and {x.span[1]} may leave int32, the widest that "
+                f"{OVERFLOW} {x.span[0]} and {x.span[1]} may leave int32, the widest that "
                 "Core ML has",
                 "unsupported_dtype",
             )

@@ -27,6 +27,7 @@ class CoreMLOptions:
         shapes: the only shapes that an input takes, by its name; faster than ranges.
         states: outputs by the inputs that they feed in the next run; iOS18 keeps them inside.
         packing: how weights are packed, beyond what the graph's own integers say.
+        integers: what integer inputs lie between, by name; a run is held to it.
     """
 
     deployment: Deployment = DEFAULT
@@ -36,3 +37,4 @@ class CoreMLOptions:
     shapes: Mapping[str, tuple[Sizes, ...]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
     packing: Packing | None = None
+    integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,14 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreml import ops as _families  # noqa: F401  (fills the registry)
 from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.emitter import OVERFLOW
 from edgeinfer.convert.lower.coreml.images import check_picture, normalised
+from edgeinfer.convert.lower.coreml.integers import (
+    CANDIDATES,
+    Proofs,
+    WiderError,
+    declared_inputs,
+)
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.ports import Names, Port, Symbols, port_of
 from edgeinfer.convert.lower.coreml.registry import OPS
@@ -25,25 +33,26 @@ class Scope(Builder):
     Args:
         model: normalised.
         options: of the package.
-        integers: what the model's integer inputs are taken to lie between.
+        proofs: what integers lie between where no operator says it.
 
     Attributes:
-        assumed: the same, also for integers that a loop carries.
+        integers: what a run's integer inputs are held to, by name.
         inputs: in the model's order, without the states.
         outputs: likewise.
         states: what Core ML keeps between runs, by the output that gives the next value.
         program: coremltools' program, complete after ``lower``.
     """
 
-    def __init__(self, model: ir.Model, options: CoreMLOptions, integers: Span) -> None:
+    def __init__(self, model: ir.Model, options: CoreMLOptions, proofs: Proofs) -> None:
         super().__init__(options.deployment)
-        self.model, self.options, self.assumed = model, options, integers
+        self.model, self.options, self.proofs = model, options, proofs
         self.driver: Driver[Tensor] = Driver(OPS, self)
         names = Names()
         every = self._ports(model.graph.inputs, names)
         self.states = self._states(every)
         kept = {p.source for p in self.states.values()}
         self.inputs = [p for p in every if p.source not in kept]
+        self.integers = declared_inputs(self.inputs, proofs)
         given = [v for v in model.graph.outputs if v.name not in self.states]
         self.outputs = self._ports(given, names)
         self.program: Any = None
@@ -136,10 +145,7 @@ class Scope(Builder):
         if port.dtype == np.bool_:
             tensor = self.binary("not_equal", self.wrap(found, np.dtype(np.int32)), 0)
         else:
-            low, high = self.assumed
-            small = np.iinfo(port.dtype)
-            span = (max(low, int(small.min)), min(high, int(small.max)))
-            tensor = self.wrap(found, port.dtype, span)
+            tensor = self.wrap(found, port.dtype, self.proofs.span_of(port))
         return tensor if port.dims else self.reshape(tensor, [])
 
     def wants(self, output: int) -> bool:
@@ -239,6 +245,52 @@ class Scope(Builder):
             return [self.tensor_of(v) for v in body.outputs]
         finally:
             self.driver.node = node
+
+
+def proven(model: ir.Model, options: CoreMLOptions) -> Scope:
+    """Lower a normalised model, again where a loop's integers turn out to spread further.
+
+    Raises:
+        UnsupportedError: with every node that has no lowering; where integers may leave int32, with
+            the bounds of the inputs that would do.
+    """
+    try:
+        return _attempts(model, options, Proofs(options.integers))
+    except UnsupportedError as e:
+        if not any(p.detail.startswith(OVERFLOW) for p in e.problems):
+            raise
+        found = _narrower(model, options)
+        if found is None:
+            raise
+        hint = f"declare what integer inputs hold: {found[0]} to {found[1]} would do"
+        raise UnsupportedError(
+            OPS.target,
+            [replace(p, hint=hint) if p.detail.startswith(OVERFLOW) else p for p in e.problems],
+        ) from e
+
+
+def _attempts(model: ir.Model, options: CoreMLOptions, proofs: Proofs) -> Scope:
+    while True:
+        scope = Scope(model, options, proofs)
+        try:
+            scope.lower()
+        except WiderError as e:
+            proofs.widen(e)
+            continue
+        return scope
+
+
+def _narrower(model: ir.Model, options: CoreMLOptions) -> Span | None:
+    """The widest bounds of integer inputs with which every integer stays in int32."""
+    for span in CANDIDATES:
+        try:
+            _attempts(model, options, Proofs(options.integers, span))
+        except UnsupportedError as e:
+            if not any(p.detail.startswith(OVERFLOW) for p in e.problems):
+                return None
+            continue
+        return span
+    return None
 
 
 def constant_of(value: ir.Value) -> Tensor:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 import onnx_ir as ir
 
 from edgeinfer.backends.engines import import_coremltools
+from edgeinfer.bundle import values
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.coreml.deployment import DEFAULT, deployment
 from edgeinfer.convert.lower.coreml.fp16 import halve
+from edgeinfer.convert.lower.coreml.integers import BOUNDS, as_text
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.quirks import kept_single, warn
 from edgeinfer.convert.lower.coreml.weights import refused
@@ -34,10 +36,6 @@ _LEVELS = 5
 _PRECISIONS = frozenset({"fp32", "fp16"})
 
 ENGINES = (EngineRequirement("coreml"), EngineRequirement("coreml-reference"))
-
-INTEGERS = tuple((-(1 << bits), (1 << bits) - 1) for bits in (31, 30, 24, 16, 8))
-"""What the model's integer inputs are taken to lie between: the widest for which every integer of
-the model is proven to stay in int32."""
 
 
 class CoreMLTarget:
@@ -65,6 +63,7 @@ class CoreMLTarget:
             shapes=_shapes(asked),
             states=asked.states,
             packing=recipe(asked.recipe).packing if asked.recipe else None,
+            integers=asked.integers,
         )
 
     def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
@@ -99,7 +98,7 @@ class CoreMLTarget:
         own = self.options(profile, options)
         with quiet():
             scope = build(model, own, options, notes)
-            write(scope, path, own, {})
+            write(scope, path, own, {BOUNDS: as_text(scope.integers)} if scope.integers else {})
         precision, ops = read_back(path)
         return Lowered(
             format=self.format,
@@ -108,6 +107,7 @@ class CoreMLTarget:
             engines=ENGINES,
             notes=tuple(notes.lines),
             ops=ops,
+            constraints={values.INTEGERS: as_text(scope.integers)} if scope.integers else {},
         )
 
 
@@ -131,7 +131,7 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
     Raises:
         UnsupportedError: with every node that has no lowering.
     """
-    from edgeinfer.convert.lower.coreml.scope import Scope
+    from edgeinfer.convert.lower.coreml.scope import proven
 
     if asked.recipe and (problems := refused(recipe(asked.recipe), options.deployment)):
         raise UnsupportedError("mlprogram", problems)
@@ -141,18 +141,10 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
     warn(model, options.deployment, notes)
     if asked.precision == "fp16":
         halve(model, asked.fp32_nodes | kept_single(model, options.deployment), notes)
-    for span in INTEGERS:
-        scope = Scope(model, options, span)
-        try:
-            scope.lower()
-        except UnsupportedError:
-            if not scope.overflowed or span is INTEGERS[-1]:
-                raise
-            continue
-        if span is not INTEGERS[0]:
-            notes.add(f"integers: right for integer inputs between {span[0]} and {span[1]}")
-        return scope
-    raise ValueError("no span of integers was tried")
+    scope = proven(model, options)
+    for name, (low, high) in scope.integers.items():
+        notes.add(f"input {name!r}: integers from {low} to {high}; others are refused at a run")
+    return scope
 
 
 def _defined(model: ir.Model, notes: Notes) -> ir.Model:

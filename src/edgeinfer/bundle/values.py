@@ -1,7 +1,8 @@
-"""Which input values an artifact is right for: the constraint ``inputs`` of a variant."""
+"""Which input values an artifact is right for: a variant's constraints ``inputs``, ``integers``."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,10 @@ import numpy as np
 from edgeinfer.types import Array
 
 KEY = "inputs"
-"""The constraint's name."""
+"""The name of the constraint on floating-point inputs."""
+
+INTEGERS = "integers"
+"""The name of the constraint on integer inputs: JSON with lowest and highest value by input."""
 
 NOT_NAN = "not_nan"
 BELOW_INFINITY = "below_infinity"
@@ -56,7 +60,33 @@ def _wrong(level: str, array: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.asarray(~(known < np.inf))
 
 
+def integer_bounds(text: str) -> dict[str, tuple[int, int]]:
+    """Read lowest and highest values by input name.
+
+    Raises:
+        ValueError: the text says something else.
+    """
+    try:
+        found = json.loads(text).items()
+        return {str(name): (int(low), int(high)) for name, (low, high) in found}
+    except (AttributeError, TypeError, ValueError) as e:
+        raise ValueError(f"expected bounds by input name, received {text!r}") from e
+
+
+def beyond(bounds: tuple[int, int], array: Array) -> str:
+    """Say which integers lie outside of the bounds; empty when none does."""
+    if array.dtype.kind not in "iu" or not array.size:
+        return ""
+    low, high = int(array.min()), int(array.max())
+    if bounds[0] <= low and high <= bounds[1]:
+        return ""
+    return f"{low if low < bounds[0] else high} is not between {bounds[0]} and {bounds[1]}"
+
+
 def fits(constraints: Mapping[str, str], feeds: Mapping[str, Array]) -> bool:
     """Whether a variant with these constraints is right for these inputs."""
+    bounds = integer_bounds(constraints.get(INTEGERS, "{}"))
+    if any(name in feeds and beyond(span, feeds[name]) for name, span in bounds.items()):
+        return False
     level = constraints.get(KEY)
     return level is None or not any(unfit(level, array) for array in feeds.values())

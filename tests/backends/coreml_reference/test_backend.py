@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from edgeinfer.backends.coreml_reference.backend import LABEL, CoreMLReferenceBa
 from edgeinfer.backends.testing import Subject, conformance
 from edgeinfer.backends.testing.subject import describe
 from edgeinfer.convert.lower.coreml.target import CoreMLTarget
-from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.passes import normalise
 from edgeinfer.errors import ClosedError, LoadError, NotAvailableError, RunError, UnsupportedError
+from edgeinfer.profiles.schema import Profile
 from tests.backends.coreml_reference import mil
 
 KNOWN = {
@@ -35,13 +37,31 @@ def make_artifact(model: bytes, folder: Path) -> Artifact:
     profile = profiles.load("ios")
     shutil.rmtree(folder / "model.mlpackage", ignore_errors=True)
     try:
-        lowered = CoreMLTarget().lower(graph, profile, LowerOptions(), folder)
+        lowered = _lowered(graph, profile, folder)
     except UnsupportedError:
         # What cannot be written is a file that cannot be loaded.
         path = folder / "Manifest.json"
         path.write_bytes(b"")
         return Artifact("mlprogram", path, *describe(model))
     return Artifact("mlprogram", lowered.files[0], *describe(model))
+
+
+def _lowered(graph: ir.Model, profile: Profile, folder: Path) -> Lowered:
+    """As a user would: sums of integers of 64 bits need bounds."""
+    try:
+        return CoreMLTarget().lower(graph, profile, LowerOptions(), folder)
+    except UnsupportedError as e:
+        would_do = re.search(r"hold: (-\d+) to (\d+) would do", str(e))
+        if would_do is None:
+            raise
+    wide = (ir.DataType.INT64, ir.DataType.UINT64, ir.DataType.UINT32)
+    low, high = map(int, would_do.groups())
+    bounds = {
+        v.name or "": (low if v.dtype == ir.DataType.INT64 else 0, high)
+        for v in graph.graph.inputs
+        if v.dtype in wide
+    }
+    return CoreMLTarget().lower(graph, profile, LowerOptions(integers=bounds), folder)
 
 
 def _parse(model: bytes) -> Any:

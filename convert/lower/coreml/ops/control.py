@@ -10,6 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreml.builder import Builder, Extent
+from edgeinfer.convert.lower.coreml.emitter import OVERFLOW, Overflow
+from edgeinfer.convert.lower.coreml.integers import WiderError
+from edgeinfer.convert.lower.coreml.ops.counters import Counter, counter_of
 from edgeinfer.convert.lower.coreml.ops.loops import (
     buffer,
     known_piece,
@@ -18,7 +21,7 @@ from edgeinfer.convert.lower.coreml.ops.loops import (
     while_loop,
 )
 from edgeinfer.convert.lower.coreml.registry import ALL, OPS
-from edgeinfer.convert.lower.coreml.tensor import Tensor
+from edgeinfer.convert.lower.coreml.tensor import WHOLE, Tensor
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.types import Array
 
@@ -152,6 +155,7 @@ class _Loop:
         condition: before the first turn; None for true.
         scanned: inputs seen slice by slice, the axis, and whether from the end.
         backwards: for each scan output, whether it is filled from the end.
+        counters: for each carried value, what it counts to; None for what is no counter.
     """
 
     g: Scope
@@ -161,6 +165,13 @@ class _Loop:
     condition: Tensor | None = None
     scanned: list[tuple[Tensor, int, bool]] = field(default_factory=list)
     backwards: list[bool] = field(default_factory=list)
+    counters: list[Counter | None] = field(default_factory=list)
+
+    @property
+    def place(self) -> str:
+        """The name of the loop, the same at every attempt."""
+        node = self.g.driver.node
+        return next((v.name for v in node.outputs if v.name), "") if node is not None else ""
 
     def lower(self, given: int) -> tuple[Tensor, ...]:
         """Write the loop; ``given`` inputs of the body come before those it carries."""
@@ -168,13 +179,23 @@ class _Loop:
         pieces = list(self.body.outputs)[states + (1 if given else 0) :]
         self.backwards = self.backwards or [False] * len(pieces)
         limit = None if self.limit is None else g.cast(self.limit, np.int32)
-        if limit is None and (pieces or self.condition is None):
+        if limit is None and pieces:
             raise Refusal("without a number of turns", "dynamic_shape")
         counter = g.const(0, np.int32)
         counter.span = (0, (1 << 31) - 2 if limit is None else max(limit.bounds[1] - 1, 0))
         going = self.condition or g.const(True, np.bool_)
         rooms = [self._room(v, limit) for v in pieces]
-        carried = [self._carried(t) for t in self.starts]
+        # Without a limit the turns are counted only.
+        turns = 1 << 62 if limit is None else counter.span[1] + 1
+        first = len(self.body.inputs) - states - len(self.scanned)
+        ends = list(self.body.outputs)[1 if given else 0 :]
+        self.counters = [
+            counter_of(g, self.body, before, after, t.bounds, turns) if t.is_integer else None
+            for before, after, t in zip(
+                self.body.inputs[first : first + states], ends, self.starts, strict=False
+            )
+        ]
+        carried = [self._carried(i, t) for i, t in enumerate(self.starts)]
         kinds = [np.dtype(v.dtype.numpy()) for v in pieces if v.dtype is not None]
 
         def goes_on(now: list[Tensor]) -> Tensor:
@@ -186,6 +207,8 @@ class _Loop:
             return self._turn(now, given, states, limit)
 
         end = while_loop(g, [counter, going, *carried, *rooms], goes_on, turn)
+        for result, known in zip(end[2:], self.counters, strict=False):
+            result.span = result.span if known is None else known.after
         found = [g.cast(r, k) for r, k in zip(end[2 + states :], kinds, strict=True)]
         if given and found and not self._runs_to_the_end():
             found = [self._filled(f, end[0]) for f in found]
@@ -209,13 +232,32 @@ class _Loop:
         begin = g.const([0] * pieces.rank, np.int32)
         return g.emit("slice_by_index", x=pieces, begin=begin, end=end, span=pieces.span)
 
-    def _carried(self, start: Tensor) -> Tensor:
+    def _carried(self, index: int, start: Tensor) -> Tensor:
         """What is known of a value before the first turn need not hold after it."""
         g = self.g
         made = Tensor(start.dtype, start.shape, g.var(start))
-        if made.is_integer and made.dtype.itemsize > 2:
-            made.span = g.assumed
+        if made.is_integer and _may_leave(made):
+            known = self.counters[index]
+            made.span = known.inside if known else g.proofs.carried.get((self.place, index))
+            made.span = made.span or start.bounds
+            low, high = made.span
+            if low < WHOLE[0] or high > WHOLE[1]:
+                words = f"{OVERFLOW} {low} and {high}, counted, may leave int32"
+                raise Overflow(words, "unsupported_dtype")
         return made
+
+    def _prove(self, index: int, before: Tensor, after: Tensor) -> None:
+        """See to it that the next turn begins with no more than this one is taken to.
+
+        Raises:
+            WiderError: it does not; the next attempt will.
+        """
+        if not before.is_integer or not _may_leave(before) or self.counters[index]:
+            return
+        (low, high), (least, most) = before.bounds, after.bounds
+        if least < low or most > high:
+            wider = (min(low, least), max(high, most))
+            raise WiderError((self.place, index), wider)
 
     def _room(self, value: ir.Value, limit: Tensor | None) -> Tensor:
         if value.dtype is None or limit is None:
@@ -252,4 +294,11 @@ class _Loop:
                 place = g.binary("sub", g.binary("sub", limit, 1), index)
             stored.append(store(g, room, place, piece))
         following = g.binary("add", index, 1)
+        for number, result in enumerate(results[:states]):
+            self._prove(number, now[2 + number], result)
         return [following, again, *results[:states], *stored]
+
+
+def _may_leave(x: Tensor) -> bool:
+    """Whether an element type holds more than int32; what is int32 wraps as it should."""
+    return x.dtype.itemsize > 4 or x.dtype == np.uint32

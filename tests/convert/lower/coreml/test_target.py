@@ -120,18 +120,6 @@ def test_every_refused_node_is_listed() -> None:
     assert [p.op for p in refusal(text)] == ["RandomNormalLike", "RandomUniformLike"]
 
 
-def test_integers_are_taken_to_be_as_large_as_is_safe(tmp_path: Path) -> None:
-    text = "g (int64[3] a, int64[3] b) => (int64[3] y) {y = Mul(a, b)}"
-    assert "between -65536 and 65535" not in str(lower(text, tmp_path).notes)
-    assert any("integers" in n for n in lower(text, _new(tmp_path)).notes)
-
-
-def _new(folder: Path) -> Path:
-    made = folder / "new"
-    made.mkdir()
-    return made
-
-
 def test_axes_that_go_together_are_one() -> None:
     assert merge_axes([(2, 3, 1, 4, 5, 6), (1, 1, 1, 4, 5, 6)]) == [[6, 120], [1, 120]]
     with pytest.raises(Refusal):

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from tests.convert.lower.coreml.run import check, floats, refusal
 
 SPECIAL = np.array([-np.inf, -3.5, -2.5, -0.5, -0.0, 0.0, 0.5, 1.5, 2.5, np.inf], np.float32)
@@ -71,7 +72,10 @@ def test_small_integers_wrap_as_their_type_does(op: str, kind: str) -> None:
 def test_integer_division_rounds_toward_zero() -> None:
     a = np.array([7, -7, 7, -7, 0], np.int64)
     b = np.array([2, 2, -2, -2, 5], np.int64)
-    check("g (int64[5] a, int64[5] b) => (int64[5] y) {y = Div(a, b)}", {"a": a, "b": b})
+    text = "g (int64[5] a, int64[5] b) => (int64[5] y) {y = Div(a, b)}"
+    check(text, {"a": a, "b": b}, options=CoreMLOptions(integers={"a": (-100, 100)}))
+    # The one quotient of int32 that is none.
+    assert "2147483648" in refusal(text)[0].detail
 
 
 @pytest.mark.parametrize("fmod", [0, 1])
@@ -82,9 +86,12 @@ def test_remainders_have_the_right_sign(fmod: int) -> None:
     check(text, {"a": a, "b": b})
 
 
-def test_64_bit_integers_that_may_leave_32_are_taken_to_be_small() -> None:
+def test_64_bit_integers_that_may_leave_32_need_bounds() -> None:
     text = "g (int64[3] a, int64[3] b) => (int64[3] y) {y = Mul(a, b)}"
-    check(text, {"a": np.array([3, -4, 5]), "b": np.array([100, 200, 300])})
+    assert refusal(text)[0].reason == "unsupported_dtype"
+    options = CoreMLOptions(integers={"a": (-9, 9), "b": (0, 1000)})
+    feeds = {"a": np.array([3, -4, 5]), "b": np.array([100, 200, 300])}
+    check(text, feeds, options=options)
 
 
 def test_64_bit_constants_beyond_32_bits_are_refused() -> None:

@@ -1,0 +1,104 @@
+"""Whole numbers of a model in Core ML's int32: what is proven, and what is asked of the caller.
+
+An integer of 64 bits is int32 in a package. What the package's inputs may hold is enforced: by the
+type itself, and by edgeinfer's backends where a narrower bound was declared. From there on every
+value is proven to stay in int32, through loops too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edgeinfer.convert.lower.coreml.ports import Port
+from edgeinfer.convert.lower.coreml.tensor import WHOLE, Span, limits
+from edgeinfer.errors import UsageError
+
+CANDIDATES = tuple((-most, most) for most in ((1 << 30) - 1, 1 << 24, 46340, 1000, 100))
+"""What a refusal tries out, to say which bounds would do, the widest first: half of int32, what
+float32 counts to, what has a square, and what is usual."""
+
+BOUNDS = "edgeinfer.integers"
+"""Metadata key: JSON with the lowest and highest value of integer inputs, by the model's names."""
+
+_WIDENINGS = 4
+"""Before the span of what a loop carries is taken to be all of int32."""
+
+Place = tuple[str, int]
+"""A loop, by the name of its first output, and which of the values that it carries."""
+
+
+class WiderError(Exception):
+    """A loop's turn makes integers that it was not known to start from."""
+
+    def __init__(self, place: Place, span: Span) -> None:
+        self.place, self.span = place, span
+        super().__init__(f"{place}: {span}")
+
+
+@dataclass(slots=True)
+class Proofs:
+    """What integers lie between where no operator says it.
+
+    Attributes:
+        declared: bounds of the model's integer inputs, by name.
+        others: bounds of all other integer inputs.
+        carried: what each value of a loop was found to lie between.
+    """
+
+    declared: Mapping[str, Span] = field(default_factory=dict)
+    others: Span = WHOLE
+    carried: dict[Place, Span] = field(default_factory=dict)
+    _counts: dict[Place, int] = field(default_factory=dict)
+
+    def span_of(self, port: Port) -> Span:
+        """What an integer input may hold.
+
+        Raises:
+            UsageError: what was declared leaves its type, or int32.
+        """
+        own = limits(port.dtype)
+        low, high = self.declared.get(port.source, self.others)
+        if port.source not in self.declared:
+            return max(low, own[0]), min(high, own[1])
+        if not own[0] <= low <= high <= own[1]:
+            raise UsageError(
+                f"integers of input {port.source!r}: expected bounds between {own[0]} and {own[1]},"
+                f" received {low}..{high}"
+            )
+        return low, high
+
+    def widen(self, found: WiderError) -> None:
+        """Take note of what a turn makes, for the next attempt."""
+        count = self._counts[found.place] = self._counts.get(found.place, 0) + 1
+        self.carried[found.place] = found.span if count < _WIDENINGS else WHOLE
+
+
+def declared_inputs(ports: Sequence[Port], proofs: Proofs) -> dict[str, Span]:
+    """The bounds by the model's input names that a run has to be held to.
+
+    They are those that were declared, and int32's of types that hold more.
+
+    Raises:
+        UsageError: bounds were declared of what is no integer input.
+    """
+    found = {}
+    known = {p.source for p in ports if p.kind == "int32" and p.dtype != np.bool_}
+    if strange := sorted(proofs.declared.keys() - known):
+        raise UsageError(f"integers: there is no integer input {strange[0]!r}")
+    for port in ports:
+        if port.kind != "int32" or port.dtype == np.bool_:
+            continue
+        wide = np.iinfo(port.dtype)
+        low, high = proofs.span_of(port)
+        if low > int(wide.min) or high < int(wide.max):
+            found[port.source] = (low, high)
+    return found
+
+
+def as_text(bounds: Mapping[str, Span]) -> str:
+    """Bounds by input name, as a package's metadata and a bundle's manifest hold them."""
+    return json.dumps({name: list(span) for name, span in sorted(bounds.items())})

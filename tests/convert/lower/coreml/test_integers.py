@@ -1,0 +1,131 @@
+"""Integers of 64 bits in a package: proven, bounded and held to it, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeinfer.bundle.values import INTEGERS
+from edgeinfer.convert.lower.coreml.options import CoreMLOptions
+from edgeinfer.errors import RunError, UnsupportedError, UsageError
+from edgeinfer.types import Array
+from tests.convert.lower.coreml.run import HEADER, check, evaluate, lower
+
+ADD = "g (int64[3] x) => (int64[3] y) {y = Add(x, x)}"
+
+
+def i64(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def test_what_int32_holds_needs_no_declaration_and_is_recorded(tmp_path: Path) -> None:
+    text = "g (int64[3] x, int16[3] z) => (int64[3] y) {w = Cast <to = 7> (z) y = Max(x, w)}"
+    made = lower(text, tmp_path)
+    whole = [-(1 << 31), (1 << 31) - 1]
+    assert json.loads(made.constraints[INTEGERS]) == {"x": whole}
+    assert any("'x'" in n and "refused at a run" in n for n in made.notes)
+    z = np.array([1, 2, 3], np.int16)
+    np.testing.assert_array_equal(
+        evaluate(text, made, {"x": i64(*whole, 0), "z": z})["y"], [1, whole[1], 3]
+    )
+    with pytest.raises(RunError, match="2147483648 is not between"):
+        evaluate(text, made, {"x": i64(0, 1 << 31, 0), "z": z})
+
+
+def test_sums_are_refused_with_the_bounds_that_would_do(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError) as e:
+        lower(ADD, tmp_path)
+    (problem,) = e.value.problems
+    assert "may leave int32" in problem.detail
+    assert f"{1 - (1 << 30)} to {(1 << 30) - 1} would do" in problem.hint
+
+
+def test_declared_bounds_are_a_proof_and_enforced(tmp_path: Path) -> None:
+    options = CoreMLOptions(integers={"x": (0, 1000)})
+    made = lower(ADD, tmp_path, options=options)
+    assert json.loads(made.constraints[INTEGERS]) == {"x": [0, 1000]}
+    found = evaluate(ADD, made, {"x": i64(0, 5, 1000)})["y"]
+    np.testing.assert_array_equal(found, [0, 10, 2000])
+    for value in (-1, 1001):
+        with pytest.raises(RunError, match=f"{value} is not between 0 and 1000"):
+            evaluate(ADD, made, {"x": i64(0, value, 1)})
+
+
+def test_declared_bounds_of_int32_inputs_are_enforced_too(tmp_path: Path) -> None:
+    text = "g (int32[2] x) => (int32[2] y) {y = Neg(x)}"
+    made = lower(text, tmp_path, options=CoreMLOptions(integers={"x": (1, 7)}))
+    with pytest.raises(RunError, match="0 is not between 1 and 7"):
+        evaluate(text, made, {"x": np.array([0, 1], np.int32)})
+
+
+@pytest.mark.parametrize("bounds", [(0, 1 << 31), (5, 4), (-(1 << 40), 0)])
+def test_bounds_beyond_int32_are_refused(bounds: tuple[int, int], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="expected bounds between"):
+        lower(ADD, tmp_path, options=CoreMLOptions(integers={"x": bounds}))
+
+
+def test_bounds_of_unknown_inputs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no integer input 'q'"):
+        lower(ADD, tmp_path, options=CoreMLOptions(integers={"q": (0, 1)}))
+
+
+def test_an_output_beyond_int32_is_refused_without_inputs_to_blame(tmp_path: Path) -> None:
+    text = """g (int32[2] x) => (int64[2] y) <int64 m = {4}>
+        {w = Cast <to = 7> (x) y = Mul(w, m)}"""
+    with pytest.raises(UnsupportedError, match="may leave int32"):
+        lower(text, tmp_path)
+
+
+LOOP = """g (float[2] x, int64 s) => (int64 e, float[2] y)
+    <int64 n = {40}, bool c = {1}, int64 one = {1}, int64 most = {100}> {
+    e, y = Loop (n, c, s, x) <body = b (int64 i, bool d, int64 v, float[2] z)
+        => (bool d2, int64 v2, float[2] z2) {d2 = Identity(d) BODY z2 = Add(z, x)}>
+}"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("v2 = Add(v, one)", 43),
+        ("v2 = Sub(v, one)", -37),
+        ("w = Add(v, v) v2 = Min(w, most)", 100),
+        ("v2 = Add(i, one)", 40),
+        ("v2 = Identity(v)", 3),
+    ],
+)
+def test_what_a_loop_carries_is_proven(body: str, expected: int, tmp_path: Path) -> None:
+    text = LOOP.replace("BODY", body)
+    made = lower(text, tmp_path, options=CoreMLOptions(integers={"s": (0, 100)}))
+    feeds: dict[str, Array] = {"x": np.ones(2, np.float32), "s": np.array(3, np.int64)}
+    assert int(evaluate(text, made, feeds)["e"]) == expected
+
+
+@pytest.mark.parametrize("body", ["v2 = Add(v, v)", "w = Mul(v, most) v2 = Sub(w, one)"])
+def test_a_loop_that_may_leave_int32_is_refused(body: str, tmp_path: Path) -> None:
+    # Forty turns leave int32 from whatever they start with but 0.
+    with pytest.raises(UnsupportedError, match="integers between"):
+        lower(LOOP.replace("BODY", body), tmp_path, options=CoreMLOptions(integers={"s": (0, 1)}))
+
+
+WHILE = """g (float[2] x, int64 n) => (int64 e, float[2] y)
+    <bool c = {1}, int64 one = {1}, int64 zero = {0}> {
+    e, y = Loop (, c, zero, x) <body = b (int64 i, bool d, int64 v, float[2] z)
+        => (bool d2, int64 v2, float[2] z2)
+        {v2 = Add(v, one) d2 = Less(v2, n) z2 = Add(z, x)}>
+}"""
+
+
+def test_a_counter_is_proven_by_the_condition() -> None:
+    x = np.array([1, -2], np.float32)
+    options = CoreMLOptions(integers={"n": (0, 1000)})
+    feeds: list[dict[str, Array]] = [{"x": x, "n": np.array(n)} for n in (5, 0, 1)]
+    check(HEADER + WHILE, *feeds, options=options)
+
+
+def test_a_counter_without_an_end_is_refused(tmp_path: Path) -> None:
+    endless = WHILE.replace("Less(v2, n)", "Greater(v2, n)")
+    with pytest.raises(UnsupportedError, match="integers between"):
+        lower(endless, tmp_path, options=CoreMLOptions(integers={"n": (0, 1000)}))
