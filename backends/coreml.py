@@ -186,6 +186,7 @@ class CoreMLExecutable:
 
     Attributes:
         notes: where its operations run, for the session's report.
+        kept: inputs of the model that the package keeps as states.
     """
 
     def __init__(
@@ -199,6 +200,7 @@ class CoreMLExecutable:
     ) -> None:
         self.inputs = artifact.inputs or tuple(port.spec for port in inputs)
         self.outputs = artifact.outputs or tuple(port.spec for port in outputs)
+        self.kept = tuple(m.input.name for m in memories.every)
         self._memories = memories
         self.notes = (placement,)
         self._model = model
@@ -220,6 +222,17 @@ class CoreMLExecutable:
                 return model.make_state()
             except Exception as error:
                 raise RunError(f"Core ML failed: {one_line(error)}") from error
+
+    def load_state(self, state: Any, feeds: Feeds) -> dict[str, Array]:
+        """Replace the states that are fed; return the other feeds.
+
+        Raises:
+            RunError: Core ML refuses one.
+        """
+        try:
+            return self._memories.write(feeds, state.write_state)
+        except Exception as error:
+            raise RunError(f"Core ML refuses a state: {one_line(error)}") from error
 
     def run(self, feeds: Feeds, state: Any = None) -> dict[str, Array]:
         """Run once; outputs are owned by the caller.
@@ -252,9 +265,9 @@ class CoreMLExecutable:
         check_feeds(self.inputs, self._dtypes, feeds)
         try:
             state = model.make_state()
-            rest = self._memories.write(feeds, state.write_state)
         except Exception as error:
             raise RunError(f"Core ML failed: {one_line(error)}") from error
+        rest = self.load_state(state, feeds)
         results = self._computed(model, rest, state)
         results |= self._memories.read(state.read_state)
         return {spec.name: results[spec.name] for spec in self.outputs}

@@ -24,6 +24,7 @@ from edgeinfer.runtime.lifetime import Lifetime
 from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.runtime.report import SessionReport, VectorResult, Verification
 from edgeinfer.runtime.select import Policy
+from edgeinfer.runtime.states import Memory, passing_on
 from edgeinfer.runtime.telemetry import Recorder, SessionStats, wanted
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -139,7 +140,9 @@ class Session:
         self._bundle = bundle
         self._choice = choice
         self._policy = policy
-        self._names = tuple(spec.name for spec in self.inputs)
+        states = bundle.manifest.states
+        kept = {state.input for state in states}
+        self._names = tuple(spec.name for spec in self.inputs if spec.name not in kept)
         self._check: Callable[[Feeds], Feeds] = InputCheck(self.inputs, check_finite)
         self._values = _value_check(bundle.manifest, choice)
         if self._values is not None:
@@ -153,6 +156,10 @@ class Session:
         if self._recorder is not None:
             self._execute = self._recorder.watch(_after(self._check, self._execute))
             self._check = _as_given
+        self._memory: Memory | None = None
+        if states:
+            execute = _after(self._check, self._execute)
+            self._memory = Memory(states, self.inputs, execute, executable, check_finite)
         self.life = life = Lifetime(_freeing(executable, bundle))
         self._enter, self._leave = life.running.append, life.running.pop
         # A session that is dropped without close() frees its engine and files all the same.
@@ -172,7 +179,7 @@ class Session:
         """Run once.
 
         Args:
-            *args: inputs in the model's order.
+            *args: inputs in the model's order, states left out.
             **named: inputs by name; ``run`` takes names that Python cannot spell.
 
         Returns:
@@ -199,10 +206,13 @@ class Session:
 
         Args:
             feeds: an array for every input, by name. Strided and read-only arrays are fine; lists
-                and numbers too where the input's type holds them exactly.
+                and numbers too where the input's type holds them exactly. Where the model has
+                states, they may be left out: the session then keeps them from run to run, from
+                zeros on; one that is given replaces what was kept.
 
         Returns:
-            The outputs by name, in the model's order; owned by the caller.
+            The outputs by name, in the model's order, without states that the session keeps; owned
+            by the caller.
 
         Raises:
             InputError: an input is not what the model takes.
@@ -213,11 +223,27 @@ class Session:
         try:
             if self.life.closed:
                 raise ClosedError(_CLOSED)
+            if self._memory is not None and self._memory.used_by(feeds):
+                return self._memory.run(feeds)
             return self._execute(self._check(feeds))
         finally:
             self._leave()
             if self.life.closed:
                 self.life.release()
+
+    def reset(self, states: Mapping[str, Array] | None = None) -> None:
+        """Forget what the session keeps from run to run: a new recording, a new conversation.
+
+        Args:
+            states: what to begin with instead of zeros, by input.
+
+        Raises:
+            InputError: the model has no such state.
+            UsageError: it has none at all.
+        """
+        if self._memory is None:
+            raise UsageError("session: the model has no states; convert it with --state IN:OUT")
+        self._memory.reset(states)
 
     def bind(
         self,
@@ -230,6 +256,7 @@ class Session:
         and every output whose size is fixed or follows from a named axis of an input. For a dynamic
         model give inputs of the size you want; where an output's size depends on the data, run once
         and give arrays of the shapes that came out, or use ``run``. Bind again for another size.
+        States are copied from their output's buffer to their input's after each call.
 
         >>> bound = session.bind()                              # doctest: +SKIP
         >>> bound.inputs["x"][...] = frame                      # doctest: +SKIP
@@ -255,6 +282,8 @@ class Session:
         call: Callable[[], None] = bound
         if self._values is not None:
             call = _checked(bound, self._values, feeds)
+        if self._memory is not None:
+            call = passing_on(call, self._memory.pairs, feeds, results)
         call = _in_turn(call, self._turn)
         if self._recorder is not None:
             call = self._recorder.watch(call)

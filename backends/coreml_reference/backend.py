@@ -97,7 +97,11 @@ def _extra(extra: Mapping[str, str]) -> tuple[bool, str]:
 
 
 class CoreMLReferenceExecutable:
-    """A function of a package in the evaluator; it may run in several threads at once."""
+    """A function of a package in the evaluator; it may run in several threads at once.
+
+    Attributes:
+        kept: inputs of the model that the package keeps as states.
+    """
 
     def __init__(
         self,
@@ -109,6 +113,7 @@ class CoreMLReferenceExecutable:
     ) -> None:
         self.inputs = artifact.inputs or tuple(port.spec for port in inputs)
         self.outputs = artifact.outputs or tuple(port.spec for port in outputs)
+        self.kept = tuple(m.input.name for m in memories.every)
         self._memories = memories
         self._evaluator: Evaluator | None = evaluator
         self._inputs = inputs
@@ -120,6 +125,24 @@ class CoreMLReferenceExecutable:
     def make_state(self) -> State:
         """Return a new state, as ``MLModel.make_state`` does: zeros for all that is kept."""
         return self._open().make_state()
+
+    def load_state(self, state: State, feeds: Feeds) -> dict[str, Array]:
+        """Replace the states that are fed; return the other feeds.
+
+        Raises:
+            RunError: one has another shape.
+        """
+
+        def write(name: str, value: Array) -> None:
+            held = state[name].value
+            if value.shape != held.shape:
+                raise RunError(
+                    f"backend {NAME!r}: state {name!r}: expected shape {held.shape}, received "
+                    f"{value.shape}"
+                )
+            state[name] = Cell(value.astype(held.dtype))
+
+        return self._memories.write(feeds, write)
 
     def run(self, feeds: Feeds, state: State | None = None) -> dict[str, Array]:
         """Run once; outputs are owned by the caller.
@@ -157,11 +180,7 @@ class CoreMLReferenceExecutable:
         """Run from the states that are fed, and give out what has become of them."""
         check_feeds(self.inputs, self._dtypes, feeds)
         state = evaluator.make_state()
-
-        def write(name: str, value: Array) -> None:
-            state[name] = Cell(value.astype(state[name].value.dtype))
-
-        rest = self._memories.write(feeds, write)
+        rest = self.load_state(state, feeds)
         results = self._computed(evaluator, rest, state)
         results |= self._memories.read(lambda name: state[name].value)
         return {spec.name: results[spec.name] for spec in self.outputs}
