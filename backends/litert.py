@@ -43,9 +43,10 @@ from edgeinfer.backends.checks import (
 from edgeinfer.backends.engines import import_litert
 from edgeinfer.backends.litert_coverage import coverage
 from edgeinfer.backends.litert_signatures import Signatures
+from edgeinfer.backends.litert_stored import note, stored_of, to_floats, to_integers
 from edgeinfer.backends.litert_trial import Opening, check_runs, open_interpreter
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
-from edgeinfer.types import Array, Feeds, TensorSpec
+from edgeinfer.types import Array, Feeds, Stored, TensorSpec
 
 NAME = "litert"
 INSTALL = "pip install 'edgeinfer[litert]'"
@@ -202,12 +203,23 @@ def _opened(opening: Opening) -> tuple[Any, bool]:
 class _Port:
     """One input or output and its tensor in the engine."""
 
-    __slots__ = ("dtype", "index", "name", "spec")
+    __slots__ = ("dtype", "held", "index", "name", "spec", "stored")
 
-    def __init__(self, spec: TensorSpec, index: int) -> None:
+    def __init__(self, spec: TensorSpec, index: int, stored: Stored | None = None) -> None:
         self.spec, self.index = spec, index
         self.name = spec.name
         self.dtype = array_type(spec.dtype)
+        self.held = stored
+        # Integers of the file stay what they are for a caller that asks for integers.
+        self.stored = stored if spec.dtype == "float32" else None
+
+    def taken(self, array: Array) -> Array:
+        """What the engine's tensor takes for an array."""
+        return array if self.stored is None else to_integers(self.name, array, self.stored)
+
+    def given(self, array: Array) -> Array:
+        """What an array of the engine's tensor means."""
+        return array if self.stored is None else to_floats(array, self.stored)
 
     def check(self, array: Array) -> None:
         """Refuse an array of another type or shape."""
@@ -271,7 +283,7 @@ def _described(
                 raise LoadError(f"litert refuses {path}: {name!r} has elements {dtype}")
             sizes = detail.get("shape_signature", detail["shape"])
             dims = tuple(None if s < 0 else int(s) for s in sizes)
-            port = _Port(TensorSpec(name, dtype, dims), int(detail["index"]))
+            port = _Port(TensorSpec(name, dtype, dims), int(detail["index"]), stored_of(detail))
             if all(port.name != p.name for p in ports):
                 ports.append(port)
     return ports
@@ -283,8 +295,16 @@ def _matched(
     """Return the tensors in the order of the description."""
     if not described:
         return tuple(found)
-    order = check_signature(NAME, kind, wanted, [{p.name: p.spec.dtype} for p in found])
-    return tuple(_Port(s, found[i].index) for s, i in zip(wanted, order, strict=True))
+    asked = {spec.name: spec.dtype for spec in wanted}
+    # Floats may be stored as integers.
+    kinds = [
+        {p.name: "float32" if p.held and asked.get(p.name) == "float32" else p.spec.dtype}
+        for p in found
+    ]
+    order = check_signature(NAME, kind, wanted, kinds)
+    return tuple(
+        _Port(s, found[i].index, found[i].held) for s, i in zip(wanted, order, strict=True)
+    )
 
 
 def _closed(*_: object) -> NoReturn:
@@ -321,7 +341,8 @@ class _Runner:
         engine = self.interpreter
         if self._signatures:
             engine.reset_all_variables()
-            feeds = {port.name: array for port, array in zip(inputs, arrays, strict=True)}
+            pairs = zip(inputs, arrays, strict=True)
+            feeds = {port.name: port.taken(array) for port, array in pairs}
             self._results = None
             self._results = self._signatures.run(feeds)
             return
@@ -336,15 +357,15 @@ class _Runner:
         # Fused recurrent operators carry their state over to the next run otherwise.
         engine.reset_all_variables()
         for port, array in zip(inputs, arrays, strict=True):
-            engine.set_tensor(port.index, array)
+            engine.set_tensor(port.index, port.taken(array))
         engine.invoke()
 
     def copy(self, port: _Port) -> Array:
         """Return a result in memory of its own."""
         if self._results is not None:
-            return self._results[port.name]
+            return port.given(self._results[port.name])
         try:
-            array: Array = self.interpreter.get_tensor(port.index)
+            array: Array = port.given(self.interpreter.get_tensor(port.index))
         except ValueError:
             # Results without elements may have no memory at all.
             shape = self._shape(port)
@@ -373,7 +394,7 @@ class _Runner:
                 f"bind: output {port.name!r}: the buffer has shape {buffer.shape}, "
                 f"the result {view.shape}"
             )
-        np.copyto(buffer, view)
+        np.copyto(buffer, port.given(view))
 
 
 class LitertExecutable:
@@ -388,6 +409,12 @@ class LitertExecutable:
     ) -> None:
         self.inputs = tuple(port.spec for port in tensors)
         self.outputs = tuple(port.spec for port in results)
+        self.notes = tuple(
+            note(port.name, port.stored, ports is tensors)
+            for ports in (tensors, results)
+            for port in ports
+            if port.stored
+        )
         self._opening: Opening | None = opening
         self._tensors = tensors
         self._results = results

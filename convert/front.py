@@ -183,6 +183,7 @@ class Front:
                 states={},
                 pictures=frozenset(),
                 classifier=False,
+                io_dtypes={},
             )
             lowered = target_for(job.format).lower(graph, job.profile, options, folder)
             if backend is None:
@@ -259,6 +260,7 @@ class Front:
             classifier=request.classifier,
             recipe=self._quantize.recipe.name,
             deployment=request.deployment,
+            io_dtypes=request.io_dtypes,
         )
 
     @cached_property

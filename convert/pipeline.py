@@ -72,6 +72,7 @@ def export(
     pictures: Sequence[str] = (),
     classifier: bool = False,
     deployment: str = "",
+    io_dtypes: str | Mapping[str, str] = "",
     name: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -113,6 +114,9 @@ def export(
             ``preprocessing``, moves into the model. Core ML packages take images there.
         classifier: Core ML packages name the class, by ``labels``.
         deployment: oldest system that is to open Core ML packages, e.g. ``iOS18``.
+        io_dtypes: ``int8``, ``uint8`` or ``int16``: what the ``.tflite`` files take and give for
+            floats, with the scales of the operators next to them; by name for some only, with the
+            others' under ``""``. The bundle's inputs and outputs stay floats.
         name: of the bundle; default the model's.
         overwrite: replace an existing bundle.
         progress: told what is being done.
@@ -140,6 +144,7 @@ def export(
         pictures=pictures,
         classifier=classifier,
         deployment=deployment,
+        io_dtypes=io_dtypes,
         input_shapes=input_shapes,
         preprocessing=records_for(described, preprocessing),
         data=data,
@@ -267,6 +272,7 @@ def _variant(
         constraints=lowered.constraints,
         accuracy=result.accuracy(),
         latency_ms=min(latencies, default=None),
+        stored=lowered.stored,
     )
 
 

@@ -42,6 +42,7 @@ class Request:
             model.
         classifier: artifacts that can name the class do.
         deployment: oldest system of Apple's that is to open its artifacts; empty: the profile's.
+        io_dtypes: element types of inputs and outputs in ``.tflite`` files, by name.
     """
 
     profiles: tuple[Profile, ...]
@@ -67,6 +68,7 @@ class Request:
     pictures: tuple[str, ...] = ()
     classifier: bool = False
     deployment: str = ""
+    io_dtypes: dict[str, str] = field(default_factory=dict)
 
 
 def resolve_profiles(targets: Sequence[str]) -> tuple[Profile, ...]:
@@ -117,6 +119,7 @@ def check_request(
     pictures: Sequence[str] = (),
     classifier: bool = False,
     deployment: str = "",
+    io_dtypes: str | Mapping[str, str] = "",
 ) -> Request:
     """Check what can be checked without opening the model.
 
@@ -142,6 +145,7 @@ def check_request(
         raise UsageError(f"calibrator {calibrator!r} is unknown; known: {', '.join(METHODS)}")
     if max_drop is not None and not 0.0 <= max_drop < 1.0:
         raise UsageError(f"max drop {max_drop}: expected a share from 0 up to 1, such as 1%")
+    kinds = _io_dtypes(io_dtypes, chosen)
     measure = Named(metric, tuple(labels)) if isinstance(metric, str) else metric
     name = name or default_name(model)
     common, sets = shape_sets(input_shapes or {})
@@ -159,6 +163,7 @@ def check_request(
         pictures=tuple(pictures),
         classifier=classifier,
         deployment=deployment,
+        io_dtypes=kinds,
         preprocessing=in_layout(preprocessing or {}, channels_last, channels_first),
         data=Path(data) if isinstance(data, str) else data,
         calibration=None if calibration is None else Path(calibration),
@@ -170,6 +175,22 @@ def check_request(
         channels_last=tuple(channels_last),
         channels_first=tuple(channels_first),
     )
+
+
+IO_DTYPES = ("float32", "int8", "uint8", "int16")
+
+
+def _io_dtypes(given: str | Mapping[str, str], chosen: Sequence[Profile]) -> dict[str, str]:
+    kinds = ({"": given} if given else {}) if isinstance(given, str) else dict(given)
+    for name, kind in kinds.items():
+        if kind not in IO_DTYPES:
+            where = f" of {name!r}" if name else ""
+            raise UsageError(f"io dtype{where}: {kind!r} is none of {', '.join(IO_DTYPES)}")
+    formats = {f for p in chosen for f in (*p.formats, *p.optional_formats)}
+    if any(kind != "float32" for kind in kinds.values()) and "tflite" not in formats:
+        names = ", ".join(p.name for p in chosen)
+        raise UsageError(f"io dtype: only .tflite files hold integers there, not those of {names}")
+    return kinds
 
 
 def _can(profile: Profile, wanted: Recipe) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.errors import Problem
 from edgeinfer.profiles.schema import Profile
-from edgeinfer.types import Preprocessing
+from edgeinfer.types import Preprocessing, Stored
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -42,6 +42,8 @@ class LowerOptions:
             where integers are in the graph already.
         deployment: oldest system of Apple's that is to open the artifact; empty takes the
             profile's.
+        io_dtypes: element types of inputs and outputs by name, of all others under the empty name;
+            formats that hold integers for floats there write them.
         integers: what integer inputs lie between, by name, for formats with no wider integers.
     """
 
@@ -57,6 +59,7 @@ class LowerOptions:
     classifier: bool = False
     recipe: str = ""
     deployment: str = ""
+    io_dtypes: Mapping[str, str] = field(default_factory=dict)
     integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -72,6 +75,7 @@ class Lowered:
         notes: what the lowering changed, for the report.
         ops: operator type to count, as written.
         constraints: what must hold for it to be right, as in a manifest's variant.
+        stored: inputs and outputs that are integers in it, likewise.
     """
 
     format: str
@@ -81,6 +85,7 @@ class Lowered:
     notes: tuple[str, ...] = ()
     ops: dict[str, int] = field(default_factory=dict)
     constraints: dict[str, str] = field(default_factory=dict)
+    stored: dict[str, Stored] = field(default_factory=dict)
 
 
 class Target(Protocol):

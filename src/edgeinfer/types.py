@@ -45,6 +45,24 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """Integers that an artifact takes or gives for floats: ``scale * (stored - zero_point)``.
+
+    Attributes:
+        dtype: ``int8``, ``uint8`` or ``int16``.
+        scale: of a step.
+        zero_point: the integer that stands for zero.
+    """
+
+    dtype: str
+    scale: float
+    zero_point: int
+
+    def __str__(self) -> str:
+        return f"{self.dtype}, scale {self.scale:.9g}, zero point {self.zero_point}"
+
+
+@dataclass(frozen=True, slots=True)
 class ImageInput:
     """How a picture becomes the tensor the model takes: ``(pixel * scale - mean) / std``.
 

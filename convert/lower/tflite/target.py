@@ -13,6 +13,7 @@ from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import PRECISION_KEY, Lowered, LowerOptions
+from edgeinfer.convert.lower.tflite.borders import store_borders
 from edgeinfer.convert.lower.tflite.fuse import fuse
 from edgeinfer.convert.lower.tflite.graph import Graph
 from edgeinfer.convert.lower.tflite.halve import halve
@@ -42,6 +43,7 @@ from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.types import Stored
 
 _LEVELS = 5
 """Definitions inside definitions."""
@@ -81,11 +83,18 @@ class TfliteTarget:
         # Weights were read from the source's file; what became of them is on the heap.
         give_back()
         path = folder / "model.tflite"
+        names = [t.name for t in graph.inputs]
+        results = [v.name or "" for v in model.graph.outputs]
+        stored: dict[str, Stored] = {}
+        for one in (*others, graph):
+            stored = store_borders(one, options.io_dtypes, names, results)
+        for name, kind in stored.items():
+            notes.add(f"{name!r} is stored as {kind}")
         write(
             graph,
             path,
-            input_names=[t.name for t in graph.inputs],
-            output_names=[v.name or "" for v in model.graph.outputs],
+            input_names=names,
+            output_names=results,
             others=[(key_of(s), g) for s, g in zip(options.shape_sets[1:], others, strict=True)],
             metadata=_metadata(model, options),
         )
@@ -100,6 +109,7 @@ class TfliteTarget:
             engines=(EngineRequirement("litert"),),
             notes=tuple(notes.lines),
             ops=ops,
+            stored=stored,
         )
 
 

@@ -11,9 +11,9 @@ from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
 from edgeinfer.heads import Head
 from edgeinfer.metrics import Budget, OutputMetrics
-from edgeinfer.types import Preprocessing, TensorSpec
+from edgeinfer.types import Preprocessing, Stored, TensorSpec
 
-SCHEMA = (1, 1)
+SCHEMA = (1, 2)
 """Major and minor version; a reader refuses an unknown major and ignores a newer minor's keys."""
 
 JUDGED_ON_EXTREMES = frozenset({"fp32"})
@@ -65,6 +65,8 @@ class Variant:
             which values it is right for, see ``bundle.values``.
         accuracy: per output, the metrics that were measured when the bundle was made.
         latency_ms: median on the machine that made the bundle; None when not measured.
+        stored: inputs and outputs that are floats for the bundle and integers in the files, by
+            name.
     """
 
     id: str
@@ -76,6 +78,7 @@ class Variant:
     constraints: dict[str, str] = field(default_factory=dict)
     accuracy: dict[str, dict[str, float]] = field(default_factory=dict)
     latency_ms: float | None = None
+    stored: dict[str, Stored] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -111,9 +114,6 @@ class VectorRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceRecord:
-    """The model that the bundle was made from.
-@dataclass(frozen=True, slots=True)
 class StateRecord:
     """What a model remembers: an output that is an input of the next run.
 
@@ -126,6 +126,9 @@ class StateRecord:
     output: str
 
 
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """The model that the bundle was made from.
 
     Attributes:
         format: ``onnx``, ``torch``, ``pt2``.
@@ -160,11 +163,11 @@ class Manifest:
     """Reports, licences, and below ``pipeline/`` the files that records of pipelines name."""
     head: Head | None = None
     """What the outputs mean; None where nothing was said."""
+    states: tuple[StateRecord, ...] = ()
+    """What a session passes from run to run."""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data.
-    states: tuple[StateRecord, ...] = ()
-    """What a session passes from run to run."""
 
         Raises:
             BundleError: something in it could not be read back; lists everything.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -37,10 +38,11 @@ def problems(manifest: Manifest) -> list[str]:
         found.append("variants: expected at least one")
     found += _tensors("inputs", manifest.inputs)
     found += _tensors("outputs", manifest.outputs)
-    found += _unique("variants", "id", [v.id for v in manifest.variants])
     found += _states(manifest)
+    found += _unique("variants", "id", [v.id for v in manifest.variants])
     for i, variant in enumerate(manifest.variants):
         found += _variant(f"variants[{i}]", variant)
+        found += _stored(f"variants[{i}].stored", variant, (*manifest.inputs, *manifest.outputs))
     if not re.fullmatch(_SHA256, manifest.source.sha256):
         found.append("source.sha256: expected 64 lower-case hex digits")
     found += _files(list(records(manifest)))
@@ -55,8 +57,6 @@ def problems(manifest: Manifest) -> list[str]:
     )
 
 
-def records(manifest: Manifest) -> Iterator[tuple[str, FileRecord]]:
-    """Yield every file record with the path of its key."""
 def _states(manifest: Manifest) -> list[str]:
     inputs = {spec.name: spec for spec in manifest.inputs}
     outputs = {spec.name: spec for spec in manifest.outputs}
@@ -70,6 +70,8 @@ def _states(manifest: Manifest) -> list[str]:
     return found
 
 
+def records(manifest: Manifest) -> Iterator[tuple[str, FileRecord]]:
+    """Yield every file record with the path of its key."""
     for i, variant in enumerate(manifest.variants):
         for j, file in enumerate(variant.files):
             yield f"variants[{i}].files[{j}]", file
@@ -127,6 +129,25 @@ def _variant(where: str, variant: Variant) -> list[str]:
             found.append(f"{where}.engines[{i}].version: {text}")
     if variant.latency_ms is not None and variant.latency_ms < 0:
         found.append(f"{where}.latency_ms: expected at least 0, received {variant.latency_ms}")
+    return found
+
+
+_INTEGERS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
+
+
+def _stored(where: str, variant: Variant, specs: tuple[TensorSpec, ...]) -> list[str]:
+    floats = {spec.name for spec in specs if spec.dtype == "float32"}
+    found = []
+    for name, stored in variant.stored.items():
+        low, high = _INTEGERS.get(stored.dtype, (1, 0))
+        if name not in floats:
+            found.append(f"{where}: no float32 input or output {name!r}")
+        if low > high:
+            found.append(f"{where}[{name!r}].dtype: {stored.dtype!r} is none of {list(_INTEGERS)}")
+        elif not low <= stored.zero_point <= high:
+            found.append(f"{where}[{name!r}].zero_point: {stored.zero_point} is no {stored.dtype}")
+        if not 0 < stored.scale < math.inf:
+            found.append(f"{where}[{name!r}].scale: expected above 0, received {stored.scale}")
     return found
 
 

@@ -41,6 +41,7 @@ COLUMNS = ("variant", "precision", ">size", "checked by", ">error", ">budget", "
 @click.option("--picture", "pictures", multiple=True, metavar="X", help="Input takes pixels.")
 @click.option("--classifier", is_flag=True, help="Core ML: name the class, with --labels.")
 @click.option("--deployment", default="", metavar="SYSTEM", help="Core ML: oldest, as iOS18.")
+@click.option("--io-dtype", "kinds", multiple=True, metavar="[X=]int8", help="Of .tflite files.")
 @click.option("--signature", metavar="KEY", help="Of a .tflite file with several.")
 @click.option("--name", help="Name of the bundle; default the model's.")
 @click.option("-o", "--output", metavar="BUNDLE", help="Default NAME.edge; DIR/ makes a folder.")
@@ -67,6 +68,7 @@ def convert(
     pictures: tuple[str, ...],
     classifier: bool,
     deployment: str,
+    kinds: tuple[str, ...],
     signature: str | None,
     name: str | None,
     output: str | None,
@@ -111,12 +113,28 @@ def convert(
             pictures=pictures,
             classifier=classifier,
             deployment=deployment,
+            io_dtypes=io_dtypes(kinds),
             name=name or named.stem,
             overwrite=overwrite,
             progress=progress,
             **named.arguments(),
         )
     out.result(_data(result), lambda: _view(result))
+
+
+def io_dtypes(given: tuple[str, ...]) -> dict[str, str]:
+    """Read ``int8`` for all inputs and outputs, ``X=int8`` for one.
+
+    Raises:
+        UsageError: two of them are of the same.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        name, _, kind = text.rpartition("=")
+        if name in found:
+            raise UsageError(f"--io-dtype {text!r}: {name or 'all'!r} has one already")
+        found[name] = kind
+    return found
 
 
 def share(text: str) -> float:
