@@ -3,6 +3,7 @@
 A child process of its own, as for the other targets. Appends one JSON line for each case to a
 file, and leaves out the cases that the file has already. A case is tried as it is; where that is
 refused, once more with the inputs that are parameters (a shape, axes, weights) as initializers.
+Where the refusal asks for bounds of integers, they are those of the case's data.
 
 Usage: coreml_worker.py suite|golden FIRST STEP FILE
 """
@@ -47,7 +48,7 @@ def _try(model: onnx.ModelProto, data_sets: Any, rtol: float, atol: float) -> st
 
     with tempfile.TemporaryDirectory() as folder:
         try:
-            ready = _lowered(model, Path(folder))
+            ready = _declared(model, data_sets, Path(folder))
         except UnsupportedError as e:
             return f"refused: {e.problems[0].reason}: {_line(e.problems[0])}"
         except EdgeInferError as e:
@@ -60,7 +61,7 @@ def _try(model: onnx.ModelProto, data_sets: Any, rtol: float, atol: float) -> st
             try:
                 got = ready.run({k: np.asarray(v) for k, v in feeds.items() if v is not None})
             except Exception as e:
-                if "do not fit int32" in str(e):
+                if "for which the package was proven to be right" in str(e):
                     # What a package cannot hold is refused where it is given.
                     return f"refused: at the input: {_line(e)}"
                 return f"unrunnable: {_line(e)}"
@@ -70,7 +71,26 @@ def _try(model: onnx.ModelProto, data_sets: Any, rtol: float, atol: float) -> st
     return "right"
 
 
-def _lowered(model: onnx.ModelProto, folder: Path) -> Any:
+def _declared(model: onnx.ModelProto, data_sets: Any, folder: Path) -> Any:
+    """Lower; where that asks for bounds of integers, with those of the case's own data."""
+    from edgeinfer.errors import UnsupportedError
+
+    try:
+        return _lowered(model, folder, {})
+    except UnsupportedError as e:
+        if "declare what integer inputs hold" not in str(e):
+            raise
+    bounds: dict[str, tuple[int, int]] = {}
+    for inputs, _ in data_sets:
+        for value, given in zip(model.graph.input, inputs, strict=False):
+            array = np.asarray(plain(given))
+            if array.dtype.kind in "iu" and array.size:
+                low, high = bounds.get(value.name, (int(array.min()), int(array.max())))
+                bounds[value.name] = (min(low, int(array.min())), max(high, int(array.max())))
+    return _lowered(model, folder, bounds)
+
+
+def _lowered(model: onnx.ModelProto, folder: Path, integers: dict[str, tuple[int, int]]) -> Any:
     from edgeinfer import profiles
     from edgeinfer.backends.base import Artifact, LoadOptions
     from edgeinfer.backends.coreml_reference.backend import CoreMLReferenceBackend
@@ -81,7 +101,7 @@ def _lowered(model: onnx.ModelProto, folder: Path) -> Any:
     from edgeinfer.convert.passes import input_specs, normalise, output_specs
 
     normal = normalise(ir.from_proto(model)).model
-    newest = CoreMLOptions(deployment=deployment("iOS18"))
+    newest = CoreMLOptions(deployment=deployment("iOS18"), integers=integers)
     made = CoreMLTarget(newest).lower(normal, profiles.load("ios"), LowerOptions(), folder)
     source = ir.from_proto(model)
     artifact = Artifact(made.format, made.files[0], input_specs(source), output_specs(source))
