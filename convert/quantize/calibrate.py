@@ -18,6 +18,16 @@ from edgeinfer.convert.quantize.observe import Observation, channel_axis, observ
 from edgeinfer.convert.quantize.qdq import Written
 from edgeinfer.convert.quantize.ranges import Range, choose
 from edgeinfer.convert.quantize.recipe import Method, Recipe
+from edgeinfer.convert.quantize.rounding import (
+    Grid,
+    Rounding,
+    fit,
+    grids,
+    kept_apart,
+    merged,
+    output_error,
+    substituted,
+)
 from edgeinfer.convert.quantize.units import Unit, lay_out, observed
 from edgeinfer.convert.verify.kinds import guess_kind
 from edgeinfer.errors import UsageError
@@ -25,6 +35,9 @@ from edgeinfer.profiles.schema import Profile, Quantization
 from edgeinfer.types import Feeds, Preprocessing, TensorSpec
 
 Progress = Callable[[str, float | None], None]
+
+_TRIED = 16
+"""Samples by which rounding by data is compared with the nearest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +50,14 @@ class Settings:
         correct_bias: shift biases by what rounded weights add on average.
         equalise: even out the weights of convolutions in a row, and move outliers of activations
             into weights.
+        round_weights: with the data in mind, where that is better than to the nearest.
     """
 
     method: Method = "mse"
     force: bool = False
     correct_bias: bool = True
     equalise: bool = True
+    round_weights: bool = True
 
 
 @dataclass(slots=True)
@@ -56,6 +71,7 @@ class Quantizer:
         verdict: what the judge said of the data; None where none is needed.
         ranges: by name of a value.
         seen: what was observed.
+        rounding: weights that are not rounded to the nearest, by what they are rounded to.
         notes: lines for the report.
     """
 
@@ -65,6 +81,7 @@ class Quantizer:
     verdict: Verdict | None = None
     ranges: dict[str, Range] = field(default_factory=dict)
     seen: Observation = field(default_factory=Observation)
+    rounding: dict[Grid, Rounding] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def calibrate(
@@ -111,6 +128,9 @@ class Quantizer:
         if self.verdict.numbers["samples"] == 0:
             raise UsageError("the calibration data holds no sample")
         self.notes += self.verdict.lines()
+        if not self.recipe.is_static:
+            self._round_weights(data, limits, progress)
+            return
         if self.settings.equalise:
             self._equalise(data)
         units = [u for lim in limits for u in lay_out(self.model, lim).units]
@@ -127,6 +147,49 @@ class Quantizer:
         self.notes.append(
             f"{len(self.ranges)} ranges from {total} samples by {self.settings.method}"
         )
+        self._round_weights(data, limits, progress)
+
+    def _round_weights(
+        self, data: CalibrationSet, limits: Sequence[Quantization], progress: Progress | None
+    ) -> None:
+        """Round weights with the data in mind; go back to the nearest where outputs are no better.
+
+        The outputs are those of samples that are spread over the data.
+        """
+        if not self.settings.round_weights:
+            return
+
+        def told(share: float) -> None:
+            if progress is not None:
+                progress("round weights", share)
+
+        samples = kept_apart(data.feeds, self._samples(), _TRIED)
+        for limit in limits:
+            wanted = grids(self.model, self.recipe, limit)
+            fresh = [g for g in wanted if g not in self.rounding]
+            if not fresh:
+                continue
+            nearest = self.write(limit).model
+            for grid in fresh:
+                self.rounding[grid] = fit(self.model, wanted[grid], grid, data.feeds, told=told)
+            if not any(self.rounding[g].weights for g in fresh):
+                continue
+            better = self.write(limit).model
+            before, after = output_error(self.model, (nearest, better), samples)
+            if after < before:
+                self.notes += [self.rounding[g].line() for g in fresh if self.rounding[g].weights]
+                self.notes.append(
+                    f"error of the outputs with these weights: {after:.3g} of their energy, "
+                    f"{before:.3g} with the nearest"
+                )
+            else:
+                self.rounding.update((g, Rounding()) for g in fresh)
+                self.notes.append(
+                    "weights are rounded to the nearest: rounding by data did not help the outputs"
+                )
+
+    def _samples(self) -> int:
+        return 0 if self.verdict is None else int(self.verdict.numbers["samples"])
 
     def _equalise(self, data: CalibrationSet) -> None:
         model = self.model.clone()
@@ -169,21 +232,23 @@ class Quantizer:
             form: what weighted ones among them become instead, see ``fallback.FORMS``.
         """
         source = self.model if model is None else model
+        rounded = merged(self.rounding, grids(source, self.recipe, limits), kept)
         if not self.recipe.is_static:
             return weight_only.write(
-                source,
+                substituted(source, rounded),
                 self.recipe,
                 kept=kept,
                 whole_blocks=limits.whole_blocks,
                 positive_blocks=limits.positive_blocks,
                 smaller_blocks=limits.smaller_blocks,
+                half_blocks=limits.half_blocks,
             )
         kept, units = self._known(source, limits, kept)
         biases = {}
         if self.settings.correct_bias:
-            biases = corrected_biases(units, self.seen.channels, limits)
+            biases = corrected_biases(units, self.seen.channels, limits, rounded)
         written = qdq.write(
-            source,
+            substituted(source, {n: a for n, a in rounded.items() if n not in kept}),
             limits,
             self.ranges,
             bits=self.recipe.activations,
@@ -209,6 +274,7 @@ class Quantizer:
         return {
             "recipe": self.recipe.name,
             "calibrator": self.settings.method if self.recipe.is_static else None,
+            "rounded_by_data": sum(len(r.weights) for r in self.rounding.values()),
             "bias_correction": self.settings.correct_bias and self.recipe.is_static,
             "data": None if self.verdict is None else self.verdict.to_json(),
             "ranges": {n: [r.low, r.high] for n, r in self.ranges.items()},

@@ -23,9 +23,20 @@ from edgeinfer.types import Array
 
 
 def corrected_biases(
-    units: Iterable[Unit], channels: Mapping[str, ChannelStats], limits: Quantization
+    units: Iterable[Unit],
+    channels: Mapping[str, ChannelStats],
+    limits: Quantization,
+    rounded: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """Return new biases by name of the unit; units without a bias are left alone."""
+    """Return new biases by name of the unit; units without a bias are left alone.
+
+    Args:
+        units: of the float graph.
+        channels: means of what weights are multiplied with.
+        limits: of the target.
+        rounded: weights by name of a unit, where they are not rounded to the nearest.
+    """
+    rounded = rounded or {}
     found: dict[str, Array] = {}
     for unit in units:
         if unit.kind != "weighted":
@@ -34,7 +45,7 @@ def corrected_biases(
         stats = channels.get(unit.reads[0].name or "")
         if bias is None or stats is None or stats.count == 0:
             continue
-        shift = _shift(unit, stats, limits)
+        shift = _shift(unit, stats, limits, rounded.get(unit.name))
         if shift is not None:
             flat = np.broadcast_to(bias.ravel(), shift.shape).astype(np.float64)
             found[unit.name] = (flat - shift).astype(np.float32)
@@ -52,13 +63,16 @@ def bias_of(unit: Unit) -> Array | None:
     return None
 
 
-def _shift(unit: Unit, stats: ChannelStats, limits: Quantization) -> Array | None:
+def _shift(
+    unit: Unit, stats: ChannelStats, limits: Quantization, rounded: Array | None
+) -> Array | None:
     node = unit.nodes[0]
     weights = array_of(node.inputs[1])
     axis = weights_axis(node)
     if not np.isfinite(weights).all():
         return None
-    error = store(weights, axis if unit.op in limits.per_channel else None).floats() - weights
+    meant = weights if rounded is None else rounded
+    error = store(meant, axis if unit.op in limits.per_channel else None).floats() - weights
     if unit.op == "Conv":
         return _conv(error, stats.mean, node)
     if unit.op == "ConvTranspose" or error.ndim != 2:

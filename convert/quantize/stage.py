@@ -54,9 +54,9 @@ class Stage:
         """
         from edgeinfer.convert.quantize.data import open_data
 
-        if not self.recipe.is_static:
-            return None
         request = self._request
+        if not self.recipe.is_static and not self._rounds_by_data:
+            return None
         given = request.calibration if request.calibration is not None else request.data
         if given is None:
             raise UsageError(
@@ -64,6 +64,11 @@ class Stage:
                 "recordings or .npz files, or an .npz file with all samples"
             )
         return open_data(given, inputs, request.preprocessing)
+
+    @property
+    def _rounds_by_data(self) -> bool:
+        """Whether weights alone are rounded with data in mind: where data was given for it."""
+        return self.recipe.is_integer and self._request.calibration is not None
 
     @property
     def folder(self) -> Path | None:
@@ -125,7 +130,7 @@ class Stage:
         report.quantization = {**quantizer.to_json(), "variants": {}}
         if request.precision == AUTO and data is not None:
             self._search(quantizer, data, report, jobs, progress)
-        if data is not None:
+        if data is not None and self.recipe.is_static:
             self._compare_layers(quantizer, data, jobs)
         if quantizer.notes:
             report.changes.append(Change("quantize", tuple(quantizer.notes)))

@@ -33,6 +33,7 @@ def write(
     whole_blocks: bool = False,
     positive_blocks: bool = False,
     smaller_blocks: bool = False,
+    half_blocks: bool = False,
 ) -> Written:
     """Return a copy whose weights are integers.
 
@@ -42,6 +43,7 @@ def write(
         kept: names of nodes that stay float.
         whole_blocks: take 8 bits a channel where blocks would not fill the summed axis.
         positive_blocks: give blocks positive scales with the precision of bfloat16.
+        half_blocks: give blocks positive scales with the precision of float16.
         smaller_blocks: before that, look for smaller blocks that do fill it.
     """
     model = model.clone()
@@ -50,16 +52,16 @@ def write(
     left: list[tuple[str, str]] = []
     shared: dict[tuple[str, int], ir.Value] = {}
     for node in list(model.graph):
-        if node.domain or node.op_type not in WEIGHTED or not _fits(node):
+        if node.domain or node.op_type not in WEIGHTED or not takes_integers(node):
             continue
         title = (node.op_type, node.name or "")
         if title[1] in kept:
             left.append(title)
             continue
-        if recipe.dynamic and _is_product(node):
+        if recipe.dynamic and is_product(node):
             _dynamic(model, node, namer)
-        elif block := _block(node, recipe, whole=whole_blocks, smaller=smaller_blocks):
-            _blocks(model, node, block, namer, positive=positive_blocks)
+        elif block := block_of(node, recipe, whole=whole_blocks, smaller=smaller_blocks):
+            _blocks(model, node, block, namer, positive=positive_blocks, half=half_blocks)
         else:
             _channels(model, node, namer, shared, half=recipe.half)
         done.append(title)
@@ -68,13 +70,14 @@ def write(
     return Written(model, tuple(done), {}, tuple(left))
 
 
-def _fits(node: ir.Node) -> bool:
+def takes_integers(node: ir.Node) -> bool:
+    """Whether the node's weights are floats, and enough of them to gain by integers."""
     weights = node.inputs[1] if len(node.inputs) > 1 else None
     tensor = constant(weights)
     return tensor is not None and tensor.size >= SMALLEST and tensor.dtype == ir.DataType.FLOAT
 
 
-def _is_product(node: ir.Node) -> bool:
+def is_product(node: ir.Node) -> bool:
     """Whether the node multiplies with a matrix, as it stands or transposed."""
     if node.op_type not in ("MatMul", "Gemm") or rank(node.inputs[1]) != 2:
         return False
@@ -85,9 +88,9 @@ def _is_product(node: ir.Node) -> bool:
     return ones and not attrs.get("transA", 0)
 
 
-def _block(node: ir.Node, recipe: Recipe, *, whole: bool, smaller: bool) -> int:
+def block_of(node: ir.Node, recipe: Recipe, *, whole: bool, smaller: bool) -> int:
     """Return the size of the blocks that a node's weights get; 0 for 8 bits a channel."""
-    if not recipe.block or not _is_product(node):
+    if not recipe.block or not is_product(node):
         return 0
     rows = int(_matrix(node).shape[0])
     if not whole or rows % recipe.block == 0:
@@ -155,7 +158,9 @@ def _placed(
     return out
 
 
-def _blocks(model: ir.Model, node: ir.Node, block: int, namer: Namer, *, positive: bool) -> None:
+def _blocks(
+    model: ir.Model, node: ir.Node, block: int, namer: Namer, *, positive: bool, half: bool
+) -> None:
     """Store 4-bit weights with one scale for each block of the summed axis.
 
     Given::
@@ -167,7 +172,7 @@ def _blocks(model: ir.Model, node: ir.Node, block: int, namer: Namer, *, positiv
         y = MatMul(x, DequantizeLinear<axis=0, block_size=32>(w_int4, w_scale))
     """
     name = (node.inputs[1].name if node.inputs[1] is not None else "") or "weights"
-    stored = store_blocks(_matrix(node), block, name=name, positive=positive)
+    stored = store_blocks(_matrix(node), block, name=name, positive=positive, half=half)
     graph = model.graph
     values = stored.values[: stored.rows].astype(ml_dtypes.int4)
     packed = ir.tensor(values, dtype=ir.DataType.INT4)

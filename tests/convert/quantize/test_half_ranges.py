@@ -57,12 +57,12 @@ def network(kind: str) -> tuple[ir.Model, dict[str, np.ndarray], set[str]]:
             name: array
             for name, array in {
                 "ones": np.ones(16, np.float32),
-                "small": np.float32(1e-4),
-                "large": np.float32(60000.0),
-                "three": np.float32(3),
-                "one": np.float32(1),
-                "tiny": np.float32(1e-6),
-                "low": np.float32(-1e9),
+                "small": np.asarray(1e-4, np.float32),
+                "large": np.asarray(60000.0, np.float32),
+                "three": np.asarray(3, np.float32),
+                "one": np.asarray(1, np.float32),
+                "tiny": np.asarray(1e-6, np.float32),
+                "low": np.asarray(-1e9, np.float32),
                 "last": np.array([-1], np.int64),
             }.items()
             if re.search(rf"\b{name}\b", body)
@@ -70,7 +70,7 @@ def network(kind: str) -> tuple[ir.Model, dict[str, np.ndarray], set[str]]:
     )
     for value in list(model.graph.initializers.values()):
         if not value.uses():
-            model.graph.initializers.pop(value.name)
+            model.graph.initializers.pop(value.name or "")
     x = rng.uniform(0.3, 1.0, (2, 16)).astype(np.float32) * np.float32(size)
     if kind == "mask":
         x = np.concatenate([np.ones((1, 16)), rng.integers(0, 2, (1, 16))]).astype(np.float32)

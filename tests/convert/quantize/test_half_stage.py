@@ -32,8 +32,8 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }""",
         w=(rng.normal(size=(16, 16)) * 0.3).astype(np.float32),
         v=(rng.normal(size=(16, 4)) * 0.3).astype(np.float32),
-        k=np.float32(400),
-        s=np.float32(1e-4),
+        k=np.asarray(400, np.float32),
+        s=np.asarray(1e-4, np.float32),
     )
     path = tmp_path_factory.mktemp("squares") / "squares.onnx"
     ir.save(model, path)
