@@ -70,6 +70,7 @@ class Quantization:
         whole_blocks: blocks of weights must fill the summed axis; others get 8 bits a channel.
         smaller_blocks: where they do not, smaller blocks are taken that do, if there are any.
         positive_blocks: scales of blocks are positive and have the precision of bfloat16.
+        half_blocks: likewise, of float16.
         float_bias: a bias is written as floats, with the very values that 32 bits hold.
         fallbacks: what layers that stay float may become instead, where that is smaller or faster:
             ``wi8``, ``ai16``, ``fp16``.
@@ -92,6 +93,7 @@ class Quantization:
     whole_blocks: bool = False
     smaller_blocks: bool = False
     positive_blocks: bool = False
+    half_blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

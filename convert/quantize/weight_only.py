@@ -159,7 +159,7 @@ def _placed(
 
 
 def _blocks(
-    model: ir.Model, node: ir.Node, block: int, namer: Namer, *, positive: bool, half: bool
+    model: ir.Model, node: ir.Node, block: int, namer: Namer, *, positive: bool, half: bool = False
 ) -> None:
     """Store 4-bit weights with one scale for each block of the summed axis.
 

@@ -129,12 +129,15 @@ class Blocks:
         return (self.values.astype(np.float32) * wide)[: self.rows]
 
 
-def store_blocks(weights: Array, block: int, *, name: str = "", positive: bool = False) -> Blocks:
+def store_blocks(
+    weights: Array, block: int, *, name: str = "", positive: bool = False, half: bool = False
+) -> Blocks:
     """Quantize (K, N) weights to 4 bits, ``-8..7``, with one scale for each block of K.
 
     The largest magnitude of a block becomes -8, whichever its sign: all 16 steps are used, the
     error is half a step at most, save at the opposite end, where the scale is widened for it.
-    Scales that are ``positive`` are rounded to bfloat16 before anything is divided by them.
+    Scales that are ``positive`` are rounded to bfloat16 before anything is divided by them; those
+    of ``half`` are positive too, and rounded up to float16.
 
     Raises:
         UsageError: a weight is NaN or infinite, or the weights are no matrix.
@@ -149,7 +152,10 @@ def store_blocks(weights: Array, block: int, *, name: str = "", positive: bool =
     padded[:rows] = weights
     parts = padded.reshape(count, block, columns)
     low, high = parts.min(axis=1), parts.max(axis=1)
-    scale = _positive_scale(low, high) if positive else _block_scale(low, high)
+    if half:
+        scale = _half_scale(low, high)
+    else:
+        scale = _positive_scale(low, high) if positive else _block_scale(low, high)
     steps = np.rint(parts / scale[:, None, :])
     values = np.clip(steps, -8, 7).astype(np.int8).reshape(count * block, columns)
     return Blocks(values, scale.astype(np.float32), block, rows)
@@ -161,6 +167,14 @@ def _positive_scale(low: Array, high: Array) -> npt.NDArray[np.float32]:
     size = np.where(size < SMALLEST, 1.0, size)
     rounded: npt.NDArray[np.float32] = size.astype(ml_dtypes.bfloat16).astype(np.float32)
     return rounded
+
+
+def _half_scale(low: Array, high: Array) -> npt.NDArray[np.float32]:
+    """Return positive float16 scales by which every weight is within -8.5..7.5 steps."""
+    size = np.maximum(np.maximum(-low / 8.5, high / 7.5), _LEAST_HALF)
+    rounded = size.astype(np.float16)
+    rounded = np.where(rounded < size, np.nextafter(rounded, np.float16(np.inf)), rounded)
+    return rounded.astype(np.float32)
 
 
 def _block_scale(low: Array, high: Array) -> npt.NDArray[np.float32]:
