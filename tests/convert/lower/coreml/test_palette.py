@@ -10,12 +10,12 @@ from edgeinfer.types import Array
 
 def draw(kind: str) -> Array:
     rng = np.random.default_rng(0)
-    drawn = {
-        "normal": lambda: rng.standard_normal(6000),
-        "heavy tails": lambda: rng.standard_t(2, 6000),
-        "two scales": lambda: np.concatenate([rng.normal(0, 1e-3, 5000), rng.normal(3, 1, 50)]),
+    drawn: dict[str, Array] = {
+        "normal": rng.standard_normal(6000),
+        "heavy tails": rng.standard_t(2, 6000),
+        "two scales": np.concatenate([rng.normal(0, 1e-3, 5000), rng.normal(3, 1, 50)]),
     }
-    return np.asarray(drawn[kind](), np.float32)
+    return drawn[kind].astype(np.float32)
 
 
 def error(weights: Array, table: Array, indices: Array) -> float:
@@ -36,7 +36,7 @@ def test_error_is_the_least_there_is(kind: str, bits: int) -> None:
 
 
 def test_every_weight_has_its_nearest_entry() -> None:
-    weights = draw("heavy tails").astype(np.float16)
+    weights: Array = draw("heavy tails").astype(np.float16)
     table, indices = palette(weights, 4)
     wide = table.astype(np.float64)
     nearest = np.abs(weights.astype(np.float64)[:, None] - wide).min(axis=1)
@@ -45,7 +45,7 @@ def test_every_weight_has_its_nearest_entry() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
 def test_few_values_stay_as_they_are(dtype: type) -> None:
-    weights = np.random.default_rng(0).integers(-5, 6, (40, 7)).astype(dtype)
+    weights: Array = np.random.default_rng(0).integers(-5, 6, (40, 7)).astype(dtype)
     table, indices = palette(weights, 4)
     np.testing.assert_array_equal(table[indices].reshape(weights.shape), weights)
 
