@@ -28,6 +28,7 @@ def tidy(written: Any) -> None:
     _shape_constants(written)
     _join_roundings(written)
     _drop_repeated(written)
+    _keep_roundings(written)
 
 
 def _constant(output: Any) -> Array | None:
@@ -150,6 +151,55 @@ def _dequantized(stored: Any) -> tuple[Any, float, float] | None:
         zero, node = found, users[0]
     scale = _single(node.input_value(1)) if node.get_type_name() == "Multiply" else None
     return None if scale is None else (node, zero, scale)
+
+
+def _keep_roundings(written: Any) -> None:
+    """Let a convolution's result be rounded before a residual is added, as the graph says.
+
+    The plugin computes convolution, rounding, sum and rounding in one kernel and leaves out the
+    first rounding if nothing comes before it; one result of four is then a step off. An activation
+    that changes nothing comes before it.
+
+    Given: ``s = FakeQuantize(Add(FakeQuantize(Convolution(x, w)), r))``
+    Result: ``s = FakeQuantize(Add(FakeQuantize(PRelu(Convolution(x, w), 1)), r))``
+    """
+    opset = import_openvino().opset13
+    for node in written.get_ordered_ops():
+        users = _users(node.output(0)) if node.get_output_size() == 1 else []
+        if node.get_type_name() != "FakeQuantize" or len(users) != 1:
+            continue
+        added = users[0].get_type_name() == "Add" and not any(
+            _is_fixed(users[0].input_value(i)) for i in (0, 1)
+        )
+        if added and _is_convolved(node.input_value(0)):
+            same = opset.prelu(node.input_value(0), opset.constant(np.ones(1, np.float32)))
+            node.input(0).replace_source_output(same.output(0))
+
+
+_CONVOLUTIONS = frozenset({"Convolution", "GroupConvolution", "ConvolutionBackpropData"})
+_AFTER = frozenset({"Add", "Multiply", "Relu", "Clamp", "Minimum", "Maximum"})
+"""What one kernel computes together with a convolution, with a constant beside it."""
+
+
+def _is_fixed(output: Any, depth: int = 12) -> bool:
+    """Whether a value is made of constants and sizes alone."""
+    node = output.get_node()
+    if node.get_type_name() in ("Constant", "ShapeOf"):
+        return True
+    count = node.get_input_size()
+    return bool(depth and count) and all(
+        _is_fixed(node.input_value(i), depth - 1) for i in range(count)
+    )
+
+
+def _is_convolved(output: Any) -> bool:
+    node = output.get_node()
+    while node.get_type_name() in _AFTER:
+        others = [node.input_value(i) for i in range(1, node.get_input_size())]
+        if not all(_is_fixed(o) for o in others):
+            return False
+        node = node.input_value(0).get_node()
+    return str(node.get_type_name()) in _CONVOLUTIONS
 
 
 def _drop_repeated(written: Any) -> None:
