@@ -85,7 +85,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         *("convert", model, "-t", "cpu", "-t", "openvino", "--precision", "fp16"),
         *("--input-shape", "image=1..4,?,2,3", "--preprocessing", tmp_path / "p.toml"),
         *("--state", "h:hn", "--state", "a:b=c:d", "--picture", "image", "--classifier"),
-        *("--deployment", "iOS18"),
+        *("--deployment", "iOS18", "--io-dtype", "int8", "--io-dtype", "a=b=uint8"),
         *("--labels", tmp_path / "labels.txt", "--data", "in.npz", "--calibration", "photos"),
         *("--calibrator", "minmax", "--max-drop", "2%", "--force"),
         *("--channels-last", "image", "--channels-first", "scores", "--signature", "main"),
@@ -101,6 +101,9 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "pictures": ("image",),
         "classifier": True,
         "deployment": "iOS18",
+        "io_dtypes": {"": "int8", "a=b": "uint8"},
+        "description": None,
+        "metric": None,
         "preprocessing": {"image": AudioInput(8000)},
         "labels": ("cat", "dog"),
         "data": "in.npz",
@@ -124,6 +127,12 @@ def test_a_share_that_is_none_is_a_usage_error(cli: Any, model: Path, export: Ex
     done = cli("convert", model, "-t", "cpu", "--max-drop", "much")
     assert (done.code, export.asked) == (2, {})
     assert "expected a share such as 1% or 0.01" in done.err
+
+
+def test_an_element_type_is_given_once(cli: Any, model: Path, export: Export) -> None:
+    done = cli("convert", model, "-t", "cpu", "--io-dtype", "x=int8", "--io-dtype", "x=uint8")
+    assert (done.code, export.asked) == (2, {})
+    assert "'x' has one already" in done.err
 
 
 def test_defaults(cli: Any, model: Path, export: Export) -> None:
