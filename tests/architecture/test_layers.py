@@ -11,7 +11,8 @@ import pytest
 from tests.architecture.tree import FOLDERS, ROOT, Module, imports, modules, python_files
 
 LAYERS = {
-    "cli": 5,
+    "cli": 6,
+    "tasks": 5,
     "runtime": 4,
     "convert": 4,
     "kernels": 4,

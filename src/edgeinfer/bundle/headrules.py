@@ -181,15 +181,13 @@ def _positive(record: object, *keys: str) -> Iterator[str]:
 
 
 def _windows(samples: int | None, hop: int | None, key: str, lead: int) -> Iterator[str]:
-    """Nothing that was recorded may fall between two windows or behind the last."""
+    """Nothing that was recorded may fall between two windows."""
     if lead < 0:
         yield f"lead: expected at least 0, received {lead}"
     if hop is not None and samples is None:
         yield f"{key}: expected only with samples"
-    if samples is not None and (hop or samples) > samples - (lead if hop else 0):
-        yield f"{key}: expected at most samples - lead = {samples - lead}, received {hop}"
-    if samples is not None and hop is None and lead:
-        yield f"lead: expected only with {key}"
+    if samples is not None and hop is not None and hop > samples:
+        yield f"{key}: expected at most samples = {samples}, received {hop}"
 
 
 def _spectrogram(record: SpectrogramInput) -> Iterator[str]:

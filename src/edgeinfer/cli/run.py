@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.files import check_output
+from edgeinfer.cli.meaning import means_something, run_pipeline
 from edgeinfer.cli.output import Output, milliseconds, output_options, table
 from edgeinfer.errors import UsageError
 
@@ -30,6 +31,9 @@ SHOWN = 8
 @click.command()
 @click.argument("bundle")
 @click.argument("inputs", nargs=-1, metavar="INPUT...")
+@click.option("--then", multiple=True, metavar="BUNDLE", help="Works on what the first gives.")
+@click.option("--overlay", metavar="PNG", help="Draw what was found onto the picture.")
+@click.option("--raw", is_flag=True, help="Give tensors, not what they mean.")
 @click.option("-o", "--output", metavar="NPZ", help="Save the outputs, named as in the model.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is no .npz.")
 @click.option("-b", "--backend", metavar="NAME", help="Use this engine or fail.")
@@ -41,6 +45,9 @@ SHOWN = 8
 def run(
     bundle: str,
     inputs: tuple[str, ...],
+    then: tuple[str, ...],
+    overlay: str | None,
+    raw: bool,
     output: str | None,
     overwrite: bool,
     backend: str | None,
@@ -55,7 +62,22 @@ def run(
     INPUT is an .npz with arrays named as the model's inputs, an .npy, a picture or a recording;
     NAME=FILE says which input a file is for. Several pictures, and the windows of a long recording,
     are run in batches, and their outputs are put together.
+
+    Where the bundle says what its outputs mean, a picture, a recording or a text gives names,
+    boxes, notes or words instead; --raw and -o give tensors. --then names bundles that work
+    together with BUNDLE, such as those that turn and read the lines of text that it finds.
     """
+    options = {
+        "backend": backend,
+        "policy": policy,
+        "threads": threads,
+        "check_finite": not allow_nonfinite,
+    }
+    if not raw and output is None and means_something(bundle, inputs, bool(then or overlay)):
+        run_pipeline((bundle, *then), inputs, overlay, overwrite, options, repeat, out)
+        return
+    if then or overlay:
+        raise UsageError("--then and --overlay go with what outputs mean; leave -o and --raw out")
     if output is not None:
         check_output(Path(output), ".npz", b"PK", overwrite=overwrite)
     with out.progress() as progress:
@@ -73,13 +95,7 @@ def run(
         # The first input is read before the engine is loaded: a wrong file is found out at once.
         calls = calls_for(inputs, manifest)
         calls = itertools.chain([next(calls)], calls)
-        with load(
-            bundle,
-            backend=backend,
-            policy=policy,
-            threads=threads,
-            check_finite=not allow_nonfinite,
-        ) as session:
+        with load(bundle, **options) as session:
             results, times = _run(session, calls, manifest, repeat)
             report = session.report()
         if output is not None:

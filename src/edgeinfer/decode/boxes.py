@@ -236,7 +236,8 @@ def _joined(outputs: Mapping[str, Array], names: Sequence[str], least: int | Non
             part = part[0]
         if part.ndim != 2 or (least is not None and part.shape[1] < least):
             wanted = f"(1, n, {least or 'classes'})"
-            raise RunError(f"head: output {name!r} is {list(part.shape)}, expected {wanted}")
+            shape = list(outputs[name].shape)
+            raise RunError(f"head: output {name!r} is {shape}, expected {wanted}")
         parts.append(part[:, :least])
     return np.concatenate(parts)
 

@@ -55,8 +55,8 @@ def cut(signal: Array, record: AudioInput) -> Array:
 class Framer:
     """Windows of a recording that comes in pieces; the same windows for any size of pieces.
 
-    As many come as begin within the recording: one a ``hop``, at least one. Zeros lie before and
-    behind it.
+    As many come as begin within the recording, one a ``hop``, and until its end is in one; at least
+    one. Zeros lie before and behind it.
 
     Args:
         samples: of a window.
@@ -77,8 +77,9 @@ class Framer:
             yield self._next()
 
     def finish(self) -> Iterator[Array]:
-        """Yield the windows that begin within the recording but end behind it."""
-        wanted = max(-(-self.received // self.hop), 1)
+        """Yield the windows that end behind the recording."""
+        to_the_end = -(-(self.received + self.lead - self.samples) // self.hop) + 1
+        wanted = max(-(-self.received // self.hop), to_the_end, 1)
         while self.given < wanted:
             missing = max(self.samples - len(self._kept), 0)
             self._kept = np.concatenate([self._kept, np.zeros(missing, np.float32)])

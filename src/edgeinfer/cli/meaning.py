@@ -1,0 +1,147 @@
+"""``edgeinfer run`` where a bundle says what its outputs mean."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeinfer.cli.files import write_bytes
+from edgeinfer.cli.output import Output, milliseconds
+from edgeinfer.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgeinfer.results import Result
+    from edgeinfer.runtime.pipelines import Pipeline
+
+_ARRAYS = (".npz", ".npy")
+
+
+def means_something(bundle: str, inputs: Sequence[str], asked: bool) -> bool:
+    """Whether inputs are to be run through a pipeline.
+
+    Args:
+        bundle: its manifest is read.
+        inputs: arrays, and files named as NAME=FILE, ask for tensors.
+        asked: an option asks for it.
+
+    Raises:
+        UsageError: it was asked for, but the inputs are arrays.
+    """
+    plain = [i for i in inputs if not i.lower().endswith(_ARRAYS)]
+    if len(plain) < len(inputs) and asked:
+        raise UsageError("--then and --overlay take pictures, recordings or texts, not arrays")
+    if not inputs or len(plain) < len(inputs):
+        return asked
+    from edgeinfer.bundle.archive import Bundle
+
+    with Bundle.open(bundle, verify=False) as opened:
+        manifest = opened.manifest
+    named = [i for i in inputs if any(i.startswith(f"{s.name}=") for s in manifest.inputs)]
+    return asked or (manifest.head is not None and not named)
+
+
+def run_pipeline(
+    bundles: Sequence[str],
+    inputs: Sequence[str],
+    overlay: str | None,
+    overwrite: bool,
+    options: Mapping[str, Any],
+    repeat: int,
+    out: Output,
+) -> None:
+    """Run every input and tell what was found."""
+    from edgeinfer import pipeline
+    from edgeinfer.cli.told import as_json, as_table
+
+    if overlay is not None and len(inputs) != 1:
+        raise UsageError(f"--overlay: expected one INPUT, received {len(inputs)}")
+    with out.progress() as progress:
+        if progress is not None:
+            progress("load the bundle", None)
+        with pipeline(*bundles, **options) as opened:
+            if not inputs:
+                raise UsageError(f"{bundles[0]}: no INPUT given; it takes {opened.takes}")
+            found, spent = _each(opened, inputs, repeat)
+            reports = [model.session.report() for model in opened.models]
+    if overlay is not None:
+        _draw(Path(overlay), inputs[0], found[0], overwrite)
+    ordered = sorted(spent)
+    data = {
+        "bundle": bundles[0],
+        "bundles": list(bundles),
+        "engines": [
+            {"variant": r.variant, "backend": r.backend, "version": r.version, "device": r.device}
+            for r in reports
+        ],
+        "latency_ms": {
+            "median": statistics.median(ordered),
+            "p95": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
+            "runs": len(ordered),
+        },
+        "results": [
+            {"input": name, "found": [as_json(r) for r in results]}
+            for name, results in zip(inputs, found, strict=True)
+        ],
+        "overlay": overlay,
+        "notes": [note for report in reports for note in report.notes],
+    }
+
+    def view() -> Iterator[str | Table]:
+        for report in reports:
+            engine = f"{report.backend} {report.version} ({report.device})"
+            yield f"{report.variant} on {engine}, {report.threads} threads"
+        for name, results in zip(inputs, found, strict=True):
+            yield ""
+            yield from [name] if len(inputs) > 1 else []
+            yield from as_table(results)
+        if repeat > 1:
+            median, p95 = milliseconds(statistics.median(ordered)), milliseconds(ordered[-1])
+            yield ""
+            yield f"{len(ordered)} runs with pre- and post-processing: median {median}, max {p95}"
+        if overlay is not None:
+            yield f"drawn into {overlay}"
+        yield from (f"note: {note}" for report in reports for note in report.notes)
+
+    out.result(data, view)
+
+
+def _each(
+    opened: Pipeline, inputs: Sequence[str], repeat: int
+) -> tuple[list[list[Result]], list[float]]:
+    found, spent = [], []
+    for given in inputs:
+        argument = _text(given) if opened.takes == "a text" else given
+        results: list[Result] = opened(argument) if repeat > 1 else []
+        for _ in range(repeat):
+            start = time.perf_counter()
+            results = opened(argument)
+            spent.append((time.perf_counter() - start) * 1e3)
+        found.append(results)
+    return found, spent
+
+
+def _text(given: str) -> str:
+    """Return a text, or what a .txt file says."""
+    path = Path(given)
+    if path.suffix.lower() != ".txt":
+        return given
+    from edgeinfer.media.preprocessing import read_text
+
+    return read_text(path)
+
+
+def _draw(path: Path, picture: str, results: Sequence[Result], overwrite: bool) -> None:
+    import io
+
+    from edgeinfer.media.overlay import overlay
+
+    if path.suffix.lower() != ".png":
+        raise UsageError(f"--overlay {path}: expected a name that ends with .png")
+    buffer = io.BytesIO()
+    overlay(picture, results).save(buffer, "PNG")
+    write_bytes(path, buffer.getvalue(), overwrite=overwrite)

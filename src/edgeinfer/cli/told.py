@@ -1,0 +1,97 @@
+"""Results of pipelines as JSON and as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edgeinfer.cli.output import table
+from edgeinfer.results import (
+    Classification,
+    Detection,
+    Embedding,
+    Pitch,
+    Result,
+    Segmentation,
+    Text,
+    VoiceActivity,
+    WakeWord,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_KINDS: dict[type, str] = {
+    Classification: "class",
+    Detection: "object",
+    Segmentation: "segmentation",
+    Embedding: "embedding",
+    Pitch: "note",
+    VoiceActivity: "speech",
+    WakeWord: "word",
+    Text: "text",
+}
+_SHOWN = 6
+"""Numbers of a vector that are printed."""
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """Return JSON-ready data; of a mask only how much of the picture each class has."""
+    kind = {"kind": _KINDS[type(result)]}
+    match result:
+        case Segmentation():
+            named = {result.name(index): share for index, share in result.shares.items()}
+            return {**kind, "size": list(result.mask.shape[::-1]), "shares": named}
+        case Embedding():
+            return {**kind, "vector": result.vector.tolist()}
+        case Pitch():
+            return {**kind, **dataclasses.asdict(result), "name": result.name}
+        case _:
+            return {**kind, **dataclasses.asdict(result)}
+
+
+def as_table(results: Sequence[Result]) -> Iterator[str | Table]:
+    """Show the results of one input."""
+    if not results:
+        yield "nothing found"
+        return
+    first = type(results[0])
+    columns, rows = _COLUMNS[first], [_row(result) for result in results]
+    yield table(columns, [row for found in rows for row in found])
+
+
+_COLUMNS: dict[type, tuple[str, ...]] = {
+    Classification: (">score", "label"),
+    Detection: (">score", "label", ">left", ">top", ">right", ">bottom"),
+    Segmentation: (">share", "class"),
+    Embedding: (">numbers", "first"),
+    Pitch: (">start", ">end", "note", ">strength"),
+    VoiceActivity: (">start", ">end", ">score"),
+    WakeWord: (">time", ">score", "word"),
+    Text: (">score", "text", ">left", ">top"),
+}
+
+
+def _row(result: Result) -> list[tuple[str, ...]]:
+    match result:
+        case Classification():
+            return [(f"{result.score:.4f}", result.label)]
+        case Detection():
+            return [(f"{result.score:.4f}", result.label, *(f"{x:.1f}" for x in result.box))]
+        case Segmentation():
+            shares = sorted(result.shares.items(), key=lambda pair: -pair[1])
+            return [(f"{share:.1%}", result.name(index)) for index, share in shares]
+        case Embedding():
+            first = " ".join(f"{x:.4f}" for x in result.vector[:_SHOWN])
+            return [(str(len(result.vector)), first)]
+        case Pitch():
+            times = (f"{result.start:.2f} s", f"{result.end:.2f} s")
+            return [(*times, result.name, f"{result.strength:.2f}")]
+        case VoiceActivity():
+            return [(f"{result.start:.2f} s", f"{result.end:.2f} s", f"{result.score:.2f}")]
+        case WakeWord():
+            return [(f"{result.time:.2f} s", f"{result.score:.2f}", result.label)]
+        case Text():
+            corner = [f"{x:.0f}" for x in result.corners[0]] if result.corners else ["", ""]
+            return [(f"{result.score:.2f}", result.text, *corner)]

@@ -1,0 +1,103 @@
+"""Results drawn onto the picture that they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgeinfer.media.image import Picture, open_picture
+from edgeinfer.results import Classification, Detection, Result, Segmentation, Text
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageDraw
+
+COLOURS = (
+    (230, 60, 50),
+    (60, 170, 80),
+    (50, 110, 230),
+    (240, 160, 30),
+    (160, 70, 200),
+    (20, 170, 190),
+)
+_MASK_SHARE = 0.45
+_MARGIN = 3
+
+
+def overlay(picture: Picture, results: Iterable[Result], note: str = "") -> Image.Image:
+    """Return a copy of a picture with boxes, masks and names drawn on it.
+
+    Args:
+        picture: as pipelines take it.
+        results: what a pipeline gave for it.
+        note: written into the lower left corner, such as a frame rate.
+
+    Raises:
+        InputError: it is no picture.
+        NotAvailableError: Pillow is not installed.
+    """
+    from PIL import ImageDraw
+
+    found = list(results)
+    image = open_picture(picture)
+    for result in found:
+        if isinstance(result, Segmentation):
+            image = _tinted(image, result)
+    image = image.copy()
+    draw = ImageDraw.Draw(image)
+    size = max(image.height // 40, 10)
+    row = 0
+    for result in found:
+        match result:
+            case Detection():
+                _box(draw, result, size)
+            case Text() if result.corners:
+                draw.polygon([*result.corners], outline=COLOURS[0], width=max(size // 8, 1))
+                _label(draw, result.corners[0], result.text, COLOURS[0], size)
+            case Classification():
+                text = f"{result.label} {result.score:.2f}"
+                _label(draw, (0.0, (row + 1.0) * (size + 2 * _MARGIN)), text, (0, 0, 0), size)
+                row += 1
+    if note:
+        _label(draw, (0.0, float(image.height)), note, (0, 0, 0), size)
+    return image
+
+
+def _box(draw: ImageDraw.ImageDraw, found: Detection, size: int) -> None:
+    colour = COLOURS[found.index % len(COLOURS)]
+    draw.rectangle(found.box, outline=colour, width=max(size // 6, 1))
+    for x, y in found.keypoints:
+        radius = size / 6
+        draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour)
+    _label(draw, found.box[:2], f"{found.label} {found.score:.2f}", colour, size)
+
+
+def _label(
+    draw: ImageDraw.ImageDraw,
+    corner: Sequence[float],
+    text: str,
+    colour: tuple[int, int, int],
+    size: int,
+) -> None:
+    """Write on a filled ground whose lower left corner is given; it stays in the picture."""
+    from PIL import ImageFont
+
+    font = ImageFont.load_default(size)
+    left, top, right, bottom = font.getbbox(text)
+    x, y = corner[0], max(corner[1] - (bottom - top) - 2 * _MARGIN, 0.0)
+    ground = (x, y, x + right - left + 2 * _MARGIN, y + bottom - top + 2 * _MARGIN)
+    draw.rectangle(ground, fill=colour)
+    draw.text((x + _MARGIN - left, y + _MARGIN - top), text, fill=(255, 255, 255), font=font)
+
+
+def _tinted(image: Image.Image, found: Segmentation) -> Image.Image:
+    """Colour every class but the first, which is the background."""
+    from PIL import Image
+
+    palette = np.zeros((int(found.mask.max()) + 1, 3), np.float32)
+    for index in range(1, len(palette)):
+        palette[index] = COLOURS[(index - 1) % len(COLOURS)]
+    share = np.where(found.mask > 0, _MASK_SHARE, 0.0).astype(np.float32)[:, :, np.newaxis]
+    mixed = np.asarray(image) * (1 - share) + palette[found.mask] * share
+    return Image.fromarray(mixed.round().astype(np.uint8))

@@ -1,0 +1,225 @@
+"""One class a task, each with the types of its answer.
+
+>>> from edgeinfer.tasks import Classifier, Detector, TextReader   # doctest: +SKIP
+>>> with Classifier("lite0.edge") as classifier:                   # doctest: +SKIP
+...     print(classifier.classify("cat.jpg")[0].label)
+
+They open the same bundles as ``edgeinfer.pipeline`` and refuse those of another task.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+from edgeinfer.errors import UsageError
+from edgeinfer.heads import (
+    Classify,
+    DetectAnchors,
+    DetectBoxes,
+    DetectGrid,
+    Embed,
+    HearVoice,
+    Notes,
+    Segment,
+    SpotWord,
+)
+from edgeinfer.media.image import Picture
+from edgeinfer.results import (
+    Classification,
+    Detection,
+    Embedding,
+    Pitch,
+    Result,
+    Segmentation,
+    Text,
+    VoiceActivity,
+    WakeWord,
+)
+from edgeinfer.runtime.pipelines import (
+    AudioPipeline,
+    AudioStream,
+    ImagePipeline,
+    LinesPipeline,
+    Pipeline,
+    SentencePipeline,
+    pipeline,
+)
+from edgeinfer.types import Array
+
+R = TypeVar("R", bound=Result)
+PathLike = str | os.PathLike[str]
+
+
+class _Task:
+    """Opens bundles, checks that they are of the task, closes them."""
+
+    heads: ClassVar[tuple[type, ...]]
+    pipelines: ClassVar[tuple[type, ...]]
+    name: ClassVar[str]
+
+    def __init__(self, *bundles: PathLike, **options: Any) -> None:
+        """Open what the task needs.
+
+        Args:
+            *bundles: paths.
+            **options: of ``edgeinfer.load``.
+
+        Raises:
+            UsageError: they are for another task.
+        """
+        self._inner: Pipeline = pipeline(*bundles, **options)
+        head = self._inner.models[-1].head
+        fits = isinstance(self._inner, self.pipelines)
+        if not fits or (self.heads and not isinstance(head, self.heads)):
+            self.close()
+            given = f"{self._inner.takes} and gives {head.kind!r}"
+            raise UsageError(f"{os.fspath(bundles[0])}: takes {given}; not for {self.name}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the engines."""
+        self._inner.close()
+
+    def _look(self, picture: Picture, kind: type[R]) -> list[R]:
+        if not isinstance(self._inner, ImagePipeline | LinesPipeline):
+            raise UsageError(f"{self.name}: takes {self._inner.takes}")
+        return [result for result in self._inner(picture) if isinstance(result, kind)]
+
+    def _listen(self, recording: str | Path | Array, rate: int | None, kind: type[R]) -> list[R]:
+        return [r for r in self._audio(recording, rate) if isinstance(r, kind)]
+
+    def _audio(self, recording: str | Path | Array, rate: int | None) -> list[Result]:
+        if not isinstance(self._inner, AudioPipeline):
+            raise UsageError(f"{self.name}: takes {self._inner.takes}")
+        return self._inner(recording, rate)
+
+    def _stream(self) -> AudioStream:
+        if not isinstance(self._inner, AudioPipeline):
+            raise UsageError(f"{self.name}: takes {self._inner.takes}")
+        return self._inner.stream()
+
+
+class Classifier(_Task):
+    """Names what a picture shows."""
+
+    name = "classifying pictures"
+    heads = (Classify,)
+    pipelines = (ImagePipeline,)
+
+    def classify(self, picture: Picture) -> list[Classification]:
+        """Return the best classes, the best first."""
+        return self._look(picture, Classification)
+
+
+class SoundClassifier(_Task):
+    """Names what a recording holds."""
+
+    name = "classifying recordings"
+    heads = (Classify,)
+    pipelines = (AudioPipeline,)
+
+    def classify(
+        self, recording: str | Path | Array, rate: int | None = None
+    ) -> list[Classification]:
+        """Return the best classes by the mean of all windows, the best first."""
+        return self._listen(recording, rate, Classification)
+
+
+class Detector(_Task):
+    """Finds objects in a picture."""
+
+    name = "detecting objects"
+    heads = (DetectAnchors, DetectGrid, DetectBoxes)
+    pipelines = (ImagePipeline,)
+
+    def detect(self, picture: Picture) -> list[Detection]:
+        """Return the objects, the best first; boxes in pixels of the picture."""
+        return self._look(picture, Detection)
+
+
+class Segmenter(_Task):
+    """Gives every pixel of a picture a class."""
+
+    name = "segmenting pictures"
+    heads = (Segment,)
+    pipelines = (ImagePipeline,)
+
+    def segment(self, picture: Picture) -> Segmentation:
+        """Return a mask of the picture's size."""
+        return self._look(picture, Segmentation)[0]
+
+
+class Embedder(_Task):
+    """Turns pictures or texts into vectors that are near each other where those are alike."""
+
+    name = "embedding"
+    heads = (Embed,)
+    pipelines = (ImagePipeline, SentencePipeline)
+
+    def embed(self, given: Picture | str) -> Embedding:
+        """Return the vector of a picture, or of a text where the model takes texts."""
+        results = self._inner(given)
+        return next(result for result in results if isinstance(result, Embedding))
+
+
+class PitchTranscriber(_Task):
+    """Hears the notes of a recording."""
+
+    name = "transcribing pitch"
+    heads = (Notes,)
+    pipelines = (AudioPipeline,)
+
+    def transcribe(self, recording: str | Path | Array, rate: int | None = None) -> list[Pitch]:
+        """Return the notes in the order of their beginnings."""
+        return self._listen(recording, rate, Pitch)
+
+
+class VoiceDetector(_Task):
+    """Tells where a recording holds speech."""
+
+    name = "detecting voice activity"
+    heads = (HearVoice,)
+    pipelines = (AudioPipeline,)
+
+    def detect(self, recording: str | Path | Array, rate: int | None = None) -> list[VoiceActivity]:
+        """Return the stretches of speech."""
+        return self._listen(recording, rate, VoiceActivity)
+
+    def stream(self) -> AudioStream:
+        """Begin to listen to sound that comes in pieces."""
+        return self._stream()
+
+
+class WordSpotter(_Task):
+    """Waits for a word."""
+
+    name = "spotting a word"
+    heads = (SpotWord,)
+    pipelines = (AudioPipeline,)
+
+    def spot(self, recording: str | Path | Array, rate: int | None = None) -> list[WakeWord]:
+        """Return when the word was said."""
+        return self._listen(recording, rate, WakeWord)
+
+    def stream(self) -> AudioStream:
+        """Begin to listen to sound that comes in pieces."""
+        return self._stream()
+
+
+class TextReader(_Task):
+    """Reads the text in a picture: bundles that find lines, read them, and maybe turn them."""
+
+    name = "reading text"
+    heads = ()
+    pipelines = (LinesPipeline,)
+
+    def read(self, picture: Picture) -> list[Text]:
+        """Return the lines from top to bottom."""
+        return self._look(picture, Text)

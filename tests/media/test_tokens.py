@@ -1,0 +1,87 @@
+"""Texts to ids by a vocabulary that travels in the bundle."""
+
+import json
+
+import numpy as np
+import pytest
+
+from edgeinfer.errors import BundleError, InputError
+from edgeinfer.media.tokens import Tokenizer
+from edgeinfer.types import TextInput
+
+pytest.importorskip("tokenizers")
+
+PIECES = (
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "the",
+    "cat",
+    "un",
+    "##aff",
+    "##able",
+    "café",
+    "cafe",
+    ".",
+)
+VOCABULARY = "\n".join(PIECES).encode()
+
+
+def ids(text: str, record: TextInput, vocabulary: bytes = VOCABULARY) -> list[int]:
+    found: list[int] = Tokenizer(vocabulary, record).encode(text)["ids"][0].tolist()
+    return found
+
+
+def names(numbers: list[int]) -> str:
+    return " ".join(PIECES[i] for i in numbers)
+
+
+def test_word_pieces() -> None:
+    record = TextInput("vocab.txt", 32)
+    assert names(ids("The UNAFFABLE cat.", record)) == "[CLS] the un ##aff ##able cat . [SEP]"
+    assert names(ids("dog", record)) == "[CLS] [UNK] [SEP]"
+    assert names(ids("Café", record)) == "[CLS] cafe [SEP]"
+    assert names(ids("café", TextInput("vocab.txt", 32, lower=False))) == "[CLS] café [SEP]"
+    assert names(ids("", record)) == "[CLS] [SEP]"
+
+
+def test_long_texts_keep_their_ends_and_short_ones_are_filled() -> None:
+    record = TextInput("vocab.txt", 4)
+    assert names(ids("the cat the cat the", record)) == "[CLS] the cat [SEP]"
+    padded = Tokenizer(VOCABULARY, TextInput("vocab.txt", 5, pad=True)).encode("cat")
+    assert names(padded["ids"][0].tolist()) == "[CLS] cat [SEP] [PAD] [PAD]"
+    np.testing.assert_array_equal(padded["mask"], [[1, 1, 1, 0, 0]])
+    np.testing.assert_array_equal(padded["types"], [[0, 0, 0, 0, 0]])
+    assert padded["ids"].dtype == np.int64
+
+
+def test_byte_pairs_of_a_tokenizer_file() -> None:
+    model = {
+        "type": "BPE",
+        "vocab": {"l": 0, "o": 1, "w": 2, "lo": 3, "low": 4, "e": 5, "r": 6, "er": 7},
+        "merges": ["l o", "lo w", "e r"],
+    }
+    text = json.dumps({"version": "1.0", "model": model, "added_tokens": []})
+    record = TextInput("tokenizer.json", 8)
+    assert ids("lower", record, text.encode()) == [4, 7]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", b"{}"),
+        ("tokenizer.json", b"\xff"),
+        ("vocab.txt", b"a\nb\n"),
+        ("vocab.txt", b"\xff\xfe"),
+    ],
+)
+def test_damaged_vocabularies(name: str, content: bytes) -> None:
+    with pytest.raises(BundleError, match=rf"pipeline/{name}: no tokenizer or vocabulary \(") as e:
+        Tokenizer(content, TextInput(name, 8))
+    assert "\n" not in str(e.value)
+
+
+def test_what_is_no_text_is_refused() -> None:
+    with pytest.raises(InputError, match="expected a str, received bytes"):
+        Tokenizer(VOCABULARY, TextInput("vocab.txt", 8)).encode(b"cat")  # type: ignore[arg-type]
