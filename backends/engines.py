@@ -7,12 +7,14 @@ imports them in any other way.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
 import logging
 import os
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from types import ModuleType
 
 _OPENVINO_TELEMETRY = "openvino_telemetry"
@@ -63,6 +65,25 @@ def import_litert() -> ModuleType:
             raise error from None
 
 
+@dataclass(frozen=True, slots=True)
+class CoreAI:
+    """The modules of ``coreai-core`` that are used; their order of import matters to them."""
+
+    authoring: ModuleType
+    dialect: ModuleType
+    ir: ModuleType
+    runtime: ModuleType
+
+
+def import_coreai() -> CoreAI:
+    """Import Apple's ``coreai-core``: building, saving and, off a Mac on the CPU, running assets.
+
+    The dialect is named as private; it is what Apple's own coreai-torch builds with.
+    """
+    names = ("authoring", "_compiler.dialects.coreai", "_compiler.ir", "runtime")
+    return CoreAI(*(importlib.import_module(f"coreai.{name}") for name in names))
+
+
 def import_coremltools() -> ModuleType:
     """Import ``coremltools`` without PyTorch, and without its lines on what is missing off a Mac.
 
@@ -81,6 +102,39 @@ def import_coremltools() -> ModuleType:
         logging.disable(before)
         for name in frontends:
             del sys.modules[name]
+
+
+def import_tvm_runtime() -> ModuleType:
+    """Import ``tvm_ffi`` and load TVM's small runtime beside it; the compiler stays out.
+
+    ``import tvm`` would load 260 MB of compiler. tvm_ffi imports PyTorch where it is installed, for
+    an exchange of tensors that is not used here. Worker threads neither spin between runs nor bind
+    themselves to CPUs, unless the environment says otherwise.
+    """
+    if "tvm_ffi" in sys.modules:
+        module = importlib.import_module("tvm_ffi")
+    else:
+        added = "torch" not in sys.modules
+        if added:
+            sys.modules["torch"] = None  # type: ignore[assignment]
+        try:
+            module = importlib.import_module("tvm_ffi")
+        finally:
+            if added:
+                del sys.modules["torch"]
+    if module.get_global_func("runtime.config_threadpool", allow_missing=True) is None:
+        os.environ.setdefault("TVM_BIND_THREADS", "0")
+        os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+        found = importlib.util.find_spec("tvm")
+        if found is None or not found.submodule_search_locations:
+            raise ModuleNotFoundError("No module named 'tvm'", name="tvm")
+        folder = os.path.join(found.submodule_search_locations[0], "lib")
+        for name in ("libtvm_runtime.so", "libtvm_runtime_cuda.so"):
+            path = os.path.join(folder, name)
+            # The part for GPUs needs a driver, and is not needed without one.
+            with suppress(OSError) if "cuda" in name else nullcontext():
+                ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+    return module
 
 
 def import_coreml_spec() -> tuple[ModuleType, ModuleType]:
