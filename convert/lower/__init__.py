@@ -14,6 +14,7 @@ _TARGETS = {
     "openvino_ir": ("edgeinfer.convert.lower.openvino.target", "OpenVinoTarget"),
     "mlprogram": ("edgeinfer.convert.lower.coreml.target", "CoreMLTarget"),
     "tflite": ("edgeinfer.convert.lower.tflite.target", "TfliteTarget"),
+    "tvm": ("edgeinfer.convert.lower.tvm.target", "TvmTarget"),
 }
 
 FORMATS = tuple(_TARGETS)

@@ -1,0 +1,176 @@
+"""The file of the format ``tvm``: a shared library, and behind it what a loader must know first.
+
+::
+
+    ELF shared library │ zeros │ weights, each at a multiple of 64 │ JSON │ length │ magic
+
+An operating system's loader ignores what stands behind the library. So a file can be described,
+and refused, before any of its code is mapped; and weights are mapped, not copied.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.errors import LoadError
+from edgeinfer.types import Array, TensorSpec
+
+ENTRY = "edgeinfer_run"
+"""The function of a library that runs the whole model on given outputs."""
+
+ALIGNMENT = 64
+PAGE = 4096
+
+_MAGIC = b"edgetvm1"
+_TAIL = struct.Struct("<Q8s")
+_ELF_MACHINE = {62: "x86_64", 183: "aarch64"}
+_LONGEST = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A constant tensor in the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What the file says of itself.
+
+    Attributes:
+        kind: ``direct`` is one function over fixed shapes, ``vm`` a program of TVM's machine.
+        arch: of the CPU, read from the library itself.
+        machine: the instruction set the code was made for.
+        features: what the CPU must have, as Linux names it.
+        device: ``cpu`` or ``gpu``.
+        parallel: whether any of it runs on several threads.
+        inputs: of the model.
+        outputs: of the model.
+        weights: constants that the function takes behind the inputs.
+        tvm: version that made it.
+    """
+
+    kind: str
+    arch: str
+    machine: str
+    features: tuple[str, ...]
+    device: str
+    parallel: bool
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    weights: tuple[Weight, ...]
+    tvm: str
+
+
+def append(path: Path, about: Mapping[str, Any], weights: Sequence[Array]) -> None:
+    """Write weights and description behind a library."""
+    places: list[dict[str, Any]] = []
+    with path.open("r+b") as file:
+        file.seek(0, 2)
+        _pad(file, PAGE)
+        for array in weights:
+            _pad(file, ALIGNMENT)
+            shape = list(array.shape)
+            places.append({"dtype": array.dtype.name, "shape": shape, "offset": file.tell()})
+            file.write(np.ascontiguousarray(array).tobytes())
+        text = json.dumps({**about, "weights": places}, sort_keys=True).encode()
+        file.write(text)
+        file.write(_TAIL.pack(len(text), _MAGIC))
+
+
+def _pad(file: Any, multiple: int) -> None:
+    file.write(bytes(-file.tell() % multiple))
+
+
+def read(path: Path) -> Library:
+    """Read a file's description; none of its code is mapped.
+
+    Raises:
+        LoadError: it is no such file, or damaged.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(20)
+            file.seek(max(0, size - _TAIL.size))
+            tail = file.read(_TAIL.size)
+            if len(head) < 20 or head[:4] != b"\x7fELF" or tail[8:] != _MAGIC:
+                raise LoadError(f"tvm refuses {path}: it is no library that edgeinfer wrote")
+            length = _TAIL.unpack(tail)[0]
+            if length > min(size, _LONGEST):
+                raise LoadError(f"tvm refuses {path}: its description is damaged")
+            file.seek(size - _TAIL.size - length)
+            return _library(json.loads(file.read(length)), head, size)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LoadError(f"tvm refuses {path}: its description is damaged: {error!r}") from error
+
+
+def _library(about: dict[str, Any], head: bytes, size: int) -> Library:
+    weights = tuple(
+        Weight(str(np.dtype(w["dtype"])), _sizes(w["shape"]), int(w["offset"]))
+        for w in about["weights"]
+    )
+    for weight in weights:
+        end = weight.offset + np.dtype(weight.dtype).itemsize * int(np.prod(weight.shape))
+        if weight.offset < 0 or weight.offset % ALIGNMENT or end > size:
+            raise ValueError("a weight lies outside the file")
+    if about["kind"] not in ("direct", "vm") or about["device"] not in ("cpu", "gpu"):
+        raise ValueError("unknown kind or device")
+    return Library(
+        kind=about["kind"],
+        arch=_ELF_MACHINE.get(struct.unpack_from("<H", head, 18)[0], "unknown"),
+        machine=str(about["machine"]),
+        features=tuple(map(str, about["features"])),
+        device=about["device"],
+        parallel=bool(about["parallel"]),
+        inputs=_specs(about["inputs"]),
+        outputs=_specs(about["outputs"]),
+        weights=weights,
+        tvm=str(about["tvm"]),
+    )
+
+
+def _sizes(shape: Sequence[Any]) -> tuple[int, ...]:
+    sizes = tuple(int(s) for s in shape)
+    if any(s < 0 for s in sizes):
+        raise ValueError("a negative size")
+    return sizes
+
+
+def _specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(
+            str(i["name"]),
+            str(i["dtype"]),
+            tuple(d if d is None or isinstance(d, int) else str(d) for d in i["shape"]),
+        )
+        for i in items
+    )
+
+
+def describe(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+    """Return inputs or outputs as the description holds them."""
+    return [{"name": s.name, "dtype": s.dtype, "shape": list(s.shape or ())} for s in specs]
+
+
+def map_weights(path: Path, library: Library) -> list[Array]:
+    """Map the weights of a file; the arrays are read-only and keep the mapping alive."""
+    if not library.weights:
+        return []
+    with path.open("rb") as file:
+        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return [
+        np.frombuffer(whole, w.dtype, int(np.prod(w.shape)), w.offset).reshape(w.shape)
+        for w in library.weights
+    ]

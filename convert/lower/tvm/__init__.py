@@ -1,0 +1,1 @@
+"""The format ``tvm``: a shared library of machine code, made by TVM for one instruction set."""

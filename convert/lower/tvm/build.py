@@ -1,0 +1,148 @@
+"""From a Relax module to a library on disk."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.support import cc
+
+from edgeinfer.convert.lower.tvm.direct import NotDirectError, direct
+from edgeinfer.convert.lower.tvm.machines import Machine
+from edgeinfer.errors import NotAvailableError
+from edgeinfer.kernels.defs.emit import Cpu
+from edgeinfer.kernels.rules.cpu import schedule
+from edgeinfer.types import Array
+
+DIRECT_UP_TO = 150
+"""Kernels in one function; above, the machine's microsecond each is nothing beside their work, and
+LLVM takes long over one large function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What was made.
+
+    Attributes:
+        kind: ``direct`` or ``vm``.
+        weights: what the entry function takes behind outputs.
+        parallel: whether any of it runs on several threads.
+        kernels: calls of kernels.
+        reason: why it is not ``direct``; empty if it is.
+    """
+
+    kind: str
+    weights: list[Array]
+    parallel: bool
+    kernels: int
+    reason: str = ""
+
+
+def linker_for(machine: Machine) -> str:
+    """Return the compiler driver that makes libraries for a machine.
+
+    Raises:
+        NotAvailableError: it is not installed; has the install line.
+    """
+    found = shutil.which(machine.linker)
+    if found is None:
+        package = "gcc" if machine.linker == "gcc" else "gcc-aarch64-linux-gnu"
+        raise NotAvailableError(
+            f"libraries for {machine.name} need {machine.linker}; apt-get install {package}"
+        )
+    if machine.cuda and shutil.which("nvcc") is None:
+        raise NotAvailableError(
+            f"kernels for {machine.name} need nvcc of the CUDA toolkit on the PATH"
+        )
+    return found
+
+
+def build(module: tvm.IRModule, machine: Machine, path: Path, *, static: bool) -> Built:
+    """Compile a module and write its library."""
+    linker = linker_for(machine)
+    target = machine.target()
+    ready = _prepared(module, machine, target)
+    kernels = _calls(ready)
+    reason = _not_direct(machine, kernels, static)
+    weights: list[Array] = []
+    if not reason:
+        try:
+            made = direct(ready)
+        except NotDirectError as error:
+            reason = str(error)
+        else:
+            weights = made.weights
+            name = str(made.function.attrs["global_symbol"])
+            compiled = tvm.compile(tvm.IRModule({name: made.function}), target=target)
+            parallel = "parallel" in _kinds([made.function])
+    if reason:
+        with target:
+            compiled = tvm.compile(ready, target=target)
+        functions = [f for f in ready.functions.values() if isinstance(f, tirx.PrimFunc)]
+        parallel = "parallel" in _kinds(functions)
+    with tempfile.TemporaryDirectory() as folder:
+        compiled.export_library(str(path), fcompile=cc.cross_compiler(linker), workspace_dir=folder)
+    return Built("vm" if reason else "direct", weights, parallel, kernels, reason)
+
+
+def _not_direct(machine: Machine, kernels: int, static: bool) -> str:
+    if machine.cuda:
+        return "it runs on a GPU"
+    if not static:
+        return "it has open sizes"
+    if kernels > DIRECT_UP_TO:
+        return f"it has {kernels} kernels"
+    return ""
+
+
+def _prepared(module: tvm.IRModule, machine: Machine, target: Any) -> tvm.IRModule:
+    """Fuse what is element-wise, and order the loops."""
+    passes = [
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.DeadCodeElimination(),
+        relax.transform.LegalizeOps(skip_ops=["relax.reshape"]),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+    ]
+    with target:
+        module = tvm.transform.Sequential(passes)(module)
+        if machine.cuda:
+            return _on_gpu(module)
+    cpu = Cpu(machine.lanes, machine.registers)
+    for where, function in list(module.functions.items()):
+        if isinstance(function, tirx.PrimFunc):
+            module[where] = schedule(function, cpu)
+    return module
+
+
+def _on_gpu(module: tvm.IRModule) -> tvm.IRModule:
+    from tvm.s_tir import dlight
+
+    rules = [
+        dlight.gpu.Matmul(),
+        dlight.gpu.GEMV(),
+        dlight.gpu.Reduction(),
+        dlight.gpu.GeneralReduction(),
+        dlight.gpu.Fallback(),
+    ]
+    return dlight.ApplyDefaultSchedule(*rules)(module)
+
+
+def _calls(module: tvm.IRModule) -> int:
+    bindings = [b for block in module["main"].body.blocks for b in block.bindings]
+    return sum(
+        isinstance(getattr(b.value, "op", None), tvm.ir.Op) and b.value.op.name == "relax.call_tir"
+        for b in bindings
+    )
+
+
+def _kinds(functions: list[Any]) -> set[str]:
+    """The kinds of loops there are."""
+    return {"parallel"} if any("T.parallel" in f.script() for f in functions) else set()

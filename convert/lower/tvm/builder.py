@@ -1,0 +1,330 @@
+"""The graph while it is lowered: Relax expressions, and products that wait for the next steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import tvm_ffi
+from tvm import relax, te, tirx
+
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tvm.machines import Machine
+from edgeinfer.convert.lower.tvm.registry import ALL
+from edgeinfer.kernels.defs.emit import Cpu
+from edgeinfer.types import Array
+
+Size = Any
+"""A number, or an expression over open sizes."""
+
+Scalar = Callable[..., Any]
+"""Computes one element, or a vector of them, from those of its operands."""
+
+
+@dataclass(eq=False, slots=True)
+class Tensor:
+    """A value of the graph.
+
+    Attributes:
+        dtype: NumPy's name.
+        shape: sizes.
+        data: what it holds, where that is known.
+    """
+
+    dtype: str
+    shape: tuple[Size, ...]
+    data: Array | None = None
+    _made: Any = None
+    waiting: Waiting | None = None
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every size is a number."""
+        return all(isinstance(s, int) for s in self.shape)
+
+
+@dataclass(eq=False, slots=True)
+class Waiting:
+    """A product that is written once it is known which element-wise steps follow it.
+
+    Attributes:
+        make: writes the kernel; takes inputs beyond its own, and the steps.
+        axes: view of the result as (rows, columns) that the kernel stores: for each of the two, the
+            result's axes that it runs over.
+        steps: operators that follow, with their further operands.
+    """
+
+    make: Callable[[list[Step]], Any]
+    axes: tuple[tuple[int, ...], tuple[int, ...]]
+    steps: list[Step] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An element-wise operator; ``position`` is where the product stands among its operands."""
+
+    function: Scalar
+    operands: tuple[Tensor, ...]
+    position: int
+
+
+class Builder:
+    """Writes Relax for one machine.
+
+    Args:
+        machine: the instruction set.
+        notes: gets a line for each choice that a reader should know of.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.on_cpu = not machine.cuda
+        self.cpu = Cpu(machine.lanes, machine.registers)
+        self.block = relax.BlockBuilder()
+        self.inputs: list[Any] = []
+        self.sizes: dict[str, Any] = {}
+        self.current: Callable[[], ir.Node | None] = lambda: None
+        self.last_use: Callable[[Tensor], bool] = lambda tensor: False
+        self.kernels = 0
+        self.naive: list[str] = []
+
+    # ---- values
+
+    def input(self, value: ir.Value) -> Tensor:
+        """Add a model input; open sizes get names."""
+        raise NotImplementedError("inputs are made before the function is opened")
+
+    def open_input(self, value: ir.Value) -> Tensor:
+        """Make the parameter of a model input."""
+        name = value.name or ""
+        if value.shape is None or value.dtype is None:
+            raise Refusal(f"input {name!r} has no known rank", "dynamic_shape")
+        if value.dtype not in ALL:
+            raise Refusal(f"input {name!r} is {value.dtype.name.lower()}", "unsupported_dtype")
+        shape = tuple(self._size(d, f"{name}_{i}") for i, d in enumerate(value.shape))
+        dtype = dtype_of(value)
+        made = relax.Var(f"in{len(self.inputs)}", relax.TensorType(list(shape), dtype))
+        self.inputs.append(made)
+        return Tensor(dtype, shape, None, made)
+
+    def _size(self, dim: Any, fallback: str) -> Size:
+        if isinstance(dim, int):
+            return dim
+        name = str(dim.value) if dim.value is not None else fallback
+        if name not in self.sizes:
+            self.sizes[name] = tirx.Var(f"n{len(self.sizes)}", "int64")
+        return self.sizes[name]
+
+    def constant(self, value: ir.Value) -> Tensor:
+        """Add an initializer."""
+        if value.const_value is None:
+            raise Refusal(f"{value.name!r} has no value", "requires_constant")
+        return self.const(value.const_value.numpy())
+
+    def const(self, array: Array | float, dtype: str | None = None) -> Tensor:
+        """Return a tensor with a known value."""
+        data = np.asarray(array, dtype) if dtype else np.asarray(array)
+        return Tensor(data.dtype.name, tuple(map(int, data.shape)), data)
+
+    def expr(self, tensor: Tensor) -> Any:
+        """Return the expression of a value, which is written now if it was not before."""
+        if tensor._made is None:
+            if tensor.waiting is not None:
+                tensor._made = tensor.waiting.make(tensor.waiting.steps)
+                tensor.waiting = None
+            else:
+                data = np.ascontiguousarray(tensor.data).reshape(tensor.shape)
+                tensor._made = relax.const(data, tensor.dtype)
+        return tensor._made
+
+    # ---- operators
+
+    def emit(self, made: Any) -> Tensor:
+        """Add a Relax call."""
+        return self.wrap(self.block.emit(made))
+
+    def wrap(self, var: Any) -> Tensor:
+        """Return the tensor of a Relax variable."""
+        kind = var.ty
+        if not isinstance(kind, relax.TensorType) or kind.shape is None:
+            raise Refusal("the result's size depends on values", "dynamic_shape")
+        return Tensor(str(kind.dtype.dtype), tuple(map(plain, kind.shape.values)), None, var)
+
+    def op(self, function: Callable[..., Any], *tensors: Tensor, **attributes: Any) -> Tensor:
+        """Call a Relax operator on tensors."""
+        return self.emit(function(*map(self.expr, tensors), **attributes))
+
+    def te(self, function: Callable[..., Any], *tensors: Tensor, name: str = "compute") -> Tensor:
+        """Compute with a tensor expression."""
+        made = self.block.emit_te(function, *map(self.expr, tensors), primfunc_name_hint=name)
+        return self.wrap(made)
+
+    def tir(
+        self, kernel: Any, operands: Sequence[Any], shape: Sequence[int], dtype: str = "float32"
+    ) -> Any:
+        """Call a kernel of our own; returns its result's variable."""
+        self.kernels += 1
+        where = self.block.add_func(kernel.with_attr("op_pattern", 8), f"kernel{self.kernels}")
+        kind = relax.TensorType(list(shape), dtype)
+        return self.block.emit(relax.call_tir(where, list(operands), kind))
+
+    def tir_many(
+        self, kernel: Any, operands: Sequence[Any], shapes: Sequence[Sequence[int]]
+    ) -> list[Tensor]:
+        """Call a kernel of our own with several results."""
+        self.kernels += 1
+        where = self.block.add_func(kernel.with_attr("op_pattern", 8), f"kernel{self.kernels}")
+        kinds = [relax.TensorType(list(s), "float32") for s in shapes]
+        made = self.block.emit(relax.call_tir(where, list(operands), kinds))
+        return [self.emit(relax.TupleGetItem(made, i)) for i in range(len(shapes))]
+
+    def wants(self, index: int) -> bool:
+        """Whether anything reads an output of the node that is lowered now."""
+        node = self.current()
+        if node is None or index >= len(node.outputs):
+            return False
+        value = node.outputs[index]
+        return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
+
+    def outputs(self) -> int:
+        """How many outputs the node has that is lowered now."""
+        node = self.current()
+        return 1 if node is None else len(node.outputs)
+
+    def map(self, function: Scalar, *tensors: Tensor, dtype: str | None = None) -> Tensor:
+        """Apply a function to each element, shapes broadcast as NumPy does."""
+        kept = self._follow(function, tensors, dtype)
+        if kept is not None:
+            return kept
+        shape = broadcast([t.shape for t in tensors])
+        single = [_single(t) for t in tensors]
+        varying = [t for t, s in zip(tensors, single, strict=True) if s is None]
+        if not varying:
+            varying, single[0] = [tensors[0]], None
+
+        def compute(*inputs: Any) -> Any:
+            def element(*index: Any) -> Any:
+                rest = iter(inputs)
+                values = [s if s is not None else _at(next(rest), index) for s in single]
+                result = function(*values)
+                return result if dtype is None else result.astype(dtype)
+
+            return te.compute(shape, element, name="map")
+
+        return self.te(compute, *varying)
+
+    def _follow(
+        self, function: Scalar, tensors: Sequence[Tensor], dtype: str | None
+    ) -> Tensor | None:
+        """Have a waiting product do it, where it can."""
+        found = [i for i, t in enumerate(tensors) if t.waiting is not None]
+        if dtype not in (None, "float32") or not found:
+            return None
+        place = found[-1]
+        target = tensors[place]
+        others = tuple(t for i, t in enumerate(tensors) if i != place)
+        if target in others or not self.last_use(target):
+            return None
+        if any(not _fits(t, target) or t.dtype != "float32" for t in others):
+            return None
+        waiting = target.waiting
+        if waiting is None:
+            return None
+        # What it adds must exist before the kernel is written.
+        for t in others:
+            self.expr(t)
+        step = Step(function, others, place)
+        return Tensor(
+            target.dtype,
+            target.shape,
+            waiting=Waiting(waiting.make, waiting.axes, [*waiting.steps, step]),
+        )
+
+
+def _fits(operand: Tensor, target: Tensor) -> bool:
+    """Whether an operand is one value, one for each row or column, or as large as the product."""
+    if operand.rank > target.rank or not operand.is_static:
+        return False
+    shape = (1,) * (target.rank - operand.rank) + tuple(operand.shape)
+    if shape == tuple(target.shape) or all(s == 1 for s in shape):
+        return True
+    waiting = target.waiting
+    if waiting is None:
+        return False
+    for axes in waiting.axes:
+        inside = all(shape[a] == target.shape[a] for a in axes)
+        beyond = all(shape[a] == 1 for a in range(target.rank) if a not in axes)
+        if inside and beyond:
+            return True
+    return False
+
+
+def _single(tensor: Tensor) -> Any:
+    """The value of a constant with one element, as an immediate."""
+    if tensor.data is None or tensor.data.size != 1 or tensor.rank > 1:
+        return None
+    item = tensor.data.reshape(-1)[0].item()
+    if isinstance(item, float) and not np.isfinite(item):
+        return None
+    return tirx.const(item, tensor.dtype)
+
+
+def _at(tensor: Any, index: Sequence[Any]) -> Any:
+    shape = tensor.shape
+    own = index[len(index) - len(shape) :]
+    zero = tirx.const(0, "int64")
+    return tensor(*(zero if _is_one(s) else i for s, i in zip(shape, own, strict=True)))
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(plain(size), int) and plain(size) == 1
+
+
+def plain(size: Any) -> Size:
+    """Return a size as a number where it is one."""
+    if isinstance(size, tirx.IntImm):
+        return int(size.value)
+    return size
+
+
+def same(a: Size, b: Size) -> bool:
+    """Whether two sizes are surely equal."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    if isinstance(a, int) or isinstance(b, int):
+        return False
+    return bool(tvm_ffi.structural_equal(a, b, map_free_vars=False))
+
+
+def broadcast(shapes: Sequence[Sequence[Size]]) -> tuple[Size, ...]:
+    """Return the shape that operands have together.
+
+    Raises:
+        Refusal: sizes that are not known to fit.
+    """
+    rank = max(map(len, shapes))
+    result: list[Size] = [1] * rank
+    for shape in shapes:
+        for axis, size in enumerate(shape, rank - len(shape)):
+            if isinstance(result[axis], int) and result[axis] == 1:
+                result[axis] = size
+            elif (isinstance(size, int) and size == 1) or same(size, result[axis]):
+                continue
+            else:
+                raise Refusal(f"sizes {result[axis]} and {size} need not fit", "dynamic_shape")
+    return tuple(result)
+
+
+def dtype_of(value: ir.Value) -> str:
+    """Return NumPy's name of a value's element type."""
+    if value.dtype is None:
+        raise Refusal(f"{value.name!r} has no element type", "unsupported_dtype")
+    return str(value.dtype.numpy().name)

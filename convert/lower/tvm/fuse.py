@@ -1,0 +1,94 @@
+"""Element-wise steps inside the kernel whose result they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from tvm import relax
+from tvm.script.ir_builder import tirx as T  # noqa: N812
+
+from edgeinfer.convert.lower.tvm.builder import Builder, Step, Tensor, Waiting
+from edgeinfer.kernels.defs.emit import Buffer, Expr, load, splat
+from edgeinfer.kernels.defs.gemm import Finish
+
+Extra = dict[str, tuple[Sequence[int], str]]
+Axes = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def waiting(
+    g: Builder,
+    shape: tuple[int, ...],
+    axes: Axes,
+    stored: tuple[int, ...],
+    operands: Callable[[], list[Any]],
+    build: Callable[[Extra, Callable[..., Finish]], Any],
+) -> Tensor:
+    """Return a product that is written with the steps that will follow it.
+
+    Args:
+        g: the graph.
+        shape: of the result.
+        axes: of the result that make the kernel's rows, and its columns.
+        stored: shape in which the kernel writes the result.
+        operands: the kernel's own inputs.
+        build: writes the kernel for further inputs and what finishes each value.
+    """
+
+    def make(steps: list[Step]) -> Any:
+        plan = _Plan(shape, axes)
+        tensors = [(f"e{i}_{j}", t) for i, s in enumerate(steps) for j, t in enumerate(s.operands)]
+        seen = {name: plan.view(t) for name, t in tensors}
+        kernel = build({n: (v, "float32") for n, v in seen.items()}, plan.finish(steps))
+        own = operands()
+        more = [_reshaped(g, t, seen[name]) for name, t in tensors]
+        made = g.tir(kernel, [*own, *more], stored)
+        return made if stored == shape else g.block.emit(relax.op.reshape(made, shape))
+
+    return Tensor("float32", shape, waiting=Waiting(make, axes))
+
+
+def _reshaped(g: Builder, tensor: Tensor, shape: tuple[int, ...]) -> Any:
+    if tensor.data is not None:
+        return relax.const(tensor.data.reshape(shape), tensor.dtype)
+    made = g.expr(tensor)
+    return made if tensor.shape == shape else g.block.emit(relax.op.reshape(made, shape))
+
+
+class _Plan:
+    """How operands of the steps lie beside rows and columns."""
+
+    def __init__(self, shape: tuple[int, ...], axes: Axes) -> None:
+        self.shape, self.axes = shape, axes
+        self.rows, self.columns = (prod(shape[a] for a in part) for part in axes)
+
+    def view(self, tensor: Tensor) -> tuple[int, ...]:
+        """The shape an operand is read in: (1, 1), (R, 1), (1, C) or (R, C)."""
+        shape = (1,) * (len(self.shape) - tensor.rank) + tuple(tensor.shape)
+        rows, columns = (prod(shape[a] for a in part) for part in self.axes)
+        return rows, columns
+
+    def finish(self, steps: list[Step]) -> Callable[..., Finish]:
+        """Return what makes a stored value, given the buffers of all operands in their order."""
+
+        def bind(*buffers: Buffer) -> Finish:
+            def end(value: Expr, row: Expr, column: Expr, width: int) -> Expr:
+                rest = iter(buffers)
+                for step in steps:
+                    values = [_read(next(rest), row, column, width) for _ in step.operands]
+                    values.insert(step.position, value)
+                    value = step.function(*values)
+                return value
+
+            return end
+
+        return bind
+
+
+def _read(buffer: Buffer, row: Expr, column: Expr, width: int) -> Expr:
+    rows, columns = (int(s) for s in buffer.shape)
+    row = 0 if rows == 1 else row
+    if columns == 1:
+        return splat(T.BufferLoad(buffer, [row, 0]), width)
+    return load(buffer, [row, column], width)

@@ -1,0 +1,90 @@
+"""From a normalised model to a Relax module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import tvm
+from tvm import te
+
+from edgeinfer.convert.lower.registry import Driver, Refusal
+from edgeinfer.convert.lower.tvm import ops
+from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
+from edgeinfer.convert.lower.tvm.machines import Machine
+from edgeinfer.convert.lower.tvm.registry import OPS
+from edgeinfer.errors import Problem
+
+__all__ = ["Lowered", "lower_graph"]
+
+_ = ops
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A module and what is known of it.
+
+    Attributes:
+        module: Relax, with a function ``main``; None if anything is in the way.
+        problems: nodes without a lowering.
+        naive: products without a kernel of their own.
+        kernels: calls of kernels of our own.
+        is_static: no size is open.
+    """
+
+    module: tvm.IRModule | None
+    problems: list[Problem]
+    naive: tuple[str, ...] = ()
+    kernels: int = 0
+    is_static: bool = True
+
+
+def lower_graph(model: ir.Model, machine: Machine) -> Lowered:
+    """Lower every node."""
+    g = Builder(machine)
+    driver: Driver[Tensor] = Driver(OPS, g)
+    inputs = [v for v in model.graph.inputs if v.const_value is None]
+    try:
+        for value in inputs:
+            driver.values[value] = g.open_input(value)
+    except Refusal as refusal:
+        where = f"input {value.name!r}"
+        return Lowered(None, [Problem(where, "", refusal.reason, refusal.detail, refusal.hint)])
+    g.current = lambda: driver.node
+    g.last_use = lambda tensor: _is_last(driver, tensor)
+    with g.block.function("main", g.inputs):
+        made: list[Any] = []
+        with g.block.dataflow():
+            driver.lower_nodes(model.graph, model.opset_imports)
+            if not driver.problems:
+                made = [_output(g, driver, value, inputs) for value in model.graph.outputs]
+        g.block.emit_func_output(tvm.relax.Tuple(made))
+    if driver.problems:
+        return Lowered(None, driver.problems)
+    return Lowered(g.block.get(), [], tuple(g.naive), g.kernels, not g.sizes)
+
+
+def _is_last(driver: Driver[Tensor], tensor: Tensor) -> bool:
+    """Whether nothing after the current node reads a value."""
+    node = driver.node
+    if node is None:
+        return False
+    for value in node.inputs:
+        if value is not None and driver.values.get(value) is tensor:
+            return len(value.uses()) == 1 and not value.is_graph_output()
+    # Made inside the lowering of this node.
+    return True
+
+
+def _output(g: Builder, driver: Driver[Tensor], value: ir.Value, inputs: list[ir.Value]) -> Any:
+    if value not in driver.values:
+        driver.values[value] = g.constant(value)
+    tensor = driver.values[value]
+    if (
+        tensor.data is not None
+        or value in inputs
+        or any(driver.values[v] is tensor for v in inputs)
+    ):
+        tensor = g.te(lambda x: te.compute(x.shape, lambda *i: x(*i), name="copy"), tensor)
+    return g.block.emit_output(g.expr(tensor))

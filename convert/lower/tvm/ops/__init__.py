@@ -1,0 +1,31 @@
+"""Lowerings by family; importing this module fills the table."""
+
+from edgeinfer.convert.lower.tvm.ops import (
+    activation,
+    arith,
+    conv,
+    cut,
+    index,
+    matrix,
+    norm,
+    pool,
+    recurrent,
+    reduce,
+    resize,
+    shape,
+)
+
+__all__ = [
+    "activation",
+    "arith",
+    "conv",
+    "cut",
+    "index",
+    "matrix",
+    "norm",
+    "pool",
+    "recurrent",
+    "reduce",
+    "resize",
+    "shape",
+]

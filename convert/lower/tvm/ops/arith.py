@@ -1,0 +1,339 @@
+"""Element by element: arithmetic, comparison, logic and functions of one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
+from edgeinfer.convert.lower.tvm.registry import ALL, BOOL, FLOATS, INTEGERS, NUMBERS, OPS
+from edgeinfer.kernels.defs import math
+
+Value = Any
+
+
+def function(g: Builder, name: str, x: Tensor) -> Callable[[Value], Value]:
+    """Return a function of one float: of vectors, where there is such a one for this machine."""
+    own = math.VECTOR.get(name) if g.on_cpu else None
+    if x.dtype == "float32" and own is not None:
+        return own
+    plain = getattr(tirx, name)
+    if x.dtype == "float16":
+        single = own or plain
+        return lambda v: single(v.astype("float32")).astype("float16")
+    return lambda v: plain(v)
+
+
+def _unary(onnx: str, since: int, name: str) -> None:
+    @OPS.lower(onnx, since=since, dtypes=FLOATS)
+    def lowered(g: Builder, x: Tensor) -> Tensor:
+        return g.map(function(g, name, x), x)
+
+    lowered.__doc__ = f"``{name}``."
+
+
+for _onnx, _since, _name in (
+    ("Sqrt", 13, "sqrt"),
+    ("Exp", 13, "exp"),
+    ("Log", 13, "log"),
+    ("Sin", 22, "sin"),
+    ("Cos", 22, "cos"),
+    ("Tan", 22, "tan"),
+    ("Asin", 22, "asin"),
+    ("Acos", 22, "acos"),
+    ("Atan", 22, "atan"),
+    ("Sinh", 22, "sinh"),
+    ("Cosh", 22, "cosh"),
+    ("Asinh", 22, "asinh"),
+    ("Acosh", 22, "acosh"),
+    ("Atanh", 22, "atanh"),
+    ("Tanh", 13, "tanh"),
+    ("Sigmoid", 13, "sigmoid"),
+    ("Erf", 13, "erf"),
+    ("Ceil", 13, "ceil"),
+    ("Floor", 13, "floor"),
+    ("Round", 22, "nearbyint"),
+):
+    _unary(_onnx, _since, _name)
+
+
+@OPS.lower("Abs", since=13, dtypes=NUMBERS)
+def abs_(g: Builder, x: Tensor) -> Tensor:
+    """The size."""
+    if x.dtype.startswith("u"):
+        return x
+    if x.dtype.startswith("int"):
+        zero = tirx.const(0, x.dtype)
+        return g.map(lambda v: tirx.Select(v < zero, zero - v, v), x)
+    return g.map(tirx.abs, x)
+
+
+@OPS.lower("Neg", since=13, dtypes=NUMBERS)
+def neg(g: Builder, x: Tensor) -> Tensor:
+    """The opposite."""
+    if x.dtype.startswith(("int", "uint")):
+        return g.map(lambda v: tirx.const(0, x.dtype) - v, x)
+    return g.map(lambda v: v * math.constant(-1.0, v), x)
+
+
+@OPS.lower("Reciprocal", since=13, dtypes=FLOATS)
+def reciprocal(g: Builder, x: Tensor) -> Tensor:
+    """One divided by it."""
+    return g.map(lambda v: math.constant(1.0, v) / v, x)
+
+
+@OPS.lower("Sign", since=13, dtypes=NUMBERS)
+def sign(g: Builder, x: Tensor) -> Tensor:
+    """-1, 0 or 1; NaN stays."""
+    zero, one = tirx.const(0, x.dtype), tirx.const(1, x.dtype)
+    if x.dtype.startswith("u"):
+        return g.map(lambda v: tirx.Select(v > zero, one, zero), x)
+    below = tirx.const(-1, x.dtype)
+    return g.map(lambda v: tirx.Select(v > zero, one, tirx.Select(v < zero, below, v)), x)
+
+
+def is_not_number(v: Value) -> Value:
+    """Whether a float is NaN; comparing it with itself would be simplified away."""
+    return math.is_nan(v)
+
+
+@OPS.lower("IsNaN", since=20)
+def is_nan(g: Builder, x: Tensor) -> Tensor:
+    """Whether it is no number."""
+    return g.map(is_not_number, x, dtype="bool")
+
+
+@OPS.lower("IsInf", since=20)
+def is_inf(g: Builder, x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
+    """Whether it is infinite, to either side or to one."""
+    top = tirx.const(float(np.finfo(x.dtype).max), x.dtype)
+
+    def test(v: Value) -> Value:
+        above, below = tirx.GT(v, top), tirx.LT(v, tirx.const(0, x.dtype) - top)
+        if detect_negative and detect_positive:
+            return tirx.Or(above, below)
+        if not detect_negative and not detect_positive:
+            return tirx.And(above, below)
+        return above if detect_positive else below
+
+    return g.map(test, x, dtype="bool")
+
+
+@OPS.lower("Identity", since=1)
+def identity(g: Builder, input: Tensor) -> Tensor:
+    """The same value."""
+    return input
+
+
+@OPS.lower("Not", since=1, dtypes=BOOL)
+def not_(g: Builder, x: Tensor) -> Tensor:
+    """The opposite."""
+    return g.map(tirx.Not, x)
+
+
+@OPS.lower("BitwiseNot", since=18, dtypes=INTEGERS)
+def bitwise_not(g: Builder, x: Tensor) -> Tensor:
+    """Each bit's opposite."""
+    return g.map(tirx.bitwise_not, x)
+
+
+@OPS.lower("Cast", since=19)
+def cast(
+    g: Builder, input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up"
+) -> Tensor:
+    """Another element type; floats are cut towards zero."""
+    return convert(g, input, dtype_name(to))
+
+
+@OPS.lower("CastLike", since=19)
+def cast_like(
+    g: Builder,
+    input: Tensor,
+    target_type: Tensor,
+    *,
+    saturate: int = 1,
+    round_mode: str = "up",
+) -> Tensor:
+    """The element type of another tensor."""
+    return convert(g, input, target_type.dtype)
+
+
+def dtype_name(number: int) -> str:
+    """NumPy's name of ONNX's element type.
+
+    Raises:
+        Refusal: this lowering has no such type.
+    """
+    import onnx_ir as ir
+
+    kind = ir.DataType(number)
+    if kind not in ALL:
+        raise Refusal(f"element type {kind.name.lower()}", "unsupported_dtype")
+    return str(kind.numpy().name)
+
+
+def convert(g: Builder, x: Tensor, dtype: str) -> Tensor:
+    """Convert elements."""
+    if x.dtype == dtype:
+        return x
+    if x.data is not None and (x.dtype != "float32" or dtype.startswith("float")):
+        with np.errstate(all="ignore"):
+            return g.const(x.data.astype(dtype))
+    if dtype == "bool":
+        return g.map(lambda v: tirx.NE(v, tirx.const(0, x.dtype)), x, dtype="bool")
+    if x.dtype.startswith("float") and "int" in dtype and dtype not in ("int32", "int64"):
+        # What does not fit wraps, as it does in NumPy and in ONNX Runtime.
+        return g.map(lambda v: v.astype("int64").astype(dtype), x, dtype=dtype)
+    if x.dtype == "bool":
+        return g.map(
+            lambda v: tirx.Select(v, tirx.const(1, dtype), tirx.const(0, dtype)), x, dtype=dtype
+        )
+    return g.map(lambda v: v.astype(dtype), x, dtype=dtype)
+
+
+def _binary(onnx: str, since: int, make: Callable[[Value, Value], Value], kinds: Any) -> None:
+    @OPS.lower(onnx, since=since, dtypes=kinds)
+    def lowered(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
+        return g.map(make, A, B)
+
+    lowered.__doc__ = f"{onnx} of two tensors."
+
+
+def _compare(onnx: str, since: int, make: Callable[[Value, Value], Value]) -> None:
+    @OPS.lower(onnx, since=since)
+    def lowered(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
+        if A.dtype == "bool":
+            return g.map(make, convert(g, A, "int8"), convert(g, B, "int8"), dtype="bool")
+        return g.map(make, A, B, dtype="bool")
+
+    lowered.__doc__ = f"{onnx} of two tensors."
+
+
+_binary("Add", 14, lambda a, b: a + b, NUMBERS)
+_binary("Sub", 14, lambda a, b: a - b, NUMBERS)
+_binary("Mul", 14, lambda a, b: a * b, NUMBERS)
+_binary("BitwiseAnd", 18, tirx.bitwise_and, INTEGERS)
+_binary("BitwiseOr", 18, tirx.bitwise_or, INTEGERS)
+_binary("BitwiseXor", 18, tirx.bitwise_xor, INTEGERS)
+_binary("And", 7, tirx.And, BOOL)
+_binary("Or", 7, tirx.Or, BOOL)
+_binary("Xor", 7, lambda a, b: tirx.NE(a.astype("int8"), b.astype("int8")), BOOL)
+_compare("Equal", 19, tirx.EQ)
+_compare("Greater", 13, tirx.GT)
+_compare("Less", 13, tirx.LT)
+_compare("GreaterOrEqual", 16, tirx.GE)
+_compare("LessOrEqual", 16, tirx.LE)
+
+
+@OPS.lower("Div", since=14, dtypes=NUMBERS)
+def div(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
+    """Quotient, of integers cut towards zero."""
+    if "int" not in A.dtype:
+        return g.map(lambda a, b: a / b, A, B)
+    if B.data is None or not np.all(B.data):
+        # A processor traps on a zero divisor; ONNX leaves the value open.
+        one = tirx.const(1, A.dtype)
+        zero = tirx.const(0, A.dtype)
+        return g.map(
+            lambda a, b: tirx.Select(
+                b == zero, zero, tirx.truncdiv(a, tirx.Select(b == zero, one, b))
+            ),
+            A,
+            B,
+        )
+    return g.map(tirx.truncdiv, A, B)
+
+
+@OPS.lower("Mod", since=13, dtypes=NUMBERS)
+def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:  # noqa: N803
+    """Remainder with the divisor's sign, or with ``fmod`` the dividend's."""
+    if "int" not in A.dtype:
+        if not fmod:
+            raise Refusal("fmod=0 on floats")
+        return g.map(lambda a, b: _fmod(a, b, A.dtype), A, B)
+    if B.data is None or not np.all(B.data):
+        raise Refusal("a divisor that may be zero", "requires_constant")
+    rest = tirx.truncmod if fmod or A.dtype.startswith("u") else tirx.floormod
+    return g.map(rest, A, B)
+
+
+def _fmod(a: Value, b: Value, dtype: str) -> Value:
+    if dtype != "float16":
+        return tirx.fmod(a, b)
+    return tirx.fmod(a.astype("float32"), b.astype("float32")).astype(dtype)
+
+
+@OPS.lower("Pow", since=15, dtypes=NUMBERS)
+def pow_(g: Builder, X: Tensor, Y: Tensor) -> Tensor:  # noqa: N803
+    """A power, in the base's element type."""
+    exponent = Y.data.reshape(-1)[0].item() if Y.data is not None and Y.data.size == 1 else None
+    if exponent == 2:
+        return g.map(lambda v: v * v, X)
+    if exponent == 3:
+        return g.map(lambda v: v * v * v, X)
+    if exponent == 0.5 and X.dtype in ("float32", "float64"):
+        return g.map(lambda v: tirx.sqrt(v), X)
+    wide = "float64" if X.dtype in ("float64", "int64", "int32", "uint64", "uint32") else "float32"
+    x, y = convert(g, X, wide), convert(g, Y, wide)
+    if (X.dtype in ("int64", "uint64")) and Y.data is None:
+        raise Refusal("64-bit integers to a computed power", "unsupported_dtype")
+    return convert(g, g.map(lambda a, b: tirx.pow(a, b), x, y), X.dtype)
+
+
+@OPS.lower("BitShift", since=11, dtypes=INTEGERS)
+def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:  # noqa: N803
+    """Bits moved up or down."""
+    bits = tirx.const(int(X.dtype.lstrip("uint")), X.dtype)
+    zero = tirx.const(0, X.dtype)
+    shift = tirx.shift_left if direction == "LEFT" else tirx.shift_right
+
+    def move(x: Value, y: Value) -> Value:
+        return tirx.Select(y >= bits, zero, shift(x, tirx.Select(y >= bits, zero, y)))
+
+    return g.map(move, X, Y)
+
+
+def larger(a: Value, b: Value) -> Value:
+    """The larger of two; NaN wins."""
+    return tirx.Select(tirx.Or(a > b, is_not_number(a)), a, b)
+
+
+def smaller(a: Value, b: Value) -> Value:
+    """The smaller of two; NaN wins."""
+    return tirx.Select(tirx.Or(a < b, is_not_number(a)), a, b)
+
+
+@OPS.lower("Max", since=13, dtypes=NUMBERS)
+def max_(g: Builder, *data_0: Tensor) -> Tensor:
+    """The largest."""
+    return reduce(lambda a, b: g.map(larger, a, b), data_0)
+
+
+@OPS.lower("Min", since=13, dtypes=NUMBERS)
+def min_(g: Builder, *data_0: Tensor) -> Tensor:
+    """The smallest."""
+    return reduce(lambda a, b: g.map(smaller, a, b), data_0)
+
+
+@OPS.lower("Sum", since=13, dtypes=FLOATS)
+def sum_(g: Builder, *data_0: Tensor) -> Tensor:
+    """The sum."""
+    return reduce(lambda a, b: g.map(lambda x, y: x + y, a, b), data_0)
+
+
+@OPS.lower("Mean", since=13, dtypes=FLOATS)
+def mean_(g: Builder, *data_0: Tensor) -> Tensor:
+    """The mean."""
+    count = float(len(data_0))
+    return g.map(lambda v: v / math.constant(count, v), sum_(g, *data_0))
+
+
+@OPS.lower("Where", since=16)
+def where(g: Builder, condition: Tensor, X: Tensor, Y: Tensor) -> Tensor:  # noqa: N803
+    """One or the other."""
+    return g.map(lambda c, x, y: tirx.Select(c, x, y), condition, X, Y)

@@ -1,0 +1,241 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
+from edgeinfer.convert.lower.tvm.fuse import waiting
+from edgeinfer.convert.lower.tvm.ops.arith import convert
+from edgeinfer.convert.lower.tvm.ops.matrix import reshape
+from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
+from edgeinfer.convert.lower.tvm.windows import Windows, windows
+from edgeinfer.kernels.defs import conv as kernel
+from edgeinfer.types import Array
+
+
+@OPS.lower("Conv", since=22, dtypes=FLOATS)
+def conv(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    W: Tensor,  # noqa: N803
+    B: Tensor | None = None,  # noqa: N803
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """Convolution over any number of spatial axes."""
+    if not all(isinstance(s, int) for s in W.shape):
+        raise Refusal("weights of open size", "dynamic_shape")
+    w = windows(X.shape[2:], W.shape[2:], strides, dilations, pads, auto_pad)
+    if X.rank < 3:
+        raise Refusal(f"an input of rank {X.rank}", "unsupported_rank")
+    if X.dtype == "float16":
+        wide = _convolve(g, convert(g, X, "float32"), convert(g, W, "float32"), w, group)
+        result = convert(g, wide, "float16")
+    else:
+        result = _convolve(g, X, W, w, group)
+    return result if B is None else with_bias(g, result, B)
+
+
+def with_bias(g: Builder, x: Tensor, bias: Tensor) -> Tensor:
+    """Add one number to each channel."""
+    shape = (bias.shape[0], *(1,) * (x.rank - 2))
+    wide = reshape(g, bias, shape)
+    if bias.data is not None and isinstance(x.shape[0], int) and x.shape[0] > 1:
+        wide = g.const(np.tile(np.asarray(wide.data), (x.shape[0], *(1,) * (x.rank - 1))))
+    return g.map(lambda v, b: v + b, x, wide)
+
+
+def _convolve(g: Builder, x: Tensor, weight: Tensor, w: Windows, group: int) -> Tensor:
+    static = x.is_static and prod(x.shape) and prod(weight.shape)
+    outs = [w.out(a, s) for a, s in enumerate(x.shape[2:])]
+    if any(isinstance(o, int) and o < 1 for o in outs):
+        raise Refusal("a window larger than its input")
+    if g.on_cpu and x.dtype == "float32" and static and weight.data is not None and w.rank <= 2:
+        return _own(g, x, np.asarray(weight.data), w, group)
+    if g.machine.cuda and w.rank == 2 and x.dtype == "float32":
+        return g.op(
+            relax.op.nn.conv2d,
+            x,
+            weight,
+            strides=w.strides,
+            padding=(*w.before, *w.after),
+            dilation=w.dilations,
+            groups=group,
+        )
+    return _plain(g, x, weight, w, group)
+
+
+def _own(g: Builder, x: Tensor, weight: Array, w: Windows, group: int) -> Tensor:
+    def two(values: Sequence[int], fill: int) -> tuple[int, int]:
+        return (values[0], values[1]) if w.rank == 2 else (fill, values[0])
+
+    if w.rank == 1:
+        weight = weight[:, :, None, :]
+    window = kernel.Window(
+        batch=x.shape[0],
+        channels=x.shape[1],
+        filters=weight.shape[0],
+        groups=group,
+        size=two(x.shape[2:], 1),
+        kernel=(weight.shape[2], weight.shape[3]),
+        strides=two(w.strides, 1),
+        dilations=two(w.dilations, 1),
+        pads=(*two(w.before, 0), *two(w.after, 0)),
+    )
+    shape = (window.batch, window.filters, *window.out[2 - w.rank :])
+    plane = (window.batch, window.channels, prod(window.size))
+    stored = (window.batch, window.filters, prod(window.out))
+    cpu = g.cpu
+    packed = relax.const(kernel.pack(weight, window, cpu), "float32")
+    source = g.expr(reshape(g, x, plane))
+    return waiting(
+        g,
+        shape,
+        ((0, 1), tuple(range(2, 2 + w.rank))),
+        stored,
+        lambda: [source, packed],
+        lambda extra, finish: kernel.conv(cpu, window, extra=extra, finish=finish),
+    )
+
+
+def _plain(g: Builder, x: Tensor, weight: Tensor, w: Windows, group: int) -> Tensor:
+    channels, filters = weight.shape[1], weight.shape[0]
+    outs = [w.out(a, s) for a, s in enumerate(x.shape[2:])]
+    zero = tirx.const(0, x.dtype)
+
+    def compute(data: Any, taps: Any) -> Any:
+        c = te.reduce_axis((0, channels), "c")
+        ks = [te.reduce_axis((0, k), f"k{a}") for a, k in enumerate(w.kernel)]
+
+        def element(n: Any, f: Any, *place: Any) -> Any:
+            first = f // (filters // group) * channels
+            at = [
+                p * w.strides[a] + k * w.dilations[a] - w.before[a]
+                for a, (p, k) in enumerate(zip(place, ks, strict=True))
+            ]
+            inside = [
+                t
+                for a, i in enumerate(at)
+                if w.before[a] or w.after[a]
+                for t in (i >= 0, i < data.shape[2 + a])
+            ]
+            value = data(n, first + c, *at)
+            if inside:
+                value = tirx.if_then_else(tirx.all(*inside), value, zero)
+            return te.sum(value * taps(f, c, *ks), axis=[c, *ks])
+
+        return te.compute((data.shape[0], filters, *outs), element, name="conv")
+
+    g.naive.append("conv")
+    return g.te(compute, x, weight, name="conv")
+
+
+@OPS.lower("ConvTranspose", since=22, dtypes=FLOATS)
+def conv_transpose(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    W: Tensor,  # noqa: N803
+    B: Tensor | None = None,  # noqa: N803
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    output_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """The input with zeros between its elements, convolved with the turned weights."""
+    rank = X.rank - 2
+    if W.data is None:
+        raise Refusal("weights must be constant", "requires_constant")
+    if not all(isinstance(s, int) for s in X.shape[2:]):
+        raise Refusal("an open size", "dynamic_shape")
+    step, spread = tuple(strides or (1,) * rank), tuple(dilations or (1,) * rank)
+    more = tuple(output_padding or (0,) * rank)
+    before, after = _transposed_pads(X, W, (step, spread, more), auto_pad, output_shape, pads)
+    taps = _turned(np.asarray(W.data), group)
+    reach = [d * (k - 1) for d, k in zip(spread, taps.shape[2:], strict=True)]
+    low = [r - b for r, b in zip(reach, before, strict=True)]
+    high = [r - a + m for r, a, m in zip(reach, after, more, strict=True)]
+    x = convert(g, X, "float32") if X.dtype == "float16" else X
+    x = _stuffed(g, x, step, low, high)
+    w = Windows(tuple(taps.shape[2:]), (1,) * rank, spread, (0,) * rank, (0,) * rank)
+    result = convert(g, _convolve(g, x, g.const(taps.astype(x.dtype)), w, group), X.dtype)
+    return result if B is None else with_bias(g, result, B)
+
+
+def _transposed_pads(
+    x: Tensor,
+    w: Tensor,
+    how: tuple[Sequence[int], ...],
+    auto_pad: str,
+    output_shape: Sequence[int] | None,
+    pads: Sequence[int] | None,
+) -> tuple[list[int], list[int]]:
+    step, spread, more = how
+    rank = len(step)
+    around = list(pads or (0,) * (2 * rank))
+    before, after = around[:rank], around[rank:]
+    same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
+    if output_shape is None and not same:
+        return ([0] * rank, [0] * rank) if auto_pad == "VALID" else (before, after)
+    for a in range(rank):
+        size = x.shape[2 + a]
+        wanted = output_shape[len(output_shape) - rank + a] if output_shape else size * step[a]
+        full = step[a] * (size - 1) + more[a] + spread[a] * (w.shape[2 + a] - 1) + 1
+        total = full - wanted
+        if auto_pad == "SAME_UPPER":
+            before[a] = total // 2
+        else:
+            before[a] = total - total // 2
+        after[a] = total - before[a]
+    return before, after
+
+
+def _turned(w: Array, group: int) -> Array:
+    """(in, out of a group, ...) to (out, in of a group, ...), each window turned around."""
+    channels, per = w.shape[:2]
+    parts = w.reshape(group, channels // group, per, *w.shape[2:])
+    swapped = parts.swapaxes(1, 2).reshape(group * per, channels // group, *w.shape[2:])
+    turn = (slice(None), slice(None), *(slice(None, None, -1),) * (w.ndim - 2))
+    return np.ascontiguousarray(swapped[turn])
+
+
+def _stuffed(
+    g: Builder, x: Tensor, step: Sequence[int], low: Sequence[int], high: Sequence[int]
+) -> Tensor:
+    """Put zeros between elements and around them; a negative border cuts."""
+    sizes = [
+        (s - 1) * t + 1 + lo + hi for s, t, lo, hi in zip(x.shape[2:], step, low, high, strict=True)
+    ]
+    if any(s < 1 for s in sizes):
+        raise Refusal("nothing is left of the output")
+
+    def compute(data: Any) -> Any:
+        def element(n: Any, c: Any, *place: Any) -> Any:
+            tests, at = [], []
+            for a, p in enumerate(place):
+                q = p - low[a]
+                tests += [q >= 0, q < (x.shape[2 + a] - 1) * step[a] + 1]
+                if step[a] > 1:
+                    tests.append(tirx.floormod(q, step[a]) == 0)
+                at.append(tirx.floordiv(q, step[a]) if step[a] > 1 else q)
+            return tirx.if_then_else(tirx.all(*tests), data(n, c, *at), tirx.const(0, x.dtype))
+
+        return te.compute((data.shape[0], data.shape[1], *sizes), element, name="stuffed")
+
+    return g.te(compute, x, name="stuffed")

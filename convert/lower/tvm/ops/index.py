@@ -1,0 +1,226 @@
+"""Elements by their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from tvm import relax, te, tirx
+
+from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
+from edgeinfer.convert.lower.tvm.ops.arith import convert
+from edgeinfer.convert.lower.tvm.registry import NUMBERS, OPS
+
+
+def _inside(place: Any, size: Any) -> Any:
+    """A place from either end; one beyond the tensor becomes the nearest, never a stray read."""
+    wide = place.astype("int64")
+    wrapped = tirx.Select(wide < 0, wide + size, wide)
+    return tirx.max(tirx.const(0, "int64"), tirx.min(wrapped, size - 1))
+
+
+def _some(x: Tensor, axis: int) -> None:
+    if isinstance(x.shape[axis], int) and x.shape[axis] == 0:
+        raise Refusal("elements of nothing")
+
+
+@OPS.lower("Gather", since=13)
+def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    """Slices along an axis."""
+    at = axis % data.rank
+    _some(data, at)
+    if data.data is not None and indices.data is not None:
+        return g.const(np.take(data.data, indices.data, at))
+    rank = indices.rank
+    shape = (*data.shape[:at], *indices.shape, *data.shape[at + 1 :])
+
+    def compute(source: Any, places: Any) -> Any:
+        def element(*index: Any) -> Any:
+            place = _inside(places(*index[at : at + rank]), source.shape[at])
+            return source(*index[:at], place, *index[at + rank :])
+
+        return te.compute(shape, element, name="gather")
+
+    return g.te(compute, data, indices, name="gather")
+
+
+@OPS.lower("GatherElements", since=13)
+def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    """One element for each index."""
+    at = axis % data.rank
+    _some(data, at)
+
+    def compute(source: Any, places: Any) -> Any:
+        def element(*index: Any) -> Any:
+            place = _inside(places(*index), source.shape[at])
+            return source(*index[:at], place, *index[at + 1 :])
+
+        return te.compute(indices.shape, element, name="gather_elements")
+
+    return g.te(compute, data, indices, name="gather_elements")
+
+
+@OPS.lower("GatherND", since=13)
+def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+    """Slices at places of several axes."""
+    depth = indices.shape[-1]
+    if not isinstance(depth, int):
+        raise Refusal("an open number of axes", "dynamic_shape")
+    outer = indices.shape[:-1]
+    shape = (*outer, *data.shape[batch_dims + depth :])
+
+    def compute(source: Any, places: Any) -> Any:
+        def element(*index: Any) -> Any:
+            head = index[: len(outer)]
+            at = [
+                _inside(places(*head, tirx.const(i, "int64")), source.shape[batch_dims + i])
+                for i in range(depth)
+            ]
+            return source(*head[:batch_dims], *at, *index[len(outer) :])
+
+        return te.compute(shape, element, name="gather_nd")
+
+    return g.te(compute, data, indices, name="gather_nd")
+
+
+_REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+
+
+@OPS.lower("ScatterElements", since=18)
+def scatter_elements(
+    g: Builder,
+    data: Tensor,
+    indices: Tensor,
+    updates: Tensor,
+    *,
+    axis: int = 0,
+    reduction: str = "none",
+) -> Tensor:
+    """Elements put at places along an axis."""
+    if reduction not in _REDUCTIONS or (data.dtype == "bool" and reduction != "none"):
+        raise Refusal(f"reduction {reduction!r} of {data.dtype}")
+    if reduction in ("max", "min") and data.dtype.startswith("float"):
+        raise Refusal(f"reduction {reduction!r} of floats")
+    return g.op(
+        relax.op.scatter_elements,
+        data,
+        convert(g, indices, "int64"),
+        updates,
+        axis=axis % data.rank,
+        reduction=_REDUCTIONS[reduction],
+    )
+
+
+@OPS.lower("ScatterND", since=18)
+def scatter_nd(
+    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
+) -> Tensor:
+    """Slices put at places of several axes."""
+    if reduction not in _REDUCTIONS or (data.dtype == "bool" and reduction != "none"):
+        raise Refusal(f"reduction {reduction!r} of {data.dtype}")
+    if indices.data is None:
+        raise Refusal("computed places", "requires_constant")
+    places = np.asarray(indices.data)
+    depth = places.shape[-1]
+    sizes = np.asarray(data.shape[:depth])
+    wrapped = np.where(places < 0, places + sizes, places).astype(np.int64)
+    return g.op(
+        relax.op.scatter_nd, data, g.const(wrapped), updates, reduction=_REDUCTIONS[reduction]
+    )
+
+
+@OPS.lower("CumSum", since=14, dtypes=NUMBERS)
+def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    """Running sums."""
+    at = int(axis.array.reshape(-1)[0]) % x.rank
+    size = x.shape[at]
+    wide = "float32" if x.dtype == "float16" else x.dtype
+    zero = tirx.const(0, wide)
+    if not isinstance(size, int) or size > 4096:
+        raise Refusal("a long or open axis", "dynamic_shape")
+
+    def compute(data: Any) -> Any:
+        k = te.reduce_axis((0, size), "k")
+
+        def element(*index: Any) -> Any:
+            i = index[at]
+            before, after = (i, k) if reverse else (k, i)
+            keep = before < after if exclusive else before <= after
+            value = data(*index[:at], k, *index[at + 1 :]).astype(wide)
+            return te.sum(tirx.Select(keep, value, zero), axis=k)
+
+        return te.compute(data.shape, element, name="cum_sum")
+
+    return convert(g, g.te(compute, x, name="cum_sum"), x.dtype)
+
+
+@OPS.lower("ReverseSequence", since=10)
+def reverse_sequence(
+    g: Builder, input: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0
+) -> Tensor:
+    """The first steps of each sequence turned around."""
+
+    def compute(data: Any, lengths: Any) -> Any:
+        def element(*index: Any) -> Any:
+            length = lengths(index[batch_axis]).astype("int64")
+            step = index[time_axis].astype("int64")
+            turned = tirx.Select(step < length, length - 1 - step, step)
+            at = list(index)
+            at[time_axis] = _inside(turned, data.shape[time_axis])
+            return data(*at)
+
+        return te.compute(data.shape, element, name="reverse_sequence")
+
+    return g.te(compute, input, sequence_lens, name="reverse_sequence")
+
+
+_SORTED = frozenset(
+    {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8}
+)
+
+
+@OPS.lower("TopK", since=11, dtypes=_SORTED)
+def top_k(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    K: Const,  # noqa: N803
+    *,
+    axis: int = -1,
+    largest: int = 1,
+    sorted: int = 1,
+) -> tuple[Tensor, Tensor]:
+    """The largest elements along an axis, by how many others go before each."""
+    at = axis % X.rank
+    size, count = X.shape[at], int(K.array.reshape(-1)[0])
+    if not isinstance(size, int) or size > 1024:
+        raise Refusal("a long or open axis", "dynamic_shape")
+
+    def ranks(data: Any) -> Any:
+        k = te.reduce_axis((0, size), "k")
+
+        def element(*index: Any) -> Any:
+            mine, other = data(*index), data(*index[:at], k, *index[at + 1 :])
+            better = other > mine if largest else other < mine
+            tie = tirx.And(tirx.EQ(other, mine), k < index[at])
+            one, zero = tirx.const(1, "int64"), tirx.const(0, "int64")
+            return te.sum(tirx.Select(tirx.Or(better, tie), one, zero), axis=k)
+
+        return te.compute(data.shape, element, name="ranks")
+
+    rank = g.te(ranks, X, name="ranks")
+    shape = (*X.shape[:at], count, *X.shape[at + 1 :])
+
+    def places(order: Any) -> Any:
+        k = te.reduce_axis((0, size), "k")
+        zero = tirx.const(0, "int64")
+
+        def element(*index: Any) -> Any:
+            hit = tirx.EQ(order(*index[:at], k, *index[at + 1 :]), index[at].astype("int64"))
+            return te.sum(tirx.Select(hit, k.var.astype("int64"), zero), axis=k)
+
+        return te.compute(shape, element, name="places")
+
+    place = g.te(places, rank, name="places")
+    return gather_elements(g, X, place, axis=at), place

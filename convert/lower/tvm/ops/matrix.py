@@ -1,0 +1,203 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from edgeinfer.convert.lower.equation import parse
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tvm.builder import Builder, Tensor, broadcast
+from edgeinfer.convert.lower.tvm.fuse import waiting
+from edgeinfer.convert.lower.tvm.ops.arith import convert
+from edgeinfer.convert.lower.tvm.registry import FLOATS, NUMBERS, OPS
+from edgeinfer.kernels.defs import gemm
+
+
+@OPS.lower("MatMul", since=13, dtypes=NUMBERS)
+def matmul(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
+    """NumPy's ``matmul``."""
+    if not A.rank or not B.rank:
+        raise Refusal("a scalar operand")
+    a = _with_shape(g, A, (1, *A.shape)) if A.rank == 1 else A
+    b = _with_shape(g, B, (*B.shape, 1)) if B.rank == 1 else B
+    result = product(g, a, b)
+    if A.rank == 1 or B.rank == 1:
+        shape = list(result.shape)
+        if B.rank == 1:
+            del shape[-1]
+        if A.rank == 1:
+            del shape[-1 if B.rank == 1 else -2]
+        return reshape(g, result, tuple(shape))
+    return result
+
+
+def reshape(g: Builder, x: Tensor, shape: tuple[Any, ...]) -> Tensor:
+    """The same elements in other sizes."""
+    if x.data is not None and all(isinstance(s, int) for s in shape):
+        return g.const(x.data.reshape(shape))
+    return x if x.shape == shape else g.emit(relax.op.reshape(g.expr(x), list(shape)))
+
+
+def _with_shape(g: Builder, x: Tensor, shape: tuple[Any, ...]) -> Tensor:
+    return reshape(g, x, shape)
+
+
+def product(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    """Multiply (..., M, K) by (..., K, N)."""
+    usable = a.is_static and b.is_static and prod(a.shape) and prod(b.shape)
+    if g.on_cpu and a.dtype == "float32" and usable:
+        return _own(g, a, b)
+    if a.dtype in ("float32", "float64") and g.machine.cuda:
+        return g.op(relax.op.matmul, a, b)
+    if a.dtype == "float16":
+        return convert(g, _plain(g, convert(g, a, "float32"), convert(g, b, "float32")), "float16")
+    return _plain(g, a, b)
+
+
+def _own(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    batch = tuple(map(int, broadcast([a.shape[:-2], b.shape[:-2]])))
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    shape = (*batch, m, n)
+    shared = prod(b.shape[:-2]) == 1
+    cpu = g.cpu
+    if shared:
+        if tuple(a.shape[:-2]) != batch:
+            a = _spread(g, a, (*batch, m, k))
+        left, sizes = (1, prod(batch) * m, k), (1, prod(batch) * m, k, n)
+        packed = b.data is not None
+    else:
+        a, b = _spread(g, a, (*batch, m, k)), _spread(g, b, (*batch, k, n))
+        left, sizes, packed = (prod(batch), m, k), (prod(batch), m, k, n), False
+    if packed:
+        width = gemm.panel_width(cpu, sizes[1], n)
+        right = g.const(gemm.pack_columns(np.asarray(b.data).reshape(k, n), width))
+    else:
+        right = b
+
+    def operands() -> list[Any]:
+        flat = reshape(g, right, (sizes[0], k, n)) if not packed else right
+        return [g.expr(reshape(g, a, left)), g.expr(flat)]
+
+    operands_made = operands()
+    rank = len(shape)
+    return waiting(
+        g,
+        shape,
+        (tuple(range(rank - 1)), (rank - 1,)),
+        (sizes[0], sizes[1], n),
+        lambda: operands_made,
+        lambda extra, finish: gemm.matmul(
+            cpu, sizes, packed=packed, shared=shared, extra=extra, finish=finish
+        ),
+    )
+
+
+def _spread(g: Builder, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if tuple(x.shape) == shape:
+        return x
+    if x.data is not None:
+        return g.const(np.broadcast_to(x.data, shape))
+    return g.emit(relax.op.broadcast_to(g.expr(x), list(shape)))
+
+
+def _plain(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    batch = broadcast([a.shape[:-2], b.shape[:-2]])
+    rank = len(batch)
+
+    def compute(x: Any, y: Any) -> Any:
+        k = te.reduce_axis((0, x.shape[-1]), "k")
+
+        def element(*index: Any) -> Any:
+            *outer, i, j = index
+            return te.sum(
+                x(*_outer(x, outer, rank), i, k) * y(*_outer(y, outer, rank), k, j), axis=k
+            )
+
+        return te.compute((*batch, x.shape[-2], y.shape[-1]), element, name="matmul")
+
+    g.naive.append("matmul")
+    return g.te(compute, a, b, name="matmul")
+
+
+def _outer(x: Any, index: list[Any], rank: int) -> list[Any]:
+    own = len(x.shape) - 2
+    zero = tirx.const(0, "int64")
+    sizes = x.shape[:own]
+    return [
+        zero if isinstance(s, tirx.IntImm) and s.value == 1 else i
+        for s, i in zip(sizes, index[rank - own :], strict=True)
+    ]
+
+
+@OPS.lower("Gemm", since=13, dtypes=NUMBERS)
+def gemm_(
+    g: Builder,
+    A: Tensor,  # noqa: N803
+    B: Tensor,  # noqa: N803
+    C: Tensor | None = None,  # noqa: N803
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,  # noqa: N803
+    transB: int = 0,  # noqa: N803
+) -> Tensor:
+    """``alpha * A @ B + beta * C``."""
+    a = transpose(g, A, (1, 0)) if transA else A
+    b = transpose(g, B, (1, 0)) if transB else B
+    result = product(g, a, b)
+    if alpha != 1:
+        scale = g.const(np.asarray(alpha, np.float64).astype(result.dtype))
+        result = g.map(lambda v, s: v * s, result, scale)
+    if C is None or beta == 0:
+        return result
+    added = C
+    if beta != 1:
+        scale = g.const(np.asarray(beta, np.float64).astype(C.dtype))
+        if C.data is not None:
+            added = g.const(C.data * np.asarray(scale.data))
+        else:
+            added = g.map(lambda v, s: v * s, C, scale)
+    return g.map(lambda v, c: v + c, result, added)
+
+
+def transpose(g: Builder, x: Tensor, perm: tuple[int, ...]) -> Tensor:
+    """Axes in another order."""
+    if x.data is not None:
+        return g.const(np.ascontiguousarray(x.data.transpose(perm)))
+    return g.emit(relax.op.permute_dims(g.expr(x), list(perm)))
+
+
+@OPS.lower("Einsum", since=12, dtypes=FLOATS)
+def einsum(g: Builder, *Inputs: Tensor, equation: str) -> Tensor:  # noqa: N803
+    """A sum of products over named axes."""
+    labels, out = parse(equation, [t.rank for t in Inputs])
+    sizes: dict[str, Any] = {}
+    for names, tensor in zip(labels, Inputs, strict=True):
+        for name, size in zip(names, tensor.shape, strict=True):
+            if sizes.get(name, 1) == 1:
+                sizes[name] = size
+    summed = [n for n in sizes if n not in out]
+
+    def compute(*tensors: Any) -> Any:
+        axes = {n: te.reduce_axis((0, sizes[n]), f"r{i}") for i, n in enumerate(summed)}
+
+        def element(*index: Any) -> Any:
+            at = {**axes, **dict(zip(out, index, strict=True))}
+            value = None
+            for names, tensor, source in zip(labels, tensors, Inputs, strict=True):
+                own = [
+                    tirx.const(0, "int64") if s == 1 and sizes[n] != 1 else at[n]
+                    for n, s in zip(names, source.shape, strict=True)
+                ]
+                one = tensor(*own)
+                value = one if value is None else value * one
+            return te.sum(value, axis=list(axes.values())) if axes else value
+
+        return te.compute(tuple(sizes[n] for n in out), element, name="einsum")
+
+    g.naive.append("einsum")
+    return g.te(compute, *Inputs, name="einsum")

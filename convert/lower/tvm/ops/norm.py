@@ -1,0 +1,192 @@
+"""Normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te, tirx
+
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
+from edgeinfer.convert.lower.tvm.ops.arith import convert
+from edgeinfer.convert.lower.tvm.ops.matrix import reshape
+from edgeinfer.convert.lower.tvm.ops.reduce import reduced
+from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
+from edgeinfer.kernels.defs.math import constant
+
+
+def _centred(g: Builder, x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
+    mean = reduced(g, "mean", x, axes, keepdims=True)
+    centred = g.map(lambda v, m: v - m, x, mean)
+    return _scaled(g, centred, axes, epsilon)
+
+
+def _scaled(g: Builder, x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
+    inverse = reduced(
+        g,
+        "mean",
+        x,
+        axes,
+        keepdims=True,
+        before=lambda v: v * v,
+        after=lambda v: constant(1.0, v) / tirx.sqrt(v + constant(epsilon, v)),
+    )
+    return g.map(lambda v, s: v * s, x, inverse)
+
+
+@OPS.lower("LayerNormalization", since=17, dtypes=FLOATS)
+def layer_normalization(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    Scale: Tensor,  # noqa: N803
+    B: Tensor | None = None,  # noqa: N803
+    *,
+    axis: int = -1,
+    epsilon: float = 9.999999747378752e-06,
+    stash_type: int = 1,
+) -> Tensor:
+    """Zero mean and unit variance over the last axes."""
+    if g.wants(1) or g.wants(2):
+        raise Refusal("its further outputs")
+    x = convert(g, X, "float32") if X.dtype == "float16" else X
+    axes = tuple(range(axis % X.rank, X.rank))
+    result = convert(g, _centred(g, x, axes, epsilon), X.dtype)
+    result = g.map(lambda v, s: v * s, result, Scale)
+    return result if B is None else g.map(lambda v, b: v + b, result, B)
+
+
+@OPS.lower("RMSNormalization", since=23, dtypes=FLOATS)
+def rms_normalization(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    scale: Tensor,
+    *,
+    axis: int = -1,
+    epsilon: float = 9.999999747378752e-06,
+    stash_type: int = 1,
+) -> Tensor:
+    """Unit mean square over the last axes."""
+    x = convert(g, X, "float32") if X.dtype == "float16" else X
+    axes = tuple(range(axis % X.rank, X.rank))
+    result = convert(g, _scaled(g, x, axes, epsilon), X.dtype)
+    return g.map(lambda v, s: v * s, result, scale)
+
+
+@OPS.lower("InstanceNormalization", since=22, dtypes=FLOATS)
+def instance_normalization(
+    g: Builder,
+    input: Tensor,
+    scale: Tensor,
+    B: Tensor,  # noqa: N803
+    *,
+    epsilon: float = 9.999999747378752e-06,
+) -> Tensor:
+    """Zero mean and unit variance of each channel of each picture."""
+    x = convert(g, input, "float32") if input.dtype == "float16" else input
+    result = convert(g, _centred(g, x, tuple(range(2, x.rank)), epsilon), input.dtype)
+    return _per_channel(g, result, scale, B)
+
+
+def _per_channel(g: Builder, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    shape = (scale.shape[0], *(1,) * (x.rank - 2))
+    wide = [reshape(g, t, shape) for t in (scale, bias)]
+    return g.map(lambda v, s, b: v * s + b, x, *wide)
+
+
+@OPS.lower("GroupNormalization", since=21, dtypes=FLOATS)
+def group_normalization(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    scale: Tensor,
+    bias: Tensor,
+    *,
+    num_groups: int,
+    epsilon: float = 9.999999747378752e-06,
+    stash_type: int = 1,
+) -> Tensor:
+    """Zero mean and unit variance of each group of channels."""
+    channels = X.shape[1]
+    if not isinstance(channels, int):
+        raise Refusal("an open number of channels", "dynamic_shape")
+    x = convert(g, X, "float32") if X.dtype == "float16" else X
+    parted = reshape(g, x, (x.shape[0], num_groups, channels // num_groups, *x.shape[2:]))
+    result = _centred(g, parted, tuple(range(2, parted.rank)), epsilon)
+    return _per_channel(g, convert(g, reshape(g, result, X.shape), X.dtype), scale, bias)
+
+
+@OPS.lower("BatchNormalization", since=15, dtypes=FLOATS)
+def batch_normalization(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    scale: Tensor,
+    B: Tensor,  # noqa: N803
+    input_mean: Tensor,
+    input_var: Tensor,
+    *,
+    epsilon: float = 9.999999747378752e-06,
+    momentum: float = 0.8999999761581421,
+    training_mode: int = 0,
+) -> Tensor:
+    """Normalise with stored statistics."""
+    if training_mode or g.wants(1):
+        raise Refusal("training")
+    shape = (scale.shape[0], *(1,) * max(0, X.rank - 2))
+    parts = [reshape(g, t, shape) for t in (scale, B, input_mean, input_var)]
+    return g.map(
+        lambda v, s, b, m, d: (v - m) / tirx.sqrt(d + tirx.const(epsilon, d.dtype)) * s + b,
+        X,
+        *parts,
+    )
+
+
+@OPS.lower("LpNormalization", since=22, dtypes=FLOATS)
+def lp_normalization(g: Builder, input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+    """Divide by the norm along an axis; nothing is divided by zero."""
+    if p == 1:
+        norm = reduced(g, "sum", input, (axis,), keepdims=True, before=tirx.abs)
+    else:
+        norm = reduced(
+            g, "sum", input, (axis,), keepdims=True, before=lambda v: v * v, after=tirx.sqrt
+        )
+    zero = tirx.const(0, input.dtype)
+    return g.map(
+        lambda v, n: tirx.Select(
+            n == zero, zero, v / tirx.Select(n == zero, n + tirx.const(1, input.dtype), n)
+        ),
+        input,
+        norm,
+    )
+
+
+@OPS.lower("LRN", since=13, dtypes=FLOATS)
+def lrn(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    *,
+    size: int,
+    alpha: float = 9.999999747378752e-05,
+    beta: float = 0.75,
+    bias: float = 1.0,
+) -> Tensor:
+    """Divide by the squares of neighbouring channels."""
+    before = (size - 1) // 2
+
+    def compute(data: Any) -> Any:
+        k = te.reduce_axis((0, size), "k")
+        zero = tirx.const(0, X.dtype)
+
+        def total(n: Any, c: Any, *place: Any) -> Any:
+            at = c + k - before
+            inside = tirx.all(at >= 0, at < data.shape[1])
+            value = data(n, at, *place)
+            return te.sum(tirx.if_then_else(inside, value * value, zero), axis=k)
+
+        sums = te.compute(data.shape, total, name="squares")
+
+        def element(*i: Any) -> Any:
+            base = sums(*i) * tirx.const(alpha / size, X.dtype) + tirx.const(bias, X.dtype)
+            return data(*i) / tirx.pow(base, tirx.const(beta, X.dtype))
+
+        return te.compute(data.shape, element, name="lrn")
+
+    return g.te(compute, X, name="lrn")

@@ -1,0 +1,190 @@
+"""Pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import onnx_ir as ir
+from tvm import te, tirx
+
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
+from edgeinfer.convert.lower.tvm.ops.reduce import least, reduced
+from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
+from edgeinfer.convert.lower.tvm.windows import Windows, windows
+
+_POOLED = FLOATS | {ir.DataType.INT8, ir.DataType.UINT8}
+
+
+def _outs(x: Tensor, w: Windows, ceil_mode: int) -> list[Any]:
+    spatial = x.shape[2:]
+    if ceil_mode and not all(isinstance(s, int) for s in spatial):
+        raise Refusal("rounding up an open size", "dynamic_shape")
+    return [w.out(a, s, ceil=bool(ceil_mode)) for a, s in enumerate(spatial)]
+
+
+def _taken(w: Windows, place: Sequence[Any], taps: Sequence[Any], data: Any) -> tuple[Any, Any]:
+    at = [
+        p * w.strides[a] + k * w.dilations[a] - w.before[a]
+        for a, (p, k) in enumerate(zip(place, taps, strict=True))
+    ]
+    tests = [t for a, i in enumerate(at) for t in (i >= 0, i < data.shape[2 + a])]
+    return at, tirx.all(*tests)
+
+
+@OPS.lower("MaxPool", since=22, dtypes=_POOLED)
+def max_pool(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    *,
+    kernel_shape: Sequence[int],
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    storage_order: int = 0,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """The largest element of each window."""
+    if g.wants(1):
+        raise Refusal("its second output")
+    w = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
+    outs = _outs(X, w, ceil_mode)
+    low = least(X.dtype)
+    whole = not (any(w.before) or any(w.after) or ceil_mode)
+
+    def compute(data: Any) -> Any:
+        ks = [te.reduce_axis((0, k), f"k{a}") for a, k in enumerate(w.kernel)]
+
+        def element(n: Any, c: Any, *place: Any) -> Any:
+            at, inside = _taken(w, place, ks, data)
+            value = data(n, c, *at)
+            return te.max(value if whole else tirx.if_then_else(inside, value, low), axis=ks)
+
+        return te.compute((data.shape[0], data.shape[1], *outs), element, name="max_pool")
+
+    return g.te(compute, X, name="max_pool")
+
+
+@OPS.lower("AveragePool", since=22, dtypes=FLOATS)
+def average_pool(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    *,
+    kernel_shape: Sequence[int],
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """The mean of each window."""
+    w = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
+    outs = _outs(X, w, ceil_mode)
+    whole = not (any(w.before) or any(w.after) or ceil_mode)
+    zero = tirx.const(0, "float32" if X.dtype == "float16" else X.dtype)
+    kind = "float32" if X.dtype == "float16" else X.dtype
+
+    def compute(data: Any) -> Any:
+        ks = [te.reduce_axis((0, k), f"k{a}") for a, k in enumerate(w.kernel)]
+        shape = (data.shape[0], data.shape[1], *outs)
+
+        def total(n: Any, c: Any, *place: Any) -> Any:
+            at, inside = _taken(w, place, ks, data)
+            value = data(n, c, *at).astype(kind)
+            return te.sum(value if whole else tirx.if_then_else(inside, value, zero), axis=ks)
+
+        sums = te.compute(shape, total, name="sums")
+
+        def element(*index: Any) -> Any:
+            count: Any = tirx.const(1, "int64")
+            for a, p in enumerate(index[2:]):
+                count = count * _count(w, a, p, data.shape[2 + a], bool(count_include_pad))
+            return (sums(*index) / count.astype(kind)).astype(X.dtype)
+
+        if whole:
+            scale = tirx.const(1 / prod(w.kernel), kind)
+            return te.compute(shape, lambda *i: (sums(*i) * scale).astype(X.dtype), name="mean")
+        return te.compute(shape, element, name="mean")
+
+    return g.te(compute, X, name="average_pool")
+
+
+def _count(w: Windows, axis: int, place: Any, size: Any, padded: bool) -> Any:
+    """Elements of a window along an axis that count."""
+    first = place * w.strides[axis] - w.before[axis]
+    low = -w.before[axis] if padded else 0
+    high = size + (w.after[axis] if padded else 0)
+    spread, taps = w.dilations[axis], w.kernel[axis]
+    # Taps k with low <= first + k * spread < high.
+    start = tirx.max(0, tirx.floordiv(low - first + spread - 1, spread))
+    stop = tirx.min(taps, tirx.floordiv(high - 1 - first, spread) + 1)
+    return tirx.max(1, (stop - start)).astype("int64")
+
+
+@OPS.lower("LpPool", since=22, dtypes=frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE}))
+def lp_pool(
+    g: Builder,
+    X: Tensor,  # noqa: N803
+    *,
+    kernel_shape: Sequence[int],
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Sequence[int] | None = None,
+    p: int = 2,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """The p-norm of each window."""
+    w = windows(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
+    outs = _outs(X, w, ceil_mode)
+    zero = tirx.const(0, X.dtype)
+
+    def compute(data: Any) -> Any:
+        ks = [te.reduce_axis((0, k), f"k{a}") for a, k in enumerate(w.kernel)]
+
+        def element(n: Any, c: Any, *place: Any) -> Any:
+            at, inside = _taken(w, place, ks, data)
+            power = _power(tirx.abs(data(n, c, *at)), p)
+            return te.sum(tirx.if_then_else(inside, power, zero), axis=ks)
+
+        shape = (data.shape[0], data.shape[1], *outs)
+        sums = te.compute(shape, element, name="sums")
+        return te.compute(shape, lambda *i: _root(sums(*i), p), name="root")
+
+    return g.te(compute, X, name="lp_pool")
+
+
+def _power(value: Any, p: int) -> Any:
+    return (
+        value
+        if p == 1
+        else value * value
+        if p == 2
+        else tirx.pow(value, tirx.const(float(p), value.dtype))
+    )
+
+
+def _root(value: Any, p: int) -> Any:
+    return (
+        value
+        if p == 1
+        else tirx.sqrt(value)
+        if p == 2
+        else tirx.pow(value, tirx.const(1 / p, value.dtype))
+    )
+
+
+@OPS.lower("GlobalAveragePool", since=22, dtypes=FLOATS)
+def global_average_pool(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+    """The mean of each channel."""
+    return reduced(g, "mean", X, tuple(range(2, X.rank)), keepdims=True)
+
+
+@OPS.lower("GlobalMaxPool", since=22, dtypes=FLOATS)
+def global_max_pool(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+    """The largest element of each channel."""
+    return reduced(g, "max", X, tuple(range(2, X.rank)), keepdims=True)

@@ -1,0 +1,284 @@
+"""Reductions, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
+from edgeinfer.convert.lower.tvm.ops.arith import convert, function
+from edgeinfer.convert.lower.tvm.registry import FLOATS, NUMBERS, OPS
+from edgeinfer.kernels.defs.math import is_nan
+
+Value = Any
+
+
+def least(dtype: str) -> Any:
+    """Nothing is less than this."""
+    if dtype.startswith("float"):
+        return tirx.const(-np.inf, dtype) if dtype != "float16" else tirx.const(-65504.0, dtype)
+    return tirx.const(int(np.iinfo(dtype).min), dtype)
+
+
+def greatest(dtype: str) -> Any:
+    """Nothing is greater than this."""
+    if dtype.startswith("float"):
+        return tirx.const(np.inf, dtype) if dtype != "float16" else tirx.const(65504.0, dtype)
+    return tirx.const(int(np.iinfo(dtype).max), dtype)
+
+
+def _pick(low: bool) -> Callable[..., Any]:
+    def combine(a: Value, b: Value) -> Value:
+        test = a < b if low else a > b
+        return tirx.Select(tirx.Or(test, is_nan(a)), a, b)
+
+    return combine
+
+
+def _reducer(kind: str) -> Any:
+    if kind in ("sum", "mean"):
+        return te.sum
+    if kind == "prod":
+        return te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="prod")
+    if kind == "max":
+        return te.comm_reducer(_pick(False), least, name="max")
+    return te.comm_reducer(_pick(True), greatest, name="min")
+
+
+def reduced(
+    g: Builder,
+    kind: str,
+    x: Tensor,
+    axes: Sequence[int],
+    *,
+    keepdims: bool,
+    before: Callable[[Value], Value] | None = None,
+    after: Callable[[Value], Value] | None = None,
+) -> Tensor:
+    """Reduce axes, with something done to each element before and to each result after."""
+    axes = sorted({a % x.rank for a in axes}) if x.rank else []
+    wide = "float32" if x.dtype == "float16" else x.dtype
+    kept = [a for a in range(x.rank) if a not in axes]
+    inner = tuple(x.shape[a] for a in kept)
+    outer = tuple(1 if a in axes else x.shape[a] for a in range(x.rank)) if keepdims else inner
+    if kind in ("max", "min") and any(isinstance(x.shape[a], int) and not x.shape[a] for a in axes):
+        raise Refusal("the extreme of nothing")
+    reducer = _reducer(kind)
+
+    def compute(data: Any) -> Any:
+        over = [te.reduce_axis((0, data.shape[a]), f"r{a}") for a in axes]
+
+        def total(*index: Any) -> Any:
+            own = dict(zip(kept, index, strict=True)) | dict(zip(axes, over, strict=True))
+            value = data(*(own[a] for a in range(x.rank))).astype(wide)
+            value = before(value) if before else value
+            return reducer(value, axis=over) if over else value
+
+        sums = te.compute(inner, total, name=kind)
+        count: Any = tirx.const(1, "int64")
+        for a in axes:
+            count = count * data.shape[a]
+
+        def element(*index: Any) -> Any:
+            value = sums(*([index[a] for a in kept] if keepdims else index))
+            if kind == "mean":
+                value = _divided(value, count, wide)
+            value = after(value) if after else value
+            return value.astype(x.dtype)
+
+        if outer == inner and not after and kind != "mean" and wide == x.dtype:
+            return sums
+        return te.compute(outer, element, name="result")
+
+    return g.te(compute, x, name=f"reduce_{kind}")
+
+
+def _divided(value: Value, count: Value, dtype: str) -> Value:
+    if "int" in dtype:
+        return tirx.truncdiv(value, count.astype(dtype))
+    return value / count.astype(dtype)
+
+
+def _axes(x: Tensor, axes: Const | None, noop: int) -> tuple[int, ...]:
+    if axes is None or not axes.array.size:
+        return () if noop else tuple(range(x.rank))
+    return tuple(int(a) for a in axes.array.reshape(-1))
+
+
+def _register(
+    onnx: str,
+    since: int,
+    kind: str,
+    kinds: Any,
+    before: Callable[[Value], Value] | None = None,
+    after: str = "",
+) -> None:
+    @OPS.lower(onnx, since=since, dtypes=kinds)
+    def lowered(
+        g: Builder,
+        data: Tensor,
+        axes: Const | None = None,
+        *,
+        keepdims: int = 1,
+        noop_with_empty_axes: int = 0,
+    ) -> Tensor:
+        over = _axes(data, axes, noop_with_empty_axes)
+        if not over and not before and not after:
+            return data
+        end = None
+        if after:
+            if "int" in data.dtype:
+                raise Refusal(f"{data.dtype} under a root or logarithm", "unsupported_dtype")
+            single = function(g, after, data)
+            end = single if data.dtype != "float16" else (lambda v: getattr(tirx, after)(v))
+        return reduced(g, kind, data, over, keepdims=bool(keepdims), before=before, after=end)
+
+    lowered.__doc__ = f"{onnx} over some axes."
+
+
+_register("ReduceSum", 13, "sum", NUMBERS)
+_register("ReduceMean", 18, "mean", NUMBERS)
+_register("ReduceProd", 18, "prod", NUMBERS)
+_register("ReduceMax", 20, "max", NUMBERS)
+_register("ReduceMin", 20, "min", NUMBERS)
+_register("ReduceL1", 18, "sum", FLOATS, before=tirx.abs)
+_register("ReduceL2", 18, "sum", FLOATS, before=lambda v: v * v, after="sqrt")
+_register("ReduceSumSquare", 18, "sum", NUMBERS, before=lambda v: v * v)
+_register("ReduceLogSum", 18, "sum", FLOATS, after="log")
+
+
+@OPS.lower("ReduceLogSumExp", since=18, dtypes=FLOATS)
+def reduce_log_sum_exp(
+    g: Builder,
+    data: Tensor,
+    axes: Const | None = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> Tensor:
+    """``log(sum(exp(x)))``, shifted so that nothing overflows."""
+    over = _axes(data, axes, noop_with_empty_axes)
+    if not over:
+        return data
+    x = convert(g, data, "float32") if data.dtype == "float16" else data
+    top = reduced(g, "max", x, over, keepdims=True)
+    # An infinite maximum must not become NaN.
+    large = tirx.const(3e38 if x.dtype == "float32" else 1e308, x.dtype)
+    top = g.map(lambda v: tirx.Select(tirx.abs(v) > large, tirx.const(0, x.dtype), v), top)
+    shifted = g.map(lambda v, t: v - t, x, top)
+    exp, log = function(g, "exp", x), function(g, "log", x)
+    total = reduced(g, "sum", shifted, over, keepdims=True, before=exp, after=log)
+    result = g.map(lambda v, t: v + t, total, top)
+    if not keepdims:
+        gone = {a % x.rank for a in over}
+        kept = tuple(s for a, s in enumerate(x.shape) if a not in gone)
+        result = g.emit(relax.op.reshape(g.expr(result), list(kept)))
+    return convert(g, result, data.dtype)
+
+
+@OPS.lower("Softmax", since=13, dtypes=FLOATS)
+def softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    """Exponentials that sum to one."""
+    return _softmax(g, input, axis, logarithm=False)
+
+
+@OPS.lower("LogSoftmax", since=13, dtypes=FLOATS)
+def log_softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    """The logarithm of ``Softmax``."""
+    return _softmax(g, input, axis, logarithm=True)
+
+
+def _softmax(g: Builder, x: Tensor, axis: int, *, logarithm: bool) -> Tensor:
+    if not x.rank:
+        raise Refusal("a scalar", "unsupported_rank")
+    at = axis % x.rank
+    wide = "float32" if x.dtype == "float16" else x.dtype
+    exp = function(g, "exp", Tensor(wide, ()))
+    biggest = te.comm_reducer(_pick(False), least, name="max")
+
+    def compute(data: Any) -> Any:
+        shape = list(data.shape)
+        rest = [s for a, s in enumerate(shape) if a != at]
+        k, j = te.reduce_axis((0, shape[at]), "k"), te.reduce_axis((0, shape[at]), "j")
+
+        def full(index: Sequence[Any], own: Any) -> list[Any]:
+            return [*index[:at], own, *index[at:]]
+
+        top = te.compute(
+            rest, lambda *i: biggest(data(*full(i, k)).astype(wide), axis=k), name="top"
+        )
+
+        def less(*i: Any) -> list[Any]:
+            return [*i[:at], *i[at + 1 :]]
+
+        powers = te.compute(
+            shape, lambda *i: exp(data(*i).astype(wide) - top(*less(*i))), name="powers"
+        )
+        total = te.compute(rest, lambda *i: te.sum(powers(*full(i, j)), axis=j), name="total")
+        if logarithm:
+            return te.compute(
+                shape,
+                lambda *i: (
+                    data(*i).astype(wide) - top(*less(*i)) - tirx.log(total(*less(*i)))
+                ).astype(x.dtype),
+                name="result",
+            )
+        return te.compute(
+            shape, lambda *i: (powers(*i) / total(*less(*i))).astype(x.dtype), name="result"
+        )
+
+    return g.te(compute, x, name="softmax")
+
+
+def _extreme(g: Builder, x: Tensor, axis: int, last: bool, low: bool) -> Tensor:
+    at = axis % x.rank
+
+    def better(a: Any, b: Any) -> Any:
+        first, second = a[1], b[1]
+        wins = first < second if low else first > second
+        earlier = a[0] > b[0] if last else a[0] < b[0]
+        keep = tirx.Or(wins, tirx.And(tirx.EQ(first, second), earlier))
+        return tirx.Select(keep, a[0], b[0]), tirx.Select(keep, first, second)
+
+    def start(t0: Any, t1: Any) -> Any:
+        nothing = tirx.const(-1 if last else 2**62, "int64")
+        return nothing, (greatest if low else least)(x.dtype)
+
+    reducer = te.comm_reducer(lambda a, b: better(a, b), start, name="argmin" if low else "argmax")
+
+    def compute(data: Any) -> Any:
+        rest = [s for a, s in enumerate(data.shape) if a != at]
+        k = te.reduce_axis((0, data.shape[at]), "k")
+
+        def element(*i: Any) -> Any:
+            return reducer((k.var.astype("int64"), data(*i[:at], k, *i[at:])), axis=k)
+
+        places, _ = te.compute(rest, element, name="extreme")
+        return te.compute(rest, lambda *i: places(*i), name="place")
+
+    return g.te(compute, x, name="arg")
+
+
+def _arg(onnx: str, low: bool) -> None:
+    @OPS.lower(onnx, since=13, dtypes=NUMBERS)
+    def lowered(
+        g: Builder, data: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+    ) -> Tensor:
+        if not data.rank:
+            raise Refusal("a scalar", "unsupported_rank")
+        result = _extreme(g, data, axis, bool(select_last_index), low)
+        if not keepdims:
+            return result
+        shape = list(data.shape)
+        shape[axis % data.rank] = 1
+        return g.emit(relax.op.reshape(g.expr(result), shape))
+
+    lowered.__doc__ = "Where the extreme stands along an axis."
+
+
+_arg("ArgMax", False)
+_arg("ArgMin", True)

@@ -1,0 +1,125 @@
+"""Write a model as a shared library of machine code, by TVM."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import onnx_ir as ir
+
+from edgeinfer.backends import tvm_library
+from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert.lower.expand import expand
+from edgeinfer.convert.lower.single import walk
+from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.tvm.machines import Machine, machine
+from edgeinfer.convert.passes.interface import input_specs, output_specs
+from edgeinfer.errors import NotAvailableError, Notes, Problem, UnsupportedError, UsageError
+from edgeinfer.profiles.schema import Profile
+
+if TYPE_CHECKING:
+    from edgeinfer.convert.lower.tvm.graph import Lowered as Module
+
+_LEVELS = 5
+"""Definitions inside definitions."""
+
+_INSTALL = "pip install 'edgeinfer[tvm]'"
+
+
+class TvmTarget:
+    """Format ``tvm``."""
+
+    format: ClassVar[str] = "tvm"
+
+    def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
+        """List every node without a lowering."""
+        where = _machine(profile, options)
+        return _module(model, where, Notes()).problems
+
+    def lower(
+        self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
+    ) -> Lowered:
+        """Write ``model.so``.
+
+        Raises:
+            UnsupportedError: with the list of ``check``.
+            NotAvailableError: TVM or the compiler driver for the machine is not installed.
+        """
+        where = _machine(profile, options)
+        notes = Notes()
+        made = _module(model, where, notes)
+        if made.module is None:
+            raise UnsupportedError(profile.name, made.problems)
+        import tvm
+
+        from edgeinfer.convert.lower.tvm.build import build
+
+        path = folder / "model.so"
+        built = build(made.module, where, path, static=made.is_static)
+        about = {
+            "kind": built.kind,
+            "machine": where.name,
+            "features": list(where.features),
+            "device": "gpu" if where.cuda else "cpu",
+            "parallel": built.parallel,
+            "inputs": tvm_library.describe(input_specs(model)),
+            "outputs": tvm_library.describe(output_specs(model)),
+            "tvm": str(tvm.__version__),
+        }
+        tvm_library.append(path, about, built.weights)
+        _tell(notes, made, built.kind, built.kernels, built.reason)
+        return Lowered(
+            format=self.format,
+            files=(path,),
+            precision=options.precision,
+            engines=(EngineRequirement("tvm", f"=={tvm.__version__}"),),
+            notes=tuple(notes.lines),
+            ops={"kernel": built.kernels},
+            constraints={"machine": where.name},
+        )
+
+
+def _tell(notes: Notes, made: Module, kind: str, kernels: int, reason: str) -> None:
+    how = "one function" if kind == "direct" else f"TVM's virtual machine, because {reason}"
+    notes.add(f"{kernels} kernels, run by {how}")
+    for name, count in sorted(Counter(made.naive).items()):
+        notes.add(
+            f"{count} of {name} without a kernel of their own: plain loops, tens of times slower "
+            "than an engine's; nothing here was tuned"
+        )
+
+
+def _machine(profile: Profile, options: LowerOptions) -> Machine:
+    try:
+        import tvm  # noqa: F401
+    except ImportError as error:
+        raise NotAvailableError(f"format 'tvm' needs TVM: {error}; {_INSTALL}") from error
+    if options.precision != "fp32":
+        raise UsageError(
+            f"target {profile.name!r}, format 'tvm': precision {options.precision!r} cannot be "
+            "written; known: fp32"
+        )
+    if not profile.machine:
+        raise UsageError(f"target {profile.name!r} names no machine, which format 'tvm' needs")
+    return machine(profile.machine)
+
+
+def _module(source: ir.Model, where: Machine, notes: Notes) -> Module:
+    from edgeinfer.convert.lower.tvm.graph import lower_graph
+    from edgeinfer.convert.lower.tvm.registry import OPS
+
+    model = source.clone()
+    for _ in range(_LEVELS):
+        lacking = [
+            node
+            for _, node in walk(model)
+            if OPS.find(node.op_type, model.opset_imports.get(node.domain, 0), node.domain) is None
+        ]
+        names = {id(n): n.op_type for n in lacking}
+        done = expand(model, lacking) if lacking else []
+        for op in sorted({names[id(n)] for n in done}):
+            notes.add(f"{op}: replaced by its definition")
+        if not done:
+            break
+    return lower_graph(model, where)

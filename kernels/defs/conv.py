@@ -1,0 +1,324 @@
+"""Convolutions over (batch, channels, height, width) with constant weights.
+
+A convolution is a matrix product whose right side is gathered from the picture. It is gathered for
+as many whole output rows as fill a block, so that results are stored in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T  # noqa: N812
+
+from edgeinfer.kernels.defs.emit import (
+    Buffer,
+    Cpu,
+    Expr,
+    Piece,
+    function,
+    load,
+    loop,
+    pieces,
+    splat,
+    store,
+)
+from edgeinfer.kernels.defs.gemm import PARALLEL_ABOVE, Finish, block, pack_rows, tile_for
+from edgeinfer.types import Array
+
+_PANEL = 128
+"""Output elements of one panel: with a thousand rows it still fits a core's second cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Sizes of a two-dimensional convolution.
+
+    Attributes:
+        batch: pictures.
+        channels: of the input.
+        filters: channels of the output.
+        groups: parts that do not see one another.
+        size: height and width of the input.
+        kernel: height and width of the window.
+        strides: of the window.
+        dilations: distance of the window's elements.
+        pads: above, left, below, right.
+    """
+
+    batch: int
+    channels: int
+    filters: int
+    groups: int
+    size: tuple[int, int]
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: tuple[int, int, int, int]
+
+    @property
+    def out(self) -> tuple[int, int]:
+        """Height and width of the output."""
+        sizes = []
+        for axis in (0, 1):
+            reach = self.dilations[axis] * (self.kernel[axis] - 1) + 1
+            padded = self.size[axis] + self.pads[axis] + self.pads[axis + 2]
+            sizes.append((padded - reach) // self.strides[axis] + 1)
+        return sizes[0], sizes[1]
+
+    @property
+    def depth(self) -> int:
+        """Products in each sum."""
+        return self.channels // self.groups * self.kernel[0] * self.kernel[1]
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each output channel sees one input channel."""
+        return self.groups == self.channels
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether the right side is the picture as it lies."""
+        plain = self.kernel == (1, 1) and self.strides == (1, 1)
+        return plain and not any(self.pads)
+
+    def valid(self, axis: int, tap: int) -> tuple[int, int]:
+        """First and last + 1 output index along an axis whose input at a tap is not padding."""
+        shift = tap * self.dilations[axis] - self.pads[axis]
+        stride, size = self.strides[axis], self.size[axis]
+        first = max(0, -(shift // stride))
+        last = min(self.out[axis], (size - 1 - shift) // stride + 1)
+        return first, max(first, last)
+
+
+def pack(weights: Array, window: Window, cpu: Cpu) -> Array:
+    """Lay weights (filters, channels of a group, kh, kw) out as the kernel reads them."""
+    if window.is_depthwise:
+        return np.ascontiguousarray(weights.reshape(window.filters, -1))
+    per = window.filters // window.groups
+    tile = tile_for(cpu, max(2, per))
+    flat = weights.reshape(window.groups, per, -1)
+    return np.stack([pack_rows(w, tile.rows) for w in flat])
+
+
+def conv(
+    cpu: Cpu,
+    window: Window,
+    *,
+    extra: dict[str, tuple[Sequence[int], str]],
+    finish: Callable[..., Finish],
+) -> tirx.PrimFunc:
+    """Convolve; ``finish`` gets (value, output channel, position in the plane, width)."""
+    return (_depthwise if window.is_depthwise else _dense)(cpu, window, extra, finish)
+
+
+def _buffers(
+    w: Window, packed: Sequence[int], extra: dict[str, tuple[Sequence[int], str]]
+) -> dict[str, tuple[Sequence[int], str]]:
+    return {
+        "x": ((w.batch, w.channels, w.size[0] * w.size[1]), "float32"),
+        "w": (packed, "float32"),
+        **extra,
+        "out": ((w.batch, w.filters, w.out[0] * w.out[1]), "float32"),
+    }
+
+
+def _dense(
+    cpu: Cpu,
+    w: Window,
+    extra: dict[str, tuple[Sequence[int], str]],
+    finish: Callable[..., Finish],
+) -> tirx.PrimFunc:
+    height, width = w.out
+    per = w.filters // w.groups
+    tile = tile_for(cpu, max(2, per))
+    packed = (w.groups, -(-per // tile.rows), w.depth, tile.rows)
+    parallel = w.batch * w.filters * w.depth * height * width >= PARALLEL_ABOVE
+    if w.is_pointwise:
+        # The plane is cut anywhere.
+        unit, units = min(_PANEL, height * width), height * width
+    else:
+        unit, units = width, height
+    rows = 1 if w.is_pointwise else max(1, min(height, _PANEL // width))
+    step = unit * rows
+    total = height * width
+    full = total // step
+
+    def body(x: Buffer, weights: Buffer, *rest: Buffer) -> None:
+        *others, out = rest
+        end = finish(*others)
+
+        def panel_block(n: Expr, group: Expr, first: Expr, count: int) -> None:
+            if w.is_pointwise:
+                panel = None
+            else:
+                panel = T.alloc_buffer((w.depth, step), "float32")
+                _gather(x, panel, w, n, group, (first, count // width))
+            for start in range(0, count, tile.columns):
+                parts = pieces(min(tile.columns, count - start), cpu.lanes)
+
+                def right(k: Expr, p: Piece, start: int = start) -> Expr:
+                    if panel is not None:
+                        return load(panel, [k, start + p.start], p.width)
+                    channel = group * (w.channels // w.groups) + k
+                    return load(x, [n, channel, first + start + p.start], p.width)
+
+                def filters(
+                    mb: Expr, tall: int, start: int = start, parts: list[Piece] = parts
+                ) -> None:
+                    base = group * per + mb * tile.rows
+                    place = first * (1 if panel is None else width) + start
+                    block(
+                        tall,
+                        parts,
+                        w.depth,
+                        lambda i, k: T.BufferLoad(weights, [group, mb, k, i]),
+                        right,
+                        lambda i, p, value: store(
+                            out,
+                            [n, base + i, place + p.start],
+                            end(value, n * w.filters + base + i, place + p.start, p.width),
+                            p.width,
+                        ),
+                    )
+
+                if per // tile.rows:
+                    with T.serial(per // tile.rows) as mb:
+                        filters(mb, tile.rows)
+                if per % tile.rows:
+                    filters(per // tile.rows, per % tile.rows)
+
+        with T.serial(w.batch) as n, T.serial(w.groups) as group:
+            unit_step = step if w.is_pointwise else rows
+            with loop(full, parallel and full > 1) as at:
+                panel_block(n, group, at * unit_step, step)
+            if total % step:
+                panel_block(n, group, full * unit_step, total % step)
+
+    assert unit * units >= total or w.is_pointwise  # noqa: S101  (a bug alone can break it)
+    return function("conv", _buffers(w, packed, extra), body)
+
+
+def _gather(
+    x: Buffer, panel: Buffer, w: Window, n: Expr, group: Expr, where: tuple[Expr, int]
+) -> None:
+    """Fill a panel: for each channel and tap the inputs of some output rows, zeros beyond."""
+    first, rows = where
+    width = w.out[1]
+    per = w.channels // w.groups
+    kh, kw = w.kernel
+    with T.serial(per) as c, T.serial(rows) as r:
+        for i in range(kh):
+            row = (first + r) * w.strides[0] + (i * w.dilations[0] - w.pads[0])
+            inside = tirx.all(row >= 0, row < w.size[0])
+            covers = w.valid(0, i) == (0, w.out[0])
+            for j in range(kw):
+                low, high = w.valid(1, j)
+                k = (c * kh + i) * kw + j
+                shift = j * w.dilations[1] - w.pads[1]
+
+                def copy(
+                    row: Expr = row,
+                    k: Expr = k,
+                    low: int = low,
+                    high: int = high,
+                    shift: int = shift,
+                ) -> None:
+                    source = row * w.size[1] + shift
+                    channel = group * per + c
+                    _fill(panel, k, r * width, low)
+                    if high > low:
+                        with T.serial(high - low) as at:
+                            place = source + (at + low) * w.strides[1]
+                            value = T.BufferLoad(x, [n, channel, place])
+                            T.buffer_store(panel, value, [k, r * width + low + at])
+                    _fill(panel, k, r * width + high, width - high)
+
+                if covers:
+                    copy()
+                    continue
+                with T.If(inside):
+                    with T.Then():
+                        copy()
+                    with T.Else():
+                        _fill(panel, k, r * width, width)
+
+
+def _fill(panel: Buffer, k: Expr, start: Expr, count: int) -> None:
+    if count > 0:
+        with T.serial(count) as at:
+            T.buffer_store(panel, T.float32(0), [k, start + at])
+
+
+def _depthwise(
+    cpu: Cpu,
+    w: Window,
+    extra: dict[str, tuple[Sequence[int], str]],
+    finish: Callable[..., Finish],
+) -> tirx.PrimFunc:
+    """Each plane is copied with its border, columns parted by the stride; it stays cached."""
+    height, width = w.out
+    kh, kw = w.kernel
+    stride = w.strides[1]
+    per = w.filters // w.channels
+    tall = (height - 1) * w.strides[0] + (kh - 1) * w.dilations[0] + 1
+    reach = (width - 1) * stride + (kw - 1) * w.dilations[1] + 1
+    wide = -(-reach // stride)
+    parallel = w.batch * w.filters * height * width * kh * kw >= PARALLEL_ABOVE // 4
+
+    def body(x: Buffer, weights: Buffer, *rest: Buffer) -> None:
+        *others, out = rest
+        end = finish(*others)
+        with T.serial(w.batch) as n, loop(w.channels, parallel) as c:
+            plane = T.alloc_buffer((tall, stride, wide), "float32")
+            _copy_plane(x, plane, w, n, c, (tall, stride, wide))
+            for f in range(per):
+                channel = c * per + f
+                with T.serial(height) as row:
+                    for p in pieces(width, cpu.lanes):
+                        total = splat(T.float32(0), p.width)
+                        for i in range(kh):
+                            for j in range(kw):
+                                shift, phase = divmod(j * w.dilations[1], stride)
+                                line = row * w.strides[0] + i * w.dilations[0]
+                                value = load(plane, [line, phase, p.start + shift], p.width)
+                                weight = T.BufferLoad(weights, [channel, i * kw + j])
+                                total = total + value * splat(weight, p.width)
+                        place = row * width + p.start
+                        store(
+                            out, [n, channel, place], end(total, channel, place, p.width), p.width
+                        )
+
+    return function("depthwise", _buffers(w, (w.filters, kh * kw), extra), body)
+
+
+def _copy_plane(
+    x: Buffer, plane: Buffer, w: Window, n: Expr, c: Expr, shape: tuple[int, int, int]
+) -> None:
+    tall, stride, wide = shape
+    top, left = w.pads[0], w.pads[1]
+    with T.serial(tall) as row:
+        inside = tirx.all(row >= top, row < top + w.size[0])
+        for phase in range(stride):
+            # Column of the input: at * stride + phase - left.
+            low = max(0, -((phase - left) // stride))
+            high = max(low, min(wide, (w.size[1] - 1 - phase + left) // stride + 1))
+
+            def zeros(start: int, stop: int, phase: int = phase) -> None:
+                if stop > start:
+                    with T.serial(stop - start) as at:
+                        T.buffer_store(plane, T.float32(0), [row, phase, start + at])
+
+            with T.If(inside):
+                with T.Then():
+                    zeros(0, low)
+                    if high > low:
+                        with T.serial(high - low) as at:
+                            place = (row - top) * w.size[1] + (at + low) * stride + phase - left
+                            value = T.BufferLoad(x, [n, c, place])
+                            T.buffer_store(plane, value, [row, phase, low + at])
+                    zeros(high, wide)
+                with T.Else():
+                    zeros(0, wide)

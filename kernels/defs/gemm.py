@@ -1,0 +1,168 @@
+"""Matrix product in register blocks, with whatever follows it element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T  # noqa: N812
+
+from edgeinfer.kernels.defs.emit import (
+    Buffer,
+    Cpu,
+    Expr,
+    Piece,
+    function,
+    load,
+    loop,
+    pieces,
+    splat,
+    store,
+)
+from edgeinfer.types import Array
+
+PARALLEL_ABOVE = 2_000_000
+"""Multiplications from which a second thread is worth its start (about 5 µs on two cores)."""
+
+Finish = Callable[[Expr, Expr, Expr, int], Expr]
+"""Takes a sum, its row, its column and the vector's width; returns what is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A block of sums that stays in registers: rows, and vectors of columns."""
+
+    rows: int
+    columns: int
+
+
+def tile_for(cpu: Cpu, rows: int) -> Tile:
+    """Choose the block: each vector of the right side serves all rows, each element all vectors."""
+    if rows == 1:
+        # One row alone: many independent sums hide the latency of the multiply-add.
+        return Tile(1, 8 * cpu.lanes)
+    across = 4 if cpu.registers >= 32 else 2
+    tall = 6
+    if rows < tall:
+        return Tile(rows, max(1, min(8, (cpu.registers - 4) // rows)) * cpu.lanes)
+    # Even blocks: 7 rows are better as 4 and 3 than as 6 and 1.
+    blocks = -(-rows // tall)
+    return Tile(-(-rows // blocks), across * cpu.lanes)
+
+
+def panel_width(cpu: Cpu, rows: int, columns: int) -> int:
+    """Columns of one block of the right side as ``pack_columns`` lays it out."""
+    return min(tile_for(cpu, rows).columns, -(-columns // cpu.lanes) * cpu.lanes)
+
+
+def pack_columns(b: Array, width: int) -> Array:
+    """Lay a (K, N) matrix out as (blocks, K, width), zeros at the end."""
+    k, n = b.shape
+    blocks = -(-n // width)
+    padded = np.zeros((k, blocks * width), b.dtype)
+    padded[:, :n] = b
+    return np.ascontiguousarray(padded.reshape(k, blocks, width).transpose(1, 0, 2))
+
+
+def pack_rows(a: Array, height: int) -> Array:
+    """Lay an (M, K) matrix out as (blocks, K, height), zeros at the end."""
+    return pack_columns(np.ascontiguousarray(a.T), height)
+
+
+def block(
+    rows: int,
+    parts: Sequence[Piece],
+    depth: int,
+    left: Callable[[int, Expr], Expr],
+    right: Callable[[Expr, Piece], Expr],
+    put: Callable[[int, Piece, Expr], None],
+) -> None:
+    """Write the loops of one register block: ``sum over k of left(i, k) * right(k, columns)``."""
+    width = sum(p.width for p in parts)
+    sums = T.alloc_buffer((rows * width,), "float32", scope="local")
+    for i in range(rows):
+        for p in parts:
+            store(sums, [i * width + p.start], splat(T.float32(0), p.width), p.width)
+    with T.serial(depth) as k:
+        columns = [right(k, p) for p in parts]
+        for i in range(rows):
+            for p, column in zip(parts, columns, strict=True):
+                place = [i * width + p.start]
+                value = load(sums, place, p.width) + splat(left(i, k), p.width) * column
+                store(sums, place, value, p.width)
+    for i in range(rows):
+        for p in parts:
+            put(i, p, load(sums, [i * width + p.start], p.width))
+
+
+def matmul(
+    cpu: Cpu,
+    sizes: tuple[int, int, int, int],
+    *,
+    packed: bool,
+    shared: bool,
+    extra: dict[str, tuple[Sequence[int], str]],
+    finish: Callable[..., Finish],
+) -> tirx.PrimFunc:
+    """Multiply (batch, M, K) by (batch, K, N).
+
+    Args:
+        cpu: for the block.
+        sizes: batch, M, K, N.
+        packed: the right side is laid out by ``pack_columns``, as wide as ``panel_width`` says.
+        shared: the right side is the same for the whole batch.
+        extra: further inputs, which ``finish`` gets as buffers.
+        finish: called with those buffers; what it returns makes each stored value.
+    """
+    batch, m, k, n = sizes
+    if (shared and not packed and batch > 1) or (packed and batch > 1):
+        m, batch = batch * m, 1
+    tile = tile_for(cpu, m)
+    width = panel_width(cpu, m, n) if packed else min(tile.columns, n)
+    blocks = -(-n // width)
+    right: Sequence[int] = (blocks, k, width) if packed else (batch, k, n)
+    parallel = batch * m * k * n >= PARALLEL_ABOVE
+
+    def body(a: Buffer, b: Buffer, *rest: Buffer) -> None:
+        *others, out = rest
+        end = finish(*others)
+
+        def column_block(nb: Expr, batch_index: Expr, parts: list[Piece]) -> None:
+            def row_block(first: Expr, rows: int) -> None:
+                block(
+                    rows,
+                    parts,
+                    k,
+                    lambda i, at: T.BufferLoad(a, [batch_index, first + i, at]),
+                    lambda at, p: load(
+                        b,
+                        [nb, at, p.start] if packed else [batch_index, at, nb * width + p.start],
+                        p.width,
+                    ),
+                    lambda i, p, value: store(
+                        out,
+                        [batch_index, first + i, nb * width + p.start],
+                        end(value, batch_index * m + first + i, nb * width + p.start, p.width),
+                        p.width,
+                    ),
+                )
+
+            if m // tile.rows:
+                with T.serial(m // tile.rows) as mb:
+                    row_block(mb * tile.rows, tile.rows)
+            if m % tile.rows:
+                row_block(m - m % tile.rows, m % tile.rows)
+
+        full = n // width
+        with loop(batch, parallel and batch >= 4) as at:
+            if full:
+                with loop(full, parallel and batch < 4) as nb:
+                    column_block(nb, at, pieces(width, cpu.lanes))
+            if n % width:
+                column_block(full, at, pieces(n % width, cpu.lanes))
+
+    shape = (batch, m, n)
+    buffers = {"a": ((batch, m, k), "float32"), "b": (right, "float32"), **extra}
+    return function("matmul", {**buffers, "out": (shape, "float32")}, body)

@@ -1,0 +1,120 @@
+"""Order of the loops that TVM writes for a CPU.
+
+What TVM gives is right and an element at a time. Here element-wise blocks go into their readers,
+outer loops onto threads where there is enough to do, and a last axis that is kept stands innermost,
+where vectors can follow it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+
+from edgeinfer.kernels.defs.emit import Cpu
+
+_PARALLEL_ABOVE = 1 << 17
+"""Elements, or products, from which a second thread is worth its start."""
+
+
+def schedule(function: tirx.PrimFunc, cpu: Cpu) -> tirx.PrimFunc:
+    """Return the same function with its loops in a better order."""
+    sch = s_tir.Schedule(tvm.IRModule({"main": function}))
+    try:
+        root = sch.get_sblock("root")
+        blocks = list(sch.get_child_blocks(root))
+    except (s_tir.ScheduleError, ValueError, RuntimeError):
+        return function
+    if not blocks or any(sch.get(b).name_hint == "root" for b in blocks):
+        return function
+    _inline(sch, root)
+    for block in sch.get_child_blocks(root):
+        _arrange(sch, block, cpu)
+    return sch.mod["main"].with_attrs(dict(function.attrs) if function.attrs else {})
+
+
+def _inline(sch: s_tir.Schedule, root: Any) -> None:
+    for block in sch.get_child_blocks(root):
+        if _is_reduction(sch, block) or len(sch.get_consumers(block)) != 1:
+            continue
+        reader = sch.get_consumers(block)[0]
+        if _is_reduction(sch, reader) and _size(sch, reader) > _size(sch, block):
+            # It would be computed once for each read.
+            continue
+        _try(sch.compute_inline, block)
+
+
+def _try(action: Any, *arguments: Any) -> Any:
+    """Do something that the schedule may refuse; it then stays as it is."""
+    try:
+        return action(*arguments)
+    except s_tir.ScheduleError:
+        return None
+
+
+def _is_reduction(sch: s_tir.Schedule, block: Any) -> bool:
+    return any(i.iter_type == tirx.IterVar.CommReduce for i in sch.get(block).iter_vars)
+
+
+def _extent(sch: s_tir.Schedule, loop: Any) -> int:
+    extent = sch.get(loop).extent
+    return int(extent.value) if isinstance(extent, tirx.IntImm) else 0
+
+
+def _size(sch: s_tir.Schedule, block: Any) -> int:
+    size = 1
+    for loop in sch.get_loops(block):
+        size *= max(1, _extent(sch, loop))
+    return size
+
+
+def _arrange(sch: s_tir.Schedule, block: Any, cpu: Cpu) -> None:
+    loops = sch.get_loops(block)
+    kinds = [i.iter_type for i in sch.get(block).iter_vars]
+    if len(loops) != len(kinds) or not loops:
+        return
+    large = _size(sch, block) >= _PARALLEL_ABOVE
+    kept = [x for x, k in zip(loops, kinds, strict=True) if k == tirx.IterVar.DataPar]
+    summed = [x for x, k in zip(loops, kinds, strict=True) if k == tirx.IterVar.CommReduce]
+    if len(kept) + len(summed) != len(loops):
+        return
+    if not summed:
+        _outer(sch, kept, large)
+    elif kept and _extent(sch, kept[-1]) >= cpu.lanes // 2:
+        _kept_last(sch, block, kept, summed, large)
+    else:
+        _summed_last(sch, block, kept, summed, large)
+
+
+def _outer(sch: s_tir.Schedule, loops: list[Any], large: bool) -> None:
+    """Put all but the last loop on threads."""
+    if not large or len(loops) < 2:
+        return
+    outer = sch.fuse(*loops[:-1]) if len(loops) > 2 else loops[0]
+    if _extent(sch, outer) >= 2:
+        _try(sch.parallel, outer)
+
+
+def _kept_last(
+    sch: s_tir.Schedule, block: Any, kept: list[Any], summed: list[Any], large: bool
+) -> None:
+    """Whole rows are summed onto one another."""
+    _try(sch.reorder, *kept[:-1], *summed, kept[-1])
+    _try(sch.decompose_reduction, block, summed[0])
+    if large and len(kept) > 1:
+        outer = sch.fuse(*kept[:-1]) if len(kept) > 2 else kept[0]
+        if _extent(sch, outer) >= 2:
+            _try(sch.parallel, outer)
+
+
+def _summed_last(
+    sch: s_tir.Schedule, block: Any, kept: list[Any], summed: list[Any], large: bool
+) -> None:
+    """One sum after the other."""
+    _try(sch.reorder, *kept, *summed)
+    _try(sch.decompose_reduction, block, summed[0])
+    if large and kept:
+        outer = sch.fuse(*kept) if len(kept) > 1 else kept[0]
+        if _extent(sch, outer) >= 2:
+            _try(sch.parallel, outer)
