@@ -225,6 +225,8 @@ class Stage:
         }
         if not found:
             return lowered
+        if job.title in self._chosen and self._request.metric is not None:
+            precision += "+by_task"
         kinds = ", ".join(f"{n} layers {kind}" for kind, n in readback.counts(found).items())
         sizes = f"{report.source_bytes / 1e6:.2f} MB of weights became {size / 1e6:.2f} MB"
         notes = (f"read back (activations/weights): {kinds or 'no weights'}", sizes)
