@@ -29,6 +29,11 @@ BOUNDS = "edgeinfer.integers"
 """Metadata key: JSON with the lowest and highest value of integer inputs, by the model's names."""
 
 
+CLASSES = "edgeinfer.classes"
+"""Metadata key: JSON with a classifier's names in the order of the model's output; a dictionary of
+Core ML's has none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Port:
     """One tensor of a model and the feature that carries it.
@@ -38,12 +43,14 @@ class Port:
         feature: as the package has it.
         dtype: element type of the feature's arrays.
         bounds: lowest and highest integer that the package is right for; None where all are.
+        classes: names in the order of a classifier's scores.
     """
 
     spec: TensorSpec
     feature: Feature
     dtype: str
     bounds: tuple[int, int] | None = None
+    classes: tuple[str, ...] = ()
 
     def to_package(self, array: Array) -> Array:
         """Return an input as the package takes it.
@@ -77,13 +84,23 @@ class Port:
         """Return an output as the model gives it."""
         wanted = array_type(self.spec.dtype)
         if isinstance(value, dict):
-            value = np.array(list(value.values()), np.float32)
+            value = self._in_order(value)
         array = np.asarray(value)
         if self.spec.shape == () and array.shape == (1,):
             array = array.reshape(())
         if array.dtype == wanted:
             return array
         return array != 0 if wanted.kind == "b" else array.astype(wanted)
+
+    def _in_order(self, value: Mapping[str, float]) -> Array:
+        """Return a classifier's scores as the model gives them."""
+        names = self.classes or tuple(value)
+        if strange := set(names) ^ set(value):
+            raise RunError(f"output {self.spec.name!r}: the classes {sorted(strange)[:5]} differ")
+        scores = np.array([value[name] for name in names], np.float32)
+        sizes = [d for d in self.spec.shape or () if isinstance(d, int)]
+        fits = len(sizes) == len(self.spec.shape or ()) and np.prod(sizes) == len(scores)
+        return scores.reshape(sizes) if fits and sizes else scores
 
 
 def ports(
@@ -109,11 +126,13 @@ def ports(
     names = _recorded(metadata, NAMES, f"{kind}s")
     types = _recorded(metadata, TYPES, f"{kind}s")
     bounds = _bounds(metadata) if kind == "input" else {}
+    classes = _classes(metadata)
     if not wanted:
         return tuple(
             replace(
                 _own(backend, f, names.get(f.name, f.name), types.get(f.name)),
                 bounds=bounds.get(names.get(f.name, f.name)),
+                classes=classes,
             )
             for f in features
         )
@@ -125,7 +144,11 @@ def ports(
         found.append(dict.fromkeys(known, dtype))
     order = check_signature(backend, kind, wanted, found)
     return tuple(
-        Port(spec, features[index], _held(backend, features[index]), bounds.get(spec.name))
+        Port(
+            *(spec, features[index], _held(backend, features[index])),
+            bounds.get(spec.name),
+            classes,
+        )
         for spec, index in zip(wanted, order, strict=True)
     )
 
@@ -161,6 +184,13 @@ def _bounds(metadata: Mapping[str, str]) -> dict[str, tuple[int, int]]:
         return integer_bounds(metadata.get(BOUNDS, "{}"))
     except ValueError as error:
         raise LoadError(f"the package's metadata {BOUNDS!r} cannot be read") from error
+
+
+def _classes(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    try:
+        return tuple(str(name) for name in json.loads(metadata.get(CLASSES, "[]")))
+    except (ValueError, TypeError) as error:
+        raise LoadError(f"the package's metadata {CLASSES!r} cannot be read") from error
 
 
 def _own(backend: str, feature: Feature, name: str, dtype: str | None) -> Port:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from edgeinfer import __version__
+from edgeinfer.convert.lower.coreml.classes import SCORES, config, scored
+from edgeinfer.convert.lower.coreml.classes import metadata as classes
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.ports import Port, input_type
 from edgeinfer.convert.lower.coreml.scope import Scope
@@ -70,7 +72,7 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
     """Let coremltools optimise the program and write the package; then make it deterministic."""
     import coremltools as ct
 
-    classes = ct.ClassifierConfig(list(options.labels)) if options.labels else None
+    scores = scored(scope.outputs, options.labels)
     model = ct.convert(
         scope.program,
         source="milinternal",
@@ -78,15 +80,16 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
         minimum_deployment_target=ct.target(scope.deployment.specification),
         compute_precision=ct.precision.FLOAT32,
         inputs=[input_type(port, options) for port in scope.inputs],
-        classifier_config=classes,
+        classifier_config=config(scores, options.labels),
         pass_pipeline=_pipeline(options),
         skip_model_load=True,
         package_dir=str(path),
     )
     described = {
         **metadata,
-        NAMES: _by_name(scope, lambda port: port.source),
-        TYPES: _by_name(scope, lambda port: port.dtype.name),
+        NAMES: _by_name(scope, scores, lambda port: port.source),
+        TYPES: _by_name(scope, scores, lambda port: port.dtype.name),
+        **classes(scores, options.labels),
         CHECKED: CHECKED_TEXT,
         **_states(scope),
     }
@@ -105,9 +108,9 @@ def _states(scope: Scope) -> dict[str, str]:
     return {STATES: json.dumps(kept)}
 
 
-def _by_name(scope: Scope, fact: Callable[[Port], str]) -> str:
+def _by_name(scope: Scope, scores: Port | None, fact: Callable[[Port], str]) -> str:
     def of(ports: list[Port]) -> dict[str, str]:
-        return {p.name: fact(p) for p in ports}
+        return {SCORES if p is scores else p.name: fact(p) for p in ports}
 
     return json.dumps({"inputs": of(scope.inputs), "outputs": of(scope.outputs)})
 

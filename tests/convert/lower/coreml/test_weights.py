@@ -224,7 +224,9 @@ def by_coremltools(weights: Array, folder: Path) -> Path:
 
     columns = weights.shape[1]
 
-    @mb.program(input_specs=[mb.TensorSpec(shape=(1, columns))], opset_version=ct.target.iOS18)
+    @mb.program(  # type: ignore[untyped-decorator]
+        input_specs=[mb.TensorSpec(shape=(1, columns))], opset_version=ct.target.iOS18
+    )
     def program(x: Any) -> Any:
         return mb.linear(x=x, weight=weights, name="y")
 
