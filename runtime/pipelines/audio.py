@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -75,7 +75,7 @@ class AudioPipeline:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __call__(self, recording: str | Path | Array, rate: int | None = None) -> list[Result]:
+    def __call__(self, recording: Any, rate: int | None = None) -> list[Result]:
         """Listen to a whole recording.
 
         Args:
@@ -108,7 +108,7 @@ class AudioPipeline:
         for model in self.models:
             model.close()
 
-    def _signal(self, recording: str | Path | Array, rate: int | None) -> Array:
+    def _signal(self, recording: Any, rate: int | None) -> Array:
         if isinstance(recording, str | Path):
             return open_recording(recording, self.rate)
         signal = as_mono(np.asarray(recording))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -50,8 +50,11 @@ class SentencePipeline:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __call__(self, text: str) -> list[Result]:
+    def __call__(self, text: Any) -> list[Result]:
         """Read a text.
+
+        Args:
+            text: a str.
 
         Raises:
             InputError: it is no text.

@@ -12,7 +12,7 @@ BUNDLE = """\
         name    type     shape
 input   image   float32  [N, 2, 2, 3]
 output  scores  float32  [N, 3]
-input 'image' takes: image
+input 'image' takes: image, width=2, height=2, layout=NHWC
 3 labels, 'red' first
 
 variant                precision   size  engines      median when made

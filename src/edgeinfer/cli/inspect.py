@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from edgeinfer.bundle.archive import Bundle
     from edgeinfer.bundle.manifest import Manifest
     from edgeinfer.convert.sources import Source
+    from edgeinfer.heads import Head
+    from edgeinfer.types import Preprocessing
 
 
 @click.command()
@@ -137,6 +140,20 @@ def _dims(shape: list[int | str | None]) -> str:
     return "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"
 
 
+def _said(record: Preprocessing | Head) -> str:
+    """Name a record's kind and what is not as it would be anyway."""
+    parts: list[str] = [record.kind]
+    for f in dataclasses.fields(record):
+        value = getattr(record, f.name)
+        if f.name == "kind" or value == f.default:
+            continue
+        if isinstance(value, tuple):
+            nested = any(dataclasses.is_dataclass(v) for v in value)
+            value = len(value) if nested else "/".join(map(str, value))
+        parts.append(f"{f.name}={value}")
+    return ", ".join(parts)
+
+
 def _bundle_view(
     location: Path, manifest: Manifest, report: dict[str, Any]
 ) -> Iterator[str | Table]:
@@ -146,7 +163,9 @@ def _bundle_view(
     data = manifest.to_json()
     yield table(("", "name", "type", "shape"), _tensor_rows(data["inputs"], data["outputs"]))
     for name, record in manifest.preprocessing.items():
-        yield f"input {name!r} takes: {record.kind}"
+        yield f"input {name!r} takes: {_said(record)}"
+    if manifest.head is not None:
+        yield f"outputs mean: {_said(manifest.head)}"
     if manifest.labels:
         yield f"{len(manifest.labels)} labels, {manifest.labels[0]!r} first"
     yield ""

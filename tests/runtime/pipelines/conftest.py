@@ -1,0 +1,57 @@
+"""Bundles of tiny models, written without the converter."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
+from edgeinfer.bundle.writer import BundleWriter
+from edgeinfer.types import TensorSpec
+
+MakeBundle = Callable[..., Path]
+
+_DTYPES = {1: "float32", 6: "int32", 7: "int64"}
+
+
+def _specs(values: Any) -> tuple[TensorSpec, ...]:
+    found = []
+    for value in values:
+        tensor = value.type.tensor_type
+        dims = tuple(
+            d.dim_value if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim
+        )
+        found.append(TensorSpec(value.name, _DTYPES[tensor.elem_type], dims))
+    return tuple(found)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> MakeBundle:
+    """Write a bundle of an ONNX text."""
+
+    def write(name: str, graph: str, files: Mapping[str, bytes] | None = None, **said: Any) -> Path:
+        text = f'<ir_version: 8, opset_import: ["" : 17]>\n{graph}'
+        model = onnx.parser.parse_model(text)
+        onnx.checker.check_model(model)
+        with BundleWriter(tmp_path / f"{name}.edge") as writer:
+            folder = writer.folder("variants/cpu-onnx-fp32")
+            onnx.save(model, str(folder / "model.onnx"))
+            file = writer.adopt("variants/cpu-onnx-fp32/model.onnx")
+            extra = [writer.add_bytes(f"pipeline/{n}", data) for n, data in (files or {}).items()]
+            engine = EngineRequirement("onnxruntime")
+            variant = Variant("cpu-onnx-fp32", "cpu", "onnx", "fp32", (file,), (engine,))
+            manifest = Manifest(
+                name=name,
+                inputs=_specs(model.graph.input),
+                outputs=_specs(model.graph.output),
+                variants=(variant,),
+                vectors=(),
+                source=SourceRecord("onnx", f"{name}.onnx", "0" * 64),
+                extra_files=tuple(extra),
+                **said,
+            )
+            return writer.finish(manifest)
+
+    return write
