@@ -6,7 +6,6 @@ Evaluated, not run on Apple hardware: ``coreml-reference`` computes what the pro
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -23,6 +22,7 @@ from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.types import Array
 from tests import zoo
 from tests.e2e.test_models import MODELS, plain_session
+from tests.zoo.exported import EXPORTERS, exported
 from tests.zoo.nets import NETS, torch_model
 
 pytestmark = pytest.mark.models
@@ -40,6 +40,9 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
 
 FIXED = tuple(n for n in MODELS if n.startswith(("aecmos", "plcmos")))
 """Models that drop the axes of size 1, whichever they are: their sizes must be known."""
+
+BRANCHES_ONLY = ("silero-vad", "silero-vad-op18-ifless")
+"""Models that are one choice between two graphs, which stays in single precision."""
 
 WIDE = 96
 """Of open sizes of pictures and recordings elsewhere."""
@@ -75,15 +78,42 @@ def feeds_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]
 
 
 def evaluated(
-    model: ir.Model, feeds: dict[str, Array], folder: Path, precision: str, shapes: Any = None
+    model: ir.Model,
+    feeds: dict[str, Array],
+    folder: Path,
+    precision: str,
+    *,
+    shapes: dict[str, tuple[int, ...]] | None = None,
+    integers: dict[str, tuple[int, int]] | None = None,
 ) -> tuple[dict[str, Array], str]:
-    """Lower, open from disk, run."""
+    """Lower, let coremltools read and validate the package, open it from disk, run."""
     normal = normalise(model, input_shapes=shapes or None).model
     folder.mkdir()
-    made = CoreMLTarget().lower(normal, profiles.load("ios"), LowerOptions(precision), folder)
+    asked = LowerOptions(precision, integers=integers or {})
+    made = CoreMLTarget().lower(normal, profiles.load("ios"), asked, folder)
+    accepted(made.files[0].parent)
     artifact = Artifact(made.format, made.files[0], input_specs(model), output_specs(model))
     executable = CoreMLReferenceBackend().load(artifact, LoadOptions())
     return dict(executable.run(feeds)), made.precision
+
+
+def accepted(package: Path) -> None:
+    """coremltools opens the package, and its own checks of programs hold for what it reads."""
+    import coremltools as ct
+    from coremltools.converters.mil.frontend.milproto.load import load
+    from coremltools.libmodelpackage import ModelPackage
+
+    assert ModelPackage.isValid(str(package))
+    model = ct.models.MLModel(str(package), skip_model_load=True)
+    spec = model.get_spec()
+    program = load(
+        spec, specification_version=spec.specificationVersion, file_weights_dir=model.weights_dir
+    )
+    program.validate(check_essential_scope=False)
+    assert set(program.functions) == {"main"}
+    main = program.functions["main"]
+    assert {i.name for i in spec.description.input} == set(main.inputs)
+    assert [o.name for o in spec.description.output] == [o.name for o in main.outputs]
 
 
 def within(got: dict[str, Array], want: dict[str, Array], precision: str) -> None:
@@ -106,23 +136,30 @@ def test_onnx_models(name: str, precision: str, tmp_path: Path) -> None:
     names = [o.name for o in session.get_outputs()]
     want = dict(zip(names, session.run(None, feeds), strict=True))
     shapes = {n: a.shape for n, a in feeds.items()} if name in FIXED else None
-    got, found = evaluated(ir.load(path), feeds, tmp_path / "m", precision, shapes)
+    got, found = evaluated(ir.load(path), feeds, tmp_path / "m", precision, shapes=shapes)
+    assert ("fp16" in found) == (precision == "fp16" and name not in BRANCHES_ONLY)
     within(got, want, found)
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("exporter", ["module", *EXPORTERS])
 @pytest.mark.parametrize("name", NETS)
-def test_pytorch_nets(name: str, tmp_path: Path) -> None:
+def test_pytorch_nets(name: str, exporter: str, precision: str, tmp_path: Path) -> None:
+    """By our own reader of modules, and as ONNX of both of PyTorch's exporters."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("coremltools")
     module, inputs, dynamic = torch_model(name)
-    source = sources.read(module, example_inputs=inputs, dynamic_shapes=dynamic)
+    if exporter == "module":
+        source = sources.read(module, example_inputs=inputs, dynamic_shapes=dynamic).model
+    else:
+        source = ir.load(exported(name, exporter))
     with torch.no_grad():
         results = module(**inputs)
     results = [results] if torch.is_tensor(results) else list(results)
     values = [np.asarray(v) for v in inputs.values()]
-    specs = input_specs(source.model)
-    feeds = {s.name: v for s, v in zip(specs, values, strict=True)}
-    got, found = evaluated(source.model, feeds, tmp_path / "m", "fp32")
+    feeds = {s.name: v for s, v in zip(input_specs(source), values, strict=True)}
+    got, found = evaluated(source, feeds, tmp_path / "m", precision)
+    assert ("fp16" in found) == (precision == "fp16")
     want = dict(zip(got, (r.numpy() for r in results), strict=True))
     within(got, want, found)

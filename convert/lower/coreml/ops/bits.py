@@ -64,13 +64,18 @@ def _by_bits(g: Builder, kind: str, a: Tensor, b: Tensor) -> Tensor:
 
 @OPS.lower("BitShift", since=11, dtypes=INTEGERS)
 def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
-    """A product or quotient with a power of two; bits that leave the type are cut before."""
+    """A product or quotient with a power of two; bits that leave the type are cut before.
+
+    Places that are no bits of the type, negative ones too, shift everything out.
+    """
     width = X.dtype.itemsize * 8
     if width > 16:
         raise Refusal(f"bits of {X.dtype} are beyond int32", "unsupported_dtype")
     powers = g.const(1 << np.arange(width + 1), np.int32)
     by = g.cast(Y, np.int32)
-    held = g.binary("minimum", g.binary("maximum", by, 0), width)
+    held = g.binary("minimum", by, width)
+    if by.bounds[0] < 0:
+        held = g.select(g.binary("less", by, 0), g.const(width, np.int32), held)
     plain = Tensor(np.dtype(np.int32), X.shape, g.physical(X))
     if direction == "RIGHT":
         out = g.binary("floor_div", plain, _power(g, powers, held))

@@ -131,11 +131,11 @@ def _plan(
     if sizes is None:
         raise Refusal("neither scales nor sizes")
     wanted = [e if isinstance(e, int) else None for e in partly(g, sizes)]
+    if policy != "stretch":
+        return _keeping_ratio(axes, have, wanted, spans, policy)
     known = g.given(0)
     if known is not None:
         wanted = [known[a] for a in axes]
-    if policy != "stretch":
-        return _keeping_ratio(axes, have, wanted, spans, policy)
     return [
         Axis(a, h, w, _late_scale(sizes, h, w), r)
         for a, h, w, r in zip(axes, have, wanted, spans, strict=True)

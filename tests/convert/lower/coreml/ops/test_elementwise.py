@@ -1,8 +1,11 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
-from tests.convert.lower.coreml.run import check, floats, refusal
+from edgeinfer.types import Array
+from tests.convert.lower.coreml.run import check, evaluate, floats, lower, refusal
 
 SPECIAL = np.array([-np.inf, -3.5, -2.5, -0.5, -0.0, 0.0, 0.5, 1.5, 2.5, np.inf], np.float32)
 
@@ -146,6 +149,21 @@ def test_shifts(direction: str) -> None:
     call = f'BitShift<direction="{direction}">(a, b)'
     b = np.minimum(b, 7)
     check(f"g (uint8[10] a, uint8[10] b) => (uint8[10] y) {{y = {call}}}", {"a": a, "b": b})
+
+
+@pytest.mark.parametrize(("direction", "expected"), [("LEFT", [0, 0, 32]), ("RIGHT", [-1, 0, 0])])
+def test_shifts_by_what_is_no_place_leave_nothing(
+    direction: str, expected: list[int], tmp_path: Path
+) -> None:
+    text = (
+        f'g (int8[3] a, int8[3] b) => (int8[3] y) {{y = BitShift<direction="{direction}">(a, b)}}'
+    )
+    feeds: dict[str, Array] = {
+        "a": np.array([-8, 4, 4], np.int8),
+        "b": np.array([-1, 9, 3], np.int8),
+    }
+    found = evaluate(text, lower(text, tmp_path), feeds)["y"]
+    np.testing.assert_array_equal(found, np.array(expected, np.int8))
 
 
 def test_more_than_five_axes() -> None:

@@ -202,3 +202,11 @@ def test_layer_norm_gives_its_statistics() -> None:
 def test_cubic_grid_is_refused() -> None:
     text = 'g (float[1,1,4,4] x, float[1,2,2,2] p) => (y) {y = GridSample<mode="cubic">(x, p)}'
     assert "cubic" in refusal(text)[0].detail
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_resize_keeps_the_ratio_of_the_sizes(policy: str) -> None:
+    call = f'Resize<axes=[2,3], keep_aspect_ratio_policy="{policy}", mode="nearest">(x, , , s)'
+    sizes = "1,1,1,2" if policy == "not_larger" else "1,1,2,3"
+    text = f"g (float[1,1,2,4] x) => (float[{sizes}] y) <int64[2] s = {{1,3}}> {{y = {call}}}"
+    check(text, {"x": floats(1, 1, 2, 4)})
