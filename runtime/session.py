@@ -175,6 +175,11 @@ class Session:
         pair = self._choice.current[0].pair
         return f"<Session {self._bundle.manifest.name!r}: {pair}>"
 
+    @property
+    def concurrent(self) -> bool:
+        """Whether several runs can go on at once; otherwise they wait for one another."""
+        return self._turn is None
+
     def __call__(self, *args: Array, **named: Array) -> Array | tuple[Array, ...]:
         """Run once.
 

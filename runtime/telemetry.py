@@ -118,9 +118,9 @@ class Recorder:
             try:
                 result = call(*args, **kwargs)
             except Exception as error:
-                self._failed(type(error).__name__)
+                self.failed(type(error).__name__)
                 raise
-            self._took(clock() - start)
+            self.took(clock() - start)
             return result
 
         return watched
@@ -155,7 +155,8 @@ class Recorder:
             labels=self._labels,
         )
 
-    def _took(self, nanoseconds: int) -> None:
+    def took(self, nanoseconds: int) -> None:
+        """Count a run that gave a result."""
         with self._lock:
             self._buckets[_bucket(nanoseconds)] += 1
             self._sum += nanoseconds
@@ -164,7 +165,8 @@ class Recorder:
         if self._tell is not None:
             self._tell(nanoseconds / 1e9, "")
 
-    def _failed(self, error: str) -> None:
+    def failed(self, error: str) -> None:
+        """Count a run that raised, by the error's name."""
         with self._lock:
             self._failures[error] += 1
         if self._tell is not None:

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from edgeinfer import errors as errors
     from edgeinfer.bundle.archive import Bundle as Bundle
     from edgeinfer.convert.pipeline import export as export
+    from edgeinfer.runtime.fleet import Batching as Batching
+    from edgeinfer.runtime.fleet import Runtime as Runtime
     from edgeinfer.runtime.pipelines import pipeline as pipeline
     from edgeinfer.runtime.session import Session as Session
     from edgeinfer.runtime.session import load as load
 
 _LAZY = {
+    "Batching": "edgeinfer.runtime.fleet",
     "Bundle": "edgeinfer.bundle.archive",
+    "Runtime": "edgeinfer.runtime.fleet",
     "Session": "edgeinfer.runtime.session",
     "errors": "edgeinfer.errors",
     "export": "edgeinfer.convert.pipeline",
@@ -32,7 +36,17 @@ _LAZY = {
     "pipeline": "edgeinfer.runtime.pipelines",
 }
 
-__all__ = ["Bundle", "Session", "__version__", "errors", "export", "load", "pipeline"]
+__all__ = [
+    "Batching",
+    "Bundle",
+    "Runtime",
+    "Session",
+    "__version__",
+    "errors",
+    "export",
+    "load",
+    "pipeline",
+]
 
 
 def __getattr__(name: str) -> Any:

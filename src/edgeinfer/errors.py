@@ -17,6 +17,8 @@
     │   ├── LoadError               3   the engine refuses the artifact
     │   ├── RunError                3   the engine failed in a run
     │   ├── CrashedError            3   the process it ran in ended or hung: .engine .stage .how
+    │   ├── DeadlineError           3   a run was not started, because its deadline had passed
+    │   ├── MemoryBudgetError       3   a model does not fit into a Runtime's memory
     │   └── ClosedError             3   a session or executable was used after close()
     └── OutputError                 3   a result cannot be written (permissions, full disk)
 
@@ -186,6 +188,14 @@ class CrashedError(BackendError):
     def by_fault(self) -> bool:
         """Whether it ended itself by a fault, which the same input brings about again."""
         return self.how.startswith(("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"))
+
+
+class DeadlineError(BackendError, TimeoutError):
+    """A run was not started, because its deadline had passed while it waited."""
+
+
+class MemoryBudgetError(BackendError):
+    """A model does not fit into the memory that a ``Runtime`` may use."""
 
 
 class ClosedError(BackendError):

@@ -55,6 +55,8 @@ class FakeExecutable:
             time.sleep(self.backend.delay_s)
             if self.backend.run_error:
                 raise RunError(self.backend.run_error)
+            if self.backend.poison is not None and self.backend.poison in feeds["x"]:
+                raise RunError(f"fake: {self.backend.poison}")
             if self.closed:
                 raise ClosedError("fake: closed while running")
             values = [feeds["x"] * 2 + np.float32(self.backend.bias), feeds["k"].copy()]
@@ -82,6 +84,7 @@ class FakeBackend:
     delay_s: float = 0.0
     load_error: str = ""
     run_error: str = ""
+    poison: float | None = None
     concurrent: bool = True
     unprepared: str = ""
     format: str = "fake"

@@ -19,7 +19,7 @@ K = np.array([7, 8])
 
 def _fed(recorder: Recorder, nanoseconds: list[int]) -> None:
     for each in nanoseconds:
-        recorder._took(each)
+        recorder.took(each)
 
 
 def test_percentiles_are_right_to_half_a_bucket() -> None:

@@ -1,0 +1,510 @@
+"""``Runtime``: many models in one process, within one budget of threads and one of memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.errors import (
+    ClosedError,
+    InputError,
+    MemoryBudgetError,
+    UsageError,
+)
+from edgeinfer.runtime.bench import resident_mb
+from edgeinfer.runtime.devices import available_cpus
+from edgeinfer.runtime.inputs import InputCheck
+from edgeinfer.runtime.profiledb import ProfileDB
+from edgeinfer.runtime.scheduler import Call, Outputs, Scheduler, deadline_of
+from edgeinfer.runtime.session import Session, load
+from edgeinfer.runtime.telemetry import Recorder, SessionStats
+from edgeinfer.types import Array, Feeds, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How calls of one model are put together.
+
+    Attributes:
+        size: most calls in a batch.
+        wait_ms: how long the first call of a batch waits for others where a thread is free; calls
+            that wait for a thread anyway are put together without it.
+    """
+
+    size: int = 8
+    wait_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStats:
+    """What one model of a ``Runtime`` did.
+
+    Attributes:
+        calls: times from asking to the answer, waiting included.
+        loaded: whether its engine is in memory now.
+        loads: how often it was loaded.
+        memory_mb: that it takes while it is loaded, as measured.
+        batches: runs of the engine, each of one or more calls.
+    """
+
+    calls: SessionStats
+    loaded: bool
+    loads: int
+    memory_mb: float
+    batches: int
+
+
+class Runtime:
+    """Owns the threads and the memory of all its models.
+
+    Engines are loaded with one thread each, and the runtime's own threads run them, so that a
+    hundred models keep as many cores busy as there are. Models are loaded when they are first used
+    and unloaded, the least recently used first, when another one needs the memory. Models of the
+    same bundle and options share one engine, and so its weights.
+
+    >>> with edgeinfer.Runtime(threads=2, memory_mb=500) as runtime:    # doctest: +SKIP
+    ...     door = runtime.add("door.edge", priority=1)
+    ...     scene = runtime.add("scene.edge", batching=edgeinfer.Batching(size=8))
+    ...     future = scene.submit({"x": frame}, deadline_s=0.1)
+    ...     y = door(x)
+
+    Args:
+        threads: that run engines; None takes the processors this process may use.
+        memory_mb: that engines may take together, as resident memory; None sets no limit.
+        history: measurements of this machine; None takes those in the cache folder.
+
+    Attributes:
+        threads: as given or found.
+        memory_mb: as given.
+        loading: held while an engine is loaded, one at a time.
+        released: guards what runs on which engine; told when nothing runs on one any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int | None = None,
+        memory_mb: float | None = None,
+        history: ProfileDB | None = None,
+    ) -> None:
+        if threads is not None and threads < 1:
+            raise UsageError(f"threads: expected at least 1, received {threads}")
+        if memory_mb is not None and memory_mb <= 0:
+            raise UsageError(f"memory_mb: expected more than 0, received {memory_mb:g}")
+        self.threads = threads or available_cpus()
+        self.memory_mb = memory_mb
+        self._history = history
+        self._scheduler = Scheduler(self.threads)
+        self._engines: dict[tuple[object, ...], Engine] = {}
+        self._models: dict[str, Model] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self.loading = threading.Lock()
+        self.released = threading.Condition()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def models(self) -> Mapping[str, Model]:
+        """All models by name."""
+        return dict(self._models)
+
+    def add(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        priority: float = 0.0,
+        batching: Batching | None = None,
+        pinned: bool = False,
+        threads: int = 1,
+        **options: Any,
+    ) -> Model:
+        """Open a bundle; its engine is loaded at the first use, or now where it is pinned.
+
+        Args:
+            path: of the bundle.
+            name: by which ``models`` and messages know it; None takes the bundle's.
+            priority: of its calls; higher ones run first.
+            batching: put concurrent calls together along the first axis.
+            pinned: load now and never unload.
+            threads: of its engine.
+            **options: for ``load``: backend, policy, device, trusted, isolate, ...
+
+        Raises:
+            UsageError: the name is taken, or batches cannot be made of this model.
+            BundleError: the bundle is damaged, altered or unsafe.
+            MemoryBudgetError: it is pinned and does not fit.
+        """
+        if not 1 <= threads <= self.threads:
+            raise UsageError(f"threads: expected 1 to {self.threads}, received {threads}")
+        place = Path(path).resolve()
+        with Bundle.open(place, verify=False) as bundle:
+            manifest = bundle.manifest
+        name = name or manifest.name
+        if batching is not None:
+            _check_batching(name, batching, manifest.inputs, manifest.outputs)
+        key = (place, threads, *sorted((k, repr(v)) for k, v in options.items()))
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError("runtime: used after close()")
+            if name in self._models:
+                raise UsageError(f"runtime: there is a model {name!r} already; give name=")
+            engine = self._engines.get(key)
+            if engine is None:
+                options = {"history": self._history, "threads": threads, **options}
+                engine = self._engines[key] = Engine(self, place, options)
+            engine.users += 1
+            model = Model(self, name, engine, manifest.inputs, manifest.outputs)
+            model.priority, model.batching, model.width = priority, batching, threads
+            self._models[name] = model
+        if pinned:
+            try:
+                engine.pin()
+            except BaseException:
+                model.close()
+                raise
+        return model
+
+    def stats(self) -> dict[str, ModelStats]:
+        """Say of every model how long its calls took and what it holds."""
+        return {name: model.stats() for name, model in self.models.items()}
+
+    def close(self) -> None:
+        """Cancel what waits, end what runs, free every engine."""
+        with self._lock:
+            self._is_closed = True
+        self._scheduler.close(wait=True)
+        with self._lock:
+            for engine in self._engines.values():
+                engine.unload()
+            self._models.clear()
+            self._engines.clear()
+
+    def submit(self, model: Model, call: Call, priority: float) -> None:
+        """Queue a call of one of its models."""
+        batching = model.batching
+        if batching is None:
+            self._scheduler.submit(model, call, priority=priority)
+            return
+        self._scheduler.submit(
+            *(model, call),
+            priority=priority,
+            size=batching.size,
+            wait_s=batching.wait_ms / 1e3,
+            fits=lambda other: _alike(other.feeds, call.feeds),
+        )
+
+    def forget(self, model: Model) -> None:
+        """Take a model out, and its engine with the last one that uses it."""
+        engine = model.engine
+        with self._lock:
+            if self._models.get(model.name) is not model:
+                return
+            del self._models[model.name]
+            engine.users -= 1
+            if engine.users:
+                return
+            self._engines = {k: e for k, e in self._engines.items() if e is not engine}
+        engine.unload()
+
+    def make_room(self, engine: Engine, needed_mb: float) -> None:
+        """Unload engines that nobody uses, the least recently used first; wait for those that run.
+
+        Raises:
+            MemoryBudgetError: it would not fit even if only pinned engines were left.
+        """
+        if self.memory_mb is None:
+            return
+        while self._held_mb() + needed_mb > self.memory_mb:
+            others = [e for e in list(self._engines.values()) if e is not engine and e.is_loaded]
+            if any(e.unload_idle() for e in sorted(others, key=lambda e: e.used)):
+                continue
+            running = [e for e in others if not e.is_pinned]
+            if not running:
+                raise MemoryBudgetError(
+                    f"{engine.path.name}: needs {needed_mb:.0f} MB; memory_mb is "
+                    f"{self.memory_mb:.0f}, and pinned models hold {self._held_mb():.0f} of it"
+                )
+            with self.released:
+                if not any(e.is_idle for e in running):
+                    self.released.wait(timeout=1.0)
+
+    def _held_mb(self) -> float:
+        return sum(engine.memory_mb for engine in list(self._engines.values()) if engine.is_loaded)
+
+
+class Engine:
+    """A session that comes and goes.
+
+    Attributes:
+        path: of the bundle.
+        users: models that share it.
+        loads: how often it was loaded.
+        memory_mb: that it took when it was loaded last.
+        used: when it ran last.
+        is_pinned: it stays loaded.
+    """
+
+    def __init__(self, runtime: Runtime, path: Path, options: dict[str, Any]) -> None:
+        self.path, self.users, self.loads = path, 0, 0
+        self.used, self.memory_mb = 0.0, 0.0
+        self.is_pinned = False
+        self._runtime, self._options = runtime, options
+        self._session: Session | None = None
+        self._runs = 0
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it is in memory."""
+        return self._session is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs on it."""
+        return not self._runs
+
+    def pin(self) -> None:
+        """Load it now and keep it.
+
+        Raises:
+            MemoryBudgetError: it does not fit.
+        """
+        self.is_pinned = True
+        try:
+            self.acquire()
+        except BaseException:
+            self.is_pinned = False
+            raise
+        self.release()
+
+    def acquire(self) -> Session:
+        """Return the session, loaded; it stays so until ``release``.
+
+        Raises:
+            MemoryBudgetError: it does not fit.
+            EdgeInferError: as ``load``.
+        """
+        if (session := self._enter()) is not None:
+            return session
+        # One at a time, or two would count each other's memory; runs go on meanwhile.
+        with self._runtime.loading:
+            if (session := self._enter()) is not None:
+                return session
+            session = self._load()
+            with self._runtime.released:
+                self._session = session
+                self._runs += 1
+            return session
+
+    def _enter(self) -> Session | None:
+        with self._runtime.released:
+            if self._session is not None:
+                self._runs += 1
+            return self._session
+
+    def release(self) -> None:
+        """Let it go again."""
+        with self._runtime.released:
+            self._runs -= 1
+            self.used = time.monotonic()
+            if not self._runs:
+                self._runtime.released.notify_all()
+
+    def unload_idle(self) -> bool:
+        """Free it if it neither runs nor is pinned; return whether that was so."""
+        with self._runtime.released:
+            if self._session is None or self._runs or self.is_pinned:
+                return False
+        self.unload()
+        return True
+
+    def unload(self) -> None:
+        """Free it after what runs; the next use loads it again."""
+        with self._runtime.released:
+            session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _load(self) -> Session:
+        least = self._least_mb()
+        self._runtime.make_room(self, max(self.memory_mb, least))
+        before = resident_mb()
+        session = load(self.path, **self._options)
+        self.loads += 1
+        self.memory_mb = max(resident_mb() - before, least)
+        try:
+            self._runtime.make_room(self, self.memory_mb)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _least_mb(self) -> float:
+        """Return the size of the smallest variant, which an engine needs at least."""
+        with Bundle.open(self.path, verify=False) as bundle:
+            return min((v.size_bytes for v in bundle.manifest.variants), default=0) / 2**20
+
+
+class Model:
+    """One model of a ``Runtime``; threads may share it.
+
+    Attributes:
+        name: in the runtime.
+        inputs: what it takes.
+        outputs: what it gives.
+        priority: of its calls.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        name: str,
+        engine: Engine,
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+    ) -> None:
+        self.name, self.engine = name, engine
+        self.inputs, self.outputs = inputs, outputs
+        self.priority = 0.0
+        self.batching: Batching | None = None
+        self.width = 1
+        self.limit = runtime.threads
+        self._runtime = runtime
+        self._check = InputCheck(inputs)
+        self._recorder = Recorder({"model": name})
+        self._batches = 0
+
+    def __call__(self, *args: Array, **named: Array) -> Array | tuple[Array, ...]:
+        """Run once; as ``Session.__call__``."""
+        feeds = dict(zip((s.name for s in self.inputs), args, strict=False))
+        if len(args) > len(self.inputs) or feeds.keys() & named.keys():
+            raise InputError("*", f"{len(self.inputs)} inputs, each once", f"{len(args)} and more")
+        results = tuple(self.run({**feeds, **named}).values())
+        return results[0] if len(results) == 1 else results
+
+    def run(
+        self, feeds: Feeds, *, priority: float | None = None, deadline_s: float | None = None
+    ) -> Outputs:
+        """Run once and wait; as ``submit``."""
+        return self.submit(feeds, priority=priority, deadline_s=deadline_s).result()
+
+    def submit(
+        self, feeds: Feeds, *, priority: float | None = None, deadline_s: float | None = None
+    ) -> Future[Outputs]:
+        """Queue a run; leave the arrays alone until it is done.
+
+        Args:
+            feeds: an array for every input, by name.
+            priority: of this call; None takes the model's.
+            deadline_s: seconds from now after which it is not started any more.
+
+        Returns:
+            The future of the outputs, which may be cancelled while it waits. It raises
+            ``DeadlineError``, ``MemoryBudgetError`` and what ``load`` and ``Session.run`` raise.
+
+        Raises:
+            InputError: an input is not what the model takes.
+            ClosedError: the runtime was closed.
+        """
+        call = Call(self._check(feeds), Future(), deadline_of(deadline_s), time.monotonic())
+        if self._runtime.models.get(self.name) is not self:
+            raise ClosedError(f"model {self.name!r}: used after close()")
+        self._runtime.submit(self, call, self.priority if priority is None else priority)
+        return call.future
+
+    def execute(self, calls: list[Call]) -> None:
+        """Run what the scheduler took, and settle the futures."""
+        try:
+            session = self.engine.acquire()
+        except Exception as error:
+            self._settle(calls, error)
+            return
+        self.limit = self.limit if session.concurrent else 1
+        try:
+            self._batches += 1
+            results = _together(session, calls)
+        # Whatever goes wrong belongs to who waits for it; a worker thread has nobody to tell.
+        except Exception as error:
+            if len(calls) == 1:
+                self._settle(calls, error)
+            else:
+                # One bad call must not spoil the others.
+                for call in calls:
+                    self.execute([call])
+        else:
+            now = time.monotonic()
+            for call, outputs in zip(calls, results, strict=True):
+                self._recorder.took(int((now - call.queued) * 1e9))
+                call.future.set_result(outputs)
+        finally:
+            self.engine.release()
+
+    def stats(self) -> ModelStats:
+        """Say how long its calls took and what it holds."""
+        engine = self.engine
+        return ModelStats(
+            calls=self._recorder.stats(),
+            loaded=engine.is_loaded,
+            loads=engine.loads,
+            memory_mb=engine.memory_mb,
+            batches=self._batches,
+        )
+
+    def close(self) -> None:
+        """Take it out of the runtime."""
+        self._runtime.forget(self)
+
+    def _settle(self, calls: list[Call], error: Exception) -> None:
+        for call in calls:
+            self._recorder.failed(type(error).__name__)
+            call.future.set_exception(error)
+
+
+def _together(session: Session, calls: list[Call]) -> list[Outputs]:
+    """Run calls as one batch along the first axis."""
+    if len(calls) == 1:
+        return [session.run(calls[0].feeds)]
+    names = calls[0].feeds.keys()
+    sizes = [len(next(iter(call.feeds.values()))) for call in calls]
+    results = session.run({n: np.concatenate([c.feeds[n] for c in calls]) for n in names})
+    ends = np.cumsum(sizes)[:-1]
+    parts = {name: np.split(array, ends) for name, array in results.items()}
+    # Parts are copied, or one kept result would hold the whole batch.
+    return [{name: parts[name][i].copy() for name in parts} for i in range(len(calls))]
+
+
+def _alike(feeds: Feeds, others: Feeds) -> bool:
+    return all(feeds[name].shape[1:] == array.shape[1:] for name, array in others.items())
+
+
+def _check_batching(
+    name: str,
+    batching: Batching,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+) -> None:
+    if batching.size < 2 or batching.wait_ms < 0:
+        raise UsageError(
+            f"batching: expected size 2 or more and wait_ms 0 or more, received {batching}"
+        )
+    axes = {spec.shape[0] if spec.shape else None for spec in (*inputs, *outputs)}
+    if not inputs or len(axes) != 1 or not isinstance(next(iter(axes)), str):
+        found = ", ".join(str(spec) for spec in (*inputs, *outputs))
+        raise UsageError(
+            f"model {name!r}: batches need one named first axis that all inputs and outputs "
+            f"share, received {found}; convert it with an open batch"
+        )

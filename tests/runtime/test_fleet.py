@@ -1,0 +1,365 @@
+"""Many models at once: the right answers, in the right order, within both budgets."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.errors import (
+    ClosedError,
+    DeadlineError,
+    InputError,
+    MemoryBudgetError,
+    RunError,
+    UsageError,
+)
+from edgeinfer.runtime import fleet
+from edgeinfer.runtime.fleet import Batching, Runtime
+from edgeinfer.runtime.profiledb import ProfileDB
+from edgeinfer.types import Array, TensorSpec
+
+MakeBundle = Callable[..., Path]
+
+
+def feeds(n: int = 1, value: float = 1.0) -> dict[str, Array]:
+    return {"x": np.full((n, 3), value, np.float32), "k": np.arange(n)}
+
+
+def _note(ended: list[Any], what: object, _: object) -> None:
+    ended.append(what)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[ProfileDB]:
+    with ProfileDB(tmp_path / "history.sqlite") as db:
+        yield db
+
+
+@pytest.fixture
+def runtime(history: ProfileDB) -> Iterator[Runtime]:
+    with Runtime(threads=2, history=history) as made:
+        yield made
+
+
+def test_many_models_give_their_own_answers(
+    fakes: Any, make_bundle: MakeBundle, runtime: Runtime
+) -> None:
+    for i in range(20):
+        fakes.add(f"b{i}", bias=0.0)
+        runtime.add(make_bundle(f"b{i}", name=f"{i}.edge", vectors=0), name=f"m{i}")
+    futures = [
+        (i, m.submit(feeds(2, value=i * 100 + j)))
+        for j in range(10)
+        for i, m in enumerate(runtime.models.values())
+    ]
+    for n, (i, future) in enumerate(futures):
+        wanted = 2.0 * (i * 100 + n // 20)
+        np.testing.assert_array_equal(future.result(10)["double"], np.full((2, 3), wanted))
+    assert {name: s.calls.runs for name, s in runtime.stats().items()} == {
+        f"m{i}": 10 for i in range(20)
+    }
+
+
+def test_engines_are_loaded_with_one_thread_at_the_first_use(
+    fakes: Any, make_bundle: MakeBundle, runtime: Runtime
+) -> None:
+    fake = fakes.add("fake")
+    model = runtime.add(make_bundle("fake", vectors=0))
+    assert fake.loads == 0
+    double, k = model(feeds()["x"], k=feeds()["k"])
+    np.testing.assert_array_equal(double, feeds()["x"] * 2)
+    np.testing.assert_array_equal(k, [0])
+    assert fake.loads == 1
+    assert fake.open[0].options.threads == 1
+
+
+def test_models_of_one_bundle_share_the_engine(
+    fakes: Any, make_bundle: MakeBundle, runtime: Runtime
+) -> None:
+    fake = fakes.add("fake")
+    path = make_bundle("fake", vectors=0)
+    a, b = runtime.add(path, name="a"), runtime.add(path, name="b")
+    a.run(feeds())
+    b.run(feeds())
+    assert fake.loads == 1
+    a.close()
+    assert len(fake.open) == 1
+    b.close()
+    assert fake.open == []
+    with pytest.raises(ClosedError):
+        b.run(feeds())
+
+
+def _order(runtime: Runtime, fakes: Any, make_bundle: MakeBundle, calls: list[Any]) -> list[int]:
+    """Queue calls while the only thread is busy; return the order in which they ended."""
+    fakes.add("fake", delay_s=0.05)
+    model = runtime.add(make_bundle("fake", vectors=0))
+    model.run(feeds())
+    blocker = model.submit(feeds())
+    ended: list[int] = []
+    futures = []
+    for i, options in enumerate(calls):
+        future = model.submit(feeds(), **options)
+        future.add_done_callback(partial(_note, ended, i))
+        futures.append(future)
+    blocker.result()
+    for future in futures:
+        future.result(5)
+    return ended
+
+
+def test_order_is_priority_then_deadline_then_arrival(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB
+) -> None:
+    calls = [
+        {},
+        {"deadline_s": 20.0},
+        {"deadline_s": 10.0},
+        {"priority": 1.0},
+        {"priority": -1.0},
+        {},
+    ]
+    with Runtime(threads=1, history=history) as runtime:
+        assert _order(runtime, fakes, make_bundle, calls) == [3, 2, 1, 0, 5, 4]
+
+
+def test_what_comes_too_late_is_not_started(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB
+) -> None:
+    fakes.add("fake", delay_s=0.2)
+    with Runtime(threads=1, history=history) as runtime:
+        model = runtime.add(make_bundle("fake", vectors=0))
+        model.run(feeds())
+        first = model.submit(feeds())
+        time.sleep(0.05)
+        late = model.submit(feeds(), deadline_s=0.05)
+        with pytest.raises(DeadlineError, match=r"deadline passed .* ms ago; it waited"):
+            late.result(5)
+        first.result(5)
+
+
+def test_least_recently_used_goes_first(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        fakes.add(name)
+    monkeypatch.setattr(
+        fleet, "resident_mb", lambda: 100.0 * sum(len(f.open) for f in fakes.values())
+    )
+    with Runtime(threads=2, memory_mb=250, history=history) as runtime:
+        a, b, c = (runtime.add(make_bundle(n, name=f"{n}.edge", vectors=0), name=n) for n in "abc")
+        for model in (a, b, a, c):
+            model.run(feeds())
+        assert [runtime.stats()[n].loaded for n in "abc"] == [True, False, True]
+        b.run(feeds())
+        assert [runtime.stats()[n].loaded for n in "abc"] == [False, True, True]
+        assert runtime.stats()["b"].loads == 2
+        assert runtime.stats()["b"].memory_mb == 100.0
+
+
+def test_what_runs_is_waited_for_and_what_is_pinned_stays(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.add("a", delay_s=0.3)
+    fakes.add("b")
+    monkeypatch.setattr(
+        fleet, "resident_mb", lambda: 100.0 * sum(len(f.open) for f in fakes.values())
+    )
+    with Runtime(threads=2, memory_mb=150, history=history) as runtime:
+        a, b = (runtime.add(make_bundle(n, name=f"{n}.edge", vectors=0), name=n) for n in "ab")
+        slow = a.submit(feeds())
+        time.sleep(0.1)
+        b.run(feeds())
+        assert slow.done()
+        assert not runtime.stats()["a"].loaded
+    with Runtime(threads=2, memory_mb=150, history=history) as runtime:
+        runtime.add(make_bundle("a", name="a2.edge", vectors=0), name="a", pinned=True)
+        b = runtime.add(make_bundle("b", name="b2.edge", vectors=0), name="b")
+        with pytest.raises(MemoryBudgetError, match="memory_mb is 150, and pinned models hold 100"):
+            b.run(feeds())
+        assert fakes["b"].open == []
+
+
+def test_waiting_calls_run_as_one_batch_and_get_their_own_rows(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB
+) -> None:
+    fakes.add("fake", delay_s=0.05)
+    with Runtime(threads=1, history=history) as runtime:
+        model = runtime.add(make_bundle("fake", vectors=0), batching=Batching(size=4))
+        model.run(feeds())
+        before = model.stats().batches
+        busy = model.submit(feeds())
+        time.sleep(0.02)
+        futures = [model.submit(feeds(1 + i % 2, value=i)) for i in range(8)]
+        for i, future in enumerate(futures):
+            rows = 1 + i % 2
+            np.testing.assert_array_equal(
+                future.result(5)["double"], np.full((rows, 3), 2.0 * i, np.float32)
+            )
+            np.testing.assert_array_equal(future.result()["k'"], np.arange(rows))
+        busy.result()
+        assert model.stats().batches - before == 3
+
+
+def test_a_batch_waits_for_company_only_so_long(
+    fakes: Any, make_bundle: MakeBundle, runtime: Runtime
+) -> None:
+    fakes.add("fake")
+    model = runtime.add(make_bundle("fake", vectors=0), batching=Batching(size=3, wait_ms=150))
+    model.run(feeds())
+    before = model.stats().batches
+    start = time.monotonic()
+    for future in [model.submit(feeds()) for _ in range(3)]:
+        future.result(5)
+    assert time.monotonic() - start < 0.14
+    assert model.stats().batches == before + 1
+    start = time.monotonic()
+    model.run(feeds())
+    assert 0.14 < time.monotonic() - start < 1.0
+
+
+def test_a_failing_call_does_not_spoil_its_batch(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB
+) -> None:
+    fakes.add("fake", delay_s=0.05, poison=13.0)
+    with Runtime(threads=1, history=history) as runtime:
+        model = runtime.add(make_bundle("fake", vectors=0), batching=Batching(size=4))
+        model.run(feeds())
+        busy = model.submit(feeds())
+        time.sleep(0.02)
+        good, bad, fine = (model.submit(feeds(value=v)) for v in (1, 13, 2))
+        assert good.result(5)["double"][0, 0] == 2
+        assert fine.result(5)["double"][0, 0] == 4
+        with pytest.raises(RunError, match="13"):
+            bad.result(5)
+        busy.result()
+        assert model.stats().calls.failures == {"RunError": 1}
+
+
+def test_shapes_that_differ_are_not_put_together() -> None:
+    assert not fleet._alike({"x": np.zeros((1, 3))}, {"x": np.zeros((1, 4))})
+    assert fleet._alike({"x": np.zeros((1, 3))}, {"x": np.zeros((2, 3))})
+
+
+def test_engines_that_run_one_at_a_time_leave_the_other_thread_to_others(
+    fakes: Any, make_bundle: MakeBundle, runtime: Runtime
+) -> None:
+    slow = fakes.add("slow", concurrent=False, delay_s=0.1)
+    fakes.add("quick")
+    a = runtime.add(make_bundle("slow", name="a.edge", vectors=0), name="a")
+    b = runtime.add(make_bundle("quick", name="b.edge", vectors=0), name="b")
+    a.run(feeds())
+    b.run(feeds())
+    waiting = [a.submit(feeds()) for _ in range(4)]
+    start = time.monotonic()
+    b.run(feeds())
+    assert time.monotonic() - start < 0.09
+    for future in waiting:
+        future.result(5)
+    assert slow.most_inside == 1
+
+
+def test_wide_runs_take_their_threads_and_are_not_starved(
+    fakes: Any, make_bundle: MakeBundle, runtime: Runtime
+) -> None:
+    fakes.add("wide", delay_s=0.05)
+    fakes.add("narrow", delay_s=0.02)
+    wide = runtime.add(make_bundle("wide", name="w.edge", vectors=0), name="w", threads=2)
+    narrow = runtime.add(make_bundle("narrow", name="n.edge", vectors=0), name="n")
+    wide.run(feeds())
+    narrow.run(feeds())
+    assert fakes["wide"].open[0].options.threads == 2
+    ended: list[str] = []
+    futures = []
+    for name, model in (("n", narrow), ("w", wide), *(("n", narrow),) * 4):
+        future = model.submit(feeds())
+        future.add_done_callback(partial(_note, ended, name))
+        futures.append(future)
+    for future in futures:
+        future.result(5)
+    assert ended.index("w") == 1
+
+
+def test_closing_cancels_what_waits_and_ends_what_runs(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB
+) -> None:
+    fake = fakes.add("fake", delay_s=0.2)
+    runtime = Runtime(threads=1, history=history)
+    model = runtime.add(make_bundle("fake", vectors=0))
+    model.run(feeds())
+    running = model.submit(feeds())
+    time.sleep(0.05)
+    waiting = model.submit(feeds())
+    runtime.close()
+    assert running.result()["double"].shape == (1, 3)
+    with pytest.raises(CancelledError):
+        waiting.result()
+    assert fake.open == []
+    with pytest.raises(ClosedError):
+        model.submit(feeds())
+    with pytest.raises(ClosedError):
+        runtime.add(make_bundle("fake", vectors=0, name="other.edge"), name="other")
+
+
+def test_errors_are_told_at_once_or_through_the_future(
+    fakes: Any, make_bundle: MakeBundle, runtime: Runtime
+) -> None:
+    fake = fakes.add("fake")
+    path = make_bundle("fake", vectors=0)
+    model = runtime.add(path, name="m")
+    with pytest.raises(InputError):
+        model.submit({"x": feeds()["x"]})
+    fake.run_error = "fake: broken"
+    with pytest.raises(RunError, match="broken"):
+        model.run(feeds())
+    fake.run_error = ""
+    model.run(feeds())
+    with pytest.raises(UsageError, match="there is a model 'm' already"):
+        runtime.add(path, name="m")
+    with pytest.raises(UsageError, match="expected 1 to 2"):
+        runtime.add(path, name="n", threads=3)
+    with pytest.raises(UsageError, match="size 2 or more"):
+        runtime.add(path, name="n", batching=Batching(size=1))
+    fixed = make_bundle(
+        "fake",
+        name="fixed.edge",
+        vectors=0,
+        inputs=(
+            TensorSpec("x", "float32", (2, 3)),
+            TensorSpec("k", "int64", (2,)),
+        ),
+    )
+    with pytest.raises(UsageError, match="batches need one named first axis"):
+        runtime.add(fixed, name="n", batching=Batching())
+    for options in ({"threads": 0}, {"memory_mb": 0.0}):
+        with pytest.raises(UsageError):
+            Runtime(**options)
+
+
+def test_calls_from_many_threads_lose_nothing(
+    fakes: Any, make_bundle: MakeBundle, runtime: Runtime
+) -> None:
+    fakes.add("fake")
+    model = runtime.add(make_bundle("fake", vectors=0), batching=Batching(size=8))
+    wrong: list[float] = []
+
+    def caller(start: int) -> None:
+        for i in range(start, start + 50):
+            got = model.run(feeds(value=i))["double"][0, 0]
+            if got != 2 * i:
+                wrong.append(got)
+
+    threads = [threading.Thread(target=caller, args=(i * 1000,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert wrong == []
+    assert model.stats().calls.runs == 400
+    assert model.stats().batches <= 400
