@@ -102,9 +102,13 @@ class Axes:
         within = tuple(size for size in usual if low <= size <= high)
         return tuple(dict.fromkeys((*within[:1], *ends, *within)))
 
-    def least(self) -> dict[str, int]:
-        """The least size of each group that has bounds."""
-        return {key: low for key, (low, _) in self.bounds.items()}
+    def ends(self) -> Iterator[dict[str, int]]:
+        """The least sizes that bounds allow, and the greatest unless they are mere limits."""
+        if self.bounds:
+            yield {key: low for key, (low, _) in self.bounds.items()}
+            tried = {k: high for k, (_, high) in self.bounds.items() if high <= _MOST_TRIED}
+            if tried:
+                yield tried
 
     def _fill(self, spec: TensorSpec, sizes: Mapping[str, int]) -> Iterator[int]:
         for axis, dim in enumerate(spec.shape or ()):

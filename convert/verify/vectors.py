@@ -146,7 +146,7 @@ class _Maker:
                 f"found no input sizes that the model runs with ({specs}); give --data or "
                 f"--input-shape; the last try failed with: {self._failure}"
             )
-        base, *others = (*found.shapes, *self._least(found.shapes))
+        base, *others = (*found.shapes, *self._ends(found.shapes))
         plans: list[tuple[Shapes, Style, int]] = [(s, "natural", 0) for s in others]
         if not real:
             plans = [(base, "natural", 0), *plans, (base, "standard", 1), (base, "noise", 0)]
@@ -160,12 +160,11 @@ class _Maker:
             vectors[0] = Vector(first.feeds, first.origin, first.edge, first.given, note)
         return vectors
 
-    def _least(self, known: Sequence[Shapes]) -> Iterator[Shapes]:
-        """Yield the least sizes that are allowed, where there are bounds."""
-        if self._axes.bounds and known:
+    def _ends(self, known: Sequence[Shapes]) -> Iterator[Shapes]:
+        """Yield the least and the greatest sizes that are allowed, where there are bounds."""
+        for ends in self._axes.ends() if known else ():
             feeds = {name: np.empty(shape, np.bool_) for name, shape in known[0].items()}
-            sizes = {**self._axes.sizes_of(feeds), **self._axes.least()}
-            shapes = self._axes.shapes(sizes)
+            shapes = self._axes.shapes({**self._axes.sizes_of(feeds), **ends})
             if shapes not in known and self._runs(shapes):
                 yield shapes
 

@@ -79,7 +79,7 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
         convert_to="mlprogram",
         minimum_deployment_target=ct.target(scope.deployment.specification),
         compute_precision=ct.precision.FLOAT32,
-        inputs=[input_type(port, options) for port in scope.inputs],
+        inputs=[input_type(port, scope.options) for port in scope.inputs],
         classifier_config=config(scores, options.labels),
         pass_pipeline=_pipeline(options),
         skip_model_load=True,

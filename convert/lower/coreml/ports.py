@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.coreml.deployment import IOS16, Deployment
+from edgeinfer.convert.lower.coreml.deployment import IOS16, IOS18, Deployment
 from edgeinfer.convert.lower.coreml.emitter import held
 from edgeinfer.convert.lower.coreml.options import LARGEST, CoreMLOptions
 from edgeinfer.convert.lower.coreml.tensor import MAX_RANK
 from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.errors import Problem, UnsupportedError
 
 # fmt: off
 _RESERVED = frozenset({
@@ -117,6 +118,50 @@ class Symbols:
         if name not in self._known:
             self._known[name] = get_new_symbol()
         return self._known[name]
+
+
+def sized(ports: Sequence[Port], options: CoreMLOptions) -> CoreMLOptions:
+    """Give every input the shapes and bounds that follow from equal names of sizes.
+
+    Raises:
+        UnsupportedError: several inputs have listed shapes, which the deployment target lacks.
+    """
+    shapes = dict(options.shapes)
+    counts = {len(s) for s in shapes.values()}
+    if len(counts) == 1:
+        sets = [_known(ports, {n: s[i] for n, s in shapes.items()}) for i in range(counts.pop())]
+        for port in ports:
+            open_sizes = [d for d in port.shape if isinstance(d, str)]
+            if port.source not in shapes and all(d in s for s in sets for d in open_sizes):
+                found = [tuple(d if isinstance(d, int) else s[d] for d in port.shape) for s in sets]
+                if len(set(found)) > 1:
+                    shapes[port.source] = tuple(found)
+    if len(shapes) > 1 and options.deployment < IOS18:
+        names = ", ".join(repr(n) for n in shapes)
+        detail = f"{options.deployment} lists the shapes of one input only, not of {names}"
+        problem = Problem(
+            *(next(iter(shapes)), "model input", "dynamic_shape", detail),
+            f"deployment target {IOS18} or newer, or ranges",
+        )
+        raise UnsupportedError("coreml", [problem])
+    ranges = dict(options.ranges)
+    for port in ports:
+        for axis, dim in enumerate(port.shape):
+            ends = options.ranges.get(f"{port.source}:{axis}")
+            if ends is not None and isinstance(dim, str):
+                low, high = ranges.get(dim, ends)
+                ranges[dim] = max(low, ends[0]), min(high, ends[1])
+    return replace(options, shapes=shapes, ranges=ranges)
+
+
+def _known(ports: Sequence[Port], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Return the sizes by name that some inputs' shapes tell."""
+    return {
+        dim: size
+        for port in ports
+        for dim, size in zip(port.shape, shapes.get(port.source, ()), strict=False)
+        if isinstance(dim, str)
+    }
 
 
 def input_type(port: Port, options: CoreMLOptions) -> Any:

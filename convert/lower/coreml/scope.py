@@ -20,7 +20,7 @@ from edgeinfer.convert.lower.coreml.integers import (
     declared_inputs,
 )
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
-from edgeinfer.convert.lower.coreml.ports import Names, Port, Symbols, port_of
+from edgeinfer.convert.lower.coreml.ports import Names, Port, Symbols, port_of, sized
 from edgeinfer.convert.lower.coreml.registry import OPS
 from edgeinfer.convert.lower.coreml.tensor import Shape, Span, Tensor
 from edgeinfer.convert.lower.registry import Driver, Refusal
@@ -52,6 +52,7 @@ class Scope(Builder):
         self.states = self._states(every)
         kept = {p.source for p in self.states.values()}
         self.inputs = [p for p in every if p.source not in kept]
+        self.options = sized(self.inputs, options)
         self.integers = declared_inputs(self.inputs, proofs)
         given = [v for v in model.graph.outputs if v.name not in self.states]
         self.outputs = self._ports(given, names)
