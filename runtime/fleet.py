@@ -179,9 +179,13 @@ class Runtime:
                 raise
         return model
 
-    def stats(self) -> dict[str, ModelStats]:
-        """Say of every model how long its calls took and what it holds."""
-        return {name: model.stats() for name, model in self.models.items()}
+    def stats(self, *, reset: bool = False) -> dict[str, ModelStats]:
+        """Say of every model how long its calls took and what it holds.
+
+        Args:
+            reset: begin to count calls anew.
+        """
+        return {name: model.stats(reset=reset) for name, model in self.models.items()}
 
     def close(self) -> None:
         """Cancel what waits, end what runs, free every engine."""
@@ -453,11 +457,11 @@ class Model:
         finally:
             self.engine.release()
 
-    def stats(self) -> ModelStats:
+    def stats(self, *, reset: bool = False) -> ModelStats:
         """Say how long its calls took and what it holds."""
         engine = self.engine
         return ModelStats(
-            calls=self._recorder.stats(),
+            calls=self._recorder.stats(reset),
             loaded=engine.is_loaded,
             loads=engine.loads,
             memory_mb=engine.memory_mb,

@@ -1,0 +1,105 @@
+"""A hundred small models at once in one ``Runtime``, against running them one after another.
+
+    python -m benchmarks.fleet [--models 100] [--rounds 12]
+
+Each round calls every model once, first one after another (sessions of one thread and sessions of
+all threads, the faster counts), then all at once through the runtime. Rounds alternate. Exits 1
+when the runtime's calls a second fall below 95 % of the faster baseline, when its answers differ,
+or when memory leaves the budget. Waiting time at p99 is printed; it is the length of the queue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import edgeinfer
+from benchmarks.tiny import SEQUENCE, bundle
+from edgeinfer.backends.checks import available_cpus
+from edgeinfer.runtime.bench import resident_mb
+from edgeinfer.runtime.profiledb import ProfileDB
+from edgeinfer.types import Array
+
+LIMIT = 0.95
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def main() -> int:
+    """Measure, print, judge."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--length", type=int, default=128, help="of the sequences")
+    parser.add_argument("--memory-mb", type=float, default=1000.0)
+    arguments = parser.parse_args()
+    count = arguments.models
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal((1, arguments.length, 64), np.float32)}
+    with tempfile.TemporaryDirectory() as temporary, ProfileDB(Path(temporary) / "h") as history:
+        paths = [bundle(SEQUENCE, Path(temporary) / f"{i}.edge", feeds) for i in range(count)]
+        return _race(paths, feeds, history, arguments.rounds, arguments.memory_mb)
+
+
+def _race(
+    paths: list[Path], feeds: dict[str, Array], history: ProfileDB, rounds: int, memory_mb: float
+) -> int:
+    def sessions(threads: int | None) -> list[edgeinfer.Session]:
+        return [edgeinfer.load(p, threads=threads, measure=False, history=history) for p in paths]
+
+    single, full = sessions(1), sessions(None)
+    expected = single[0].run(feeds)["y"]
+    base = resident_mb()
+    with edgeinfer.Runtime(history=history, memory_mb=memory_mb) as runtime:
+        models = [
+            runtime.add(p, name=str(i), measure=False, backend="onnxruntime")
+            for i, p in enumerate(paths)
+        ]
+
+        def together() -> list[dict[str, Array]]:
+            return [f.result() for f in [m.submit(feeds) for m in models]]
+
+        differing = sum(not np.array_equal(y["y"], expected) for y in together())
+        runtime.stats(reset=True)
+        ways: dict[str, Callable[[], object]] = {
+            "one after another, 1 thread": lambda: [s.run(feeds) for s in single],
+            "one after another, all threads": lambda: [s.run(feeds) for s in full],
+            "runtime": together,
+        }
+        took: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(rounds):
+            for name, work in ways.items():
+                took[name].append(_seconds(work))
+        grown = resident_mb() - base
+        waits = [s.calls.p99_ms or 0.0 for s in runtime.stats().values()]
+    n = len(paths)
+    print(f"machine: {platform.machine()}, {available_cpus()} cores, {n} models, {rounds} rounds")
+    for name, seconds in took.items():
+        low, middle, high = statistics.quantiles(seconds, n=4)
+        rate = n / middle
+        print(f"{name:32} {rate:9.0f} calls/s  (quartiles {n / high:.0f} .. {n / low:.0f})")
+    *baselines, ours = took.values()
+    ratios = [min(b[i] for b in baselines) / ours[i] for i in range(rounds)]
+    ratio = statistics.median(ratios)
+    print(f"runtime against the faster of both: {ratio:.3f} (limit {LIMIT})")
+    print(f"wait and run of a call when {n} come at once: p99 {max(waits):.1f} ms")
+    print(
+        f"memory of {n} loaded models: {grown:.0f} MB (budget {memory_mb:.0f}); {differing} differ"
+    )
+    return int(ratio < LIMIT or bool(differing) or grown > memory_mb)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
