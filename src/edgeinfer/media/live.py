@@ -1,0 +1,245 @@
+"""Cameras, microphones and files as streams, how fast they are looked at, and a page to watch.
+
+Everything beyond Pillow and soundfile is imported when it is needed: OpenCV for USB cameras, videos
+and streams, picamera2 for the camera of a Raspberry Pi, and ``arecord`` of ALSA for a microphone.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from edgeinfer.errors import InputError, NotAvailableError, UsageError
+from edgeinfer.media.audio import open_recording
+from edgeinfer.media.image import open_picture
+from edgeinfer.types import Array
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+PICTURES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+PIECE = 0.032
+"""Seconds of sound in one piece."""
+
+
+def frames(source: str, size: tuple[int, int] | None = None) -> Iterator[Array]:
+    """Yield pictures (height, width, 3), uint8, RGB, until the source ends.
+
+    Args:
+        source: ``picamera`` (the ribbon camera of a Raspberry Pi), a number (a USB camera), a
+            picture, a folder of pictures, a video, an ``rtsp://`` or ``http://`` address, or a
+            GStreamer pipeline that ends in ``appsink``.
+        size: width and height to ask a camera for; it gives what it can.
+
+    Raises:
+        InputError: the source is no picture or video, or cannot be opened.
+        NotAvailableError: a library that it needs is not installed.
+        UsageError: no such file.
+    """
+    path = Path(source)
+    if source == "picamera":
+        yield from _pi_camera(size)
+    elif path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.suffix.lower() in PICTURES)
+        if not files:
+            raise InputError(source, "a folder of pictures", "a folder without any")
+        yield from (np.asarray(open_picture(file)) for file in files)
+    elif path.suffix.lower() in PICTURES:
+        yield np.asarray(open_picture(path))
+    else:
+        yield from _by_opencv(source, size)
+
+
+def sound(source: str, rate: int, *, paced: bool = False) -> Iterator[Array]:
+    """Yield pieces of sound (n,), float32, -1..1, mono, until the source ends.
+
+    Args:
+        source: ``mic`` (ALSA's default microphone), ``mic:DEVICE`` (as ``arecord -L`` lists them),
+            or a recording.
+        rate: samples a second.
+        paced: give a recording as slowly as it was spoken.
+
+    Raises:
+        InputError: the source is no recording, or the microphone ended.
+        NotAvailableError: ``arecord`` or a library is not installed.
+        UsageError: no such file.
+    """
+    count = max(int(rate * PIECE), 1)
+    if source == "mic" or source.startswith("mic:"):
+        yield from _microphone(
+            source.removeprefix("mic").removeprefix(":") or "default", rate, count
+        )
+        return
+    signal = open_recording(source, rate)
+    start = time.monotonic()
+    for begin in range(0, len(signal), count):
+        yield signal[begin : begin + count]
+        if paced:
+            time.sleep(max(start + (begin + count) / rate - time.monotonic(), 0.0))
+
+
+class FrameRate:
+    """Frames a second over the last few frames.
+
+    Args:
+        window: frames.
+    """
+
+    def __init__(self, window: int = 30) -> None:
+        self._times: deque[float] = deque(maxlen=window + 1)
+        self.count = 0
+
+    def tick(self) -> float:
+        """Count a frame; return frames a second, 0.0 for the first."""
+        self._times.append(time.perf_counter())
+        self.count += 1
+        spent = self._times[-1] - self._times[0]
+        return (len(self._times) - 1) / spent if spent > 0 else 0.0
+
+
+class Preview:
+    """A page that shows the newest picture, as motion JPEG; for devices without a screen.
+
+    Args:
+        port: 0 takes a free one.
+        host: ``127.0.0.1`` for this machine alone; ``0.0.0.0`` lets everyone in the network watch.
+    """
+
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self._frame = b""
+        self._new = threading.Condition()
+        preview = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                preview._serve(self)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing for each request."""
+
+        self._server = ThreadingHTTPServer((host, port), Handler)
+        self._server.daemon_threads = True
+        self.address = f"http://{host}:{self._server.server_address[1]}/"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def show(self, image: Image.Image) -> None:
+        """Let this be what is seen."""
+        buffer = BytesIO()
+        image.save(buffer, "JPEG", quality=80)
+        with self._new:
+            self._frame = buffer.getvalue()
+            self._new.notify_all()
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _serve(self, request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Type", "multipart/x-mixed-replace; boundary=frame")
+        request.send_header("Cache-Control", "no-store")
+        request.end_headers()
+        shown = b""
+        try:
+            while True:
+                with self._new:
+                    self._new.wait_for(lambda last=shown: self._frame is not last, timeout=5)  # type: ignore[misc]
+                    shown = self._frame
+                head = (
+                    f"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: {len(shown)}\r\n\r\n"
+                )
+                request.wfile.write(head.encode() + shown + b"\r\n")
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+def _pi_camera(size: tuple[int, int] | None) -> Iterator[Array]:
+    try:
+        from picamera2 import Picamera2
+    except ImportError as e:
+        fix = "sudo apt install python3-picamera2, and a venv with --system-site-packages"
+        raise NotAvailableError(f"the camera of a Raspberry Pi needs picamera2: {fix}") from e
+    camera = Picamera2()
+    # Named after the order in memory as one word: what picamera2 calls BGR888 is red first.
+    main = {"format": "BGR888", "size": size or (640, 480)}
+    camera.configure(camera.create_video_configuration(main=main))
+    camera.start()
+    try:
+        while True:
+            yield np.asarray(camera.capture_array("main"))[:, :, :3]
+    finally:
+        camera.stop()
+        camera.close()
+
+
+def _by_opencv(source: str, size: tuple[int, int] | None) -> Iterator[Array]:
+    is_pipeline, is_address = " ! " in source, "://" in source
+    if not (source.isdigit() or is_pipeline or is_address or Path(source).is_file()):
+        raise UsageError(f"{source}: no such file, camera or stream")
+    try:
+        import cv2
+    except ImportError as e:
+        fix = 'pip install "edgeinfer[camera]"'
+        raise NotAvailableError(f"cameras, videos and streams need OpenCV: {fix}") from e
+    if is_pipeline:
+        capture = cv2.VideoCapture(source, cv2.CAP_GSTREAMER)
+    else:
+        capture = cv2.VideoCapture(int(source) if source.isdigit() else source)
+    try:
+        if not capture.isOpened():
+            hint = _build_hint(cv2) if is_pipeline else ""
+            expected = "a camera, video or stream that OpenCV can open"
+            raise InputError(source, expected, "one that it cannot", hint)
+        if size is not None and source.isdigit():
+            capture.set(cv2.CAP_PROP_FRAME_WIDTH, size[0])
+            capture.set(cv2.CAP_PROP_FRAME_HEIGHT, size[1])
+        while True:
+            ok, frame = capture.read()
+            if not ok:
+                return
+            yield np.ascontiguousarray(frame[:, :, ::-1])
+    finally:
+        capture.release()
+
+
+def _build_hint(cv2: Any) -> str:
+    has = any(
+        "GStreamer" in line and "YES" in line for line in cv2.getBuildInformation().split("\n")
+    )
+    return "" if has else "this OpenCV was built without GStreamer; JetPack's own has it"
+
+
+def _microphone(device: str, rate: int, count: int) -> Iterator[Array]:
+    if shutil.which("arecord") is None:
+        raise NotAvailableError("a microphone needs arecord: sudo apt install alsa-utils")
+    command = ["arecord", "-q", "-D", device, "-f", "S16_LE", "-c", "1", "-r", str(rate)]
+    process = subprocess.Popen(
+        [*command, "-t", "raw"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        while process.stdout is not None and (raw := process.stdout.read(2 * count)):
+            whole = raw[: len(raw) // 2 * 2]
+            yield np.frombuffer(whole, "<i2").astype(np.float32) / np.float32(32768)
+        said = b"" if process.stderr is None else process.stderr.read()
+        reason = " ".join(said.decode(errors="replace").split()) or "no more sound"
+        raise InputError(f"mic:{device}", "a microphone that records", reason)
+    finally:
+        process.terminate()
+        process.wait()
