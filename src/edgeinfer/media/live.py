@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
@@ -32,7 +32,7 @@ PIECE = 0.032
 """Seconds of sound in one piece."""
 
 
-def frames(source: str, size: tuple[int, int] | None = None) -> Iterator[Array]:
+def frames(source: str, size: tuple[int, int] | None = None) -> Generator[Array, None, None]:
     """Yield pictures (height, width, 3), uint8, RGB, until the source ends.
 
     Args:
@@ -60,7 +60,7 @@ def frames(source: str, size: tuple[int, int] | None = None) -> Iterator[Array]:
         yield from _by_opencv(source, size)
 
 
-def sound(source: str, rate: int, *, paced: bool = False) -> Iterator[Array]:
+def sound(source: str, rate: int, *, paced: bool = False) -> Generator[Array, None, None]:
     """Yield pieces of sound (n,), float32, -1..1, mono, until the source ends.
 
     Args:
@@ -160,24 +160,23 @@ class Preview:
         try:
             while True:
                 with self._new:
-                    self._new.wait_for(lambda last=shown: self._frame is not last, timeout=5)  # type: ignore[misc]
+                    if self._frame is shown:
+                        self._new.wait(timeout=5)
                     shown = self._frame
-                head = (
-                    f"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: {len(shown)}\r\n\r\n"
-                )
-                request.wfile.write(head.encode() + shown + b"\r\n")
+                head = f"Content-Type: image/jpeg\r\nContent-Length: {len(shown)}\r\n\r\n"
+                request.wfile.write(b"--frame\r\n" + head.encode() + shown + b"\r\n")
         except (BrokenPipeError, ConnectionResetError):
             return
 
 
-def _pi_camera(size: tuple[int, int] | None) -> Iterator[Array]:
+def _pi_camera(size: tuple[int, int] | None) -> Generator[Array, None, None]:
     try:
         from picamera2 import Picamera2
     except ImportError as e:
         fix = "sudo apt install python3-picamera2, and a venv with --system-site-packages"
         raise NotAvailableError(f"the camera of a Raspberry Pi needs picamera2: {fix}") from e
     camera = Picamera2()
-    # Named after the order in memory as one word: what picamera2 calls BGR888 is red first.
+    # libcamera names formats by a little-endian word: in memory, BGR888 has red first.
     main = {"format": "BGR888", "size": size or (640, 480)}
     camera.configure(camera.create_video_configuration(main=main))
     camera.start()
@@ -189,7 +188,7 @@ def _pi_camera(size: tuple[int, int] | None) -> Iterator[Array]:
         camera.close()
 
 
-def _by_opencv(source: str, size: tuple[int, int] | None) -> Iterator[Array]:
+def _by_opencv(source: str, size: tuple[int, int] | None) -> Generator[Array, None, None]:
     is_pipeline, is_address = " ! " in source, "://" in source
     if not (source.isdigit() or is_pipeline or is_address or Path(source).is_file()):
         raise UsageError(f"{source}: no such file, camera or stream")
@@ -226,7 +225,7 @@ def _build_hint(cv2: Any) -> str:
     return "" if has else "this OpenCV was built without GStreamer; JetPack's own has it"
 
 
-def _microphone(device: str, rate: int, count: int) -> Iterator[Array]:
+def _microphone(device: str, rate: int, count: int) -> Generator[Array, None, None]:
     if shutil.which("arecord") is None:
         raise NotAvailableError("a microphone needs arecord: sudo apt install alsa-utils")
     command = ["arecord", "-q", "-D", device, "-f", "S16_LE", "-c", "1", "-r", str(rate)]
