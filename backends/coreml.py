@@ -95,10 +95,10 @@ class CoreMLBackend:
         check_device(self.probe(), options.device)
         function, units = _extra(options)
         package = open_package(check_package(NAME, artifact, FORMAT))
-        memories = Memories.of(package.metadata, artifact)
+        memories = Memories.of(package.facts(function), artifact)
         description = package.description(function)
-        inputs = ports(NAME, "input", memories.inputs, description, package.metadata)
-        outputs = ports(NAME, "output", memories.outputs, description, package.metadata)
+        inputs = ports(NAME, "input", memories.inputs, description, package.facts(function))
+        outputs = ports(NAME, "output", memories.outputs, description, package.facts(function))
         tools = import_coremltools()
         named = function if len(package.functions) > 1 else None
         try:

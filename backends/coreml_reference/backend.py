@@ -72,7 +72,7 @@ class CoreMLReferenceBackend:
         thread_count(NAME, options)
         rounding, function = _extra(options.extra)
         package = open_package(check_package(NAME, artifact, FORMAT))
-        memories = Memories.of(package.metadata, artifact)
+        memories = Memories.of(package.facts(function), artifact)
         try:
             evaluator = Evaluator(package.function(function), rounding=rounding)
         except LoadError as error:
@@ -80,8 +80,8 @@ class CoreMLReferenceBackend:
         description = package.description(function)
         return CoreMLReferenceExecutable(
             evaluator,
-            ports(NAME, "input", memories.inputs, description, package.metadata),
-            ports(NAME, "output", memories.outputs, description, package.metadata),
+            ports(NAME, "input", memories.inputs, description, package.facts(function)),
+            ports(NAME, "output", memories.outputs, description, package.facts(function)),
             memories,
             artifact,
         )

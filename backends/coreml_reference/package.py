@@ -92,6 +92,15 @@ class Package:
         """Return what a function takes and gives."""
         return self._describe(self._named(function))
 
+    def facts(self, function: str = "") -> dict[str, str]:
+        """Return the metadata as it counts for a function.
+
+        In a package of several, a key may end with ``@`` and the function's name.
+        """
+        end = f"@{self._named(function)}"
+        own = {k.removesuffix(end): v for k, v in self.metadata.items() if k.endswith(end)}
+        return {**self.metadata, **own}
+
     def function(self, function: str = "") -> Function:
         """Return a function's program with its weights.
 

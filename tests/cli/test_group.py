@@ -28,6 +28,7 @@ Commands:
   run         Run BUNDLE on pictures, recordings or arrays.
   verify      Check BUNDLE here, with its own test vectors.
   bench       Time every artifact on every engine here.
+  join        Make one Core ML package with several functions.
   sign        Sign BUNDLE with an Ed25519 key.
   targets     List the devices that models can be converted for.
   devices     Show this machine and what each engine can use of it.

@@ -94,7 +94,7 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
         **_states(scope),
     }
     del model
-    _settle(path, described)
+    settle(path, described)
 
 
 def _states(scope: Scope) -> dict[str, str]:
@@ -130,7 +130,7 @@ def _pipeline(options: CoreMLOptions) -> Any:
     return pipeline
 
 
-def _settle(path: Path, metadata: Mapping[str, str]) -> None:
+def settle(path: Path, metadata: Mapping[str, str]) -> None:
     """Write the specification with its maps in order, and a manifest without random numbers."""
     from coremltools.proto import Model_pb2
 

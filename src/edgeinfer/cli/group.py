@@ -16,6 +16,7 @@ COMMANDS = (
     "run",
     "verify",
     "bench",
+    "join",
     "sign",
     "targets",
     "devices",

@@ -1,0 +1,138 @@
+"""Bundles of one model family become one Core ML package with a function each."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeinfer.backends import registry
+from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.manifest import Variant
+from edgeinfer.convert.lower.coreml.functions import join_packages
+from edgeinfer.errors import OutputError, UsageError, VerifyError
+from edgeinfer.metrics import OutputMetrics, budget_for, check, compare, worst
+
+BACKEND = "coreml-reference"
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One function of the package.
+
+    Attributes:
+        name: of the function.
+        bundle: where it came from.
+        precision: of the variant that was taken.
+        size_bytes: of that variant's package.
+        vectors: how many test vectors it was run on.
+        metrics: the worst over all of them.
+    """
+
+    name: str
+    bundle: str
+    precision: str
+    size_bytes: int
+    vectors: int
+    metrics: OutputMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A package that was written.
+
+    Attributes:
+        path: the package.
+        functions: the default one first.
+        size_bytes: of all its files.
+    """
+
+    path: Path
+    functions: tuple[Function, ...]
+    size_bytes: int
+
+
+def join(
+    bundles: Mapping[str, str | Path],
+    output: str | Path,
+    *,
+    target: str = "",
+    overwrite: bool = False,
+) -> Joined:
+    """Put the Core ML packages of several bundles into one, and run each function's vectors there.
+
+    Args:
+        bundles: by the name of the function that each becomes; the first is the default.
+        output: a folder that ends with ``.mlpackage``.
+        target: whose variant to take where a bundle has several.
+        overwrite: replace a package of that name.
+
+    Raises:
+        UsageError: a bundle has no Core ML package, or a name does not fit.
+        BundleError: a bundle is damaged.
+        VerifyError: a function left the budget of its precision; nothing was written.
+        OutputError: the package cannot be written.
+    """
+    place = Path(output)
+    if place.suffix != ".mlpackage":
+        raise UsageError(f"{place}: expected a name that ends with .mlpackage")
+    if place.exists() and not overwrite:
+        raise UsageError(f"{place}: exists; add --overwrite")
+    try:
+        with ExitStack() as stack:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place.parent)))
+            opened = {n: stack.enter_context(Bundle.open(b)) for n, b in bundles.items()}
+            chosen = {n: _variant(n, b, target) for n, b in opened.items()}
+            parts = {n: opened[n].paths(v)[0] for n, v in chosen.items()}
+            files = join_packages(parts, scratch / place.name)
+            functions = tuple(
+                _checked(name, bundle, chosen[name], files[0]) for name, bundle in opened.items()
+            )
+            if place.exists():
+                shutil.rmtree(place)
+            files[0].parent.rename(place)
+    except OSError as error:
+        raise OutputError(f"{place}: {error.strerror or error}") from error
+    size = sum(f.stat().st_size for f in place.rglob("*") if f.is_file())
+    return Joined(place, functions, size)
+
+
+def _variant(name: str, bundle: Bundle, target: str) -> Variant:
+    found = [v for v in bundle.manifest.variants if v.format == "mlprogram"]
+    found = [v for v in found if target in ("", v.target)]
+    if not found:
+        wanted = f" for {target}" if target else ""
+        raise UsageError(f"join: the bundle of {name!r} has no Core ML package{wanted}")
+    return found[0]
+
+
+def _checked(name: str, bundle: Bundle, variant: Variant, package: Path) -> Function:
+    manifest = bundle.manifest
+    budget = budget_for(variant.precision)
+    artifact = Artifact("mlprogram", package, manifest.inputs, manifest.outputs)
+    executable = registry.get(BACKEND).load(artifact, LoadOptions(extra={"function": name}))
+    measured = []
+    try:
+        for record, (feeds, expected) in zip(manifest.vectors, bundle.vectors(), strict=True):
+            if not record.judged_at(variant.precision):
+                continue
+            actual = executable.run(feeds)
+            for output, want in expected.items():
+                metrics = compare(want, actual[output], channel_floor=budget.channel_floor)
+                if breaches := check(metrics, record.budget(budget, output)):
+                    raise VerifyError(
+                        f"function {name!r}: output {output!r}: {breaches[0]} "
+                        f"({record.file.path}); nothing was written"
+                    )
+                measured.append(metrics)
+    finally:
+        executable.close()
+    return Function(
+        *(name, str(bundle.location), variant.precision, variant.size_bytes),
+        sum(r.judged_at(variant.precision) for r in manifest.vectors),
+        worst(measured),
+    )
