@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 from tvm.support import cc
 
@@ -78,7 +80,9 @@ def build(module: tvm.IRModule, machine: Machine, path: Path, *, static: bool) -
         else:
             weights = made.weights
             name = str(made.function.attrs["global_symbol"])
-            compiled = tvm.compile(tvm.IRModule({name: made.function}), target=target)
+            # TVM's own sharing of memory does not see that two shapes may be one buffer.
+            with tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}):
+                compiled = tvm.compile(tvm.IRModule({name: made.function}), target=target)
             parallel = "parallel" in _kinds([made.function])
     if reason:
         with target:
@@ -118,8 +122,24 @@ def _prepared(module: tvm.IRModule, machine: Machine, target: Any) -> tvm.IRModu
     cpu = Cpu(machine.lanes, machine.registers)
     for where, function in list(module.functions.items()):
         if isinstance(function, tirx.PrimFunc):
-            module[where] = schedule(function, cpu)
+            module[where] = _unaligned(schedule(function, cpu))
     return module
+
+
+def _unaligned(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Have a function take arrays that are aligned to their elements only, as callers' are."""
+    taken: dict[int, Any] = {}
+    for param in function.params:
+        if not tirx.is_buffer_var(param):
+            continue
+        dtype = str(param.dtype)
+        each = max(1, np.dtype(dtype).itemsize)
+        made = tirx.decl_buffer(param.shape, dtype, param.name, data_alignment=each)
+        taken[hash(param)] = made
+    changed: tirx.PrimFunc = tvm_ffi.structural_map(
+        function, (tvm.ir.Var, lambda v: taken.get(hash(v), v))
+    )
+    return changed
 
 
 def _on_gpu(module: tvm.IRModule) -> tvm.IRModule:

@@ -56,8 +56,20 @@ class _Row:
     weights: list[Array] = field(default_factory=list)
     weight_buffers: list[Any] = field(default_factory=list)
     known: dict[tuple[str, tuple[int, ...], bytes], Any] = field(default_factory=dict)
-    allocated: list[Any] = field(default_factory=list)
+    slots: list[_Slot] = field(default_factory=list)
+    holders: dict[Any, _Slot] = field(default_factory=dict)
+    last: dict[Any, int] = field(default_factory=dict)
     body: list[Any] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class _Slot:
+    """Memory that intermediate results share, one after the other."""
+
+    dtype: str
+    size: int
+    buffer: Any = None
+    views: list[tuple[int, Any]] = field(default_factory=list)
 
 
 def direct(module: tvm.IRModule) -> Direct:
@@ -86,9 +98,16 @@ def direct(module: tvm.IRModule) -> Direct:
         if root in row.buffers:
             raise NotDirectError("an output is an input or twice the same")
         row.buffers[root] = made
-    for binding in bindings:
-        _bind(row, binding, roots)
-    stmts = [*(tirx.AllocBuffer(b) for b in row.allocated), *row.body]
+    row.last = _last_uses(bindings, roots)
+    for index, binding in enumerate(bindings):
+        _bind(row, binding, roots, index)
+    stmts: list[Any] = []
+    placed: list[tuple[int, Any]] = []
+    for slot in row.slots:
+        whole = tirx.decl_buffer([slot.size], slot.dtype, "memory")
+        stmts.append(tirx.AllocBuffer(whole))
+        placed += [(at, tirx.DeclBuffer(view, data=whole.data)) for at, view in slot.views]
+    stmts += [*(p for _, p in sorted(placed, key=lambda p: p[0])), *row.body]
     body = tirx.SeqStmt(stmts) if len(stmts) > 1 else stmts[0]
     function = tirx.PrimFunc([*inputs, *outputs, *row.weight_buffers], body)
     function = function.with_attrs({"global_symbol": ENTRY, "tirx.noalias": True, "s_tir": True})
@@ -142,7 +161,20 @@ def _roots(bindings: list[Any]) -> dict[Any, Any]:
     return roots
 
 
-def _bind(row: _Row, binding: Any, roots: dict[Any, Any]) -> None:
+def _last_uses(bindings: list[Any], roots: dict[Any, Any]) -> dict[Any, int]:
+    """The last binding that reads each piece of memory."""
+    last: dict[Any, int] = {}
+    for index, binding in enumerate(bindings):
+        value = binding.value
+        if _name(value) != "relax.call_tir":
+            continue
+        for argument in value.args[1].fields:
+            if not isinstance(argument, tvm.ir.GenericConst):
+                last[roots.get(argument, argument)] = index
+    return last
+
+
+def _bind(row: _Row, binding: Any, roots: dict[Any, Any], index: int) -> None:
     value = binding.value
     if isinstance(value, relax.Tuple | relax.Var | relax.TupleGetItem):
         return
@@ -157,11 +189,11 @@ def _bind(row: _Row, binding: Any, roots: dict[Any, Any]) -> None:
     kinds = value.ty_args[0]
     if isinstance(kinds, relax.TupleType):
         results = [
-            _result(row, roots.get((binding.var, i), (binding.var, i)), kind)
+            _result(row, roots.get((binding.var, i), (binding.var, i)), kind, index)
             for i, kind in enumerate(kinds.fields)
         ]
     else:
-        results = [_result(row, roots.get(binding.var, binding.var), kinds)]
+        results = [_result(row, roots.get(binding.var, binding.var), kinds, index)]
     given = [*operands, *results]
     views = [_view(row, b, p) for p, b in zip(kernel.params, given, strict=True)]
     # Expressions compare by value, so variables are told apart by their identity.
@@ -193,12 +225,26 @@ def _weight(row: _Row, array: Array) -> Any:
     return row.known[key]
 
 
-def _result(row: _Row, root: Any, kind: Any) -> Any:
-    if root not in row.buffers:
-        made = tirx.decl_buffer(_sizes(kind), str(kind.dtype.dtype), f"t{len(row.allocated)}")
-        row.buffers[root] = made
-        row.allocated.append(made)
-    return row.buffers[root]
+def _result(row: _Row, root: Any, kind: Any, index: int) -> Any:
+    """Give a result memory: an output, or a slot whose last reader came before."""
+    if root in row.buffers:
+        return row.buffers[root]
+    sizes, dtype = _sizes(kind), str(kind.dtype.dtype)
+    made = tirx.decl_buffer(sizes, dtype, f"t{len(row.holders)}")
+    busy = {id(s) for r, s in row.holders.items() if row.last.get(r, -1) >= index}
+    free = [s for s in row.slots if s.dtype == dtype and id(s) not in busy]
+    # What was given out for this very binding is not read yet, but taken.
+    free = [s for s in free if not s.views or s.views[-1][0] != index]
+    count = max(1, int(np.prod(sizes)))
+    slot = min(free, key=lambda s: abs(s.size - count), default=None)
+    if slot is None:
+        slot = _Slot(dtype, count)
+        row.slots.append(slot)
+    slot.size = max(slot.size, count)
+    slot.views.append((index, made))
+    row.holders[root] = slot
+    row.buffers[root] = made
+    return made
 
 
 def _view(row: _Row, buffer: Any, wanted: Any) -> Any:

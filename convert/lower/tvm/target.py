@@ -14,6 +14,7 @@ from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
+from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.errors import NotAvailableError, Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
@@ -122,4 +123,6 @@ def _module(source: ir.Model, where: Machine, notes: Notes) -> Module:
             notes.add(f"{op}: replaced by its definition")
         if not done:
             break
+        # A definition brings constants and sizes of its own.
+        model = normalise(model).model
     return lower_graph(model, where)

@@ -14,6 +14,7 @@ from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.reduce import least, reduced
 from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
 from edgeinfer.convert.lower.tvm.windows import Windows, windows
+from edgeinfer.kernels.defs.math import constant
 
 _POOLED = FLOATS | {ir.DataType.INT8, ir.DataType.UINT8}
 
@@ -160,21 +161,13 @@ def lp_pool(
 
 def _power(value: Any, p: int) -> Any:
     return (
-        value
-        if p == 1
-        else value * value
-        if p == 2
-        else tirx.pow(value, tirx.const(float(p), value.dtype))
+        value if p == 1 else value * value if p == 2 else tirx.pow(value, constant(float(p), value))
     )
 
 
 def _root(value: Any, p: int) -> Any:
     return (
-        value
-        if p == 1
-        else tirx.sqrt(value)
-        if p == 2
-        else tirx.pow(value, tirx.const(1 / p, value.dtype))
+        value if p == 1 else tirx.sqrt(value) if p == 2 else tirx.pow(value, constant(1 / p, value))
     )
 
 

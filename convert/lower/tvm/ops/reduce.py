@@ -234,7 +234,8 @@ def _softmax(g: Builder, x: Tensor, axis: int, *, logarithm: bool) -> Tensor:
     return g.te(compute, x, name="softmax")
 
 
-def _extreme(g: Builder, x: Tensor, axis: int, last: bool, low: bool) -> Tensor:
+def extreme(g: Builder, x: Tensor, axis: int, *, last: bool, low: bool) -> Tensor:
+    """Find where the largest or smallest element along an axis stands."""
     at = axis % x.rank
 
     def better(a: Any, b: Any) -> Any:
@@ -270,7 +271,7 @@ def _arg(onnx: str, low: bool) -> None:
     ) -> Tensor:
         if not data.rank:
             raise Refusal("a scalar", "unsupported_rank")
-        result = _extreme(g, data, axis, bool(select_last_index), low)
+        result = extreme(g, data, axis, last=bool(select_last_index), low=low)
         if not keepdims:
             return result
         shape = list(data.shape)

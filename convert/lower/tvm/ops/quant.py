@@ -1,0 +1,143 @@
+"""Integers that stand for numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from tvm import te, tirx
+
+from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
+from edgeinfer.convert.lower.tvm.ops.arith import convert, dtype_name, larger, smaller
+from edgeinfer.convert.lower.tvm.ops.matrix import product, reshape
+from edgeinfer.convert.lower.tvm.registry import BOOL, FLOATS, OPS
+
+_BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32})
+_PARTS = _BYTES | {ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.FLOAT, ir.DataType.FLOAT16}
+
+
+def _along(g: Builder, x: Tensor, part: Tensor, axis: int, block: int) -> Tensor:
+    """Lay a scale or a zero point along its axis."""
+    if block:
+        raise Refusal("scales of blocks")
+    if part.rank == 0 or (part.is_static and part.shape == (1,)):
+        return reshape(g, part, ())
+    shape = [1] * x.rank
+    shape[axis % x.rank] = part.shape[0]
+    return reshape(g, part, tuple(shape))
+
+
+@OPS.lower("DequantizeLinear", since=21, dtypes=_PARTS)
+def dequantize_linear(
+    g: Builder,
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Tensor:
+    """``(x - zero) * scale``."""
+    kind = dtype_name(output_dtype) if output_dtype else x_scale.dtype
+    if kind != x_scale.dtype:
+        raise Refusal("another type than the scale's", "unsupported_dtype")
+    scale = _along(g, x, x_scale, axis, block_size)
+    whole = convert(g, x, "int32")
+    if x_zero_point is not None:
+        zero = convert(g, _along(g, x, x_zero_point, axis, block_size), "int32")
+        whole = g.map(lambda v, z: v - z, whole, zero)
+    return g.map(lambda v, s: v * s, convert(g, whole, kind), scale)
+
+
+@OPS.lower("QuantizeLinear", since=21, dtypes=_PARTS)
+def quantize_linear(
+    g: Builder,
+    x: Tensor,
+    y_scale: Tensor,
+    y_zero_point: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: int = 1,
+) -> Tensor:
+    """``x / scale`` rounded to even, moved and held within the type."""
+    kind = y_zero_point.dtype if y_zero_point is not None else "uint8"
+    if output_dtype:
+        kind = dtype_name(output_dtype)
+    if kind not in ("int8", "uint8", "int16", "uint16"):
+        raise Refusal(f"{kind} results", "unsupported_dtype")
+    if x.dtype != "float32" or y_scale.dtype != "float32":
+        raise Refusal("other floats than float32", "unsupported_dtype")
+    limits = np.iinfo(kind)
+    low, high = (tirx.const(float(v), "float32") for v in (limits.min, limits.max))
+    scale = _along(g, x, y_scale, axis, block_size)
+    if y_zero_point is None:
+        zero = g.const(np.zeros((), np.float32))
+    else:
+        zero = convert(g, _along(g, x, y_zero_point, axis, block_size), "float32")
+
+    def whole(v: Any, s: Any, z: Any) -> Any:
+        return smaller(larger(tirx.nearbyint(v / s) + z, low), high).astype("int32").astype(kind)
+
+    return g.map(whole, x, scale, zero, dtype=kind)
+
+
+@OPS.lower("MatMulInteger", since=10, dtypes=_BYTES)
+def matmul_integer(
+    g: Builder,
+    A: Tensor,  # noqa: N803
+    B: Tensor,  # noqa: N803
+    a_zero_point: Tensor | None = None,
+    b_zero_point: Tensor | None = None,
+) -> Tensor:
+    """A product of integers, exact in 32 bits."""
+    if A.rank < 2 or B.rank < 2:
+        raise Refusal("an operand with one axis", "unsupported_rank")
+    a, b = convert(g, A, "int32"), convert(g, B, "int32")
+    if a_zero_point is not None:
+        zero = convert(g, a_zero_point, "int32")
+        wide = zero if zero.rank != 1 else reshape(g, zero, (zero.shape[0], 1))
+        a = g.map(lambda v, z: v - z, a, wide)
+    if b_zero_point is not None:
+        b = g.map(lambda v, z: v - z, b, convert(g, b_zero_point, "int32"))
+    return product(g, a, b)
+
+
+@OPS.lower("Dropout", since=22, dtypes=FLOATS | BOOL)
+def dropout(
+    g: Builder,
+    data: Tensor,
+    ratio: Tensor | None = None,
+    training_mode: Tensor | None = None,
+    *,
+    seed: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Nothing, outside training."""
+    if training_mode is not None and (training_mode.data is None or training_mode.data.any()):
+        raise Refusal("training")
+    if not data.is_static:
+        return data, data
+    return data, g.const(np.ones(data.shape, np.bool_))
+
+
+@OPS.lower("Hardmax", since=13, dtypes=FLOATS)
+def hardmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    """One at the first of the largest, zero elsewhere."""
+    from edgeinfer.convert.lower.tvm.ops.reduce import extreme
+
+    at = axis % input.rank
+    place = extreme(g, input, at, last=False, low=False)
+
+    def compute(where: Any) -> Any:
+        def element(*index: Any) -> Any:
+            hit = tirx.EQ(where(*index[:at], *index[at + 1 :]), index[at].astype("int64"))
+            return tirx.Select(hit, tirx.const(1, input.dtype), tirx.const(0, input.dtype))
+
+        return te.compute(input.shape, element, name="hardmax")
+
+    return g.te(compute, place, name="hardmax")
