@@ -1,0 +1,37 @@
+"""Half precision in Core AI assets."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+import onnx_ir as ir
+
+from edgeinfer.convert.lower import halve as anywhere
+from edgeinfer.errors import Notes
+
+# fmt: off
+_ISLANDS = frozenset({
+    "Exp", "Log", "Pow", "Reciprocal", "Sinh", "Cosh", "Tan", "Asinh", "Acosh", "Atanh",
+    "Softmax", "LogSoftmax", "ReduceSum", "ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2",
+    "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "Sum", "Mean", "CumSum", "Det",
+    "AveragePool", "GlobalAveragePool", "LpNormalization", "BatchNormalization",
+    "InstanceNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization", "LRN",
+    "TopK", "ArgMax", "ArgMin", "GridSample", "DFT", "STFT", "Resize",
+    "LSTM", "GRU", "RNN", "If", "Loop", "Scan", "Cast", "CastLike", "ConstantOfShape", "EyeLike",
+    "OneHot", "Range", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Mod",
+    "Attention", "Softplus", "Mish", "Gelu",
+})
+# fmt: on
+"""Norms, means and softmax are written as arithmetic here, whose sums half precision would spoil;
+positions need more than eleven bits; recurrent layers add up their errors."""
+
+
+def halve(model: ir.Model, keep: AbstractSet[str], notes: Notes) -> None:
+    """Convert the main graph, in place.
+
+    Args:
+        model: normalised.
+        keep: names of nodes, or of their results, that stay in single precision.
+        notes: told which ones did.
+    """
+    anywhere.halve(model, _ISLANDS, keep, notes)

@@ -1,0 +1,202 @@
+"""Arithmetic, comparisons and logic, element by element."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.coreai.builder import Builder
+from edgeinfer.convert.lower.coreai.registry import ALL, BOOL, FLOATS, INTEGERS, NUMBERS, OPS
+from edgeinfer.convert.lower.coreai.tensor import Tensor
+from edgeinfer.convert.lower.registry import Refusal
+
+_UNARY = {
+    "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Sin": "sin", "Cos": "cos", "Tan": "tan",
+    "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh",
+    "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "Round": "round_",
+}  # fmt: skip
+
+_BINARY = {
+    "Add": "add", "Sub": "sub", "Mul": "mul", "And": "and", "Or": "or", "Xor": "xor",
+    "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
+    "Equal": "equal", "Greater": "greater",
+}  # fmt: skip
+
+
+def _plain(op: str, name: str) -> None:
+    def lowering(g: Builder, x: Tensor) -> Tensor:
+        return g.unary(name, x)
+
+    OPS.lower(op, since=1, dtypes=FLOATS)(lowering)
+
+
+def _two(op: str, name: str) -> None:
+    def lowering(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+        return g.binary(name, a, b)
+
+    kinds = INTEGERS if name.startswith("bitwise") else ALL
+    OPS.lower(op, since=7, dtypes=BOOL if name in ("and", "or", "xor") else kinds)(lowering)
+
+
+for _op, _name in _UNARY.items():
+    _plain(_op, _name)
+for _op, _name in _BINARY.items():
+    _two(_op, _name)
+
+
+@OPS.lower("Identity", since=1)
+def identity(g: Builder, x: Tensor) -> Tensor:
+    return x
+
+
+@OPS.lower("Abs", since=13, dtypes=NUMBERS)
+def abs_(g: Builder, x: Tensor) -> Tensor:
+    return x if x.dtype.kind == "u" else g.unary("abs_", x)
+
+
+@OPS.lower("Neg", since=13, dtypes=NUMBERS)
+def neg(g: Builder, x: Tensor) -> Tensor:
+    return g.neg(x)
+
+
+@OPS.lower("Reciprocal", since=13, dtypes=FLOATS)
+def reciprocal(g: Builder, x: Tensor) -> Tensor:
+    return g.binary("divide", 1, x)
+
+
+@OPS.lower("Floor", since=13, dtypes=FLOATS)
+def floor(g: Builder, x: Tensor) -> Tensor:
+    return g.floor(x)
+
+
+@OPS.lower("Ceil", since=13, dtypes=FLOATS)
+def ceil(g: Builder, x: Tensor) -> Tensor:
+    return g.neg(g.floor(g.neg(x)))
+
+
+@OPS.lower("Sign", since=13, dtypes=NUMBERS)
+def sign(g: Builder, x: Tensor) -> Tensor:
+    up, down = g.binary("greater", x, 0), g.less(x, 0)
+    if x.dtype.kind == "u":
+        return g.cast(up, x.dtype)
+    return g.binary("sub", g.cast(up, x.dtype), g.cast(down, x.dtype))
+
+
+@OPS.lower("Not", since=1, dtypes=BOOL)
+def not_(g: Builder, x: Tensor) -> Tensor:
+    return g.unary("not_", x)
+
+
+@OPS.lower("BitwiseNot", since=18, dtypes=INTEGERS)
+def bitwise_not(g: Builder, x: Tensor) -> Tensor:
+    return g.binary("bitwise_xor", x, np.array(-1).astype(x.dtype))
+
+
+@OPS.lower("IsNaN", since=13, dtypes=FLOATS | BOOL)
+def is_nan(g: Builder, x: Tensor) -> Tensor:
+    return g.binary("not_equal", x, x)
+
+
+@OPS.lower("IsInf", since=10, dtypes=FLOATS | BOOL)
+def is_inf(g: Builder, x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
+    signs = [s for s, on in ((-np.inf, detect_negative), (np.inf, detect_positive)) if on]
+    if not signs:
+        return g.binary("and", g.binary("equal", x, x), False)
+    found = [g.binary("equal", x, s) for s in signs]
+    return found[0] if len(found) == 1 else g.binary("or", *found)
+
+
+@OPS.lower("Div", since=13, dtypes=NUMBERS)
+def div(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    return g.binary("divide", a, b)
+
+
+@OPS.lower("Mod", since=13, dtypes=NUMBERS)
+def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
+    rest = g.binary("modulo", a, b)
+    if fmod or a.dtype.kind == "u":
+        return rest
+    if a.is_float:
+        raise Refusal("fmod=0 is for integers")
+    # The result has the divisor's sign.
+    other = g.binary("not_equal", g.less(rest, 0), g.less(b, 0))
+    moved = g.binary("and", g.binary("not_equal", rest, 0), other)
+    return g.select(moved, g.binary("add", rest, b), rest)
+
+
+@OPS.lower("Pow", since=15, dtypes=NUMBERS)
+def pow_(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    if b.data is not None and b.data.size == 1 and a.is_float:
+        exponent = float(b.data.reshape(()))
+        wide = [b.rank - a.rank] if b.rank > a.rank else []
+        if exponent == 2 and not wide:
+            return g.binary("mul", a, a)
+        if exponent == 0.5 and not wide:
+            return g.unary("sqrt", a)
+    if not a.is_float:
+        # Powers of integers go through doubles, which hold them up to 2**53.
+        double = g.binary("pow", g.cast(a, np.float64), g.cast(b, np.float64))
+        return g.cast(double, a.dtype)
+    return g.binary("pow", a, g.cast(b, a.dtype))
+
+
+@OPS.lower("Less", since=13, dtypes=ALL)
+def less(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    return g.less(a, b)
+
+
+@OPS.lower("GreaterOrEqual", since=16, dtypes=ALL)
+def greater_or_equal(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    return g.binary("or", g.binary("greater", a, b), g.binary("equal", a, b))
+
+
+@OPS.lower("LessOrEqual", since=16, dtypes=ALL)
+def less_or_equal(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    return greater_or_equal(g, b, a)
+
+
+def _folded(g: Builder, op: str, inputs: tuple[Tensor, ...]) -> Tensor:
+    result = inputs[0]
+    for other in inputs[1:]:
+        result = g.binary(op, result, other)
+    return result
+
+
+@OPS.lower("Max", since=13, dtypes=NUMBERS)
+def max_(g: Builder, *inputs: Tensor) -> Tensor:
+    return _folded(g, "maximum", inputs)
+
+
+@OPS.lower("Min", since=13, dtypes=NUMBERS)
+def min_(g: Builder, *inputs: Tensor) -> Tensor:
+    return _folded(g, "minimum", inputs)
+
+
+@OPS.lower("Sum", since=13, dtypes=FLOATS)
+def sum_(g: Builder, *inputs: Tensor) -> Tensor:
+    return _folded(g, "add", inputs)
+
+
+@OPS.lower("Mean", since=13, dtypes=FLOATS)
+def mean(g: Builder, *inputs: Tensor) -> Tensor:
+    return g.binary("divide", _folded(g, "add", inputs), len(inputs))
+
+
+@OPS.lower("Where", since=16)
+def where(g: Builder, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return g.select(condition, a, b)
+
+
+@OPS.lower("Cast", since=13)
+def cast(g: Builder, x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
+    wanted = ir.DataType(to)
+    if wanted not in ALL:
+        raise Refusal(f"to {wanted.name.lower()}", "unsupported_dtype")
+    return g.cast(x, wanted.numpy())
+
+
+@OPS.lower("CastLike", since=15)
+def cast_like(
+    g: Builder, x: Tensor, like: Tensor, *, saturate: int = 1, round_mode: str = "up"
+) -> Tensor:
+    return g.cast(x, like.dtype)

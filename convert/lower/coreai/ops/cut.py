@@ -1,0 +1,180 @@
+"""Parts of tensors, and their surroundings."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgeinfer.convert.lower.coreai.builder import LARGEST, Builder, Extent
+from edgeinfer.convert.lower.coreai.registry import NUMBERS, OPS
+from edgeinfer.convert.lower.coreai.tensor import Tensor
+from edgeinfer.convert.lower.registry import Const, Refusal
+
+
+@OPS.lower("Slice", since=13)
+def slice_(
+    g: Builder,
+    x: Tensor,
+    starts: Tensor,
+    ends: Tensor,
+    axes: Const | None = None,
+    steps: Const | None = None,
+) -> Tensor:
+    (count,) = starts.shape
+    if count is None:
+        raise Refusal("how many axes are cut is only known to a run", "dynamic_shape")
+    places = [int(a) % x.rank for a in axes.array] if axes else list(range(count))
+    strides = [int(s) for s in steps.array] if steps else [1] * count
+    begin: list[Extent] = [0] * x.rank
+    end: list[Extent] = [s if s is not None else LARGEST for s in x.shape]
+    step = [1] * x.rank
+    turned = []
+    for i, (axis, stride) in enumerate(zip(places, strides, strict=True)):
+        first, last = _entry(g, starts, i), _entry(g, ends, i)
+        begin[axis], end[axis] = _bounds(g, x, axis, first, last, stride)
+        step[axis] = abs(stride)
+        if stride < 0:
+            turned.append(axis)
+    # A negative step ends before the first element, which has no number here.
+    source = g.reverse(x, turned) if turned else x
+    return g.slice(source, begin, end, step)
+
+
+def _entry(g: Builder, vector: Tensor, index: int) -> Extent:
+    if vector.data is not None:
+        return int(vector.data[index])
+    return g.reshape(g.cast(g.slice(vector, [index], [index + 1]), np.int64), [])
+
+
+def _bounds(
+    g: Builder, x: Tensor, axis: int, first: Extent, last: Extent, stride: int
+) -> tuple[Extent, Extent]:
+    """Places that count from the start; of the turned axis where the step is negative."""
+    size = x.shape[axis]
+    if isinstance(first, int) and isinstance(last, int):
+        if size is not None:
+            start, stop, _ = slice(first, last, stride).indices(size)
+            if stride < 0:
+                start, stop = size - 1 - start, size - 1 - stop
+            return start, max(stop, start)
+        if stride > 0 and first == 0 and last >= LARGEST:
+            return 0, LARGEST
+    length = g.extent(x, axis)
+    limit = length if isinstance(length, Tensor) else g.const(np.int64(length))
+    low, high = (0, limit) if stride > 0 else (-1, g.binary("sub", limit, 1))
+    start, stop = (_within(g, v, limit, low, high) for v in (first, last))
+    if stride < 0:
+        top = g.binary("sub", limit, 1)
+        start, stop = g.binary("sub", top, start), g.binary("sub", top, stop)
+    return start, g.binary("maximum", stop, start)
+
+
+def _within(g: Builder, place: Extent, size: Tensor, low: int, high: Tensor) -> Tensor:
+    if isinstance(place, int):
+        place = g.const(np.int64(place))
+    turned = g.select(g.less(place, 0), g.binary("add", place, size), place)
+    return g.clip(turned, low, high)
+
+
+@OPS.lower("Split", since=18)
+def split(
+    g: Builder,
+    x: Tensor,
+    split: Const | None = None,
+    *,
+    axis: int = 0,
+    num_outputs: int | None = None,
+) -> tuple[Tensor, ...]:
+    size = x.shape[axis]
+    if split is not None:
+        sizes = [int(s) for s in split.array]
+    elif size is None or num_outputs is None:
+        raise Refusal("the size of the axis is only known to a run", "dynamic_shape")
+    else:
+        each = -(-size // num_outputs)
+        sizes = [min(each, size - each * i) for i in range(num_outputs)]
+    return tuple(g.split(x, sizes, axis))
+
+
+_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+
+
+@OPS.lower("Pad", since=18)
+def pad(
+    g: Builder,
+    x: Tensor,
+    pads: Const,
+    constant_value: Tensor | None = None,
+    axes: Const | None = None,
+    *,
+    mode: str = "constant",
+) -> Tensor:
+    places = [int(a) % x.rank for a in axes.array] if axes else list(range(x.rank))
+    amounts = [int(p) for p in pads.array]
+    before, after = [0] * x.rank, [0] * x.rank
+    for axis, b, a in zip(places, amounts, amounts[len(places) :], strict=False):
+        before[axis], after[axis] = b, a
+    if min(*before, *after) < 0:
+        if mode != "constant":
+            raise Refusal(f"negative pads in mode {mode!r}")
+        x = _trimmed(g, x, before, after)
+    value = g.const(np.zeros((), x.dtype)) if constant_value is None else constant_value
+    ahead, behind = [max(p, 0) for p in before], [max(p, 0) for p in after]
+    kind = _MODES[mode]
+    if x.dtype == np.bool_:
+        wide = g.pad(g.cast(x, np.uint8), ahead, behind, g.cast(value, np.uint8), kind)
+        return g.cast(wide, np.bool_)
+    return g.pad(x, ahead, behind, g.reshape(value, []), kind)
+
+
+def _trimmed(g: Builder, x: Tensor, before: list[int], after: list[int]) -> Tensor:
+    for axis, (b, a) in enumerate(zip(before, after, strict=True)):
+        if b < 0 or a < 0:
+            size = g.extent(x, axis)
+            cut = max(-a, 0)
+            end = size - cut if isinstance(size, int) else g.binary("sub", size, cut)
+            x = g.part(x, axis, max(-b, 0), end)
+    return x
+
+
+@OPS.lower("Trilu", since=14)
+def trilu(g: Builder, x: Tensor, k: Const | None = None, *, upper: int = 1) -> Tensor:
+    shift = int(k.array.reshape(())) if k else 0
+    rows, columns = (_places(g, x, a) for a in (-2, -1))
+    gap = g.binary("sub", g.insert_axes(columns, [0]), g.insert_axes(rows, [1]))
+    outside = g.less(gap, shift) if upper else g.binary("greater", gap, shift)
+    if x.dtype == np.bool_:
+        return g.binary("and", x, g.unary("not_", outside))
+    return g.select(outside, g.const(np.zeros((), x.dtype)), x)
+
+
+def _places(g: Builder, x: Tensor, axis: int) -> Tensor:
+    size = g.extent(x, axis)
+    if isinstance(size, int):
+        return g.const(np.arange(size, dtype=np.int64))
+    return g.call("range_", np.int64(0), size, np.int64(1))
+
+
+@OPS.lower("CumSum", since=14, dtypes=NUMBERS)
+def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    place = int(axis.array.reshape(())) % x.rank
+    made = g.wrap(g.dialect.scan(
+        x.value, g.const(np.uint32(place)).value, g.const(np.bool_(reverse)).value, "sum"
+    ))  # fmt: skip
+    return g.binary("sub", made, x) if exclusive and not x.is_float else _shifted(
+        g, made, place, exclusive, reverse
+    )  # fmt: skip
+
+
+def _shifted(g: Builder, sums: Tensor, axis: int, exclusive: int, reverse: int) -> Tensor:
+    """Each element gets the sum before it."""
+    if not exclusive:
+        return sums
+    size = g.extent(sums, axis)
+    if not isinstance(size, int):
+        raise Refusal("exclusive over a size that only a run knows", "dynamic_shape")
+    before, after = [0] * sums.rank, [0] * sums.rank
+    if reverse:
+        after[axis] = 1
+        return g.pad(g.part(sums, axis, 1, size), before, after)
+    before[axis] = 1
+    return g.pad(g.part(sums, axis, 0, size - 1), before, after)

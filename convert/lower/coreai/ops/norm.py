@@ -1,0 +1,146 @@
+# ruff: noqa: N803  (arguments have ONNX's names)
+"""Normalisation, as the arithmetic it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.coreai.builder import Builder
+from edgeinfer.convert.lower.coreai.ops.conv import biased
+from edgeinfer.convert.lower.coreai.registry import FLOATS, OPS
+from edgeinfer.convert.lower.coreai.tensor import Tensor
+from edgeinfer.convert.lower.registry import Refusal
+
+
+def _scaled(g: Builder, x: Tensor, factor: Tensor) -> Tensor:
+    return g.binary("mul", x, g.insert_axes(factor, list(range(1, x.rank - 1))))
+
+
+def _standard(g: Builder, x: Tensor, axes: list[int], epsilon: float) -> tuple[Tensor, ...]:
+    mean = g.reduce("mean", x, axes)
+    moved = g.binary("sub", x, mean)
+    variance = g.reduce("mean", g.binary("mul", moved, moved), axes)
+    inverse = g.unary("rsqrt", g.binary("add", variance, epsilon))
+    return g.binary("mul", moved, inverse), mean, inverse
+
+
+@OPS.lower("BatchNormalization", since=15, dtypes=FLOATS)
+def batch_normalization(
+    g: Builder,
+    X: Tensor,
+    scale: Tensor,
+    B: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+) -> Tensor:
+    if training_mode:
+        raise Refusal("training_mode=1")
+    if X.rank < 2:
+        raise Refusal("no channels", "unsupported_rank")
+    inverse = g.unary("rsqrt", g.binary("add", g.cast(var, X.dtype), epsilon))
+    factor = g.binary("mul", g.cast(scale, X.dtype), inverse)
+    shift = g.binary("sub", g.cast(B, X.dtype), g.binary("mul", g.cast(mean, X.dtype), factor))
+    return biased(g, _scaled(g, X, factor), shift)
+
+
+@OPS.lower("InstanceNormalization", since=6, dtypes=FLOATS)
+def instance_normalization(
+    g: Builder, x: Tensor, scale: Tensor, B: Tensor, *, epsilon: float = 1e-5
+) -> Tensor:
+    made, _, _ = _standard(g, x, list(range(2, x.rank)), epsilon)
+    return biased(g, _scaled(g, made, scale), B)
+
+
+@OPS.lower("LayerNormalization", since=17, dtypes=FLOATS)
+def layer_normalization(
+    g: Builder,
+    X: Tensor,
+    Scale: Tensor,
+    B: Tensor | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> tuple[Tensor, Tensor, Tensor]:
+    wide = _stashed(g, X, stash_type)
+    made, mean, inverse = _standard(g, wide, list(range(axis % X.rank, X.rank)), epsilon)
+    made = g.binary("mul", g.cast(made, X.dtype), Scale)
+    return (made if B is None else g.binary("add", made, B)), mean, inverse
+
+
+@OPS.lower("RMSNormalization", since=23, dtypes=FLOATS)
+def rms_normalization(
+    g: Builder,
+    X: Tensor,
+    scale: Tensor,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Tensor:
+    wide = _stashed(g, X, stash_type)
+    axes = list(range(axis % X.rank, X.rank))
+    power = g.reduce("mean", g.binary("mul", wide, wide), axes)
+    inverse = g.unary("rsqrt", g.binary("add", power, epsilon))
+    return g.binary("mul", g.cast(g.binary("mul", wide, inverse), scale.dtype), scale)
+
+
+def _stashed(g: Builder, x: Tensor, stash_type: int) -> Tensor:
+    """Sums are kept in this type."""
+    wanted = ir.DataType(stash_type).numpy()
+    return g.cast(x, wanted) if wanted.itemsize > x.dtype.itemsize else x
+
+
+@OPS.lower("GroupNormalization", since=21, dtypes=FLOATS)
+def group_normalization(
+    g: Builder,
+    X: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Tensor:
+    sizes = g.extents(X)
+    channels = sizes[1]
+    if not isinstance(channels, int):
+        raise Refusal("channels are only known to a run", "dynamic_shape")
+    wide = _stashed(g, X, stash_type)
+    view = g.reshape(wide, [sizes[0], num_groups, channels // num_groups, *sizes[2:]])
+    made, _, _ = _standard(g, view, list(range(2, view.rank)), epsilon)
+    made = g.reshape(g.cast(made, X.dtype), sizes)
+    return biased(g, _scaled(g, made, scale), bias)
+
+
+@OPS.lower("LpNormalization", since=1, dtypes=FLOATS)
+def lp_normalization(g: Builder, x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+    if p == 1:
+        length = g.reduce("sum", g.unary("abs_", x), [axis])
+    else:
+        length = g.unary("sqrt", g.reduce("sum", g.binary("mul", x, x), [axis]))
+    made = g.binary("divide", x, length)
+    return g.select(g.binary("equal", length, 0), g.const(np.zeros((), x.dtype)), made)
+
+
+@OPS.lower("LRN", since=13, dtypes=FLOATS)
+def lrn(
+    g: Builder, x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
+) -> Tensor:
+    before = (size - 1) // 2
+    around = [0] * x.rank, [0] * x.rank
+    around[0][1], around[1][1] = before, size - 1 - before
+    squares = g.pad(g.binary("mul", x, x), *around)
+    channels = x.shape[1]
+    if channels is None:
+        raise Refusal("channels are only known to a run", "dynamic_shape")
+    total = g.part(squares, 1, 0, channels)
+    for shift in range(1, size):
+        total = g.binary("add", total, g.part(squares, 1, shift, shift + channels))
+    base = g.binary("add", g.binary("mul", total, alpha / size), bias)
+    return g.binary("divide", x, g.binary("pow", base, beta))

@@ -1,0 +1,135 @@
+# ruff: noqa: N803  (arguments have ONNX's names)
+"""Pools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgeinfer.convert.lower.coreai.builder import Builder
+from edgeinfer.convert.lower.coreai.registry import FLOATS, OPS
+from edgeinfer.convert.lower.coreai.tensor import Shape, Tensor
+from edgeinfer.convert.lower.coreai.window import padding
+from edgeinfer.convert.lower.registry import Refusal
+
+
+def _ceiled(
+    sizes: Shape, kernel: Sequence[int], step: Sequence[int], spread: Sequence[int],
+    before: Sequence[int], after: Sequence[int],
+) -> list[int]:  # fmt: skip
+    """What ceil_mode adds behind each axis; a window that would start in the padding is not made."""
+    extra = []
+    for size, k, s, d, b, a in zip(sizes, kernel, step, spread, before, after, strict=True):
+        if size is None:
+            if s == 1:
+                extra.append(0)
+                continue
+            raise Refusal("ceil_mode needs known sizes", "dynamic_shape")
+        full = size + b + a - (k - 1) * d - 1
+        count = -(-full // s) + 1
+        if (count - 1) * s >= size + b:
+            count -= 1
+        extra.append(max((count - 1) * s - full, 0))
+    return extra
+
+
+def _words(values: Sequence[int], fill: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    return np.array([fill, *values] if len(values) == 1 else list(values), np.uint32)
+
+
+def _windows(
+    g: Builder,
+    op: str,
+    x: Tensor,
+    kernel: Sequence[int],
+    step: Sequence[int],
+    spread: Sequence[int],
+) -> Tensor:
+    spatial = x.rank - 2
+    line = g.insert_axes(x, [2]) if spatial == 1 else x
+    sizes = (_words(kernel, 1), _words(step, 1), _words(spread, 1))
+    suffix = "3d" if spatial == 3 else "2d"
+    if op == "sum":
+        made = g.call(f"sumpool{suffix}", line, *sizes)
+    else:
+        out: list[int | None] = list(line.shape[:2])
+        for size, k, s, d in zip(line.shape[2:], *(v.tolist() for v in sizes), strict=True):
+            out.append(None if size is None else (size - (k - 1) * d - 1) // s + 1)
+        kind = g.type_of(x.dtype, tuple(out))
+        made = g.call(f"maxpool{suffix}", kind, line, *sizes, np.bool_(False))
+    return g.drop_axes(made, [2]) if spatial == 1 else made
+
+
+@OPS.lower("MaxPool", since=12, dtypes=FLOATS)
+def max_pool(
+    g: Builder,
+    X: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: tuple[int, ...] | None = None,
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] | None = None,
+    storage_order: int = 0,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    spatial = X.rank - 2
+    if not 1 <= spatial <= 3:
+        raise Refusal(f"{spatial} spatial axes", "unsupported_rank")
+    step, spread = strides or (1,) * spatial, dilations or (1,) * spatial
+    before, after = padding(X.shape[2:], kernel_shape, step, spread, auto_pad, pads)
+    if ceil_mode:
+        extra = _ceiled(X.shape[2:], kernel_shape, step, spread, before, after)
+        after = [a + e for a, e in zip(after, extra, strict=True)]
+    low = float(np.finfo(X.dtype).min)
+    X = g.pad(X, [0, 0, *before], [0, 0, *after], low)
+    return _windows(g, "max", X, kernel_shape, step, spread)
+
+
+@OPS.lower("AveragePool", since=11, dtypes=FLOATS)
+def average_pool(
+    g: Builder,
+    X: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: tuple[int, ...] | None = None,
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    spatial = X.rank - 2
+    if not 1 <= spatial <= 3:
+        raise Refusal(f"{spatial} spatial axes", "unsupported_rank")
+    step, spread = strides or (1,) * spatial, dilations or (1,) * spatial
+    before, after = padding(X.shape[2:], kernel_shape, step, spread, auto_pad, pads)
+    extra = [0] * spatial
+    if ceil_mode:
+        extra = _ceiled(X.shape[2:], kernel_shape, step, spread, before, after)
+    behind = [a + e for a, e in zip(after, extra, strict=True)]
+    total = _windows(
+        g, "sum", g.pad(X, [0, 0, *before], [0, 0, *behind]), kernel_shape, step, spread
+    )
+    padded = any(before) or any(after)
+    if not any(extra) and (not padded or count_include_pad):
+        return g.binary("mul", total, 1 / int(np.prod(kernel_shape)))
+    sizes = [g.extent(X, a) for a in range(2, X.rank)]
+    ones = g.expand(g.const(np.ones((1, 1, *[1] * spatial), X.dtype)), [1, 1, *sizes])
+    if count_include_pad:
+        ones = g.pad(ones, [0, 0, *before], [0, 0, *after], 1)
+        ones = g.pad(ones, [0] * X.rank, [0, 0, *extra])
+    else:
+        ones = g.pad(ones, [0, 0, *before], [0, 0, *behind])
+    return g.binary("divide", total, _windows(g, "sum", ones, kernel_shape, step, spread))
+
+
+@OPS.lower("GlobalAveragePool", since=1, dtypes=FLOATS)
+def global_average_pool(g: Builder, x: Tensor) -> Tensor:
+    return g.reduce("mean", x, list(range(2, x.rank)))
+
+
+@OPS.lower("GlobalMaxPool", since=1, dtypes=FLOATS)
+def global_max_pool(g: Builder, x: Tensor) -> Tensor:
+    return g.reduce("max", x, list(range(2, x.rank)))

@@ -1,0 +1,123 @@
+"""One ONNX graph becoming one graph of Core AI, with the graphs inside it on request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.coreai import ops as _families  # noqa: F401  (fills the registry)
+from edgeinfer.convert.lower.coreai.builder import Builder
+from edgeinfer.convert.lower.coreai.registry import ALL, OPS
+from edgeinfer.convert.lower.coreai.tensor import Shape, Tensor
+from edgeinfer.convert.lower.registry import Driver, Refusal
+from edgeinfer.errors import Problem, UnsupportedError
+
+ENTRY = "main"
+"""Name of the graph."""
+
+
+class Scope(Builder):
+    """A builder that knows the ONNX graph it is made of; its context must be active.
+
+    Attributes:
+        module: the library's module, complete after ``lower``.
+    """
+
+    def __init__(self, model: ir.Model, module: Any) -> None:
+        super().__init__()
+        self.model, self.module = model, module
+        self.driver: Driver[Tensor] = Driver(OPS, self)
+        self._entry: Any = None
+        self._given: dict[ir.Value, Tensor] = {}
+
+    def lower(self) -> None:
+        """Lower the main graph.
+
+        Raises:
+            UnsupportedError: with every node that has no lowering.
+        """
+        values = [v for v in self.model.graph.inputs if v.const_value is None]
+        _check_ports([*values, *self.model.graph.outputs])
+        types = [self.type_of(v.dtype.numpy(), _shape(v)) for v in values if v.dtype]
+        names = [v.name for v in values]
+        with self.module:
+            graph = self.dialect.GraphOp(ENTRY, types, [], input_names=names or None)
+            self._entry = graph.entry_block
+            with graph.block:
+                held = [self.wrap(v) for v in graph.arguments]
+                self._given = dict(zip(values, held, strict=True))
+                made = self.driver.run(self.model)
+                # A value may be given out only once, and an input not as it is.
+                results = [
+                    (v.name, self._own(made[v] if v in made else self.constant(v)).value)
+                    for v in self.model.graph.outputs
+                ]
+            graph.outputs_spec = results
+
+    def _own(self, x: Tensor) -> Tensor:
+        return self.wrap(self.dialect.reshape(x.value, self.vector(self.extents(x)).value))
+
+    def input(self, value: ir.Value) -> Tensor:
+        """Return the tensor of a model input."""
+        return self._given[value]
+
+    def constant(self, value: ir.Value) -> Tensor:
+        """Add an initializer, where every body sees it."""
+        if value.const_value is None:
+            raise ValueError(f"{value.name!r} is no constant")
+        array = value.const_value.numpy()
+        if array.dtype not in [d.numpy() for d in ALL]:
+            raise Refusal(f"{value.name!r} is {array.dtype}", "unsupported_dtype")
+        from edgeinfer.backends.engines import import_coreai
+
+        with import_coreai().ir.InsertionPoint.at_block_begin(self._entry):
+            return self.const(array)
+
+    def lower_body(self, body: ir.Graph, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Lower a graph of a node where the builder stands; returns its results."""
+        before = len(self.driver.problems)
+        for value, tensor in zip(body.inputs, inputs, strict=True):
+            self.driver.values[value] = tensor
+        self.driver.lower_nodes(body, self.model.opset_imports)
+        if len(self.driver.problems) > before:
+            raise Refusal("a node of its body is refused")
+        values = self.driver.values
+        return [values[v] if v in values else self.constant(v) for v in body.outputs]
+
+    def open(self, x: Tensor, shape: Shape) -> Tensor:
+        """Forget the sizes that a shape does not know: types must agree to the letter."""
+        if x.shape == shape:
+            return x
+        sizes = self.vector(self.extents(x))
+        if sizes.data is not None:
+            # A size that is written down would be known again.
+            held = self.wrap(self.dialect.get_shape(x.value))
+            sizes = self.cast(held, np.int32)
+        made = self.wrap(
+            self.dialect.ReshapeOp(self.type_of(x.dtype, shape), x.value, sizes.value).result
+        )
+        return made
+
+
+def _shape(value: ir.Value) -> Shape:
+    if value.shape is None:
+        raise Refusal(f"{value.name!r} has no known rank", "dynamic_shape")
+    return tuple(s if isinstance(s, int) else None for s in value.shape)
+
+
+def _check_ports(values: Sequence[ir.Value]) -> None:
+    problems = []
+    for value in values:
+        side = "model input" if value.is_graph_input() else "model output"
+        if value.dtype not in ALL:
+            kind = value.dtype.name.lower() if value.dtype else "unknown"
+            detail = f"{value.name!r} is {kind}"
+            problems.append(Problem(value.name or "", side, "unsupported_dtype", detail, ""))
+        elif value.shape is None and side == "model input":
+            detail = f"{value.name!r} has no known rank"
+            problems.append(Problem(value.name or "", side, "dynamic_shape", detail, ""))
+    if problems:
+        raise UnsupportedError(OPS.target, problems)
