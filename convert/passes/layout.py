@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import Namer, attr, dims_of, is_op, outcome, rank, walk
 from edgeinfer.convert.passes.layout_apply import Applier
+from edgeinfer.convert.passes.layout_check import check_axes
 from edgeinfer.convert.passes.layout_moves import Editor, Move, Perm, identity
 from edgeinfer.convert.passes.layout_plan import Plan
 from edgeinfer.convert.passes.layout_rules import resize
@@ -75,10 +76,15 @@ class PlanLayout(ir.passes.InPlacePass):
         self._inputs, self._outputs = inputs, outputs
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Plan and rewrite the main graph, and each body by itself."""
+        """Plan and rewrite the main graph, and each body by itself.
+
+        Raises:
+            SourceError: an operator names axes that its operand does not have.
+        """
         namer = Namer(model)
         count = 0
         for graph in reversed(list(walk(model.graph))):
+            check_axes(graph)
             main = graph is model.graph
             seeds = {n: move for n in graph if (move := _spatial(n)) is not None}
             ends = self._ends(graph) if main else {}
