@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from edgeinfer.backends.coreml_reference.package import open_package, package_folder
 from edgeinfer.backends.engines import import_coremltools
@@ -50,15 +52,30 @@ def join_packages(
             "packages are joined by coremltools, which is not installed; "
             "pip install 'edgeinfer[coreml]'"
         ) from error
-    with quiet():
+    with quiet(), tempfile.TemporaryDirectory(prefix="edgeinfer-") as scratch:
         description = tools.utils.MultiFunctionDescriptor()
         for name, place in packages.items():
-            folder = str(package_folder(place))
-            description.add_function(folder, src_function_name="main", target_function_name=name)
+            folder = _with_weights(package_folder(place), Path(scratch), name, tools)
+            description.add_function(
+                str(folder), src_function_name="main", target_function_name=name
+            )
         description.default_function_name = default
         tools.utils.save_multifunction(description, str(output))
     settle(output, {key: value for key, value in metadata.items() if value})
     return files_of(output)
+
+
+def _with_weights(folder: Path, scratch: Path, name: str, tools: Any) -> Path:
+    """Return a package that has a folder for weights, which coremltools wants to see."""
+    if any(folder.rglob("weight.bin")):
+        return folder
+    empty = scratch / "weights"
+    empty.mkdir(exist_ok=True)
+    spec = tools.models.MLModel(str(folder), skip_model_load=True).get_spec()
+    made = scratch / f"{name}.mlpackage"
+    model = tools.models.MLModel(spec, weights_dir=str(empty), skip_model_load=True)
+    model.save(str(made))
+    return made
 
 
 def _check(packages: Mapping[str, Path], default: str) -> None:

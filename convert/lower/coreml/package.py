@@ -143,6 +143,10 @@ def settle(path: Path, metadata: Mapping[str, str]) -> None:
     file.write_bytes(spec.SerializeToString(deterministic=True))
     manifest = path / MANIFEST
     found = json.loads(manifest.read_text("utf-8"))
+    # A bundle holds files: a folder of weights without any would be missed after the journey.
+    entries = found["itemInfoEntries"]
+    for key in [k for k, entry in entries.items() if _is_empty(path / "Data" / entry["path"])]:
+        (path / "Data" / entries.pop(key)["path"]).rmdir()
     names = {
         old: str(uuid.uuid5(uuid.NAMESPACE_URL, entry["path"])).upper()
         for old, entry in found["itemInfoEntries"].items()
@@ -153,6 +157,10 @@ def settle(path: Path, metadata: Mapping[str, str]) -> None:
     }
     found["rootModelIdentifier"] = names[found["rootModelIdentifier"]]
     manifest.write_text(json.dumps(found, indent=4) + "\n", "utf-8")
+
+
+def _is_empty(place: Path) -> bool:
+    return place.is_dir() and not any(place.iterdir())
 
 
 def files_of(path: Path) -> tuple[Path, ...]:

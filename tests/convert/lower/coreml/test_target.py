@@ -152,3 +152,16 @@ def test_packed_weights_by_deployment_target() -> None:
     assert old["constexpr_affine_dequantize"] == 1
     new = check(text, feeds, options=CoreMLOptions(deployment("iOS18")), rtol=5e-6)
     assert new["constexpr_blockwise_shift_scale"] == 1
+
+
+def test_a_package_without_weights_names_no_folder_for_them(tmp_path: Path) -> None:
+    from edgeinfer.backends.engines import import_coremltools
+
+    made = lower("g (float[3] x) => (float[3] y) {y = Sigmoid(x)}", tmp_path)
+    folder = made.files[0].parent
+    assert [p.name for p in made.files] == ["Manifest.json", "model.mlmodel"]
+    assert [p for p in folder.rglob("*") if p.is_dir() and not any(p.iterdir())] == []
+    entries = json.loads(made.files[0].read_text())["itemInfoEntries"].values()
+    assert all((folder / "Data" / entry["path"]).exists() for entry in entries)
+    model = import_coremltools().models.MLModel(str(folder), skip_model_load=True)
+    assert [i.name for i in model.get_spec().description.input] == ["x"]
