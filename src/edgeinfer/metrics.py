@@ -146,10 +146,10 @@ BUDGETS: dict[str, Budget] = {
     # A channel of which nothing is left has 0 dB: scores that share a scale with pixel coordinates.
     "static_wi8_ai8": Budget(5e-3, 5e-1, 12.0, 3.0, 0.97, 0.9, 0.05),
     # Only the weights lose bits that count.
-    "static_wi8_ai16": Budget(2e-3, 3e-1, 20.0, 0.0, 0.99, 0.95, 0.02),
+    "static_wi8_ai16": Budget(2e-3, 3e-1, 20.0, 3.0, 0.99, 0.95, 0.02),
     # Activations get a scale per run, so no clipping.
     "dynamic_wi8_afp32": Budget(3e-3, 4e-1, 15.0, -math.inf, 0.98, 0.9, 0.05),
-    "weight_only_wi8_afp32": Budget(2e-3, 3e-1, 20.0, 0.0, 0.99, 0.95, 0.02),
+    "weight_only_wi8_afp32": Budget(2e-3, 3e-1, 20.0, 3.0, 0.99, 0.95, 0.02),
     # Four bits with a scale per 32 weights: about 20 dB a layer.
     "weight_only_wi4b32_afp32": Budget(5e-3, 5e-1, 12.0, -math.inf, 0.97, 0.9, 0.05),
     # E4M3 keeps three mantissa bits: 6 % a value, averaged out by the sums.

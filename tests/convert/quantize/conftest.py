@@ -35,6 +35,16 @@ def graph(text: str, **weights: np.ndarray) -> ir.Model:
 @pytest.fixture(scope="session")
 def detector(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A detector whose boxes (0..640) and scores (0..1) meet in one Concat, and 80 pictures."""
+    return made(tmp_path_factory.mktemp("detector"), "Sigmoid(cls)", -1.0)
+
+
+@pytest.fixture(scope="session")
+def clipped_detector(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The same, its scores clipped: every engine has integers for all of the head."""
+    return made(tmp_path_factory.mktemp("clipped"), "Clip(cls, zero, one)", 0.4)
+
+
+def made(folder: Path, score: str, bias: float) -> tuple[Path, Path]:
     rng = np.random.default_rng(0)
 
     def weights(*shape: int, gain: float = 2.0) -> np.ndarray:
@@ -56,20 +66,20 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
           box = Conv(dr, wb, bb)
           boxr = Relu(box)
           cls = Conv(dr, wc, bc)
-          score = Sigmoid(cls)
+          score = SCORE
           both = Concat<axis=1>(boxr, score)
           shape = Constant<value_ints=[1,24,64]>()
           predictions = Reshape(both, shape)
-        }""",
+        }""".replace("SCORE", score),
         w1=weights(16, 3, 3, 3),
         w2=weights(32, 16, 3, 3),
         w3=weights(32, 32, 3, 3),
         wb=np.abs(weights(4, 32, 1, 1, gain=200.0)),
         bb=np.full(4, 200, np.float32),
         wc=weights(20, 32, 1, 1),
-        bc=np.full(20, -1, np.float32),
+        bc=np.full(20, bias, np.float32),
+        **({} if "zero" not in score else {"zero": np.float32(0), "one": np.float32(1)}),
     )
-    folder = tmp_path_factory.mktemp("detector")
     ir.save(model, folder / "detector.onnx")
     pictures = [np.kron(rng.normal(size=(3, 8, 8)), np.ones((8, 8))) for _ in range(80)]
     padded = [np.pad(p, ((0, 0), (3, 3), (3, 3)), mode="edge") for p in pictures]

@@ -39,6 +39,33 @@ def test_a_detector_that_lost_its_scores_fails_visibly(
     assert "first diverging node Concat" in text
 
 
+ENGINES = ("onnxruntime", "openvino", "android", "ios")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ENGINES)
+def test_a_head_of_integers_fails_on_every_engine(
+    target: str, clipped_detector: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(VerifyError, match=r"worst channel -?\d+\.\d dB, at least 3.0 dB asked"):
+        convert(*clipped_detector, tmp_path, targets=[target])
+
+
+@pytest.mark.usefixtures("cache")
+def test_auto_repairs_the_head_on_every_engine(
+    clipped_detector: tuple[Path, Path], tmp_path: Path
+) -> None:
+    report = convert(*clipped_detector, tmp_path, targets=ENGINES, precision="auto")
+    assert report["passed"]
+    searched = report["quantization"]["search"]
+    assert len(searched) == len(ENGINES)
+    for found in searched.values():
+        assert found["points"][0]["drop"] > 0.5
+        assert found["holds"]
+        assert found["chosen"]["drop"] <= 0.01
+        assert any("Concat" in n for n in found["chosen"]["kept"])
+
+
 @pytest.mark.usefixtures("cache")
 def test_auto_repairs_the_detector_by_itself(detector: tuple[Path, Path], tmp_path: Path) -> None:
     report = convert(*detector, tmp_path, targets=["onnxruntime"], precision="auto")
