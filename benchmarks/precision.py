@@ -29,7 +29,7 @@ import platformdirs
 import edgeinfer
 from benchmarks import precision_data, precision_text
 from benchmarks.precision_case import Case
-from benchmarks.precision_table import MAX_DROP, Row, markdown, verdict
+from benchmarks.precision_table import MAX_DROP, OURS, Row, markdown, verdict
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Executable, LoadOptions
 from edgeinfer.convert.quantize.quality import Judgement
@@ -160,11 +160,13 @@ def size_mb(path: Path) -> float:
     return sum(f.stat().st_size for f in files if f.exists()) / 1e6
 
 
-def compare(case: Case, engine: str, work: Path, peers: Path | None) -> Iterator[Row]:
+def compare(
+    case: Case, engine: str, work: Path, peers: Path | None, own: Sequence[str]
+) -> Iterator[Row]:
     """Measure all files of one engine, their timed runs taking turns."""
     files: dict[str, Made] = {}
     specs: Any = None
-    for precision in ("fp32", "static_wi8_ai8", "auto"):
+    for precision in own:
         start = time.perf_counter()
         try:
             files[precision], *specs = ours(case, engine, precision, work)
@@ -223,7 +225,15 @@ def _affordable(executable: Executable, case: Case) -> int:
     return max(8, int(SECONDS / max(once, 1e-6)))
 
 
-def run(name: str, engines: Sequence[str], work: Path, peers: Path | None, again: bool) -> None:
+def run(
+    name: str,
+    engines: Sequence[str],
+    work: Path,
+    peers: Path | None,
+    *,
+    own: Sequence[str] = OURS,
+    again: bool = False,
+) -> None:
     """Measure one task on some engines; each pair's rows go into a file of their own."""
     left = [e for e in engines if again or not _results(work, name, e).is_file()]
     if not left:
@@ -233,7 +243,7 @@ def run(name: str, engines: Sequence[str], work: Path, peers: Path | None, again
     stacked(case.feeds[:PEERS_TAKE], work / f"{case.name}-peers.npz")
     for engine in left:
         rows = []
-        for row in compare(case, engine, work, peers):
+        for row in compare(case, engine, work, peers, own):
             rows.append(row)
             print(row.line(), flush=True)
         place = _results(work, name, engine)
@@ -268,6 +278,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=lambda t: _names(t, [*TASKS]), default=[*TASKS])
     parser.add_argument("--engines", type=lambda t: _names(t, [*ENGINES]), default=[*ENGINES])
+    parser.add_argument(
+        "--files",
+        type=lambda t: _names(t, OURS),
+        default=[*OURS],
+        help="ours to make; a refused static_wi8_ai8 of a large net takes long to explain",
+    )
     parser.add_argument("--peers", type=Path)
     parser.add_argument(
         "--work", type=Path, default=Path(platformdirs.user_cache_dir("edgeinfer-precision"))
@@ -279,7 +295,11 @@ def main() -> int:
     work: Path = options.work
     work.mkdir(parents=True, exist_ok=True)
     for name in options.tasks:
-        run(name, options.engines, work, options.peers, options.again)
+        run(
+            *(name, options.engines, work, options.peers),
+            own=options.files,
+            again=options.again,
+        )
     rows = gathered(work)
     if options.json:
         options.json.write_text(json.dumps([asdict(r) for r in rows], indent=1))
