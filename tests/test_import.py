@@ -51,7 +51,8 @@ def test_importing_is_light(code: str, allowed: tuple[str, ...]) -> None:
 
 def test_the_public_names() -> None:
     assert edgeinfer.__all__ == [
-        *("Bundle", "Session", "__version__", "errors", "export", "load", "pipeline"),
+        *("Batching", "Bundle", "Runtime", "Session"),
+        *("__version__", "errors", "export", "load", "pipeline"),
     ]
     assert dir(edgeinfer) == edgeinfer.__all__
     for name in edgeinfer.__all__:

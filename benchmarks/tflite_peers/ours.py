@@ -41,7 +41,7 @@ def install(folder: Path) -> Path:
     pip = folder / "bin" / "pip"
     if not (folder / "bin" / "edgeinfer").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        project = f"{Path(__file__).parents[2]}[litert]"
+        project = f"{Path(__file__).parents[2]}[convert,litert]"
         subprocess.run([str(pip), "install", "-q", project], check=True)
     return folder
 

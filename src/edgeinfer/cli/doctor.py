@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EXTRAS = (
+    ("convert", ("onnx", "onnx_ir", "onnxruntime", "jinja2"), "converting models"),
     ("torch", ("torch", "onnxscript"), "PyTorch models as a source"),
     ("media", ("PIL", "soundfile", "soxr"), "pictures and recordings as inputs"),
     ("sign", ("cryptography",), "signatures of bundles"),
@@ -97,7 +98,7 @@ def _extras() -> Iterator[Finding]:
 
 
 def _version(module: str) -> str:
-    name = {"PIL": "pillow"}.get(module, module)
+    name = {"PIL": "pillow", "onnx_ir": "onnx-ir"}.get(module, module)
     try:
         return f"{name} {importlib.metadata.version(name)}"
     except importlib.metadata.PackageNotFoundError:

@@ -1,0 +1,110 @@
+"""What a device gets: one engine, the runtime, and nothing of the converter.
+
+Installs wheels from the package registry into fresh environments: ``make test-install``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import edgeinfer
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+ENGINES = {"onnxruntime": "cpu", "openvino": "openvino", "litert": "rpi4"}
+
+NET = """
+<ir_version: 10, opset_import: ["": 21]>
+net (float[1,3,8,8] x, float[8,3,3,3] w, float[8] b, float[8,10] d) => (float[1,10] y) {
+    c = Conv<pads=[1,1,1,1]>(x, w, b)
+    r = Relu(c)
+    g = GlobalAveragePool(r)
+    f = Flatten(g)
+    y = MatMul(f, d)
+}
+"""
+
+RUN = """
+import json, sys
+import numpy as np
+import edgeinfer
+session = edgeinfer.load(sys.argv[1])
+found = session.verify()
+x = np.load(sys.argv[2])
+y = session(x)
+print(json.dumps({
+    "backend": session.report().backend,
+    "passed": found.passed,
+    "vectors": len(found.vectors),
+    "y": np.asarray(y, np.float64).ravel().tolist(),
+    "modules": sorted({name.split(".")[0] for name in sys.modules}),
+    "convert": [name for name in sys.modules if name.startswith("edgeinfer.convert")],
+}))
+"""
+
+
+def _call(*command: object, fails: int = 0) -> str:
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    assert done.returncode == fails, done.stderr[-2000:]
+    return done.stdout if not fails else done.stderr
+
+
+def _net(path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    model = ir.from_onnx_text(NET)
+    for value in list(model.graph.inputs)[1:]:
+        model.graph.inputs.remove(value)
+        shape = value.shape.numpy() if value.shape else ()
+        value.const_value = ir.tensor(rng.standard_normal(shape, np.float32), name=value.name)
+        model.graph.register_initializer(value)
+    ir.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    _call(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_engine_is_enough(engine: str, wheel: Path, tmp_path: Path) -> None:
+    source = _net(tmp_path / "net.onnx")
+    bundle = tmp_path / "net.edge"
+    edgeinfer.export(source, bundle, targets=[ENGINES[engine]])
+    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32)
+    np.save(tmp_path / "x.npy", x)
+    with edgeinfer.load(bundle) as session:
+        expected = np.asarray(session(x), np.float64).ravel()
+
+    _call(sys.executable, "-m", "venv", tmp_path / "v")
+    python = tmp_path / "v" / "bin" / "python"
+    _call(python, "-m", "pip", "install", "-q", f"{wheel}[{engine}]")
+    found = json.loads(_call(python, "-I", "-c", RUN, bundle, tmp_path / "x.npy"))
+
+    assert found["backend"] == engine
+    assert found["passed"]
+    assert found["vectors"] > 0
+    np.testing.assert_allclose(found["y"], expected, rtol=1e-4, atol=1e-5)
+    assert found["convert"] == []
+    assert not {"onnx", "onnx_ir", "jinja2", "torch"} & set(found["modules"])
+    installed = {p["name"] for p in json.loads(_call(python, "-m", "pip", "list", "--format=json"))}
+    assert not {"onnx", "onnx-ir", "onnx_ir", "Jinja2", "jinja2"} & installed
+
+    command = tmp_path / "v" / "bin" / "edgeinfer"
+    _call(command, "verify", bundle)
+    said = _call(command, *("convert", source, "-t", "cpu", "-o", tmp_path / "other.edge"), fails=3)
+    assert "pip install 'edgeinfer[convert]'" in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "other.edge").exists()
