@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-FORMATS = frozenset({"onnx", "openvino_ir", "tflite", "mlprogram", "tvm"})
+FORMATS = frozenset({"onnx", "openvino_ir", "tflite", "mlprogram", "aimodel", "tvm"})
 """Artifact formats of a manifest's variants."""
 
 OSES = frozenset({"linux", "macos", "windows", "android", "ios"})

@@ -12,6 +12,7 @@ __all__ = ["FORMATS", "LowerOptions", "Lowered", "Target", "target_for"]
 _TARGETS = {
     "onnx": ("edgeinfer.convert.lower.onnxruntime.target", "OnnxTarget"),
     "openvino_ir": ("edgeinfer.convert.lower.openvino.target", "OpenVinoTarget"),
+    "aimodel": ("edgeinfer.convert.lower.coreai.target", "CoreAITarget"),
     "mlprogram": ("edgeinfer.convert.lower.coreml.target", "CoreMLTarget"),
     "tflite": ("edgeinfer.convert.lower.tflite.target", "TfliteTarget"),
     "tvm": ("edgeinfer.convert.lower.tvm.target", "TvmTarget"),

@@ -46,7 +46,7 @@ DEVICE += ("heads", "results", "types", "errors")
 """What a device install imports."""
 
 CONVERTER = ("onnx", "onnx_ir", "onnxscript", "torch", "tvm", "transformers")
-ENGINES = ("onnxruntime", "openvino", "ai_edge_litert", "coremltools", "tensorrt")
+ENGINES = ("onnxruntime", "openvino", "ai_edge_litert", "coremltools", "coreai", "tensorrt")
 
 
 def _package(name: str) -> str:

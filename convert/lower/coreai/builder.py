@@ -51,7 +51,7 @@ class Builder:
         return Tensor(self.dialect.constant(array), array.dtype, array.shape, array)
 
     def call(self, op: str, *operands: Any) -> Tensor:
-        """Add an operation with one result; operands are tensors or arrays that become constants."""
+        """Add an operation with one result; arrays become constants."""
         return self.wrap(self._raw(op, *operands))
 
     def call_all(self, op: str, *operands: Any) -> list[Tensor]:

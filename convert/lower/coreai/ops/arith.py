@@ -89,7 +89,7 @@ def not_(g: Builder, x: Tensor) -> Tensor:
 
 @OPS.lower("BitwiseNot", since=18, dtypes=INTEGERS)
 def bitwise_not(g: Builder, x: Tensor) -> Tensor:
-    return g.binary("bitwise_xor", x, np.array(-1).astype(x.dtype))
+    return g.binary("bitwise_xor", x, x.dtype.type(np.array(-1).astype(x.dtype)))
 
 
 @OPS.lower("IsNaN", since=13, dtypes=FLOATS | BOOL)

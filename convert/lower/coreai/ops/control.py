@@ -89,7 +89,7 @@ def loop(
     if m is None and cond is None:
         raise Refusal("has no end")
     limit = g.reshape(m, []) if m is not None else None
-    kinds = [(np.dtype(np.int64), ()), (np.dtype(np.bool_), ())]
+    kinds: list[tuple[Any, Shape]] = [(np.int64, ()), (np.bool_, ())]
     kinds += [_joined(t, v) for t, v in zip(v_initial, body.outputs[1:], strict=False)]
     starts = [g.const(np.int64(0)), g.reshape(cond, []) if cond is not None else g.const(True)]
     starts += [g.open(t, s) for t, (_, s) in zip(v_initial, kinds[2:], strict=True)]

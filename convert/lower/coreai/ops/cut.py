@@ -52,16 +52,16 @@ def _bounds(
     size = x.shape[axis]
     if isinstance(first, int) and isinstance(last, int):
         if size is not None:
-            start, stop, _ = slice(first, last, stride).indices(size)
+            begin, end, _ = slice(first, last, stride).indices(size)
             if stride < 0:
-                start, stop = size - 1 - start, size - 1 - stop
-            return start, max(stop, start)
+                begin, end = size - 1 - begin, size - 1 - end
+            return begin, max(end, begin)
         if stride > 0 and first == 0 and last >= LARGEST:
             return 0, LARGEST
     length = g.extent(x, axis)
     limit = length if isinstance(length, Tensor) else g.const(np.int64(length))
     low, high = (0, limit) if stride > 0 else (-1, g.binary("sub", limit, 1))
-    start, stop = (_within(g, v, limit, low, high) for v in (first, last))
+    start, stop = [_within(g, v, limit, low, high) for v in (first, last)]
     if stride < 0:
         top = g.binary("sub", limit, 1)
         start, stop = g.binary("sub", top, start), g.binary("sub", top, stop)

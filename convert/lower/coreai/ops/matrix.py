@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Matrix products."""
 
 from __future__ import annotations
@@ -70,8 +69,9 @@ def gemm(
 @OPS.lower("Einsum", since=12, dtypes=NUMBERS)
 def einsum(g: Builder, *inputs: Tensor, equation: str) -> Tensor:
     terms, result = parse(equation, [t.rank for t in inputs])
-    for labels in (*terms, result):
-        if len(set(labels)) != len(labels):
+    labels: list[str]
+    for term in (*terms, result):
+        if len(set(term)) != len(term):
             raise Refusal(f"a label twice in one term: {equation!r}")
     labels, tensor = list(terms[0]), inputs[0]
     for index, other in enumerate(inputs[1:], 1):

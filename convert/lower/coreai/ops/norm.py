@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Normalisation, as the arithmetic it is."""
 
 from __future__ import annotations

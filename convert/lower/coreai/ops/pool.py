@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Pools."""
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ def _ceiled(
     sizes: Shape, kernel: Sequence[int], step: Sequence[int], spread: Sequence[int],
     before: Sequence[int], after: Sequence[int],
 ) -> list[int]:  # fmt: skip
-    """What ceil_mode adds behind each axis; a window that would start in the padding is not made."""
+    """What ceil_mode adds behind each axis; no window starts in what is added."""
     extra = []
     for size, k, s, d, b, a in zip(sizes, kernel, step, spread, before, after, strict=True):
         if size is None:

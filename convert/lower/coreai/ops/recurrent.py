@@ -1,4 +1,3 @@
-# ruff: noqa: N803  (arguments have ONNX's names)
 """Recurrent layers, as a loop over the steps: Core AI has no operation for them."""
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import numpy as np
 from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.ops.activation import function_of
 from edgeinfer.convert.lower.coreai.registry import FLOATS, INTEGERS, OPS
-from edgeinfer.convert.lower.coreai.tensor import Tensor
+from edgeinfer.convert.lower.coreai.tensor import Shape, Tensor
 from edgeinfer.convert.lower.registry import Refusal
 
 _DTYPES = FLOATS | INTEGERS
@@ -112,7 +111,7 @@ def _looped(
         kept = g.scatter(now[1], at, g.insert_axes(shown, [0]))
         return [g.binary("add", index, 1), kept, *after]
 
-    kinds = [(np.int64, ()), (gates.dtype, shape)]
+    kinds: list[tuple[Any, Shape]] = [(np.int64, ()), (gates.dtype, shape)]
     kinds += [(s.dtype, (gates.shape[1], hidden)) for s in states]
     starts = [g.const(np.int64(0)), room, *states]
     end = g.loop(starts, lambda now: g.less(now[0], limit), turn, kinds)

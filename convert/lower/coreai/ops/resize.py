@@ -9,6 +9,7 @@ from edgeinfer.convert.lower.coreai.registry import FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreai.tensor import Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.resample import How, Taps, matrix, taps
+from edgeinfer.types import Array
 
 
 @OPS.lower("Resize", since=19, dtypes=NUMBERS)
@@ -135,7 +136,7 @@ def _nearest(g: Builder, x: Tensor, axis: int, found: Taps, size: int, out: int)
     return g.take(x, g.const(places.astype(np.int64)), axis)
 
 
-def _weighted(g: Builder, x: Tensor, axis: int, weights: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+def _weighted(g: Builder, x: Tensor, axis: int, weights: Array) -> Tensor:
     if axis == x.rank - 1:
         return g.binary("batch_matmul", x, weights_of(g, weights.T))
     if axis == x.rank - 2:
@@ -145,5 +146,5 @@ def _weighted(g: Builder, x: Tensor, axis: int, weights: np.ndarray) -> Tensor: 
     return g.transpose(made, list(np.argsort(order)))
 
 
-def weights_of(g: Builder, weights: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+def weights_of(g: Builder, weights: Array) -> Tensor:
     return g.const(np.ascontiguousarray(weights))
