@@ -20,6 +20,7 @@ _ONE_OPERAND = frozenset(
     {
         *("Gather", "Pad", "Slice", "Tile", "Expand", "Resize", "Reshape", "Squeeze", "Unsqueeze"),
         *("Flatten", "Split", "TopK", "CumSum", "QuantizeLinear", "DequantizeLinear", "Clip"),
+        "Einsum",
     }
 )
 

@@ -24,7 +24,9 @@ from edgeinfer.convert.passes.infra import (
     ints,
     rank,
 )
+from edgeinfer.convert.passes.layout_einsum import einsum
 from edgeinfer.convert.passes.layout_moves import (
+    PER_TRANSPOSE,
     Editor,
     Move,
     Perm,
@@ -164,7 +166,7 @@ def _pieces(parts: Sequence[ir.Value | None], axis: int, last: int) -> int:
     known = [p for p in parts if p is not None and p.shape is not None]
     sizes = [p.shape[axis] for p in known if p.shape is not None]
     narrow = [p for p, s in zip(known, sizes, strict=True) if isinstance(s, int) and s < NARROW]
-    return sum(weight(p) for p in narrow) // 2
+    return sum(weight(p) - PER_TRANSPOSE for p in narrow) // 2
 
 
 def split(node: ir.Node, perm: Perm, backwards: bool) -> Move | None:
@@ -396,6 +398,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), quantize),
     "Concat": _along(),
     "CumSum": cumsum,
+    "Einsum": einsum,
     "Expand": expand,
     "Gather": gather,
     "GatherElements": _along(0),

@@ -42,7 +42,6 @@ class Case:
         low: smallest random value.
         high: largest.
         cnn: the file has no transposes but those of the model and one for each input and output.
-        extra: transposes that it may have beyond these.
         bound: sizes that the user has to fix.
     """
 
@@ -52,7 +51,6 @@ class Case:
     low: float = -1.0
     high: float = 1.0
     cnn: bool = False
-    extra: int = 0
     bound: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
 
 
@@ -154,9 +152,6 @@ SIZES = {
 BAKED = {("conformer", "script"): "frames"}
 """Sizes that an exporter fixed: its ONNX file runs at no other, although it declares them open."""
 
-EXTRA = {"yolo-head": 3}
-"""Each scale's box distributions are summed over an inner axis of what the net gives out."""
-
 CNNS = (
     *("efficientnet-lite0", "efficientnet-b0", "mobilenet-v2", "mobilenet-v3-small", "resnet-18"),
     *("mobilenet-v3-large", "resnet-50", "unet", "convnext-tiny", "yolo-head", "mtcnn-pnet"),
@@ -209,7 +204,7 @@ def assert_right(path: Path, one: Case, folder: Path) -> None:
                     assert not breaches, f"{threads} threads, {shown}, {name}: {breaches}"
     if one.cnn:
         written = result.report.variants[0].ops.get("TRANSPOSE", 0)
-        allowed = allowed_transposes(path) + one.extra
+        allowed = allowed_transposes(path)
         assert written <= allowed, f"{written} transposes, allowed {allowed}"
 
 
@@ -246,8 +241,7 @@ def test_a_net_by_both_exporters(name: str, exporter: str, tmp_path: Path) -> No
     assert first != second
     vocabulary = 30000 if name == "minilm" else 1000
     high = vocabulary if "bert" in name or name == "minilm" else 1
-    cnn, extra = name in CNNS, EXTRA.get(name, 0)
-    assert_right(path, Case(first, second, {}, -1, high, cnn, extra, bound), tmp_path)
+    assert_right(path, Case(first, second, {}, -1, high, name in CNNS, bound), tmp_path)
 
 
 @pytest.mark.parametrize("name", LIGHT)

@@ -188,6 +188,42 @@ def test_softmax_over_reshaped_axes_stays_in_onnx_order() -> None:
     assert check(WEIGHTS + conv("x", "a") + body + conv("d", "y"), IMAGE, "[1,4,8,8]") == 4
 
 
+@pytest.mark.parametrize(
+    ("body", "output"),
+    [
+        ("r = Reshape(c, s) y = Einsum<equation='bcka,k->bca'>(r, k)", "[1,2,64]"),
+        ("r = Reshape(c, s) y = Einsum<equation='bcka,ck->bac'>(r, m)", "[1,64,2]"),
+        ("r = Reshape(c, s) t = Einsum<equation='bcka, k -> ac'>(r, k) y = Relu(t)", "[64,2]"),
+        ("r = Reshape(c, s) t = Einsum<equation='bcka->bac'>(r) y = Softmax(t)", "[1,64,2]"),
+        ("r = Reshape(c, s) t = Einsum<equation='bcka,j->cjba'>(r, k) y = Abs(t)", "[2,2,1,64]"),
+    ],
+)
+def test_sums_take_what_order_there_is(body: str, output: str) -> None:
+    constants = (
+        "s = Constant<value_ints=[1,2,2,64]>() k = Constant<value_floats=[0.5,-2.0]>() "
+        "m = Constant<value = float[2,2] {1, 2, 3, 4}>() "
+    )
+    body = body.replace("'", '"')
+    assert check(WEIGHTS + constants + conv("x", "c") + body, IMAGE, output) <= 2
+
+
+def test_sums_of_diagonals_stay_as_they_are() -> None:
+    body = conv("x", "c") + 'y = Einsum<equation="bchh->bch">(c)'
+    assert check(WEIGHTS + body, IMAGE, "[1,4,8]") <= 3
+
+
+def test_what_is_narrow_is_cut_where_it_is_contiguous() -> None:
+    body = (
+        "a = Relu(c) p, q = Split<axis=1, num_outputs=2>(a) s = Sigmoid(q) m = Mul(p, s) "
+        "y = Concat<axis=1>(m, p)"
+    )
+    model = built(WEIGHTS + conv("x", "c") + body, IMAGE, "[1,4,8,8]")
+    PlanLayout()(model)
+    (split,) = [n for n in model.graph if n.op_type == "Split"]
+    assert attr(split, "axis", 0) == 1
+    assert len(moving(model)) == 2
+
+
 def test_open_sizes_and_shapes_read_at_run_time() -> None:
     body = "s = Shape<start=2>(a) o = Constant<value_ints=[1,1]>() h = Concat<axis=0>(o, s)"
     body += " z = Expand(k, h) b = Add(a, z)" + conv("b", "y")
