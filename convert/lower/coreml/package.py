@@ -20,6 +20,7 @@ from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.ports import Port, input_type
 from edgeinfer.convert.lower.coreml.scope import Scope
 from edgeinfer.convert.lower.coreml.weights import add_packing
+from edgeinfer.errors import Problem, UnsupportedError
 
 NAMES = "edgeinfer.names"
 """Metadata key: JSON with the model's names of ``inputs`` and ``outputs`` by the package's."""
@@ -69,22 +70,35 @@ def _silent(init: Any) -> Any:
 
 
 def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[str, str]) -> None:
-    """Let coremltools optimise the program and write the package; then make it deterministic."""
+    """Let coremltools optimise the program and write the package; then make it deterministic.
+
+    Raises:
+        UnsupportedError: one of coremltools' passes does not take the program.
+    """
     import coremltools as ct
 
     scores = scored(scope.outputs, options.labels)
-    model = ct.convert(
-        scope.program,
-        source="milinternal",
-        convert_to="mlprogram",
-        minimum_deployment_target=ct.target(scope.deployment.specification),
-        compute_precision=ct.precision.FLOAT32,
-        inputs=[input_type(port, scope.options) for port in scope.inputs],
-        classifier_config=config(scores, options.labels),
-        pass_pipeline=_pipeline(options),
-        skip_model_load=True,
-        package_dir=str(path),
-    )
+    inputs = [input_type(port, scope.options) for port in scope.inputs]
+    classifier = config(scores, options.labels)
+    try:
+        ct.convert(
+            scope.program,
+            source="milinternal",
+            convert_to="mlprogram",
+            minimum_deployment_target=ct.target(scope.deployment.specification),
+            compute_precision=ct.precision.FLOAT32,
+            inputs=inputs,
+            classifier_config=classifier,
+            pass_pipeline=_pipeline(options),
+            skip_model_load=True,
+            package_dir=str(path),
+        )
+    except _FAILURES as e:
+        words = (
+            f"coremltools {ct.__version__}: {type(e).__name__}: {' '.join(str(e).split())[:300]}"
+        )
+        problem = Problem("", "the whole program", "unsupported_op", words)
+        raise UnsupportedError("mlprogram", [problem]) from e
     described = {
         **metadata,
         NAMES: _by_name(scope, scores, lambda port: port.source),
@@ -93,7 +107,6 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
         CHECKED: CHECKED_TEXT,
         **_states(scope),
     }
-    del model
     settle(path, described)
 
 
@@ -115,6 +128,16 @@ def _by_name(scope: Scope, scores: Port | None, fact: Callable[[Port], str]) -> 
     return json.dumps({"inputs": of(scope.inputs), "outputs": of(scope.outputs)})
 
 
+_FAILURES = (
+    *(ValueError, TypeError, NotImplementedError, RuntimeError, AssertionError),
+    *(IndexError, KeyError, AttributeError),
+)
+"""What coremltools' passes raise for programs that they do not foresee."""
+
+_BROKEN = frozenset({"common::fuse_pad_conv"})
+"""Passes of coremltools 9.0 that fail on programs that are right: this one, for a padding and a
+transpose before a convolution, where it would have to pad the batch."""
+
 _INEXACT = frozenset({"common::fuse_elementwise_to_batchnorm"})
 """Passes of coremltools 9.0 that change numbers: this one makes a batch norm of a product and a
 sum, with its default epsilon of 1e-5 beside a variance of 1."""
@@ -124,7 +147,7 @@ def _pipeline(options: CoreMLOptions) -> Any:
     import coremltools as ct
 
     pipeline = ct.PassPipeline.DEFAULT
-    pipeline.remove_passes(_INEXACT)
+    pipeline.remove_passes(_INEXACT | _BROKEN)
     if options.packing is not None:
         add_packing(pipeline, options.packing)
     return pipeline

@@ -113,6 +113,8 @@ def _crops(
             total = stride * (size - 1) + extra[axis] + window.reach(axis) - wanted
         else:
             total = extra[axis] + window.reach(axis) - stride
+            if total < 0:
+                raise Refusal(f"{auto_pad} with steps beyond the kernel: engines disagree")
         less = total // 2
         first = less if auto_pad == "SAME_UPPER" else total - less
         # What is missing is added behind.
