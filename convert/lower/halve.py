@@ -31,7 +31,14 @@ LONG_SUM = 8192
 _MASKING = frozenset({"Add", "Sub", "Mul", "Where", "Attention"})
 
 
-def halve(model: ir.Model, islands: AbstractSet[str], keep: AbstractSet[str], notes: Notes) -> None:
+def halve(
+    model: ir.Model,
+    islands: AbstractSet[str],
+    keep: AbstractSet[str],
+    notes: Notes,
+    *,
+    bridges: AbstractSet[str] = frozenset(),
+) -> None:
     """Convert the main graph, in place.
 
     Args:
@@ -39,11 +46,12 @@ def halve(model: ir.Model, islands: AbstractSet[str], keep: AbstractSet[str], no
         islands: operators that stay in single precision.
         keep: names of nodes, or of their results, that do.
         notes: told which ones did.
+        bridges: islands that take and give either precision, so that a cast beside them goes.
     """
     for name in clamp_mask_inputs(model, MASKED):
         notes.add(f"fp16: mask {name!r}: what is below {MASKED:.0f} becomes {MASKED:.0f}")
     chosen = _choose(model, islands, keep)
-    _join_islands(model, chosen)
+    _join_islands(model, chosen, bridges)
     _Rewriter(model, chosen, notes).run()
     floats = [n for n in model.graph if n.op_type != "Cast" and _has_float(n)]
     alone = Counter(n.op_type for n in floats if n not in chosen)
@@ -142,10 +150,10 @@ def _is_long_sum(node: ir.Node) -> bool:
     return node.op_type == "Conv" and int(np.prod(dims[1:])) >= LONG_SUM
 
 
-def _join_islands(model: ir.Model, chosen: set[ir.Node]) -> None:
+def _join_islands(model: ir.Model, chosen: set[ir.Node], bridges: AbstractSet[str]) -> None:
     """Take back nodes without weights between islands: the casts cost more than they save."""
     while True:
-        back = {n for n in chosen if not _has_weights(n) and _is_surrounded(n, chosen)}
+        back = {n for n in chosen if not _has_weights(n) and _is_surrounded(n, chosen, bridges)}
         if not back:
             return
         chosen -= back
@@ -156,10 +164,11 @@ def _has_weights(node: ir.Node) -> bool:
     return any(c is not None and c.size > 64 for c in constants)
 
 
-def _is_surrounded(node: ir.Node, chosen: set[ir.Node]) -> bool:
+def _is_surrounded(node: ir.Node, chosen: set[ir.Node], bridges: AbstractSet[str]) -> bool:
     makers = [v.producer() for v in node.inputs if v is not None and v.dtype == ir.DataType.FLOAT]
     users = [user for v in node.outputs for user, _ in v.uses()]
-    return not any(n in chosen for n in (*makers, *users) if n is not None)
+    beside = [n for n in (*makers, *users) if n is not None]
+    return not any(n in chosen or n.op_type in bridges for n in beside)
 
 
 class _Rewriter:

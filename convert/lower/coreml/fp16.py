@@ -37,9 +37,12 @@ bits; recurrent layers add up their errors; the rest makes or takes a type by at
 graph of its own. What some unit is known to get wrong beyond that is in ``quirks``."""
 
 
+_INTEGERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
 def halve(model: ir.Model, keep: AbstractSet[str], notes: Notes) -> None:
     """Convert the main graph, in place; nodes named in ``keep`` stay in single precision."""
-    anywhere.halve(model, _ISLANDS, keep, notes)
+    anywhere.halve(model, _ISLANDS, keep, notes, bridges=_INTEGERS)
     _meet_integers(model)
 
 
@@ -52,7 +55,7 @@ def _meet_integers(model: ir.Model) -> None:
     namer = Namer(model)
     scales: dict[ir.Value, ir.Value] = {}
     for node in list(model.graph):
-        if node.domain or node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+        if node.domain or node.op_type not in _INTEGERS:
             continue
         scale = node.inputs[1]
         if scale is None or scale.const_value is None or scale.dtype != ir.DataType.FLOAT:

@@ -165,3 +165,26 @@ def test_a_package_without_weights_names_no_folder_for_them(tmp_path: Path) -> N
     assert all((folder / "Data" / entry["path"]).exists() for entry in entries)
     model = import_coremltools().models.MLModel(str(folder), skip_model_load=True)
     assert [i.name for i in model.get_spec().description.input] == ["x"]
+
+
+def test_integers_meet_half_precision_without_casts(tmp_path: Path) -> None:
+    weights = ",".join(str(v) for v in np.arange(-64, 64))
+    text = (
+        f"g (float[1,16] x) => (float[1,8] y) <int8[16,8] w = {{{weights}}}, float s = {{0.03}}, "
+        "float sw = {0.01}, float sy = {0.1}, int8 z = {0}> "
+        "{q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear(w, sw, z) "
+        "m = MatMul(d, v) r = Relu(m) p = QuantizeLinear(r, sy, z) y = DequantizeLinear(p, sy, z)}"
+    )
+    x = floats(1, 16)
+    made = lower(text, tmp_path, precision="fp16")
+    ops = open_package(made.files[0]).function().block.operations
+    kinds = [op.type for op in ops if op.type != "const"]
+    assert kinds.count("cast") <= 1
+    made_by = [o.type for op in ops for o in op.outputs if op.type in ("matmul", "relu")]
+    assert {getattr(kind, "dtype", "") for kind in made_by} == {"float16"}
+    steps = np.clip(np.rint(x / np.float32(0.03)), -128, 127) * 0.03
+    w = np.arange(-64, 64).reshape(16, 8) * 0.01
+    want = np.clip(np.rint(np.maximum(steps @ w, 0) / 0.1), -128, 127) * 0.1
+    got = evaluate(text, made, {"x": x})["y"]
+    assert np.abs(got - want).max() <= 0.1001
+    assert np.mean(np.abs(got - want) < 0.001) > 0.7
