@@ -25,6 +25,13 @@ PROMISES = {
     "03_bind_hot_loop.py": ["bound results are right", "session.run: ", "bound: "],
     "04_own_backend.py": ["conformance: ", " passed", "runs were counted: True"],
     "05_name_a_photo.py": ["tomato.png: red", "meadow.jpg: green"],
+    "06_photo_classifier_for_ios.py": [
+        "precision, read back: weight_only_wp6_afp16",
+        "image: image RGB [1, 3, 32, 32]",
+        "classLabel_probs: dictionary",
+        "tomato: red",
+        "meadow: green",
+    ],
     "demo.py": ["$ edgeinfer convert", "$ edgeinfer verify", "heard: C4, E4, G4", "Done in "],
 }
 
