@@ -13,7 +13,7 @@ from edgeinfer.convert.quantize.fallback import FORMS
 from edgeinfer.convert.quantize.rules import layers
 from edgeinfer.convert.quantize.search import Layer, Measure, Memory, Outcome, Point, Search
 from edgeinfer.convert.quantize.task_metrics import Named
-from edgeinfer.convert.quantize.trial import Samples, Trials, gather, key_of
+from edgeinfer.convert.quantize.trial import SLOW_MOST, Samples, Trials, gather, key_of
 from edgeinfer.convert.quantize.units import lay_out
 
 if TYPE_CHECKING:
@@ -142,8 +142,11 @@ def fit(
         progress: told what is being done.
     """
     samples = gather(data, quantizer.model) if samples is None else samples
-    few = samples.few()
     trials = Trials(quantizer, job, report.inputs, report.outputs, metric)
+    whole = samples
+    if not trials.is_timed:
+        samples = samples.fewer(SLOW_MOST)
+    few = samples.few()
     units = lay_out(quantizer.model, limits_of(job.profile, job.format)).units
     known = layers(units, quantizer.ranges)
 
@@ -168,9 +171,9 @@ def fit(
     outcome = search.run()
     points = _finalists(trials, outcome, samples, search.remembered)
     before, raced = trials.race(samples, points)
-    chosen = _best(raced, max_drop, timed=trials.is_timed)
+    chosen = best(raced, max_drop, timed=trials.is_timed)
     outcome = replace(outcome, chosen=chosen, points=(*outcome.points, *raced[1:]))
-    kinds = (tuple(known), samples, job.title, max_drop, trials.is_timed)
+    kinds = (tuple(known), whole, job.title, max_drop, trials.is_timed)
     return Fitted(outcome, before, *kinds)
 
 
@@ -196,7 +199,7 @@ def _finalists(
     return found
 
 
-def _best(points: list[Point], max_drop: float, *, timed: bool) -> Point:
+def best(points: list[Point], max_drop: float, *, timed: bool) -> Point:
     """Choose the fastest that holds the budget, of those that are as fast the smallest.
 
     The first is what the search settled on. Weights alone take its place only if they are no

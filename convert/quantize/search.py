@@ -192,6 +192,9 @@ class Search:
         found = self._shortest(order)
         return self._outcome(self._returned(found, gains), gains)
 
+    def _is_over(self) -> bool:
+        return time.monotonic() - self._started > self.seconds
+
     def _holds(self, point: Point) -> bool:
         return point.drop <= self.max_drop
 
@@ -221,7 +224,7 @@ class Search:
         gains: dict[str, float] = {}
         groups = self._groups()
         for index, group in enumerate(groups):
-            if time.monotonic() - self._started > self.seconds:
+            if self._is_over():
                 self._stopped = f"{len(groups) - index} of {len(groups)} layers were not tried"
                 break
             if self.told is not None:
@@ -267,6 +270,8 @@ class Search:
         if not self._holds(found):
             return found
         for name in sorted(found.kept, key=lambda n: (-costs.get(n, 0.0), gains.get(n, 0.0)))[:12]:
+            if self._is_over():
+                break
             point = self._full(frozenset(found.kept) - {name})
             if self._holds(point):
                 found = point

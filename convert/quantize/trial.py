@@ -39,6 +39,9 @@ MOST = 128
 FEW = 8
 """Runs by which layers are compared."""
 
+SLOW_MOST = 32
+"""Runs on an evaluator that takes a hundred times an engine's time."""
+
 _BYTES = 96 << 20
 _TIMED = 7
 _TURNS = 15
@@ -60,6 +63,15 @@ class Samples:
     feeds: list[Feeds] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
     expected: list[Outputs] = field(default_factory=list)
+
+    def fewer(self, most: int) -> Samples:
+        """Return so many at most, spread over all; all if labels are not one for each run."""
+        count = len(self.feeds)
+        if count <= most or len(self.labels) not in (0, count):
+            return self
+        places = [i * count // most for i in range(most)]
+        labels = [self.labels[p] for p in places] if self.labels else []
+        return Samples([self.feeds[p] for p in places], labels, [self.expected[p] for p in places])
 
     def few(self) -> Samples:
         """Return a handful, spread over all, without labels."""

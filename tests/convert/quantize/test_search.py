@@ -105,6 +105,17 @@ def test_a_search_that_was_stopped_goes_on(tmp_path: Path) -> None:
     assert third.runs == []
 
 
+def test_a_search_settles_on_what_it_has_when_its_time_is_over() -> None:
+    made = net()
+    search = made.search(0.06)
+    search.seconds = 0.0
+    outcome = search.run()
+    assert outcome.stopped == "23 of 23 layers were not tried"
+    assert outcome.holds
+    # Nothing is known of any layer, so the cheapest ones go first and it takes most of them.
+    assert len(made.runs) < 20
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"x": {"kept": 3}}'])
 def test_a_damaged_memory_is_as_none(tmp_path: Path, text: str) -> None:
     file = tmp_path / "search.json"

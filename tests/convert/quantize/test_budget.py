@@ -1,0 +1,56 @@
+"""The choice among what holds a budget."""
+
+from dataclasses import replace
+
+import pytest
+
+from edgeinfer.convert.quantize.budget import Fitted, best
+from edgeinfer.convert.quantize.search import Layer, Outcome, Point
+from edgeinfer.convert.quantize.trial import Samples
+
+PLAIN = Point(("a",), 0.001, 0.0, 1.0, 1.0, 1000)
+ALONE = replace(PLAIN, kept=(), recipe="weight_only_wi8_afp32")
+
+
+@pytest.mark.parametrize(
+    ("other", "wins"),
+    [
+        # Smaller and as fast; smaller and slower; faster; faster but beyond the budget.
+        (replace(PLAIN, form="wi8", size_bytes=600, latency_ms=1.04), True),
+        (replace(PLAIN, form="wi8", size_bytes=600, latency_ms=1.5), False),
+        (replace(PLAIN, form="ai16", size_bytes=1200, latency_ms=0.8), True),
+        (replace(PLAIN, form="ai16", latency_ms=0.8, drop=0.02), False),
+        # Weights alone: faster and no larger; faster and larger.
+        (replace(ALONE, size_bytes=1010, latency_ms=0.5), True),
+        (replace(ALONE, size_bytes=1100, latency_ms=0.5), False),
+    ],
+)
+def test_the_fastest_is_taken_and_of_equals_the_smallest(other: Point, wins: bool) -> None:
+    assert best([PLAIN, other], 0.01, timed=True) == (other if wins else PLAIN)
+
+
+def test_without_times_the_smallest_is_taken() -> None:
+    slow = replace(PLAIN, form="wi8", size_bytes=600, latency_ms=9.0)
+    assert best([PLAIN, slow], 0.01, timed=False) == slow
+
+
+def test_what_does_not_hold_is_not_replaced() -> None:
+    lost = replace(PLAIN, drop=0.5)
+    assert best([lost, PLAIN], 0.01, timed=True) == lost
+
+
+def test_slower_than_float_is_said_with_what_is_faster() -> None:
+    chosen = replace(PLAIN, latency_ms=2.0, form="wi8")
+    layers = (Layer("a", "Conv", 0.5), Layer("b", "Conv", 0.5))
+    found = Fitted(
+        Outcome(chosen, (PLAIN, chosen), {"a": 0.25}, True),
+        replace(PLAIN, kept=(), latency_ms=1.0, size_bytes=4000),
+        *(layers, Samples(), "cpu (onnx)", 0.01),
+    )
+    assert found.advice.startswith("slower than float on this engine (2.000 ms against 1.000 ms")
+    assert "--precision fp32 is faster" in found.lines[-1]
+    assert found.lines[1] == (
+        "cpu (onnx): Conv 'a' stays out of 8 bits (weights alone in 8 bits): "
+        "the budget needs it (takes 25.00% off the error)"
+    )
+    assert replace(found, is_timed=False).advice == ""

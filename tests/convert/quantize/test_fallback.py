@@ -1,0 +1,94 @@
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from edgeinfer.convert.quantize import fallback, qdq
+from edgeinfer.convert.quantize.ranges import Range
+from tests.convert.quantize.conftest import LIMITS, graph
+
+KEPT = frozenset({"Conv_2"})
+
+
+def written() -> tuple[ir.Model, dict[str, Range], np.ndarray]:
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(8, 8, 3, 3)).astype(np.float32)
+    model = graph(
+        """<ir_version: 10, opset_import: ["" : 24]>
+        net (float[1,8,8,8] x) => (float[1,8,8,8] y) <float[8,8,3,3] w, float[8,8,3,3] v>
+        {
+          a = Conv<pads=[1,1,1,1]>(x, w)
+          r = Relu(a)
+          b = Conv<pads=[1,1,1,1]>(r, v)
+          s = Relu(b)
+          y = Conv<pads=[1,1,1,1]>(s, w)
+        }""",
+        w=weights,
+        v=weights[::-1].copy(),
+    )
+    ranges = {n: Range(-10.0, 10.0) for n in ("x", "y")} | {n: Range(0.0, 40.0) for n in "rs"}
+    return qdq.write(model, LIMITS, ranges, kept=KEPT).model, ranges, weights
+
+
+def operand(model: ir.Model, index: int) -> ir.Node:
+    node = next(n for n in model.graph if n.name == "Conv_2")
+    value = node.inputs[index]
+    maker = None if value is None else value.producer()
+    assert maker is not None
+    return maker
+
+
+def stored(node: ir.Node) -> ir.DataType | None:
+    assert node.inputs[0] is not None
+    return node.inputs[0].dtype
+
+
+def test_weights_alone_are_stored_in_8_bits() -> None:
+    model, ranges, weights = written()
+    assert fallback.candidates(model, KEPT) == ["Conv_2"]
+    assert fallback.apply(model, KEPT, "wi8", LIMITS, ranges) == 1
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    made = operand(model, 1)
+    assert (made.op_type, stored(made)) == ("DequantizeLinear", ir.DataType.INT8)
+    steps, scale = (v.const_value.numpy() for v in made.inputs[:2])  # type: ignore[union-attr]
+    error = np.abs(steps * scale.reshape(-1, 1, 1, 1) - weights[::-1])
+    assert np.all(error <= 0.5001 * scale.reshape(-1, 1, 1, 1))
+
+
+def test_weights_in_half_precision() -> None:
+    model, ranges, _ = written()
+    assert fallback.apply(model, KEPT, "fp16", LIMITS, ranges) == 1
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    made = operand(model, 1)
+    assert (made.op_type, stored(made)) == ("Cast", ir.DataType.FLOAT16)
+
+
+def test_weights_that_half_precision_cannot_hold_stay() -> None:
+    model, ranges, weights = written()
+    node = next(n for n in model.graph if n.name == "Conv_2")
+    value = node.inputs[1]
+    assert value is not None
+    value.const_value = ir.tensor(weights * np.float32(1e6))
+    assert fallback.apply(model, KEPT, "fp16", LIMITS, ranges) == 0
+
+
+def test_activations_of_16_bits_have_scales_of_their_own() -> None:
+    model, ranges, _ = written()
+    assert fallback.apply(model, KEPT, "ai16", LIMITS, ranges) == 1
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    before = operand(model, 0)
+    rounding = before.inputs[0].producer()  # type: ignore[union-attr]
+    assert (before.op_type, stored(before)) == ("DequantizeLinear", ir.DataType.INT16)
+    assert rounding is not None
+    scale = before.inputs[1].const_value.numpy()  # type: ignore[union-attr]
+    assert scale == pytest.approx(40.0 / 32767)
+    relu = next(n for n in model.graph if n.name == "Relu_3")
+    (after,) = {u.op_type for u, _ in relu.outputs[0].uses()}
+    assert after == "QuantizeLinear"
+
+
+def test_float_changes_nothing() -> None:
+    model, ranges, _ = written()
+    before = ir.to_proto(model).SerializeToString()
+    assert fallback.apply(model, KEPT, "fp32", LIMITS, ranges) == 0
+    assert ir.to_proto(model).SerializeToString() == before
