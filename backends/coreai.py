@@ -12,6 +12,7 @@ import platform
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -129,7 +130,7 @@ class CoreAIExecutable:
         self._engine: CoreAI = import_coreai()
         self._worker: _Worker | None = worker
         self._lock = threading.Lock()
-        self._linked: Any = None
+        self._held = AsyncExitStack()
         try:
             self._function: Any = worker.run(lambda: self._open(path))
             description = self._function.desc
@@ -146,8 +147,14 @@ class CoreAIExecutable:
         # The runtime asks for the suffix; a bundle may have another name for the folder.
         if path.suffix != _SUFFIX:
             raise LoadError(f"backend {NAME!r}: {path}: the folder's name must end in {_SUFFIX}")
-        self._linked = await self._engine.runtime.AIModel.load(path)
-        return self._linked.load_function(ENTRY)
+        try:
+            asset = self._engine.authoring.AIModelAsset.load(path)
+            # Off a Mac this compiles into a temporary folder that lives as long as the model.
+            model = await self._held.enter_async_context(asset.executable())
+            return model.load_function(ENTRY)
+        except BaseException:
+            await self._held.aclose()
+            raise
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Run once; outputs are owned by the caller.
@@ -189,7 +196,8 @@ class CoreAIExecutable:
             if self._worker is None:
                 return
             worker, self._worker = self._worker, None
-            self._function = self._linked = None
+            self._function = None
+            worker.run(self._held.aclose)
             worker.close()
 
     def _alive(self) -> _Worker:
