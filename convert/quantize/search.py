@@ -17,8 +17,14 @@ from edgeinfer.convert.quantize.quality import Loss
 Measure = Callable[[frozenset[str]], "Point"]
 Told = Callable[[str, float | None], None]
 
-MOST_LAYERS = 400
-"""Layers that are tried one by one; beyond, the lightest ones are taken in groups."""
+MOST_LAYERS = 48
+"""Layers up to which each one is tried by itself."""
+
+RUNS = 32
+"""Into so many runs of neighbours the layers of larger nets are parted."""
+
+BEST_RUNS = 6
+"""Of these the layers are tried one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +225,22 @@ class Search:
         return point
 
     def _gains(self) -> dict[str, float]:
-        """Measure what keeping each layer alone in float takes off the error."""
+        """Measure what keeping each layer alone in float takes off the error.
+
+        In large nets runs of neighbours come first, and then each layer of those that give most.
+        """
+        layers = list(self.layers)
+        if len(layers) <= MOST_LAYERS:
+            return self._tried([[y] for y in layers])
+        size = -(-len(layers) // RUNS)
+        runs = [layers[i : i + size] for i in range(0, len(layers), size)]
+        gains = self._tried(runs)
+        runs.sort(key=lambda run: -gains.get(run[0].name, 0.0))
+        return gains | self._tried([[y] for run in runs[:BEST_RUNS] for y in run])
+
+    def _tried(self, groups: Sequence[Sequence[Layer]]) -> dict[str, float]:
         base = self._measured("quick", frozenset(), self.quick).error
         gains: dict[str, float] = {}
-        groups = self._groups()
         for index, group in enumerate(groups):
             if self._is_over():
                 self._stopped = f"{len(groups) - index} of {len(groups)} layers were not tried"
@@ -232,11 +250,6 @@ class Search:
             error = self._measured("quick", frozenset(y.name for y in group), self.quick).error
             gains.update({y.name: (base - error) / len(group) for y in group})
         return gains
-
-    def _groups(self) -> list[list[Layer]]:
-        ranked = sorted(self.layers, key=lambda y: -y.cost)
-        alone, rest = ranked[:MOST_LAYERS], ranked[MOST_LAYERS:]
-        return [[y] for y in alone] + [rest[i : i + 16] for i in range(0, len(rest), 16)]
 
     def _order(self, gains: Mapping[str, float]) -> list[str]:
         """Order layers by what they give for what they cost; none costs nothing."""

@@ -61,6 +61,15 @@ def test_rules_are_tried_first_and_given_back_where_not_needed() -> None:
     assert len(made.runs) <= 6
 
 
+def test_a_large_net_is_searched_by_runs_of_neighbours_first() -> None:
+    errors = {f"l{i}": 1e-6 for i in range(200)} | {"l77": 0.05, "l130": 0.08}
+    made = Net(errors, dict.fromkeys(errors, 1.0))
+    outcome = made.search(0.01).run()
+    assert set(outcome.chosen.kept) == {"l77", "l130"}
+    # 29 runs of 7, the layers of 6 of them, and a few whole candidates.
+    assert len(made.runs) < 85
+
+
 def test_a_budget_of_nothing_keeps_every_layer_that_errs() -> None:
     outcome = net().search(0.0).run()
     assert outcome.holds
