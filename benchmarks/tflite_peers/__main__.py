@@ -1,6 +1,7 @@
 """Our .tflite files against those that others make, in LiteRT with XNNPACK and one thread.
 
     python -m benchmarks.tflite_peers [--json out.json] [--models PART] [--kinds fp32,fp16]
+    python -m benchmarks.tflite_peers --from out.json [--document]
 
 First pairs that others made of the same weights: ours, made of their ONNX, must be as near, have no
 more operators and transposes, and be no slower. Then onnx2tf, installed in an environment of its
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import platformdirs
 
-from benchmarks.tflite_peers import onnx2tf, ours, pairs
+from benchmarks.tflite_peers import document, onnx2tf, ours, pairs
 from benchmarks.tflite_peers.compare import Row, compare
 from benchmarks.tflite_peers.models import MODELS
 from benchmarks.tflite_peers.summary import judged, pair_line, row_line, tables
@@ -40,6 +41,8 @@ QUANTIZED = (
 def main() -> int:
     """Measure, print, judge."""
     arguments = _arguments()
+    if arguments.source:
+        return _told(Path(arguments.source), arguments.document)
     cache = Path(arguments.cache)
     found_pairs: list[pairs.Pair] = []
     rows: list[Row] = []
@@ -64,6 +67,18 @@ def main() -> int:
             "broken": broken,
         }
         Path(arguments.json).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    return int(bool(broken))
+
+
+def _told(figures: Path, into_document: bool) -> int:
+    """Print, or write into the documentation, what an earlier run has measured."""
+    if into_document:
+        document.write(figures)
+    else:
+        print(document.written(figures))
+    _, (found_pairs, rows, sizes) = document.read(figures)
+    broken = judged(found_pairs, rows, sizes)
+    print("\n".join(f"BROKEN {line}" for line in broken) or "every limit holds")
     return int(bool(broken))
 
 
@@ -92,6 +107,8 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--json", default="", help="write all figures here")
+    parser.add_argument("--from", dest="source", default="", help="figures of an earlier run")
+    parser.add_argument("--document", action="store_true", help="write them into docs/tflite.md")
     parser.add_argument("--models", default="", help="only names with this part")
     parser.add_argument("--kinds", default=",".join(onnx2tf.KINDS), help="precisions")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each race")

@@ -73,6 +73,8 @@ class Row:
         ms: median CPU time of ours and theirs.
         ratio: median over turns of ours by theirs, and the quartiles.
         n: turns.
+        plain: whether ours and theirs run without XNNPACK, as half precision must where a processor
+            has no arithmetic for it; asked for that kind only.
     """
 
     model: str
@@ -84,6 +86,7 @@ class Row:
     ms: tuple[float, float] = (0.0, 0.0)
     ratio: tuple[float, float, float] = (0.0, 0.0, 0.0)
     n: int = 0
+    plain: tuple[bool, bool] = (False, False)
 
     def broken(self) -> list[str]:
         """Limits that do not hold."""
@@ -123,6 +126,8 @@ def compare(
     row = Row(model.name, kind, mine, theirs, _enough(model, kind, source, feeds, want))
     if theirs.runs:
         row.owed = sum(map(_is_moved, *zip(*matched_raw(theirs.path, feeds, want), strict=True)))
+    if kind == "fp16":
+        row.plain = (_runs_plain(mine, feeds), _runs_plain(theirs, feeds))
     if mine.runs and theirs.runs and seconds:
         for factor in (1, LONGER):
             times = ask("race", [mine.path, theirs.path], [feeds, feeds], seconds * factor)
@@ -130,6 +135,14 @@ def compare(
             if row.ratio[0] <= LIMIT_RATIO:
                 break
     return row
+
+
+def _runs_plain(side: Side, feeds: Any) -> bool:
+    try:
+        ask("run", side.path, feeds, False)
+    except FailedError:
+        return False
+    return True
 
 
 def matched_raw(path: str, feeds: Any, want: Any) -> list[tuple[Any, Any]]:

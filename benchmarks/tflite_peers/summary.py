@@ -42,7 +42,8 @@ def judged(pairs: Sequence[Pair], rows: Sequence[Row], sizes: dict[str, float]) 
     found = [f"{p.name}: {b}" for p in pairs for b in p.broken]
     found += [f"{r.model} {r.kind}: {b}" for r in rows for b in r.broken()]
     for name, (mine, theirs) in _columns(rows, sizes).items():
-        worse = mine < theirs if name.startswith("right") else mine > theirs
+        more_is_better = name.startswith(("right", "run without"))
+        worse = mine < theirs if more_is_better else mine > theirs
         if worse:
             found.append(f"{name}: {mine:.4g} against {theirs:.4g}")
     return found
@@ -85,6 +86,9 @@ def _columns(rows: Sequence[Row], sizes: dict[str, float]) -> dict[str, tuple[fl
                 statistics.median(r.ours.seconds for r in both),
                 statistics.median(r.theirs.seconds for r in both),
             )
+        if any(map(any, (r.plain for r in own))):
+            plain = (sum(r.plain[0] for r in own), sum(r.plain[1] for r in own))
+            found[f"run without XNNPACK's half precision, of {len(own)}"] = plain
     if len(sizes) == 2:
         found["install, MB"] = (sizes["edgeinfer"], sizes["onnx2tf"])
     return found

@@ -66,9 +66,9 @@ def inspect(path: str) -> dict[str, Any]:
     return {"ops": dict(ops), "custom": custom, "bytes": os.path.getsize(path)}
 
 
-def run(path: str, feeds: dict[str, Any]) -> dict[str, Any]:
+def run(path: str, feeds: dict[str, Any], xnnpack: bool = True) -> dict[str, Any]:
     """Run once; returns outputs by name, as floats where they are quantized."""
-    interpreter = _opened(path, feeds)
+    interpreter = _opened(path, feeds, xnnpack)
     interpreter.invoke()
     return _outputs(interpreter)
 
@@ -107,11 +107,16 @@ def _calls(runner: Any) -> int:
     return max(1, round(0.01 / max(time.thread_time() - start, 1e-6)))
 
 
-def _opened(path: str, feeds: dict[str, Any]) -> Any:
+def _opened(path: str, feeds: dict[str, Any], xnnpack: bool = True) -> Any:
     """Open a file and set inputs by name, else by order; permuted and quantized as it asks."""
-    from ai_edge_litert.interpreter import Interpreter
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    interpreter = Interpreter(model_path=path, num_threads=1)
+    plain, usual = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES, OpResolverType.AUTO
+    interpreter = Interpreter(
+        model_path=path,
+        num_threads=1,
+        experimental_op_resolver_type=usual if xnnpack else plain,
+    )
     details = interpreter.get_input_details()
     matched = _matched(interpreter, details, feeds)
     for detail, value in zip(details, matched, strict=True):
