@@ -97,7 +97,10 @@ class ProfileDB:
             self._db.close()
 
     def get(self, key: Key) -> Measured | None:
-        """Return what is known; None when nothing is, or a problem that is more than a day old."""
+        """Return what is known; None when nothing is, or a problem that is more than a day old.
+
+        A problem from the future, which a clock that was set back leaves, is as good as old.
+        """
         query = (
             "SELECT data, at FROM measured WHERE artifact=? AND backend=? AND version=? "
             "AND device=? AND machine=? AND options=?"
@@ -109,7 +112,7 @@ class ProfileDB:
             self._complain("read", e)
             return None
         measured = None if row is None else _parse(row[0])
-        if measured is not None and measured.problem and time.time() - row[1] > PROBLEM_S:
+        if measured is not None and measured.problem and not 0 <= time.time() - row[1] <= PROBLEM_S:
             return None
         return measured
 

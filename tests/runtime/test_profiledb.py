@@ -60,6 +60,16 @@ def test_a_problem_is_forgotten_after_a_day(monkeypatch: pytest.MonkeyPatch) -> 
         assert db.get(replace(KEY, device="gpu")) == MEASURED
 
 
+def test_a_clock_that_was_set_back_keeps_no_problem_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    with ProfileDB() as db:
+        db.put(KEY, Measured(problem="out of memory"))
+        db.put(replace(KEY, device="gpu"), MEASURED)
+        monkeypatch.setattr(time, "time", lambda: now - 365 * 86400)
+        assert db.get(KEY) is None
+        assert db.get(replace(KEY, device="gpu")) == MEASURED
+
+
 @pytest.mark.parametrize("damage", ["text", "middle", "empty"])
 def test_a_damaged_file_is_moved_aside_and_begun_anew(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
