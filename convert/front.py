@@ -132,7 +132,9 @@ class Front:
         self._ask_oracles(report)
         if self._quantize.recipe.is_integer:
             with self._stage("quantize"):
-                self._quantize.prepare(normalised.model, report, todo.jobs, self._progress)
+                self._quantize.prepare(
+                    normalised.model, report, todo.jobs, self._progress, source=source.model
+                )
         ordinary = [v.feeds for v in report.vectors if not v.edge]
         if lines_of_half := self._halves.look(normalised.model, ordinary):
             report.changes.append(Change("half precision", tuple(lines_of_half)))

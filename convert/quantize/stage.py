@@ -97,8 +97,17 @@ class Stage:
         report: Report,
         jobs: Sequence[Job],
         progress: Progress | None = None,
+        *,
+        source: ir.Model | None = None,
     ) -> None:
         """Calibrate, once for all jobs.
+
+        Args:
+            normal: the float graph.
+            report: has the vectors; told what was done.
+            jobs: what will be written.
+            progress: told what is being done.
+            source: as it was read, with what training left in it; the data is held against that.
 
         Raises:
             UsageError: the data is missing, bad and not forced, or a target takes no integers.
@@ -115,6 +124,8 @@ class Stage:
         limits = [limits_of(j.profile, j.format) for j in jobs]
         data = self.data(report.inputs)
         if data is not None:
+            from edgeinfer.convert.quantize import first_layer
+
             real = [v.feeds for v in report.vectors if v.origin.startswith("user:")]
             quantizer.calibrate(
                 data,
@@ -122,6 +133,7 @@ class Stage:
                 report.inputs,
                 request.preprocessing,
                 vectors=real if request.data is not None else (),
+                findings=() if source is None else first_layer.findings(source, data.feeds),
                 progress=progress,
             )
         self._quantizer, self._normal = quantizer, normal
