@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from edgeinfer.backends.apple_chips import advice, chip
 from edgeinfer.backends.base import (
     Artifact,
     Bound,
@@ -107,8 +108,9 @@ class CoreMLBackend:
             model = tools.models.CompiledMLModel(str(compiled), unit, named)
         except Exception as error:
             raise LoadError(f"Core ML refuses {artifact.path}: {one_line(error)}") from error
-        placement = _placement(compiled, units, package, named)
-        return CoreMLExecutable(model, inputs, outputs, memories, artifact, placement)
+        placement, operators = _placement(compiled, units, package, named)
+        notes = (placement, *advice(chip(), operators))
+        return CoreMLExecutable(model, inputs, outputs, memories, artifact, notes)
 
 
 def _system() -> str | None:
@@ -154,8 +156,11 @@ def _compiled(package: Package, tools: Any) -> Path:
     return kept
 
 
-def _placement(compiled: Path, units: str, package: Package, function: str | None) -> str:
-    """Say on which unit Core ML means to run how many operations."""
+def _placement(
+    compiled: Path, units: str, package: Package, function: str | None
+) -> tuple[str, set[str]]:
+    """Say on which unit Core ML means to run how many operations, and which kinds there are."""
+    kinds: set[str] = set()
     try:
         tools = import_coremltools()
         from coremltools.models.compute_plan import MLComputePlan
@@ -165,6 +170,7 @@ def _placement(compiled: Path, units: str, package: Package, function: str | Non
         places: Counter[str] = Counter()
         elsewhere: Counter[str] = Counter()
         for operation in block.operations:
+            kinds.add(operation.operator_name)
             usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
             if usage is None:
                 continue
@@ -173,12 +179,12 @@ def _placement(compiled: Path, units: str, package: Package, function: str | Non
             if kind == "cpu" and units != "CPU_ONLY":
                 elsewhere[operation.operator_name] += 1
     except Exception as error:
-        return f"Core ML gives no compute plan: {one_line(error)}"
+        return f"Core ML gives no compute plan: {one_line(error)}", kinds
     parts = [f"{n} on {_PLACES[kind]}" for kind, n in places.most_common()]
     told = f"operations as Core ML plans them: {', '.join(parts) or 'none'}"
     if elsewhere:
         told += f" ({', '.join(f'{n} {name}' for name, n in elsewhere.most_common())})"
-    return told
+    return told, kinds
 
 
 class CoreMLExecutable:
@@ -196,13 +202,13 @@ class CoreMLExecutable:
         outputs: tuple[Port, ...],
         memories: Memories,
         artifact: Artifact,
-        placement: str,
+        notes: tuple[str, ...],
     ) -> None:
         self.inputs = artifact.inputs or tuple(port.spec for port in inputs)
         self.outputs = artifact.outputs or tuple(port.spec for port in outputs)
         self.kept = tuple(m.input.name for m in memories.every)
         self._memories = memories
-        self.notes = (placement,)
+        self.notes = notes
         self._model = model
         self._inputs = inputs
         self._outputs = outputs

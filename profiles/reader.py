@@ -16,6 +16,7 @@ from edgeinfer.profiles.schema import (
     OSES,
     PRECISIONS,
     STORED,
+    Chip,
     Profile,
     Quantization,
     Quirk,
@@ -33,6 +34,7 @@ _ALLOWED: dict[str, frozenset[str]] = {
     "accelerators": ACCELERATORS,
     "format": FORMATS,
     "activations": STORED,
+    "npu": frozenset({"fp16", "int8"}),
 }
 _NAMED = frozenset({"name", "backends", "aliases"})
 _NON_EMPTY = frozenset({"os", "formats", "backends", "precisions", "ops"})
@@ -85,7 +87,7 @@ def _string(name: str, value: Any, where: str, faults: list[str]) -> str:
     if name in _ALLOWED and value not in _ALLOWED[name]:
         known = ", ".join(sorted(_ALLOWED[name]))
         faults.append(f"{where}: unknown value {value!r}; known: {known}")
-    elif name in _NAMED and not NAME.fullmatch(value):
+    elif name in _NAMED and not where.startswith("chips") and not NAME.fullmatch(value):
         faults.append(
             f"{where}: {value!r} is not a name (lower-case letters, digits, '.', '_', '-')"
         )
@@ -141,6 +143,10 @@ def _quirks(_: str, value: Any, where: str, faults: list[str]) -> tuple[Quirk, .
     return _tables(Quirk, value, where, faults)
 
 
+def _chips(_: str, value: Any, where: str, faults: list[str]) -> tuple[Chip, ...]:
+    return _tables(Chip, value, where, faults)
+
+
 def _quantizations(_: str, value: Any, where: str, faults: list[str]) -> tuple[Quantization, ...]:
     return _tables(Quantization, value, where, faults)
 
@@ -151,6 +157,7 @@ _READERS: dict[str, Callable[[str, Any, str, list[str]], Any]] = {
     "int | None": _count,
     "bool": _flag,
     "tuple[Quirk, ...]": _quirks,
+    "tuple[Chip, ...]": _chips,
     "tuple[Quantization, ...]": _quantizations,
 }
 """By the annotation in the schema, so a new field needs no line here."""

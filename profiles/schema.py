@@ -97,6 +97,35 @@ class Quantization:
 
 
 @dataclass(frozen=True, slots=True)
+class Chip:
+    """What one processor of a family of devices computes, beyond what all of them do.
+
+    Attributes:
+        name: as the system names it, e.g. ``M2``; variants such as ``M2 Pro`` count as it.
+        npu: what its neural processor multiplies at full speed: ``fp16``, ``int8``.
+        source: link or document it is known from.
+        note: what the source leaves open; empty where it names the chip.
+    """
+
+    name: str
+    npu: tuple[str, ...]
+    source: str
+    note: str = ""
+
+    @property
+    def has_int8(self) -> bool:
+        """Whether 8-bit activations make a model faster than half precision."""
+        return "int8" in self.npu
+
+
+def chip_of(chips: tuple[Chip, ...], processor: str) -> Chip | None:
+    """Return the chip that a processor's name stands for, e.g. ``Apple M2 Pro``."""
+    words = f" {processor} "
+    found = [chip for chip in chips if f" {chip.name} " in words]
+    return max(found, key=lambda chip: len(chip.name), default=None)
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """What one target device is and wants.
 
@@ -116,6 +145,7 @@ class Profile:
         quantization: how integers are written, by format; without it integer recipes are refused.
         aliases: other names ``--target`` takes for it.
         deployment: oldest system that is to open Core ML packages, e.g. ``iOS17``.
+        chips: the processors that its devices have, where they differ in what they compute.
         packed_weights: its engine unpacks weights from palettes and from sparse forms, so recipes
             such as ``weight_only_wp4_afp16`` can be asked for.
     """
@@ -137,3 +167,4 @@ class Profile:
     deployment: str = ""
     machine: str = ""
     packed_weights: bool = False
+    chips: tuple[Chip, ...] = field(default=())

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Literal
 
+from edgeinfer import profiles
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import (
     Artifact,
@@ -26,6 +27,7 @@ from edgeinfer.bundle.manifest import EngineRequirement, Manifest, Variant
 from edgeinfer.bundle.values import KEY, LEVELS, fits
 from edgeinfer.errors import BackendError, LoadError, NotAvailableError, UsageError
 from edgeinfer.metrics import budget_for
+from edgeinfer.profiles.schema import Chip, chip_of
 from edgeinfer.runtime.bench import Vector, accuracy_problem, measure, resident_mb
 from edgeinfer.runtime.devices import Fingerprint, available_cpus, fingerprint
 from edgeinfer.runtime.profiledb import Key, ProfileDB
@@ -189,6 +191,7 @@ class _Chooser:
             self._variants,
             self._probes,
             self._machine,
+            chip=_chip(self._machine),
             policy=self._request.policy,
             history=self._known,
             backend=self._request.backend,

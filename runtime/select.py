@@ -11,7 +11,7 @@ from edgeinfer.backends.base import DeviceKind, Probe
 from edgeinfer.bundle import values
 from edgeinfer.bundle.manifest import EngineRequirement, Variant
 from edgeinfer.errors import NotAvailableError, UsageError
-from edgeinfer.profiles.schema import Profile
+from edgeinfer.profiles.schema import Chip, Profile
 from edgeinfer.runtime.devices import Fingerprint
 
 Policy = Literal["latency", "throughput", "memory", "energy"]
@@ -143,6 +143,7 @@ def rank(
     device: Fingerprint,
     *,
     profile: Profile | None = None,
+    chip: Chip | None = None,
     policy: Policy = "latency",
     history: Mapping[Pair, Measured] | None = None,
     backend: str | None = None,
@@ -155,6 +156,7 @@ def rank(
         probes: by backend name.
         device: this machine.
         profile: its order of backends, used before anything was measured.
+        chip: what is known of its processor, likewise.
         policy: what counts.
         history: what was measured on this very machine and engine version.
         backend: allow only this one.
@@ -176,7 +178,10 @@ def rank(
                 continue
             probe = probes[engine.backend]
             for step, unit in enumerate(_kinds(probe)):
-                order = (step, _preference(profile, engine), place, _known_ms(variant), position)
+                order = (
+                    *(step, _against(variant, unit, chip), _preference(profile, engine)),
+                    *(place, _known_ms(variant), position),
+                )
                 pair = Pair(variant.id, engine.backend, unit)
                 measured = (history or {}).get(pair)
                 if problem := _refused(pair, kind, measured):
@@ -191,6 +196,12 @@ def rank(
         reasons = "; ".join(str(r) for r in rejected if backend in (None, r.backend))
         raise NotAvailableError(f"{wanted} was asked for and cannot be used: {reasons}")
     return plan
+
+
+def _against(variant: Variant, unit: DeviceKind, chip: Chip | None) -> bool:
+    """Whether a variant asks a neural processor for integers that it does not multiply faster."""
+    slow = chip is not None and not chip.has_int8
+    return slow and unit == "npu" and variant.precision.startswith("static_")
 
 
 def _unfit(

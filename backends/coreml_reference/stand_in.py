@@ -41,6 +41,10 @@ class StateProxy:
 
     def write_state(self, name: str, value: Array) -> None:
         """Replace a state, rounded to its type."""
+        held = self.cells[name].value.shape if name in self.cells else None
+        if np.shape(value) != held:
+            shape = np.shape(value)
+            raise RuntimeError(f"state {name!r}: expected shape {held}, received {shape}")
         rounded = np.asarray(value).astype(self._dtypes[name])
         self.cells[name] = Cell(rounded.astype(self.cells[name].value.dtype))
 

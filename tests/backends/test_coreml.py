@@ -232,3 +232,80 @@ def test_images_are_handed_over_as_pictures(tmp_path: Path) -> None:
     model.save(str(path))
     pixels = np.random.default_rng(0).integers(0, 256, (1, 3, 2, 4)).astype(np.float32)
     assert np.array_equal(opened(path).run({"x": pixels})["y"], pixels)
+
+
+def lowered(text: str, folder: Path, **asked: Any) -> Artifact:
+    from edgeinfer import profiles
+    from edgeinfer.convert.lower.coreml.target import CoreMLTarget
+    from edgeinfer.convert.lower.target import LowerOptions
+    from edgeinfer.convert.passes import input_specs, normalise, output_specs
+    from tests.convert.lower.coreml.run import model_of
+
+    model = model_of(text)
+    options = LowerOptions(deployment="iOS18", **asked)
+    made = CoreMLTarget().lower(normalise(model).model, profiles.load("macos"), options, folder)
+    return Artifact("mlprogram", made.files[0], input_specs(model), output_specs(model))
+
+
+FILTER = (
+    "g (float[1,2] state, float[1,2] x) => (float[1,2] next, float[1,2] y) "
+    "{next = Add(state, x) y = Neg(next)}"
+)
+
+
+def test_states_are_kept_or_given_and_taken(tmp_path: Path) -> None:
+    artifact = lowered(FILTER, tmp_path, states={"state": "next"})
+    executable = CoreMLBackend().load(artifact, LoadOptions())
+    assert [s.name for s in executable.inputs] == ["state", "x"]
+    assert executable.kept == ("state",)
+    x = np.array([[1, 2]], np.float32)
+    given = executable.run({"state": 3 * x, "x": x})
+    assert list(given) == ["next", "y"]
+    np.testing.assert_array_equal(given["next"], 4 * x)
+    state = executable.make_state()
+    for turn in (1, 2):
+        np.testing.assert_array_equal(executable.run({"x": x}, state)["y"], -turn * x)
+    assert executable.load_state(state, {"state": 5 * x}) == {}
+    np.testing.assert_array_equal(executable.run({"x": x}, state)["y"], -6 * x)
+    with pytest.raises(RunError, match="Core ML refuses a state"):
+        executable.load_state(state, {"state": np.zeros((3, 3), np.float32)})
+
+
+def test_scores_of_a_classifier_come_in_the_models_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "g (float[1,3] x) => (float[1,3] p) {p = Softmax(x)}"
+    artifact = lowered(text, tmp_path, labels=("c", "a", "b"), classifier=True)
+    executable = CoreMLBackend().load(artifact, LoadOptions())
+    predict = FakeCoreML.predict
+
+    def shuffled(self: FakeCoreML, data: Any, state: Any = None) -> dict[str, Any]:
+        found = predict(self, data, state)
+        return {k: dict(sorted(v.items())) if k.endswith("probs") else v for k, v in found.items()}
+
+    monkeypatch.setattr(FakeCoreML, "predict", shuffled)
+    x = np.log(np.array([[0.2, 0.7, 0.1]], np.float32))
+    np.testing.assert_allclose(executable.run({"x": x})["p"], np.exp(x), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("processor", "told"),
+    [("Apple M2 Max", True), ("Apple M4", False), ("Intel(R) Core(TM)", False)],
+)
+def test_the_report_says_what_the_chip_does_not_speed_up(
+    processor: str, told: bool, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgeinfer.backends import apple_chips
+
+    monkeypatch.setattr(apple_chips, "processor", lambda: processor)
+    plan = FakeCoreML.get_compute_plan
+
+    def quantized(path: str, units: str) -> Any:
+        made = plan(path, units)
+        operation = SimpleNamespace(operator_name="ios17.quantize")
+        made.model_structure.program.functions["main"].block.operations.append(operation)
+        return made
+
+    monkeypatch.setattr(FakeCoreML, "get_compute_plan", staticmethod(quantized))
+    notes = opened(package, "npu").notes
+    assert [("Neural Engine of M2" in note) for note in notes[1:]] == [True] * told

@@ -9,7 +9,7 @@ from edgeinfer import profiles
 from edgeinfer.convert.lower import FORMATS
 from edgeinfer.errors import ProfileError
 from edgeinfer.profiles.reader import parse
-from edgeinfer.profiles.schema import Profile, Quirk
+from edgeinfer.profiles.schema import Profile, Quirk, chip_of
 
 MINIMAL = """
 name = "board"
@@ -97,7 +97,7 @@ def test_all_faults_of_a_file_are_listed_with_file_and_key() -> None:
     assert str(caught.value).splitlines() == [
         "b.toml: colour: unknown key; known: name, title, os, arch, formats, backends, precisions, "
         "optional_formats, accelerators, memory_mb, threads, quirks, quantization, aliases, "
-        "deployment, packed_weights",
+        "deployment, machine, packed_weights, chips",
         "b.toml: name: '../x' is not a name (lower-case letters, digits, '.', '_', '-')",
         "b.toml: os: expected at least one entry",
         "b.toml: precisions[0]: unknown value 'fp33'; known: bf16, dynamic_wi8_afp32, fp16, fp32, "
@@ -138,3 +138,18 @@ def test_missing_keys_are_all_named() -> None:
 def test_text_that_is_not_toml_is_one_line() -> None:
     with pytest.raises(ProfileError, match=r"b\.toml: not TOML: "):
         parse("name = ", "b.toml")
+
+
+def test_the_chip_of_a_processors_name() -> None:
+    macs, phones = (profiles.load(name).chips for name in ("macos", "ios"))
+    found = [chip_of(macs, f"Apple {name}") for name in ("M1", "M2 Pro", "M4 Max", "M10")]
+    assert [chip and (chip.name, chip.has_int8) for chip in found] == [
+        ("M1", False),
+        ("M2", False),
+        ("M4", True),
+        None,
+    ]
+    assert [c.name for c in phones if not c.has_int8] == ["A15", "A16", "M1", "M2", "M3"]
+    pro = chip_of(phones, "A18 Pro")
+    assert pro is not None
+    assert pro.name == "A18 Pro"

@@ -6,7 +6,7 @@ import pytest
 from edgeinfer.backends.base import Device, DeviceKind, Probe
 from edgeinfer.bundle.manifest import EngineRequirement, FileRecord, Variant
 from edgeinfer.errors import NotAvailableError, UsageError
-from edgeinfer.profiles.schema import Profile
+from edgeinfer.profiles.schema import Chip, Profile
 from edgeinfer.runtime.devices import Fingerprint
 from edgeinfer.runtime.select import Measured, Pair, Plan, distinct, rank
 
@@ -69,6 +69,15 @@ def test_accelerators_go_before_cpus_until_measured() -> None:
         "a on ov (cpu)",
     ]
     assert order(plan)[0] == "a on ort (gpu)"
+
+
+def test_integers_go_last_where_the_chip_does_not_multiply_them_faster() -> None:
+    float16 = replace(variant("half", "cml"), precision="fp16")
+    variants = [replace(variant("integers", "cml"), precision="static_wi8_ai8+fp16"), float16]
+    found = probes(cml="9.0 npu")
+    old, new = Chip("M2", ("fp16",), "page"), Chip("M4", ("fp16", "int8"), "page")
+    for chip, first in ((old, "half"), (new, "integers"), (None, "integers")):
+        assert order(rank(variants, found, HERE, chip=chip))[0] == f"{first} on cml (npu)"
 
 
 def test_a_figure_from_the_conversion_breaks_ties() -> None:
