@@ -327,6 +327,13 @@ class _Chooser:
         self._notes.append(f"runs on the CPU because {'; '.join(failed)}")
 
 
+def _chip(machine: Fingerprint) -> Chip | None:
+    """What the profile of its system says of the processor."""
+    if machine.os not in profiles.names():
+        return None
+    return chip_of(profiles.load(machine.os).chips, machine.cpu)
+
+
 def _with_requested(manifest: Manifest, backend: str | None) -> tuple[Variant, ...]:
     """Let a backend that was asked for try every variant of a format it opens."""
     variants = distinct(manifest.variants)
