@@ -10,11 +10,21 @@ import onnx_ir as ir
 from edgeinfer.convert.passes.infra import constant
 from edgeinfer.convert.quantize.ranges import Range
 from edgeinfer.convert.quantize.search import Layer
+from edgeinfer.convert.quantize.units import WEIGHTED as _WEIGHTED
 from edgeinfer.convert.quantize.units import Unit, array_of
 
 UNLIKE = 8.0
 """How many times wider than the narrowest operand of a Concat the widest one may be: three of the
 eight bits of the narrowest are then gone."""
+
+_LOBES = {"HardSwish": 0.375, "Swish": 0.278, "Mish": 0.309, "Gelu": 0.17}
+"""How deep the lobe below zero is of activations that have one."""
+
+LOBE_STEPS = 8
+"""Steps of eight bits that a lobe must have: with fewer, what it means is rounded away."""
+
+_STEPS = 255
+_ENDS = "first or last layer with weights"
 
 _FRAGILE = {
     "Softmax": "its small probabilities are below one step",
@@ -42,7 +52,41 @@ def _rule(unit: Unit, ranges: Mapping[str, Range], ends: set[str]) -> str:
             return f"joins ranges that differ {times:.0f} times: one scale cannot serve both"
     if unit.op in _FRAGILE:
         return _FRAGILE[unit.op]
-    return "first or last layer with weights" if unit.name in ends else ""
+    if lobe := _lobe(unit, ranges):
+        return lobe
+    if unit.name in ends:
+        joined = _joined(unit.result, 6)
+        return "head of a detector: joined with others" if joined else _ENDS
+    return ""
+
+
+def _lobe(unit: Unit, ranges: Mapping[str, Range]) -> str:
+    """Say whether an activation's lobe below zero is lost among the steps of a wide range.
+
+    Either side of the activation counts: what goes in has no finer steps than what comes out.
+    """
+    users = [user for user, _ in unit.result.uses()]
+    for node in (unit.nodes[0], *users):
+        depth = _LOBES.get(node.op_type)
+        if depth is None or node.domain:
+            continue
+        width = _width(unit.result, ranges)
+        steps = depth * _STEPS / width if width > 0 else math.inf
+        if steps < LOBE_STEPS:
+            return f"{node.op_type}'s lobe below zero has {steps:.1f} of {_STEPS} steps"
+    return ""
+
+
+def _joined(value: ir.Value, steps: int) -> bool:
+    """Whether a value reaches an output through a Concat."""
+    if steps == 0:
+        return False
+    for user, _ in value.uses():
+        if user.op_type == "Concat":
+            return True
+        if user.op_type not in _WEIGHTED and any(_joined(v, steps - 1) for v in user.outputs):
+            return True
+    return False
 
 
 def _width(value: ir.Value, ranges: Mapping[str, Range]) -> float:
@@ -63,7 +107,7 @@ def _reaches_output(value: ir.Value, steps: int) -> bool:
     if steps == 0:
         return False
     for user, _ in value.uses():
-        if user.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+        if user.op_type in _WEIGHTED:
             continue
         if any(_reaches_output(v, steps - 1) for v in user.outputs):
             return True

@@ -10,6 +10,8 @@ from typing import Any
 
 import jinja2
 
+from edgeinfer.convert.verify.plots import HEIGHT, WIDTH, pareto
+
 _FULL_DB = 150.0
 """Right end of the signal-to-error bars; single precision reaches about 140 dB."""
 
@@ -22,6 +24,8 @@ def render(report: Mapping[str, Any]) -> str:
         largest_bytes=max([report["source"]["size_bytes"], *_sizes(report), 1]),
         slowest_s=max([*report["seconds"].values(), 1e-9]),
         whole_s=sum(report["seconds"].values()),
+        size=(WIDTH, HEIGHT),
+        plots=_plots(report.get("quantization") or {}),
     )
 
 
@@ -84,6 +88,13 @@ def _operators(ops: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
     names = dict.fromkeys([*before, *after])
     rows = [{"op": o, "before": before.get(o, 0), "after": after.get(o, 0)} for o in names]
     return sorted(rows, key=lambda r: (-max(r["before"], r["after"]), r["op"]))
+
+
+def _plots(quantization: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return each target's search with its drawing."""
+    searches: Mapping[str, Any] = quantization.get("search") or {}
+    drawn = [(title, found, pareto(found)) for title, found in searches.items()]
+    return [{"title": t, "search": f, "plot": p} for t, f, p in drawn if p is not None]
 
 
 def _sizes(report: Mapping[str, Any]) -> list[int]:
