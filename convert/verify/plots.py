@@ -12,6 +12,9 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 18, 14, 44
 _SMALL, _LARGE = 4.0, 13.0
 """Radii of the smallest and of the largest artifact."""
 
+_BUDGETS = 6.0
+"""Losses of so many budgets are drawn to scale."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -80,7 +83,7 @@ def pareto(search: Mapping[str, Any]) -> Plot | None:
     named = [*points, chosen, before]
     scales = _Scales(
         max(p[key] / unit for p in named) * 1.08 or 1.0,
-        max([*(p["drop"] for p in points), chosen["drop"], search["max_drop"], 1e-4]) * 1.12,
+        _tallest(points, chosen, search["max_drop"]) * 1.12,
         max(p["size_bytes"] for p in named) or 1.0,
     )
     front = [_same(p) for p in search.get("pareto") or ()]
@@ -89,7 +92,8 @@ def pareto(search: Mapping[str, Any]) -> Plot | None:
         size, ms = point["size_bytes"] / 1e6, point["latency_ms"]
         time = f"{ms:.3g} ms, " if ms > 0 else ""
         text = f"{what}: {drop:.2%} lost, {time}{size:.2f} MB"
-        x, y = scales.x(point[key] / unit), scales.y(drop)
+        # What lost far more than is allowed stands on the upper edge.
+        x, y = scales.x(point[key] / unit), scales.y(min(drop, scales.largest_y))
         return Mark(x, y, scales.radius(point["size_bytes"]), kind, text)
 
     marks = []
@@ -113,6 +117,14 @@ def pareto(search: Mapping[str, Any]) -> Plot | None:
         tuple((scales.y(v), f"{100 * v:g}%") for v in ticks(scales.largest_y)),
         across,
     )
+
+
+def _tallest(
+    points: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any], budget: float
+) -> float:
+    """Return the loss up to which there is a scale: near the budget is where it matters."""
+    worst = max([*(p["drop"] for p in points), budget, 1e-4])
+    return float(max(min(worst, _BUDGETS * budget) if budget > 0 else worst, chosen["drop"], 1e-4))
 
 
 def _same(point: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -46,6 +46,17 @@ def test_marks_lie_where_their_numbers_are() -> None:
     assert plot.across == "ms a run"
 
 
+def test_far_more_than_the_budget_stands_on_the_upper_edge() -> None:
+    lost = point(0.95, 2.0, 1_000_000, "x")
+    middle = search()["chosen"]
+    plot = pareto(search(points=[lost, middle], pareto=[middle]))
+    assert plot is not None
+    assert plot.marks[0].text.startswith("1 layer out of 8 bits: 95.00% lost")
+    assert plot.marks[0].y == pytest.approx(14)
+    # The others keep their distance from the budget.
+    assert plot.marks[-1].y - plot.budget > 10
+
+
 def test_without_times_the_size_counts() -> None:
     points = [point(0.0, 0.0, 10), point(0.1, 0.0, 5, "a")]
     plot = pareto(search(points=points, pareto=[], chosen=points[0]))
