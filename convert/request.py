@@ -11,7 +11,7 @@ from typing import Any
 
 from edgeinfer import profiles
 from edgeinfer.convert.quantize.quality import Metric
-from edgeinfer.convert.quantize.recipe import METHODS, Method, Recipe, recipe
+from edgeinfer.convert.quantize.recipe import INSTEAD, METHODS, Method, Recipe, recipe
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.shape_sets import Given, Ranges, Sets, ranges_of, shape_sets
 from edgeinfer.errors import UsageError
@@ -131,9 +131,11 @@ def check_request(
     unable = [p.name for p in chosen if not _can(p, wanted)]
     if unable:
         able = sorted(set.intersection(*(set(p.precisions) for p in chosen)))
+        near = INSTEAD.get(precision, "")
+        hint = f"; as small: {near}" if near in able else ""
         raise UsageError(
             f"precision {precision!r}: not possible on {', '.join(unable)}; "
-            f"all targets asked for can do: {', '.join(able) or 'none in common'}"
+            f"all targets asked for can do: {', '.join(able) or 'none in common'}{hint}"
         )
     if recipe(precision).is_static and calibration is None and data is None:
         raise UsageError(

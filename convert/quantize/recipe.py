@@ -53,6 +53,7 @@ class Recipe:
         dynamic: activations get 8 bits and a scale of their own in each run.
         half: what stays float is computed in half precision.
         packing: how weights are packed by the lowering.
+        is_float: weights are floats of so many bits, not integers.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Recipe:
     dynamic: bool = False
     half: bool = False
     packing: Packing | None = None
+    is_float: bool = False
 
     @property
     def is_static(self) -> bool:
@@ -71,7 +73,7 @@ class Recipe:
     @property
     def is_integer(self) -> bool:
         """Whether weights become integers, which the quantizer does; floats are the lowering's."""
-        return self.weights < 16
+        return self.weights < 16 and not self.is_float
 
 
 RECIPES: dict[str, Recipe] = {
@@ -79,7 +81,8 @@ RECIPES: dict[str, Recipe] = {
     for r in (
         Recipe("fp32"),
         Recipe("fp16", weights=16, half=True),
-        Recipe("bf16", weights=16),
+        Recipe("bf16", weights=16, is_float=True),
+        Recipe("fp8", weights=8, is_float=True),
         Recipe("static_wi8_ai8", weights=8, activations=8),
         Recipe("static_wi8_ai8+fp16", weights=8, activations=8, half=True),
         Recipe("static_wi8_ai16", weights=8, activations=16),
@@ -90,6 +93,9 @@ RECIPES: dict[str, Recipe] = {
         Recipe("weight_only_wi4b32_afp16", weights=4, block=32, half=True),
     )
 }
+
+INSTEAD = {"bf16": "fp16", "fp8": "static_wi8_ai8"}
+"""What is as small, and which more devices have."""
 
 _PACKED = re.compile(
     r"weight_only_w(?:s(?P<sparsity>[1-9][0-9]?))?(?:p(?P<palette>[123468])(?:g(?P<group>[1-9][0-9]*))?)?"
