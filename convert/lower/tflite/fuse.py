@@ -9,6 +9,7 @@ from edgeinfer.convert.lower.tflite.graph import Graph, Op, Tensor
 from edgeinfer.convert.lower.tflite.maxima import pad_for_maxima
 from edgeinfer.convert.lower.tflite.quantize import as_stored, quantize
 from edgeinfer.convert.lower.tflite.simplify import Wiring, simplify
+from edgeinfer.convert.lower.tflite.squares import part_squares
 from edgeinfer.convert.lower.tflite.taps import split_taps
 from edgeinfer.convert.lower.tflite.thin import widen_thin
 from edgeinfer.types import Array
@@ -45,6 +46,7 @@ def fuse(graph: Graph) -> None:
     quantize(graph)
     widen_thin(graph)
     simplify(graph)
+    part_squares(graph)
 
 
 def _join_activations(graph: Graph) -> bool:
