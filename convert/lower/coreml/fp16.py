@@ -42,8 +42,66 @@ _INTEGERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 def halve(model: ir.Model, keep: AbstractSet[str], notes: Notes) -> None:
     """Convert the main graph, in place; nodes named in ``keep`` stay in single precision."""
-    anywhere.halve(model, _ISLANDS, keep, notes, bridges=_INTEGERS)
+    kept = keep | statistics(model)
+    anywhere.halve(model, _ISLANDS, kept, notes, bridges=_INTEGERS)
     _meet_integers(model)
+
+
+def statistics(model: ir.Model) -> frozenset[str]:
+    """Results that lead from the elements of a norm, written out, to its standard deviation.
+
+    A variance as the mean of squares less the square of the mean is the difference of two large
+    numbers, and squares leave half precision from 256 on. Given by name.
+    """
+    found: set[str] = set()
+    for node in model.graph:
+        if not _is_root(node) or node.inputs[0] is None:
+            continue
+        way = _way_back(node.inputs[0])
+        if any(n.op_type in _SUMS for n in way):
+            found |= {v.name or "" for n in (node, *way) for v in n.outputs}
+    return frozenset(found - {""})
+
+
+def _way_back(value: ir.Value) -> list[ir.Node]:
+    """Nodes between sums of squares, or of elements, and a value made of them alone."""
+    way: list[ir.Node] = []
+    open_ = [value]
+    while open_ and len(way) < _LONGEST:
+        node = open_.pop().producer()
+        if node is None or node.domain or node in way:
+            continue
+        if node.op_type in _SUMS:
+            way.append(node)
+            square = node.inputs[0].producer() if node.inputs[0] is not None else None
+            if square is not None and _is_square(square):
+                way.append(square)
+        elif node.op_type in _STEPS:
+            way.append(node)
+            open_ += [v for v in node.inputs if v is not None]
+    return way
+
+
+def _is_root(node: ir.Node) -> bool:
+    exponent = node.inputs[1] if node.op_type == "Pow" else None
+    if exponent is not None and exponent.const_value is not None:
+        return not node.domain and abs(float(exponent.const_value.numpy().flat[0])) == 0.5
+    return node.op_type == "Sqrt" and not node.domain
+
+
+def _is_square(node: ir.Node) -> bool:
+    return node.op_type == "Pow" or (node.op_type == "Mul" and node.inputs[0] is node.inputs[1])
+
+
+_SUMS = frozenset({"ReduceMean", "ReduceSum", "ReduceSumSquare", "GlobalAveragePool"})
+_STEPS = frozenset(
+    {
+        *("Add", "Sub", "Mul", "Div", "Max", "Abs", "Relu", "Reshape", "Squeeze", "Unsqueeze"),
+        *("Identity", "Clip"),
+    }
+)
+_LONGEST = 24
+"""Nodes of a norm that is written out; what is longer is something else."""
 
 
 def _meet_integers(model: ir.Model) -> None:

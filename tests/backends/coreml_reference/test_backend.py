@@ -28,7 +28,6 @@ from tests.backends.coreml_reference import mil
 
 KNOWN = {
     "check_numbers_of_empty_tensors": "Core ML has no axes of length 0",
-    "check_numbers_of_int8_products": "MatMulInteger has no lowering to Core ML",
 }
 
 

@@ -138,6 +138,9 @@ def prelu(g: Builder, X: Tensor, slope: Tensor) -> Tensor:
 def _is_by_channel(x: Tensor, slope: Tensor) -> bool:
     if not 3 <= x.rank <= MAX_RANK or slope.data is None or slope.rank > x.rank:
         return False
+    if x.rank != 4 and np.ptp(slope.data):
+        # Others are taken with one slope for all channels only.
+        return False
     aligned = (1,) * (x.rank - slope.rank) + slope.shape
     return aligned[1] == x.shape[1] and math.prod(slope.shape) == aligned[1]
 

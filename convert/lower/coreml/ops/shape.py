@@ -289,13 +289,18 @@ def _block_moves(g: Builder, x: Tensor, block: int, mode: str) -> Tensor:
 
 
 @OPS.lower("SpaceToDepth", since=13)
-def space_to_depth(g: Builder, input: Tensor, *, blocksize: int) -> Tensor:
-    """space_to_depth; integers by a transpose."""
-    if input.is_float:
+def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    """Depth first: space_to_depth; channels first: pixel_unshuffle; integers by a transpose."""
+    if input.is_float and mode == "DCR":
         return g.emit("space_to_depth", x=input, block_size=blocksize)
+    if input.is_float and g.offers("pixel_unshuffle"):
+        return g.emit("pixel_unshuffle", x=input, downscale_factor=np.uint32(blocksize))
+    if not input.is_static:
+        raise Refusal("integers of unknown sizes", "dynamic_shape")
     n, c, h, w = input.shape
     b = blocksize
-    moved = g.transpose(g.reshape(input, [n, c, h // b, b, w // b, b]), [0, 3, 5, 1, 2, 4])
+    perm = [0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4]
+    moved = g.transpose(g.reshape(input, [n, c, h // b, b, w // b, b]), perm)
     return g.reshape(moved, [n, c * b * b, h // b, w // b])
 
 
