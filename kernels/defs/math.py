@@ -84,17 +84,42 @@ def _clamp(x: Expr, low: float, high: float) -> Expr:
     return tirx.Min(tirx.Max(x, constant(low, x)), constant(high, x))
 
 
+def named(value: Expr, use: Callable[[Expr], Expr]) -> Expr:
+    """Compute a value once where an expression needs it several times."""
+    name = tirx.Var("v", element_type(value))
+    return tirx.Let(name, value, use(name))
+
+
 def exp(x: Expr) -> Expr:
     """The exponential function."""
-    inside = _clamp(x, -104.0, 89.0)
-    n = tirx.floor(inside * constant(_LOG2E, x) + constant(0.5, x))
-    r = inside - n * constant(_LN2_HIGH, x) - n * constant(_LN2_LOW, x)
-    value = _polynomial(r, _EXP) * r * r + r + constant(1.0, x)
-    # Two factors, because one of them alone need not be a normal number.
-    whole = tirx.Cast(_kind(x, "int32"), n)
-    half = tirx.shift_right(whole, constant_int(1, whole))
-    result = value * _power(half, x) * _power(whole - half, x)
-    return tirx.Select(is_nan(x), x, result)
+
+    def scaled(x: Expr, r: Expr, n: Expr) -> Expr:
+        value = _polynomial(r, _EXP) * r * r + r + constant(1.0, x)
+        whole = tirx.Cast(_kind(x, "int32"), n)
+        # Two factors, because one of them alone need not be a normal number.
+        return named(
+            whole,
+            lambda w: named(
+                tirx.shift_right(w, constant_int(1, w)),
+                lambda half: value * _power(half, x) * _power(w - half, x),
+            ),
+        )
+
+    def reduced(x: Expr, inside: Expr, n: Expr) -> Expr:
+        r = inside - n * constant(_LN2_HIGH, x) - n * constant(_LN2_LOW, x)
+        return named(r, lambda r: scaled(x, r, n))
+
+    def held(x: Expr) -> Expr:
+        result = named(
+            _clamp(x, -104.0, 89.0),
+            lambda inside: named(
+                tirx.floor(inside * constant(_LOG2E, x) + constant(0.5, x)),
+                lambda n: reduced(x, inside, n),
+            ),
+        )
+        return tirx.Select(is_nan(x), x, result)
+
+    return named(x, held)
 
 
 def constant_int(value: int, like: Expr) -> Expr:
@@ -114,22 +139,35 @@ def sigmoid(x: Expr) -> Expr:
 
 def tanh(x: Expr) -> Expr:
     """The hyperbolic tangent."""
-    zero = constant(0.0, x)
-    size = tirx.Select(x < zero, -x, x)
-    square = x * x
-    small = _polynomial(square, _TANH) * square * x + x
-    one = constant(1.0, x)
-    large = one - constant(2.0, x) / (exp(size + size) + one)
-    signed = tirx.Select(x < zero, -large, large)
-    return tirx.Select(size < constant(0.625, x), small, signed)
+
+    def chosen(x: Expr, size: Expr) -> Expr:
+        one, zero = constant(1.0, x), constant(0.0, x)
+        small = named(x * x, lambda square: _polynomial(square, _TANH) * square * x + x)
+        large = one - constant(2.0, x) / (exp(size + size) + one)
+        signed = named(large, lambda v: tirx.Select(x < zero, -v, v))
+        return tirx.Select(size < constant(0.625, x), small, signed)
+
+    def sized(x: Expr) -> Expr:
+        size = tirx.Select(x < constant(0.0, x), -x, x)
+        return named(size, lambda size: chosen(x, size))
+
+    return named(x, sized)
 
 
 def erf(x: Expr) -> Expr:
     """The error function."""
-    inside = _clamp(x, -4.0, 4.0)
-    square = inside * inside
-    value = inside * _polynomial(square, _ERF_TOP) / _polynomial(square, _ERF_BOTTOM)
-    return tirx.Select(is_nan(x), x, value)
+
+    def ratio(inside: Expr, square: Expr) -> Expr:
+        return inside * _polynomial(square, _ERF_TOP) / _polynomial(square, _ERF_BOTTOM)
+
+    def held(x: Expr) -> Expr:
+        value = named(
+            _clamp(x, -4.0, 4.0),
+            lambda inside: named(inside * inside, lambda square: ratio(inside, square)),
+        )
+        return tirx.Select(is_nan(x), x, value)
+
+    return named(x, held)
 
 
 VECTOR: dict[str, Callable[[Expr], Expr]] = {

@@ -74,6 +74,15 @@ MACHINES = {
     for m in (
         Machine("x86-64-v3", cpu="x86-64-v3", lanes=8, registers=16, features=_V3, **_X86),
         Machine("x86-64-v4", cpu="x86-64-v4", lanes=16, registers=32, features=_V4, **_X86),
+        Machine(
+            "x86-64-v4-vnni",
+            cpu="x86-64-v4",
+            lanes=16,
+            registers=32,
+            features=(*_V4, "avx512_vnni"),
+            attributes=("+avx512vnni",),
+            **_X86,
+        ),
         Machine("cortex-a72", cpu="cortex-a72", features=("asimd",), **_ARM),
         Machine("cortex-a76", cpu="cortex-a76", features=("asimd", "asimddp", "fphp"), **_ARM),
         Machine("sm_87", cpu="cortex-a78", features=("asimd", "asimddp"), cuda="sm_87", **_ARM),

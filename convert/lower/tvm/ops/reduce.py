@@ -39,11 +39,14 @@ def _pick(low: bool) -> Callable[..., Any]:
     return combine
 
 
-def _reducer(kind: str) -> Any:
+def _reducer(kind: str, on_gpu: bool) -> Any:
     if kind in ("sum", "mean"):
         return te.sum
     if kind == "prod":
         return te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="prod")
+    if on_gpu and kind in ("max", "min"):
+        # Threads of a GPU combine only what TVM knows by its form; NaN may lose there.
+        return te.max if kind == "max" else te.min
     if kind == "max":
         return te.comm_reducer(_pick(False), least, name="max")
     return te.comm_reducer(_pick(True), greatest, name="min")
@@ -67,7 +70,7 @@ def reduced(
     outer = tuple(1 if a in axes else x.shape[a] for a in range(x.rank)) if keepdims else inner
     if kind in ("max", "min") and any(isinstance(x.shape[a], int) and not x.shape[a] for a in axes):
         raise Refusal("the extreme of nothing")
-    reducer = _reducer(kind)
+    reducer = _reducer(kind, bool(g.machine.cuda))
 
     def compute(data: Any) -> Any:
         over = [te.reduce_axis((0, data.shape[a]), f"r{a}") for a in axes]
@@ -196,6 +199,8 @@ def _softmax(g: Builder, x: Tensor, axis: int, *, logarithm: bool) -> Tensor:
     if not x.rank:
         raise Refusal("a scalar", "unsupported_rank")
     at = axis % x.rank
+    if g.machine.cuda:
+        return g.op(relax.op.nn.log_softmax if logarithm else relax.op.nn.softmax, x, axis=at)
     wide = "float32" if x.dtype == "float16" else x.dtype
     exp = function(g, "exp", Tensor(wide, ()))
     biggest = te.comm_reducer(_pick(False), least, name="max")

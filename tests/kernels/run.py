@@ -1,0 +1,57 @@
+"""Compile a kernel for this machine's CPU and run it on NumPy arrays of any alignment."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+if importlib.util.find_spec("tvm") is None:
+    pytest.skip("apache-tvm is not installed", allow_module_level=True)
+
+import tvm
+import tvm_ffi
+
+from edgeinfer.backends.tvm import _cpu_features
+from edgeinfer.convert.lower.tvm.machines import MACHINES, machine
+from edgeinfer.kernels.defs.emit import Cpu
+
+Array = npt.NDArray[Any]
+
+HERE = tuple(
+    name
+    for name, m in MACHINES.items()
+    if m.arch == "x86_64" and not m.cuda and set(m.features) <= _cpu_features()
+)
+"""Machines whose code this CPU runs."""
+
+
+def cpu(name: str) -> Cpu:
+    """What kernels must know of a machine."""
+    return Cpu(machine(name).lanes, machine(name).registers)
+
+
+def compiled(kernel: Any, name: str) -> Callable[..., None]:
+    """Return a function that takes NumPy arrays, outputs last."""
+    module = tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")})
+    made = tvm.compile(module, target=machine(name).target())
+    function = made["kernel"]
+
+    def call(*arrays: Array) -> None:
+        function(*(tvm_ffi.from_dlpack(a) for a in arrays))
+
+    return call
+
+
+def misaligned(array: Array) -> Array:
+    """A copy that starts one element behind a cache line's start."""
+    size = max(1, array.itemsize)
+    raw = np.zeros(array.nbytes + 64 + size, np.uint8)
+    start = -raw.ctypes.data % 64 + size
+    found = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    found[...] = array
+    return found

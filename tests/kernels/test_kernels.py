@@ -1,0 +1,226 @@
+"""Each kernel against float64, over shapes with tails, on memory that is not aligned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.kernels.run import HERE, Array, compiled, cpu, misaligned
+
+from edgeinfer.kernels.defs import conv, gemm, gemv, math, preprocess, recurrent  # isort: skip
+from edgeinfer.kernels.defs.emit import Piece, function, load, loop, pieces, store  # isort: skip
+
+
+def _normal(*shape: int) -> Array:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def _close(got: Array, want: Array, tolerance: float = 2e-6) -> None:
+    error = float(np.abs(got - want).max(initial=0.0))
+    assert error <= tolerance * max(1.0, float(np.abs(want).max(initial=0.0))), error
+
+
+def test_pieces_cover_a_row() -> None:
+    assert pieces(21, 8) == [Piece(0, 8), Piece(8, 8), Piece(16, 4), Piece(20, 1)]
+    assert pieces(0, 8) == []
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize(
+    ("sizes", "packed"),
+    [
+        ((1, 1, 5, 3), True),
+        ((1, 1, 33, 300), True),
+        ((1, 7, 16, 17), False),
+        ((1, 13, 9, 70), True),
+        ((3, 6, 8, 5), False),
+    ],
+)
+def test_matmul(name: str, sizes: tuple[int, int, int, int], packed: bool) -> None:
+    batch, m, k, n = sizes
+    a, b = _normal(batch, m, k), _normal(batch, k, n)
+    kernel = gemm.matmul(
+        cpu(name),
+        sizes,
+        packed=packed,
+        shared=packed,
+        extra={"bias": ((1, n), "float32")},
+        finish=lambda bias: (
+            lambda value, row, column, width: value + load(bias, [0, column], width)
+        ),
+    )
+    bias = _normal(1, n)
+    right = gemm.pack_columns(b[0], gemm.panel_width(cpu(name), m, n)) if packed else b
+    out = misaligned(np.zeros((batch, m, n), np.float32))
+    compiled(kernel, name)(misaligned(a), misaligned(right), misaligned(bias), out)
+    _close(out, a.astype(np.float64) @ b.astype(np.float64) + bias)
+
+
+def _convolved(x: Array, weights: Array, w: conv.Window) -> Array:
+    top, left, bottom, right = w.pads
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    per, inside = w.filters // w.groups, w.channels // w.groups
+    out = np.zeros((w.batch, w.filters, *w.out))
+    for f in range(w.filters):
+        first = f // per * inside
+        for i in range(w.kernel[0]):
+            for j in range(w.kernel[1]):
+                rows = slice(i * w.dilations[0], None, w.strides[0])
+                columns = slice(j * w.dilations[1], None, w.strides[1])
+                part = padded[:, first : first + inside, rows, columns]
+                part = part[:, :, : w.out[0], : w.out[1]]
+                out[:, f] += (part * weights[f, :, i, j][:, None, None]).sum(1)
+    return out
+
+
+WINDOWS = [
+    conv.Window(1, 3, 7, 1, (9, 11), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
+    conv.Window(2, 6, 8, 2, (9, 11), (3, 2), (2, 1), (1, 2), (0, 1, 2, 0)),
+    conv.Window(1, 5, 9, 1, (6, 7), (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)),
+    conv.Window(1, 4, 4, 4, (8, 21), (3, 3), (2, 2), (1, 1), (1, 1, 1, 1)),
+    conv.Window(1, 4, 8, 4, (5, 6), (3, 3), (1, 2), (2, 1), (2, 1, 2, 3)),
+    conv.Window(1, 2, 3, 1, (1, 40), (1, 5), (1, 3), (1, 2), (0, 4, 0, 4)),
+]
+
+
+@pytest.mark.parametrize("name", HERE[:2])
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_conv(name: str, window: conv.Window) -> None:
+    x = _normal(window.batch, window.channels, *window.size)
+    weights = _normal(window.filters, window.channels // window.groups, *window.kernel)
+    kernel = conv.conv(cpu(name), window, extra={}, finish=lambda: lambda value, *_: value)
+    out = misaligned(np.zeros((window.batch, window.filters, np.prod(window.out)), np.float32))
+    flat = misaligned(x.reshape(window.batch, window.channels, -1))
+    compiled(kernel, name)(flat, misaligned(conv.pack(weights, window, cpu(name))), out)
+    _close(out.reshape(window.batch, window.filters, *window.out), _convolved(x, weights, window))
+
+
+@pytest.mark.parametrize("name", HERE[:2])
+def test_functions_of_one_value(name: str) -> None:
+    special = [0.0, -0.0, 1e-40, -1e-38, 88.6, 88.8, -87.4, -103.0, -110.0, 1e30, -1e30]
+    x = np.concatenate(
+        [
+            special,
+            [np.inf, -np.inf, np.nan],
+            np.linspace(-20, 20, 1011),
+            np.linspace(-0.7, 0.7, 999),
+        ]
+    ).astype(np.float32)
+    lanes = cpu(name).lanes
+    x = np.resize(x, -(-x.size // lanes) * lanes)
+    wide = x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        expected = {
+            "exp": np.exp(wide).astype(np.float32),
+            "sigmoid": (1 / (1 + np.exp(-wide))).astype(np.float32),
+            "tanh": np.tanh(wide).astype(np.float32),
+        }
+    for which, want in expected.items():
+
+        def body(source, out, single=math.VECTOR[which]):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            with loop(x.size // lanes) as at:
+                store(out, [at * lanes], single(load(source, [at * lanes], lanes)), lanes)
+
+        kernel = function(which, {"x": (x.shape, "float32"), "y": (x.shape, "float32")}, body)
+        got = np.zeros_like(x)
+        compiled(kernel, name)(x, got)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want), which)
+        np.testing.assert_allclose(got, want, rtol=5e-7, atol=1e-44, err_msg=which)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize(("hidden", "backwards", "reset"), [(5, False, False), (18, True, True)])
+def test_recurrent(kind: str, hidden: int, backwards: bool, reset: bool) -> None:
+    name = HERE[0]
+    cell = recurrent.Cell(kind, 3, 2, hidden, backwards, reset)
+    rows = cell.gates * hidden
+    x, r = _normal(3, 2, rows), _normal(rows, hidden) * 0.3
+    bias, h, c = _normal(rows) * 0.1, _normal(2, hidden), _normal(2, hidden) * 0.5
+    if kind == "LSTM" or not reset:
+        bias[:] = 0
+    out, last, last_c = np.zeros((3, 2, hidden), np.float32), np.zeros_like(h), np.zeros_like(c)
+    given = [x, recurrent.pack_state(r, cell, cpu(name)), bias, h]
+    extra = ([c], [last_c]) if kind == "LSTM" else ([], [])
+    call = compiled(recurrent.recurrent(cpu(name), cell), name)
+    call(*map(misaligned, (*given, *extra[0])), out, last, *extra[1])
+    want, state = np.zeros(out.shape), h.astype(np.float64)
+    memory = c.astype(np.float64)
+    for step in range(3)[::-1] if backwards else range(3):
+        state, memory = _step(cell, x[step].astype(np.float64), r, bias, state, memory)
+        want[step] = state
+    _close(out, want)
+    _close(last, state)
+    if kind == "LSTM":
+        _close(last_c, memory)
+
+
+def _step(
+    cell: recurrent.Cell, x: Array, r: Array, bias: Array, h: Array, c: Array
+) -> tuple[Array, Array]:
+    def sigmoid(v: Array) -> Array:
+        return np.asarray(1 / (1 + np.exp(-v)))
+
+    parts = np.split(r.astype(np.float64), cell.gates)
+    given = np.split(x, cell.gates, axis=1)
+    if cell.kind == "LSTM":
+        i, o, f = (sigmoid(v + h @ w.T) for v, w in zip(given[:3], parts[:3], strict=True))
+        c = f * c + i * np.tanh(given[3] + h @ parts[3].T)
+        return o * np.tanh(c), c
+    z, reset = (sigmoid(v + h @ w.T) for v, w in zip(given[:2], parts[:2], strict=True))
+    if cell.before_reset:
+        inner = reset * (h @ parts[2].T + np.split(bias, 3)[2])
+    else:
+        inner = (reset * h) @ parts[2].T
+    return (1 - z) * np.tanh(given[2] + inner) + z * h, c
+
+
+@pytest.mark.parametrize("name", [n for n in HERE if n in gemv.DOTS])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("shape", [(16, 32), (48, 96), (256, 64)])
+def test_gemv(name: str, bits: int, shape: tuple[int, int]) -> None:
+    rng, dot = np.random.default_rng(0), gemv.DOTS[name]
+    n, k = shape
+    low, high = (0, 16) if bits == 4 else (-128, 128)
+    q = rng.integers(low, high, shape).astype(np.uint8 if bits == 4 else np.int8)
+    # The extremes are what narrow sums overflow on.
+    q[0], q[1] = low, high - 1
+    scales = (rng.random((n, k // 32)) * 0.02).astype(np.float16)
+    x = rng.standard_normal(k).astype(np.float32)
+    x[:32] = 0
+    x[32 : min(k, 64)] = 3
+    pack, make = (gemv.pack_int4, gemv.gemv_int4) if bits == 4 else (gemv.pack_int8, gemv.gemv_int8)
+    y = misaligned(np.zeros(n, np.float32))
+    packed = [pack(q, dot), gemv.pack_scales(scales, dot), x]
+    compiled(make(dot, n, k), name)(*map(misaligned, packed), y)
+    blocks = x.astype(np.float64).reshape(-1, 32)
+    step = np.abs(blocks).max(1, keepdims=True) / 127
+    rounded = np.round(blocks / np.where(step == 0, 1, step)) * step
+    whole = q.astype(np.float64) - (8 if bits == 4 else 0)
+    wide = whole.reshape(n, -1, 32) * scales.astype(np.float64)[:, :, None]
+    _close(y, np.einsum("ngk,gk->n", wide, rounded), 1e-5)
+
+
+def test_gemv_refuses_other_sizes() -> None:
+    with pytest.raises(ValueError, match="rows by 8 and columns by 32"):
+        gemv.gemv_int4(gemv.DOTS["x86-64-v3"], 12, 32)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("swap", [False, True])
+def test_preprocess(layout: str, swap: bool) -> None:
+    picture = preprocess.Picture(5, 9, layout, swap)
+    call = compiled(preprocess.preprocess(picture), HERE[0])
+    norm = np.array([[0.1, 0.2, 0.3], [-1, 0, 1], [114, 0, 255]], np.float32)
+    rng = np.random.default_rng(0)
+    for size, box in [
+        ((30, 47), (0, 0, 47, 30)),
+        ((30, 47), (3.25, 7.5, 20, 11)),
+        ((8, 6), (-4, -3, 14, 20)),
+        ((1, 1), (0, 0, 1, 1)),
+        ((2, 9), (0, 0, 9, 2)),
+    ]:
+        source = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
+        place = np.array(box, np.float32)
+        out = misaligned(np.full(picture.shape, np.nan, np.float32))
+        call(misaligned(source), place, norm, out)
+        _close(out, preprocess.reference(source, place, norm, picture), 1e-5)
