@@ -139,7 +139,7 @@ def faces_by_loops(picture: Array, model: Path, size: int, strides: tuple[int, i
         scores = outputs[("Identity:0", "Identity_1:0")[layer]][0, :, 0]
         boxes = outputs[("Identity_2:0", "Identity_3:0")[layer]][0]
         for number in range(len(scores)):
-            chance = 1 / (1 + np.exp(-scores[number]))
+            chance = 1 / (1 + np.exp(-max(float(scores[number]), -80.0)))
             cell = number // each
             x = (cell % (size // stride) + 0.5) * stride + boxes[number, 0]
             y = (cell // (size // stride) + 0.5) * stride + boxes[number, 1]
@@ -175,8 +175,13 @@ def test_faces_are_found_where_another_decoder_finds_them(bundle: Bundle, kind: 
         eyes = np.array(found.keypoints[:2])
         # In the photo: right eye (of the person) at 206, 101 and left eye at 246, 107.
         np.testing.assert_allclose(eyes, [(206 - 20, 101), (246 - 20, 107)], atol=8)
+        # The larger model takes a cat's face for one; this is the model, not its decoding.
         for other in ("chelsea.png", "coffee.png", "rocket.jpg"):
-            assert detector.detect(fetch(other)) == []
+            pixels = np.asarray(Image.open(fetch(other)).convert("RGB"))
+            chance = max(score for score, _ in faces_by_loops(pixels, model, *MODELS[kind]))
+            scores = [d.score for d in detector.detect(fetch(other))]
+            assert bool(scores) == (chance >= 0.5)
+            assert max(scores, default=chance) == pytest.approx(chance, abs=0.02)
 
 
 def test_two_faces_and_a_picture_lying_on_its_side(bundle: Bundle, tmp_path: Path) -> None:
@@ -400,11 +405,9 @@ def test_sentences_are_near_those_that_say_the_same(bundle: Bundle, tmp_path: Pa
     torch = pytest.importorskip("torch")
     nets = pytest.importorskip("tests.zoo.nets")
     given = (EXAMPLES / "pipelines" / "minilm.toml").read_text()
-    vocabulary = bundle("blazeface-front", fetch("blazeface-front.onnx")).with_name(
-        "tokenizer.json"
-    )
+    other = bundle("blazeface-front", fetch("blazeface-front.onnx"))
     # This export pools by itself.
-    pooled = vocabulary.with_name("minilm-pooled.toml")
+    pooled = other.with_name("minilm-pooled.toml")
     pooled.write_text(given.replace('pooling = "mean"', 'pooling = "none"'))
     path = bundle("minilm-pooled", net(tmp_path, "minilm"))
     texts = ("A cat sits on the mat.", "A kitten is sitting on a rug.", "Stocks fell, sharply!")
