@@ -48,7 +48,8 @@ class Model:
             manifest = bundle.manifest
             self.head: Head = _head(self.path, manifest.head)
             self.labels = manifest.labels
-            records = manifest.preprocessing
+            kept = {state.input: StateInput(state.output) for state in manifest.states}
+            records: dict[str, Preprocessing] = {**kept, **manifest.preprocessing}
             wanted = {r.vocabulary for r in records.values() if isinstance(r, TextInput)}
             wanted.update(files_of(self.head))
             by_path = {f.path: f for f in manifest.extra_files}
