@@ -7,6 +7,7 @@ is that the runtime accepts an asset and what it computes; not what a GPU or a N
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import platform
 import threading
@@ -43,6 +44,8 @@ ENTRY = "main"
 
 _SUFFIX = ".aimodel"
 _METADATA = "metadata.json"
+_PROGRAM = "main.mlirb"
+_HASH = "main.hash"
 
 DTYPES = (
     *("float16", "float32", "float64", "bool"),
@@ -98,13 +101,17 @@ def asset_folder(path: Path) -> Path:
     """Return the asset that a path names: itself, or the folder of its metadata.
 
     Raises:
-        LoadError: it is no asset.
+        LoadError: it is no asset, or a damaged one.
     """
     folder = path.parent if path.name == _METADATA else path
     try:
         json.loads((folder / _METADATA).read_text(encoding="utf-8"))
+        program, expected = (folder / _PROGRAM).read_bytes(), (folder / _HASH).read_bytes()
     except (OSError, ValueError) as error:
         raise LoadError(f"{path} is not a Core AI asset: {one_line(error)}") from error
+    # The library ends the process on a program that it cannot read.
+    if hashlib.sha256(program).digest() != expected:
+        raise LoadError(f"{path}: {_PROGRAM} is damaged: its hash is not the one in {_HASH}")
     return folder
 
 
@@ -164,6 +171,7 @@ class CoreAIExecutable:
             ClosedError: after ``close``.
         """
         check_feeds(self.inputs, self._dtypes, feeds)
+        _check_sizes(self.inputs, feeds)
         with self._lock:
             worker = self._alive()
             try:
@@ -228,6 +236,18 @@ class CoreAIBound:
                     f"the result {np.shape(array)}"
                 )
             buffer[...] = array
+
+
+def _check_sizes(specs: tuple[TensorSpec, ...], feeds: Feeds) -> None:
+    """Refuse empty tensors where a size is open: the runtime ends the process on some of them."""
+    for spec in specs:
+        shape = feeds[spec.name].shape
+        for want, size in zip(spec.shape or (), shape, strict=False):
+            if not size and not isinstance(want, int):
+                raise RunError(
+                    f"run: input {spec.name!r}: received shape {shape}; open sizes of a Core AI "
+                    "asset start at 1"
+                )
 
 
 def _specs(description: Any, kind: str) -> tuple[TensorSpec, ...]:

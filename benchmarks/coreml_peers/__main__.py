@@ -39,7 +39,7 @@ def main() -> int:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as temporary:
         for name, model in CASES.items():
-            if arguments.models not in name:
+            if not any(part in name for part in arguments.models.split(",")):
                 continue
             row = measure(name, model, pythons, cache, Path(temporary), not arguments.no_open)
             rows.append(row)
@@ -62,7 +62,7 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--json", default="", help="write all figures here")
-    parser.add_argument("--models", default="", help="only names with this part")
+    parser.add_argument("--models", default="", help="only names with one of these parts, by commas")
     parser.add_argument("--no-open", action="store_true", help="leave out files with open sizes")
     parser.add_argument("--cache", default=platformdirs.user_cache_dir("edgeinfer-peers"))
     return parser.parse_args()

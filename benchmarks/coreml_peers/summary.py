@@ -33,10 +33,13 @@ def _sum(rows: Sequence[Row], tool: str, what: Callable[[Side], object]) -> int:
     return sum(bool(what(r.sides[tool])) for r in rows)
 
 
-def _both(rows: Sequence[Row], peer: str) -> list[tuple[Side, Side]]:
-    """Both sides of models where both are right."""
-    pairs = [(r.sides[OURS.name], r.sides[peer]) for r in rows]
-    return [(a, b) for a, b in pairs if a.right and b.right]
+def _both(
+    rows: Sequence[Row], peer: str, number: Callable[[Side], float]
+) -> list[tuple[float, float]]:
+    """A figure of both sides, of models where both are right and it was measured."""
+    sides = [(r.sides[OURS.name], r.sides[peer]) for r in rows]
+    pairs = [(number(a), number(b)) for a, b in sides if a.right and b.right]
+    return [(a, b) for a, b in pairs if a and b]
 
 
 def table(rows: Sequence[Row], sizes: Mapping[str, float]) -> str:
@@ -57,7 +60,7 @@ def table(rows: Sequence[Row], sizes: Mapping[str, float]) -> str:
     )
     add("install", lambda t: f"{sizes[t]:.0f} MB")
     for title, number, show in (
-        ("conversion, CPU time, median", lambda s: s.seconds, "{:.2f} s"),
+        ("conversion, CPU time, median", lambda s: s.timed, "{:.2f} s"),
         ("operations, median", lambda s: float(s.ops), "{:.0f}"),
         ("file, median", lambda s: s.bytes / 1e3, "{:.1f} kB"),
     ):
@@ -68,12 +71,13 @@ def table(rows: Sequence[Row], sizes: Mapping[str, float]) -> str:
 
 def _paired(rows: Sequence[Row], tool: str, number: Callable[[Side], float], show: str) -> str:
     if tool == OURS.name:
-        values = [number(r.sides[tool]) for r in rows if r.sides[tool].right]
+        own = [number(r.sides[tool]) for r in rows if r.sides[tool].right]
+        values = [v for v in own if v]
         return show.format(median(values)) if values else "-"
-    pairs = _both(rows, tool)
+    pairs = _both(rows, tool, number)
     if not pairs:
         return "-"
-    mine, theirs = median(number(a) for a, _ in pairs), median(number(b) for _, b in pairs)
+    mine, theirs = median(a for a, _ in pairs), median(b for _, b in pairs)
     return f"{show.format(theirs)} (ours {show.format(mine)}, {len(pairs)} models)"
 
 
@@ -105,14 +109,14 @@ def _behind(rows: Sequence[Row], sizes: Mapping[str, float], peer: str) -> list[
             found.append(f"{title}: {mine}, {peer} {theirs}")
     if sizes[OURS.name] >= sizes[peer]:
         found.append(f"install: {sizes[OURS.name]:.0f} MB, {peer} {sizes[peer]:.0f} MB")
-    pairs = _both(rows, peer)
     figures: tuple[tuple[str, Callable[[Side], float]], ...] = (
-        ("CPU time", lambda s: s.seconds),
+        ("CPU time", lambda s: s.timed),
         ("operations", lambda s: s.ops),
         ("bytes", lambda s: s.bytes),
     )
     for title, number in figures:
-        ratio = median([number(a) / max(number(b), 1e-9) for a, b in pairs] or [0.0])
+        pairs = _both(rows, peer, number)
+        ratio = median([a / b for a, b in pairs] or [0.0])
         if ratio > 1.0:
             found.append(f"{title}: {ratio:.3f} times that of {peer}, median of {len(pairs)}")
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,7 @@ class Tool:
         return python
 
 
-OURS = Tool("edgeinfer", "", (f"{PROJECT}[coreml]",))
+OURS = Tool("edgeinfer", "", (f"{PROJECT}[convert,coreml]",))
 ONNX2COREML = Tool("onnx2coreml", "1.1.0", ("onnx2coreml==1.1.0",))
 ONNXSIM = Tool("onnxsim", "0.8.1", ("onnxsim[onnxruntime]==0.8.1", "coremltools>=9.0"))
 
@@ -113,6 +114,12 @@ def _run(tool: Tool, python: Path, source: Path, target: Path, sizes: Sizes) -> 
     except subprocess.TimeoutExpired:
         return Made(None, float(TIMEOUT_S), f"not done after {TIMEOUT_S} s")
     if done.returncode or not target.exists():
-        lines = [x.strip() for x in done.stderr.splitlines() if x.strip()] or ["?"]
-        return Made(None, 0.0, lines[-1][-200:])
+        return Made(None, 0.0, _error_line(done.stderr)[:240])
     return Made(target, float(done.stdout.split()[-1]))
+
+
+def _error_line(text: str) -> str:
+    """The line that names the error: messages may go on for many more."""
+    lines = [x.strip() for x in text.splitlines() if x.strip()] or ["?"]
+    named = [x for x in lines if re.match(r"[A-Za-z_][\w.]*(Error|Exception): ", x)]
+    return named[-1] if named else lines[-1]

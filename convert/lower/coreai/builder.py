@@ -26,6 +26,7 @@ class Builder:
 
     def __init__(self) -> None:
         self.dialect: Any = import_coreai().dialect
+        self._ir: Any = import_coreai().ir
         self._tensor_type: Any = import_coreai().authoring.TensorType
 
     # Values ------------------------------------------------------------------------------------
@@ -78,6 +79,21 @@ class Builder:
         """Build the body of a conditional or a loop."""
         with block:
             yield [self.wrap(v) for v in block.arguments]
+
+    def typed(self, x: Tensor, shape: Shape) -> Tensor:
+        """Say more, or less, of a shape: types must agree to the letter where bodies meet."""
+        if x.shape == shape:
+            return x
+        made = self._ir.Operation.create(
+            "coreai.cast", results=[self.type_of(x.dtype, shape)], operands=[x.value]
+        )
+        return self.wrap(made.results[0])
+
+    def _known(self, made: Tensor, sizes: Sequence[Extent]) -> Tensor:
+        """Add what is known of a shape that was put together when the model runs."""
+        known = [s if isinstance(s, int) and s >= 0 else None for s in sizes]
+        pairs = zip(made.shape, known, strict=True)
+        return self.typed(made, tuple(a if k is None else k for a, k in pairs))
 
     # Elementwise -------------------------------------------------------------------------------
 
@@ -183,7 +199,7 @@ class Builder:
         unknown = [i for i, s in enumerate(wanted) if not isinstance(s, int)]
         if len(unknown) == 1 and -1 not in plain and 0 not in plain:
             wanted[unknown[0]] = -1
-        return self.call("reshape", x, self.vector(wanted))
+        return self._known(self.call("reshape", x, self.vector(wanted)), sizes)
 
     def insert_axes(self, x: Tensor, axes: Sequence[int]) -> Tensor:
         """Add axes of size 1 at these places of the result."""
@@ -259,7 +275,7 @@ class Builder:
         """Repeat axes of size 1 up to a shape that the tensor broadcasts to."""
         if x.sizes is not None and list(x.sizes) == list(shape):
             return x
-        return self.call("broadcast_to", x, self.vector(shape, np.uint32))
+        return self._known(self.call("broadcast_to", x, self.vector(shape, np.uint32)), shape)
 
     def pad(
         self, x: Tensor, before: Sequence[int], after: Sequence[int], value: Operand = 0,
@@ -279,8 +295,32 @@ class Builder:
         places = sorted({a % x.rank for a in axes}) if x.rank else []
         if not places:
             return x
-        made = self.call(f"reduce_{op}", x, np.array(places, np.int32))
+        if any(x.shape[p] == 0 for p in places):
+            made = self._of_nothing(op, x, places)
+        elif any(x.shape[p] is None for p in places):
+            made = self._of_anything(op, x, places)
+        else:
+            made = self.call(f"reduce_{op}", x, np.array(places, np.int32))
         return made if keepdims else self.drop_axes(made, places)
+
+    def _of_nothing(self, op: str, x: Tensor, places: Sequence[int]) -> Tensor:
+        """What a reduction over no element is; Core AI starts from the least finite number."""
+        value = np.nan if op == "mean" else _neutral(op, x.dtype)
+        sizes = [1 if a in places else self.extent(x, a) for a in range(x.rank)]
+        return self.expand(self.const(np.full([1] * x.rank, value, x.dtype)), sizes)
+
+    def _of_anything(self, op: str, x: Tensor, places: Sequence[int]) -> Tensor:
+        """Reduce over sizes that may be 0 in a run: Core AI leaves such results unwritten."""
+        axes = np.array(places, np.int32)
+        kind = "sum" if op == "mean" else op
+        behind = [int(a in places and x.shape[a] is None) for a in range(x.rank)]
+        wide = self.pad(x, [0] * x.rank, behind, _neutral(kind, x.dtype))
+        made = self.call(f"reduce_{kind}", wide, axes)
+        if op != "mean":
+            return made
+        count = self.call("reduce_product", self.vector([self.extent(x, p) for p in places]),
+                          np.array([0], np.int32))  # fmt: skip
+        return self.binary("divide", made, self.cast(self.reshape(count, []), x.dtype))
 
     def places(self, indices: Tensor) -> Tensor:
         """Indices in a type that gathering and scattering take."""
@@ -319,6 +359,16 @@ class Builder:
         with self.inside(after) as now:
             self.dialect.yield_([t.value for t in step(now)])
         return [self.wrap(v) for v in ([results] if len(types) == 1 else results)]
+
+
+def _neutral(op: str, dtype: np.dtype[Any]) -> Any:
+    """The element that a reduction starts from."""
+    if op in ("sum", "product"):
+        return dtype.type(op == "product")
+    if dtype.kind == "f":
+        return dtype.type(-np.inf if op == "max" else np.inf)
+    limits = np.iinfo(dtype)
+    return dtype.type(limits.min if op == "max" else limits.max)
 
 
 def known(x: Tensor, why: str) -> Array:

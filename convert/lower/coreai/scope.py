@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreai import ops as _families  # noqa: F401  (fills the registry)
@@ -86,20 +85,6 @@ class Scope(Builder):
             raise Refusal("a node of its body is refused")
         values = self.driver.values
         return [values[v] if v in values else self.constant(v) for v in body.outputs]
-
-    def open(self, x: Tensor, shape: Shape) -> Tensor:
-        """Forget the sizes that a shape does not know: types must agree to the letter."""
-        if x.shape == shape:
-            return x
-        sizes = self.vector(self.extents(x))
-        if sizes.data is not None:
-            # A size that is written down would be known again.
-            held = self.wrap(self.dialect.get_shape(x.value))
-            sizes = self.cast(held, np.int32)
-        made = self.wrap(
-            self.dialect.ReshapeOp(self.type_of(x.dtype, shape), x.value, sizes.value).result
-        )
-        return made
 
 
 def _shape(value: ir.Value) -> Shape:

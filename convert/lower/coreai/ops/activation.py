@@ -11,20 +11,25 @@ from edgeinfer.convert.lower.coreai.registry import FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreai.tensor import Tensor
 from edgeinfer.convert.lower.registry import Refusal
 
-_NAMES = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "Erf": "erf"}
+
+@OPS.lower("Sigmoid", since=13, dtypes=FLOATS)
+def sigmoid(g: Builder, X: Tensor) -> Tensor:
+    return g.unary("sigmoid", X)
 
 
-def _plain(op: str, name: str) -> None:
-    def lowering(g: Builder, x: Tensor) -> Tensor:
-        if op == "Relu" and not x.is_float:
-            return g.binary("maximum", x, 0)
-        return g.unary(name, x)
-
-    OPS.lower(op, since=1, dtypes=NUMBERS if op == "Relu" else FLOATS)(lowering)
+@OPS.lower("Tanh", since=13, dtypes=FLOATS)
+def tanh(g: Builder, input: Tensor) -> Tensor:
+    return g.unary("tanh", input)
 
 
-for _op, _name in _NAMES.items():
-    _plain(_op, _name)
+@OPS.lower("Erf", since=13, dtypes=FLOATS)
+def erf(g: Builder, input: Tensor) -> Tensor:
+    return g.unary("erf", input)
+
+
+@OPS.lower("Relu", since=14, dtypes=NUMBERS)
+def relu(g: Builder, X: Tensor) -> Tensor:
+    return g.unary("relu", X) if X.is_float else g.binary("maximum", X, 0)
 
 
 @OPS.lower("LeakyRelu", since=6, dtypes=FLOATS)
@@ -81,8 +86,8 @@ def softplus(g: Builder, x: Tensor) -> Tensor:
 
 
 @OPS.lower("Softsign", since=1, dtypes=FLOATS)
-def softsign(g: Builder, x: Tensor) -> Tensor:
-    return g.binary("divide", x, g.binary("add", g.unary("abs_", x), 1))
+def softsign(g: Builder, input: Tensor) -> Tensor:
+    return g.binary("divide", input, g.binary("add", g.unary("abs_", input), 1))
 
 
 @OPS.lower("Mish", since=18, dtypes=FLOATS)
@@ -107,8 +112,8 @@ def gelu(g: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
 
 
 @OPS.lower("Clip", since=13, dtypes=NUMBERS)
-def clip(g: Builder, x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
-    return g.clip(x, min, max)
+def clip(g: Builder, input: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
+    return g.clip(input, min, max)
 
 
 def _by_row(g: Builder, x: Tensor, axis: int) -> tuple[Tensor, int]:
@@ -118,15 +123,15 @@ def _by_row(g: Builder, x: Tensor, axis: int) -> tuple[Tensor, int]:
 
 
 @OPS.lower("Softmax", since=13, dtypes=FLOATS)
-def softmax(g: Builder, x: Tensor, *, axis: int = -1) -> Tensor:
-    x, axis = _by_row(g, x, axis)
-    return g.call("softmax", x, np.int32(axis))
+def softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    input, axis = _by_row(g, input, axis)
+    return g.call("softmax", input, np.int32(axis))
 
 
 @OPS.lower("LogSoftmax", since=13, dtypes=FLOATS)
-def log_softmax(g: Builder, x: Tensor, *, axis: int = -1) -> Tensor:
-    x, axis = _by_row(g, x, axis)
-    moved = g.binary("sub", x, g.reduce("max", x, [axis]))
+def log_softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    input, axis = _by_row(g, input, axis)
+    moved = g.binary("sub", input, g.reduce("max", input, [axis]))
     total = g.reduce("sum", g.unary("exp", moved), [axis])
     return g.binary("sub", moved, g.unary("log", total))
 

@@ -24,10 +24,13 @@ _BINARY = {
 
 
 def _plain(op: str, name: str) -> None:
-    def lowering(g: Builder, x: Tensor) -> Tensor:
-        return g.unary(name, x)
+    def own(g: Builder, X: Tensor) -> Tensor:
+        return g.unary(name, X)
 
-    OPS.lower(op, since=1, dtypes=FLOATS)(lowering)
+    def lowering(g: Builder, input: Tensor) -> Tensor:
+        return g.unary(name, input)
+
+    OPS.lower(op, since=1, dtypes=FLOATS)(own if op in ("Sqrt", "Round") else lowering)
 
 
 def _two(op: str, name: str) -> None:
@@ -45,8 +48,8 @@ for _op, _name in _BINARY.items():
 
 
 @OPS.lower("Identity", since=1)
-def identity(g: Builder, x: Tensor) -> Tensor:
-    return x
+def identity(g: Builder, input: Tensor) -> Tensor:
+    return input
 
 
 @OPS.lower("Abs", since=13, dtypes=NUMBERS)
@@ -75,11 +78,12 @@ def ceil(g: Builder, x: Tensor) -> Tensor:
 
 
 @OPS.lower("Sign", since=13, dtypes=NUMBERS)
-def sign(g: Builder, x: Tensor) -> Tensor:
-    up, down = g.binary("greater", x, 0), g.less(x, 0)
-    if x.dtype.kind == "u":
-        return g.cast(up, x.dtype)
-    return g.binary("sub", g.cast(up, x.dtype), g.cast(down, x.dtype))
+def sign(g: Builder, input: Tensor) -> Tensor:
+    up, down = g.binary("greater", input, 0), g.less(input, 0)
+    if input.dtype.kind == "u":
+        return g.cast(up, input.dtype)
+    found = g.binary("sub", g.cast(up, input.dtype), g.cast(down, input.dtype))
+    return g.select(is_nan(g, input), input, found) if input.is_float else found
 
 
 @OPS.lower("Not", since=1, dtypes=BOOL)
@@ -93,8 +97,8 @@ def bitwise_not(g: Builder, x: Tensor) -> Tensor:
 
 
 @OPS.lower("IsNaN", since=13, dtypes=FLOATS | BOOL)
-def is_nan(g: Builder, x: Tensor) -> Tensor:
-    return g.binary("not_equal", x, x)
+def is_nan(g: Builder, X: Tensor) -> Tensor:
+    return g.binary("not_equal", X, X)
 
 
 @OPS.lower("IsInf", since=10, dtypes=FLOATS | BOOL)
@@ -125,19 +129,19 @@ def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
 
 
 @OPS.lower("Pow", since=15, dtypes=NUMBERS)
-def pow_(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    if b.data is not None and b.data.size == 1 and a.is_float:
-        exponent = float(b.data.reshape(()))
-        wide = [b.rank - a.rank] if b.rank > a.rank else []
+def pow_(g: Builder, X: Tensor, Y: Tensor) -> Tensor:
+    if Y.data is not None and Y.data.size == 1 and X.is_float:
+        exponent = float(Y.data.reshape(()))
+        wide = [Y.rank - X.rank] if Y.rank > X.rank else []
         if exponent == 2 and not wide:
-            return g.binary("mul", a, a)
+            return g.binary("mul", X, X)
         if exponent == 0.5 and not wide:
-            return g.unary("sqrt", a)
-    if not a.is_float:
+            return g.unary("sqrt", X)
+    if not X.is_float:
         # Powers of integers go through doubles, which hold them up to 2**53.
-        double = g.binary("pow", g.cast(a, np.float64), g.cast(b, np.float64))
-        return g.cast(double, a.dtype)
-    return g.binary("pow", a, g.cast(b, a.dtype))
+        double = g.binary("pow", g.cast(X, np.float64), g.cast(Y, np.float64))
+        return g.cast(double, X.dtype)
+    return g.binary("pow", X, g.cast(Y, X.dtype))
 
 
 @OPS.lower("Less", since=13, dtypes=ALL)
@@ -163,40 +167,42 @@ def _folded(g: Builder, op: str, inputs: tuple[Tensor, ...]) -> Tensor:
 
 
 @OPS.lower("Max", since=13, dtypes=NUMBERS)
-def max_(g: Builder, *inputs: Tensor) -> Tensor:
-    return _folded(g, "maximum", inputs)
+def max_(g: Builder, *data_0: Tensor) -> Tensor:
+    return _folded(g, "maximum", data_0)
 
 
 @OPS.lower("Min", since=13, dtypes=NUMBERS)
-def min_(g: Builder, *inputs: Tensor) -> Tensor:
-    return _folded(g, "minimum", inputs)
+def min_(g: Builder, *data_0: Tensor) -> Tensor:
+    return _folded(g, "minimum", data_0)
 
 
 @OPS.lower("Sum", since=13, dtypes=FLOATS)
-def sum_(g: Builder, *inputs: Tensor) -> Tensor:
-    return _folded(g, "add", inputs)
+def sum_(g: Builder, *data_0: Tensor) -> Tensor:
+    return _folded(g, "add", data_0)
 
 
 @OPS.lower("Mean", since=13, dtypes=FLOATS)
-def mean(g: Builder, *inputs: Tensor) -> Tensor:
-    return g.binary("divide", _folded(g, "add", inputs), len(inputs))
+def mean(g: Builder, *data_0: Tensor) -> Tensor:
+    return g.binary("divide", _folded(g, "add", data_0), len(data_0))
 
 
 @OPS.lower("Where", since=16)
-def where(g: Builder, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return g.select(condition, a, b)
+def where(g: Builder, condition: Tensor, X: Tensor, Y: Tensor) -> Tensor:
+    return g.select(condition, X, Y)
 
 
 @OPS.lower("Cast", since=13)
-def cast(g: Builder, x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
+def cast(
+    g: Builder, input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up"
+) -> Tensor:
     wanted = ir.DataType(to)
     if wanted not in ALL:
         raise Refusal(f"to {wanted.name.lower()}", "unsupported_dtype")
-    return g.cast(x, wanted.numpy())
+    return g.cast(input, wanted.numpy())
 
 
 @OPS.lower("CastLike", since=15)
 def cast_like(
-    g: Builder, x: Tensor, like: Tensor, *, saturate: int = 1, round_mode: str = "up"
+    g: Builder, input: Tensor, target_type: Tensor, *, saturate: int = 1, round_mode: str = "up"
 ) -> Tensor:
-    return g.cast(x, like.dtype)
+    return g.cast(input, target_type.dtype)

@@ -69,7 +69,7 @@ def if_(
     for block, body in zip(blocks, (then_branch, else_branch), strict=True):
         with g.inside(block):
             made = g.lower_body(body, [])
-            g.dialect.yield_([g.open(t, s).value for t, (_, s) in zip(made, kinds, strict=True)])
+            g.dialect.yield_([g.typed(t, s).value for t, (_, s) in zip(made, kinds, strict=True)])
     return tuple(g.wrap(v) for v in ([results] if len(kinds) == 1 else results))
 
 
@@ -92,7 +92,7 @@ def loop(
     kinds: list[tuple[Any, Shape]] = [(np.int64, ()), (np.bool_, ())]
     kinds += [_joined(t, v) for t, v in zip(v_initial, body.outputs[1:], strict=False)]
     starts = [g.const(np.int64(0)), g.reshape(cond, []) if cond is not None else g.const(True)]
-    starts += [g.open(t, s) for t, (_, s) in zip(v_initial, kinds[2:], strict=True)]
+    starts += [g.typed(t, s) for t, (_, s) in zip(v_initial, kinds[2:], strict=True)]
     for value in collected:
         dtype, shape = _kind(value)
         if None in shape or limit is None:
@@ -115,7 +115,7 @@ def loop(
         for held, piece in zip(now[2 + carried :], made[1 + carried :], strict=True):
             at = g.reshape(now[0], [1, 1])
             after.append(g.scatter(held, at, g.insert_axes(piece, [0])))
-        return [g.open(t, s) for t, (_, s) in zip(after, kinds, strict=True)]
+        return [g.typed(t, s) for t, (_, s) in zip(after, kinds, strict=True)]
 
     return tuple(g.loop(starts, more, turn, kinds)[2:])
 

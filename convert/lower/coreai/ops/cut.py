@@ -13,7 +13,7 @@ from edgeinfer.convert.lower.registry import Const, Refusal
 @OPS.lower("Slice", since=13)
 def slice_(
     g: Builder,
-    x: Tensor,
+    data: Tensor,
     starts: Tensor,
     ends: Tensor,
     axes: Const | None = None,
@@ -22,20 +22,20 @@ def slice_(
     (count,) = starts.shape
     if count is None:
         raise Refusal("how many axes are cut is only known to a run", "dynamic_shape")
-    places = [int(a) % x.rank for a in axes.array] if axes else list(range(count))
+    places = [int(a) % data.rank for a in axes.array] if axes else list(range(count))
     strides = [int(s) for s in steps.array] if steps else [1] * count
-    begin: list[Extent] = [0] * x.rank
-    end: list[Extent] = [s if s is not None else LARGEST for s in x.shape]
-    step = [1] * x.rank
+    begin: list[Extent] = [0] * data.rank
+    end: list[Extent] = [s if s is not None else LARGEST for s in data.shape]
+    step = [1] * data.rank
     turned = []
     for i, (axis, stride) in enumerate(zip(places, strides, strict=True)):
         first, last = _entry(g, starts, i), _entry(g, ends, i)
-        begin[axis], end[axis] = _bounds(g, x, axis, first, last, stride)
+        begin[axis], end[axis] = _bounds(g, data, axis, first, last, stride)
         step[axis] = abs(stride)
         if stride < 0:
             turned.append(axis)
     # A negative step ends before the first element, which has no number here.
-    source = g.reverse(x, turned) if turned else x
+    source = g.reverse(data, turned) if turned else data
     return g.slice(source, begin, end, step)
 
 
@@ -78,13 +78,13 @@ def _within(g: Builder, place: Extent, size: Tensor, low: int, high: Tensor) -> 
 @OPS.lower("Split", since=18)
 def split(
     g: Builder,
-    x: Tensor,
+    input: Tensor,
     split: Const | None = None,
     *,
     axis: int = 0,
     num_outputs: int | None = None,
 ) -> tuple[Tensor, ...]:
-    size = x.shape[axis]
+    size = input.shape[axis]
     if split is not None:
         sizes = [int(s) for s in split.array]
     elif size is None or num_outputs is None:
@@ -92,7 +92,7 @@ def split(
     else:
         each = -(-size // num_outputs)
         sizes = [min(each, size - each * i) for i in range(num_outputs)]
-    return tuple(g.split(x, sizes, axis))
+    return tuple(g.split(input, sizes, axis))
 
 
 _MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
@@ -101,29 +101,29 @@ _MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wr
 @OPS.lower("Pad", since=18)
 def pad(
     g: Builder,
-    x: Tensor,
+    data: Tensor,
     pads: Const,
     constant_value: Tensor | None = None,
     axes: Const | None = None,
     *,
     mode: str = "constant",
 ) -> Tensor:
-    places = [int(a) % x.rank for a in axes.array] if axes else list(range(x.rank))
+    places = [int(a) % data.rank for a in axes.array] if axes else list(range(data.rank))
     amounts = [int(p) for p in pads.array]
-    before, after = [0] * x.rank, [0] * x.rank
+    before, after = [0] * data.rank, [0] * data.rank
     for axis, b, a in zip(places, amounts, amounts[len(places) :], strict=False):
         before[axis], after[axis] = b, a
     if min(*before, *after) < 0:
         if mode != "constant":
             raise Refusal(f"negative pads in mode {mode!r}")
-        x = _trimmed(g, x, before, after)
-    value = g.const(np.zeros((), x.dtype)) if constant_value is None else constant_value
+        data = _trimmed(g, data, before, after)
+    value = g.const(np.zeros((), data.dtype)) if constant_value is None else constant_value
     ahead, behind = [max(p, 0) for p in before], [max(p, 0) for p in after]
     kind = _MODES[mode]
-    if x.dtype == np.bool_:
-        wide = g.pad(g.cast(x, np.uint8), ahead, behind, g.cast(value, np.uint8), kind)
+    if data.dtype == np.bool_:
+        wide = g.pad(g.cast(data, np.uint8), ahead, behind, g.cast(value, np.uint8), kind)
         return g.cast(wide, np.bool_)
-    return g.pad(x, ahead, behind, g.reshape(value, []), kind)
+    return g.pad(data, ahead, behind, g.reshape(value, []), kind)
 
 
 def _trimmed(g: Builder, x: Tensor, before: list[int], after: list[int]) -> Tensor:
@@ -137,14 +137,14 @@ def _trimmed(g: Builder, x: Tensor, before: list[int], after: list[int]) -> Tens
 
 
 @OPS.lower("Trilu", since=14)
-def trilu(g: Builder, x: Tensor, k: Const | None = None, *, upper: int = 1) -> Tensor:
+def trilu(g: Builder, input: Tensor, k: Const | None = None, *, upper: int = 1) -> Tensor:
     shift = int(k.array.reshape(())) if k else 0
-    rows, columns = (_places(g, x, a) for a in (-2, -1))
+    rows, columns = (_places(g, input, a) for a in (-2, -1))
     gap = g.binary("sub", g.insert_axes(columns, [0]), g.insert_axes(rows, [1]))
     outside = g.less(gap, shift) if upper else g.binary("greater", gap, shift)
-    if x.dtype == np.bool_:
-        return g.binary("and", x, g.unary("not_", outside))
-    return g.select(outside, g.const(np.zeros((), x.dtype)), x)
+    if input.dtype == np.bool_:
+        return g.binary("and", input, g.unary("not_", outside))
+    return g.select(outside, g.const(np.zeros((), input.dtype)), input)
 
 
 def _places(g: Builder, x: Tensor, axis: int) -> Tensor:
@@ -156,25 +156,25 @@ def _places(g: Builder, x: Tensor, axis: int) -> Tensor:
 
 @OPS.lower("CumSum", since=14, dtypes=NUMBERS)
 def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    place = int(axis.array.reshape(())) % x.rank
-    made = g.wrap(g.dialect.scan(
-        x.value, g.const(np.uint32(place)).value, g.const(np.bool_(reverse)).value, "sum"
-    ))  # fmt: skip
-    return g.binary("sub", made, x) if exclusive and not x.is_float else _shifted(
-        g, made, place, exclusive, reverse
-    )  # fmt: skip
+    return _scanned(g, "sum", x, int(axis.array.reshape(())), (exclusive, reverse))
 
 
-def _shifted(g: Builder, sums: Tensor, axis: int, exclusive: int, reverse: int) -> Tensor:
-    """Each element gets the sum before it."""
+@OPS.lower("CumProd", since=26, dtypes=NUMBERS)
+def cum_prod(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    return _scanned(g, "product", x, int(axis.array.reshape(())), (exclusive, reverse))
+
+
+def _scanned(g: Builder, op: str, x: Tensor, axis: int, how: tuple[int, int]) -> Tensor:
+    exclusive, reverse = how
+    axis %= x.rank
+    made = g.call("scan", x, np.uint32(axis), np.bool_(reverse), op)
     if not exclusive:
-        return sums
-    size = g.extent(sums, axis)
+        return made
+    # Each element gets what came before it.
+    size = g.extent(made, axis)
     if not isinstance(size, int):
         raise Refusal("exclusive over a size that only a run knows", "dynamic_shape")
-    before, after = [0] * sums.rank, [0] * sums.rank
-    if reverse:
-        after[axis] = 1
-        return g.pad(g.part(sums, axis, 1, size), before, after)
-    before[axis] = 1
-    return g.pad(g.part(sums, axis, 0, size - 1), before, after)
+    before, after = [0] * made.rank, [0] * made.rank
+    (after if reverse else before)[axis] = 1
+    part = g.part(made, axis, 1, size) if reverse else g.part(made, axis, 0, size - 1)
+    return g.pad(part, before, after, 0 if op == "sum" else 1)

@@ -3,59 +3,60 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreai.builder import Builder, Extent
-from edgeinfer.convert.lower.coreai.registry import NUMBERS, OPS
+from edgeinfer.convert.lower.coreai.registry import FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreai.tensor import Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 
 
 @OPS.lower("Gather", since=13)
-def gather(g: Builder, x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
-    if indices.data is not None and indices.data.size == 1 and x.shape[axis] is not None:
-        place = int(indices.data.reshape(())) % int(x.shape[axis] or 1)
-        part = g.part(x, axis, place, place + 1)
-        sizes = list(range(axis % x.rank, axis % x.rank + indices.rank))
+def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    if indices.data is not None and indices.data.size == 1 and data.shape[axis] is not None:
+        place = int(indices.data.reshape(())) % int(data.shape[axis] or 1)
+        part = g.part(data, axis, place, place + 1)
+        sizes = list(range(axis % data.rank, axis % data.rank + indices.rank))
         return g.insert_axes(g.drop_axes(part, [axis]), sizes)
-    return g.take(x, indices, axis)
+    return g.take(data, indices, axis)
 
 
 @OPS.lower("GatherElements", since=13)
-def gather_elements(g: Builder, x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
-    axis %= x.rank
-    for a, (have, want) in enumerate(zip(x.shape, indices.shape, strict=True)):
+def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    axis %= data.rank
+    for a, (have, want) in enumerate(zip(data.shape, indices.shape, strict=True)):
         if a != axis and have != want:
-            x = g.part(x, a, 0, g.extent(indices, a))
+            data = g.part(data, a, 0, g.extent(indices, a))
     return g.call(
-        "gather_along_axis", x, g.places(_from_start(g, x, indices, axis)), np.int32(axis)
+        "gather_along_axis", data, g.places(_from_start(g, data, indices, axis)), np.int32(axis)
     )
 
 
 @OPS.lower("GatherND", since=13)
-def gather_nd(g: Builder, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     if batch_dims:
         raise Refusal(f"batch_dims={batch_dims}")
-    return g.call("gather_nd", x, g.places(indices))
+    return g.call("gather_nd", data, g.places(indices))
 
 
 @OPS.lower("ScatterND", since=18)
 def scatter_nd(
-    g: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
+    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
 ) -> Tensor:
     if reduction != "none":
         raise Refusal(f"reduction {reduction!r}")
     width = indices.shape[-1]
     if width is None:
         raise Refusal("the width of an index is only known to a run", "dynamic_shape")
-    sizes = g.vector([g.extent(x, a) for a in range(width)], np.int64)
+    sizes = g.vector([g.extent(data, a) for a in range(width)], np.int64)
     turned = g.binary("add", indices, sizes)
-    return g.scatter(x, g.select(g.less(indices, 0), turned, indices), updates)
+    return g.scatter(data, g.select(g.less(indices, 0), turned, indices), updates)
 
 
 @OPS.lower("ScatterElements", since=18)
 def scatter_elements(
     g: Builder,
-    x: Tensor,
+    data: Tensor,
     indices: Tensor,
     updates: Tensor,
     *,
@@ -64,13 +65,13 @@ def scatter_elements(
 ) -> Tensor:
     if reduction != "none":
         raise Refusal(f"reduction {reduction!r}")
-    axis %= x.rank
+    axis %= data.rank
     if indices.sizes is None:
         raise Refusal("indices of unknown size", "dynamic_shape")
     grids = np.indices(indices.sizes)
     places = [g.const(grid[..., None]) for grid in grids]
-    places[axis] = g.insert_axes(g.cast(_from_start(g, x, indices, axis), np.int64), [-1])
-    return g.scatter(x, g.concat(places, indices.rank), g.reshape(updates, list(indices.sizes)))
+    places[axis] = g.insert_axes(g.cast(_from_start(g, data, indices, axis), np.int64), [-1])
+    return g.scatter(data, g.concat(places, indices.rank), g.reshape(updates, list(indices.sizes)))
 
 
 def _from_start(g: Builder, x: Tensor, indices: Tensor, axis: int) -> Tensor:
@@ -111,3 +112,40 @@ def non_zero(g: Builder, x: Tensor) -> Tensor:
         raise Refusal("a scalar")
     found = g.call("non_zero", g.cast(x, np.bool_))
     return g.cast(g.transpose(found, [1, 0]), np.int64)
+
+
+@OPS.lower("Hardmax", since=13, dtypes=FLOATS)
+def hardmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
+    axis %= input.rank
+    place = g.cast(g.call("argmax", input, np.int32(axis)), np.int64)
+    size = g.extent(input, axis)
+    if not isinstance(size, int):
+        raise Refusal("a size that only a run knows", "dynamic_shape")
+    shape = [size if a == axis else 1 for a in range(input.rank)]
+    steps = g.const(np.arange(size, dtype=np.int64).reshape(shape))
+    return g.cast(g.binary("equal", place, steps), input.dtype)
+
+
+@OPS.lower("EyeLike", since=9)
+def eye_like(g: Builder, input: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+    if input.sizes is None or input.rank != 2:
+        raise Refusal("a size that only a run knows", "dynamic_shape")
+    kind = input.dtype if dtype is None else ir.DataType(dtype).numpy()
+    rows, columns = input.sizes
+    return g.const(np.eye(rows, columns, k).astype(kind))
+
+
+@OPS.lower("ReverseSequence", since=10)
+def reverse_sequence(
+    g: Builder, input: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0
+) -> Tensor:
+    size = g.extent(input, time_axis)
+    if not isinstance(size, int) or input.rank < 2:
+        raise Refusal("a size that only a run knows", "dynamic_shape")
+    time, batch = time_axis % input.rank, batch_axis % input.rank
+    steps = g.const(np.arange(size).reshape([size if a == time else 1 for a in range(input.rank)]))
+    lengths = g.insert_axes(sequence_lens, [a for a in range(input.rank) if a != batch])
+    turned = g.binary("sub", g.binary("sub", lengths, steps), 1)
+    places = g.select(g.less(steps, lengths), turned, steps)
+    whole = g.expand(places, g.extents(input))
+    return g.call("gather_along_axis", input, g.places(whole), np.int32(time))

@@ -30,15 +30,19 @@ def mat_mul(g: Builder, A: Tensor, B: Tensor) -> Tensor:
 
 @OPS.lower("MatMulInteger", since=10, dtypes=INTEGERS)
 def mat_mul_integer(
-    g: Builder, A: Tensor, B: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
+    g: Builder,
+    A: Tensor,
+    B: Tensor,
+    a_zero_point: Tensor | None = None,
+    b_zero_point: Tensor | None = None,
 ) -> Tensor:
     a, b = g.cast(A, np.int32), g.cast(B, np.int32)
-    if a_zero is not None:
-        zero = g.cast(a_zero, np.int32)
+    if a_zero_point is not None:
+        zero = g.cast(a_zero_point, np.int32)
         per_row = zero.rank == 1 and zero.shape != (1,)
         a = g.binary("sub", a, g.insert_axes(zero, [1]) if per_row else zero)
-    if b_zero is not None:
-        b = g.binary("sub", b, g.cast(b_zero, np.int32))
+    if b_zero_point is not None:
+        b = g.binary("sub", b, g.cast(b_zero_point, np.int32))
     return product(g, a, b)
 
 

@@ -30,8 +30,8 @@ def batch_normalization(
     X: Tensor,
     scale: Tensor,
     B: Tensor,
-    mean: Tensor,
-    var: Tensor,
+    input_mean: Tensor,
+    input_var: Tensor,
     *,
     epsilon: float = 1e-5,
     momentum: float = 0.9,
@@ -41,17 +41,19 @@ def batch_normalization(
         raise Refusal("training_mode=1")
     if X.rank < 2:
         raise Refusal("no channels", "unsupported_rank")
-    inverse = g.unary("rsqrt", g.binary("add", g.cast(var, X.dtype), epsilon))
+    inverse = g.unary("rsqrt", g.binary("add", g.cast(input_var, X.dtype), epsilon))
     factor = g.binary("mul", g.cast(scale, X.dtype), inverse)
-    shift = g.binary("sub", g.cast(B, X.dtype), g.binary("mul", g.cast(mean, X.dtype), factor))
+    shift = g.binary(
+        "sub", g.cast(B, X.dtype), g.binary("mul", g.cast(input_mean, X.dtype), factor)
+    )
     return biased(g, _scaled(g, X, factor), shift)
 
 
 @OPS.lower("InstanceNormalization", since=6, dtypes=FLOATS)
 def instance_normalization(
-    g: Builder, x: Tensor, scale: Tensor, B: Tensor, *, epsilon: float = 1e-5
+    g: Builder, input: Tensor, scale: Tensor, B: Tensor, *, epsilon: float = 1e-5
 ) -> Tensor:
-    made, _, _ = _standard(g, x, list(range(2, x.rank)), epsilon)
+    made, _, _ = _standard(g, input, list(range(2, input.rank)), epsilon)
     return biased(g, _scaled(g, made, scale), B)
 
 
@@ -118,13 +120,13 @@ def group_normalization(
 
 
 @OPS.lower("LpNormalization", since=1, dtypes=FLOATS)
-def lp_normalization(g: Builder, x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+def lp_normalization(g: Builder, input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     if p == 1:
-        length = g.reduce("sum", g.unary("abs_", x), [axis])
+        length = g.reduce("sum", g.unary("abs_", input), [axis])
     else:
-        length = g.unary("sqrt", g.reduce("sum", g.binary("mul", x, x), [axis]))
-    made = g.binary("divide", x, length)
-    return g.select(g.binary("equal", length, 0), g.const(np.zeros((), x.dtype)), made)
+        length = g.unary("sqrt", g.reduce("sum", g.binary("mul", input, input), [axis]))
+    made = g.binary("divide", input, length)
+    return g.select(g.binary("equal", length, 0), g.const(np.zeros((), input.dtype)), made)
 
 
 @OPS.lower("LRN", since=13, dtypes=FLOATS)

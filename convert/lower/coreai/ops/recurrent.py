@@ -99,7 +99,7 @@ def _looped(
     batch = g.extent(gates, 1)
     empty = g.const(np.zeros((1, 1, 1), gates.dtype))
     room = g.expand(empty, [length, batch, hidden])
-    shape = (gates.shape[0], gates.shape[1], hidden)
+    shape = room.shape
 
     def turn(now: list[Tensor]) -> list[Tensor]:
         index, place = now[0], now[0]
@@ -109,10 +109,11 @@ def _looped(
         after, shown = step(place, own, now[2:])
         at = g.reshape(place, [1, 1])
         kept = g.scatter(now[1], at, g.insert_axes(shown, [0]))
-        return [g.binary("add", index, 1), kept, *after]
+        after = [g.typed(a, s.shape) for a, s in zip(after, states, strict=True)]
+        return [g.binary("add", index, 1), g.typed(kept, shape), *after]
 
     kinds: list[tuple[Any, Shape]] = [(np.int64, ()), (gates.dtype, shape)]
-    kinds += [(s.dtype, (gates.shape[1], hidden)) for s in states]
+    kinds += [(s.dtype, s.shape) for s in states]
     starts = [g.const(np.int64(0)), room, *states]
     end = g.loop(starts, lambda now: g.less(now[0], limit), turn, kinds)
     return end[1], end[2:]

@@ -13,17 +13,17 @@ from edgeinfer.convert.lower.registry import Const, Refusal
 
 
 @OPS.lower("Reshape", since=14)
-def reshape(g: Builder, x: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
+def reshape(g: Builder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
     if shape.data is None:
-        return _to_vector(g, x, shape, allowzero)
+        return _to_vector(g, data, shape, allowzero)
     wanted: list[Extent] = [int(s) for s in shape.data]
     if not allowzero:
-        wanted = [g.extent(x, i) if s == 0 else s for i, s in enumerate(wanted)]
-    if x.sizes is not None and -1 in wanted:
+        wanted = [g.extent(data, i) if s == 0 else s for i, s in enumerate(wanted)]
+    if data.sizes is not None and -1 in wanted:
         rest = math.prod(s for s in wanted if isinstance(s, int) and s != -1)
         if rest:
-            wanted[wanted.index(-1)] = math.prod(x.sizes) // rest
-    return g.reshape(x, wanted)
+            wanted[wanted.index(-1)] = math.prod(data.sizes) // rest
+    return g.reshape(data, wanted)
 
 
 def _to_vector(g: Builder, x: Tensor, shape: Tensor, allowzero: int) -> Tensor:
@@ -41,38 +41,38 @@ def _to_vector(g: Builder, x: Tensor, shape: Tensor, allowzero: int) -> Tensor:
 
 
 @OPS.lower("Flatten", since=13)
-def flatten(g: Builder, x: Tensor, *, axis: int = 1) -> Tensor:
-    axis = axis % x.rank if axis < 0 else axis
-    if x.sizes is not None:
-        first = math.prod(x.sizes[:axis])
-        return g.reshape(x, [first, math.prod(x.sizes[axis:])])
-    for kept, lead in ((x.shape[:axis], True), (x.shape[axis:], False)):
+def flatten(g: Builder, input: Tensor, *, axis: int = 1) -> Tensor:
+    axis = axis % input.rank if axis < 0 else axis
+    if input.sizes is not None:
+        first = math.prod(input.sizes[:axis])
+        return g.reshape(input, [first, math.prod(input.sizes[axis:])])
+    for kept, lead in ((input.shape[:axis], True), (input.shape[axis:], False)):
         sizes = [s for s in kept if s is not None]
         if len(sizes) == len(kept):
             size = math.prod(sizes)
-            return g.reshape(x, [size, -1] if lead else [-1, size])
+            return g.reshape(input, [size, -1] if lead else [-1, size])
     if axis == 1:
-        return g.reshape(x, [g.extent(x, 0), -1])
+        return g.reshape(input, [g.extent(input, 0), -1])
     raise Refusal("sizes on both sides are only known to a run", "dynamic_shape")
 
 
 @OPS.lower("Transpose", since=13)
-def transpose(g: Builder, x: Tensor, *, perm: tuple[int, ...] | None = None) -> Tensor:
-    return g.transpose(x, perm if perm is not None else list(range(x.rank))[::-1])
+def transpose(g: Builder, data: Tensor, *, perm: tuple[int, ...] | None = None) -> Tensor:
+    return g.transpose(data, perm if perm is not None else list(range(data.rank))[::-1])
 
 
 @OPS.lower("Squeeze", since=13)
-def squeeze(g: Builder, x: Tensor, axes: Const | None = None) -> Tensor:
+def squeeze(g: Builder, data: Tensor, axes: Const | None = None) -> Tensor:
     if axes is not None:
-        return g.drop_axes(x, [int(a) for a in np.ravel(axes.array)])
-    if x.sizes is None:
+        return g.drop_axes(data, [int(a) for a in np.ravel(axes.array)])
+    if data.sizes is None:
         raise Refusal("which axes have size 1 is only known to a run", "dynamic_shape")
-    return g.drop_axes(x, [a for a, s in enumerate(x.sizes) if s == 1])
+    return g.drop_axes(data, [a for a, s in enumerate(data.sizes) if s == 1])
 
 
 @OPS.lower("Unsqueeze", since=13)
-def unsqueeze(g: Builder, x: Tensor, axes: Const) -> Tensor:
-    return g.insert_axes(x, [int(a) for a in np.ravel(axes.array)])
+def unsqueeze(g: Builder, data: Tensor, axes: Const) -> Tensor:
+    return g.insert_axes(data, [int(a) for a in np.ravel(axes.array)])
 
 
 @OPS.lower("Concat", since=13)
@@ -82,33 +82,35 @@ def concat(g: Builder, *inputs: Tensor, axis: int) -> Tensor:
 
 
 @OPS.lower("Shape", since=15)
-def shape_of(g: Builder, x: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
-    chosen = list(range(x.rank))[start:end]
+def shape_of(g: Builder, data: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
+    chosen = list(range(data.rank))[start:end]
     if not chosen:
         return g.const(np.zeros(0, np.int64))
-    return g.vector([g.extent(x, a) for a in chosen], np.int64)
+    return g.vector([g.extent(data, a) for a in chosen], np.int64)
 
 
 @OPS.lower("Size", since=13)
-def size_of(g: Builder, x: Tensor) -> Tensor:
-    if x.sizes is not None:
-        return g.const(np.int64(math.prod(x.sizes)))
-    sizes = g.vector(g.extents(x), np.int64)
+def size_of(g: Builder, data: Tensor) -> Tensor:
+    if data.sizes is not None:
+        return g.const(np.int64(math.prod(data.sizes)))
+    sizes = g.vector(g.extents(data), np.int64)
     return g.reduce("product", sizes, [0], keepdims=False)
 
 
 @OPS.lower("Expand", since=13)
-def expand(g: Builder, x: Tensor, shape: Tensor) -> Tensor:
-    if shape.data is not None and x.sizes is not None:
-        return g.expand(x, list(np.broadcast_shapes(x.sizes, tuple(int(s) for s in shape.data))))
+def expand(g: Builder, input: Tensor, shape: Tensor) -> Tensor:
+    if shape.data is not None and input.sizes is not None:
+        return g.expand(
+            input, list(np.broadcast_shapes(input.sizes, tuple(int(s) for s in shape.data)))
+        )
     (rank,) = shape.shape
     if rank is None:
         raise Refusal("the result's number of axes is not known", "dynamic_shape")
-    rank = max(rank, x.rank)
-    own, other = _padded(g, g.vector(g.extents(x), np.int64), rank), _padded(g, shape, rank)
+    rank = max(rank, input.rank)
+    own, other = _padded(g, g.vector(g.extents(input), np.int64), rank), _padded(g, shape, rank)
     # Where one size is 1 the other counts: it may be 0.
     joined = g.select(g.binary("equal", own, 1), other, own)
-    return g.call("broadcast_to", x, g.cast(joined, np.uint32))
+    return g.call("broadcast_to", input, g.cast(joined, np.uint32))
 
 
 def _padded(g: Builder, sizes: Tensor, rank: int) -> Tensor:
@@ -121,23 +123,21 @@ def _padded(g: Builder, sizes: Tensor, rank: int) -> Tensor:
 
 
 @OPS.lower("Tile", since=13)
-def tile(g: Builder, x: Tensor, repeats: Tensor) -> Tensor:
-    return g.call("tile", x, g.cast(repeats, np.uint32))
+def tile(g: Builder, input: Tensor, repeats: Tensor) -> Tensor:
+    return g.call("tile", input, g.cast(repeats, np.uint32))
 
 
 @OPS.lower("ConstantOfShape", since=20)
-def constant_of_shape(g: Builder, shape: Tensor, *, value: object = None) -> Tensor:
+def constant_of_shape(g: Builder, input: Tensor, *, value: object = None) -> Tensor:
     filler = np.zeros(1, np.float32) if value is None else np.asarray(value)
     one = g.const(filler.reshape(()))
-    if shape.data is not None:
-        return g.const(np.full(tuple(int(s) for s in shape.data), filler.reshape(())))
-    return g.call("broadcast_to", one, g.cast(shape, np.uint32))
+    if input.data is not None:
+        return g.const(np.full(tuple(int(s) for s in input.data), filler.reshape(())))
+    return g.call("broadcast_to", one, g.cast(input, np.uint32))
 
 
 @OPS.lower("Range", since=11, dtypes=NUMBERS)
-def range_(
-    g: Builder, start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1
-) -> Tensor:
+def range_(g: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     first, last, step = (g.reshape(t, []) for t in (start, limit, delta))
     if not first.is_float:
         return g.call("range_", first, last, step)
@@ -149,24 +149,24 @@ def range_(
 
 
 @OPS.lower("DepthToSpace", since=13)
-def depth_to_space(g: Builder, x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
-    n, _, h, w = g.extents(x)
-    channels = x.shape[1]
+def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    n, _, h, w = g.extents(input)
+    channels = input.shape[1]
     if channels is None:
         raise Refusal("channels are only known to a run", "dynamic_shape")
     b, rest = blocksize, channels // blocksize**2
     if mode == "DCR":
-        view, perm = g.reshape(x, [n, b, b, rest, h, w]), [0, 3, 4, 1, 5, 2]
+        view, perm = g.reshape(input, [n, b, b, rest, h, w]), [0, 3, 4, 1, 5, 2]
     else:
-        view, perm = g.reshape(x, [n, rest, b, b, h, w]), [0, 1, 4, 2, 5, 3]
+        view, perm = g.reshape(input, [n, rest, b, b, h, w]), [0, 1, 4, 2, 5, 3]
     return g.reshape(g.transpose(view, perm), [n, rest, _times(g, h, b), _times(g, w, b)])
 
 
 @OPS.lower("SpaceToDepth", since=13)
-def space_to_depth(g: Builder, x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
-    n, c, h, w = x.sizes or known(x, "sizes are only known to a run").shape
+def space_to_depth(g: Builder, input: Tensor, *, blocksize: int) -> Tensor:
+    n, c, h, w = input.sizes or known(input, "sizes are only known to a run").shape
     b = blocksize
-    view = g.transpose(g.reshape(x, [n, c, h // b, b, w // b, b]), [0, 3, 5, 1, 2, 4])
+    view = g.transpose(g.reshape(input, [n, c, h // b, b, w // b, b]), [0, 3, 5, 1, 2, 4])
     return g.reshape(view, [n, c * b * b, h // b, w // b])
 
 

@@ -1,0 +1,168 @@
+"""What the node suite does not ask: open sizes, integers at their ends, bodies, half precision."""
+
+import numpy as np
+import pytest
+
+from tests.convert.lower.coreai.run import check, floats, needs_coreai, refusal
+
+pytestmark = needs_coreai
+
+ODD = np.array([np.inf, -np.inf, np.nan, -0.0, 1e30, -2.5, 2.5, -0.3], np.float32)
+
+
+@pytest.mark.parametrize("op", ["Floor", "Ceil", "Round", "Relu", "Sign", "Softplus", "Abs"])
+def test_special_floats(op: str) -> None:
+    check(f"g (float[8] x) => (float[8] y) {{y = {op}(x)}}", {"x": ODD})
+
+
+@pytest.mark.parametrize("op", ["Div", "Mod", "Max", "Min"])
+def test_integers_that_need_64_bits(op: str) -> None:
+    a = np.array([1 << 40, -(1 << 40), 7, -7, 5], np.int64)
+    b = np.array([3, 3, -3, 3, 1 << 33], np.int64)
+    check(f"g (int64[5] a, int64[5] b) => (int64[5] y) {{y = {op}(a, b)}}", {"a": a, "b": b})
+
+
+def test_integers_wrap_as_their_type_does() -> None:
+    x = np.array([100, -128, 127], np.int8)
+    check("g (int8[3] x) => (int8[3] y) {y = Add(x, x)}", {"x": x})
+
+
+@pytest.mark.parametrize(
+    ("cut", "steps"), [("-1", "-1"), ("2", "1"), ("-2", "-2"), ("-100", "1"), ("100", "-1")]
+)
+def test_slices_of_an_open_axis(cut: str, steps: str) -> None:
+    end = "9223372036854775807" if int(steps) > 0 else "-9223372036854775807"
+    text = (
+        f"g (float[n,3] x) => (float[m,3] y) <int64[1] s = {{{cut}}}, int64[1] e = {{{end}}}, "
+        f"int64[1] a = {{0}}, int64[1] t = {{{steps}}}> {{y = Slice(x, s, e, a, t)}}"
+    )
+    check(text, {"x": floats(5, 3)}, {"x": floats(4, 3)})
+
+
+def test_reshape_by_sizes_that_only_a_run_knows() -> None:
+    text = (
+        "g (float[n,m,4] x) => (float[a,b] y) <int64[1] z = {0}, int64[1] r = {-1}> "
+        "{s = Shape(x) f = Gather(s, z) c = Concat<axis=0>(f, r) y = Reshape(x, c)}"
+    )
+    check(text, {"x": floats(2, 3, 4)}, {"x": floats(5, 1, 4)})
+
+
+def test_attention_with_open_sizes() -> None:
+    text = (
+        "g (float[b,t,8] x) => (float[b,t,8] y) <int64[4] s = {0,0,2,4}, int64[3] o = {0,0,8}> "
+        "{r = Reshape(x, s) q = Transpose<perm=[0,2,1,3]>(r) k = Transpose<perm=[0,2,3,1]>(r) "
+        "m = MatMul(q, k) p = Softmax(m) v = MatMul(p, q) w = Transpose<perm=[0,2,1,3]>(v) "
+        "y = Reshape(w, o)}"
+    )
+    check(text, {"x": floats(2, 3, 8)}, {"x": floats(1, 7, 8)})
+
+
+WEIGHTS = "float[1,{g}4,3] w, float[1,{g}4,4] r, float[1,{b}] b"
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_recurrent_layers_over_open_sequences(op: str, direction: str) -> None:
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
+    text = (
+        f"g (float[n,b,3] x, float[1,{4 * gates},3] w, float[1,{4 * gates},4] r, "
+        f"float[1,{8 * gates}] v, int32[b] l) => (float[n,1,b,4] y, float[1,b,4] h) "
+        f'{{y, h = {op}<hidden_size=4, direction="{direction}">(x, w, r, v, l)}}'
+    )
+    fixed = {
+        "w": floats(1, 4 * gates, 3, seed=1),
+        "r": floats(1, 4 * gates, 4, seed=2),
+        "v": floats(1, 8 * gates, seed=3),
+    }
+    one = {"x": floats(7, 2, 3), "l": np.array([7, 4], np.int32), **fixed}
+    check(text, one, {"x": floats(2, 1, 3), "l": np.array([2], np.int32), **fixed})
+
+
+def test_branches_of_different_sizes() -> None:
+    text = (
+        "g (float[4] x, bool c) => (float[n] y) {y = If(c) <"
+        "then_branch = t () => (float[4] a) {a = Neg(x)}, "
+        "else_branch = e () => (float[8] b) {b = Concat<axis=0>(x, x)}>}"
+    )
+    check(text, {"x": floats(4), "c": np.array(True)}, {"x": floats(4), "c": np.array(False)})
+
+
+def test_a_loop_collects_what_it_makes() -> None:
+    text = (
+        "g (float[3] x, int64 n) => (float[3] y, float[m,3] z) <bool go = {1}> "
+        "{y, z = Loop(n, go, x) <body = b (int64 i, bool c, float[3] v) "
+        "=> (bool k, float[3] w, float[3] u) {k = Identity(c) w = Add(v, v) u = Neg(w)}>}"
+    )
+    check(text, {"x": floats(3), "n": np.array(4)}, {"x": floats(3), "n": np.array(1)})
+
+
+def test_a_constant_of_one_branch_is_seen_by_all() -> None:
+    text = (
+        "g (float[2] x, bool c) => (float[2] y, float[2] z) <float[2] w = {1.0,2.0}> {y = If(c) <"
+        "then_branch = t () => (float[2] a) {a = Add(x, w)}, "
+        "else_branch = e () => (float[2] b) {b = Sub(x, w)}> z = Mul(x, w)}"
+    )
+    check(text, {"x": floats(2), "c": np.array(False)}, {"x": floats(2), "c": np.array(True)})
+
+
+@pytest.mark.parametrize("factor", [2, 3])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_open_pictures_grow_by_whole_factors(mode: str, factor: int) -> None:
+    text = (
+        f"g (float[1,2,h,w] x) => (float[1,2,a,b] y) "
+        f"<float[4] s = {{1.0,1.0,{factor}.0,{factor}.0}}>"
+        f' {{y = Resize<mode="{mode}", coordinate_transformation_mode="half_pixel">(x, , s)}}'
+    )
+    check(text, {"x": floats(1, 2, 3, 5)}, {"x": floats(1, 2, 4, 1)})
+
+
+@pytest.mark.parametrize("ceil", [0, 1])
+@pytest.mark.parametrize("inside", [0, 1])
+def test_averages_at_the_edges(ceil: int, inside: int) -> None:
+    text = (
+        "g (float[1,2,7,6] x) => (float[1,2,a,b] y) {y = AveragePool<kernel_shape=[3,3], "
+        f"strides=[2,2], pads=[1,1,1,1], ceil_mode={ceil}, count_include_pad={inside}>(x)}}"
+    )
+    check(text, {"x": floats(1, 2, 7, 6)})
+
+
+@pytest.mark.parametrize("pads", ["1,0,2,1", "0,2,0,0"])
+def test_transposed_convolutions_with_uneven_padding(pads: str) -> None:
+    text = (
+        "g (float[1,2,n,4] x, float[2,3,3,3] w) => (float[1,3,a,b] y) {y = ConvTranspose<"
+        f"strides=[2,2], pads=[{pads}], output_padding=[1,1]>(x, w)}}"
+    )
+    weights = {"w": floats(2, 3, 3, 3, seed=1)}
+    check(text, {"x": floats(1, 2, 3, 4), **weights}, {"x": floats(1, 2, 5, 4), **weights})
+
+
+def test_half_precision_within_its_rounding() -> None:
+    text = (
+        "g (float[1,3,8,8] x, float[4,3,3,3] w) => (float[1,4,6,6] y) "
+        "{c = Conv(x, w) r = Relu(c) y = Add(r, r)}"
+    )
+    feeds = {"x": floats(1, 3, 8, 8), "w": floats(4, 3, 3, 3, seed=1)}
+    check(text, feeds, rtol=4e-3, precision="fp16")
+
+
+def test_all_that_is_refused_comes_in_one_list() -> None:
+    problems = refusal(
+        "g (float[2,3] x) => (int64[a] y, float[2,3] z) "
+        "{y, i, j, k = Unique(x) z = RandomNormalLike(x)}"
+    )
+    assert {p.op for p in problems} == {"Unique", "RandomNormalLike"}
+
+
+@pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min", "Prod", "L2", "LogSumExp"])
+def test_reductions_of_open_sizes(op: str) -> None:
+    text = f"g (float[n,3,m] x) => (float[1,3,1] y) <int64[2] a = {{0,2}}> {{y = Reduce{op}(x, a)}}"
+    check(text, {"x": floats(2, 3, 4)}, {"x": floats(1, 3, 1)}, rtol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["Sum", "Max", "Prod"])
+def test_reductions_of_what_a_run_leaves_empty(op: str) -> None:
+    text = (
+        "g (float[4] x) => (float[1] y) <int64[1] a = {0}> "
+        f"{{n = NonZero(x) t = Transpose(n) f = GatherND(x, t) y = Reduce{op}(f, a)}}"
+    )
+    check(text, {"x": np.zeros(4, np.float32)}, {"x": floats(4)})
