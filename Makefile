@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test lint test-install test-models test-nodes test-coreml-nodes test-mil bench clean
+.PHONY: demo test lint test-install test-arm test-models test-nodes test-coreml-nodes test-mil bench clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -32,6 +32,10 @@ test-models: $(VENV)/installed
 # What a device installs, in fresh environments.
 test-install: $(VENV)/installed
 	$(PYTEST) -m 'slow' tests/e2e/test_device_install.py
+
+# Bundles on 64-bit Arm, emulated; needs Debian's debootstrap and qemu-user 9 or newer.
+test-arm: $(VENV)/installed
+	$(PYTEST) -m 'slow' tests/e2e/test_arm.py
 
 # The whole ONNX node suite through every target.
 test-nodes: $(VENV)/installed
