@@ -1,8 +1,8 @@
 """A matrix of 4-bit or 8-bit integers, scaled by blocks of 32 or by rows, times a vector.
 
-Such a product reads each weight once, so memory sets its pace. Rows stand side by side in a vector:
-each lane sums one row, four weights at an instruction, and nothing is added across lanes. The vector
-is rounded to 8 bits by blocks of 32 as it comes in, with a scale for each block.
+Such a product reads each weight once, so memory sets its pace. Rows stand side by side: each lane
+sums one row, four weights at an instruction, and nothing is added across lanes. The vector is
+rounded to 8 bits by blocks of 32 as it comes in, with a scale for each block.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ BLOCK = 32
 
 _ZERO = 8
 """What the nibble of a zero weight holds."""
-
-_AHEAD = 2048
-"""Bytes that are asked of memory before they are needed."""
 
 
 @dataclass(frozen=True, slots=True)

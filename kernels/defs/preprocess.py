@@ -88,8 +88,7 @@ def preprocess(picture: Picture) -> tirx.PrimFunc:
                         for c in range(CHANNELS):
                             _blend(*blend, x, (c, 1))
             with T.If(T.BufferLoad(some, [0]) > 0), T.Then(), T.serial(picture.width) as x:
-                with T.If(T.BufferLoad(beyond, [x]) > 0), T.Then():
-                    _surround(picture, norm, line, x)
+                _surround_if(beyond, picture, norm, line, x)
             _store(picture, line, norm, out, y)
 
     return function("preprocess", buffers, body)
@@ -99,6 +98,11 @@ def _surround(picture: Picture, norm: Buffer, line: Buffer, x: Expr) -> None:
     for c in range(CHANNELS):
         place = CHANNELS - 1 - c if picture.swap else c
         T.buffer_store(line, T.BufferLoad(norm, [2, c]), [x, place])
+
+
+def _surround_if(beyond: Buffer, picture: Picture, norm: Buffer, line: Buffer, x: Expr) -> None:
+    with T.If(T.BufferLoad(beyond, [x]) > 0), T.Then():
+        _surround(picture, norm, line, x)
 
 
 def _store(picture: Picture, line: Buffer, norm: Buffer, out: Buffer, y: Expr) -> None:

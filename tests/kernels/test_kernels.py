@@ -117,7 +117,7 @@ def test_functions_of_one_value(name: str) -> None:
         }
     for which, want in expected.items():
 
-        def body(source, out, single=math.VECTOR[which]):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def body(source, out, single=math.VECTOR[which]):  # type: ignore[no-untyped-def]
             with loop(x.size // lanes) as at:
                 store(out, [at * lanes], single(load(source, [at * lanes], lanes)), lanes)
 

@@ -96,7 +96,7 @@ def selu(
 @OPS.lower("HardSigmoid", since=22, dtypes=FLOATS)
 def hard_sigmoid(
     g: Builder,
-    X: Tensor,
+    X: Tensor,  # noqa: N803
     *,
     alpha: float = 0.20000000298023224,
     beta: float = 0.5,

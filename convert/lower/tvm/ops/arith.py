@@ -185,7 +185,7 @@ def convert(g: Builder, x: Tensor, dtype: str) -> Tensor:
         with np.errstate(all="ignore"):
             return g.const(x.data.astype(dtype))
     if dtype == "bool":
-        return g.map(lambda v: tirx.NE(v, tirx.const(0, x.dtype)), x, dtype="bool")
+        return g.map(lambda v: _is_true(v, x.dtype), x, dtype="bool")
     if x.dtype.startswith("float") and "int" in dtype and dtype not in ("int32", "int64"):
         # What does not fit wraps, as it does in NumPy and in ONNX Runtime.
         return g.map(lambda v: v.astype("int64").astype(dtype), x, dtype=dtype)
@@ -194,6 +194,12 @@ def convert(g: Builder, x: Tensor, dtype: str) -> Tensor:
             lambda v: tirx.Select(v, tirx.const(1, dtype), tirx.const(0, dtype)), x, dtype=dtype
         )
     return g.map(lambda v: v.astype(dtype), x, dtype=dtype)
+
+
+def _is_true(v: Value, dtype: str) -> Value:
+    test = tirx.NE(v, tirx.const(0, dtype))
+    # NaN is not equal to zero either, which LLVM's ordered comparison does not see.
+    return tirx.Or(test, is_not_number(v)) if dtype.startswith("float") else test
 
 
 def _binary(onnx: str, since: int, make: Callable[[Value, Value], Value], kinds: Any) -> None:
@@ -263,9 +269,10 @@ def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:  # noqa: 
 
 
 def _fmod(a: Value, b: Value, dtype: str) -> Value:
-    if dtype != "float16":
-        return tirx.fmod(a, b)
-    return tirx.fmod(a.astype("float32"), b.astype("float32")).astype(dtype)
+    if dtype == "float16":
+        return _fmod(a.astype("float32"), b.astype("float32"), "float32").astype(dtype)
+    # TVM knows the operator but writes no code for it (0.27).
+    return tirx.call_pure_extern(dtype, "fmodf" if dtype == "float32" else "fmod", a, b)
 
 
 @OPS.lower("Pow", since=15, dtypes=NUMBERS)
