@@ -8,7 +8,7 @@ found here stays in single precision, on top of the operators that always do.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.halve import LARGEST, SMALLEST_NORMAL, only_masks
 from edgeinfer.convert.quantize.observe import watched
+from edgeinfer.errors import RunError
 from edgeinfer.types import Array, Feeds
 
 MARGIN = 2.0
@@ -23,6 +24,9 @@ MARGIN = 2.0
 
 SAMPLES = 8
 """Inputs that are looked at; ranges of magnitudes hardly move after that."""
+
+SECONDS = 60.0
+"""CPU time of one input where ONNX Runtime cannot run the model."""
 
 _SQUARES = math.sqrt(LARGEST)
 _LIMITS: dict[str, tuple[float, str]] = {
@@ -89,9 +93,9 @@ def outside(model: ir.Model, samples: Sequence[Feeds]) -> dict[str, str]:
         return {}
     masked = _masked(model)
     seen = {name: _Extremes() for name in values}
-    for arrays in watched(model, list(values), lambda: iter(taken)):
+    for arrays in _values(model, list(values), taken):
         for name, array in arrays.items():
-            seen[name].take(array, name in masked)
+            seen[name].take(np.asarray(array), name in masked)
     found = {}
     for node in model.graph:
         why = _why(node, seen) if not node.domain else ""
@@ -100,10 +104,27 @@ def outside(model: ir.Model, samples: Sequence[Feeds]) -> dict[str, str]:
     return found
 
 
+def _values(
+    model: ir.Model, names: list[str], samples: Sequence[Feeds]
+) -> Iterator[Mapping[str, Array]]:
+    """Give the named values of each sample, by ONNX Runtime or where it cannot, in NumPy."""
+    from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
+
+    try:
+        yield from watched(model, names, lambda: iter(samples))
+    except RunError as first:
+        evaluator = Evaluator(model, wide=False)
+        try:
+            for feeds in samples:
+                yield evaluator.run(feeds, seconds=SECONDS, wanted=names)
+        except CannotEvaluate as e:
+            raise RunError(f"{first}; {e}") from first
+
+
 def describe(model: ir.Model, found: Mapping[str, str]) -> list[str]:
     """Return lines for the report."""
     makers = {v.name: n for n in model.graph for v in n.outputs}
-    return [f"fp16: {makers[v].op_type} {v!r} stays fp32: {why}" for v, why in found.items()]
+    return [f"fp16: {makers[v].op_type} {v!r} needs fp32: {why}" for v, why in found.items()]
 
 
 def _why(node: ir.Node, seen: Mapping[str, _Extremes]) -> str:

@@ -89,12 +89,20 @@ def watched(
     for group in _groups(model, names, _sizes(model, next(data(), {}))):
         with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
             inner = [n for n in group if n not in inputs]
-            session = open_session(with_outputs(model, inner), Path(folder))
+            session = _opened(with_outputs(model, inner), Path(folder))
             for count, feeds in enumerate(data(), 1):
                 results = dict(zip(inner, _run(session, inner, feeds), strict=True))
                 yield {n: np.asarray(results[n] if n in results else feeds[n]) for n in group}
                 told(count)
             del session
+
+
+def _opened(model: ir.Model, folder: Path) -> Any:
+    try:
+        return open_session(model, folder)
+    # ONNX Runtime raises a class of its own per status, with no common base below Exception.
+    except Exception as e:
+        raise RunError(f"ONNX Runtime cannot run the float model: {e}") from e
 
 
 def _take(found: Observation, arrays: Mapping[str, Array], axes: dict[str, int]) -> None:

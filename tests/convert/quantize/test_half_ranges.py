@@ -12,8 +12,10 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.convert import passes
 from edgeinfer.convert.lower import LowerOptions, target_for
+from edgeinfer.convert.quantize import half_ranges
 from edgeinfer.convert.quantize.half_ranges import describe, outside
 from edgeinfer.convert.verify.evaluate import Evaluator
+from edgeinfer.errors import RunError
 from tests.convert.quantize.conftest import graph
 
 HEAD = '<ir_version: 10, opset_import: ["" : 24]> '
@@ -54,7 +56,7 @@ def network(kind: str) -> tuple[ir.Model, dict[str, np.ndarray], set[str]]:
         w=(np.eye(16) * (0.0 if kind == "none" else 1.0)).astype(np.float32),
         v=(rng.normal(size=(16, 8)) * 0.2).astype(np.float32),
         **{
-            name: array
+            name: np.asarray(array)
             for name, array in {
                 "ones": np.ones(16, np.float32),
                 "small": np.asarray(1e-4, np.float32),
@@ -82,7 +84,7 @@ def test_what_leaves_half_precision_is_found(kind: str) -> None:
     model, feeds, found = network(kind)
     kept = outside(model, [feeds])
     assert set(kept) == found
-    assert all(line.startswith("fp16: ") and "stays fp32" in line for line in describe(model, kept))
+    assert all(line.startswith("fp16: ") and "needs fp32" in line for line in describe(model, kept))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -124,3 +126,26 @@ def test_without_the_islands_the_numbers_are_lost(kind: str) -> None:
 def test_no_samples_and_no_floats_find_nothing() -> None:
     model, _, _ = network("square")
     assert outside(model, []) == {}
+
+
+def test_what_onnx_runtime_cannot_run_is_evaluated_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RunError("no kernel")
+
+    model, feeds, found = network("square")
+    monkeypatch.setattr(half_ranges, "watched", refuse)
+    assert set(outside(model, [feeds])) == found
+
+
+def test_a_model_that_nothing_runs_says_so() -> None:
+    from edgeinfer.convert.quantize.half_stage import Halves
+
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["" : 24, "acme" : 1]> g (float[4] x) => (float[4] y)
+        { y = acme.Unknown(x) }"""
+    )
+    halves = Halves("fp16")
+    (line,) = halves.look(model, [{"x": np.ones(4, np.float32)}])
+    assert line.startswith("fp16: ranges were not looked at: ONNX Runtime cannot run the float")

@@ -51,7 +51,7 @@ def test_the_artifact_is_checked_in_the_arithmetic_of_the_device(
     (line,) = (n for n in variant.notes if "arithmetic of half-precision hardware" in n)
     assert "within the budget; 4 of 4 inputs" in line
     lines = [c.lines for c in report.changes if c.stage == "half precision"]
-    assert [text.split(" stays")[0] for text in lines[0]] == ["fp16: Mul 'c'", "fp16: Mul 'd'"]
+    assert [text.split(" needs")[0] for text in lines[0]] == ["fp16: Mul 'c'", "fp16: Mul 'd'"]
     assert "half-arithmetic" in report.to_html()
 
 
