@@ -49,15 +49,11 @@ class Scope(Builder):
                 held = [self.wrap(v) for v in graph.arguments]
                 self._given = dict(zip(values, held, strict=True))
                 made = self.driver.run(self.model)
-                # A value may be given out only once, and an input not as it is.
                 results = [
-                    (v.name, self._own(made[v] if v in made else self.constant(v)).value)
+                    (v.name, (made[v] if v in made else self.constant(v)).value)
                     for v in self.model.graph.outputs
                 ]
             graph.outputs_spec = results
-
-    def _own(self, x: Tensor) -> Tensor:
-        return self.wrap(self.dialect.reshape(x.value, self.vector(self.extents(x)).value))
 
     def input(self, value: ir.Value) -> Tensor:
         """Return the tensor of a model input."""
