@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -186,17 +186,25 @@ class _Writer:
             stored = add_initializer(
                 self.model.graph, self.namer.fresh(f"{name}.int"), steps.astype(scale.dtype)
             )
-            parameters: tuple[ir.Value, ...] = self._parameter(scale)
-            self._read[out] = self._rows(unit, stored, parameters, {})
+            take = self._after(node, "Gather", [stored, node.inputs[1]], f"{out.name}.q", out)
+            operands = [take.outputs[0], *self._parameter(scale)]
+            made = self._after(take, "DequantizeLinear", operands, f"{out.name}.dq", out)
+            self._read[out] = made.outputs[0]
             return
-        made = store(array, 1, name=name)
+        # A scale for each row: with one for each column OpenVINO writes beyond its memory.
+        made_rows = store(array, 0, name=name)
         if not self.limits.late_tables:
-            node.replace_input_with(0, self._shared(made, name))
+            node.replace_input_with(0, self._shared(made_rows, name))
             return
         graph = self.model.graph
-        stored = add_initializer(graph, self.namer.fresh(f"{name}.int"), made.values)
-        factor = add_initializer(graph, self.namer.fresh(f"{name}.scale"), made.scale)
-        rows = self._rows(unit, stored, (factor,), {"axis": -1})
+        stored = add_initializer(graph, self.namer.fresh(f"{name}.int"), made_rows.values)
+        steps = made_rows.scale.reshape(-1, 1)
+        factor = add_initializer(graph, self.namer.fresh(f"{name}.scale"), steps)
+        take = self._after(node, "Gather", [stored, node.inputs[1]], f"{out.name}.q", out)
+        cast = self._after(take, "Cast", [take.outputs[0]], f"{out.name}.f", out)
+        own = self._after(cast, "Gather", [factor, node.inputs[1]], f"{out.name}.s", None)
+        both = [cast.outputs[0], own.outputs[0]]
+        rows = self._after(own, "Mul", both, f"{out.name}.dq", out).outputs[0]
         for user, index in list(out.uses()):
             user.replace_input_with(index, rows)
         if out.is_graph_output():
@@ -204,22 +212,27 @@ class _Writer:
         if scale is not None:
             self._read[out] = self._round(rows, scale)
 
-    def _rows(
+    def _after(
         self,
-        unit: Unit,
-        stored: ir.Value,
-        parameters: tuple[ir.Value, ...],
-        attributes: Mapping[str, int],
-    ) -> ir.Value:
-        """Take rows of integers, then make them floats."""
-        node, out = unit.nodes[0], unit.result
-        take = ir.node("Gather", [stored, node.inputs[1]], {"axis": 0})
-        dequantize = ir.node("DequantizeLinear", [take.outputs[0], *parameters], dict(attributes))
-        kind = stored.dtype if stored.dtype is not None else ir.DataType.INT8
-        self._name(take, f"{out.name}.q", kind, out)
-        self._name(dequantize, f"{out.name}.dq", ir.DataType.FLOAT, out)
-        self.model.graph.insert_after(node, [take, dequantize])
-        return dequantize.outputs[0]
+        place: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        name: str,
+        like: ir.Value | None,
+    ) -> ir.Node:
+        """Add a node behind another one; it gives floats unless it takes integers only."""
+        attributes = {"to": int(ir.DataType.FLOAT)} if op_type == "Cast" else {}
+        node = ir.node(op_type, inputs, attributes)
+        source = inputs[0]
+        kind = ir.DataType.FLOAT
+        if op_type == "Gather" and source is not None and source.dtype is not None:
+            kind = source.dtype
+        out = node.outputs[0]
+        out.name = node.name = self.namer.fresh(name)
+        out.type = ir.TensorType(kind)
+        out.shape = None if like is None or like.shape is None else like.shape.copy()
+        self.model.graph.insert_after(place, node)
+        return node
 
     def _operand(self, value: ir.Value, node: ir.Node, unit: Unit) -> ir.Value:
         array = array_of(value).astype(np.float32)

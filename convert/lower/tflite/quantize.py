@@ -344,7 +344,7 @@ def _store_weights(graph: Graph) -> None:
                 continue
             axis = _PRODUCTS[op.code][3] if op.code in _PRODUCTS else None
             if op.code == "GATHER" and index == 0:
-                axis = operand.data.ndim - 1
+                axis = 0
             if id(operand) not in done:
                 stored = as_stored(graph, operand, axis)
                 if stored is None:
