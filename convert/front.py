@@ -334,7 +334,7 @@ class Front:
         target, normal = target_for(job.format), self._normalised.model
         with self._stage(f"lower {job.title}"):
             graph = self._quantize.graph(job, normal)
-            options = self._halves.options(self._options)
+            options = replace(self._halves.options(self._options), samples=self._quantize.samples)
             lowered = target.lower(graph, job.profile, options, folder)
             lowered = self._quantize.read_back(job, lowered, report)
             if self._is_quantized:

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgeinfer import profiles
 from edgeinfer.convert.quantize.quality import Metric
-from edgeinfer.convert.quantize.recipe import INSTEAD, METHODS, Method, Recipe, recipe
+from edgeinfer.convert.quantize.recipe import COREMLTOOLS, INSTEAD, METHODS, Method, Recipe, recipe
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.shape_sets import Given, Ranges, Sets, ranges_of, shape_sets
 from edgeinfer.errors import UsageError
@@ -29,6 +29,7 @@ class Request:
         destination: where the bundle goes, as given: a slash at the end asks for a folder.
         name: the bundle's name.
         calibrator: how ranges are chosen.
+        by_coremltools: ranges are coremltools' own, found on each written package.
         force: calibrate with data that is judged bad.
         max_drop: share of the float model's quality that ``auto`` may lose.
         metric: how quality is measured; None chooses by the data.
@@ -56,6 +57,7 @@ class Request:
     data: Path | Sequence[Feeds] | None = None
     calibration: Path | None = None
     calibrator: Method = "mse"
+    by_coremltools: bool = False
     force: bool = False
     max_drop: float | None = None
     metric: Metric | None = None
@@ -142,7 +144,10 @@ def check_request(
             f"precision {precision!r} needs --calibration: a folder of pictures, recordings or "
             ".npz files, or an .npz file with all samples"
         )
-    method = next((m for m in METHODS if m == calibrator), None)
+    theirs = calibrator == COREMLTOOLS
+    if theirs:
+        _check_theirs(chosen, recipe(precision))
+    method = next((m for m in METHODS if m == calibrator or theirs), None)
     if method is None:
         raise UsageError(f"calibrator {calibrator!r} is unknown; known: {', '.join(METHODS)}")
     if max_drop is not None and not 0.0 <= max_drop < 1.0:
@@ -170,6 +175,7 @@ def check_request(
         data=Path(data) if isinstance(data, str) else data,
         calibration=None if calibration is None else Path(calibration),
         calibrator=method,
+        by_coremltools=theirs,
         force=force,
         max_drop=max_drop,
         metric=measure,
@@ -193,6 +199,16 @@ def _io_dtypes(given: str | Mapping[str, str], chosen: Sequence[Profile]) -> dic
         names = ", ".join(p.name for p in chosen)
         raise UsageError(f"io dtype: only .tflite files hold integers there, not those of {names}")
     return kinds
+
+
+def _check_theirs(chosen: Sequence[Profile], wanted: Recipe) -> None:
+    others = [f for p in chosen for f in (*p.formats, *p.optional_formats) if f != "mlprogram"]
+    # coremltools 9.0 writes scales in half precision, also beside single precision.
+    if others or wanted.name != "static_wi8_ai8+fp16":
+        raise UsageError(
+            f"calibrator {COREMLTOOLS!r} is for Core ML packages alone, with the precision "
+            "static_wi8_ai8+fp16"
+        )
 
 
 def _can(profile: Profile, wanted: Recipe) -> bool:

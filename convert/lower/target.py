@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.errors import Problem
 from edgeinfer.profiles.schema import Profile
-from edgeinfer.types import Preprocessing, Stored
+from edgeinfer.types import Feeds, Preprocessing, Stored
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -40,6 +40,7 @@ class LowerOptions:
         classifier: formats with class names in the artifact let it name the class.
         recipe: the whole of what was asked for, of which ``precision`` is what is left to do
             where integers are in the graph already.
+        samples: inputs of the model, for formats whose own tools quantize what was written.
         deployment: oldest system of Apple's that is to open the artifact; empty takes the
             profile's.
         io_dtypes: element types of inputs and outputs by name, of all others under the empty name;
@@ -58,6 +59,7 @@ class LowerOptions:
     pictures: frozenset[str] = frozenset()
     classifier: bool = False
     recipe: str = ""
+    samples: tuple[Feeds, ...] = ()
     deployment: str = ""
     io_dtypes: Mapping[str, str] = field(default_factory=dict)
     integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)

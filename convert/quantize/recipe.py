@@ -20,6 +20,9 @@ from edgeinfer.errors import UsageError
 Method = Literal["minmax", "percentile", "entropy", "mse"]
 METHODS: tuple[Method, ...] = ("minmax", "percentile", "entropy", "mse")
 
+COREMLTOOLS = "coremltools"
+"""The calibrator that is coremltools' own: it runs each package that was written."""
+
 AUTO = "auto"
 """The precision that is searched for: 8-bit integers wherever the accuracy budget allows."""
 

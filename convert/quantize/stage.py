@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.convert.quantize.recipe import AUTO, Recipe, lowered_as, recipe
+from edgeinfer.convert.quantize.recipe import AUTO, COREMLTOOLS, Recipe, lowered_as, recipe
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from edgeinfer.convert.request import Request
     from edgeinfer.convert.verify import Report
     from edgeinfer.types import Feeds, TensorSpec
+
+MOST_BY_COREMLTOOLS = 64
+"""Samples that coremltools' calibration runs packages on; the evaluator is slow."""
 
 DEFAULT_DROP = 0.01
 """What ``auto`` may lose unless it is told: one percent."""
@@ -37,6 +41,7 @@ class Stage:
         self._request = request
         self.recipe: Recipe = recipe(request.precision)
         self._quantizer: Quantizer | None = None
+        self.samples: tuple[Feeds, ...] = ()
         self._normal: ir.Model | None = None
         self._errors: dict[str, list[dict[str, Any]]] = {}
         self._chosen: dict[str, Point] = {}
@@ -114,6 +119,16 @@ class Stage:
             InputError: a sample does not fit the model.
         """
         if not self.recipe.is_integer:
+            return
+        if self._request.by_coremltools:
+            data = self.data(report.inputs)
+            self.samples = tuple(islice(data.feeds(), MOST_BY_COREMLTOOLS)) if data else ()
+            report.quantization = {
+                "recipe": self.recipe.name,
+                "calibrator": COREMLTOOLS,
+                "samples": len(self.samples),
+                "variants": {},
+            }
             return
         from edgeinfer.convert.quantize.calibrate import Quantizer, Settings, limits_of
         from edgeinfer.convert.verify.report import Change
@@ -220,7 +235,7 @@ class Stage:
         """Name the precision that the artifact really has, and write its layers into the report."""
         if self.recipe.packing is not None and report.quantization is None:
             report.quantization = {"recipe": self.recipe.name, "variants": {}}
-        elif self._quantizer is None or report.quantization is None:
+        elif report.quantization is None:
             return lowered
         from edgeinfer.convert.quantize import readback
 

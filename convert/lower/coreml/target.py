@@ -99,6 +99,11 @@ class CoreMLTarget:
         with quiet():
             scope = build(model, own, options, notes)
             write(scope, path, own, {BOUNDS: as_text(scope.integers)} if scope.integers else {})
+            if options.samples:
+                from edgeinfer.convert.lower.coreml.activations import quantize_activations
+
+                quantize_activations(path, scope.inputs, options.samples)
+                notes.add(f"quantized by coremltools, by {len(options.samples)} samples")
         precision, ops = read_back(path)
         return Lowered(
             format=self.format,
