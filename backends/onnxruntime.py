@@ -92,8 +92,7 @@ class OnnxRuntimeBackend:
         check_device(self.probe(), options.device, "needs an NVIDIA driver and onnxruntime-gpu")
         path = check_file(NAME, artifact, ("onnx",))
         session = _open_session(str(path), options)
-        inputs = tuple(_spec("input", arg) for arg in session.get_inputs())
-        outputs = tuple(_spec("output", arg) for arg in session.get_outputs())
+        inputs, outputs = specs(session)
         if artifact.inputs or artifact.outputs:
             check_signature(NAME, "input", artifact.inputs, [{s.name: s.dtype} for s in inputs])
             check_signature(NAME, "output", artifact.outputs, [{s.name: s.dtype} for s in outputs])
@@ -170,6 +169,16 @@ def _split_extra(options: LoadOptions) -> tuple[dict[str, str], dict[str, str]]:
     return config, provider
 
 
+def specs(session: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Describe the inputs and outputs of an engine's session.
+
+    Raises:
+        LoadError: one has an element type that no array holds.
+    """
+    inputs = tuple(_spec("input", arg) for arg in session.get_inputs())
+    return inputs, tuple(_spec("output", arg) for arg in session.get_outputs())
+
+
 def _spec(kind: str, arg: Any) -> TensorSpec:
     dtype = _DTYPES.get(arg.type)
     if dtype is None:
@@ -192,7 +201,11 @@ def _closed(*_: object) -> NoReturn:
 
 
 class OnnxRuntimeExecutable:
-    """A loaded ONNX model."""
+    """A loaded ONNX model.
+
+    Attributes:
+        notes: for the session's report.
+    """
 
     def __init__(
         self, session: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
@@ -201,6 +214,7 @@ class OnnxRuntimeExecutable:
 
         self.inputs = inputs
         self.outputs = outputs
+        self.notes: tuple[str, ...] = ()
         self._session = session
         self._arity = len(inputs)
         self._names = [spec.name for spec in outputs]

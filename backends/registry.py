@@ -27,6 +27,7 @@ BUILT_IN = {
     "reference": "edgeinfer.backends.reference:ReferenceBackend",
     "coreml": "edgeinfer.backends.coreml:CoreMLBackend",
     "coreml-reference": "edgeinfer.backends.coreml_reference.backend:CoreMLReferenceBackend",
+    "onnxruntime-coreml": "edgeinfer.backends.onnxruntime_coreml:OnnxRuntimeCoreMLBackend",
     "coreai": "edgeinfer.backends.coreai:CoreAIBackend",
     "tvm": "edgeinfer.backends.tvm:TvmBackend",
 }
