@@ -139,3 +139,28 @@ def test_types_that_core_ml_lacks_are_refused() -> None:
     problems = refusal("g (double[3] x) => (double[3] y) {y = Relu(x)}")
     assert {p.reason for p in problems} == {"unsupported_dtype"}
     assert issubclass(UnsupportedError, Exception)
+
+
+@pytest.mark.parametrize(
+    ("op", "oldest", "needed"),
+    [
+        ("pixel_unshuffle", "iOS15", "iOS16/macOS13"),
+        ("constexpr_lut_to_dense", "macOS12", "iOS16/macOS13"),
+        ("quantize", "iOS16", "iOS17/macOS14"),
+        ("read_state", "iOS17", "iOS18/macOS15"),
+        ("scaled_dot_product_attention", "macOS14", "iOS18/macOS15"),
+    ],
+)
+def test_every_border_between_systems_names_the_one_that_is_needed(
+    op: str, oldest: str, needed: str
+) -> None:
+    from edgeinfer.backends.engines import import_coremltools
+    from edgeinfer.convert.lower.coreml.emitter import Emitter
+    from edgeinfer.convert.lower.registry import Refusal
+
+    import_coremltools()
+    with pytest.raises(Refusal) as caught:
+        Emitter(deployment(oldest)).require(op)
+    assert caught.value.hint == f"deployment target {needed} or newer"
+    Emitter(deployment(needed.split("/")[0])).require(op)
+    Emitter(DEPLOYMENTS[-1]).require(op)
