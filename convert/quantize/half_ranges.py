@@ -54,12 +54,28 @@ _MOVES = frozenset(
 )
 
 
+_SMALL_MATTER: dict[str, int] = {"Log": 0, "Reciprocal": 0, "Div": 1}
+"""Operators that blow up what is near zero, and the operand that they do it with."""
+
+_FEW = 0.005
+"""Share of an operand's elements that may be below the normal numbers of half precision there."""
+
+
 @dataclass(slots=True)
 class _Extremes:
-    """Largest magnitude and the largest one below which nothing was masked."""
+    """What was seen of a value.
+
+    Attributes:
+        largest: magnitude; of a mask's elements those that mask nothing.
+        elements: of one sample at most.
+        some: elements that are not zero.
+        small: those of them that half precision holds with fewer bits than others.
+    """
 
     largest: float = 0.0
     elements: int = 0
+    some: int = 0
+    small: int = 0
 
     def take(self, array: Array, masked: bool) -> None:
         finite = array[np.isfinite(array)]
@@ -67,7 +83,16 @@ class _Extremes:
             finite = finite[finite > -LARGEST]
         self.elements = max(self.elements, array.size)
         if finite.size:
-            self.largest = max(self.largest, float(np.abs(finite).max()))
+            sizes = np.abs(finite)
+            self.largest = max(self.largest, float(sizes.max()))
+            some = int(np.count_nonzero(sizes))
+            self.some += some
+            self.small += int(np.count_nonzero(sizes < SMALLEST_NORMAL)) - (sizes.size - some)
+
+    @property
+    def share(self) -> float:
+        """Share of the small among those that are not zero."""
+        return self.small / self.some if self.some else 0.0
 
 
 def outside(model: ir.Model, samples: Sequence[Feeds]) -> dict[str, str]:
@@ -101,7 +126,33 @@ def outside(model: ir.Model, samples: Sequence[Feeds]) -> dict[str, str]:
         why = _why(node, seen) if not node.domain else ""
         if why and node.outputs and node.outputs[0].name:
             found[node.outputs[0].name] = why
+    _before_logarithms(model, seen, found)
     return found
+
+
+def _before_logarithms(
+    model: ir.Model, seen: Mapping[str, _Extremes], found: dict[str, str]
+) -> None:
+    """Add what computes the small numbers that matter, as far up as there are any."""
+    for node in model.graph:
+        at = _SMALL_MATTER.get(node.op_type)
+        if at is None or node.domain or at >= len(node.inputs):
+            continue
+        waiting = [node.inputs[at]]
+        while waiting:
+            value = waiting.pop()
+            maker = None if value is None else value.producer()
+            stats = seen.get(value.name or "") if value is not None else None
+            if maker is None or stats is None or stats.share <= _FEW:
+                continue
+            name = maker.outputs[0].name or ""
+            if name in found:
+                continue
+            found[name] = (
+                f"{stats.share:.1%} of its results are below the normal numbers, "
+                f"and {node.op_type} follows"
+            )
+            waiting += maker.inputs
 
 
 def _values(

@@ -123,6 +123,28 @@ def test_without_the_islands_the_numbers_are_lost(kind: str) -> None:
     assert not error < 5e-3
 
 
+def test_small_numbers_before_a_logarithm_are_kept_up_to_where_they_arise() -> None:
+    """The power of a quiet sound: its square is below half precision, the sound is not."""
+    rng = np.random.default_rng(0)
+    model = graph(
+        f"""{HEAD} g (float[4,64] x) => (float[4,64] y, float[4,64] z) <float[64,64] w, float e> {{
+          a = MatMul(x, w)
+          b = Mul(a, a)
+          c = Add(b, e)
+          y = Log(c)
+          z = Relu(b)
+        }}""",
+        w=(rng.normal(size=(64, 64)) * 1e-3).astype(np.float32),
+        e=np.asarray(1e-10, np.float32),
+    )
+    x = rng.normal(size=(4, 64)).astype(np.float32)
+    kept = outside(model, [{"x": x}])
+    assert set(kept) == {"b", "c"}
+    assert "of its results are below the normal numbers, and Log follows" in kept["c"]
+    # Loud enough, nothing is kept.
+    assert outside(model, [{"x": x * 300}]) == {}
+
+
 def test_no_samples_and_no_floats_find_nothing() -> None:
     model, _, _ = network("square")
     assert outside(model, []) == {}
