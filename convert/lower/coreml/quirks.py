@@ -13,6 +13,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreml.deployment import Deployment, deployment
+from edgeinfer.convert.lower.coreml.rewrites import deepen, flat_product
 from edgeinfer.convert.lower.rules import attribute
 from edgeinfer.convert.passes.infra import static_shape
 from edgeinfer.errors import Notes
@@ -28,7 +29,7 @@ class Fault:
         what: the fault.
         source: how it is known.
         remedy: ``fp32`` keeps the operators out of half precision, and so off the Neural Engine;
-            ``warn`` tells the user.
+            ``deepen`` computes with four axes in half precision; ``warn`` tells the user.
         concerns: whether a node is concerned.
         fixed: first generation without the fault; empty while none is known.
     """
@@ -37,7 +38,7 @@ class Fault:
     ops: frozenset[str]
     what: str
     source: str
-    remedy: Literal["fp32", "warn"]
+    remedy: Literal["fp32", "deepen", "warn"]
     concerns: Callable[[ir.Node], bool] = lambda _: True
     fixed: str = ""
 
@@ -89,6 +90,15 @@ FAULTS = (
         "fp32",
     ),
     Fault(
+        "ane-flat-product-hard-swish",
+        frozenset({"HardSwish"}),
+        "the Neural Engine is 0.2 off in half precision where HardSwish follows a product of "
+        "matrices without further axes, as in MobileNetV3's classifier; not so with four axes",
+        "https://github.com/apple/coreai-torch/issues/51, coremltools/issues/2625",
+        "deepen",
+        lambda node: flat_product(node) is not None,
+    ),
+    Fault(
         "ane-argmax-last",
         frozenset({"ArgMax", "ArgMin"}),
         "a graph that ends in the position of the largest value may be wrong on the Neural Engine: "
@@ -122,6 +132,13 @@ FAULTS = (
 def kept_single(model: ir.Model, oldest: Deployment) -> frozenset[str]:
     """Names of the nodes that half precision would spoil on some unit."""
     return frozenset(n.name or "" for fault, n in _found(model, oldest) if fault.remedy == "fp32")
+
+
+def rewrite(model: ir.Model, oldest: Deployment, notes: Notes) -> None:
+    """Rewrite, for half precision, what some unit is known to get wrong as it is."""
+    faults = {f.id: f for f, _ in _found(model, oldest) if f.remedy == "deepen"}
+    for fault in faults.values():
+        notes.add(f"{fault.id}: {deepen(model)} products have four axes: {fault.source}")
 
 
 def warn(model: ir.Model, oldest: Deployment, notes: Notes) -> None:

@@ -15,7 +15,7 @@ from edgeinfer.convert.lower.coreml.deployment import DEFAULT, deployment
 from edgeinfer.convert.lower.coreml.fp16 import halve
 from edgeinfer.convert.lower.coreml.integers import BOUNDS, as_text
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
-from edgeinfer.convert.lower.coreml.quirks import kept_single, warn
+from edgeinfer.convert.lower.coreml.quirks import kept_single, rewrite, warn
 from edgeinfer.convert.lower.coreml.weights import refused
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import walk
@@ -145,6 +145,7 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
     model = _defined(model, notes)
     warn(model, options.deployment, notes)
     if asked.precision == "fp16":
+        rewrite(model, options.deployment, notes)
         halve(model, asked.fp32_nodes | kept_single(model, options.deployment), notes)
     scope = proven(model, options)
     for name, (low, high) in scope.integers.items():
