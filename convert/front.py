@@ -7,6 +7,7 @@ process or in one of its own (``worker``), and it can be run again to explain wh
 from __future__ import annotations
 
 import importlib.metadata
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -185,6 +186,7 @@ class Front:
                 states={},
                 pictures=frozenset(),
                 classifier=False,
+                samples=(),
                 io_dtypes={},
             )
             lowered = target_for(job.format).lower(graph, job.profile, options, folder)
@@ -332,17 +334,30 @@ class Front:
         folder = variants / name
         folder.mkdir()
         target, normal = target_for(job.format), self._normalised.model
-        with self._stage(f"lower {job.title}"):
-            graph = self._quantize.graph(job, normal)
-            options = replace(self._halves.options(self._options), samples=self._quantize.samples)
-            lowered = target.lower(graph, job.profile, options, folder)
-            lowered = self._quantize.read_back(job, lowered, report)
-            if self._is_quantized:
-                lowered = _named(lowered)
+
+        def write() -> Lowered:
+            with self._stage(f"lower {job.title}"):
+                graph = self._quantize.graph(job, normal)
+                options = replace(
+                    self._halves.options(self._options), samples=self._quantize.samples
+                )
+                lowered = target.lower(graph, job.profile, options, folder)
+                lowered = self._quantize.read_back(job, lowered, report)
+                return _named(lowered) if self._is_quantized else lowered
+
+        lowered = write()
         checks: tuple[EngineResult, ...] = ()
         if self._halves.asked:
             with self._stage(f"half precision of {job.title}"):
                 checks, line = self._halves.check(normal, lowered, report)
+                repair = self._halves.repair(normal, lowered, checks, report)
+            if repair:
+                report.changes.append(Change("half precision", (repair,)))
+                shutil.rmtree(folder)
+                folder.mkdir()
+                lowered = write()
+                with self._stage(f"half precision of {job.title}"):
+                    checks, line = self._halves.check(normal, lowered, report)
             lowered = replace(lowered, notes=(*lowered.notes, line))
         return Written(job, name, lowered, checks)
 
