@@ -175,7 +175,7 @@ class Trials:
     @property
     def is_timed(self) -> bool:
         """Whether times of the engine at hand say something of the target's."""
-        return _present(self.job.profile.backends).name not in _UNTIMED
+        return present(self.job.profile.backends).name not in _UNTIMED
 
     def _graph(self, point: Point) -> ir.Model:
         if point.recipe:
@@ -202,13 +202,13 @@ class Trials:
         lowered = target_for(job.format).lower(model, job.profile, LowerOptions("fp32"), folder)
         size = sum(f.stat().st_size for f in lowered.files)
         artifact = Artifact(job.format, lowered.files[0], self.inputs, self.outputs)
-        backend = _present(e.backend for e in lowered.engines)
+        backend = present(e.backend for e in lowered.engines)
         executable = backend.load(artifact, LoadOptions(threads=1))
         stack.callback(executable.close)
         return executable, size
 
 
-def _present(names: Iterable[str]) -> Backend:
+def present(names: Iterable[str]) -> Backend:
     """Return the first engine that this machine has.
 
     Raises:
@@ -243,4 +243,11 @@ def key_of(quantizer: Quantizer, job: Job, samples: Samples, metric: Metric | No
         quantizer.recipe.name,
     ]
     parts.append(repr(metric))
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+    found = hashlib.blake2b("\n".join(parts).encode(), digest_size=16)
+    # How weights are rounded and biases corrected is no setting; it is in what is written.
+    for node in (graph := quantizer.write(limits).model.graph):
+        found.update(f"{node.op_type} {node.name}".encode())
+    for value in graph.initializers.values():
+        if value.const_value is not None:
+            found.update(value.const_value.tobytes())
+    return found.hexdigest()

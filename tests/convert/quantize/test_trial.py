@@ -1,0 +1,58 @@
+"""What candidates are run on, and under which name measurements are remembered."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from edgeinfer.backends import registry
+from edgeinfer.backends.base import Backend, Probe
+from edgeinfer.convert.quantize import trial
+from edgeinfer.convert.quantize.trial import Samples
+from edgeinfer.errors import NotAvailableError
+
+
+def samples(count: int, labels: int) -> Samples:
+    feeds = [{"x": np.full(1, i)} for i in range(count)]
+    return Samples([*feeds], list(range(labels)), [{"y": np.full(1, i)} for i in range(count)])
+
+
+def test_fewer_samples_are_spread_and_keep_their_labels() -> None:
+    found = samples(100, 100).fewer(4)
+    assert [int(f["x"][0]) for f in found.feeds] == [0, 25, 50, 75]
+    assert found.labels == [0, 25, 50, 75]
+    assert [int(e["y"][0]) for e in found.expected] == [0, 25, 50, 75]
+    assert samples(3, 0).fewer(4).feeds == samples(3, 0).feeds
+    # Several rows a run: which label belongs to which run is not known here.
+    assert len(samples(100, 800).fewer(4).feeds) == 100
+
+
+def test_a_handful_compares_layers_by_their_errors() -> None:
+    found = samples(100, 100).few()
+    assert len(found.feeds) == trial.FEW
+    assert found.labels == []
+
+
+def test_other_labels_have_another_fingerprint() -> None:
+    one, other = samples(4, 4), samples(4, 4)
+    assert one.digest == other.digest
+    other.labels[2] = np.array([1.0, 2.0])
+    assert one.digest != other.digest
+
+
+def test_the_first_engine_that_is_here_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Engine:
+        def __init__(self, name: str, version: str | None) -> None:
+            self.name, self._version = name, version
+
+        def probe(self) -> Probe:
+            return Probe(self.name, self._version, reason="" if self._version else "not here")
+
+    there: Mapping[str, Engine] = {
+        n: Engine(n, v) for n, v in (("a", None), ("b", "1.0"), ("c", "2.0"))
+    }
+    monkeypatch.setattr(registry, "get", there.__getitem__)
+    found: Backend = trial.present(["a", "b", "c"])
+    assert found.name == "b"
+    with pytest.raises(NotAvailableError, match="no engine to measure candidates on: a: not here"):
+        trial.present(["a"])
