@@ -166,6 +166,8 @@ def _bundle_view(
         yield f"input {name!r} takes: {_said(record)}"
     if manifest.head is not None:
         yield f"outputs mean: {_said(manifest.head)}"
+    for state in manifest.states:
+        yield f"state {state.input!r}: output {state.output!r} of the run before"
     if manifest.labels:
         yield f"{len(manifest.labels)} labels, {manifest.labels[0]!r} first"
     yield ""
