@@ -26,7 +26,7 @@ import platformdirs
 
 from benchmarks.tflite_peers import document, onnx2tf, ours, pairs
 from benchmarks.tflite_peers.compare import Row, compare
-from benchmarks.tflite_peers.models import MODELS
+from benchmarks.tflite_peers.models import EXPORTERS, MODELS
 from benchmarks.tflite_peers.summary import judged, pair_line, row_line, tables
 
 QUANTIZED = (
@@ -34,8 +34,14 @@ QUANTIZED = (
     *("resnet-50-torchscript", "efficientnet-lite0-torchscript", "yolo-head-torchscript"),
     *("unet-torchscript", "convnext-tiny-torchscript", "vit-tiny-torchscript", "bert-mini-dynamo"),
     *("ppocrv4-det", "ppocrv4-rec", "blazeface-front", "basic-pitch", "wake-embedding"),
+    *("crepe-tiny-dynamo", "crepe-tiny-torchscript", "mobilenet-v2-dynamo", "resnet-18-dynamo"),
+    *("efficientnet-lite0-dynamo", "resnet-50-dynamo", "mobilenet-v3-small-dynamo"),
+    *("yolo-head-dynamo", "unet-dynamo", "vit-tiny-dynamo", "bert-mini-torchscript", "ppocr-cls"),
+    *(f"mtcnn-{net}-{exporter}" for net in ("pnet", "rnet", "onet") for exporter in EXPORTERS),
+    *(f"wake-{name}" for name in ("alexa", "hey-mycroft", "hey-rhasspy", "timer", "weather")),
+    *("wake-melspectrogram", "gru-torchscript", "lstm-torchscript", "audio-torchscript"),
 )
-"""Models that are compared as integers too."""
+"""Models that are compared as integers too: those of which onnx2tf makes some, and the well-known."""
 
 
 def main() -> int:

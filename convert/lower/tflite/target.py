@@ -26,6 +26,7 @@ from edgeinfer.convert.lower.tflite.metadata import (
     own_bytes,
     published_bytes,
 )
+from edgeinfer.convert.lower.tflite.old import raised
 from edgeinfer.convert.lower.tflite.precision import layers, summary
 from edgeinfer.convert.lower.tflite.readback import read_back
 from edgeinfer.convert.lower.tflite.registry import OPS
@@ -156,6 +157,7 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     Raises:
         UnsupportedError: with every node that has no lowering.
     """
+    source = raised(source, OPS.target, notes)
     model = _with_agreed_sizes(source, notes)
     recipe = source.metadata_props.get(PRECISION_KEY)
     dynamic = recipe == _DYNAMIC
