@@ -41,7 +41,7 @@ QUANTIZED = (
     *(f"wake-{name}" for name in ("alexa", "hey-mycroft", "hey-rhasspy", "timer", "weather")),
     *("wake-melspectrogram", "gru-torchscript", "lstm-torchscript", "audio-torchscript"),
 )
-"""Models that are compared as integers too: those of which onnx2tf makes some, and the well-known."""
+"""Models that are compared as integers too: well-known ones, and those that onnx2tf may manage."""
 
 
 def main() -> int:
