@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from edgeinfer.bundle.headrules import FOLDER, pipeline_problems
 from edgeinfer.bundle.manifest import FileRecord
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import UsageError
+from edgeinfer.heads import DetectGrid, Head, Segment
 from edgeinfer.media.description import Description
 from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TensorSpec, TokenInput
 
@@ -42,6 +44,20 @@ def check_described(
     found = list(pipeline_problems(inputs, outputs, records, head, files))
     if found:
         raise UsageError("pipeline file: " + "; ".join(found))
+
+
+def head_in_layout(
+    head: Head | None, outputs: Sequence[TensorSpec], last: Sequence[str], first: Sequence[str]
+) -> Head | None:
+    """Let a head read its output in the layout that the output was converted to."""
+    if not isinstance(head, Segment | DetectGrid):
+        return head
+    name = outputs[0].name if head.output is None else head.output
+    if name not in last and name not in first:
+        return head
+    if isinstance(head, Segment):
+        return replace(head, channels_last=name in last)
+    return replace(head, channels_first=name in first)
 
 
 def add_files(description: Description, writer: BundleWriter) -> tuple[FileRecord, ...]:

@@ -13,7 +13,7 @@ from edgeinfer.backends.base import Artifact, Backend
 from edgeinfer.bundle.manifest import FileRecord, Manifest, StateRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert import engines
-from edgeinfer.convert.described import add_files, check_described, records_for
+from edgeinfer.convert.described import add_files, check_described, head_in_layout, records_for
 from edgeinfer.convert.front import Clock, Front, Prepared, Progress, Written
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
@@ -335,7 +335,9 @@ def _finish(
         tools=report.tools,
         extra_files=extra,
         states=tuple(StateRecord(i, o) for i, o in request.states.items()),
-        head=described.head,
+        head=head_in_layout(
+            described.head, report.outputs, request.channels_last, request.channels_first
+        ),
     )
     return ExportResult(writer.finish(manifest), manifest, report)
 
