@@ -1,4 +1,8 @@
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,6 +127,46 @@ def test_a_search_settles_on_what_it_has_when_its_time_is_over() -> None:
     assert outcome.holds
     # Nothing is known of any layer, so the cheapest ones go first and it takes most of them.
     assert len(made.runs) < 20
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from edgeinfer.convert.quantize.search import Memory
+from tests.convert.quantize.test_search import net
+
+made, runs = net(), []
+
+def measure(kept):
+    if len(runs) == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    runs.append(kept)
+    return Net.measure(made, kept)
+
+from tests.convert.quantize.test_search import Net
+search = made.search(0.06, memory=Memory(Path(sys.argv[1])))
+search.full = search.quick = measure
+search.run()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+def test_a_process_that_was_killed_left_its_measurements(tmp_path: Path) -> None:
+    file = tmp_path / "search.json"
+    place = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(file)],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(place)},
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert len(json.loads(file.read_text())) == 7
+    whole, second = net(), net()
+    whole.search(0.06).run()
+    outcome = second.search(0.06, memory=Memory(file)).run()
+    assert set(outcome.chosen.kept) == {"bad", "worse"}
+    assert len(second.runs) == len(whole.runs) - 7
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"x": {"kept": 3}}'])
