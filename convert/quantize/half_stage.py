@@ -33,6 +33,7 @@ class Halves:
         """Take note."""
         self.asked = precision == "fp16"
         self._kept: dict[str, str] | None = None
+        self._repaired = False
 
     def look(self, model: ir.Model, samples: Sequence[Feeds]) -> list[str]:
         """Find what has to stay in single precision; return lines for the report."""
@@ -83,3 +84,47 @@ class Halves:
             where = f"half-precision weights, computed in fp32; on {_UNPACKED[lowered.format]}"
             return (), sentence(result, where)
         return (), "the arithmetic of half-precision hardware was not checked"
+
+    def repair(
+        self,
+        model: ir.Model,
+        lowered: Lowered,
+        checks: tuple[EngineResult, ...],
+        report: Report,
+    ) -> str:
+        """Keep more in single precision where an artifact failed; done once.
+
+        Returns:
+            A line for the report; empty where there is nothing to repair, or nothing helps.
+        """
+        if self._repaired or all(c.passed or c.skipped for c in checks):
+            return ""
+        from edgeinfer.convert.lower.onnxruntime.fp16 import halve
+        from edgeinfer.convert.quantize.half_repair import first_part
+        from edgeinfer.convert.verify.half import ask_in_half
+        from edgeinfer.errors import Notes
+
+        if report.expected is None or lowered.format != "onnx":
+            return ""
+        self._repaired = True
+        kept = self._kept or {}
+        places = [i for i, v in enumerate(report.vectors) if not v.edge]
+        failing = [o.vector for c in checks for o in c.outputs if o.vector is not None]
+        place = places[failing[0] if failing else 0]
+        vectors = [report.vectors[place]]
+        expected = replace(report.expected, answers=(report.expected.answers[place],))
+        budget = budget_for(lowered.precision)
+
+        def good(names: frozenset[str]) -> bool:
+            half = model.clone()
+            halve(half, names | kept.keys(), Notes())
+            return ask_in_half(half, vectors, expected, budget).passed
+
+        names = first_part(model, good)
+        if not names:
+            return ""
+        self._kept = {**kept, **dict.fromkeys(names - kept.keys(), "the result fails without")}
+        return (
+            f"fp16: the first {len(names)} of {len(list(model.graph))} nodes stay fp32: the result "
+            "left its budget without"
+        )
