@@ -192,4 +192,4 @@ def reference(
     value = above * (1 - fy) + below * fy
     value = np.where((in_y[:, None] & in_x[None])[..., None], value, norm[2])
     value = (value * norm[0] + norm[1])[None]
-    return value.transpose(0, 3, 1, 2) if picture.layout == "NCHW" else value
+    return np.asarray(value.transpose(0, 3, 1, 2) if picture.layout == "NCHW" else value)

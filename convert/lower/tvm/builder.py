@@ -107,6 +107,8 @@ class Builder:
         name = value.name or ""
         if value.shape is None or value.dtype is None:
             raise Refusal(f"input {name!r} has no known rank", "dynamic_shape")
+        if not isinstance(value.type, ir.TensorType):
+            raise Refusal(f"input {name!r} is no tensor", "unsupported_dtype")
         if value.dtype not in ALL:
             raise Refusal(f"input {name!r} is {value.dtype.name.lower()}", "unsupported_dtype")
         shape = tuple(self._size(d, f"{name}_{i}") for i, d in enumerate(value.shape))

@@ -58,7 +58,8 @@ def lower_graph(model: ir.Model, machine: Machine) -> Lowered:
         with g.block.dataflow():
             driver.lower_nodes(model.graph, model.opset_imports)
             if not driver.problems:
-                made = [_output(g, driver, value, inputs) for value in model.graph.outputs]
+                taken: list[Any] = list(g.inputs)
+                made = [_output(g, driver, value, taken) for value in model.graph.outputs]
         g.block.emit_func_output(tvm.relax.Tuple(made))
     if driver.problems:
         return Lowered(None, driver.problems)
@@ -77,14 +78,25 @@ def _is_last(driver: Driver[Tensor], tensor: Tensor) -> bool:
     return True
 
 
-def _output(g: Builder, driver: Driver[Tensor], value: ir.Value, inputs: list[ir.Value]) -> Any:
+def _output(g: Builder, driver: Driver[Tensor], value: ir.Value, taken: list[Any]) -> Any:
+    """Return a result in memory of its own: not an input's, another output's or a constant's."""
     if value not in driver.values:
         driver.values[value] = g.constant(value)
     tensor = driver.values[value]
-    if (
-        tensor.data is not None
-        or value in inputs
-        or any(driver.values[v] is tensor for v in inputs)
-    ):
+    root = _memory(g, g.expr(tensor))
+    if tensor.data is not None or any(root.same_as(t) for t in taken):
         tensor = g.te(lambda x: te.compute(x.shape, lambda *i: x(*i), name="copy"), tensor)
+        root = g.expr(tensor)
+    taken.append(root)
     return g.block.emit_output(g.expr(tensor))
+
+
+def _memory(g: Builder, made: Any) -> Any:
+    """Whose memory a value is: a reshaped value lies where the other one does."""
+    while isinstance(made, tvm.relax.Var):
+        source = g.block.lookup_binding(made)
+        name = getattr(getattr(source, "op", None), "name", "")
+        if name != "relax.reshape":
+            break
+        made = source.args[0]
+    return made

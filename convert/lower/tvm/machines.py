@@ -58,7 +58,7 @@ class Machine:
         return Target(gpu, host=host)
 
 
-_X86 = {"arch": "x86_64", "triple": "x86_64-linux-gnu", "linker": "gcc"}
+_X86: dict[str, Any] = {"arch": "x86_64", "triple": "x86_64-linux-gnu", "linker": "gcc"}
 _ARM: dict[str, Any] = {
     "arch": "aarch64",
     "triple": "aarch64-linux-gnu",

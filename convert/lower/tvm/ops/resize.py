@@ -61,6 +61,8 @@ def resize(
             raise Refusal("an open size", "dynamic_shape")
         given = sizes is not None and sizes.array.size
         out = int(sizes.array[i]) if sizes is not None and given else int(np.floor(size * scale))
+        if coordinate_transformation_mode == "align_corners" and out != size * scale and not given:
+            raise Refusal("align_corners with a scale that gives no whole size: engines disagree")
         result = _axis(g, result, axis, resample.taps(how, size, out, scale))
     return result
 

@@ -1,0 +1,291 @@
+"""Kernels and whole small models by TVM against the libraries, in turns.
+
+``python -m benchmarks.kernels small|gemv|preprocess|all [--rounds N]``. Each engine's bound call on
+one thread, the rounds interleaved; medians of the rounds' best, in microseconds of CPU time and of
+wall time. ``gemv`` puts the bytes of weights that are read in a second beside what plain reading
+of as many bytes reaches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.backends import registry
+from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.backends.testing.cases import graph
+from edgeinfer.convert.lower import LowerOptions, target_for
+from edgeinfer.convert.passes import input_specs, normalise, output_specs
+from edgeinfer.profiles.schema import Profile
+from edgeinfer.types import Array
+
+Call = Callable[[], object]
+
+ENGINES = {
+    "onnxruntime": ("onnx", ""),
+    "openvino": ("openvino_ir", ""),
+    "litert": ("tflite", ""),
+    "tvm": ("tvm", "x86-64-v3"),
+    "tvm, AVX-512": ("tvm", "x86-64-v4"),
+}
+
+
+def _weights(*shape: int) -> Array:
+    return (np.random.default_rng(len(shape)).standard_normal(shape) * 0.2).astype(np.float32)
+
+
+def small_models() -> dict[str, Any]:
+    """Models whose arithmetic takes less than 50 µs."""
+    sizes = {
+        "MLP 16-16-8": (16, 16, 8),
+        "MLP 64-128-128-10": (64, 128, 128, 10),
+        "autoencoder 128-64-16-64-128": (128, 64, 16, 64, 128),
+    }
+    models = {name: _mlp(s) for name, s in sizes.items()}
+    models["one dense layer 256-64"] = _mlp((256, 64))
+    models["LSTM step and head, 128 (silero's decoder)"] = graph(
+        "(float[1,1,128] x, float[1,1,128] h, float[1,1,128] c) => "
+        "(float[1,1] p, float[1,1,128] hn, float[1,1,128] cn) {"
+        " y, hn, cn = LSTM<hidden_size=128>(x, w, r, b, , h, c)"
+        " f = Reshape(hn, shape) a = Relu(f) z = Gemm(a, v, d) p = Sigmoid(z) }",
+        w=_weights(1, 512, 128),
+        r=_weights(1, 512, 128),
+        b=_weights(1, 1024),
+        v=_weights(128, 1),
+        d=_weights(1),
+        shape=np.array([1, 128]),
+    )
+    models["GRU step, 64"] = graph(
+        "(float[1,1,64] x, float[1,1,64] h) => (float[1,1,1,64] y, float[1,1,64] hn) {"
+        " y, hn = GRU<hidden_size=64, linear_before_reset=1>(x, w, r, b, , h) }",
+        w=_weights(1, 192, 64),
+        r=_weights(1, 192, 64),
+        b=_weights(1, 384),
+    )
+    models["one convolution, 8 filters on 28x28"] = graph(
+        "(float[1,1,28,28] x) => (float[1,8,14,14] y) {"
+        " c = Conv<strides=[2,2], pads=[1,1,1,1]>(x, w, b) y = Relu(c) }",
+        w=_weights(8, 1, 3, 3),
+        b=_weights(8),
+    )
+    return models
+
+
+def _mlp(sizes: tuple[int, ...]) -> Any:
+    constants: dict[str, Array] = {}
+    steps, last = [], "x"
+    for i, (a, b) in enumerate(pairwise(sizes)):
+        constants |= {f"w{i}": _weights(a, b), f"b{i}": _weights(b)}
+        end = "y" if i == len(sizes) - 2 else f"g{i}"
+        steps.append(f"{end} = Gemm({last}, w{i}, b{i})")
+        last = end
+        if end != "y":
+            steps.append(f"r{i} = Relu({end})")
+            last = f"r{i}"
+    text = f"(float[1,{sizes[0]}] x) => (float[1,{sizes[-1]}] y) {{ {' '.join(steps)} }}"
+    return graph(text, **constants)
+
+
+def bound(model: Any, engine: str, folder: Path) -> tuple[Call, dict[str, Array]]:
+    """Lower a model for an engine and bind it; also returns the outputs' buffers."""
+    form, machine = ENGINES[engine]
+    backend = "tvm" if engine.startswith("tvm") else engine
+    source = ir.from_proto(model)
+    profile = Profile(
+        "bench", "bench", ("linux",), (), (form,), (backend,), ("fp32",), machine=machine
+    )
+    folder.mkdir(parents=True)
+    normal = normalise(source).model
+    made = target_for(form).lower(normal, profile, LowerOptions(), folder)
+    described = Artifact(form, made.files[0], input_specs(source), output_specs(source))
+    ready = registry.get(backend).load(described, LoadOptions(threads=1))
+    rng = np.random.default_rng(0)
+    feeds = {s.name: rng.standard_normal(s.shape or ()).astype(np.float32) for s in ready.inputs}
+    outputs = {s.name: np.zeros(s.shape or (), np.float32) for s in ready.outputs}  # type: ignore[arg-type]
+    return ready.bind(feeds, outputs), outputs
+
+
+def interleaved(calls: dict[str, Call], rounds: int, budget_s: float = 0.02) -> dict[str, Any]:
+    """Time calls in turns; returns (wall, CPU) microseconds, medians over rounds of the best."""
+    counts = {}
+    for name, call in calls.items():
+        start = time.perf_counter()
+        for _ in range(5):
+            call()
+        counts[name] = max(1, int(budget_s / 4 / max(1e-7, (time.perf_counter() - start) / 5)))
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            best = (9e9, 9e9)
+            for _ in range(4):
+                wall, cpu = time.perf_counter(), time.process_time()
+                for _ in range(counts[name]):
+                    call()
+                took = time.perf_counter() - wall, time.process_time() - cpu
+                best = min(best[0], took[0]), min(best[1], took[1])
+            found[name].append((best[0] / counts[name] * 1e6, best[1] / counts[name] * 1e6))
+    return {name: tuple(np.median(np.array(times), axis=0)) for name, times in found.items()}
+
+
+def _print(title: str, times: dict[str, tuple[float, float]], ours: str) -> None:
+    others = {n: t for n, t in times.items() if not n.startswith("tvm")}
+    best = min(others, key=lambda n: others[n][0])
+    cells = ", ".join(f"{n} {w:.2f} ({c:.2f})" for n, (w, c) in times.items())
+    ratio = times[best][0] / times[ours][0]
+    print(f"{title}: {cells}; {ours} is {ratio:.2f} times as fast as {best}", flush=True)
+
+
+def small(rounds: int) -> None:
+    """Whole small models."""
+    for title, model in small_models().items():
+        with tempfile.TemporaryDirectory() as folder:
+            calls, results = {}, {}
+            for i, engine in enumerate(ENGINES):
+                try:
+                    calls[engine], results[engine] = bound(model, engine, Path(folder, str(i)))
+                    calls[engine]()
+                except Exception as error:  # an engine that cannot is told, not hidden
+                    calls.pop(engine, None)
+                    print(f"{title}: {engine}: {str(error).splitlines()[0][:120]}")
+            for name, values in results.items():
+                for key, array in values.items():
+                    np.testing.assert_allclose(
+                        array, results["onnxruntime"][key], rtol=2e-4, atol=2e-5, err_msg=name
+                    )
+            _print(title, interleaved(calls, rounds), "tvm")
+
+
+def gemv(rounds: int) -> None:
+    """Matrices of 4-bit and 8-bit weights, larger than what a cache of the core holds."""
+    import tvm
+    import tvm_ffi
+
+    from edgeinfer.convert.lower.tvm.machines import machine
+    from edgeinfer.kernels.defs.gemv import DOTS, gemv_int4, gemv_int8
+    from edgeinfer.kernels.defs.roofline import read_bytes
+
+    from edgeinfer.backends.tvm import _cpu_features  # isort: skip
+
+    def compiled(kernel: Any, name: str) -> Any:
+        module = tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")})
+        return tvm.compile(module, target=machine(name).target())["kernel"]
+
+    rng = np.random.default_rng(0)
+    names = [n for n in DOTS if set(machine(n).features) <= _cpu_features()]
+    for n, k in ((4096, 4096), (2048, 8192)):
+        for bits, make in ((4, gemv_int4), (8, gemv_int8)):
+            size = n * k * bits // 8 + n * k // 16
+            # Copies that do not fit any cache together: each call reads from memory.
+            copies = max(2, (256 << 20) // size)
+            for name in names:
+                dot = DOTS[name]
+                shape = (n // dot.rows, k // 32, bits, dot.rows * 4)
+                kind = np.uint8 if bits == 4 else np.int8
+                sets = []
+                for _ in range(copies):
+                    w = rng.integers(0, 100, shape, dtype=kind)
+                    s = rng.random((n // dot.rows, k // 32, dot.rows)).astype(np.float16)
+                    sets.append((tvm_ffi.from_dlpack(w), tvm_ffi.from_dlpack(s)))
+                x, y = (tvm_ffi.from_dlpack(np.ones(c, np.float32)) for c in (k, n))
+                total = tvm_ffi.from_dlpack(np.zeros(64, np.float32))
+                # Pages that were never written are all one page, which would stay in a cache.
+                whole = tvm_ffi.from_dlpack(np.ones(size * copies // 4, np.float32))
+                kernel = compiled(make(dot, n, k), name)
+                read = compiled(read_bytes(size * copies // 4, machine(name).lanes), name)
+
+                def ours(kernel: Any = kernel, sets: Any = sets, x: Any = x, y: Any = y) -> None:
+                    for w, s in sets:
+                        kernel(w, s, x, y)
+
+                def plain(read: Any = read, whole: Any = whole, total: Any = total) -> None:
+                    read(whole, total)
+
+                times = interleaved({"ours": ours, "reading": plain}, rounds, 0.1)
+                rates = {m: size * copies / t[0] / 1e3 for m, t in times.items()}
+                share = rates["ours"] / rates["reading"]
+                print(
+                    f"int{bits} ({n}, {k}), {name}, {os.environ.get('TVM_NUM_THREADS', 'all')} "
+                    f"threads: {rates['ours']:.1f} GB/s of weights from memory, plain reading "
+                    f"{rates['reading']:.1f} GB/s: {share:.0%}",
+                    flush=True,
+                )
+
+
+def preprocess(rounds: int) -> None:
+    """A picture of 1920 x 1080 to a normalised tensor of 224 x 224."""
+    import tvm
+    import tvm_ffi
+
+    from edgeinfer.convert.lower.tvm.machines import machine
+    from edgeinfer.kernels.defs.preprocess import Picture
+    from edgeinfer.kernels.defs.preprocess import preprocess as kernel
+
+    picture = Picture(224, 224)
+    module = tvm.IRModule({"kernel": kernel(picture).with_attr("global_symbol", "kernel")})
+    made = tvm.compile(module, target=machine("x86-64-v3").target())["kernel"]
+    source = np.random.default_rng(0).integers(0, 256, (1080, 1920, 3), dtype=np.uint8)
+    mean, std = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+    norm = np.stack([1 / 255 / std, -mean / std, np.full(3, 114)]).astype(np.float32)
+    out = np.zeros(picture.shape, np.float32)
+    arguments = [
+        tvm_ffi.from_dlpack(a) for a in (source, np.float32([0, 0, 1920, 1080]), norm, out)
+    ]
+    calls: dict[str, Call] = {"tvm": lambda: made(*arguments)}
+
+    def finish(small: Array) -> Array:
+        values = small.astype(np.float32) * np.float32(1 / 255)
+        values -= mean
+        values /= std
+        return np.ascontiguousarray(values.transpose(2, 0, 1)[None])
+
+    try:
+        import cv2
+
+        cv2.setNumThreads(int(os.environ.get("TVM_NUM_THREADS", "0")) or -1)
+        calls["OpenCV and NumPy"] = lambda: finish(
+            cv2.resize(source, (224, 224), interpolation=cv2.INTER_LINEAR)
+        )
+    except ImportError:
+        print("preprocess: OpenCV is not installed")
+    try:
+        from PIL import Image
+
+        # Pillow averages over what is left out, which is more work and another picture.
+        picture_of = Image.fromarray(source)
+        bilinear = Image.Resampling.BILINEAR
+        calls["Pillow and NumPy"] = lambda: finish(
+            np.asarray(picture_of.resize((224, 224), bilinear))
+        )
+    except ImportError:
+        print("preprocess: Pillow is not installed")
+    _print("1920x1080 to 224x224", interleaved(calls, rounds), "tvm")
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parts: dict[str, Callable[[int], None]] = {
+        "small": small,
+        "gemv": gemv,
+        "preprocess": preprocess,
+    }
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=[*parts, "all"])
+    parser.add_argument("--rounds", type=int, default=15)
+    asked = parser.parse_args()
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    for name, part in parts.items():
+        if asked.part in (name, "all"):
+            part(asked.rounds)
+
+
+if __name__ == "__main__":
+    main()
