@@ -70,6 +70,7 @@ class ImageInput:
         width: pixels; None keeps the picture's own size (dynamic models).
         height: pixels; None likewise.
         resize: ``stretch``, ``crop`` (short side to size, then centre crop), ``letterbox``,
+            ``pad`` (letterboxed before it is resized, so that the scale is exact),
             ``limit`` (one side to ``side``, both then to the nearest ``multiple``) or ``line`` (to
             ``height``; ``pad`` fills what is missing of ``width`` on the right, and a longer line
             is squeezed into it unless it may ``grow``).
@@ -93,7 +94,7 @@ class ImageInput:
 
     width: int | None
     height: int | None
-    resize: Literal["stretch", "crop", "letterbox", "limit", "line"] = "stretch"
+    resize: Literal["stretch", "crop", "letterbox", "pad", "limit", "line"] = "stretch"
     crop_ratio: float = 1.0
     interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
     color: Literal["RGB", "BGR", "GRAY"] = "RGB"

@@ -167,11 +167,11 @@ def test_faces_are_found_where_another_decoder_finds_them(bundle: Bundle, kind: 
         (found,) = detector.detect(photo)
         expected = [b for b in faces_by_loops(photo, model, *MODELS[kind]) if b[0] >= 0.5]
         best = max(expected, key=lambda pair: pair[0])
-        assert found.score == pytest.approx(best[0], abs=0.02)
+        assert found.score == pytest.approx(best[0], abs=1e-4)
         # What overlaps the best is one face: the mean of all by their scores.
         total = sum(score for score, box in expected if overlap(box, best[1]) > 0.3)
         mean = sum(score * box for score, box in expected if overlap(box, best[1]) > 0.3) / total
-        assert overlap(found.box, mean) > 0.97
+        assert overlap(found.box, mean) > 0.999
         eyes = np.array(found.keypoints[:2])
         # In the photo: right eye (of the person) at 206, 101 and left eye at 246, 107.
         np.testing.assert_allclose(eyes, [(206 - 20, 101), (246 - 20, 107)], atol=8)
@@ -181,7 +181,7 @@ def test_faces_are_found_where_another_decoder_finds_them(bundle: Bundle, kind: 
             chance = max(score for score, _ in faces_by_loops(pixels, model, *MODELS[kind]))
             scores = [d.score for d in detector.detect(fetch(other))]
             assert bool(scores) == (chance >= 0.5)
-            assert max(scores, default=chance) == pytest.approx(chance, abs=0.02)
+            assert max(scores, default=chance) == pytest.approx(chance, abs=1e-4)
 
 
 def test_two_faces_and_a_picture_lying_on_its_side(bundle: Bundle, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_sign_is_read_upside_down_and_on_its_side(reader: list[Path]) -> None:
         width, height = photo.size
         for text, corners in zip(turned[::-1], SIGN.values(), strict=True):
             back = (width, height) - np.array(text.corners)
-            np.testing.assert_allclose(np.roll(back, 2, axis=0), corners, atol=4)
+            np.testing.assert_allclose(np.roll(back, 2, axis=0), corners, atol=6)
         sideways = {t.text for t in read.read(photo.rotate(90, expand=True))}
     assert {"NOTICE", "DOUBLE", "PARKING", "PROHIBITED"} <= sideways
 

@@ -26,6 +26,8 @@ RECORDS = {
     "crop ratio": ImageInput(48, 48, resize="crop", crop_ratio=0.75, scale=1.0),
     "letterbox": ImageInput(64, 64, resize="letterbox", scale=1.0, pad=0),
     "letterbox start": ImageInput(64, 64, resize="letterbox", scale=1.0, pad=0, align="start"),
+    "pad": ImageInput(64, 64, resize="pad", scale=1.0, pad=0),
+    "pad wide": ImageInput(96, 48, resize="pad", scale=1.0, pad=0, align="start"),
     "limit": ImageInput(None, None, resize="limit", side=96, multiple=32, scale=1.0),
     "limit max": ImageInput(
         None, None, resize="limit", side=64, side_rule="max", multiple=16, scale=1.0

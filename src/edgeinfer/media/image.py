@@ -192,14 +192,29 @@ def _resized(picture: Image.Image, record: ImageInput) -> tuple[Image.Image, Pla
         left, top = round((resized.width - width) / 2), round((resized.height - height) / 2)
         cut = resized.crop((left, top, left + width, top + height))
         return cut, replace(found, offset=(-left, -top), size=(width, height))
+    if record.resize == "pad":
+        share = max(picture.width / width, picture.height / height)
+        size = (round(width * share), round(height * share))
+        ground, before = _laid(picture, size, record)
+        resized, found = _scaled(ground, (width, height), record)
+        offset = (before[0] * found.scale[0], before[1] * found.scale[1])
+        return resized, replace(found, offset=offset, source=picture.size)
     scale = min(width / picture.width, height / picture.height)
     resized, found = _scaled(picture, _fitting(picture, scale, width, height), record)
+    ground, offset = _laid(resized, (width, height), record)
+    return ground, replace(found, offset=offset, size=(width, height))
+
+
+def _laid(
+    picture: Image.Image, size: tuple[int, int], record: ImageInput
+) -> tuple[Image.Image, tuple[float, float]]:
+    """Lay a picture on a ground that is as large or larger; return that and where it lies."""
     colour = (round(record.pad),) * len(picture.getbands())
-    ground = _pillow().new(picture.mode, (width, height), colour)
-    left, top = (width - resized.width) // 2, (height - resized.height) // 2
+    ground = _pillow().new(picture.mode, size, colour)
+    left, top = (size[0] - picture.width) // 2, (size[1] - picture.height) // 2
     left, top = (left, top) if record.align == "center" else (0, 0)
-    ground.paste(resized, (left, top))
-    return ground, replace(found, offset=(left, top), size=(width, height))
+    ground.paste(picture, (left, top))
+    return ground, (left, top)
 
 
 def _scaled(

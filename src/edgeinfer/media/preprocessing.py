@@ -84,7 +84,7 @@ def read_labels(path: str | Path) -> tuple[str, ...]:
 def input_problems(record: Preprocessing) -> list[str]:
     """List what is wrong with one record, each with the name of its key."""
     found = list(headrules.input_record(record))
-    if isinstance(record, ImageInput) and record.resize in ("crop", "letterbox", "line"):
+    if isinstance(record, ImageInput) and record.resize in ("crop", "letterbox", "pad", "line"):
         missing = [key for key in ("width", "height") if getattr(record, key) is None]
         found += [f"{key}: missing; resize = {record.resize!r} needs it" for key in missing]
     return found
