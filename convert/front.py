@@ -187,6 +187,7 @@ class Front:
                 pictures=frozenset(),
                 classifier=False,
                 samples=(),
+                integers={},
                 io_dtypes={},
             )
             lowered = target_for(job.format).lower(graph, job.profile, options, folder)
@@ -264,6 +265,7 @@ class Front:
             classifier=request.classifier,
             recipe=self._quantize.recipe.name,
             deployment=request.deployment,
+            integers=request.integers,
             io_dtypes=request.io_dtypes,
         )
 

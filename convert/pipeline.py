@@ -72,6 +72,7 @@ def export(
     pictures: Sequence[str] = (),
     classifier: bool = False,
     deployment: str = "",
+    integers: Mapping[str, tuple[int, int]] | None = None,
     io_dtypes: str | Mapping[str, str] = "",
     name: str | None = None,
     overwrite: bool = False,
@@ -114,6 +115,8 @@ def export(
             ``preprocessing``, moves into the model. Core ML packages take images there.
         classifier: Core ML packages name the class, by ``labels``.
         deployment: oldest system that is to open Core ML packages, e.g. ``iOS18``.
+        integers: lowest and highest value of integer inputs by name, for Core ML packages, whose
+            integers have 32 bits; other values are refused when they run.
         io_dtypes: ``int8``, ``uint8`` or ``int16``: what the ``.tflite`` files take and give for
             floats, with the scales of the operators next to them; by name for some only, with the
             others' under ``""``. The bundle's inputs and outputs stay floats.
@@ -144,6 +147,7 @@ def export(
         pictures=pictures,
         classifier=classifier,
         deployment=deployment,
+        integers=integers,
         io_dtypes=io_dtypes,
         input_shapes=input_shapes,
         preprocessing=records_for(described, preprocessing),
@@ -195,6 +199,7 @@ def check(
     dynamic_shapes: Any = None,
     signature: str | None = None,
     deployment: str = "",
+    integers: Mapping[str, tuple[int, int]] | None = None,
 ) -> dict[str, list[Problem]]:
     """Say what would keep a model from converting, by ``<target>-<format>``, before converting it.
 
@@ -217,6 +222,7 @@ def check(
         ranges=ranges,
         recipe=recipe(precision).name,
         deployment=deployment,
+        integers=integers or {},
     )
     return {
         f"{profile.name}-{format}": target_for(format).check(normal, profile, options)

@@ -43,6 +43,7 @@ class Request:
             model.
         classifier: artifacts that can name the class do.
         deployment: oldest system of Apple's that is to open its artifacts; empty: the profile's.
+        integers: what integer inputs lie between, by name.
         io_dtypes: element types of inputs and outputs in ``.tflite`` files, by name.
     """
 
@@ -70,6 +71,7 @@ class Request:
     pictures: tuple[str, ...] = ()
     classifier: bool = False
     deployment: str = ""
+    integers: dict[str, tuple[int, int]] = field(default_factory=dict)
     io_dtypes: dict[str, str] = field(default_factory=dict)
 
 
@@ -121,6 +123,7 @@ def check_request(
     pictures: Sequence[str] = (),
     classifier: bool = False,
     deployment: str = "",
+    integers: Mapping[str, tuple[int, int]] | None = None,
     io_dtypes: str | Mapping[str, str] = "",
 ) -> Request:
     """Check what can be checked without opening the model.
@@ -170,6 +173,7 @@ def check_request(
         pictures=tuple(pictures),
         classifier=classifier,
         deployment=deployment,
+        integers=dict(integers or {}),
         io_dtypes=kinds,
         preprocessing=in_layout(preprocessing or {}, channels_last, channels_first),
         data=Path(data) if isinstance(data, str) else data,

@@ -85,6 +85,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         *("convert", model, "-t", "cpu", "-t", "openvino", "--precision", "fp16"),
         *("--input-shape", "image=1..4,?,2,3", "--preprocessing", tmp_path / "p.toml"),
         *("--state", "h:hn", "--state", "a:b=c:d", "--picture", "image", "--classifier"),
+        *("--integers", "ids=0..30521", "--integers", "a=b=-2..-1"),
         *("--deployment", "iOS18", "--io-dtype", "int8", "--io-dtype", "a=b=uint8"),
         *("--labels", tmp_path / "labels.txt", "--data", "in.npz", "--calibration", "photos"),
         *("--calibrator", "minmax", "--max-drop", "2%", "--force"),
@@ -101,6 +102,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "pictures": ("image",),
         "classifier": True,
         "deployment": "iOS18",
+        "integers": {"ids": (0, 30521), "a=b": (-2, -1)},
         "io_dtypes": {"": "int8", "a=b": "uint8"},
         "description": None,
         "metric": None,
@@ -121,6 +123,15 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "example_inputs": None,
         "dynamic_shapes": None,
     }
+
+
+@pytest.mark.parametrize("given", ["ids", "ids=5", "ids=5..4", "=0..1", "ids=a..b"])
+def test_bounds_that_are_none_are_a_usage_error(
+    given: str, cli: Any, model: Path, export: Export
+) -> None:
+    done = cli("convert", model, "-t", "ios", "--integers", given)
+    assert (done.code, export.asked) == (2, {})
+    assert "INPUT=LOW..HIGH" in done.err
 
 
 def test_a_share_that_is_none_is_a_usage_error(cli: Any, model: Path, export: Export) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeinfer.cli.models import input_shapes, named_model
+from edgeinfer.cli.models import input_shapes, integer_bounds, named_model
 from edgeinfer.cli.output import Output, output_options, table
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.option("--precision", default="fp32", show_default=True, metavar="NAME", help="Recipe.")
 @click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,?", help="Fix sizes.")
 @click.option("--deployment", default="", metavar="SYSTEM", help="Core ML: oldest, as iOS18.")
+@click.option("--integers", multiple=True, metavar="X=0..9", help="Core ML: what an input holds.")
 @output_options
 def check(
     model: str,
@@ -29,6 +30,7 @@ def check(
     precision: str,
     shapes: tuple[str, ...],
     deployment: str,
+    integers: tuple[str, ...],
     out: Output,
 ) -> None:
     """List every node that a target cannot express.
@@ -49,6 +51,7 @@ def check(
             precision=precision,
             input_shapes=sizes or None,
             deployment=deployment,
+            integers=integer_bounds(integers),
             **named.arguments(),
         )
     optional = _optional(targets)

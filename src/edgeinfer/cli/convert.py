@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeinfer.cli.models import input_shapes, named_model, state_pairs
+from edgeinfer.cli.models import input_shapes, integer_bounds, named_model, state_pairs
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
 from edgeinfer.errors import UsageError
 
@@ -41,6 +41,7 @@ COLUMNS = ("variant", "precision", ">size", "checked by", ">error", ">budget", "
 @click.option("--picture", "pictures", multiple=True, metavar="X", help="Input takes pixels.")
 @click.option("--classifier", is_flag=True, help="Core ML: name the class, with --labels.")
 @click.option("--deployment", default="", metavar="SYSTEM", help="Core ML: oldest, as iOS18.")
+@click.option("--integers", multiple=True, metavar="X=0..9", help="Core ML: what an input holds.")
 @click.option("--io-dtype", "kinds", multiple=True, metavar="[X=]int8", help="Of .tflite files.")
 @click.option("--signature", metavar="KEY", help="Of a .tflite file with several.")
 @click.option("--name", help="Name of the bundle; default the model's.")
@@ -68,6 +69,7 @@ def convert(
     pictures: tuple[str, ...],
     classifier: bool,
     deployment: str,
+    integers: tuple[str, ...],
     kinds: tuple[str, ...],
     signature: str | None,
     name: str | None,
@@ -113,6 +115,7 @@ def convert(
             pictures=pictures,
             classifier=classifier,
             deployment=deployment,
+            integers=integer_bounds(integers),
             io_dtypes=io_dtypes(kinds),
             name=name or named.stem,
             overwrite=overwrite,

@@ -115,6 +115,26 @@ def state_pairs(options: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
+def integer_bounds(options: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Read ``input=low..high``.
+
+    Raises:
+        UsageError: one is malformed or repeated.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for option in options:
+        name, _, ends = option.rpartition("=")
+        low, _, high = ends.partition("..")
+        try:
+            span = int(low), int(high)
+        except ValueError as e:
+            raise UsageError(f"--integers {option!r}: expected INPUT=LOW..HIGH") from e
+        if not name or name in found or span[0] > span[1]:
+            raise UsageError(f"--integers {option!r}: expected one INPUT=LOW..HIGH for an input")
+        found[name] = span
+    return found
+
+
 def _size(text: str) -> int | range | None:
     first, dots, last = text.partition("..")
     if dots:
