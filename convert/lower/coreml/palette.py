@@ -109,6 +109,9 @@ def _next(
     while step > 1:
         half = step // 2
         ends = np.arange(half, size + 1, step)
+        step = half
+        if not len(ends):
+            continue
         first = choice[ends - half]
         last = np.minimum(choice[np.minimum(ends + half, size + 1)], ends)
         lengths = last - first + 1
@@ -118,7 +121,6 @@ def _next(
         found[ends] = np.minimum.reduceat(whole, starts)
         hits = np.flatnonzero(whole == np.repeat(found[ends], lengths))
         choice[ends] = tried[hits[np.searchsorted(hits, starts)]]
-        step = half
     return found, choice[: size + 1]
 
 

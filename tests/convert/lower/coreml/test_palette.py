@@ -35,6 +35,18 @@ def test_error_is_the_least_there_is(kind: str, bits: int) -> None:
     assert error(weights, table, indices) <= 1.002 * least
 
 
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_any_number_of_values(bits: int) -> None:
+    kmeans = pytest.importorskip("coremltools._deps.kmeans1d")
+    rng = np.random.default_rng(0)
+    for size in range(1, 70):
+        weights = rng.normal(0, 1, size).astype(np.float32)
+        table, indices = palette(weights, bits)
+        best = kmeans.cluster(weights.astype(np.float64), min(1 << bits, size))
+        least = error(weights, np.array(best.centroids), np.array(best.clusters))
+        assert error(weights, table, indices) <= 1.0001 * least + 1e-9
+
+
 def test_every_weight_has_its_nearest_entry() -> None:
     weights: Array = draw("heavy tails").astype(np.float16)
     table, indices = palette(weights, 4)
