@@ -18,6 +18,7 @@ from edgeinfer.convert.lower.onnxruntime import opset, probe
 from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.convert.lower.onnxruntime.half_faults import HALF_RULES
 from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
+from edgeinfer.convert.lower.onnxruntime.roundings import shorten
 from edgeinfer.convert.lower.onnxruntime.unsigned import store_unsigned
 from edgeinfer.convert.lower.onnxruntime.zero_points import unshare_zero_points
 from edgeinfer.convert.lower.precision import read_back
@@ -107,9 +108,9 @@ def _prepare(source: ir.Model, options: LowerOptions) -> _Prepared:
     _expand_lacking(model, asked, notes)
     store_unsigned(model)
     unshare_zero_points(model)
+    shorten(model)
     RemoveUnusedNodesPass()(model)
     RemoveUnusedOpsetsPass()(model)
-    _forget_roundings(model)
     own = model.opset_imports.get("", opset.OLDEST)
     version = opset.choose(model)
     if version != own:
@@ -118,15 +119,6 @@ def _prepare(source: ir.Model, options: LowerOptions) -> _Prepared:
     refused = {p.node for p in problems}
     problems += [p for p in probe.problems(model, asked) if p.node not in refused]
     return _Prepared(model, problems, opset.runtime_for(version, asked.version), notes)
-
-
-def _forget_roundings(model: ir.Model) -> None:
-    """Say nothing of types and sizes that follow from a rounding's operands."""
-    for node in model.graph:
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and not node.domain:
-            result = node.outputs[0]
-            if not result.is_graph_output():
-                result.type = result.shape = None
 
 
 def _expand_lacking(model: ir.Model, asked: probe.Probe, notes: Notes) -> None:
