@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "coreml-ops.md"
 MARK = "<!-- Written by python -m tests.conformance.test_coreml_nodes --table -->"
 SOURCES = ("convert", "backends/coreml_reference", "tests/conformance", "tests/golden")
-SHARDS = 8
+SHARDS = 16
 SAMPLE = 20
 
 
@@ -150,9 +150,10 @@ def test_the_published_table_is_what_comes_out() -> None:
 def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", action="store_true", help="write docs/coreml-ops.md")
+    parser.add_argument("--workers", type=int, default=2, help="processes at a time")
     parser.add_argument("--json", type=Path, help="write the outcome of every case")
     given = parser.parse_args()
-    results = whole()
+    results = whole(given.workers)
     if given.json:
         given.json.write_text(json.dumps(results, indent=1, sort_keys=True), "utf-8")
     if given.table:
