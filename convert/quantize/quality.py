@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgeinfer.errors import UsageError
 from edgeinfer.metrics import budget_for
 from edgeinfer.types import Array
 
@@ -66,6 +68,8 @@ class Judgement:
         if self.metric is not None:
             before = self._before(self.metric)
             after = float(self.metric(actual, self.labels))
+            if not math.isfinite(after):
+                return Loss(1.0, error, 0.0, "metric")
             drop = (before - after) / abs(before) if before else before - after
             return Loss(max(0.0, drop), error, after, "metric")
         if self._has_classes():
@@ -86,6 +90,11 @@ class Judgement:
     def _before(self, metric: Metric) -> float:
         if self._float is None:
             self._float = float(metric(self.expected, self.labels))
+            if not math.isfinite(self._float):
+                raise UsageError(
+                    f"the metric gives {self._float} for the float model's own outputs: there is "
+                    "no share of it to lose"
+                )
         return self._float
 
     def _has_classes(self) -> bool:

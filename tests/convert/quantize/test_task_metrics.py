@@ -119,3 +119,12 @@ def test_a_drop_is_a_share_of_the_float_models_quality() -> None:
     # Three of four before, two after.
     assert loss.quality == 0.5
     assert loss.drop == pytest.approx(1 / 3)
+
+
+def test_a_measure_that_is_no_number_is_told() -> None:
+    good: list[Outputs] = [{"y": np.ones((1, 2), np.float32)}]
+    lost: list[Outputs] = [{"y": np.full((1, 2), np.nan, np.float32)}]
+    labels = [np.array([1.0, 2.0])]
+    with pytest.raises(UsageError, match="the metric gives -inf for the float model's own outputs"):
+        Judgement(lost, labels, Named("rmse")).loss(good)
+    assert Judgement(good, labels, Named("rmse")).loss(lost).drop == 1.0
