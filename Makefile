@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test lint test-install test-arm test-models test-nodes test-coreml-nodes test-mil bench clean
+.PHONY: demo test lint test-install test-arm test-models test-nodes test-coreml-nodes test-mil test-coreai bench clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -52,6 +52,12 @@ SHARDS ?= 30
 test-mil: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet 'coremltools>=9.0' scipy torch
 	$(BIN)/python -m tests.conformance.mil.test_suite --workers $(W) --shards $(SHARDS)
+
+# Core AI assets in Apple's runtime on this CPU: the node suite, backend, lowering and real nets.
+test-coreai: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[coreai,torch]'
+	$(PYTEST) -m 'slow or models or not slow' tests/conformance/test_coreai_nodes.py \
+		tests/backends/test_coreai.py tests/convert/lower/coreai tests/e2e/test_coreai_models.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info src/*.egg-info

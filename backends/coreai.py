@@ -170,6 +170,7 @@ class CoreAIExecutable:
             RunError: the runtime failed, or an input does not fit.
             ClosedError: after ``close``.
         """
+        self._alive()
         check_feeds(self.inputs, self._dtypes, feeds)
         _check_sizes(self.inputs, feeds)
         with self._lock:

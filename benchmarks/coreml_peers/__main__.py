@@ -20,6 +20,7 @@ import dataclasses
 import json
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -38,12 +39,14 @@ def main() -> int:
     sizes = {name: size_mb(python) for name, python in pythons.items()}
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as temporary:
-        for name, model in CASES.items():
-            if not any(part in name for part in arguments.models.split(",")):
-                continue
-            row = measure(name, model, pythons, cache, Path(temporary), not arguments.no_open)
-            rows.append(row)
-            print("\n".join(lines(row)), flush=True)
+        # It takes an hour: whoever stops it sees what there is.
+        with suppress(KeyboardInterrupt):
+            for name, model in CASES.items():
+                if not any(part in name for part in arguments.models.split(",")):
+                    continue
+                row = measure(name, model, pythons, cache, Path(temporary), not arguments.no_open)
+                rows.append(row)
+                print("\n".join(lines(row)), flush=True)
     print(table(rows, sizes))
     found = broken(rows, sizes)
     print("\n".join(f"BROKEN {line}" for line in found) or "ahead in every column")
@@ -62,7 +65,9 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--json", default="", help="write all figures here")
-    parser.add_argument("--models", default="", help="only names with one of these parts, by commas")
+    parser.add_argument(
+        "--models", default="", help="only names with one of these parts, by commas"
+    )
     parser.add_argument("--no-open", action="store_true", help="leave out files with open sizes")
     parser.add_argument("--cache", default=platformdirs.user_cache_dir("edgeinfer-peers"))
     return parser.parse_args()

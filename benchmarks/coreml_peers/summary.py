@@ -24,6 +24,7 @@ def _words(side: Side) -> str:
     else:
         state = "right" if side.right else f"WRONG {side.said}"
         state += f" {side.db:.0f} dB, {side.ops} ops, {side.bytes} bytes, {side.seconds:.1f} s"
+        state += f", in turns {side.timed:.2f} s" if side.timed else ""
     if side.open_right is not None:
         state += f"; open sizes: {'right' if side.open_right else f'no: {side.open_said}'}"
     return state

@@ -1,16 +1,59 @@
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 
+from edgeinfer import profiles
 from edgeinfer.backends import coreai
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.coreai import CoreAIBackend
 from edgeinfer.backends.isolated import IsolatedBackend
-from edgeinfer.errors import ClosedError, LoadError, NotAvailableError, RunError
+from edgeinfer.backends.testing import Subject, conformance
+from edgeinfer.backends.testing.subject import describe
+from edgeinfer.convert.lower.coreai.target import CoreAITarget
+from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.convert.passes import normalise
+from edgeinfer.errors import (
+    ClosedError,
+    LoadError,
+    NotAvailableError,
+    RunError,
+    UnsupportedError,
+)
 from edgeinfer.types import TensorSpec
 from tests.convert.lower.coreai.run import floats, lower, needs_coreai
+
+EMPTY = "the runtime ends the process on some empty tensors: open sizes start at 1"
+
+KNOWN = {
+    "check_numbers_of_empty_tensors": EMPTY,
+    "check_one_thread_is_one": "the runtime picks its threads",
+}
+
+
+def make_artifact(model: bytes, folder: Path) -> Artifact:
+    """Lower a model of the kit; what is refused is a file that cannot be loaded."""
+    graph = ir.from_proto(onnx.load_from_string(model))
+    try:
+        made = CoreAITarget().lower(
+            normalise(graph).model, profiles.load("macos27"), LowerOptions(), folder
+        )
+    except UnsupportedError:
+        path = folder / "metadata.json"
+        path.write_bytes(b"")
+        return Artifact("aimodel", path, *describe(model))
+    return Artifact("aimodel", made.files[0], *describe(model))
+
+
+@needs_coreai
+@conformance([Subject(CoreAIBackend(), make_artifact, KNOWN)])
+def test_conformance(subject: Subject, check: Any, tmp_path: Path) -> None:
+    check(subject, tmp_path)
+
 
 TEXT = "g (float[n,3] x) => (float[n,3] y) {y = Add(x, x)}"
 X, Y = TensorSpec("x", "float32", ("n", 3)), TensorSpec("y", "float32", ("n", 3))
