@@ -174,9 +174,9 @@ def verify_variant(
     taken = [i for i in judged if fits(constraints or {}, vectors[i].feeds)]
     if len(taken) < len(judged):
         left_out = len(judged) - len(taken)
-        notes = (*notes, f"{left_out} of the vectors hold NaN or infinity, which it refuses")
+        notes = (*notes, f"{left_out} of the vectors hold values that it refuses")
     if judged and not taken:
-        problem = "every vector holds NaN or infinity, for which this artifact is not right"
+        problem = "every vector holds values for which this artifact is not right"
         refusing = tuple(
             EngineResult(b.name, b.probe().version, problems=(problem,)) for b in backends
         )

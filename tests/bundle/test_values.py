@@ -2,7 +2,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from edgeinfer.bundle.values import BELOW_INFINITY, FINITE, KEY, NOT_NAN, fits, unfit
+from edgeinfer.bundle.values import (
+    BELOW_INFINITY,
+    FINITE,
+    INTEGERS,
+    KEY,
+    NOT_NAN,
+    beyond,
+    fits,
+    integer_bounds,
+    unfit,
+)
 from edgeinfer.types import Array
 
 TAKES = {
@@ -55,3 +65,17 @@ def test_fits_by_constraint() -> None:
     assert fits({}, feeds)
     assert fits({"os": "linux"}, feeds)
     assert not fits({KEY: NOT_NAN}, feeds)
+
+
+def test_integers_are_held_to_their_bounds() -> None:
+    constraints = {INTEGERS: '{"ids": [0, 5]}'}
+    assert fits(constraints, {"ids": np.array([0, 5]), "x": np.array([99])})
+    assert not fits(constraints, {"ids": np.array([0, 6])})
+    assert beyond((0, 5), np.array([-1, 5])) == "-1 is not between 0 and 5"
+    assert beyond((0, 5), np.array([2.5, 99.0])) == beyond((0, 5), np.zeros(0, np.int64)) == ""
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"x": 5}', '{"x": [1]}', '{"x": ["a", 2]}'])
+def test_bounds_that_say_nothing_are_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="expected bounds by input name"):
+        integer_bounds(text)
