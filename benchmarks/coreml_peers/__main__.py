@@ -38,15 +38,14 @@ def main() -> int:
     pythons = {t.name: t.install(cache / "environments") for t in (OURS, *PEERS)}
     sizes = {name: size_mb(python) for name, python in pythons.items()}
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as temporary:
-        # It takes an hour: whoever stops it sees what there is.
-        with suppress(KeyboardInterrupt):
-            for name, model in CASES.items():
-                if not any(part in name for part in arguments.models.split(",")):
-                    continue
-                row = measure(name, model, pythons, cache, Path(temporary), not arguments.no_open)
-                rows.append(row)
-                print("\n".join(lines(row)), flush=True)
+    # It takes an hour: whoever stops it sees what there is.
+    with tempfile.TemporaryDirectory() as temporary, suppress(KeyboardInterrupt):
+        for name, model in CASES.items():
+            if not any(part in name for part in arguments.models.split(",")):
+                continue
+            row = measure(name, model, pythons, cache, Path(temporary), not arguments.no_open)
+            rows.append(row)
+            print("\n".join(lines(row)), flush=True)
     print(table(rows, sizes))
     found = broken(rows, sizes)
     print("\n".join(f"BROKEN {line}" for line in found) or "ahead in every column")
