@@ -27,9 +27,10 @@ COLUMNS = ("function", "precision", ">alone", ">vectors", ">error", "bundle")
 def join(bundles: tuple[str, ...], output: str, target: str, overwrite: bool, out: Output) -> None:
     """Make one Core ML package with several functions.
 
-    Such as prefill and decode. Each BUNDLE gives its Core ML package, which becomes the function NAME; the first one is the
-    default. Weights that are equal lie in the package once. Every function is run on the test
-    vectors of its bundle before the package is written. Needs --deployment iOS18 or newer.
+    Such as prefill and decode: each BUNDLE gives its Core ML package, which becomes the function
+    NAME; the first one is the default. Weights that are equal lie in the package once. Every
+    function is run on the test vectors of its bundle before the package is written. Needs
+    --deployment iOS18 or newer.
     """
     named = {}
     for argument in bundles:
