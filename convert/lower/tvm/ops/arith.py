@@ -11,7 +11,7 @@ from tvm import tirx
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.registry import ALL, BOOL, FLOATS, INTEGERS, NUMBERS, OPS
+from edgeinfer.convert.lower.tvm.registry import ALL, BOOL, FLOATS, INTEGERS, NUMBERS, OPS, UNSIGNED
 from edgeinfer.kernels.defs import math
 
 Value = Any
@@ -292,7 +292,7 @@ def pow_(g: Builder, X: Tensor, Y: Tensor) -> Tensor:  # noqa: N803
     return convert(g, g.map(lambda a, b: tirx.pow(a, b), x, y), X.dtype)
 
 
-@OPS.lower("BitShift", since=11, dtypes=INTEGERS)
+@OPS.lower("BitShift", since=11, dtypes=UNSIGNED)
 def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:  # noqa: N803
     """Bits moved up or down."""
     bits = tirx.const(int(X.dtype.lstrip("uint")), X.dtype)
