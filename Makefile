@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test lint test-install test-arm test-models test-nodes test-coreml-nodes test-mil test-coreai bench clean
+.PHONY: demo test lint test-install test-arm test-models test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -36,6 +36,18 @@ test-install: $(VENV)/installed
 # Bundles on 64-bit Arm, emulated; needs Debian's debootstrap and qemu-user 9 or newer.
 test-arm: $(VENV)/installed
 	$(PYTEST) -m 'slow' tests/e2e/test_arm.py
+
+# Float, integers and the accuracy budget on seven tasks with data, beside the quantizers of NNCF,
+# ONNX Runtime and LiteRT; writes docs/precision.md. What was measured before stays.
+precision: $(VENV)/installed build/precision-peers/installed
+	$(BIN)/python -m benchmarks.precision --peers build/precision-peers/bin/python \
+		--markdown docs/precision.md
+
+build/precision-peers/installed:
+	$(PYTHON) -m venv build/precision-peers
+	build/precision-peers/bin/python -m pip install --quiet nncf==3.4.0 ai-edge-quantizer==0.10.0 \
+		openvino onnxruntime onnx
+	touch $@
 
 # The whole ONNX node suite through every target.
 test-nodes: $(VENV)/installed
