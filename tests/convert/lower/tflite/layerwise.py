@@ -7,6 +7,8 @@ Whether that is all, is seen where every layer is given equal integers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -18,12 +20,12 @@ from edgeinfer.profiles import load
 from tests.convert.lower.tflite.run import Array, Feeds, expected, lower, outputs
 
 
-def quantized(model: ir.Model, samples: list[Feeds]) -> ir.Model:
+def quantized(model: ir.Model, samples: Sequence[Feeds]) -> ir.Model:
     """The model in integers, calibrated with samples whatever they are."""
     normal = normalise(model).model
     quantizer = Quantizer(normal, recipe("static_wi8_ai8"), Settings(force=True))
     limits, inputs = limits_of(load("rpi5"), "tflite"), input_specs(normal)
-    quantizer.calibrate(open_data(samples, inputs), [limits], inputs)
+    quantizer.calibrate(open_data(list(samples), inputs), [limits], inputs)
     return quantizer.write(limits).model
 
 

@@ -20,7 +20,8 @@ def model(body: str, constants: str = "", opset: int = 6) -> ir.Model:
     for tensor in proto.graph.initializer:
         info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
         proto.graph.input.append(info)
-    return ir.from_proto(proto)
+    made: ir.Model = ir.from_proto(proto)
+    return made
 
 
 SLOPES = "<float[3] s = {0.1, 0.5, -2}>"
