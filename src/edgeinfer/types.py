@@ -88,6 +88,8 @@ class ImageInput:
         side: pixels, of ``limit``.
         side_rule: ``min`` enlarges a picture whose short side is below ``side``, ``max`` reduces
             one whose long side is above it.
+        longest: of ``limit``: the long side is not above it afterwards, but for rounding to
+            ``multiple``; a thin picture would else become very large.
         multiple: of ``limit``: both sides are multiples of it.
         grow: of ``line``: a long one makes the input wider.
     """
@@ -107,6 +109,7 @@ class ImageInput:
     align: Literal["center", "start"] = "center"
     side: int | None = None
     side_rule: Literal["min", "max"] = "min"
+    longest: int | None = None
     multiple: int = 1
     grow: bool = False
     kind: Literal["image"] = "image"

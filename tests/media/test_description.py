@@ -107,6 +107,10 @@ def test_tables_in_tables(tmp_path: Path) -> None:
         ("[output]\nkind = 'read_text'\ncharset = 'none.txt'", "none.txt: No such file"),
         ("labels = 'none.txt'\n[output]\nkind = 'classify'", "none.txt: no such file"),
         ("[inputs.x]\nkind = 'image'\nresize = 'limit'", "inputs.x.side: expected with resize"),
+        (
+            "[inputs.x]\nkind = 'image'\nresize = 'limit'\nside = 9\nlongest = 8",
+            "inputs.x.longest: expected with side, and at least as long, received 8",
+        ),
         ("[inputs.x]\nkind = 'image'\nresize = 'line'", "inputs.x.width: missing; resize = 'line'"),
         (
             "[inputs.x]\nkind = 'image'\ninterpolation = 'bicubic'\nantialias = false",

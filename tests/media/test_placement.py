@@ -86,6 +86,18 @@ def test_limits_of_sides(size: tuple[int, int], rule: Any, expected: tuple[int, 
     assert placement.size == expected
 
 
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [((700, 10), (1984, 32)), ((4000, 3000), (1984, 1504)), ((384, 191), (1472, 736))],
+)
+def test_a_thin_or_large_picture_does_not_grow_without_end(
+    size: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    record = ImageInput(None, None, resize="limit", side=736, longest=2000, multiple=32)
+    _, placement = prepare(open_picture(np.zeros((*size[::-1], 3), np.uint8)), record)
+    assert placement.size == expected
+
+
 def test_sampling_takes_four_pixels() -> None:
     row = np.array([[0, 100, 200, 40]], np.uint8)
     # Half the size: each new pixel lies between two old ones, whatever lies further away.

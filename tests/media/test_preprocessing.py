@@ -89,7 +89,7 @@ def test_all_mistakes_are_listed(tmp_path: Path) -> None:
         " x.color: expected 'RGB' or 'BGR' or 'GRAY', received 'HSV';"
         " y.sample_rate: missing"
         " (image has width, height, resize, crop_ratio, interpolation, color, layout, scale, mean,"
-        " std, pad, antialias, align, side, side_rule, multiple, grow, kind;"
+        " std, pad, antialias, align, side, side_rule, longest, multiple, grow, kind;"
         " audio has sample_rate, samples, hop, lead, gain, kind)"
     )
 

@@ -204,7 +204,7 @@ def _spectrogram(record: SpectrogramInput) -> Iterator[str]:
 
 
 def _image(record: ImageInput) -> Iterator[str]:
-    yield from _positive(record, "width", "height", "side", "multiple")
+    yield from _positive(record, "width", "height", "side", "longest", "multiple")
     if not 0 < record.crop_ratio <= 1:
         yield f"crop_ratio: expected above 0 and at most 1, received {record.crop_ratio}"
     channels = 1 if record.color == "GRAY" else 3
@@ -220,3 +220,5 @@ def _image(record: ImageInput) -> Iterator[str]:
         yield f"antialias: false is for bilinear, not {record.interpolation}"
     if (record.resize == "limit") != (record.side is not None):
         yield "side: expected with resize = 'limit', and only there"
+    if record.longest is not None and (record.side is None or record.longest < record.side):
+        yield f"longest: expected with side, and at least as long, received {record.longest}"

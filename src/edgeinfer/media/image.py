@@ -267,6 +267,8 @@ def _limited(picture: Image.Image, record: ImageInput) -> tuple[int, int]:
         ratio = record.side / short
     if record.side_rule == "max" and long > record.side:
         ratio = record.side / long
+    if record.longest is not None:
+        ratio = min(ratio, record.longest / long)
     width, height = (
         max(round(int(side * ratio) / record.multiple), 1) * record.multiple
         for side in picture.size
