@@ -161,6 +161,10 @@ def test_prereleases_of_an_engine_count() -> None:
         ({"memory_mb": "8000"}, "needs 8000 MB of memory, there are 4096"),
         ({"memory_mb": "lots"}, "has a malformed constraint memory_mb='lots'"),
         ({"inputs": "odd"}, "has a constraint that this version does not know: inputs=odd"),
+        (
+            {"integers": "odd"},
+            "has a malformed constraint integers: expected bounds by input name, received 'odd'",
+        ),
         ({"moon": "full"}, "has a constraint that this version does not know: moon=full"),
     ],
 )
