@@ -91,12 +91,16 @@ class Row:
     def broken(self) -> list[str]:
         """Limits that do not hold."""
         found = []
-        right = self.theirs.runs and self.theirs.db >= self.enough
         if not self.ours.runs:
             found.append(f"ours: {self.ours.said}")
         elif self.ours.db < self.enough:
             found.append(f"ours is wrong: {self.ours.db:.1f} dB")
-        if self.ours.runs and right:
+        return found
+
+    def behind(self) -> list[str]:
+        """Where theirs is right and better in this row, which the columns add up."""
+        found = []
+        if self.ours.runs and self.theirs.runs and self.theirs.db >= self.enough:
             if self.ours.transposes > self.theirs.transposes + self.owed:
                 left = f"{self.theirs.transposes} + {self.owed}"
                 found.append(f"transposes: {self.ours.transposes} > {left}")

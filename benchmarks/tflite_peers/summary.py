@@ -25,8 +25,9 @@ def row_line(row: Row) -> str:
         f"{s.db:6.1f} dB {s.transposes:3} tr {s.ops:4} ops {s.seconds:5.2f} s" if s.runs else s.said
         for s in (row.ours, row.theirs)
     ]
+    said = ", ".join((*row.broken(), *row.behind()))
     race = f"{row.ms[0]:.3f}/{row.ms[1]:.3f} ms = {row.ratio[0]:.3f}" if row.n else ""
-    return f"{row.model:30} {row.kind:18} | {sides[0]} | {sides[1]} | {race} {row.broken() or ''}"
+    return f"{row.model:30} {row.kind:18} | {sides[0]} | {sides[1]} | {race} {said}"
 
 
 def tables(pairs: Sequence[Pair], rows: Sequence[Row], sizes: dict[str, float]) -> str:
@@ -35,6 +36,11 @@ def tables(pairs: Sequence[Pair], rows: Sequence[Row], sizes: dict[str, float]) 
     if rows:
         parts += [_totals(rows, sizes), _races(rows)]
     return "\n\n".join(parts)
+
+
+def behind(rows: Sequence[Row]) -> list[str]:
+    """Every row in which theirs is better, though the columns may not be."""
+    return [f"{r.model} {r.kind}: {b}" for r in rows for b in r.behind()]
 
 
 def judged(pairs: Sequence[Pair], rows: Sequence[Row], sizes: dict[str, float]) -> list[str]:
@@ -89,6 +95,9 @@ def _columns(rows: Sequence[Row], sizes: dict[str, float]) -> dict[str, tuple[fl
         if any(map(any, (r.plain for r in own))):
             plain = (sum(r.plain[0] for r in own), sum(r.plain[1] for r in own))
             found[f"run without XNNPACK's half precision, of {len(own)}"] = plain
+        ratios = [r.ratio[0] for r in own if r.n]
+        if ratios:
+            found[f"latency, geometric mean of {len(ratios)} ratios, {kind}"] = (_mean(ratios), 1.0)
     if len(sizes) == 2:
         found["install, MB"] = (sizes["edgeinfer"], sizes["onnx2tf"])
     return found
@@ -109,11 +118,14 @@ def _races(rows: Sequence[Row]) -> str:
         own = [r for r in rows if r.kind == kind and r.n]
         if own:
             ratios = [r.ratio[0] for r in own]
-            mean = math.exp(statistics.fmean(math.log(r) for r in ratios))
             slowest = max(own, key=lambda r: r.ratio[0])
             lines.append(
-                f"| {kind} | {len(own)} | {mean:.3f} | {statistics.median(ratios):.3f} "
+                f"| {kind} | {len(own)} | {_mean(ratios):.3f} | {statistics.median(ratios):.3f} "
                 f"| {slowest.ratio[0]:.3f} ({slowest.model}) "
                 f"| {statistics.median(r.n for r in own):.0f} |"
             )
     return "\n".join(lines)
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, ratios)))
