@@ -72,7 +72,7 @@ ENGINES = {
 }
 """By backend. Core ML packages are evaluated operator by operator: right, but of no real speed."""
 
-ROUNDS = 31
+ROUNDS = 101
 
 SECONDS = 60.0
 """What the held-out samples may take on one file; an evaluator gets fewer of them."""
