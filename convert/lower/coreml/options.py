@@ -26,6 +26,7 @@ class CoreMLOptions:
         ranges: lowest and highest size by the name of a symbolic size, or by ``input:axis``.
         shapes: the only shapes that an input takes, by its name; faster than ranges.
         states: outputs by the inputs that they feed in the next run; iOS18 keeps them inside.
+        halves: weights in single precision are stored in half precision.
         packing: how weights are packed, beyond what the graph's own integers say.
         integers: what integer inputs lie between, by name; a run is held to it.
     """
@@ -37,4 +38,5 @@ class CoreMLOptions:
     shapes: Mapping[str, tuple[Sizes, ...]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
     packing: Packing | None = None
+    halves: bool = False
     integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.ports import Port, input_type
 from edgeinfer.convert.lower.coreml.scope import Scope
 from edgeinfer.convert.lower.coreml.weights import add_packing
+from edgeinfer.convert.quantize.recipe import Packing
 from edgeinfer.errors import Problem, UnsupportedError
 
 NAMES = "edgeinfer.names"
@@ -148,8 +149,8 @@ def _pipeline(options: CoreMLOptions) -> Any:
 
     pipeline = ct.PassPipeline.DEFAULT
     pipeline.remove_passes(_INEXACT | _BROKEN)
-    if options.packing is not None:
-        add_packing(pipeline, options.packing)
+    if options.packing is not None or options.halves:
+        add_packing(pipeline, options.packing or Packing(), halves=options.halves)
     return pipeline
 
 

@@ -34,6 +34,8 @@ def read_back(path: Path) -> tuple[str, dict[str, int]]:
                     found |= {names[t] for t in _types(op) if t in names and _is_weight(op)}
                     continue
                 ops[op.type] += 1
+                if op.type == "constexpr_cast":
+                    found.add("fp16")
                 if op.type == "cast" and any(o.name in outputs for o in op.outputs):
                     continue
                 found |= {names[t] for t in _types(op) if t in names}
@@ -137,7 +139,7 @@ def _stored(weight: Any, made: dict[str, Any]) -> tuple[str, float]:
         if inner is not None and inner.type in _INNER:
             kind = _palette(inner, made) if "lut" in inner.type else "i8"
         return f"s{kind}", _zeros(weight, made)
-    for name in ("quantized_data", "data"):
+    for name in ("quantized_data", "data", "source_val"):
         if (value := _operand(weight, name)) is not None:
             return _names().get(value.type.tensorType.dataType, ""), 0.0
     return "", 0.0

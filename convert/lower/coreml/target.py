@@ -16,7 +16,7 @@ from edgeinfer.convert.lower.coreml.fp16 import halve
 from edgeinfer.convert.lower.coreml.integers import BOUNDS, as_text
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.quirks import kept_single, rewrite, warn
-from edgeinfer.convert.lower.coreml.weights import refused
+from edgeinfer.convert.lower.coreml.weights import refused, refused_halves
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
@@ -64,6 +64,7 @@ class CoreMLTarget:
             states=asked.states,
             packing=recipe(asked.recipe).packing if asked.recipe else None,
             integers=asked.integers,
+            halves=asked.compress_weights,
         )
 
     def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
@@ -139,6 +140,8 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
     from edgeinfer.convert.lower.coreml.scope import proven
 
     if asked.recipe and (problems := refused(recipe(asked.recipe), options.deployment)):
+        raise UnsupportedError("mlprogram", problems)
+    if options.halves and (problems := refused_halves(options.deployment)):
         raise UnsupportedError("mlprogram", problems)
     model = source.clone()
     SplitQuantized()(model)

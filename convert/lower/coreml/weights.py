@@ -52,12 +52,27 @@ def _needs(wanted: Recipe) -> Iterator[tuple[Deployment, str]]:
         yield IOS16, "packed weights"
 
 
-def add_packing(pipeline: Any, packing: Packing) -> None:
-    """Let a pipeline of coremltools' pack the weights after its other passes."""
+def refused_halves(oldest: Deployment) -> list[Problem]:
+    """Say whether a deployment target cannot widen weights that lie in half precision."""
+    if oldest >= IOS16:
+        return []
+    hint = f"deployment target {IOS16} or newer"
+    detail = f"{oldest} has no weights of half precision beside single precision"
+    return [Problem("compress_weights", "precision", "unsupported_op", detail, hint)]
+
+
+def add_packing(pipeline: Any, packing: Packing, *, halves: bool = False) -> None:
+    """Let a pipeline of coremltools' pack the weights after its other passes.
+
+    Args:
+        pipeline: of coremltools.
+        packing: how.
+        halves: store what is left in single precision as half precision.
+    """
     name = f"edgeinfer::{_NAME}"
     _register(name)
     pipeline.append_pass(name)
-    pipeline.set_options(name, {"packing": packing})
+    pipeline.set_options(name, {"packing": packing, "halves": halves})
 
 
 def _register(name: str) -> None:
@@ -69,12 +84,47 @@ def _register(name: str) -> None:
 
     class PackWeights(AbstractGraphPass):  # type: ignore[misc]
         packing = Packing()
+        halves = False
 
         def apply(self, prog: Any) -> None:
             for step in _steps(self.packing):
                 step.apply(prog)
+            if self.halves:
+                for function in prog.functions.values():
+                    _halve(function)
 
     register_pass(namespace="edgeinfer", name=_NAME)(PackWeights)
+
+
+def _halve(block: Any) -> None:
+    """Store large constants of single precision as half precision that is widened again."""
+    from coremltools.converters.mil import Builder as mb  # noqa: N813
+
+    with block:
+        for op in list(block.operations):
+            value = op.outputs[0].val if op.op_type == "const" else None
+            if not isinstance(value, np.ndarray) or not _gains(value):
+                continue
+            users = op.outputs[0].child_ops
+            if not users or any(u.op_type.startswith("constexpr_") for u in users):
+                continue
+            wide = mb.constexpr_cast(
+                source_val=value.astype(np.float16),
+                output_dtype="fp32",
+                before_op=op,
+                name=f"{op.name}_halves",
+            )
+            block.replace_uses_of_var_after_op(
+                anchor_op=op, old_var=op.outputs[0], new_var=wide, no_check_var_types=True
+            )
+            block.remove_ops([op])
+
+
+def _gains(value: Array) -> bool:
+    """Whether half precision holds a constant, and takes less room."""
+    if value.dtype != np.float32 or value.size <= SMALL:
+        return False
+    return bool(np.abs(value).max() <= np.finfo(np.float16).max)
 
 
 def _steps(packing: Packing) -> Iterator[Any]:

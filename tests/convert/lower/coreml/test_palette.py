@@ -11,9 +11,9 @@ from edgeinfer.types import Array
 def draw(kind: str) -> Array:
     rng = np.random.default_rng(0)
     drawn: dict[str, Array] = {
-        "normal": rng.standard_normal(6000),
-        "heavy tails": rng.standard_t(2, 6000),
-        "two scales": np.concatenate([rng.normal(0, 1e-3, 5000), rng.normal(3, 1, 50)]),
+        "normal": rng.standard_normal(2000),
+        "heavy tails": rng.standard_t(2, 2000),
+        "two scales": np.concatenate([rng.normal(0, 1e-3, 1800), rng.normal(3, 1, 50)]),
     }
     return drawn[kind].astype(np.float32)
 
@@ -22,7 +22,7 @@ def error(weights: Array, table: Array, indices: Array) -> float:
     return float(np.square(table[indices].astype(np.float64) - weights).sum())
 
 
-@pytest.mark.parametrize("bits", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("bits", [1, 3, 6])
 @pytest.mark.parametrize("kind", ["normal", "heavy tails", "two scales"])
 def test_error_is_the_least_there_is(kind: str, bits: int) -> None:
     kmeans = pytest.importorskip("coremltools._deps.kmeans1d")
@@ -39,7 +39,7 @@ def test_error_is_the_least_there_is(kind: str, bits: int) -> None:
 def test_any_number_of_values(bits: int) -> None:
     kmeans = pytest.importorskip("coremltools._deps.kmeans1d")
     rng = np.random.default_rng(0)
-    for size in range(1, 70):
+    for size in range(1, 40):
         weights = rng.normal(0, 1, size).astype(np.float32)
         table, indices = palette(weights, bits)
         best = kmeans.cluster(weights.astype(np.float64), min(1 << bits, size))

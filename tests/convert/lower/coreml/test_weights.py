@@ -197,6 +197,19 @@ def test_weights_that_are_sparse_already_lose_nothing(tmp_path: Path) -> None:
     np.testing.assert_array_equal(_run(sparse, x), _run(plain, x))
 
 
+def test_weights_in_half_precision_beside_single(tmp_path: Path) -> None:
+    made = export(tmp_path, "fp32", "iOS16", compress_weights=True)
+    (variant,) = made.manifest.variants
+    assert variant.precision == "fp16+fp32"
+    rows = weighted(package(made).parent)
+    assert [(w.activations, w.stored) for w in rows] == [("fp32", "fp16")] * 2
+    (file,) = package(made).parent.rglob("weight.bin")
+    weights = sum(numpy_helper.to_array(i).size for i in net().graph.initializer)
+    assert 2 * weights <= file.stat().st_size < 2 * weights + 512
+    with pytest.raises(UnsupportedError, match="iOS16"):
+        export(tmp_path, "fp32", "iOS15", compress_weights=True, overwrite=True)
+
+
 def test_same_model_gives_same_bytes(tmp_path: Path) -> None:
     contents = []
     for name in "ab":
