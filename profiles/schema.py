@@ -148,6 +148,7 @@ class Profile:
         chips: the processors that its devices have, where they differ in what they compute.
         packed_weights: its engine unpacks weights from palettes and from sparse forms, so recipes
             such as ``weight_only_wp4_afp16`` can be asked for.
+        machine: instruction set that machine code is made for, e.g. ``x86-64-v3``.
     """
 
     name: str

@@ -125,6 +125,29 @@ def _buffers(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How the output's plane is cut into panels.
+
+    Attributes:
+        step: elements of one panel.
+        unit: what a panel's place counts: elements, or rows of the output.
+    """
+
+    step: int
+    unit: int
+
+
+def _cut(w: Window) -> _Cut:
+    height, width = w.out
+    if w.is_pointwise:
+        # The plane is cut anywhere.
+        step = min(_PANEL, height * width)
+        return _Cut(step, step)
+    rows = max(1, min(height, _PANEL // width))
+    return _Cut(rows * width, rows)
+
+
 def _dense(
     cpu: Cpu,
     w: Window,
@@ -136,26 +159,19 @@ def _dense(
     tile = tile_for(cpu, max(2, per))
     packed = (w.groups, -(-per // tile.rows), w.depth, tile.rows)
     parallel = w.batch * w.filters * w.depth * height * width >= PARALLEL_ABOVE
-    if w.is_pointwise:
-        # The plane is cut anywhere.
-        unit, units = min(_PANEL, height * width), height * width
-    else:
-        unit, units = width, height
-    rows = 1 if w.is_pointwise else max(1, min(height, _PANEL // width))
-    step = unit * rows
-    total = height * width
-    full = total // step
+    cut, total = _cut(w), height * width
+    full = total // cut.step
 
     def body(x: Buffer, weights: Buffer, *rest: Buffer) -> None:
         *others, out = rest
         end = finish(*others)
 
         def panel_block(n: Expr, group: Expr, first: Expr, count: int) -> None:
-            if w.is_pointwise:
-                panel = None
-            else:
-                panel = T.alloc_buffer((w.depth, step), "float32")
+            panel = None
+            if not w.is_pointwise:
+                panel = T.alloc_buffer((w.depth, cut.step), "float32")
                 _gather(x, panel, w, n, group, (first, count // width))
+            where = first if panel is None else first * width
             for start in range(0, count, tile.columns):
                 parts = pieces(min(tile.columns, count - start), cpu.lanes)
 
@@ -165,40 +181,52 @@ def _dense(
                     channel = group * (w.channels // w.groups) + k
                     return load(x, [n, channel, first + start + p.start], p.width)
 
-                def filters(
-                    mb: Expr, tall: int, start: int = start, parts: list[Piece] = parts
-                ) -> None:
-                    base = group * per + mb * tile.rows
-                    place = first * (1 if panel is None else width) + start
-                    block(
-                        tall,
-                        parts,
-                        w.depth,
-                        lambda i, k: T.BufferLoad(weights, [group, mb, k, i]),
-                        right,
-                        lambda i, p, value: store(
-                            out,
-                            [n, base + i, place + p.start],
-                            end(value, n * w.filters + base + i, place + p.start, p.width),
-                            p.width,
-                        ),
-                    )
-
-                if per // tile.rows:
-                    with T.serial(per // tile.rows) as mb:
-                        filters(mb, tile.rows)
-                if per % tile.rows:
-                    filters(per // tile.rows, per % tile.rows)
+                place = (n, group, where + start)
+                _filters(w, (weights, out), tile.rows, place, (parts, right, end))
 
         with T.serial(w.batch) as n, T.serial(w.groups) as group:
-            unit_step = step if w.is_pointwise else rows
             with loop(full, parallel and full > 1) as at:
-                panel_block(n, group, at * unit_step, step)
-            if total % step:
-                panel_block(n, group, full * unit_step, total % step)
+                panel_block(n, group, at * cut.unit, cut.step)
+            if total % cut.step:
+                panel_block(n, group, full * cut.unit, total % cut.step)
 
-    assert unit * units >= total or w.is_pointwise  # noqa: S101  (a bug alone can break it)
     return function("conv", _buffers(w, packed, extra), body)
+
+
+def _filters(
+    w: Window,
+    memory: tuple[Buffer, Buffer],
+    height: int,
+    place: tuple[Expr, Expr, Expr],
+    how: tuple[list[Piece], Callable[[Expr, Piece], Expr], Finish],
+) -> None:
+    """All filters of a group over some columns of a panel."""
+    weights, out = memory
+    n, group, where = place
+    parts, right, end = how
+    per = w.filters // w.groups
+
+    def some(mb: Expr, tall: int) -> None:
+        base = group * per + mb * height
+        block(
+            tall,
+            parts,
+            w.depth,
+            lambda i, k: T.BufferLoad(weights, [group, mb, k, i]),
+            right,
+            lambda i, p, value: store(
+                out,
+                [n, base + i, where + p.start],
+                end(value, n * w.filters + base + i, where + p.start, p.width),
+                p.width,
+            ),
+        )
+
+    if per // height:
+        with T.serial(per // height) as mb:
+            some(mb, height)
+    if per % height:
+        some(per // height, per % height)
 
 
 def _gather(

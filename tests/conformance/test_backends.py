@@ -46,8 +46,6 @@ def test_every_format_of_every_backend_is_checked() -> None:
     checked |= {("coreml", "mlprogram"), ("coreml-reference", "mlprogram")}
     # TVM and Core AI, each in a file of its own there.
     checked |= {("tvm", "tvm"), ("coreai", "aimodel")}
-    # And TVM, in tests/backends/test_tvm.py.
-    checked |= {("tvm", "tvm")}
     offered = {(name, f) for name in BUILT_IN for f in get(name).capabilities().formats}
     assert checked == offered
     assert isinstance(get("openvino"), OpenVinoBackend)
