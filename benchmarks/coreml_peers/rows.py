@@ -28,7 +28,7 @@ TIMED = frozenset(
 )
 """Models whose conversion is timed."""
 
-TURNS = 2
+TURNS = 3
 
 
 @dataclass(slots=True)

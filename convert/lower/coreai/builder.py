@@ -61,9 +61,11 @@ class Builder:
         return [self.wrap(v) for v in ([made] if hasattr(made, "type") else made)]
 
     def _raw(self, op: str, *operands: Any) -> Any:
-        given = [self._operand(x) for x in operands]
+        return self._made(op, *(self._operand(x) for x in operands))
+
+    def _made(self, op: str, *given: Any, **named: Any) -> Any:
         try:
-            return getattr(self.dialect, op)(*given)
+            return getattr(self.dialect, op)(*given, **named)
         except ValueError as e:
             raise Refusal(f"Core AI's {op} refuses it: {str(e).splitlines()[0]}") from e
 
@@ -218,6 +220,7 @@ class Builder:
             return x
         if x.data is not None:
             return self.const(np.squeeze(x.data, tuple(gone)))
+        x = self.typed(x, tuple(1 if a in gone else s for a, s in enumerate(x.shape)))
         return self.call("shrink_dims", x, np.array(gone, np.int32))
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
@@ -268,8 +271,14 @@ class Builder:
             return parts[0]
         if all(p.data is not None for p in parts):
             return self.const(np.concatenate([p.data for p in parts if p.data is not None], axis))
-        values = [p.value for p in parts]
-        return self.wrap(self.dialect.concat(self._operand(np.int32(axis % parts[0].rank)), values))
+        axis %= parts[0].rank
+        sizes = [next((s for s in along if s is not None), None)
+                 for along in zip(*(p.shape for p in parts), strict=True)]  # fmt: skip
+        values = [
+            self.typed(p, tuple(p.shape[a] if a == axis else s for a, s in enumerate(sizes))).value
+            for p in parts
+        ]
+        return self.wrap(self._made("concat", self._operand(np.int32(axis)), values))
 
     def expand(self, x: Tensor, shape: Sequence[Extent]) -> Tensor:
         """Repeat axes of size 1 up to a shape that the tensor broadcasts to."""
@@ -286,9 +295,8 @@ class Builder:
             return x
         amounts = np.array([p for pair in zip(before, after, strict=True) for p in pair], np.uint32)
         filler = self.like(value, x)
-        return self.wrap(
-            self.dialect.pad(x.value, self._operand(amounts), filler.value, padding_mode=mode)
-        )
+        made = self._made("pad", x.value, self._operand(amounts), filler.value, padding_mode=mode)
+        return self.wrap(made)
 
     def reduce(self, op: str, x: Tensor, axes: Sequence[int], keepdims: bool = True) -> Tensor:
         """Reduce over axes; no axis leaves the tensor as it is."""

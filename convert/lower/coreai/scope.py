@@ -18,6 +18,21 @@ ENTRY = "main"
 """Name of the graph."""
 
 
+class _Driver(Driver[Tensor]):
+    """Adds what ONNX's inference knows of shapes: Core AI's own sees less."""
+
+    def _node(self, node: ir.Node, name: str, opset: int) -> None:
+        super()._node(node, name, opset)
+        for value in node.outputs:
+            made = self.values.get(value)
+            if made is None or value.shape is None or len(value.shape) != made.rank:
+                continue
+            pairs = zip(made.shape, value.shape, strict=True)
+            shape = tuple(b if a is None and isinstance(b, int) else a for a, b in pairs)
+            if shape != made.shape and isinstance(self.graph, Builder):
+                self.values[value] = self.graph.typed(made, shape)
+
+
 class Scope(Builder):
     """A builder that knows the ONNX graph it is made of; its context must be active.
 
@@ -28,7 +43,7 @@ class Scope(Builder):
     def __init__(self, model: ir.Model, module: Any) -> None:
         super().__init__()
         self.model, self.module = model, module
-        self.driver: Driver[Tensor] = Driver(OPS, self)
+        self.driver: Driver[Tensor] = _Driver(OPS, self)
         self._entry: Any = None
         self._given: dict[ir.Value, Tensor] = {}
 

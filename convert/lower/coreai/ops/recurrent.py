@@ -138,7 +138,7 @@ def _lstm(g: Builder, layer: Layer, own: Tensor, states: list[Tensor]) -> list[T
 def _gru(linear: bool) -> Cell:
     def cell(g: Builder, layer: Layer, own: Tensor, states: list[Tensor]) -> list[Tensor]:
         (h,) = states
-        size = int(h.shape[-1] or 0)
+        size = int(layer.recurrence.shape[1] or 0)
         x_z, x_r, x_h = _gates(g, own, 3)
         h_z, h_r = _gates(g, layer.product(g, h, slice(0, 2 * size)), 2)
         z = layer.act(g, 0, g.binary("add", x_z, h_z))
@@ -207,7 +207,7 @@ def _layer(
         start = [
             g.expand(g.const(np.zeros((1, 1), X.dtype)), [g.extent(X, 1), hidden])
             if s is None
-            else pick(s)
+            else g.typed(pick(s), (s.shape[1], hidden))
             for s in states
         ]
         out, last = _run(g, gates, layer, start, plan.cell, backwards)
