@@ -304,7 +304,10 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps([asdict(r) for r in rows], indent=1))
     if options.markdown:
-        options.markdown.write_text(markdown(rows))
+        known = {(r.task, r.engine) for r in rows}
+        pairs = [(t, e) for t in TASKS for e in ENGINES]
+        lacking = [f"{t} on {e}" for t, e in pairs if (t, e) not in known]
+        options.markdown.write_text(markdown(rows, lacking))
     faults = [f for f in verdict(rows) if f.failed]
     print(*(f.line for f in verdict(rows)), sep="\n")
     return min(len(faults), 1)

@@ -93,8 +93,13 @@ def _one(title: str, here: dict[str, Row]) -> Finding:
     )
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """Return a page with a table for each task."""
+def markdown(rows: Sequence[Row], lacking: Sequence[str] = ()) -> str:
+    """Return a page with a table for each task.
+
+    Args:
+        rows: what was measured.
+        lacking: pairs of task and engine that were not.
+    """
     lines = [
         "# Precision, measured",
         "",
@@ -102,7 +107,12 @@ def markdown(rows: Sequence[Row]) -> str:
         "the drop is",
         "against the float file on the same engine, time is the least processor time of one run "
         "on one",
-        "thread. Core ML packages are evaluated operator by operator: their time says nothing.",
+        "thread. Core ML packages are evaluated operator by operator: their time says nothing. "
+        "Files of",
+        "`auto` are no larger than those of the fastest peer that holds the budget, and no slower "
+        "beyond 5 %, or",
+        "the last section says that it fails. A row without numbers has the reason in its last "
+        "column.",
         "",
     ]
     for task in dict.fromkeys(r.task for r in rows):
@@ -111,6 +121,8 @@ def markdown(rows: Sequence[Row]) -> str:
         lines += [f"## {task}", "", f"| engine | file | {unit} | drop | MB | ms | precision |"]
         lines += ["|---|---|---|---|---|---|---|", *(_cells(r) for r in here), ""]
     lines += ["## Demands", "", *(f"- {f.line}" for f in verdict(rows)), ""]
+    if lacking:
+        lines += ["## Not measured", "", *(f"- {name}" for name in lacking), ""]
     return "\n".join(lines)
 
 

@@ -202,15 +202,11 @@ def _finalists(
 def best(points: list[Point], max_drop: float, *, timed: bool) -> Point:
     """Choose the fastest that holds the budget, of those that are as fast the smallest.
 
-    The first is what the search settled on. Weights alone take its place only if they are no
-    larger: smaller files are what integers are asked for.
+    The first is what the search settled on. Weights alone take its place only if they are faster
+    and no larger: smaller files are what integers are asked for.
     """
     first = points[0]
-    fit = [
-        p
-        for p in points
-        if p.drop <= max_drop and (not p.recipe or p.size_bytes <= _LIKE_SIZE * first.size_bytes)
-    ]
+    fit = [p for p in points if p.drop <= max_drop and (not p.recipe or _replaces(p, first))]
     if first.drop > max_drop or not fit:
         return first
     if not timed:
@@ -218,6 +214,12 @@ def best(points: list[Point], max_drop: float, *, timed: bool) -> Point:
     # A form that is smaller may cost some of the time that integers gained.
     least = min(p.latency_ms for p in fit)
     return min((p for p in fit if p.latency_ms <= ALIKE * least), key=lambda p: p.size_bytes)
+
+
+def _replaces(alone: Point, first: Point) -> bool:
+    """Whether weights alone are clearly faster than integers, and no larger."""
+    faster = ALIKE * alone.latency_ms < first.latency_ms
+    return faster and alone.size_bytes <= _LIKE_SIZE * first.size_bytes
 
 
 def memory_file(key: str) -> Path:
