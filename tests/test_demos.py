@@ -202,7 +202,7 @@ def test_every_pipeline_file_is_read(tmp_path: Path) -> None:
 
     for path in sorted((EXAMPLES / "pipelines").iterdir()):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    for name in ("imagenet.txt", "ppocr_keys.txt"):
+    for name in ("imagenet.txt", "ppocr_keys.txt", "tokenizer.json"):
         (tmp_path / name).write_text("one\ntwo\n")
     found = [parse_description(path) for path in sorted(tmp_path.glob("*.toml"))]
     assert len(found) > 10
