@@ -81,7 +81,7 @@ def refusals(results: Results, cases: list[Case]) -> list[str]:
         found = results[case[0]]
         if found.startswith("refused"):
             _, reason, words = (*found.split(": ", 2), "")[:3]
-            by_words.setdefault((reason, _words(words)), []).append(case[0])
+            by_words.setdefault((reason, _words(words, reason)), []).append(case[0])
     lines = ["| reason | what is said | cases |", "|---|---|---|"]
     for (reason, words), names in sorted(by_words.items()):
         shown = ", ".join(n.removeprefix("test_") for n in sorted(names))
@@ -89,9 +89,9 @@ def refusals(results: Results, cases: list[Case]) -> list[str]:
     return lines
 
 
-def _words(text: str) -> str:
+def _words(text: str, reason: str) -> str:
     """A message without the name of the node, which says nothing here."""
-    return text.split(": ", 1)[-1].replace("|", "\\|")[:160]
+    return text.split(f"{reason}: ", 1)[-1].replace("|", "\\|")[:160]
 
 
 @cache
