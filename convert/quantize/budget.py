@@ -15,6 +15,7 @@ from edgeinfer.convert.quantize.search import Layer, Measure, Memory, Outcome, P
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.quantize.trial import SLOW_MOST, Samples, Trials, gather, key_of
 from edgeinfer.convert.quantize.units import lay_out
+from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
     from edgeinfer.convert.plan import Job
@@ -142,6 +143,11 @@ def fit(
         progress: told what is being done.
     """
     samples = gather(data, quantizer.model) if samples is None else samples
+    if isinstance(metric, Named) and not samples.labels:
+        raise UsageError(
+            f"metric {metric.name!r} needs labels in the calibration data: an array 'labels' with "
+            "one for each sample"
+        )
     trials = Trials(quantizer, job, report.inputs, report.outputs, metric)
     whole = samples
     if not trials.is_timed:

@@ -140,6 +140,8 @@ def _split(arrays: Feeds, signature: _Signature, origin: str) -> Iterator[Sample
         raise InputError(origin, "as many samples for each input", sizes)
     total = counts.pop() if counts else 1
     labels = _one_each(np.asarray(arrays[LABELS])) if LABELS in arrays else None
+    if labels is not None:
+        _check_labels(len(labels), cuts, signature, origin)
     for index in range(total):
         feeds = {
             s.name: np.asarray(arrays[s.name]) if (c := cuts[s.name]) is None else c[index]
@@ -148,6 +150,21 @@ def _split(arrays: Feeds, signature: _Signature, origin: str) -> Iterator[Sample
         yield Sample(
             feeds, f"{origin}#{index}" if total > 1 else origin, _labels(labels, cuts, index)
         )
+
+
+def _check_labels(
+    count: int, cuts: Mapping[str, list[Array] | None], signature: _Signature, origin: str
+) -> None:
+    """Refuse labels that are not one for each sample; a fixed batch may have one for all of it."""
+    for spec in signature.inputs:
+        cut = cuts[spec.name]
+        if cut is None:
+            continue
+        rows = sum(map(len, cut))
+        fixed = spec.shape is not None and spec.shape != () and isinstance(spec.shape[0], int)
+        if count != rows and not (fixed and count == len(cut)):
+            raise InputError(LABELS, f"one for each of {rows} samples", f"{count} in {origin}")
+        return
 
 
 def _one_each(labels: Array) -> list[Any]:

@@ -88,3 +88,20 @@ def test_inputs_disagree_on_the_number_of_samples(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=rows(4), h=np.ones((3, 2, 4), np.float32))
     with pytest.raises(InputError, match="as many samples for each input"):
         list(open_data(tmp_path / "a.npz", [ONE, STATE]).samples())
+
+
+def test_labels_may_be_texts_and_arrays(tmp_path: Path) -> None:
+    boxes = np.arange(30, dtype=np.float32).reshape(3, 2, 5)
+    np.savez(tmp_path / "a.npz", x=rows(3), labels=boxes)
+    found = list(open_data(tmp_path / "a.npz", [ONE]).samples())
+    np.testing.assert_array_equal(np.stack([s.labels[0] for s in found]), boxes)
+    np.savez(tmp_path / "a.npz", x=rows(3), labels=np.array(["a", "bc", ""]))
+    found = list(open_data(tmp_path / "a.npz", [ONE]).samples())
+    assert [s.labels for s in found] == [("a",), ("bc",), ("",)]
+
+
+def test_labels_that_are_not_one_each_are_told(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=rows(20), labels=np.arange(3))
+    for spec in (ONE, FREE):
+        with pytest.raises(InputError, match=r"one for each of 20 samples, received 3 in a\.npz"):
+            list(open_data(tmp_path / "a.npz", [spec]).samples())
