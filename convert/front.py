@@ -27,7 +27,6 @@ from edgeinfer.convert.quantize.half_stage import Halves
 from edgeinfer.convert.quantize.stage import Stage
 from edgeinfer.convert.request import Request, in_layout
 from edgeinfer.convert.shape_sets import check_ranges, check_states
-from edgeinfer.convert.sources.pictures import raw
 from edgeinfer.convert.verify import Change, EngineResult, Finding, Report
 from edgeinfer.convert.verify.gate import HALF
 from edgeinfer.errors import VerifyError
@@ -221,6 +220,8 @@ class Front:
     @cached_property
     def _request(self) -> Request:
         """What was asked; what the source says of itself, where nothing was."""
+        from edgeinfer.convert.sources.pictures import raw
+
         asked, source = self._asked, self._source
         records = self._records(source)
         pixels = {n: raw(r) for n in asked.pictures if isinstance(r := records[n], ImageInput)}
