@@ -34,4 +34,21 @@ def halve(model: ir.Model, keep: AbstractSet[str], notes: Notes) -> None:
         keep: names of nodes, or of their results, that stay in single precision.
         notes: told which ones did.
     """
-    anywhere.halve(model, _ISLANDS, keep, notes)
+    anywhere.halve(model, _ISLANDS, keep | _scaled_sums(model), notes)
+
+
+def _scaled_sums(model: ir.Model) -> frozenset[str]:
+    """Means that are written as a sum and a factor: the sum alone may not fit half precision."""
+    found = [
+        node
+        for node in model.graph
+        if node.op_type in ("Mul", "Div")
+        and any(v is not None and v.const_value is not None for v in node.inputs)
+        and any(_is_sum(v) for v in node.inputs)
+    ]
+    return frozenset(v.name for n in found for v in n.outputs if v.name)
+
+
+def _is_sum(value: ir.Value | None) -> bool:
+    maker = value.producer() if value is not None else None
+    return maker is not None and maker.op_type in ("ReduceSum", "ReduceSumSquare")

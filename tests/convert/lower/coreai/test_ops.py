@@ -145,6 +145,14 @@ def test_half_precision_within_its_rounding() -> None:
     check(text, feeds, rtol=4e-3, precision="fp16")
 
 
+def test_means_written_as_a_sum_and_a_factor_do_not_overflow() -> None:
+    text = (
+        "g (float[1,512] x) => (float[1,1] y) <int64[1] a = {1}, float f = {0.001953125}> "
+        "{s = ReduceSum(x, a) m = Mul(s, f) y = Relu(m)}"
+    )
+    check(text, {"x": floats(1, 512) + 300}, rtol=2e-3, precision="fp16")
+
+
 def test_all_that_is_refused_comes_in_one_list() -> None:
     problems = refusal(
         "g (float[2,3] x) => (int64[a] y, float[2,3] z) "
