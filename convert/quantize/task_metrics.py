@@ -181,8 +181,9 @@ def _map(name: str, outputs: list[Array], labels: Sequence[Any], _: Sequence[str
     wanted = [w[w[:, 0] >= 0] for w in wanted]
     found = [_boxes(name, o) for o in outputs]
     kinds = sorted({int(c) for w in wanted for c in w[:, 0]})
-    scores = [_average_precision(kind, found, wanted) for kind in kinds]
-    return float(np.mean(scores)) if scores else 1.0
+    if not kinds:
+        raise _refused(name, "a box in the labels", "none")
+    return float(np.mean([_average_precision(kind, found, wanted) for kind in kinds]))
 
 
 def _boxes(name: str, output: Array) -> Floats:

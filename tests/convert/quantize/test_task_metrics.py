@@ -108,6 +108,8 @@ def test_what_cannot_be_judged_is_told() -> None:
         measure("cer", [reading(1)], ["a"])
     with pytest.raises(UsageError, match=r"expected \[boxes, 6\] or \[1, 4 \+ classes, places\]"):
         measure("map", [np.zeros((3, 4))], [BOXES])
+    with pytest.raises(UsageError, match="expected a box in the labels, received none"):
+        measure("map", [np.zeros((0, 6))], [BOXES[2:]])
     with pytest.raises(UsageError, match="expected 2 numbers in the labels, received 1"):
         measure("rmse", [[1.0, 2.0]], [0.0])
 
