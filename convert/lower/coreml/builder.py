@@ -11,7 +11,7 @@ import numpy as np
 
 from edgeinfer.convert.lower.coreml.emitter import Emitter, held
 from edgeinfer.convert.lower.coreml.ranks import merge_axes, merge_perm, steps_of
-from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Shape, Size, Span, Tensor
+from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, WHOLE, Shape, Size, Span, Tensor
 from edgeinfer.convert.lower.registry import Refusal
 
 Extent = int | Tensor
@@ -51,6 +51,10 @@ class Builder(Emitter):
     def wants(self, output: int) -> bool:
         """Whether anyone reads an output of the node that is being lowered."""
         return output == 0
+
+    def most(self, size: Size) -> int:
+        """The largest that a size can be."""
+        return size if isinstance(size, int) else WHOLE[1]
 
     def given(self, output: int) -> Shape | None:
         """The shape that ONNX's inference gives an output, where it is known in full."""

@@ -19,10 +19,10 @@ from edgeinfer.convert.lower.coreml.integers import (
     WiderError,
     declared_inputs,
 )
-from edgeinfer.convert.lower.coreml.options import CoreMLOptions
+from edgeinfer.convert.lower.coreml.options import LARGEST, CoreMLOptions
 from edgeinfer.convert.lower.coreml.ports import Names, Port, Symbols, port_of, sized
 from edgeinfer.convert.lower.coreml.registry import OPS
-from edgeinfer.convert.lower.coreml.tensor import Shape, Span, Tensor
+from edgeinfer.convert.lower.coreml.tensor import Shape, Size, Span, Tensor
 from edgeinfer.convert.lower.registry import Driver, Refusal
 from edgeinfer.errors import Problem, UnsupportedError, UsageError
 
@@ -58,6 +58,7 @@ class Scope(Builder):
         self.outputs = self._ports(given, names)
         self.program: Any = None
         self._function: Any = None
+        self._most: dict[Any, int] = {}
 
     def _ports(self, values: Sequence[ir.Value], names: Names) -> list[Port]:
         ports, problems = [], []
@@ -105,6 +106,7 @@ class Scope(Builder):
         from coremltools.converters.mil.mil import Function, Program, types
 
         symbols = Symbols()
+        self._most = self._bounds(symbols)
         kinds = {"fp32": types.fp32, "fp16": types.fp16, "int32": types.int32}
         holders = {
             p.name: mb.placeholder(shape=symbols.shape(p.shape), dtype=kinds[p.kind])
@@ -122,6 +124,24 @@ class Scope(Builder):
             self.driver.run(self.model)
             function.set_outputs(self._finish(function))
         self.program.add_function("main", function)
+
+    def _bounds(self, symbols: Symbols) -> dict[Any, int]:
+        """The largest that open sizes of inputs can be, as the package says of them."""
+        if self.options.shapes:
+            return {}
+        found: dict[Any, int] = {}
+        for port in self.inputs:
+            for axis, dim in enumerate(port.shape):
+                if isinstance(dim, str):
+                    given = self.options.ranges
+                    own = given.get(dim) or given.get(f"{port.source}:{axis}") or (1, LARGEST)
+                    (symbol,) = symbols.shape([dim])
+                    found[symbol] = max(found.get(symbol, 0), own[1])
+        return found
+
+    def most(self, size: Size) -> int:
+        """The largest that a size can be."""
+        return self._most.get(size, super().most(size))
 
     def input(self, value: ir.Value) -> Tensor:
         """Take an input of the model in the type and shape that ONNX gives it."""

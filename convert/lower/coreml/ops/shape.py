@@ -175,7 +175,7 @@ def shape(g: Builder, data: Tensor, *, start: int = 0, end: int | None = None) -
     places = range(data.rank)[start:end]
     if all(isinstance(data.shape[a], int) for a in places):
         return g.const([data.shape[a] for a in places], np.int64)
-    whole = g.emit("shape", np.int64, x=data, span=(0, int(INT32.max)))
+    whole = g.emit("shape", np.int64, x=data, span=(0, max(map(g.most, data.shape))))
     if len(places) == data.rank:
         return whole
     return g.slice(whole, [places.start], [places.stop])
