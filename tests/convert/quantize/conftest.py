@@ -78,7 +78,11 @@ def made(folder: Path, score: str, bias: float) -> tuple[Path, Path]:
         bb=np.full(4, 200, np.float32),
         wc=weights(20, 32, 1, 1),
         bc=np.full(20, bias, np.float32),
-        **({} if "zero" not in score else {"zero": np.float32(0), "one": np.float32(1)}),
+        **(
+            {}
+            if "zero" not in score
+            else {n: np.array(v, np.float32) for n, v in (("zero", 0), ("one", 1))}
+        ),
     )
     ir.save(model, folder / "detector.onnx")
     pictures = [np.kron(rng.normal(size=(3, 8, 8)), np.ones((8, 8))) for _ in range(80)]
