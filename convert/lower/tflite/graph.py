@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.types import Array
 
 Size = int | None
@@ -136,7 +137,7 @@ def broadcast(*shapes: Shape) -> Shape:
 def _join(sizes: tuple[Size, ...]) -> Size:
     known = {s for s in sizes if s is not None and s != 1}
     if len(known) > 1:
-        raise ValueError(f"sizes {sorted(known)} do not broadcast")
+        raise Refusal(f"sizes {sorted(known)} do not broadcast", hint="export the model again")
     if known:
         return known.pop()
     return None if None in sizes else 1

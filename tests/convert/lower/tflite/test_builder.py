@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder, broadcast
 
 
@@ -16,7 +17,7 @@ def test_broadcast_keeps_unknown_sizes_apart() -> None:
     assert broadcast((2, 1), (3,)) == (2, 3)
     assert broadcast((None, 1), (1, 4)) == (None, 4)
     assert broadcast((None,), (5,)) == (5,)
-    with pytest.raises(ValueError, match="do not broadcast"):
+    with pytest.raises(Refusal, match="do not broadcast"):
         broadcast((2,), (3,))
 
 
