@@ -200,7 +200,8 @@ def measured(case: Case, engine: str, files: dict[str, Made], specs: Any) -> Ite
                 answers[what] = [loaded[what].run(f) for f in case.tests[:count]]
             except EdgeInferError as e:
                 loaded.pop(what, None)
-                yield Row(case.name, engine, what, note=str(e)[:200])
+                note = str(e).replace(f"{made.path.parent}/", "")[:200]
+                yield Row(case.name, engine, what, note=note)
         for _ in range(ROUNDS):
             for what, executable in loaded.items():
                 start = time.process_time()
