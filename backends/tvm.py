@@ -131,7 +131,7 @@ def _check_machine(path: Path, about: Library, options: LoadOptions) -> None:
     here = platform.machine()
     if about.arch != here:
         raise LoadError(f"tvm refuses {path}: it is code for {about.arch}, this is {here}")
-    known = _cpu_features()
+    known = cpu_features()
     lacking = [f for f in about.features if f not in known]
     if known and lacking:
         raise LoadError(
@@ -143,7 +143,7 @@ def _check_machine(path: Path, about: Library, options: LoadOptions) -> None:
 
 
 @cache
-def _cpu_features() -> frozenset[str]:
+def cpu_features() -> frozenset[str]:
     """What Linux says this CPU has; empty where it does not say."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")

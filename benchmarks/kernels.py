@@ -109,8 +109,12 @@ def bound(model: Any, engine: str, folder: Path) -> tuple[Call, dict[str, Array]
     described = Artifact(form, made.files[0], input_specs(source), output_specs(source))
     ready = registry.get(backend).load(described, LoadOptions(threads=1))
     rng = np.random.default_rng(0)
-    feeds = {s.name: rng.standard_normal(s.shape or ()).astype(np.float32) for s in ready.inputs}
-    outputs = {s.name: np.zeros(s.shape or (), np.float32) for s in ready.outputs}  # type: ignore[arg-type]
+    sizes = {s.name: tuple(d for d in s.shape or () if isinstance(d, int)) for s in ready.inputs}
+    feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in sizes.items()}
+    outputs = {
+        s.name: np.zeros([d for d in s.shape or () if isinstance(d, int)], np.float32)
+        for s in ready.outputs
+    }
     return ready.bind(feeds, outputs), outputs
 
 
@@ -173,14 +177,14 @@ def gemv(rounds: int) -> None:
     from edgeinfer.kernels.defs.gemv import DOTS, gemv_int4, gemv_int8
     from edgeinfer.kernels.defs.roofline import read_bytes
 
-    from edgeinfer.backends.tvm import _cpu_features  # isort: skip
+    from edgeinfer.backends.tvm import cpu_features  # isort: skip
 
     def compiled(kernel: Any, name: str) -> Any:
         module = tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")})
         return tvm.compile(module, target=machine(name).target())["kernel"]
 
     rng = np.random.default_rng(0)
-    names = [n for n in DOTS if set(machine(n).features) <= _cpu_features()]
+    names = [n for n in DOTS if set(machine(n).features) <= cpu_features()]
     for n, k in ((4096, 4096), (2048, 8192)):
         for bits, make in ((4, gemv_int4), (8, gemv_int8)):
             size = n * k * bits // 8 + n * k // 16
@@ -233,18 +237,21 @@ def preprocess(rounds: int) -> None:
     module = tvm.IRModule({"kernel": kernel(picture).with_attr("global_symbol", "kernel")})
     made = tvm.compile(module, target=machine("x86-64-v3").target())["kernel"]
     source = np.random.default_rng(0).integers(0, 256, (1080, 1920, 3), dtype=np.uint8)
-    mean, std = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
-    norm = np.stack([1 / 255 / std, -mean / std, np.full(3, 114)]).astype(np.float32)
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    norm = np.stack([1 / 255 / std, -mean / std, np.full(3, 114)]).astype("float32")
     out = np.zeros(picture.shape, np.float32)
     arguments = [
-        tvm_ffi.from_dlpack(a) for a in (source, np.float32([0, 0, 1920, 1080]), norm, out)
+        tvm_ffi.from_dlpack(a)
+        for a in (source, np.array([0, 0, 1920, 1080], np.float32), norm, out)
     ]
     calls: dict[str, Call] = {"tvm": lambda: made(*arguments)}
 
+    mean32, std32 = mean.astype(np.float32), std.astype(np.float32)
+
     def finish(small: Array) -> Array:
         values = small.astype(np.float32) * np.float32(1 / 255)
-        values -= mean
-        values /= std
+        values -= mean32
+        values /= std32
         return np.ascontiguousarray(values.transpose(2, 0, 1)[None])
 
     try:

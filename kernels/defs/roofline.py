@@ -10,7 +10,7 @@ from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, function, load, loop,
 _PARTS = 64
 """Threads share the array out in so many runs."""
 
-_ROUNDS = 1 << 16
+_ROUNDS = 1 << 12
 
 
 def read_bytes(count: int, lanes: int) -> tirx.PrimFunc:

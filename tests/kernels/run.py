@@ -16,7 +16,7 @@ if importlib.util.find_spec("tvm") is None:
 import tvm
 import tvm_ffi
 
-from edgeinfer.backends.tvm import _cpu_features
+from edgeinfer.backends.tvm import cpu_features
 from edgeinfer.convert.lower.tvm.machines import MACHINES, machine
 from edgeinfer.kernels.defs.emit import Cpu
 
@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 HERE = tuple(
     name
     for name, m in MACHINES.items()
-    if m.arch == "x86_64" and not m.cuda and set(m.features) <= _cpu_features()
+    if m.arch == "x86_64" and not m.cuda and set(m.features) <= cpu_features()
 )
 """Machines whose code this CPU runs."""
 

@@ -123,7 +123,8 @@ def _prepared(module: tvm.IRModule, machine: Machine, target: Any) -> tvm.IRModu
     for where, function in list(module.functions.items()):
         if isinstance(function, tirx.PrimFunc):
             module[where] = _unaligned(schedule(function, cpu))
-    return module
+    # Where a value went into two readers, its names are defined twice.
+    return tirx.transform.ConvertSSA()(module)
 
 
 def _unaligned(function: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -12,6 +12,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 from edgeinfer.convert.lower.tvm.builder import Builder, Step, Tensor, Waiting
 from edgeinfer.kernels.defs.emit import Buffer, Expr, load, splat
 from edgeinfer.kernels.defs.gemm import Finish
+from edgeinfer.kernels.defs.math import named
 
 Extra = dict[str, tuple[Sequence[int], str]]
 Axes = tuple[tuple[int, ...], tuple[int, ...]]
@@ -74,16 +75,27 @@ class _Plan:
 
         def bind(*buffers: Buffer) -> Finish:
             def end(value: Expr, row: Expr, column: Expr, width: int) -> Expr:
-                rest = iter(buffers)
-                for step in steps:
-                    values = [_read(next(rest), row, column, width) for _ in step.operands]
-                    values.insert(step.position, value)
-                    value = step.function(*values)
-                return value
+                parts = iter(buffers)
+                read = [[_read(next(parts), row, column, width) for _ in s.operands] for s in steps]
+                return _applied(value, list(zip(steps, read, strict=True)))
 
             return end
 
         return bind
+
+
+def _applied(value: Expr, steps: list[tuple[Step, list[Expr]]]) -> Expr:
+    """Apply steps; each result is computed once, however often the next step reads it."""
+    if not steps:
+        return value
+    (step, operands), *rest = steps
+
+    def apply(v: Expr) -> Expr:
+        values = list(operands)
+        values.insert(step.position, v)
+        return _applied(step.function(*values), rest)
+
+    return named(value, apply)
 
 
 def _read(buffer: Buffer, row: Expr, column: Expr, width: int) -> Expr:

@@ -63,6 +63,7 @@ class Plan:
 @click.option(
     "--seconds", type=click.FloatRange(0.01), default=10.0, show_default=True, help="In all."
 )
+@click.option("--roofline", is_flag=True, help="Place the hot operators below this CPU's limits.")
 @click.option("-o", "--output", metavar="JSON", help="Save the figures.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is no .json.")
 @output_options
@@ -73,6 +74,7 @@ def bench(
     threads: str,
     runs: int,
     seconds: float,
+    roofline: bool,
     output: str | None,
     overwrite: bool,
     out: Output,
@@ -107,6 +109,7 @@ def bench(
         )
         machine = fingerprint()
         not_run = [*map(str, found.rejected), *plan.failed]
+        limits = _limits(bundle, feeds, counts[0] or 1) if roofline else None
     data = {
         "model": path,
         "machine": machine,
@@ -114,9 +117,26 @@ def bench(
         "rows": [{**_fields(row), **_fields(timing)} for row, timing in timings.items()],
         "not_run": not_run,
     }
+    if limits is not None:
+        data["roofline"] = limits[1]
     if output is not None:
         write_bytes(Path(output), (to_json(data) + "\n").encode(), overwrite=True)
-    out.result(data, lambda: _view(timings, not_run))
+    out.result(data, lambda: [*_view(timings, not_run), *(limits[0] if limits else [])])
+
+
+def _limits(
+    bundle: Bundle, feeds: dict[str, Array], threads: int
+) -> tuple[list[str], dict[str, Any]]:
+    """Measure this CPU, and place the operators of the bundle's first ONNX artifact below it."""
+    from edgeinfer.cli import roofline
+
+    variant = next((v for v in bundle.manifest.variants if v.format == "onnx"), None)
+    if variant is None:
+        raise BundleError(f"{bundle.location}: --roofline reads an ONNX artifact, and none is here")
+    roof = roofline.measure(threads)
+    with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
+        found = roofline.place(bundle.paths(variant)[0], feeds, roof, Path(folder))
+    return roofline.lines(roof, found), roofline.to_data(roof, found)
 
 
 def _threads(text: str) -> list[int | None]:

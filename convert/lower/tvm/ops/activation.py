@@ -11,7 +11,7 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import function, larger, smaller
 from edgeinfer.convert.lower.tvm.registry import FLOATS, NUMBERS, OPS
-from edgeinfer.kernels.defs.math import constant
+from edgeinfer.kernels.defs.math import constant, named
 
 Value = Any
 
@@ -148,13 +148,14 @@ def softplus(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
     """``log(1 + exp(x))``, without overflow and with small values right."""
     exp, log = function(g, "exp", X), function(g, "log", X)
 
-    def compute(v: Value) -> Value:
-        size = tirx.abs(v)
-        e = exp(constant(0, v) - size)
+    def rest(v: Value, e: Value) -> Value:
         # log(1 + e) loses what is below the rounding of 1; the series does not.
         series = e - e * e * constant(0.5, v) + e * e * e * constant(1 / 3, v)
-        rest = _choose(e < constant(0.01, v), series, log(constant(1, v) + e))
-        return larger(v, constant(0, v)) + rest
+        tail = _choose(e < constant(0.01, v), series, log(constant(1, v) + e))
+        return larger(v, constant(0, v)) + tail
+
+    def compute(v: Value) -> Value:
+        return named(exp(constant(0, v) - tirx.abs(v)), lambda e: rest(v, e))
 
     return g.map(compute, X)
 

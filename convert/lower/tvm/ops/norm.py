@@ -133,7 +133,7 @@ def batch_normalization(
     shape = (scale.shape[0], *(1,) * max(0, X.rank - 2))
     parts = [reshape(g, t, shape) for t in (scale, B, input_mean, input_var)]
     return g.map(
-        lambda v, s, b, m, d: (v - m) / tirx.sqrt(d + tirx.const(epsilon, d.dtype)) * s + b,
+        lambda v, s, b, m, d: (v - m) / tirx.sqrt(d + constant(epsilon, d)) * s + b,
         X,
         *parts,
     )
