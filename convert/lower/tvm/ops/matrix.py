@@ -39,6 +39,9 @@ def reshape(g: Builder, x: Tensor, shape: tuple[Any, ...]) -> Tensor:
     """The same elements in other sizes."""
     if x.is_static and all(isinstance(s, int) for s in shape) and prod(x.shape) != prod(shape):
         raise Refusal(f"{x.shape} has other elements than {shape}")
+    if x.is_static and 0 in shape:
+        # A zero in Relax's reshape means the size that was there.
+        return g.const(np.zeros(shape, x.dtype))
     if x.data is not None and all(isinstance(s, int) for s in shape):
         return g.const(x.data.reshape(shape))
     return x if x.shape == shape else g.emit(relax.op.reshape(g.expr(x), list(shape)))
