@@ -41,8 +41,10 @@ SIDEWAYS = {
 }
 """Packages of one layer that may know each other; runtime and convert never do."""
 
-DEVICE = ("runtime", "backends", "bundle", "metrics", "media", "decode", "profiles")
-DEVICE += ("heads", "results", "types", "errors")
+DEVICE = (
+    *("runtime", "backends", "bundle", "metrics", "media", "decode", "profiles"),
+    *("heads", "results", "types", "errors"),
+)
 """What a device install imports."""
 
 CONVERTER = ("onnx", "onnx_ir", "onnxscript", "torch", "tvm", "transformers")

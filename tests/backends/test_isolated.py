@@ -48,7 +48,7 @@ def load(faulty: Path, tmp_path: Path) -> Load:
     def make(does: str, **limits: float) -> IsolatedExecutable:
         path = tmp_path / "m.onnx"
         path.write_text(does)
-        backend = IsolatedBackend("faulty", **limits)
+        backend = IsolatedBackend("faulty", run_s=limits.get("run_s"), load_s=limits.get("load_s"))
         return backend.load(Artifact("onnx", path, (X,), (Y,)), LoadOptions())
 
     return make

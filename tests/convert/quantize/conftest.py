@@ -81,7 +81,7 @@ def made(folder: Path, score: str, bias: float) -> tuple[Path, Path]:
         **(
             {}
             if "zero" not in score
-            else {n: np.array(v, np.float32) for n, v in (("zero", 0), ("one", 1))}
+            else {n: np.full((), v, np.float32) for n, v in (("zero", 0), ("one", 1))}
         ),
     )
     ir.save(model, folder / "detector.onnx")
