@@ -95,7 +95,7 @@ class UnsupportedError(ConvertError):
     """A target cannot express parts of the model; lists all of them.
 
     Attributes:
-        target: the target that refused.
+        target: the target that refused, or words for the reader that did.
         problems: one entry per node.
     """
 
@@ -103,7 +103,9 @@ class UnsupportedError(ConvertError):
         self.target = target
         self.problems = problems
         count = f"{len(problems)} node" + ("s" if len(problems) > 1 else "")
-        lines = [f"target {target!r} cannot express {count}:", *(f"  {p}" for p in problems)]
+        # A reader of files is no target that anybody asked for.
+        who = target if " " in target else f"target {target!r}"
+        lines = [f"{who} cannot express {count}:", *(f"  {p}" for p in problems)]
         super().__init__("\n".join(lines))
 
 

@@ -32,7 +32,8 @@ class Layer:
         graph: name of its subgraph.
         op: the operator.
         name: of its first result.
-        activations: element type it computes in, e.g. ``int8``; empty for integers without a scale.
+        activations: element type it computes in, e.g. ``int8``; ``dynamic`` where floats get a
+            scale in each run and meet stored integers; empty for integers without a scale.
         weights: element type its weights are stored in; empty without weights.
         channels: number of scales of the weights; 0 for floats.
     """
@@ -84,14 +85,12 @@ def _layers(s: Any, model: Any) -> Iterator[Layer]:
             stored, channels = _weights(graph, op, code, behind, kinds)
             kind = kinds[result.Type()]
             scaled = kind.startswith("FLOAT") or kind == "BFLOAT16" or _scales(result) > 0
-            yield Layer(
-                (graph.Name() or b"").decode(),
-                code,
-                (result.Name() or b"").decode(),
-                _NAMES.get(kind, "") if scaled else "",
-                stored,
-                channels,
-            )
+            computed = _NAMES.get(kind, "") if scaled else ""
+            if stored in ("int8", "int4") and computed == "fp32":
+                # What reads stored integers itself multiplies them with rounded activations.
+                computed = computed if op.Inputs(_WEIGHTED[code]) in behind else "dynamic"
+            label, name = (graph.Name() or b"").decode(), (result.Name() or b"").decode()
+            yield Layer(label, code, name, computed, stored, channels)
 
 
 def _weights(

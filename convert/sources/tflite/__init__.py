@@ -131,7 +131,7 @@ def _build(
     given = [_input(g, graph, name, index) for name, index in inputs]
     results = g.run(graph, [Operand(g, graph.tensors[i], value=v) for i, v in given])
     if g.problems:
-        raise UnsupportedError("onnx", g.problems)
+        raise UnsupportedError("the reader of .tflite files", g.problems)
     made: list[ir.Value] = []
     for name, index in outputs:
         operand = results[index]

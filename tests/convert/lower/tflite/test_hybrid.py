@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+import edgeinfer
 from edgeinfer.convert.lower.tflite.precision import layers
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.join_dynamic import JoinDynamic
@@ -66,8 +67,8 @@ def test_the_precision_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "m.tflite"
     path.write_bytes(lower(weight_only.write(net(), recipe(DYNAMIC)).model))
     found = {y.op: (y.activations, y.weights, y.channels) for y in layers(path) if y.weights}
-    assert found["CONV_2D"] == ("fp32", "int8", 64)
-    assert found["FULLY_CONNECTED"] == ("fp32", "int8", 40)
+    assert found["CONV_2D"] == ("dynamic", "int8", 64)
+    assert found["FULLY_CONNECTED"] == ("dynamic", "int8", 40)
     assert found["DEPTHWISE_CONV_2D"][1] == "fp32"
 
 
@@ -129,7 +130,7 @@ def test_blocks_are_read_back(tmp_path: Path) -> None:
     written = weight_only.write(product(64, 24), recipe(BLOCKS), positive_blocks=True).model
     path.write_bytes(lower(written))
     (layer,) = [y for y in layers(path) if y.weights]
-    assert (layer.op, layer.activations, layer.weights) == ("FULLY_CONNECTED", "fp32", "int4")
+    assert (layer.op, layer.activations, layer.weights) == ("FULLY_CONNECTED", "dynamic", "int4")
 
 
 @pytest.mark.parametrize(("rows", "positive"), [(64, False), (80, True)])
@@ -160,3 +161,14 @@ def test_a_scale_that_joins_stored_weights_leaves_them_stored(tmp_path: Path) ->
     feeds = {"x": rng.normal(size=(2, 64)).astype(np.float32)}
     want = expected(model, feeds)["y"]
     assert decibels(outputs(data, feeds)["y"], want) > 35
+
+
+@pytest.mark.parametrize("target", ["rpi4", "rpi5", "android"])
+@pytest.mark.parametrize("precision", [DYNAMIC, BLOCKS])
+def test_targets_with_tflite_take_the_recipes(target: str, precision: str, tmp_path: Path) -> None:
+    ir.save(product(64, 24), tmp_path / "m.onnx")
+    result = edgeinfer.export(
+        tmp_path / "m.onnx", tmp_path / "m.edge", targets=[target], precision=precision
+    )
+    (variant,) = [v for v in result.manifest.variants if v.format == "tflite"]
+    assert variant.precision == precision
