@@ -59,7 +59,7 @@ def test_probe_does_not_need_the_engines(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules.update(onnxruntime=None, openvino=None, onnx=None);"
         "sys.modules.update(ai_edge_litert=None, tflite_runtime=None, coremltools=None);"
-        "sys.modules.update(tvm_ffi=None, tvm=None);"
+        "sys.modules.update(tvm_ffi=None, tvm=None, coreai=None);"
         "sys.platform = 'linux';"
         "from edgeinfer.backends import registry;"
         "[print(p.backend, p.available, p.reason) for p in registry.probe_all()]"
@@ -73,5 +73,7 @@ def test_probe_does_not_need_the_engines(tmp_path: Path) -> None:
         "reference False onnx not installed; pip install onnx",
         "coreml False Core ML runs on macOS; the backend coreml-reference evaluates packages",
         "coreml-reference False coremltools not installed; pip install 'edgeinfer[coreml]'",
+        "onnxruntime-coreml False Core ML runs on macOS",
+        "coreai False coreai-core not installed; pip install 'edgeinfer[coreai]'",
         "tvm False tvm not installed; pip install 'edgeinfer[tvm]'",
     ]

@@ -289,7 +289,13 @@ def _block_moves(g: Builder, x: Tensor, block: int, mode: str) -> Tensor:
 
 
 @OPS.lower("SpaceToDepth", since=13)
-def space_to_depth(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+def space_to_depth(g: Builder, input: Tensor, *, blocksize: int) -> Tensor:
+    """As since opset 28 by default: depth first."""
+    return space_to_depth_28(g, input, blocksize=blocksize)
+
+
+@OPS.lower("SpaceToDepth", since=28)
+def space_to_depth_28(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     """Depth first: space_to_depth; channels first: pixel_unshuffle; integers by a transpose."""
     if input.is_float and mode == "DCR":
         return g.emit("space_to_depth", x=input, block_size=blocksize)
