@@ -76,7 +76,7 @@ class Request:
 
 
 def resolve_profiles(targets: Sequence[str]) -> tuple[Profile, ...]:
-    """Return the profiles of the targets; ``all`` stands for every shipped one.
+    """Return the profiles of the targets; ``all`` stands for those not ``by_name_only``.
 
     Raises:
         UsageError: no target was named.
@@ -86,8 +86,10 @@ def resolve_profiles(targets: Sequence[str]) -> tuple[Profile, ...]:
         targets = (targets,)
     if not targets:
         raise UsageError("targets: expected at least one, received none; see `edgeinfer targets`")
-    wanted = [n for t in targets for n in (profiles.names() if t == "all" else (t,))]
-    loaded = {p.name: p for p in map(profiles.load, wanted)}
+    loaded: dict[str, Profile] = {}
+    for target in targets:
+        found = [profiles.load(n) for n in (profiles.names() if target == "all" else (target,))]
+        loaded |= {p.name: p for p in found if target != "all" or not p.by_name_only}
     return tuple(loaded.values())
 
 

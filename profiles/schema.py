@@ -149,6 +149,7 @@ class Profile:
         packed_weights: its engine unpacks weights from palettes and from sparse forms, so recipes
             such as ``weight_only_wp4_afp16`` can be asked for.
         machine: instruction set that machine code is made for, e.g. ``x86-64-v3``.
+        by_name_only: ``all`` leaves it out: a beta, or for tools or machines that few have.
     """
 
     name: str
@@ -167,5 +168,6 @@ class Profile:
     aliases: tuple[str, ...] = ()
     deployment: str = ""
     machine: str = ""
+    by_name_only: bool = False
     packed_weights: bool = False
     chips: tuple[Chip, ...] = field(default=())
