@@ -61,7 +61,10 @@ def main() -> int:
                 found_pairs.append(pair)
                 print(pair_line(pair), flush=True)
         if not arguments.no_onnx2tf:
-            rows, sizes = _against_onnx2tf(arguments, cache, folder)
+            try:
+                sizes = _against_onnx2tf(arguments, cache, folder, rows)
+            except KeyboardInterrupt:
+                print(f"interrupted after {len(rows)} rows, which are told", flush=True)
     text, broken = tables(found_pairs, rows, sizes), judged(found_pairs, rows, sizes)
     print(text)
     print("\n".join(f"behind in {line}" for line in behind(rows)))
@@ -92,10 +95,9 @@ def _told(figures: Path, into_document: bool) -> int:
 
 
 def _against_onnx2tf(
-    arguments: argparse.Namespace, cache: Path, folder: Path
-) -> tuple[list[Row], dict[str, float]]:
+    arguments: argparse.Namespace, cache: Path, folder: Path, rows: list[Row]
+) -> dict[str, float]:
     program = onnx2tf.install(Path(arguments.venv or cache / "onnx2tf"), arguments.python)
-    rows = []
     kinds = arguments.kinds.split(",")
     for name, model in MODELS.items():
         if arguments.models not in name:
@@ -108,7 +110,7 @@ def _against_onnx2tf(
     sizes = {"onnx2tf": onnx2tf.size_mb(program)}
     if not arguments.models:
         sizes["edgeinfer"] = onnx2tf.folder_mb(ours.install(cache / "edgeinfer"))
-    return rows, sizes
+    return sizes
 
 
 def _arguments() -> argparse.Namespace:
