@@ -81,8 +81,6 @@ class TfliteTarget:
         _check_precision(profile, options)
         notes = Notes()
         graph, *others = _built(model, options, notes)
-        # Weights were read from the source's file; what became of them is on the heap.
-        give_back()
         path = folder / "model.tflite"
         names = [t.name for t in graph.inputs]
         results = [v.name or "" for v in model.graph.outputs]
@@ -125,6 +123,8 @@ def _built(model: ir.Model, options: LowerOptions, notes: Notes) -> list[Graph]:
     for shapes in options.shape_sets or ({},):
         fixed = normalise(model, input_shapes=shapes).model if shapes else model
         graphs.append(build(fixed, Notes() if graphs else notes))
+        # Weights were read from the source's file; what became of them is on the heap.
+        give_back()
         if options.precision == "fp16":
             halve(graphs[-1])
     if len(graphs) > 1:
