@@ -60,8 +60,9 @@ def _main(source: str, folder: str, precision: str) -> None:
     normal = normalise(read(source).model).model
     wanted = recipe(precision)
     if wanted.is_integer:
-        # Random inputs are no calibration data: the judge would refuse them.
-        quantizer = Quantizer(normal, wanted, Settings(force=True))
+        # Random inputs are no calibration data: the judge would refuse them, and rounding by them
+        # would say nothing. Weights are rounded to the nearest, as the other tool does.
+        quantizer = Quantizer(normal, wanted, Settings(force=True, round_weights=False))
         limits = limits_of(profile, "tflite")
         if wanted.is_static:
             samples = pickle.loads((Path(folder) / "samples.pickle").read_bytes())
