@@ -6,7 +6,7 @@ starts a new process and loads the artifact again; after further crashes only on
 passed, so that an artifact that always crashes does not keep the machine busy.
 
 Tensors travel in shared memory, a byte through a pipe wakes the other process; for 1 MB of input
-a call takes about 55 µs longer (``python -m benchmarks.isolation``).
+a call takes about 40 to 55 µs longer (``python -m benchmarks.isolation``).
 """
 
 from __future__ import annotations
