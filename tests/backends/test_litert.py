@@ -40,7 +40,7 @@ Save = Callable[..., Artifact]
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(litert_trial, "_remembered", {})
+    monkeypatch.setattr(litert_trial.TRIALS, "remembered", {})
 
 
 def make_artifact(model: bytes, folder: Path) -> Artifact:
@@ -162,8 +162,8 @@ def test_trial_is_remembered_by_content(save: Save, monkeypatch: pytest.MonkeyPa
     with pytest.raises(LoadError, match="ends the process"):
         load(bad)
     load(good)
-    monkeypatch.setattr(litert_trial, "_try", lambda _: pytest.fail("tried again"))
-    litert_trial._remembered.clear()
+    monkeypatch.setattr(litert_trial.TRIALS, "attempt", lambda *_: pytest.fail("tried again"))
+    litert_trial.TRIALS.remembered.clear()
     with pytest.raises(LoadError, match="ends the process"):
         load(bad)
     load(good)
@@ -182,7 +182,7 @@ def test_without_a_cache_files_are_tried_all_the_same(
 
 
 def test_trial_can_be_switched_off(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(litert_trial, "_try", lambda _: pytest.fail("tried"))
+    monkeypatch.setattr(litert_trial.TRIALS, "attempt", lambda *_: pytest.fail("tried"))
     load(save(_negation), extra={"trial": "off"})
 
 

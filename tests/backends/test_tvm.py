@@ -28,7 +28,7 @@ from tests.convert.lower.tvm.run import artifact
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tvm_trial, "_remembered", {})
+    monkeypatch.setattr(tvm_trial.TRIALS, "remembered", {})
     # A trial takes a process of its own; one test below has it.
     monkeypatch.setattr(module, "check_runs", lambda *_: None)
 

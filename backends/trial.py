@@ -1,0 +1,107 @@
+"""Run a file nobody has run before in a process of its own, once for the same bytes and engine.
+
+For engines that some files take down. How the trial ended is remembered by the file's SHA-256, so
+the next load of the same bytes costs a hash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from functools import lru_cache
+from typing import Any
+
+from edgeinfer.backends import child
+from edgeinfer.bundle.cache import writable_folder
+from edgeinfer.errors import LoadError, NotAvailableError
+
+TIMEOUT_S = 600
+"""The first run of the largest models takes seconds; a child that hangs is a fault of the file."""
+
+_OK = "ok"
+
+
+class Trials:
+    """What is known of one engine's files.
+
+    Args:
+        engine: for messages, and in the name of the cache's folder.
+        module: run as the process; it reads one request and answers when that is over.
+    """
+
+    def __init__(self, engine: str, module: str) -> None:
+        self._engine, self._module = engine, module
+        self._folder = f"{engine}-trials"
+        self.remembered: dict[str, str] = {}
+
+    def check(self, path: str, how: str, request: Any) -> None:
+        """Try a file unless these bytes were tried before, in the same way by the same engine.
+
+        A process that is here to be ended needs no trial.
+
+        Args:
+            path: of the file.
+            how: the engine's version, and what of the request decides how the file is run.
+            request: sent to the process.
+
+        Raises:
+            LoadError: the trial ended the process, or no process could be started.
+        """
+        if child.is_expendable():
+            return
+        found = os.stat(path)
+        digest = _sha256(path, found.st_ino, found.st_size, found.st_mtime_ns)
+        key = hashlib.sha256(f"{digest}-{how}".encode()).hexdigest()
+        verdict = self.remembered.get(key) or self._recall(key)
+        if verdict is None:
+            verdict = self.attempt(path, request)
+            self._keep(key, verdict)
+        self.remembered[key] = verdict
+        if verdict != _OK:
+            raise LoadError(f"{self._engine}: {path} ends the process: {verdict}")
+
+    def attempt(self, path: str, request: Any) -> str:
+        """Start the process and say how it ended."""
+        try:
+            process = child.Child(self._module, keep_errors=True)
+        except NotAvailableError as error:
+            raise LoadError(
+                f"{self._engine}: no process to try {path} in: {error}; extra option trial=off "
+                "skips it"
+            ) from error
+        try:
+            process.send(request)
+            # What Python can report, the load or the run in this process reports too.
+            process.receive(TIMEOUT_S)
+        except TimeoutError:
+            return f"no end after {TIMEOUT_S} s"
+        except child.ChildEndedError as error:
+            return error.how
+        finally:
+            process.kill()
+        return _OK
+
+    def _recall(self, key: str) -> str | None:
+        try:
+            return (writable_folder(self._folder) / key).read_text(encoding="utf-8") or None
+        except OSError:
+            return None
+
+    def _keep(self, key: str, verdict: str) -> None:
+        # A cache that cannot be written costs a trial at each start, nothing else.
+        with contextlib.suppress(OSError):
+            folder = writable_folder(self._folder)
+            with tempfile.NamedTemporaryFile(
+                "w", dir=folder, delete=False, encoding="utf-8"
+            ) as file:
+                file.write(verdict)
+            os.replace(file.name, folder / key)
+
+
+@lru_cache(maxsize=64)
+def _sha256(path: str, *_: int) -> str:
+    """Hash a file; the further arguments tell versions of it apart."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
