@@ -311,11 +311,6 @@ def activation(name: str, alpha: float | None, beta: float | None) -> Activation
     return made(alpha, beta)
 
 
-def parameters(name: str) -> int:
-    """How many of alpha and beta an activation takes."""
-    return _PARAMETERS.get(name.lower(), 0)
-
-
 def _plain(code: str) -> Callable[[float | None, float | None], Activation]:
     return lambda _, __: lambda g, x: g.unary(code, x)
 
@@ -382,9 +377,4 @@ _ACTIVATIONS: dict[str, Callable[[float | None, float | None], Activation]] = {
     "elu": _elu,
     "softsign": _softsign,
     "softplus": _softplus,
-}
-
-_PARAMETERS = {
-    **dict.fromkeys(("leakyrelu", "thresholdedrelu", "elu"), 1),
-    **dict.fromkeys(("affine", "scaledtanh", "hardsigmoid"), 2),
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.convert.lower.activations import with_numbers
 from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.ops.activation import function_of
 from edgeinfer.convert.lower.coreai.registry import FLOATS, INTEGERS, OPS
@@ -228,17 +229,8 @@ def _picker(g: Builder, way: int) -> Callable[[Tensor], Tensor]:
 def _functions(plan: _Plan, way: int) -> list[Callable[[Builder, Tensor], Tensor]]:
     each = len(plan.defaults)
     names = list(plan.activations or plan.defaults * 2)
-    takes = {"leakyrelu", "elu", "thresholdedrelu", "hardsigmoid", "affine", "scaledtanh"}
-    both = {"hardsigmoid", "affine", "scaledtanh"}
-    alphas, betas = list(plan.alpha or ()), list(plan.beta or ())
-    made = []
-    for index, name in enumerate(names):
-        low = name.lower()
-        alpha = alphas.pop(0) if low in takes and alphas else None
-        beta = betas.pop(0) if low in both and betas else None
-        if way * each <= index < (way + 1) * each:
-            made.append(function_of(name, alpha, beta))
-    return made
+    numbered = with_numbers(names, plan.alpha, plan.beta)
+    return [function_of(*one) for one in numbered[way * each : (way + 1) * each]]
 
 
 def _refuse_forget(input_forget: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.convert.lower.activations import with_numbers
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.ops.loops import buffer, piece_of, store, while_loop
 from edgeinfer.convert.lower.coreml.registry import FLOATS, INTEGERS, OPS
@@ -261,10 +262,10 @@ def _layers(g: Builder, node: _Node, defaults: Sequence[str]) -> list[Layer]:
         raise Refusal(f"{len(names)} activations for {count} directions")
     lengths = _lengths(g, node.lengths, x)
     layers = []
-    alphas, betas = iter(node.alpha), iter(node.beta)
+    numbered = with_numbers(names, node.alpha, node.beta)
     for index in range(count):
-        own = names[index * len(defaults) : (index + 1) * len(defaults)]
-        functions = [_activation(g, n, *_numbers(n, alphas, betas)) for n in own]
+        own = numbered[index * len(defaults) : (index + 1) * len(defaults)]
+        functions = [_activation(g, *each) for each in own]
         hidden = int(node.r.shape[2])
         layers.append(
             Layer(
@@ -281,15 +282,6 @@ def _layers(g: Builder, node: _Node, defaults: Sequence[str]) -> list[Layer]:
             )
         )
     return layers
-
-
-def _numbers(name: str, alphas: Any, betas: Any) -> tuple[float | None, float | None]:
-    """Take the numbers of an activation that has some, in the order they are listed."""
-    kind = name.lower()
-    with_alpha = ("leakyrelu", "elu", "hardsigmoid", "scaledtanh", "affine", "thresholdedrelu")
-    alpha = next(alphas, None) if kind in with_alpha else None
-    beta = next(betas, None) if kind in ("hardsigmoid", "scaledtanh", "affine") else None
-    return alpha, beta
 
 
 def _lengths(g: Builder, lengths: Tensor | None, x: Tensor) -> Tensor | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgeinfer.convert.lower.activations import with_numbers
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
@@ -18,7 +20,6 @@ from edgeinfer.convert.lower.tflite.recur import (
     Steps,
     activation,
     filled,
-    parameters,
     product,
     run,
 )
@@ -203,18 +204,10 @@ def _recurrent(g: Scope, made: _Settings, given: _Operands) -> tuple[Tensor, ...
 
 
 def _functions(made: _Settings) -> list[tuple[Activation, ...]]:
-    """Make the activations; each that takes an alpha or a beta takes the next one given."""
-    alphas, betas = list(made.alpha or ()), list(made.beta or ())
-    found: list[tuple[Activation, ...]] = []
-    for names in made.names:
-        row: list[Activation] = []
-        for name in names:
-            count = parameters(name)
-            alpha = alphas.pop(0) if count and alphas else None
-            beta = betas.pop(0) if count > 1 and betas else None
-            row.append(activation(name, alpha, beta))
-        found.append(tuple(row))
-    return found
+    """Make the activations of each direction."""
+    names = [name for row in made.names for name in row]
+    functions = (activation(*each) for each in with_numbers(names, made.alpha, made.beta))
+    return [tuple(islice(functions, len(row))) for row in made.names]
 
 
 def _of_direction(g: Builder, x: Tensor, index: int) -> Tensor:
