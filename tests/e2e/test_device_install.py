@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 import pytest
 
 import edgeinfer
+from benchmarks.tiny import save
 
 pytestmark = pytest.mark.slow
 
@@ -57,18 +57,6 @@ def _call(*command: object, fails: int = 0) -> str:
     return done.stdout if not fails else done.stderr
 
 
-def _net(path: Path) -> Path:
-    rng = np.random.default_rng(0)
-    model = ir.from_onnx_text(NET)
-    for value in list(model.graph.inputs)[1:]:
-        model.graph.inputs.remove(value)
-        shape = value.shape.numpy() if value.shape else ()
-        value.const_value = ir.tensor(rng.standard_normal(shape, np.float32), name=value.name)
-        model.graph.register_initializer(value)
-    ir.save(model, path)
-    return path
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
@@ -80,7 +68,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_one_engine_is_enough(engine: str, wheel: Path, tmp_path: Path) -> None:
-    source = _net(tmp_path / "net.onnx")
+    source = tmp_path / "net.onnx"
+    save(NET, source)
     bundle = tmp_path / "net.edge"
     edgeinfer.export(source, bundle, targets=[ENGINES[engine]])
     x = np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32)
