@@ -21,7 +21,6 @@ from edgeinfer.backends.base import (
     LoadOptions,
     Probe,
 )
-from edgeinfer.backends.isolated import IsolatedBackend
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, Variant
 from edgeinfer.bundle.values import KEY, LEVELS, fits
@@ -145,17 +144,17 @@ class _Chooser:
         finally:
             for other in self._loaded.values():
                 other.close()
-        backend = self._backend(plan.best.pair.backend)
+        name = plan.best.pair.backend
         return Choice(
             executable=executable,
-            concurrent=backend.capabilities().concurrent_runs,
+            concurrent=self._backend(name).capabilities().concurrent_runs,
             candidate=plan.best,
             variant=self._by_id[plan.best.pair.variant],
             plan=plan,
             machine=self._machine,
             threads=self._threads,
             notes=(*self._bundle.notes, *self._history.notes, *self._notes),
-            isolated=isinstance(backend, IsolatedBackend),
+            isolated=self._apart(name),
             variants=self._by_id,
         )
 
@@ -163,10 +162,16 @@ class _Chooser:
         """Return a backend, in processes of its own where that is asked for or safer."""
         if name not in self._backends:
             backend = registry.get(name)
-            if self._request.isolate or backend.capabilities().fragile:
+            if self._apart(name):
+                # Few sessions need processes, and what starts them takes milliseconds to import.
+                from edgeinfer.backends.isolated import IsolatedBackend
+
                 backend = IsolatedBackend(name, run_s=self._request.run_timeout_s, reuse=False)
             self._backends[name] = backend
         return self._backends[name]
+
+    def _apart(self, name: str) -> bool:
+        return self._request.isolate or registry.get(name).capabilities().fragile
 
     def _may_follow(self, best: Candidate, other: Candidate) -> bool:
         """Whether another candidate takes every value that the best one takes."""
