@@ -201,7 +201,17 @@ def _by_name(
                 f"{name}: example input {key!r}: expected a torch.Tensor, received "
                 f"{type(value).__name__}; wrap the module so that forward() takes tensors only"
             )
-    return feeds
+    return _distinct(feeds)
+
+
+def _distinct(feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy a tensor that is given twice: the export would read one input for both."""
+    seen: set[int] = set()
+    found = {}
+    for key, value in feeds.items():
+        found[key] = value.clone() if id(value) in seen else value
+        seen.add(id(value))
+    return found
 
 
 @contextlib.contextmanager

@@ -96,6 +96,16 @@ def test_without_dynamic_shapes_every_size_is_static() -> None:
     assert interface(read(Net().eval(), example_inputs=(X,)))[0] == ("x", (2, 4))
 
 
+def test_one_tensor_for_two_inputs_leaves_them_two_inputs() -> None:
+    def forward(self: Any, a: Any, b: Any) -> Any:
+        return 2 * a + 3 * b
+
+    one = torch.ones(1, 4)
+    source = read(module(forward), example_inputs={"a": one, "b": one})
+    a, b = np.float32([[1, 2, 3, 4]]), np.float32([[5, 6, 7, 8]])
+    np.testing.assert_array_equal(run(source, a=a, b=b)[0], 2 * a + 3 * b)
+
+
 def test_training_flags_are_left_as_they_were() -> None:
     net = Net()
     net.norm.eval()
