@@ -1,9 +1,8 @@
 """Kernels and whole small models by TVM against the libraries, in turns.
 
-``python -m benchmarks.kernels small|gemv|preprocess|all [--rounds N]``. Each engine's bound call on
+``python -m benchmarks.kernels small|preprocess|all [--rounds N]``. Each engine's bound call on
 one thread, the rounds interleaved; medians of the rounds' best, in microseconds of CPU time and of
-wall time. ``gemv`` puts the bytes of weights that are read in a second beside what plain reading
-of as many bytes reaches.
+wall time. ``benchmarks.gemv`` has the products of 4-bit weights.
 """
 
 from __future__ import annotations
@@ -168,62 +167,6 @@ def small(rounds: int) -> None:
             _print(title, interleaved(calls, rounds), "tvm")
 
 
-def gemv(rounds: int) -> None:
-    """Matrices of 4-bit and 8-bit weights, larger than what a cache of the core holds."""
-    import tvm
-    import tvm_ffi
-
-    from edgeinfer.convert.lower.tvm.machines import machine
-    from edgeinfer.kernels.defs.gemv import DOTS, gemv_int4, gemv_int8
-    from edgeinfer.kernels.defs.roofline import read_bytes
-
-    from edgeinfer.backends.tvm import cpu_features  # isort: skip
-
-    def compiled(kernel: Any, name: str) -> Any:
-        module = tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")})
-        return tvm.compile(module, target=machine(name).target())["kernel"]
-
-    rng = np.random.default_rng(0)
-    names = [n for n in DOTS if set(machine(n).features) <= cpu_features()]
-    for n, k in ((4096, 4096), (2048, 8192)):
-        for bits, make in ((4, gemv_int4), (8, gemv_int8)):
-            size = n * k * bits // 8 + n * k // 16
-            # Copies that do not fit any cache together: each call reads from memory.
-            copies = max(2, (256 << 20) // size)
-            for name in names:
-                dot = DOTS[name]
-                shape = (n // dot.rows, k // 32, bits, dot.rows * 4)
-                kind = np.uint8 if bits == 4 else np.int8
-                sets = []
-                for _ in range(copies):
-                    w = rng.integers(0, 100, shape, dtype=kind)
-                    s = rng.random((n // dot.rows, k // 32, dot.rows)).astype(np.float16)
-                    sets.append((tvm_ffi.from_dlpack(w), tvm_ffi.from_dlpack(s)))
-                x, y = (tvm_ffi.from_dlpack(np.ones(c, np.float32)) for c in (k, n))
-                total = tvm_ffi.from_dlpack(np.zeros(64, np.float32))
-                # Pages that were never written are all one page, which would stay in a cache.
-                whole = tvm_ffi.from_dlpack(np.ones(size * copies // 4, np.float32))
-                kernel = compiled(make(dot, n, k), name)
-                read = compiled(read_bytes(size * copies // 4, machine(name).lanes), name)
-
-                def ours(kernel: Any = kernel, sets: Any = sets, x: Any = x, y: Any = y) -> None:
-                    for w, s in sets:
-                        kernel(w, s, x, y)
-
-                def plain(read: Any = read, whole: Any = whole, total: Any = total) -> None:
-                    read(whole, total)
-
-                times = interleaved({"ours": ours, "reading": plain}, rounds, 0.1)
-                rates = {m: size * copies / t[0] / 1e3 for m, t in times.items()}
-                share = rates["ours"] / rates["reading"]
-                print(
-                    f"int{bits} ({n}, {k}), {name}, {os.environ.get('TVM_NUM_THREADS', 'all')} "
-                    f"threads: {rates['ours']:.1f} GB/s of weights from memory, plain reading "
-                    f"{rates['reading']:.1f} GB/s: {share:.0%}",
-                    flush=True,
-                )
-
-
 def preprocess(rounds: int) -> None:
     """A picture of 1920 x 1080 to a normalised tensor of 224 x 224."""
     import tvm
@@ -281,7 +224,6 @@ def main() -> None:
     """Run what was asked for."""
     parts: dict[str, Callable[[int], None]] = {
         "small": small,
-        "gemv": gemv,
         "preprocess": preprocess,
     }
     parser = argparse.ArgumentParser(description=__doc__)

@@ -1,8 +1,8 @@
-"""A matrix of 4-bit or 8-bit integers, scaled by blocks of 32 or by rows, times a vector.
+"""A matrix of 4-bit or 8-bit integers, scaled by blocks, times one vector or a few.
 
 Such a product reads each weight once, so memory sets its pace. Rows stand side by side: each lane
-sums one row, four weights at an instruction, and nothing is added across lanes. The vector is
-rounded to 8 bits by blocks of 32 as it comes in, with a scale for each block.
+sums one row, four weights at an instruction, and nothing is added across lanes. The vectors are
+rounded to 8 bits by blocks of 32 as they come in, with a scale for each block.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
-from edgeinfer.kernels.defs.emit import Buffer, Expr, function, loop
+from edgeinfer.kernels.defs.emit import Buffer, Expr, function, load, loop, splat, store
 from edgeinfer.types import Array
 
 BLOCK = 32
-"""Weights that share a scale, and elements of the vector that do."""
+"""Elements of a vector that share a scale; weights that do are a multiple of it."""
 
 _ZERO = 8
 """What the nibble of a zero weight holds."""
@@ -69,65 +69,110 @@ def pack_int8(q: Array, dot: Dot) -> Array:
 
 
 def pack_scales(scales: Array, dot: Dot) -> Array:
-    """Lay scales (N, K / 32) out as (N / rows, K / 32, rows)."""
+    """Lay scales (N, K / block) out as (N / rows, K / block, rows)."""
     n, blocks = scales.shape
     return np.ascontiguousarray(scales.reshape(n // dot.rows, dot.rows, blocks).transpose(0, 2, 1))
 
 
-def gemv_int4(dot: Dot, n: int, k: int, parallel: bool = True) -> tirx.PrimFunc:
-    """``y = (q - 8) * scale @ x`` for nibbles laid out by ``pack_int4``.
+def gemv_int4(
+    dot: Dot, n: int, k: int, block: int = BLOCK, vectors: int = 1, parallel: bool = True
+) -> tirx.PrimFunc:
+    """``y = x @ ((q - 8) * scale).T`` for nibbles laid out by ``pack_int4``.
+
+    The kernel takes ``w``, ``s`` (float16, laid out by ``pack_scales``), ``x`` (float32, (vectors,
+    K)) and ``y`` (float32, (vectors, N)).
 
     Args:
         dot: of the CPU.
         n: rows, a multiple of ``dot.rows``.
-        k: columns, a multiple of 32.
+        k: columns, a multiple of the block.
+        block: weights that share a scale: 32, 64 or 128.
+        vectors: that are multiplied at once, each weight being read once for all.
         parallel: rows are shared out among threads.
+
+    Raises:
+        ValueError: a size is no such multiple.
     """
-    return _gemv(dot, n, k, 4, parallel)
+    return _gemv(dot, n, k, 4, block, vectors, parallel)
 
 
-def gemv_int8(dot: Dot, n: int, k: int, parallel: bool = True) -> tirx.PrimFunc:
-    """``y = q * scale @ x`` for bytes laid out by ``pack_int8``, scales by blocks of 32."""
-    return _gemv(dot, n, k, 8, parallel)
+def gemv_int8(
+    dot: Dot, n: int, k: int, block: int = BLOCK, vectors: int = 1, parallel: bool = True
+) -> tirx.PrimFunc:
+    """``y = x @ (q * scale).T`` for bytes laid out by ``pack_int8``; otherwise as ``gemv_int4``."""
+    return _gemv(dot, n, k, 8, block, vectors, parallel)
 
 
-def _gemv(dot: Dot, n: int, k: int, bits: int, parallel: bool) -> tirx.PrimFunc:
-    if n % dot.rows or k % BLOCK:
-        raise ValueError(f"({n}, {k}): rows by {dot.rows} and columns by {BLOCK}")
-    groups, blocks = k // BLOCK, n // dot.rows
-    vectors = 4 if bits == 4 else 8
+def _gemv(
+    dot: Dot, n: int, k: int, bits: int, block: int, columns: int, parallel: bool
+) -> tirx.PrimFunc:
+    if n % dot.rows or block % BLOCK or k % block:
+        raise ValueError(
+            f"({n}, {k}): rows by {dot.rows} and columns by {block}, a multiple of {BLOCK}"
+        )
+    groups, blocks, inside = k // BLOCK, n // dot.rows, block // BLOCK
     kind = "uint8" if bits == 4 else "int8"
     buffers = {
-        "w": ((blocks, groups, vectors, dot.rows * 4), kind),
-        "s": ((blocks, groups, dot.rows), "float16"),
-        "x": ((k,), "float32"),
-        "y": ((n,), "float32"),
+        "w": ((blocks, groups, bits, dot.rows * 4), kind),
+        "s": ((blocks, k // block, dot.rows), "float16"),
+        "x": ((columns, k), "float32"),
+        "y": ((columns, n), "float32"),
     }
     # Threads take whole runs of rows; short ones even out what else the machine does.
     share = next((c for c in (8, 4, 2) if blocks % c == 0 and blocks // c >= 8), 1)
 
     def body(w: Buffer, s: Buffer, x: Buffer, y: Buffer) -> None:
-        rounded = T.alloc_buffer((groups, 8), "int32")
-        scales = T.alloc_buffer((groups,), "float32")
-        start = T.alloc_buffer((groups,), "int32")
-        _round(x, rounded, scales, start, groups, _shift(dot, bits))
+        rounded = Rounded(
+            T.alloc_buffer((columns, groups, 8), "int32"),
+            T.alloc_buffer((columns, groups), "float32"),
+            T.alloc_buffer((columns, groups), "int32"),
+        )
+        for column in range(columns):
+            _round(x, rounded, column, groups, _shift(dot, bits))
         with loop(blocks // share, parallel) as outer, T.serial(share) as inner:
             at = outer * share + inner
-            total = T.alloc_buffer((dot.rows,), "float32", scope="local")
-            every = T.ramp(0, 1, dot.rows)
-            T.buffer_store(total, T.broadcast(T.float32(0), dot.rows), [every])
-            with T.serial(groups) as g:
-                whole = _block(dot, bits, w, rounded, start, at, g)
-                scale = T.BufferLoad(s, [at, g, T.ramp(0, 1, dot.rows)])
-                factor = tirx.Cast(f"float32x{dot.rows}", scale) * T.broadcast(
-                    T.BufferLoad(scales, [g]), dot.rows
-                )
-                value = tirx.Cast(f"float32x{dot.rows}", whole) * factor
-                T.buffer_store(total, T.BufferLoad(total, [every]) + value, [every])
-            place = T.ramp(at * dot.rows, 1, dot.rows)
-            T.buffer_store(y, T.BufferLoad(total, [every]), [place])
+            totals = [_zeros(dot.rows) for _ in range(columns)]
+            with T.serial(k // block) as g:
+                scale = tirx.Cast(f"float32x{dot.rows}", load(s, [at, g, 0], dot.rows))
+                sums = totals if inside == 1 else [_zeros(dot.rows) for _ in range(columns)]
+                with T.serial(inside) as i:
+                    part = g * inside + i
+                    weights = _weights(dot, bits, w, at, part)
+                    for column, total in enumerate(sums):
+                        whole = _block(dot, bits, weights, rounded, column, part)
+                        factor = splat(T.BufferLoad(rounded.scales, [column, part]), dot.rows)
+                        factor = scale * factor if inside == 1 else factor
+                        value = tirx.Cast(f"float32x{dot.rows}", whole) * factor
+                        store(total, [0], load(total, [0], dot.rows) + value, dot.rows)
+                if inside > 1:
+                    for total, one in zip(totals, sums, strict=True):
+                        value = load(one, [0], dot.rows) * scale
+                        store(total, [0], load(total, [0], dot.rows) + value, dot.rows)
+            for column, total in enumerate(totals):
+                store(y, [column, at * dot.rows], load(total, [0], dot.rows), dot.rows)
 
     return function(f"gemv_int{bits}", buffers, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """Vectors in 8 bits.
+
+    Attributes:
+        words: four neighbouring elements each; (vectors, K / 32, 8).
+        scales: of the blocks; (vectors, K / 32).
+        starts: what a sum over a block begins with, for weights that were moved.
+    """
+
+    words: Buffer
+    scales: Buffer
+    starts: Buffer
+
+
+def _zeros(rows: int) -> Buffer:
+    made = T.alloc_buffer((rows,), "float32", scope="local")
+    store(made, [0], splat(T.float32(0), rows), rows)
+    return made
 
 
 def _shift(dot: Dot, bits: int) -> int:
@@ -137,18 +182,16 @@ def _shift(dot: Dot, bits: int) -> int:
     return _ZERO if bits == 4 else 0
 
 
-def _round(
-    x: Buffer, rounded: Buffer, scales: Buffer, start: Buffer, groups: int, shift: int
-) -> None:
-    """Round the vector by blocks; four neighbours become one 32-bit number."""
+def _round(x: Buffer, into: Rounded, column: int, groups: int, shift: int) -> None:
+    """Round a vector by blocks; four neighbours become one 32-bit number."""
     largest = T.alloc_buffer((1,), "float32", scope="local")
     total = T.alloc_buffer((1,), "int32", scope="local")
     with T.serial(groups) as g:
         T.buffer_store(largest, T.float32(0), [0])
         with T.serial(BLOCK) as i:
-            size = tirx.abs(T.BufferLoad(x, [g * BLOCK + i]))
+            size = tirx.abs(T.BufferLoad(x, [column, g * BLOCK + i]))
             T.buffer_store(largest, tirx.Max(T.BufferLoad(largest, [0]), size), [0])
-        T.buffer_store(scales, T.BufferLoad(largest, [0]) / T.float32(127), [g])
+        T.buffer_store(into.scales, T.BufferLoad(largest, [0]) / T.float32(127), [column, g])
         T.buffer_store(total, T.int32(0), [0])
         with T.serial(8) as j:
             inverse = tirx.Select(
@@ -158,7 +201,7 @@ def _round(
             )
             parts = []
             for b in range(4):
-                value = T.BufferLoad(x, [g * BLOCK + j * 4 + b]) * inverse
+                value = T.BufferLoad(x, [column, g * BLOCK + j * 4 + b]) * inverse
                 parts.append(tirx.Cast("int32", tirx.nearbyint(value)))
             T.buffer_store(
                 total, T.BufferLoad(total, [0]) + parts[0] + parts[1] + parts[2] + parts[3], [0]
@@ -167,35 +210,31 @@ def _round(
             for b in range(1, 4):
                 one = tirx.shift_left(tirx.bitwise_and(parts[b], T.int32(255)), T.int32(8 * b))
                 word = tirx.bitwise_or(word, one)
-            T.buffer_store(rounded, word, [g, j])
-        T.buffer_store(start, T.BufferLoad(total, [0]) * T.int32(-shift), [g])
+            T.buffer_store(into.words, word, [column, g, j])
+        T.buffer_store(into.starts, T.BufferLoad(total, [0]) * T.int32(-shift), [column, g])
+
+
+def _weights(dot: Dot, bits: int, w: Buffer, at: Expr, g: Expr) -> list[Expr]:
+    """One block of all rows, four weights of each row in a vector; in the order of the words."""
+    bytes_ = dot.rows * 4
+    vectors = [load(w, [at, g, v, 0], bytes_) for v in range(bits)]
+    if bits == 8:
+        return vectors
+    low = [tirx.bitwise_and(v, splat(tirx.const(15, "uint8"), bytes_)) for v in vectors]
+    high = [tirx.shift_right(v, splat(tirx.const(4, "uint8"), bytes_)) for v in vectors]
+    return low + high
 
 
 def _block(
-    dot: Dot, bits: int, w: Buffer, rounded: Buffer, start: Buffer, at: Expr, g: Expr
+    dot: Dot, bits: int, weights: list[Expr], rounded: Rounded, column: int, g: Expr
 ) -> Expr:
     """The sums of one block of all rows, as 32-bit integers."""
-    bytes_ = dot.rows * 4
-    kind = "uint8" if bits == 4 else "int8"
-    vectors = [
-        T.BufferLoad(w, [at, g, v, T.ramp(0, 1, bytes_)]) for v in range(4 if bits == 4 else 8)
-    ]
-    pairs: list[tuple[Expr, Expr]] = []
-    for v, vector in enumerate(vectors):
-        if bits == 8:
-            pairs.append((vector, _spread(dot, rounded, g, v)))
-            continue
-        low = tirx.bitwise_and(vector, T.broadcast(tirx.const(15, kind), bytes_))
-        high = tirx.shift_right(vector, T.broadcast(tirx.const(4, kind), bytes_))
-        pairs += [(low, _spread(dot, rounded, g, v)), (high, _spread(dot, rounded, g, v + 4))]
-    first = T.broadcast(T.BufferLoad(start, [g]), dot.rows)
+    pairs = []
+    for j, weight in enumerate(weights):
+        word = splat(T.BufferLoad(rounded.words, [column, g, j]), dot.rows)
+        pairs.append((weight, tirx.reinterpret(f"int8x{dot.rows * 4}", word)))
+    first = splat(T.BufferLoad(rounded.starts, [column, g]), dot.rows)
     return _SUMS[dot.name](pairs, first, dot.rows, bits)
-
-
-def _spread(dot: Dot, rounded: Buffer, g: Expr, j: int) -> Expr:
-    """Four elements of the vector, in every lane."""
-    word = T.broadcast(T.BufferLoad(rounded, [g, j]), dot.rows)
-    return tirx.reinterpret(f"int8x{dot.rows * 4}", word)
 
 
 def _vnni512(pairs: list[tuple[Expr, Expr]], first: Expr, rows: int, bits: int) -> Expr:
