@@ -26,9 +26,12 @@ import traceback
 from collections import deque
 from collections.abc import Mapping
 from io import BufferedReader
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgeinfer.errors import NotAvailableError
+
+if TYPE_CHECKING:
+    from edgeinfer.backends.emulator import Emulator
 
 SUPPORTED = os.name == "posix" and bool(sys.executable) and not getattr(sys, "frozen", False)
 """Whether this interpreter can start another like itself with descriptors that it inherits."""
@@ -37,6 +40,7 @@ _HEAD = struct.Struct("<IQ")
 _SIZE = struct.Struct("<Q")
 _TICK_S = 1.0
 _END_S = 5.0
+_WORDS_S = 1.0
 _WORDS = 400
 
 
@@ -70,13 +74,19 @@ class Child:
         descriptors: further ones that it inherits.
         keep_errors: hold back what it writes to standard error; the last words are told when it
             dies.
+        emulator: of another CPU, whose Python runs it.
 
     Raises:
         NotAvailableError: no process can be started here.
     """
 
     def __init__(
-        self, module: str, *, descriptors: tuple[int, ...] = (), keep_errors: bool = False
+        self,
+        module: str,
+        *,
+        descriptors: tuple[int, ...] = (),
+        keep_errors: bool = False,
+        emulator: Emulator | None = None,
     ) -> None:
         if not SUPPORTED:
             raise NotAvailableError("this system cannot start a process of its own for an engine")
@@ -88,9 +98,10 @@ class Child:
         try:
             with theirs:
                 numbers = (theirs.fileno(), *descriptors)
+                python = (sys.executable,) if emulator is None else emulator.command
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", module, self._temporary.name, *map(str, numbers)],
-                    env=_environment(self._temporary.name),
+                    [*python, "-P", "-m", module, self._temporary.name, *map(str, numbers)],
+                    env=_environment(self._temporary.name, emulator),
                     stdin=subprocess.PIPE,
                     stdout=_stderr(),
                     stderr=subprocess.PIPE if keep_errors else _stderr(),
@@ -105,9 +116,11 @@ class Child:
                 raise NotAvailableError(f"no process could be started: {error}") from error
             raise
         self._words: deque[bytes] = deque(maxlen=16)
+        self._listener: threading.Thread | None = None
         if keep_errors:
             arguments = (self._process.stderr, self._words)
-            threading.Thread(target=_listen, args=arguments, daemon=True).start()
+            self._listener = threading.Thread(target=_listen, args=arguments, daemon=True)
+            self._listener.start()
 
     @property
     def pid(self) -> int:
@@ -157,6 +170,9 @@ class Child:
                 text = f"signal {-code}"
             if -code == signal.SIGKILL:
                 text += ", as when memory runs out"
+        if self._listener is not None:
+            # Its last words may lie in the pipe still, which a process of its own may hold open.
+            self._listener.join(_WORDS_S)
         words = b"".join(self._words).decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(words) if line.strip()), "")
         return f"{text}: {last[:_WORDS]}" if last else text
@@ -259,9 +275,10 @@ def read(
     return pickle.loads(head, buffers=buffers)
 
 
-def _environment(temporary: str) -> Mapping[str, str]:
+def _environment(temporary: str, emulator: Emulator | None) -> Mapping[str, str]:
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    return os.environ | {"PYTHONPATH": path, "TMPDIR": temporary}
+    more = {} if emulator is None else emulator.environment
+    return os.environ | {"PYTHONPATH": path, "TMPDIR": temporary} | more
 
 
 def _stderr() -> int:

@@ -28,6 +28,7 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Bound, Capabilities, Coverage, LoadOptions, Probe
 from edgeinfer.backends.checks import array_type, check_buffers
 from edgeinfer.backends.child import Child, ChildEndedError, RemoteTraceback
+from edgeinfer.backends.emulator import Emulator
 from edgeinfer.backends.isolated_host import AGAIN, MESSAGE, spinner
 from edgeinfer.backends.isolated_memory import HEAD, Memory, Slot, alike, lay_out
 from edgeinfer.errors import BackendError, ClosedError, CrashedError, RunError
@@ -49,6 +50,7 @@ class IsolatedBackend:
         run_s: a run that takes longer is stopped; None waits for ever.
         load_s: likewise for loading.
         reuse: keep the process of an artifact that is closed for the next one.
+        emulator: of another CPU, for which the processes are.
     """
 
     name: ClassVar[str] = ""
@@ -60,11 +62,12 @@ class IsolatedBackend:
         run_s: float | None = None,
         load_s: float | None = None,
         reuse: bool = True,
+        emulator: Emulator | None = None,
     ) -> None:
         self.name = backend  # type: ignore[misc]  # a class of its own for each would say no more
         self._inner = registry.get(backend)
         self._run_s, self._load_s = run_s, load_s
-        self._reuse = reuse
+        self._reuse, self._emulator = reuse, emulator
         self._idle: list[_Process] = []
         self._started: _Process | None = None
 
@@ -142,13 +145,13 @@ class IsolatedBackend:
             if process.is_alive():
                 return process
             process.kill()
-        return _Process(self.name)
+        return _Process(self.name, self._emulator)
 
 
 class _Process:
     """The other process and the ways to it; it ends with this object."""
 
-    def __init__(self, engine: str) -> None:
+    def __init__(self, engine: str, emulator: Emulator | None = None) -> None:
         self._engine = engine
         self.memory = Memory()
         theirs_in, self._requests = os.pipe()
@@ -156,7 +159,7 @@ class _Process:
         ours = (self._requests, self._answers, self.memory.descriptor)
         try:
             inherited = (theirs_in, theirs_out, self.memory.descriptor)
-            self._child = Child(_HOST, descriptors=inherited, keep_errors=True)
+            self._child = Child(_HOST, descriptors=inherited, keep_errors=True, emulator=emulator)
         except BaseException:
             _close(ours)
             raise

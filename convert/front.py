@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeinfer.backends.base import Artifact, Backend, LoadOptions
 from edgeinfer.convert import engines
+from edgeinfer.convert.engines import Wanted, place_for
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.plan import Job, plan
@@ -121,7 +122,7 @@ class Front:
                 normalised.model,
                 self._request.profiles,
                 self._options,
-                integers=self._quantize.recipe.is_integer,
+                integers=self._quantize.recipe.is_quantized,
             )
         lines = {
             "source": source.notes.lines,
@@ -130,7 +131,7 @@ class Front:
         }
         report.changes.extend(Change(stage, tuple(text)) for stage, text in lines.items() if text)
         self._ask_oracles(report)
-        if self._quantize.recipe.is_integer:
+        if self._quantize.recipe.is_quantized:
             with self._stage("quantize"):
                 self._quantize.prepare(
                     normalised.model, report, todo.jobs, self._progress, source=source.model
@@ -153,9 +154,10 @@ class Front:
 
         normal = self._normalised.model
         self._halves.look(normal, [feeds])
+        place = place_for(job.profile.machine)
         with (
             self._stage(f"look for the fault in {job.title}"),
-            closing(engines.in_turn([[] if engine == HALF else [engine]])) as turns,
+            closing(engines.in_turn([Wanted([] if engine == HALF else [engine], place)])) as turns,
         ):
             backend = next(iter(next(turns)), None)
             self._quantize.prepare(normal, self._new_report(), [job])
@@ -196,7 +198,8 @@ class Front:
                 return run_file(lowered.files[0], feeds)
             specs = passes.input_specs(model), passes.output_specs(model)
             artifact = Artifact(job.format, lowered.files[0], *specs)
-            executable = backend.load(artifact, LoadOptions())
+            device = place_for(job.profile.machine).device
+            executable = backend.load(artifact, LoadOptions(device))
             try:
                 return executable.run(feeds)
             finally:
@@ -247,7 +250,7 @@ class Front:
     @cached_property
     def _is_quantized(self) -> bool:
         """Whether integers are the model's own and not asked for."""
-        asked = self._quantize.recipe.is_integer
+        asked = self._quantize.recipe.is_quantized
         nodes = self._normalised.model.graph
         return not asked and any(n.op_type == "QuantizeLinear" for n in nodes)
 

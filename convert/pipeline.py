@@ -14,6 +14,7 @@ from edgeinfer.bundle.manifest import FileRecord, Manifest, StateRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert import engines
 from edgeinfer.convert.described import add_files, check_described, head_in_layout, records_for
+from edgeinfer.convert.engines import Place, Wanted, place_for
 from edgeinfer.convert.front import Clock, Front, Prepared, Progress, Written
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
@@ -23,12 +24,14 @@ from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.request import Request, check_request, resolve_profiles
 from edgeinfer.convert.shape_sets import Given, check_ranges, ranges_of, shape_sets
 from edgeinfer.convert.verify import Report, VariantResult, verify_variant
+from edgeinfer.convert.verify.gate import NOT_RUN
 from edgeinfer.convert.worker import Worker, can_work_apart
 from edgeinfer.errors import CrashedError, Problem, VerifyError
 from edgeinfer.media.description import Description
 from edgeinfer.types import Feeds, Preprocessing
 
 _VARIANTS = "variants"
+UNVERIFIED = "--unverified"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ def export(
     deployment: str = "",
     integers: Mapping[str, tuple[int, int]] | None = None,
     io_dtypes: str | Mapping[str, str] = "",
+    unverified: bool = False,
     name: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -120,6 +124,8 @@ def export(
         io_dtypes: ``int8``, ``uint8`` or ``int16``: what the ``.tflite`` files take and give for
             floats, with the scales of the operators next to them; by name for some only, with the
             others' under ``""``. The bundle's inputs and outputs stay floats.
+        unverified: write artifacts also where nothing here can run them, no engine and no emulator;
+            the bundle says so of each for ever.
         name: of the bundle; default the model's.
         overwrite: replace an existing bundle.
         progress: told what is being done.
@@ -149,6 +155,7 @@ def export(
         deployment=deployment,
         integers=integers,
         io_dtypes=io_dtypes,
+        unverified=unverified,
         input_shapes=input_shapes,
         preprocessing=records_for(described, preprocessing),
         data=data,
@@ -173,12 +180,16 @@ def export(
         prepared = front.prepare(writer.folder(_VARIANTS))
         check_described(described, prepared.report.inputs, prepared.report.outputs)
         clock = Clock(progress, prepared.report.seconds)
-        names = [[e.backend for e in w.lowered.engines] for w in prepared.written]
+        wanted = [
+            Wanted([e.backend for e in w.lowered.engines], place_for(w.job.profile.machine))
+            for w in prepared.written
+        ]
         variants: list[Variant] = []
-        with closing(engines.in_turn(names)) as turns:
-            for written, backends in zip(prepared.written, turns, strict=True):
-                result = _verified(written, backends, prepared.report, clock)
-                if not result.passed:
+        with closing(engines.in_turn(wanted)) as turns:
+            for written, want, backends in zip(prepared.written, wanted, turns, strict=True):
+                result = _verified(written, backends, prepared.report, clock, want.place)
+                may_be_unverified = request.unverified and result.verdict == NOT_RUN
+                if not result.passed and not may_be_unverified:
                     raise _explained(written, prepared.report, result, front, writer.output)
                 variants += _adopted(written, result, writer)
         return _finish(request, prepared, variants, writer, described)
@@ -232,7 +243,7 @@ def check(
 
 
 def _verified(
-    written: Written, backends: Sequence[Backend], report: Report, clock: Clock
+    written: Written, backends: Sequence[Backend], report: Report, clock: Clock, place: Place
 ) -> VariantResult:
     """Run one artifact on each of its engines and put the result into the report."""
     if report.expected is None:
@@ -247,10 +258,14 @@ def _verified(
             report.expected,
             precision=lowered.precision,
             ops=lowered.ops,
-            notes=lowered.notes,
+            notes=(*lowered.notes, place.note) if place.note else lowered.notes,
             constraints=lowered.constraints,
+            device=place.device,
         )
-    result = replace(result, engines=(*result.engines, *written.checks))
+    ran = result.engines
+    if place.emulator is not None:
+        ran = tuple(replace(e, latency_ms={}) for e in ran)
+    result = replace(result, engines=(*ran, *written.checks))
     report.variants.append(result)
     return result
 
@@ -279,6 +294,7 @@ def _variant(
         accuracy=result.accuracy(),
         latency_ms=min(latencies, default=None),
         stored=lowered.stored,
+        unverified=result.failure() if result.verdict == NOT_RUN else "",
     )
 
 
@@ -288,7 +304,8 @@ def _explained(
     """Find the first node that goes wrong, save the smallest sub-model that shows it, say so."""
     failed = next((e for e in result.engines if not e.passed and not e.skipped), None)
     if failed is None:
-        return VerifyError(f"{result.id}: {result.failure()}", report.to_json())
+        hint = f"; {UNVERIFIED} writes it all the same and marks it for ever as not verified"
+        return VerifyError(f"{result.id}: {result.failure()}{hint}", report.to_json())
     worst = next((o.vector for o in failed.outputs if o.vector is not None), 0)
     folder = output.with_name(f"{output.name}.failing")
     feeds = report.vectors[worst].feeds

@@ -85,12 +85,14 @@ def plan(
 
 def _shared(profiles: Sequence[Profile], integers: bool) -> list[Job]:
     """Make one job for each artifact, led by a target that needs it where there is one."""
-    jobs: dict[tuple[str, Quantization | None], Job] = {}
+    jobs: dict[tuple[str, tuple[Quantization, ...], str, bool], Job] = {}
     for needed in (True, False):
         for profile in profiles:
             for format in profile.formats if needed else profile.optional_formats:
-                limits = next((q for q in profile.quantization if q.format == format), None)
-                key = format, limits if integers else None
+                limits = tuple(q for q in profile.quantization if q.format == format)
+                # Machine code is for one instruction set, a compiler wants other operators.
+                form = profile.machine, profile.strongly_typed
+                key = format, limits if integers else (), *form
                 known = jobs.get(key)
                 lead = known.profile if known else profile
                 names = known.targets if known else ()

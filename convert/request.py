@@ -45,6 +45,7 @@ class Request:
         deployment: oldest system of Apple's that is to open its artifacts; empty: the profile's.
         integers: what integer inputs lie between, by name.
         io_dtypes: element types of inputs and outputs in ``.tflite`` files, by name.
+        unverified: what nothing here can run is written all the same, and marked.
     """
 
     profiles: tuple[Profile, ...]
@@ -73,6 +74,7 @@ class Request:
     deployment: str = ""
     integers: dict[str, tuple[int, int]] = field(default_factory=dict)
     io_dtypes: dict[str, str] = field(default_factory=dict)
+    unverified: bool = False
 
 
 def resolve_profiles(targets: Sequence[str]) -> tuple[Profile, ...]:
@@ -127,6 +129,7 @@ def check_request(
     deployment: str = "",
     integers: Mapping[str, tuple[int, int]] | None = None,
     io_dtypes: str | Mapping[str, str] = "",
+    unverified: bool = False,
 ) -> Request:
     """Check what can be checked without opening the model.
 
@@ -177,6 +180,7 @@ def check_request(
         deployment=deployment,
         integers=dict(integers or {}),
         io_dtypes=kinds,
+        unverified=unverified,
         preprocessing=in_layout(preprocessing or {}, channels_last, channels_first),
         data=Path(data) if isinstance(data, str) else data,
         calibration=None if calibration is None else Path(calibration),

@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.backends.base import Artifact, Backend, Coverage, Covering, Executable, LoadOptions
+from edgeinfer.backends import guard
+from edgeinfer.backends.base import (
+    Artifact,
+    Backend,
+    Coverage,
+    Covering,
+    DeviceKind,
+    Executable,
+    LoadOptions,
+)
 from edgeinfer.bundle.manifest import JUDGED_ON_EXTREMES
 from edgeinfer.bundle.values import fits
 from edgeinfer.convert.verify.answers import Expected, Vector
@@ -22,6 +31,9 @@ from edgeinfer.types import Array
 
 HALF = "half-arithmetic"
 """Name of a result that no engine gave: the artifact in arithmetic that rounds every result."""
+
+NOT_RUN = "not run"
+"""The verdict on what no engine here can run."""
 
 _TIMED_S = 0.5
 _TIMED_RUNS = 20
@@ -99,7 +111,7 @@ class VariantResult:
     def verdict(self) -> str:
         """``pass``, ``fail`` or ``not run``."""
         if all(e.skipped for e in self.engines):
-            return "not run"
+            return NOT_RUN
         return "pass" if self.passed else "fail"
 
     def accuracy(self) -> dict[str, dict[str, float]]:
@@ -152,6 +164,7 @@ def verify_variant(
     ops: dict[str, int] | None = None,
     notes: Sequence[str] = (),
     constraints: Mapping[str, str] | None = None,
+    device: DeviceKind = "cpu",
 ) -> VariantResult:
     """Run an artifact on each backend and measure it.
 
@@ -167,6 +180,7 @@ def verify_variant(
         ops: operator counts, for the report.
         notes: of the lowering, for the report.
         constraints: of the variant; vectors with values that it refuses are not judged.
+        device: kind of unit that runs it.
     """
     if budget is None:
         budget = budget_for(precision)
@@ -182,7 +196,7 @@ def verify_variant(
         )
         return VariantResult(id, precision, budget, refusing, 0, ops or {}, tuple(notes))
     judged = taken
-    gate = _Gate(artifact, vectors, expected, budget, judged)
+    gate = _Gate(artifact, vectors, expected, budget, judged, device)
     if size_bytes is None:
         size_bytes = sum(f.stat().st_size for f in artifact.path.parent.rglob("*") if f.is_file())
     engines = tuple(gate.ask(b) for b in backends)
@@ -210,6 +224,7 @@ class _Gate:
     expected: Expected
     budget: Budget
     judged: list[int]
+    device: DeviceKind = "cpu"
 
     def ask(self, backend: Backend) -> EngineResult:
         probe = backend.probe()
@@ -224,7 +239,7 @@ class _Gate:
             return replace(result, problems=(*result.problems, str(e)))
 
     def _measure(self, backend: Backend, result: EngineResult) -> EngineResult:
-        executable = backend.load(self.artifact, LoadOptions())
+        executable = self._load(backend, LoadOptions(self.device))
         try:
             problems = _signature_problems(self.artifact, executable)
             answers = [_run(executable, v) for v in self.vectors]
@@ -246,9 +261,13 @@ class _Gate:
             coverage=coverage,
         )
 
+    def _load(self, backend: Backend, options: LoadOptions) -> Executable:
+        # The answers are judged here, and a finding says more than a refusal.
+        return guard.load(backend, self.artifact, options, check_answers=False)
+
     def _single_thread(self, backend: Backend) -> tuple[list[OutputResult], float]:
         """Measure again with one thread: engines split and sum differently then."""
-        executable = backend.load(self.artifact, LoadOptions(threads=1))
+        executable = self._load(backend, LoadOptions(self.device, threads=1))
         try:
             outputs = self.judge([_run(executable, v) for v in self.vectors])
             return outputs, _median_ms(executable, self.vectors[0])

@@ -77,7 +77,8 @@ class TvmTarget:
             engines=(EngineRequirement("tvm", f"=={tvm.__version__}"),),
             notes=tuple(notes.lines),
             ops={"kernel": built.kernels},
-            constraints={"machine": where.name},
+            # Features of the CPU are in the file, and the backend compares them.
+            constraints={"os": "linux", "arch": where.arch},
         )
 
 

@@ -13,7 +13,7 @@ from edgeinfer.heads import Head
 from edgeinfer.metrics import Budget, OutputMetrics
 from edgeinfer.types import Preprocessing, Stored, TensorSpec
 
-SCHEMA = (1, 2)
+SCHEMA = (1, 3)
 """Major and minor version; a reader refuses an unknown major and ignores a newer minor's keys."""
 
 JUDGED_ON_EXTREMES = frozenset({"fp32"})
@@ -67,6 +67,7 @@ class Variant:
         latency_ms: median on the machine that made the bundle; None when not measured.
         stored: inputs and outputs that are floats for the bundle and integers in the files, by
             name.
+        unverified: why nobody ran it before the bundle was written; empty for what was checked.
     """
 
     id: str
@@ -79,6 +80,7 @@ class Variant:
     accuracy: dict[str, dict[str, float]] = field(default_factory=dict)
     latency_ms: float | None = None
     stored: dict[str, Stored] = field(default_factory=dict)
+    unverified: str = ""
 
     @property
     def size_bytes(self) -> int:

@@ -43,6 +43,7 @@ COLUMNS = ("variant", "precision", ">size", "checked by", ">error", ">budget", "
 @click.option("--deployment", default="", metavar="SYSTEM", help="Core ML: oldest, as iOS18.")
 @click.option("--integers", multiple=True, metavar="X=0..9", help="Core ML: what an input holds.")
 @click.option("--io-dtype", "kinds", multiple=True, metavar="[X=]int8", help="Of .tflite files.")
+@click.option("--unverified", is_flag=True, help="Write what nothing here can run; marks it.")
 @click.option("--signature", metavar="KEY", help="Of a .tflite file with several.")
 @click.option("--name", help="Name of the bundle; default the model's.")
 @click.option("-o", "--output", metavar="BUNDLE", help="Default NAME.edge; DIR/ makes a folder.")
@@ -71,6 +72,7 @@ def convert(
     deployment: str,
     integers: tuple[str, ...],
     kinds: tuple[str, ...],
+    unverified: bool,
     signature: str | None,
     name: str | None,
     output: str | None,
@@ -117,6 +119,7 @@ def convert(
             deployment=deployment,
             integers=integer_bounds(integers),
             io_dtypes=io_dtypes(kinds),
+            unverified=unverified,
             name=name or named.stem,
             overwrite=overwrite,
             progress=progress,

@@ -183,6 +183,9 @@ def _bundle_view(
         for v in manifest.variants
     ]
     yield table(columns, rows)
+    for v in manifest.variants:
+        if v.unverified:
+            yield f"NOT VERIFIED: {v.id}: {v.unverified}"
     yield ""
     origins = Counter(v.origin for v in manifest.vectors)
     yield "test vectors: " + (", ".join(f"{n} {o}" for o, n in origins.items()) or "none")
