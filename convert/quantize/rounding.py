@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -29,8 +28,12 @@ PAYS = 0.95
 rounded with the data in mind; else it stays with the nearest, which needs no data to be right."""
 
 
-SECONDS = 300.0
-"""What rounding may take; MobileNets and small transformers take a tenth of it."""
+MOST_WORK = 2e12
+"""Multiplications that rounding may take, a minute or two of one core; the layers that are left are
+rounded to the nearest. MobileNets and small transformers take a tenth of it."""
+
+MOST_SAMPLES = 128
+"""Of larger data sets so many samples are taken, spread over them."""
 
 _NEAR_END = 0.1
 """Steps from the end of the integers within which a weight may be what its scale was chosen by."""
@@ -117,7 +120,8 @@ def fit(
     grid: Grid,
     data: Callable[[], Iterator[Feeds]],
     *,
-    seconds: float = SECONDS,
+    samples: int = 0,
+    most_work: float = MOST_WORK,
     told: Callable[[float], None] = lambda _: None,
 ) -> Rounding:
     """Round the weights of the named layers.
@@ -127,22 +131,37 @@ def fit(
         names: of nodes with weights.
         grid: what they are rounded to.
         data: calibration samples.
-        seconds: of CPU time, after which the layers that are left stay with the nearest.
+        samples: how many they are; 0 if unknown.
+        most_work: multiplications, beyond which layers stay with the nearest; not a time, so that
+            the same model and data give the same file.
         told: the share of the layers that is done.
 
     Raises:
         RunError: the model failed on a sample.
     """
     found = Rounding()
-    products = candidates(model, names)
-    until = time.process_time() + seconds
-    for product, moments in sum_up(model, products, data):
-        if time.process_time() > until:
-            break
+    products = _affordable(candidates(model, names), samples or MOST_SAMPLES, most_work)
+    for product, moments in sum_up(model, products, data, samples):
         found.tried += 1
         _try(found, product, moments, grid)
         told(found.tried / len(products))
     return found
+
+
+def _affordable(products: Sequence[Product], samples: int, most_work: float) -> list[Product]:
+    """Return those that together stay below a bound, the cheapest first, in the model's order."""
+
+    def work(product: Product) -> float:
+        squares = float(product.groups) * product.inputs**2
+        return squares * (samples * product.wanted(samples) + product.inputs + product.outputs)
+
+    left, chosen = most_work, set()
+    for product in sorted(products, key=work):
+        left -= work(product)
+        if left < 0:
+            break
+        chosen.add(id(product))
+    return [p for p in products if id(p) in chosen]
 
 
 def _try(found: Rounding, product: Product, moments: Moments, grid: Grid) -> None:
@@ -154,11 +173,12 @@ def _try(found: Rounding, product: Product, moments: Moments, grid: Grid) -> Non
     # What a scale is chosen by stays, so that the same scale is chosen again.
     extreme = np.abs(matrices) >= (high - _NEAR_END) * np.abs(scale)
     plain = steps * scale
+    by_input = [np.ascontiguousarray(np.moveaxis(a, 2, 0)) for a in (scale, extreme, plain)]
 
-    def nearest(values: Floats, at: slice) -> Floats:
-        part = scale[..., at]
+    def nearest(values: Floats, at: int) -> Floats:
+        part, stays, stored = (a[at] for a in by_input)
         free = np.clip(np.rint(values / part), low, high) * part
-        return np.asarray(np.where(extreme[..., at], plain[..., at], free))
+        return np.asarray(np.where(stays, stored, free))
 
     rounded = round_weights(matrices, moments.fitted, nearest)
     carried = np.where(extreme, matrices, rounded)
@@ -225,6 +245,16 @@ def substituted(model: ir.Model, weights: Mapping[str, Array]) -> ir.Model:
             fresh = add_initializer(model.graph, name, array.astype(np.float32))
             node.replace_input_with(1, fresh)
     return model
+
+
+def thinned(
+    data: Callable[[], Iterator[Feeds]], total: int
+) -> tuple[Callable[[], Iterator[Feeds]], int]:
+    """Return as many samples of a data set as say enough, spread over it, and their number."""
+    step = -(-total // MOST_SAMPLES)
+    if step < 2:
+        return data, total
+    return lambda: itertools.islice(data(), 0, None, step), -(-total // step)
 
 
 def kept_apart(data: Callable[[], Iterator[Feeds]], total: int, most: int) -> list[Feeds]:

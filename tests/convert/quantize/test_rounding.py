@@ -11,7 +11,7 @@ from edgeinfer.convert.quantize.data import open_data
 from edgeinfer.convert.quantize.gptq import product_error, round_weights
 from edgeinfer.convert.quantize.moments import product_of, sum_up
 from edgeinfer.convert.quantize.recipe import recipe
-from edgeinfer.convert.quantize.rounding import Grid, fit, kept_apart, output_error
+from edgeinfer.convert.quantize.rounding import Grid, fit, kept_apart, output_error, thinned
 from edgeinfer.convert.quantize.weights import store, store_blocks
 from edgeinfer.types import TensorSpec
 from tests.convert.quantize.conftest import LIMITS, graph
@@ -118,9 +118,40 @@ def test_memory_does_not_grow_with_the_samples() -> None:
     ((_, moments),) = sum_up(model, [layer], data)
     assert moments.fitted.shape == moments.judged.shape == (1, 40, 40)
     wide = samples.astype(np.float64).reshape(16, 4, 8, 40)
-    np.testing.assert_allclose(
-        moments.judged[0], np.einsum("nri,nrj->ij", wide[:, 3], wide[:, 3]), rtol=1e-6
+    exact = np.einsum("nri,nrj->ij", wide[:, 3], wide[:, 3])
+    # Samples are multiplied in single precision and added up in double.
+    np.testing.assert_allclose(moments.judged[0], exact, rtol=0, atol=1e-6 * exact.max())
+
+
+def test_layers_with_one_operand_share_its_sums_and_the_dearest_are_left_out() -> None:
+    model = graph(
+        """<ir_version: 10, opset_import: ["" : 24]>
+        g (float[8,40] x) => (float[8,6] a, float[8,7] b, float[8,9] c)
+        <float[40,6] u, float[40,7] v, float[6,9] w>
+        { a = MatMul(x, u)  b = MatMul(x, v)  c = MatMul(a, w) }""",
+        u=RNG.normal(size=(40, 6)).astype(np.float32),
+        v=RNG.normal(size=(40, 7)).astype(np.float32),
+        w=RNG.normal(size=(6, 9)).astype(np.float32),
     )
+    layers = [product_of(n) for n in model.graph]
+    assert all(y is not None for y in layers)
+    samples = [{"x": RNG.normal(size=(8, 40)).astype(np.float32)} for _ in range(16)]
+    found = list(sum_up(model, [y for y in layers if y], lambda: iter(samples)))
+    assert [p.node.outputs[0].name for p, _ in found] == ["a", "b", "c"]
+    assert found[0][1] is found[1][1]
+    assert found[0][1] is not found[2][1]
+    names = {n.name or "" for n in model.graph}
+    cheapest = fit(model, names, Grid(), lambda: iter(samples), samples=16, most_work=1e6)
+    assert cheapest.tried == 1
+
+
+def test_many_samples_are_thinned() -> None:
+    data, total = thinned(lambda: iter([{"x": np.array(i)} for i in range(300)]), 300)
+    taken = [int(f["x"]) for f in data()]
+    assert taken == list(range(0, 300, 3))
+    assert total == len(taken)
+    same, count = thinned(data, 100)
+    assert (same, count) == (data, 100)
 
 
 @pytest.mark.parametrize("name", ["weight_only_wi4b32_afp32", "weight_only_wi8_afp32"])
