@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from edgeinfer.backends.base import Executable
 from edgeinfer.bundle.manifest import VectorRecord
-from edgeinfer.errors import BackendError
+from edgeinfer.errors import BackendError, InputError
 from edgeinfer.metrics import Budget, check, compare
 from edgeinfer.runtime.select import Measured
 from edgeinfer.types import Array
@@ -52,7 +52,7 @@ def accuracy_problem(
             break
         try:
             actual = executable.run(feeds)
-        except BackendError as e:
+        except (BackendError, InputError) as e:
             return str(e)
         for name, want in expected.items():
             if name not in actual:
@@ -95,7 +95,7 @@ def measure(
                 continue
             try:
                 spent, busy = _timed(executables[key], current)
-            except BackendError as e:
+            except (BackendError, InputError) as e:
                 failed[key] = str(e)
                 continue
             wall[key].append(spent)
@@ -111,7 +111,7 @@ def measure(
         if callers:
             try:
                 rate = _rate(executable, vectors, callers, seconds / 4)
-            except BackendError as e:
+            except (BackendError, InputError) as e:
                 results[key] = Measured(problem=str(e))
                 continue
             results[key] = replace(results[key], per_second=rate)

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Literal
 
 from edgeinfer import profiles
-from edgeinfer.backends import registry
+from edgeinfer.backends import guard, registry
 from edgeinfer.backends.base import (
     Artifact,
     Backend,
@@ -24,7 +24,7 @@ from edgeinfer.backends.base import (
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, Variant
 from edgeinfer.bundle.values import KEY, LEVELS, fits
-from edgeinfer.errors import BackendError, LoadError, NotAvailableError, UsageError
+from edgeinfer.errors import BackendError, InputError, LoadError, UsageError
 from edgeinfer.metrics import budget_for
 from edgeinfer.profiles.schema import Chip, chip_of
 from edgeinfer.runtime.bench import Vector, accuracy_problem, measure, resident_mb
@@ -142,8 +142,8 @@ class _Chooser:
                     (plan.best, executable), partial(self._successor, iter(rest))
                 )
         finally:
-            for other in self._loaded.values():
-                other.close()
+            for pair in list(self._loaded):
+                self._close(pair)
         name = plan.best.pair.backend
         return Choice(
             executable=executable,
@@ -211,7 +211,7 @@ class _Chooser:
                 continue
             try:
                 probes[name] = self._backend(name).probe()
-            except (UsageError, NotAvailableError) as e:
+            except (UsageError, BackendError) as e:
                 probes[name] = Probe(name, None, reason=str(e))
             # A stranger's probe may break its promise not to raise; that is its reason then.
             except Exception as e:
@@ -260,8 +260,8 @@ class _Chooser:
         options = LoadOptions(device=pair.device, threads=self._threads)
         before = resident_mb()
         try:
-            self._loaded[pair] = self._backend(pair.backend).load(artifact, options)
-        except BackendError as e:
+            self._loaded[pair] = guard.load(self._backend(pair.backend), artifact, options)
+        except (BackendError, InputError) as e:
             self._fail(pair, str(e))
             return
         self._grown[pair] = max(resident_mb() - before, variant.size_bytes / 2**20)
@@ -269,8 +269,15 @@ class _Chooser:
     def _fail(self, pair: Pair, problem: str) -> None:
         self._known[pair] = Measured(problem=problem)
         _log.warning("%s cannot be used: %s", pair, problem)
+        self._close(pair)
+
+    def _close(self, pair: Pair) -> None:
+        """Free one that is not used; that it cannot even be closed must not stop the others."""
         if executable := self._loaded.pop(pair, None):
-            executable.close()
+            try:
+                executable.close()
+            except BackendError as e:
+                _log.warning("%s could not be closed: %s", pair, e)
 
     def _measure(self, pairs: Sequence[Pair]) -> None:
         if not self._request.measure:

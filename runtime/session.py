@@ -438,8 +438,10 @@ def _labels(bundle: Bundle, choice: Choice) -> dict[str, str]:
 def _freeing(executable: Executable, bundle: Bundle) -> Callable[[], None]:
     def free() -> None:
         # The engine may have mapped files that closing the bundle removes.
-        executable.close()
-        bundle.close()
+        try:
+            executable.close()
+        finally:
+            bundle.close()
 
     return free
 

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.isolated import IsolatedBackend, IsolatedExecutable
-from edgeinfer.backends.testing import run_checks
+from edgeinfer.backends.testing import faults, run_checks
 from edgeinfer.errors import ClosedError, CrashedError, LoadError, RunError
 from edgeinfer.types import TensorSpec
 
@@ -31,13 +30,7 @@ Load = Callable[..., IsolatedExecutable]
 def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the plugin ``faulty``, on the path."""
     folder = tmp_path / "plugin"
-    info = folder / "faulty_engine-1.0.dist-info"
-    info.mkdir(parents=True)
-    shutil.copy(Path(__file__).with_name("faulty_engine.py"), folder)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty-engine\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[edgeinfer.backends]\nfaulty = faulty_engine:FaultyBackend\n"
-    )
+    faults.install(folder)
     monkeypatch.syspath_prepend(str(folder))
     registry._load.cache_clear()
     return folder
@@ -142,7 +135,7 @@ def test_what_the_engine_says_itself_is_said_here(load: Load) -> None:
     executable = load("first:refuse")
     with pytest.raises(RunError, match="a shape that does not fit") as caught:
         executable.run({"x": ONES})
-    assert "faulty_engine.py" in str(caught.value.__cause__)
+    assert "faults.py" in str(caught.value.__cause__)
     np.testing.assert_array_equal(executable.run({"x": ONES})["x_out"], ONES * 2)
 
 

@@ -1,7 +1,6 @@
 """Sessions whose engine goes down: an exception, the same engine again, or the next one, said."""
 
 import logging
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 import edgeinfer
 from edgeinfer.backends import registry
+from edgeinfer.backends.testing import faults
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import ClosedError, CrashedError, NotAvailableError, UsageError
@@ -28,13 +28,7 @@ Load = Callable[..., edgeinfer.Session]
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     """Load a bundle whose engines do what its file says, in the order given."""
     folder = tmp_path / "plugin"
-    info = folder / "faulty_engine-1.0.dist-info"
-    info.mkdir(parents=True)
-    shutil.copy(Path(__file__).parents[1] / "backends" / "faulty_engine.py", folder)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty-engine\nVersion: 1.0\n")
-    names = ("faulty", "steady", "wrong")
-    lines = [f"{name} = faulty_engine:{name.title()}Backend" for name in names]
-    (info / "entry_points.txt").write_text("\n".join(("[edgeinfer.backends]", *lines)))
+    faults.install(folder)
     monkeypatch.syspath_prepend(str(folder))
     registry._load.cache_clear()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from edgeinfer.backends import registry
+from edgeinfer.backends import guard, registry
 from edgeinfer.backends.base import Artifact, Executable, LoadOptions
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import EngineRequirement, Variant
@@ -68,7 +68,7 @@ def open_pair(
     manifest = bundle.manifest
     path = bundle.paths(variant)[0]
     artifact = Artifact(variant.format, path, manifest.inputs, manifest.outputs)
-    return registry.get(pair.backend).load(artifact, LoadOptions(pair.device, threads))
+    return guard.load(registry.get(pair.backend), artifact, LoadOptions(pair.device, threads))
 
 
 def _distinct(variants: tuple[Variant, ...]) -> list[Variant]:
