@@ -82,18 +82,19 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
     inputs = [input_type(port, scope.options) for port in scope.inputs]
     classifier = config(scores, options.labels)
     try:
-        ct.convert(
-            scope.program,
-            source="milinternal",
-            convert_to="mlprogram",
-            minimum_deployment_target=ct.target(scope.deployment.specification),
-            compute_precision=ct.precision.FLOAT32,
-            inputs=inputs,
-            classifier_config=classifier,
-            pass_pipeline=_pipeline(options),
-            skip_model_load=True,
-            package_dir=str(path),
-        )
+        with _validated_once(scope.program):
+            ct.convert(
+                scope.program,
+                source="milinternal",
+                convert_to="mlprogram",
+                minimum_deployment_target=ct.target(scope.deployment.specification),
+                compute_precision=ct.precision.FLOAT32,
+                inputs=inputs,
+                classifier_config=classifier,
+                pass_pipeline=_pipeline(options),
+                skip_model_load=True,
+                package_dir=str(path),
+            )
     except _FAILURES as e:
         words = (
             f"coremltools {ct.__version__}: {type(e).__name__}: {' '.join(str(e).split())[:300]}"
@@ -109,6 +110,20 @@ def write(scope: Scope, path: Path, options: CoreMLOptions, metadata: Mapping[st
         **_states(scope),
     }
     settle(path, described)
+
+
+@contextmanager
+def _validated_once(program: Any) -> Iterator[None]:
+    """Validate a program when all passes are through.
+
+    coremltools does it after each of its hundred passes, which takes longer than the passes.
+    """
+    program.validate = lambda **_: None
+    try:
+        yield
+    finally:
+        del program.validate
+    program.validate(check_essential_scope=True)
 
 
 def _states(scope: Scope) -> dict[str, str]:
