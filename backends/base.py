@@ -100,6 +100,8 @@ class LoadOptions:
         optimize: the engine's own graph optimisation; off for oracles.
         precise: forbid shortcuts that lower precision below the artifact's (TF32, fp16 on ARM,
             bf16 on AMX).
+        fallback: operators that the device does not take may run on the CPU; without it they are
+            an error that names them.
         extra: options of one engine, by its own names.
     """
 
@@ -108,6 +110,7 @@ class LoadOptions:
     spinning: bool = False
     optimize: bool = True
     precise: bool = True
+    fallback: bool = False
     extra: dict[str, str] = field(default_factory=dict)
 
 

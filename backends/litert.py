@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -41,12 +41,21 @@ from edgeinfer.backends.checks import (
     thread_count,
 )
 from edgeinfer.backends.engines import import_litert
-from edgeinfer.backends.litert_coverage import coverage
+from edgeinfer.backends.litert_coverage import (
+    KERNELS,
+    coverage,
+    operators,
+    placement,
+    profile,
+)
 from edgeinfer.backends.litert_signatures import Signatures
 from edgeinfer.backends.litert_stored import note, stored_of, to_floats, to_integers
 from edgeinfer.backends.litert_trial import Opening, check_runs, open_interpreter
+from edgeinfer.backends.operators import Operator, OperatorProfile, Placement
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
 from edgeinfer.types import Array, Feeds, Stored, TensorSpec
+
+T = TypeVar("T")
 
 NAME = "litert"
 INSTALL = "pip install 'edgeinfer[litert]'"
@@ -127,7 +136,19 @@ class LitertBackend:
         if signatures and not artifact.inputs:
             ins = tuple(_with_open_sizes(port, signatures) for port in ins)
             outs = tuple(_Port(_without_sizes(port.spec), port.index) for port in outs)
-        return LitertExecutable(opening, _Runner(interpreter, ready, ins, signatures), ins, outs)
+        found = LitertExecutable(opening, _Runner(interpreter, ready, ins, signatures), ins, outs)
+        if options.device != "cpu" and not options.fallback:
+            placed = found.placement()
+            if placed is not None and placed.elsewhere:
+                found.close()
+                raise LoadError(f"litert: {placed}")
+        return found
+
+    def profile(
+        self, artifact: Artifact, options: LoadOptions, feeds: Feeds, *, runs: int
+    ) -> OperatorProfile:
+        """List the operators and what runs each; the engine tells no times. Raises as ``load``."""
+        return profile(self.load(artifact, options), feeds, runs)
 
 
 @cache
@@ -462,9 +483,25 @@ class LitertExecutable:
         opening = self._opening
         if opening is None or not (opening.xnnpack or opening.delegate):
             return None
+        return self._look(coverage)
+
+    def operators(self) -> list[Operator]:
+        """Say what runs each operator, at the sizes of the last run."""
+        return self._look(lambda engine, unit: list(operators(engine, unit))) or []
+
+    def placement(self) -> Placement | None:
+        """Say what a delegate of another unit leaves to the CPU; None where there is none."""
+        if self._opening is None or not self._opening.delegate:
+            return None
+        return self._look(placement)
+
+    def _look(self, at: Callable[[Any, str], T]) -> T | None:
+        opening = self._opening
+        if opening is None:
+            _closed()
         runner = self._runner()
-        unit = opening.delegate or "XNNPACK"
-        found = coverage(runner.interpreter, unit) if runner.is_ready else None
+        unit = opening.delegate or ("XNNPACK" if opening.xnnpack else KERNELS)
+        found = at(runner.interpreter, unit) if runner.is_ready else None
         self._give_back(runner)
         return found
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
 from weakref import WeakSet
@@ -32,6 +34,14 @@ from edgeinfer.backends.onnxruntime_cuda import (
     plain_run_options,
 )
 from edgeinfer.backends.onnxruntime_cuda import PROVIDER as _CUDA
+from edgeinfer.backends.onnxruntime_operators import (
+    CPU_REFUSED_OPTION,
+    RECORD_OPTION,
+    placement,
+    plain,
+)
+from edgeinfer.backends.onnxruntime_operators import profile as profile_session
+from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -99,8 +109,35 @@ class OnnxRuntimeBackend:
             inputs, outputs = artifact.inputs, artifact.outputs
         return OnnxRuntimeExecutable(session, inputs, outputs)
 
+    def profile(
+        self, artifact: Artifact, options: LoadOptions, feeds: Feeds, *, runs: int
+    ) -> OperatorProfile:
+        """Time each operator with the engine's profiler; its files are read and removed.
 
-def _open_session(path: str, options: LoadOptions) -> Any:
+        Raises:
+            NotAvailableError: the engine or the device is not here.
+            LoadError: the engine refuses the model or an option.
+            RunError: it fails.
+        """
+        check_device(self.probe(), options.device, "needs an NVIDIA driver and onnxruntime-gpu")
+        path = str(check_file(NAME, artifact, ("onnx",)))
+        if options.device == "gpu":
+            # A recorded run is one step to the engine.
+            options = replace(options, extra={GRAPH_OPTION: "0", **options.extra})
+        plain_us = plain(_open_session(path, options), feeds, runs)
+        with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
+            session = _open_session(path, options, profiles=folder)
+            return profile_session(session, feeds, runs=runs, plain_us=plain_us)
+
+
+def _open_session(path: str, options: LoadOptions, *, profiles: str = "") -> Any:
+    """Open a session, with its profile written to a folder where one is named.
+
+    Raises:
+        NotAvailableError: the provider is not here.
+        LoadError: the engine refuses the model or an option; where that is for operators that
+            the device does not take, each is named.
+    """
     onnxruntime = import_onnxruntime()
 
     config, provider = _split_extra(options)
@@ -112,17 +149,36 @@ def _open_session(path: str, options: LoadOptions) -> Any:
     settings.enable_mem_pattern = False
     if not options.optimize:
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if profiles:
+        settings.enable_profiling = True
+        settings.profile_file_prefix = f"{profiles}/profile"
     for key, value in config.items():
         settings.add_session_config_entry(key, value)
     wanted = _CUDA if options.device == "gpu" else _CPU
     try:
         session = _session(path, settings, wanted, provider)
     except Exception as error:
-        raise LoadError(f"onnxruntime refuses {path}: {one_line(error)}") from error
+        why = _left_out(path, options) if _is_for_fallback(error) else ""
+        why = why or one_line(error)
+        raise LoadError(f"onnxruntime refuses {path}: {why}") from error
     got = session.get_providers()
     if got[0] != wanted:
         raise NotAvailableError(f"onnxruntime offers {', '.join(got)} here instead of {wanted}")
     return session
+
+
+def _is_for_fallback(error: Exception) -> bool:
+    return "fallback to CPU EP has been explicitly disabled" in str(error)
+
+
+def _left_out(path: str, options: LoadOptions) -> str:
+    """Name the operators that the device does not take; empty where it takes none at all."""
+    try:
+        session = _open_session(path, replace(options, fallback=True))
+    except NotAvailableError:
+        return ""
+    found = placement(session, (_CUDA,))
+    return "" if found is None else str(found)
 
 
 def _session(path: str, settings: Any, wanted: str, provider: dict[str, str]) -> Any:
@@ -162,7 +218,8 @@ def _split_extra(options: LoadOptions) -> tuple[dict[str, str], dict[str, str]]:
         config["session.x64quantprecision"] = "1"
         config["mlas.enable_gemm_fastmath_arm64_bfloat16"] = "0"
     if options.device == "gpu":
-        config["session.disable_cpu_ep_fallback"] = "1"
+        config[CPU_REFUSED_OPTION] = "0" if options.fallback else "1"
+        config[RECORD_OPTION] = "1"
         provider["use_tf32"] = "0" if options.precise else "1"
     for key, value in options.extra.items():
         (config if "." in key else provider)[key] = value
@@ -272,6 +329,10 @@ class OnnxRuntimeExecutable:
             raise RunError(f"onnxruntime cannot bind: {one_line(error)}") from error
         self._bounds.add(bound)
         return bound
+
+    def placement(self) -> Placement | None:
+        """Say which operators run on the GPU; None where there is only the CPU."""
+        return placement(self._session, (_CUDA,)) if self._on_gpu and self._session else None
 
     def close(self) -> None:
         """Free the engine's memory, also of what was bound; a run under way ends first."""

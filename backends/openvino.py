@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -37,6 +38,8 @@ from edgeinfer.backends.checks import (
     thread_count,
 )
 from edgeinfer.backends.engines import import_openvino
+from edgeinfer.backends.openvino_operators import COUNTERS, placement, profile
+from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.bundle.values import FINITE
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
 from edgeinfer.types import Array, Dim, Feeds, TensorSpec
@@ -115,12 +118,13 @@ class OpenVinoBackend:
         if not options.optimize:
             raise LoadError("openvino cannot switch its graph optimisation off; use onnxruntime")
         model = _read(path, artifact.format)
+        device, placed = _placed(model, options)
         squeezed = _squeezed(model)
         # Compiling merges tensors and their names, so names are looked up before it.
         inputs = _specs("input", model.inputs, artifact, artifact.inputs)
         outputs = _specs("output", model.outputs, artifact, artifact.outputs)
         try:
-            compiled = _core().compile_model(model, _device_name(options), _config(options))
+            compiled = _core().compile_model(model, device, _config(options))
         except Exception as error:
             raise LoadError(f"openvino refuses {path}: {_reason(error)}") from error
         return OpenVinoExecutable(
@@ -131,7 +135,47 @@ class OpenVinoBackend:
                 for spec, index in outputs
             ),
             single=options.device == "cpu" and thread_count(NAME, options) == 1,
+            placed=placed,
         )
+
+    def profile(
+        self, artifact: Artifact, options: LoadOptions, feeds: Feeds, *, runs: int
+    ) -> OperatorProfile:
+        """Time each step by the engine's counters.
+
+        Raises:
+            NotAvailableError: the engine or the device is not here.
+            LoadError: the engine refuses the model or an option.
+            RunError: it fails.
+        """
+        counting = replace(options, extra={**COUNTERS, **options.extra})
+        plain, counted = self.load(artifact, options), self.load(artifact, counting)
+        try:
+            return counted.profile(plain, feeds, runs=runs)
+        finally:
+            plain.close()
+            counted.close()
+
+
+def _placed(model: Any, options: LoadOptions) -> tuple[str, Placement | None]:
+    """Return the engine's name of the device, and where a model's operators run on it.
+
+    Raises:
+        LoadError: the device does not take some, and they may not run elsewhere; names them.
+    """
+    device = _device_name(options)
+    if options.device == "cpu":
+        return device, None
+    try:
+        found = placement(_core(), model, device)
+        if found.elsewhere and options.fallback:
+            device = f"HETERO:{device},CPU"
+            found = placement(_core(), model, device)
+    except Exception as error:
+        raise LoadError(f"openvino cannot place the operators: {_reason(error)}") from error
+    if found.elsewhere and not options.fallback:
+        raise LoadError(f"openvino: {found}")
+    return device, found
 
 
 @cache
@@ -274,7 +318,9 @@ class OpenVinoExecutable:
         results: tuple[_Port, ...],
         *,
         single: bool,
+        placed: Placement | None = None,
     ) -> None:
+        self._placed = placed
         self.inputs = tuple(port.spec for port in tensors)
         self.outputs = tuple(port.spec for port in results)
         self._compiled = compiled
@@ -310,6 +356,23 @@ class OpenVinoExecutable:
         if self._compiled is not None:
             self._idle.append(request)
         return outputs
+
+    def placement(self) -> Placement | None:
+        """Say which operators the device takes; None on the CPU, which takes all."""
+        return self._placed
+
+    def profile(self, plain: OpenVinoExecutable, feeds: Feeds, *, runs: int) -> OperatorProfile:
+        """Read the counters that this model was compiled with."""
+        self.run(feeds)
+        request = self._idle[-1]
+        return profile(
+            lambda: plain.run(feeds),
+            lambda: self.run(feeds),
+            request,
+            self._compiled,
+            runs=runs,
+            past=1,
+        )
 
     def _infer(self, request: Any) -> None:
         if self._single:

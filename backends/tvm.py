@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from threading import Lock, local
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
@@ -32,7 +33,9 @@ from edgeinfer.backends.checks import (
 )
 from edgeinfer.backends.cuda import cuda_devices
 from edgeinfer.backends.engines import import_tvm_runtime
+from edgeinfer.backends.operators import Operator, OperatorProfile, timed
 from edgeinfer.backends.tvm_library import ENTRY, Library, map_weights, read
+from edgeinfer.backends.tvm_operators import ONE_FUNCTION, profile
 from edgeinfer.backends.tvm_trial import check_runs
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -116,6 +119,22 @@ class TvmBackend:
         run = _open(path, about, threads if about.parallel else 0)
         return TvmExecutable(run, about, inputs, outputs, order)
 
+    def profile(
+        self, artifact: Artifact, options: LoadOptions, feeds: Feeds, *, runs: int
+    ) -> OperatorProfile:
+        """Time the functions of a program; of a library that is one function, say so.
+
+        Raises:
+            NotAvailableError: the runtime or the device is not here.
+            LoadError: as ``load``.
+            RunError: it fails.
+        """
+        executable = self.load(artifact, options)
+        try:
+            return executable.profile(feeds, runs=runs)
+        finally:
+            executable.close()
+
 
 def _trial(options: LoadOptions) -> bool:
     if unknown := sorted(options.extra.keys() - {"trial"}):
@@ -184,8 +203,9 @@ class _Direct:
 class _Machine:
     """A program of TVM's virtual machine; one thread at a time."""
 
-    def __init__(self, function: Any, threads: int, on_gpu: bool) -> None:
-        self.function, self.threads, self.on_gpu = function, threads, on_gpu
+    def __init__(self, module: Any, threads: int, on_gpu: bool) -> None:
+        self.module, self.function = module, module["main"]
+        self.threads, self.on_gpu = threads, on_gpu
         self.lock = Lock()
 
     def run(self, inputs: list[Any]) -> list[Array]:
@@ -234,7 +254,7 @@ def _open(path: Path, about: Library, threads: int) -> _Direct | _Machine:
         on_gpu = about.device == "gpu"
         devices = [_CUDA, 0, _POOLED, _CPU, 0, _POOLED] if on_gpu else [_CPU, 0, _POOLED]
         machine["vm_initialization"](*devices)
-        return _Machine(machine["main"], threads, on_gpu)
+        return _Machine(machine, threads, on_gpu)
     except Exception as error:
         raise LoadError(f"tvm refuses {path}: {one_line(error)}") from error
 
@@ -333,6 +353,20 @@ class TvmExecutable:
         bound = TvmBound(call, ins, outs)
         self._bounds.add(bound)
         return bound
+
+    def profile(self, feeds: Feeds, *, runs: int) -> OperatorProfile:
+        """Run with TVM's instrument, which stays set: close the executable afterwards."""
+        opened, unit = self._opened, self._about.device
+
+        def run() -> object:
+            return self.run(feeds)
+
+        if isinstance(opened, _Machine):
+            return profile(opened.module, run, unit, runs=runs)
+        run()
+        us = median(timed(run, runs))
+        whole = Operator(ENTRY, "library", unit, None)
+        return OperatorProfile("", (whole,), runs, us, us, ONE_FUNCTION)
 
     def close(self) -> None:
         """Let go of the library, also of what was bound; a run under way ends first."""
