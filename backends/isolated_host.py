@@ -14,8 +14,9 @@ from edgeinfer.backends import child, registry
 from edgeinfer.backends.base import Artifact, Coverage, Covering, Executable, LoadOptions, Probe
 from edgeinfer.backends.checks import available_cpus
 from edgeinfer.backends.isolated_memory import HEAD, Memory, Slot, alike, lay_out
+from edgeinfer.backends.operators import OperatorProfile, Placement, Placing, Profiling
 from edgeinfer.backends.pages import give_back
-from edgeinfer.errors import ClosedError
+from edgeinfer.errors import ClosedError, NotAvailableError
 from edgeinfer.types import Array, TensorSpec
 
 AGAIN, MESSAGE = b"r", b"m"
@@ -83,6 +84,19 @@ class Host:
     def coverage(self) -> Coverage | None:
         """Ask the executable, where it knows."""
         return self._executable.coverage() if isinstance(self._executable, Covering) else None
+
+    def placement(self) -> Placement | None:
+        """Ask the executable, where it knows."""
+        return self._executable.placement() if isinstance(self._executable, Placing) else None
+
+    def profile(
+        self, artifact: Artifact, options: LoadOptions, feeds: dict[str, Array], runs: int
+    ) -> OperatorProfile:
+        """Ask the backend what operators cost."""
+        backend = registry.get(self._name)
+        if not isinstance(backend, Profiling):
+            raise NotAvailableError(f"backend {self._name!r} cannot say what operators cost")
+        return backend.profile(artifact, options, feeds, runs=runs)
 
     def close(self) -> None:
         """Close the executable."""

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.bundle.codec import encode
 from edgeinfer.metrics import OutputMetrics
 from edgeinfer.runtime.devices import Fingerprint
@@ -32,6 +33,8 @@ class SessionReport:
         notes: what the user should know.
         edgeinfer: version of this package.
         isolated: whether the engine runs in a process of its own.
+        placement: where the operators run; None on the CPU and where the engine does not tell.
+        operators: what each costs, where that was asked for.
     """
 
     bundle: str
@@ -49,6 +52,8 @@ class SessionReport:
     notes: tuple[str, ...]
     edgeinfer: str
     isolated: bool = False
+    placement: Placement | None = None
+    operators: OperatorProfile | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data; JSON has no infinity, so an unmeasured figure is None."""
@@ -64,7 +69,42 @@ class SessionReport:
         lines += [f"  {i + 1}. {c.pair}: {c.reason}" for i, c in enumerate(self.candidates)]
         lines += [f"  -  {r}" for r in self.rejected]
         lines += [f"  note: {note}" for note in self.notes]
+        if self.placement is not None:
+            lines.append(f"  {self.placement}")
+        if self.operators is not None:
+            lines += [f"  {line}" for line in operator_lines(self.operators)]
         return "\n".join(lines)
+
+
+def operator_lines(profile: OperatorProfile) -> list[str]:
+    """Say what operators cost, dearest first, and how they add up to a run."""
+    lines = [sum_line(profile)]
+    for op in sorted(profile.operators, key=lambda o: -(o.us or 0.0)):
+        share = op.us / profile.timed_us if op.us is not None and profile.timed_us else None
+        part = "" if share is None else f"{op.us:10.1f} us {share:6.1%}  "
+        made_of = [n for n in op.nodes if n != op.name]
+        more = f" = {' + '.join(made_of)}" if made_of else ""
+        facts = " ".join(filter(None, [op.precision, "" if op.role == "compute" else op.role]))
+        lines.append(f"{part}{op.kind} on {op.unit}{' ' if facts else ''}{facts}: {op.name}{more}")
+    return lines
+
+
+def sum_line(profile: OperatorProfile) -> str:
+    """How the operators add up to a run."""
+    if not profile.tool:
+        text = f"{len(profile.operators)} operators, without times: {profile.note}"
+        return f"{text}; a run takes {profile.plain_us:.1f} us"
+    roles = [
+        f"{role} {count} ({us:.1f} us)"
+        for role, (count, us) in profile.by_role().items()
+        if role != "compute"
+    ]
+    text = (
+        f"{len(profile.operators)} operators take {profile.timed_us:.1f} us of the "
+        f"{profile.whole_us:.1f} us ({profile.covered:.0%}) of a run with {profile.tool}; "
+        f"{profile.plain_us:.1f} us without it"
+    )
+    return "; ".join(filter(None, [text, ", ".join(roles), profile.note]))
 
 
 @dataclass(frozen=True, slots=True)
