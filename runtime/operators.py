@@ -48,6 +48,8 @@ def profile_pair(
         from edgeinfer.backends.isolated import IsolatedBackend
 
         backend = IsolatedBackend(pair.backend, reuse=False)
+    if not isinstance(backend, Profiling):
+        raise NotAvailableError(f"backend {pair.backend!r} cannot say what operators cost")
     if feeds is None:
         first = next(bundle.vectors(), None)
         if first is None:

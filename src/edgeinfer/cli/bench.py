@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 PLAIN = "plain "
 
+OPS_RUNS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -64,6 +66,8 @@ class Plan:
     "--seconds", type=click.FloatRange(0.01), default=10.0, show_default=True, help="In all."
 )
 @click.option("--roofline", is_flag=True, help="Place the hot operators below this CPU's limits.")
+@click.option("--ops", is_flag=True, help="Say what each operator costs, and where it runs.")
+@click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU, and say which.")
 @click.option("-o", "--output", metavar="JSON", help="Save the figures.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is no .json.")
 @output_options
@@ -75,6 +79,8 @@ def bench(
     runs: int,
     seconds: float,
     roofline: bool,
+    ops: bool,
+    allow_fallback: bool,
     output: str | None,
     overwrite: bool,
     out: Output,
@@ -100,7 +106,7 @@ def bench(
         bundle = stack.enter_context(Bundle.open(place))
         found = pairs(bundle, only)
         feeds = _feeds(bundle, inputs)
-        plan = _plan(bundle, found, feeds, counts, source, stack)
+        plan = _plan(bundle, found, feeds, counts, source, stack, fallback=allow_fallback)
         timings = interleave(
             plan.calls,
             runs=runs,
@@ -110,6 +116,9 @@ def bench(
         machine = fingerprint()
         not_run = [*map(str, found.rejected), *plan.failed]
         limits = _limits(bundle, feeds, counts[0] or 1) if roofline else None
+        costs = None
+        if ops:
+            costs = _costs(bundle, found, feeds, counts[0], fallback=allow_fallback)
     data = {
         "model": path,
         "machine": machine,
@@ -119,9 +128,26 @@ def bench(
     }
     if limits is not None:
         data["roofline"] = limits[1]
+    if costs is not None:
+        data["ops"] = costs[1]
     if output is not None:
         write_bytes(Path(output), (to_json(data) + "\n").encode(), overwrite=True)
-    out.result(data, lambda: [*_view(timings, not_run), *(limits[0] if limits else [])])
+    more = [*(limits[0] if limits else []), *(costs[0] if costs else [])]
+    out.result(data, lambda: [*_view(timings, not_run), *more])
+
+
+def _costs(
+    bundle: Bundle, found: Pairs, feeds: dict[str, Array], threads: int | None, *, fallback: bool
+) -> tuple[list[str | Table], dict[str, Any]]:
+    """Profile every artifact on every engine, with the first of the thread counts."""
+    from edgeinfer.cli import operators
+    from edgeinfer.runtime.inputs import InputCheck
+
+    checked = dict(InputCheck(bundle.manifest.inputs)(feeds))
+    told, silent = operators.profiles(
+        bundle, found, checked, threads, fallback=fallback, runs=OPS_RUNS
+    )
+    return [*operators.view(told, silent)], operators.to_data(told, silent)
 
 
 def _limits(
@@ -175,8 +201,10 @@ def _plan(
     counts: list[int | None],
     source: Path | None,
     stack: contextlib.ExitStack,
+    *,
+    fallback: bool,
 ) -> Plan:
-    from edgeinfer.cli.pairs import open_pair
+    from edgeinfer.cli.pairs import fallen, open_pair
     from edgeinfer.cli.plain import ENGINES, plain_call
     from edgeinfer.runtime.inputs import InputCheck
 
@@ -188,8 +216,10 @@ def _plan(
         for threads in counts:
             row = Row(pair.variant, pair.backend, candidate.version, pair.device, threads)
             try:
-                executable = open_pair(bundle, found, candidate, threads)
+                executable = open_pair(bundle, found, candidate, threads, fallback=fallback)
                 stack.callback(executable.close)
+                if warning := fallen(executable):
+                    plan.failed.append(f"{pair}: warning: {warning}")
                 plan.calls[row] = _running(executable.run, checked)
             except BackendError as e:
                 plan.failed.append(f"{pair}: {e}")

@@ -8,8 +8,9 @@ from edgeinfer.backends import guard, registry
 from edgeinfer.backends.base import Artifact, Executable, LoadOptions
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import EngineRequirement, Variant
-from edgeinfer.errors import NotAvailableError
+from edgeinfer.errors import LoadError, NotAvailableError
 from edgeinfer.runtime.devices import fingerprint
+from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.select import Candidate, Rejected, rank
 
 
@@ -56,9 +57,21 @@ def pairs(bundle: Bundle, backend: str | None = None) -> Pairs:
 
 
 def open_pair(
-    bundle: Bundle, found: Pairs, candidate: Candidate, threads: int | None = None
+    bundle: Bundle,
+    found: Pairs,
+    candidate: Candidate,
+    threads: int | None = None,
+    *,
+    fallback: bool = False,
 ) -> Executable:
     """Load one.
+
+    Args:
+        bundle: open.
+        found: in it.
+        candidate: of these.
+        threads: of the engine.
+        fallback: operators that the device does not take may run on the CPU.
 
     Raises:
         BundleError: a file is altered.
@@ -68,7 +81,18 @@ def open_pair(
     manifest = bundle.manifest
     path = bundle.paths(variant)[0]
     artifact = Artifact(variant.format, path, manifest.inputs, manifest.outputs)
-    return guard.load(registry.get(pair.backend), artifact, LoadOptions(pair.device, threads))
+    options = LoadOptions(pair.device, threads, fallback=fallback)
+    executable = guard.load(registry.get(pair.backend), artifact, options)
+    if pair.device != "cpu" and not fallback and (problem := fallen(executable)):
+        executable.close()
+        raise LoadError(f"{problem}; --allow-fallback lets them run there")
+    return executable
+
+
+def fallen(executable: Executable) -> str:
+    """Say which operators do not run on the unit that was asked for; empty when all do."""
+    placed = placement_of(executable)
+    return str(placed) if placed is not None and placed.elsewhere else ""
 
 
 def _distinct(variants: tuple[Variant, ...]) -> list[Variant]:

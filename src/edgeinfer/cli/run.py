@@ -40,6 +40,7 @@ SHOWN = 8
 @click.option("--policy", default="latency", show_default=True, metavar="NAME", help="What counts.")
 @click.option("--threads", type=click.IntRange(1), help="Of the engine.")
 @click.option("--repeat", type=click.IntRange(1), default=1, help="Runs to time.")
+@click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU, and say which.")
 @click.option("--allow-nonfinite", is_flag=True, help="Take NaN and infinity in inputs.")
 @output_options
 def run(
@@ -54,6 +55,7 @@ def run(
     policy: Any,
     threads: int | None,
     repeat: int,
+    allow_fallback: bool,
     allow_nonfinite: bool,
     out: Output,
 ) -> None:
@@ -72,6 +74,7 @@ def run(
         "policy": policy,
         "threads": threads,
         "check_finite": not allow_nonfinite,
+        "allow_fallback": allow_fallback,
     }
     if not raw and output is None and means_something(bundle, inputs, bool(then or overlay)):
         run_pipeline((bundle, *then), inputs, overlay, overwrite, options, repeat, out)

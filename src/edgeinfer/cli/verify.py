@@ -50,8 +50,10 @@ class Checked:
 @click.argument("bundle")
 @click.option("-b", "--backend", metavar="NAME", help="Only this engine; default every one here.")
 @click.option("--threads", type=click.IntRange(1), help="Of the engine.")
+@click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU.")
 @click.option(
     "--trusted",
+    "--key",
     multiple=True,
     metavar="PUBLIC",
     help="Public key, a PEM file, that must have signed it; may be given several times.",
@@ -61,6 +63,7 @@ def verify(
     bundle: str,
     backend: str | None,
     threads: int | None,
+    allow_fallback: bool,
     trusted: tuple[str, ...],
     out: Output,
 ) -> None:
@@ -76,7 +79,7 @@ def verify(
         if not opened.manifest.vectors:
             raise BundleError(f"{bundle}: has no test vectors, so nothing can be verified")
         found = pairs(opened, None if backend == "all" else backend)
-        checked = _check_all(opened, found, threads, progress)
+        checked = _check_all(opened, found, threads, progress, fallback=allow_fallback)
         vectors = len(opened.manifest.vectors)
         signed_by = opened.signed_by
     passed = all(c.passed for c in checked)
@@ -93,7 +96,12 @@ def verify(
 
 
 def _check_all(
-    bundle: Bundle, found: Pairs, threads: int | None, progress: Progress | None
+    bundle: Bundle,
+    found: Pairs,
+    threads: int | None,
+    progress: Progress | None,
+    *,
+    fallback: bool,
 ) -> list[Checked]:
     from edgeinfer.cli.pairs import open_pair
 
@@ -106,7 +114,7 @@ def _check_all(
         variant = found.variants[pair.variant]
         refused: list[int] = []
         try:
-            executable = open_pair(bundle, found, candidate, threads)
+            executable = open_pair(bundle, found, candidate, threads, fallback=fallback)
             try:
                 metrics, problems = _check(executable, bundle, variant, refused)
             finally:
