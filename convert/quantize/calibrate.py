@@ -27,6 +27,7 @@ from edgeinfer.convert.quantize.rounding import (
     merged,
     output_error,
     substituted,
+    thinned,
 )
 from edgeinfer.convert.quantize.units import Unit, lay_out, observed
 from edgeinfer.convert.verify.kinds import guess_kind
@@ -41,6 +42,9 @@ _TRIED = 16
 
 
 @dataclass(frozen=True, slots=True)
+_NEEDLESS = 1e-5
+"""Share of the outputs' energy that may be wrong without weights being rounded by data."""
+
 class Settings:
     """How to calibrate.
 
@@ -163,7 +167,8 @@ class Quantizer:
             if progress is not None:
                 progress("round weights", share)
 
-        samples = kept_apart(data.feeds, self._samples(), _TRIED)
+        feeds, total = thinned(data.feeds, self._samples())
+        samples = kept_apart(feeds, total, _TRIED)
         for limit in limits:
             wanted = grids(self.model, self.recipe, limit)
             fresh = [g for g in wanted if g not in self.rounding]
@@ -171,11 +176,13 @@ class Quantizer:
                 continue
             nearest = self.write(limit).model
             for grid in fresh:
-                self.rounding[grid] = fit(self.model, wanted[grid], grid, data.feeds, told=told)
+                self.rounding[grid] = fit(
+                    self.model, wanted[grid], grid, feeds, samples=total, told=told
+                )
             if not any(self.rounding[g].weights for g in fresh):
                 continue
             better = self.write(limit).model
-            before, after = output_error(self.model, (nearest, better), samples)
+            (after,) = output_error(self.model, (better,), samples)
             if after < before:
                 self.notes += [self.rounding[g].line() for g in fresh if self.rounding[g].weights]
                 self.notes.append(
@@ -183,6 +190,13 @@ class Quantizer:
                     f"{before:.3g} with the nearest"
                 )
             else:
+            (before,) = output_error(self.model, (nearest,), samples)
+            if before <= _NEEDLESS:
+                self.notes.append(
+                    f"weights are rounded to the nearest: {before:.2g} of the outputs' energy is "
+                    "wrong, which leaves nothing to gain"
+                )
+                continue
                 self.rounding.update((g, Rounding()) for g in fresh)
                 self.notes.append(
                     "weights are rounded to the nearest: rounding by data did not help the outputs"

@@ -114,7 +114,11 @@ class _Writer:
         flat = None if bias is None else np.broadcast_to(bias.ravel(), (channels,))
         steps = None if flat is None else flat.astype(np.float64) / scale.scale
         name = (w.name if w is not None else "") or "weights"
-        stored = store(weights, axis, bias_steps=steps, name=name)
+        if scale.dtype == FLOAT8:
+            stored = store_floats(weights, axis, name=name)
+        else:
+            per_step = self._per_step(scale, self.scales.get(unit.result))
+            stored = store(weights, axis, bias_steps=steps, name=name, per_step=per_step)
         node.replace_input_with(1, self._shared(stored, name))
         node.replace_input_with(0, self.dequantized(x))
         if place is not None and flat is not None:
@@ -128,6 +132,12 @@ class _Writer:
         return self._constants[key]
 
     def _write_bias(
+    @staticmethod
+    def _per_step(before: Scale, after: Scale | None) -> float | None:
+        """Return by what sums of products are multiplied, but for the scale of the weights."""
+        eights = after is not None and {before.dtype, after.dtype} <= {"int8", "uint8"}
+        return float(before.scale) / float(after.scale) if eights and after is not None else None
+
         self, place: tuple[ir.Node, int], flat: Array, scale: Scale, stored: Stored, node: ir.Node
     ) -> None:
         user, index = place

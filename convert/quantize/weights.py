@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from edgeinfer.convert.quantize.ranges import SMALLEST
+from edgeinfer.convert.quantize.ranges import LARGEST_FLOAT8, SMALLEST
+from edgeinfer.convert.quantize.ties import off_ties
 from edgeinfer.errors import UsageError
 from edgeinfer.types import Array
 
@@ -73,6 +74,7 @@ def store(
         raise UsageError(f"weights {name!r} have NaN or infinities: no scale fits them")
     top = 2 ** (bits - 1) - 1
     others = None if axis is None else tuple(i for i in range(weights.ndim) if i != axis)
+    per_step: float | None = None,
     largest = np.abs(weights).max(axis=others, initial=0.0).astype(np.float64)
     whole = float(np.max(largest, initial=0.0)) or 1.0
     scale = np.maximum(largest / top, max(whole / top * _NEGLIGIBLE, SMALLEST))
@@ -84,6 +86,8 @@ def store(
     single = scale.astype(np.float32)
     if half:
         single = np.maximum(single, _LEAST_HALF).astype(np.float16).astype(np.float32)
+        per_step: scale of the input over that of the result, where both are integers: scales are
+            shifted by what weights do not notice, so that no product is rounded from halfway.
     # Rounding the scale down could push the largest weight one step past the end.
     wide = _wide(single, weights.ndim, axis)
     steps = np.clip(np.rint(weights / wide), -top, top)
@@ -97,6 +101,8 @@ def store_bias(bias: Array, activation_scale: float, weights_scale: Array) -> St
     steps = np.rint(bias.astype(np.float64) / scale.astype(np.float64))
     steps = np.clip(steps, limits.min, limits.max)
     return Stored(steps.astype(np.int32), scale, None if scale.ndim == 0 else 0)
+    if per_step is not None:
+        scale = off_ties(scale * per_step) / per_step
 
 
 def _wide(scale: Array, ndim: int, axis: int | None) -> npt.NDArray[np.float32]:
