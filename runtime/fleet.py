@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -24,10 +25,14 @@ from edgeinfer.runtime.bench import resident_mb
 from edgeinfer.runtime.devices import available_cpus
 from edgeinfer.runtime.inputs import InputCheck
 from edgeinfer.runtime.profiledb import ProfileDB
-from edgeinfer.runtime.scheduler import Call, Outputs, Scheduler, deadline_of
+from edgeinfer.runtime.scheduler import Answer, Call, Outputs, Scheduler, deadline_of
 from edgeinfer.runtime.session import Session, load
 from edgeinfer.runtime.telemetry import Recorder, SessionStats
 from edgeinfer.types import Array, Feeds, TensorSpec
+
+BRIEF_S = 2e-3
+"""Seconds of a run below which callers that wait run it for each other: waking a thread would take
+a good part of that, and none of them is kept for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +71,11 @@ class ModelStats:
 class Runtime:
     """Owns the threads and the memory of all its models.
 
-    Engines are loaded with one thread each, and the runtime's own threads run them, so that a
-    hundred models keep as many cores busy as there are. Models are loaded when they are first used
-    and unloaded, the least recently used first, when another one needs the memory. Models of the
-    same bundle and options share one engine, and so its weights.
+    Engines are loaded with one thread each and run on the runtime's own threads and on those of
+    callers who wait, as many at once as ``threads`` says, so that a hundred models keep as many
+    cores busy as there are. Models are loaded when they are first used and unloaded, the least
+    recently used first, when another one needs the memory. Models of the same bundle and options
+    share one engine, and so its weights.
 
     >>> with edgeinfer.Runtime(threads=2, memory_mb=500) as runtime:    # doctest: +SKIP
     ...     door = runtime.add("door.edge", priority=1)
@@ -85,8 +91,10 @@ class Runtime:
     Attributes:
         threads: as given or found.
         memory_mb: as given.
+        scheduler: decides who runs next.
         loading: held while an engine is loaded, one at a time.
-        released: guards what runs on which engine; told when nothing runs on one any more.
+        guard: of what runs on which engine.
+        released: told when nothing runs on an engine any more.
     """
 
     def __init__(
@@ -103,13 +111,14 @@ class Runtime:
         self.threads = threads or available_cpus()
         self.memory_mb = memory_mb
         self._history = history
-        self._scheduler = Scheduler(self.threads)
+        self.scheduler = Scheduler(self.threads)
         self._engines: dict[tuple[object, ...], Engine] = {}
         self._models: dict[str, Model] = {}
         self._lock = threading.Lock()
         self._is_closed = False
         self.loading = threading.Lock()
-        self.released = threading.Condition()
+        self.guard = threading.Lock()
+        self.released = threading.Condition(self.guard)
 
     def __enter__(self) -> Self:
         return self
@@ -191,26 +200,33 @@ class Runtime:
         """Cancel what waits, end what runs, free every engine."""
         with self._lock:
             self._is_closed = True
-        self._scheduler.close(wait=True)
+        self.scheduler.close(wait=True)
         with self._lock:
             for engine in self._engines.values():
                 engine.unload()
+            for model in self._models.values():
+                model.is_closed = True
             self._models.clear()
             self._engines.clear()
 
-    def submit(self, model: Model, call: Call, priority: float) -> None:
+    def submit(
+        self, model: Model, feeds: Feeds, priority: float, deadline: float, waits: bool
+    ) -> Answer:
         """Queue a call of one of its models."""
+        call = Call(feeds, Answer(self.scheduler), deadline, time.monotonic())
         batching = model.batching
         if batching is None:
-            self._scheduler.submit(model, call, priority=priority)
-            return
-        self._scheduler.submit(
+            self.scheduler.submit(model, call, priority=priority, waits=waits)
+            return call.future
+        self.scheduler.submit(
             *(model, call),
             priority=priority,
+            waits=waits and not batching.wait_ms,
             size=batching.size,
             wait_s=batching.wait_ms / 1e3,
             fits=lambda other: _alike(other.feeds, call.feeds),
         )
+        return call.future
 
     def forget(self, model: Model) -> None:
         """Take a model out, and its engine with the last one that uses it."""
@@ -219,6 +235,7 @@ class Runtime:
             if self._models.get(model.name) is not model:
                 return
             del self._models[model.name]
+            model.is_closed = True
             engine.users -= 1
             if engine.users:
                 return
@@ -268,6 +285,7 @@ class Engine:
         self.used, self.memory_mb = 0.0, 0.0
         self.is_pinned = False
         self._runtime, self._options = runtime, options
+        self._guard = runtime.guard
         self._session: Session | None = None
         self._runs = 0
 
@@ -309,20 +327,20 @@ class Engine:
             if (session := self._enter()) is not None:
                 return session
             session = self._load()
-            with self._runtime.released:
+            with self._guard:
                 self._session = session
                 self._runs += 1
             return session
 
     def _enter(self) -> Session | None:
-        with self._runtime.released:
+        with self._guard:
             if self._session is not None:
                 self._runs += 1
             return self._session
 
     def release(self) -> None:
         """Let it go again."""
-        with self._runtime.released:
+        with self._guard:
             self._runs -= 1
             self.used = time.monotonic()
             if not self._runs:
@@ -330,7 +348,7 @@ class Engine:
 
     def unload_idle(self) -> bool:
         """Free it if it neither runs nor is pinned; return whether that was so."""
-        with self._runtime.released:
+        with self._guard:
             if self._session is None or self._runs or self.is_pinned:
                 return False
         self.unload()
@@ -338,7 +356,7 @@ class Engine:
 
     def unload(self) -> None:
         """Free it after what runs; the next use loads it again."""
-        with self._runtime.released:
+        with self._guard:
             session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -371,6 +389,7 @@ class Model:
         inputs: what it takes.
         outputs: what it gives.
         priority: of its calls.
+        is_closed: whether it was taken out of the runtime.
     """
 
     def __init__(
@@ -391,6 +410,9 @@ class Model:
         self._check = InputCheck(inputs)
         self._recorder = Recorder({"model": name})
         self._batches = 0
+        # Unknown counts as long.
+        self._run_s = math.inf
+        self.is_closed = False
 
     def __call__(self, *args: Array, **named: Array) -> Array | tuple[Array, ...]:
         """Run once; as ``Session.__call__``."""
@@ -403,8 +425,13 @@ class Model:
     def run(
         self, feeds: Feeds, *, priority: float | None = None, deadline_s: float | None = None
     ) -> Outputs:
-        """Run once and wait; as ``submit``."""
-        return self.submit(feeds, priority=priority, deadline_s=deadline_s).result()
+        """Run once and wait; as ``submit``, but on this thread where a place is free."""
+        if deadline_s is None and self._goes_alone():
+            try:
+                return self._alone(feeds)
+            finally:
+                self._runtime.scheduler.leave(self)
+        return self._queued(feeds, priority, deadline_s, waits=True).result()
 
     def submit(
         self, feeds: Feeds, *, priority: float | None = None, deadline_s: float | None = None
@@ -424,22 +451,73 @@ class Model:
             InputError: an input is not what the model takes.
             ClosedError: the runtime was closed.
         """
-        call = Call(self._check(feeds), Future(), deadline_of(deadline_s), time.monotonic())
-        if self._runtime.models.get(self.name) is not self:
+        return self._queued(feeds, priority, deadline_s, waits=False)
+
+    def _queued(
+        self, feeds: Feeds, priority: float | None, deadline_s: float | None, waits: bool
+    ) -> Answer:
+        feeds = self._check(feeds)
+        if self.is_closed:
             raise ClosedError(f"model {self.name!r}: used after close()")
-        self._runtime.submit(self, call, self.priority if priority is None else priority)
-        return call.future
+        priority = self.priority if priority is None else priority
+        return self._runtime.submit(self, feeds, priority, deadline_of(deadline_s), waits)
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether a run is known to be over soon."""
+        return self._run_s < BRIEF_S and self.engine.is_loaded
+
+    def _goes_alone(self) -> bool:
+        """Take a place for a run on the caller's thread, if nothing waits for it."""
+        is_simple = self.batching is None or not self.batching.wait_ms
+        return (
+            is_simple
+            and self.engine.is_loaded
+            and not self.is_closed
+            and self._runtime.scheduler.enter(self)
+        )
+
+    def _alone(self, feeds: Feeds) -> Outputs:
+        """Run on the caller's thread."""
+        start = time.monotonic()
+        try:
+            session = self._acquired()
+            try:
+                self._batches += 1
+                outputs = session.run(feeds)
+            finally:
+                self.engine.release()
+        except InputError:
+            raise
+        except Exception as error:
+            self._recorder.failed(type(error).__name__)
+            raise
+        self._took(start, start)
+        return outputs
+
+    def _acquired(self) -> Session:
+        session = self.engine.acquire()
+        if not session.concurrent:
+            self.limit = 1
+        return session
+
+    def _took(self, queued: float, started: float) -> None:
+        now = time.monotonic()
+        spent = now - started
+        # One slow run makes no model slow.
+        self._run_s = min(spent, 0.9 * self._run_s + 0.1 * spent)
+        self._recorder.took(int((now - queued) * 1e9))
 
     def execute(self, calls: list[Call]) -> None:
         """Run what the scheduler took, and settle the futures."""
         try:
-            session = self.engine.acquire()
+            session = self._acquired()
         except Exception as error:
             self._settle(calls, error)
             return
-        self.limit = self.limit if session.concurrent else 1
         try:
             self._batches += 1
+            start = time.monotonic()
             results = _together(session, calls)
         # Whatever goes wrong belongs to who waits for it; a worker thread has nobody to tell.
         except Exception as error:
@@ -450,9 +528,8 @@ class Model:
                 for call in calls:
                     self.execute([call])
         else:
-            now = time.monotonic()
             for call, outputs in zip(calls, results, strict=True):
-                self._recorder.took(int((now - call.queued) * 1e9))
+                self._took(call.queued, start)
                 call.future.set_result(outputs)
         finally:
             self.engine.release()

@@ -3,6 +3,10 @@
 Jobs are taken by priority, then by deadline, then in the order they came. A job takes as many of
 the threads as its engine was loaded with; one that is next but finds too few free waits for them,
 and later ones wait behind it, so that wide jobs are not starved by narrow ones.
+
+Handing a job to another thread costs tens of microseconds, as much as a small model takes. So a
+caller who waits does not sleep while there is a place to run: its own thread runs what is next,
+until its answer is there. A thread that takes a job calls the next one only where more is queued.
 """
 
 from __future__ import annotations
@@ -16,10 +20,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from edgeinfer.errors import ClosedError, DeadlineError
+from edgeinfer.errors import ClosedError, DeadlineError, RunError
 from edgeinfer.types import Array, Feeds
 
 Outputs = dict[str, Array]
+
+TICK_S = 5e-4
+"""Seconds after which an idle thread looks for brief runs that callers left in the queue. Callers
+come and go between two answers; waking a thread each time would cost more than the runs."""
 
 
 class Lane(Protocol):
@@ -29,15 +37,45 @@ class Lane(Protocol):
         name: for messages.
         width: threads that a run keeps busy.
         limit: runs at once.
+        is_brief: whether a run is known to be over in about a millisecond.
     """
 
     name: str
     width: int
     limit: int
 
+    @property
+    def is_brief(self) -> bool:
+        """See above."""
+        ...
+
     def execute(self, calls: list[Call]) -> None:
         """Run the calls, as one batch where there are several, and settle their futures."""
         ...
+
+
+class Answer(Future[Outputs]):
+    """The outputs of a call; who waits for it without a time limit helps to get there.
+
+    Args:
+        scheduler: that the call is queued in.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+
+    def result(self, timeout: float | None = None) -> Outputs:
+        """Return the outputs, or raise what went wrong."""
+        if timeout is None and not self.done():
+            self._scheduler.help(self)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what went wrong, if anything did."""
+        if timeout is None and not self.done():
+            self._scheduler.help(self)
+        return super().exception(timeout)
 
 
 @dataclass(slots=True)
@@ -52,7 +90,7 @@ class Call:
     """
 
     feeds: Feeds
-    future: Future[Outputs]
+    future: Answer
     deadline: float
     queued: float
 
@@ -84,15 +122,17 @@ class Job:
 
 
 class Scheduler:
-    """Runs jobs on at most ``threads`` threads.
+    """Runs jobs on at most ``threads`` threads, its own and those of callers who wait.
 
     Args:
-        threads: worker threads; each is worth one thread of an engine.
+        threads: that run at once; each is worth one thread of an engine.
     """
 
     def __init__(self, threads: int) -> None:
         self._free = self.threads = threads
-        self._changed = threading.Condition()
+        # A lock of C is entered in a sixth of the time of a condition, which is Python.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._jobs: list[Job] = []
         self._parked: dict[Lane, list[Job]] = {}
         self._growing: list[Job] = []
@@ -100,6 +140,7 @@ class Scheduler:
         self._running: dict[Lane, int] = {}
         self._workers: list[threading.Thread] = []
         self._idle = 0
+        self._is_called = self._is_watched = False
         self._count = 0
         self._is_closed = False
 
@@ -112,6 +153,7 @@ class Scheduler:
         size: int = 1,
         wait_s: float = 0.0,
         fits: Callable[[Call], bool] | None = None,
+        waits: bool = False,
     ) -> None:
         """Queue a call.
 
@@ -122,11 +164,12 @@ class Scheduler:
             size: most calls of a batch; 1 gathers none.
             wait_s: longest wait for a batch to fill.
             fits: whether the call may join a batch that holds the given one.
+            waits: whether the caller asks for the result at once, and so runs it where it can.
 
         Raises:
             ClosedError: the scheduler was closed.
         """
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 raise ClosedError("runtime: used after close()")
             if size == 1 or fits is None or not self._joined(lane, call, fits):
@@ -139,14 +182,57 @@ class Scheduler:
                     heapq.heappush(self._jobs, job)
                 else:
                     self._growing.append(job)
-            queued = len(self._jobs) + len(self._growing)
-            if queued > self._idle and len(self._workers) < self.threads:
-                self._start()
-            self._changed.notify()
+            if not waits:
+                self._call_worker()
+
+    def enter(self, lane: Lane) -> bool:
+        """Take a place for a run on the caller's thread, if one is free and nothing waits for it.
+
+        Raises:
+            ClosedError: the scheduler was closed.
+        """
+        width = min(lane.width, self.threads)
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError("runtime: used after close()")
+            running = self._running.get(lane, 0)
+            if self._jobs or self._growing or self._free < width or running >= lane.limit:
+                return False
+            self._free -= width
+            self._running[lane] = running + 1
+            return True
+
+    def leave(self, lane: Lane) -> None:
+        """Give the place back that ``enter`` took."""
+        with self._lock:
+            self._finished(lane)
+            if not (self._is_watched and self._jobs and self._jobs[0].lane.is_brief):
+                self._call_worker()
+
+    def help(self, answer: Answer) -> None:
+        """Run what is next on this thread until the answer is there or another must get it.
+
+        Runs of others are taken only where they are brief, so that none keeps a caller whose own
+        answer is there.
+        """
+        job: Job | None = None
+        try:
+            while not answer.done():
+                with self._lock:
+                    if job is not None:
+                        self._finished(job.lane)
+                    job = None if self._is_closed else self._taken(answer)
+                    self._call_worker()
+                if job is None:
+                    return
+                _run(job)
+        finally:
+            if job is not None:
+                self.leave(job.lane)
 
     def close(self, wait: bool) -> None:
         """Fail what is queued, and end the threads after the runs under way."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             left = [*self._jobs, *self._growing]
             left += [job for parked in self._parked.values() for job in parked]
@@ -168,18 +254,28 @@ class Scheduler:
         job.calls.append(call)
         return True
 
-    def _start(self) -> None:
-        name = f"edgeinfer-{len(self._workers)}"
-        worker = threading.Thread(target=self._work, name=name, daemon=True)
-        self._workers.append(worker)
-        worker.start()
+    def _call_worker(self) -> None:
+        """Have one more thread look, if there may be something for it; it calls the next one."""
+        if self._is_called or not (self._growing or (self._jobs and self._free)):
+            return
+        if self._idle:
+            self._is_called = True
+            self._changed.notify()
+        elif len(self._workers) < self.threads:
+            self._is_called = True
+            name = f"edgeinfer-{len(self._workers)}"
+            worker = threading.Thread(target=self._work, name=name, daemon=True)
+            self._workers.append(worker)
+            worker.start()
 
     def _work(self) -> None:
         job = None
+        with self._lock:
+            self._is_called = False
         while True:
-            with self._changed:
+            with self._lock:
                 if job is not None:
-                    self._finished(job)
+                    self._finished(job.lane)
                 job = self._next()
             if job is None:
                 return
@@ -189,16 +285,20 @@ class Scheduler:
         """Wait for a job that may run now; None at the end."""
         while not self._is_closed:
             pause = self._ripen()
-            job = self._runnable()
+            job = self._taken()
             if job is not None:
-                if self._open.get(job.lane) is job:
-                    del self._open[job.lane]
-                self._free -= min(job.lane.width, self.threads)
-                self._running[job.lane] = self._running.get(job.lane, 0) + 1
+                self._call_worker()
                 return job
+            watches = bool(self._jobs) and not self._is_watched and self._jobs[0].lane.is_brief
+            if watches:
+                self._is_watched = True
+                pause = TICK_S if pause is None else min(pause, TICK_S)
             self._idle += 1
             self._changed.wait(pause)
             self._idle -= 1
+            if watches:
+                self._is_watched = False
+            self._is_called = False
         return None
 
     def _ripen(self) -> float | None:
@@ -211,19 +311,26 @@ class Scheduler:
             return None
         return max(0.0, min(job.due for job in self._growing) - time.monotonic())
 
-    def _runnable(self) -> Job | None:
+    def _taken(self, answer: Answer | None = None) -> Job | None:
+        """Take the job that is next, if it may run now, and be it on the thread of a caller."""
         while self._jobs:
             job = self._jobs[0]
-            if self._running.get(job.lane, 0) >= job.lane.limit:
-                heapq.heappush(self._parked.setdefault(job.lane, []), heapq.heappop(self._jobs))
-            elif min(job.lane.width, self.threads) > self._free:
+            lane = job.lane
+            running, width = self._running.get(lane, 0), min(lane.width, self.threads)
+            if running >= lane.limit:
+                heapq.heappush(self._parked.setdefault(lane, []), heapq.heappop(self._jobs))
+                continue
+            if width > self._free or not (answer is None or _suits(job, answer)):
                 return None
-            else:
-                return heapq.heappop(self._jobs)
+            heapq.heappop(self._jobs)
+            if self._open.get(lane) is job:
+                del self._open[lane]
+            self._free -= width
+            self._running[lane] = running + 1
+            return job
         return None
 
-    def _finished(self, job: Job) -> None:
-        lane = job.lane
+    def _finished(self, lane: Lane) -> None:
         self._free += min(lane.width, self.threads)
         self._running[lane] -= 1
         if not self._running[lane]:
@@ -232,8 +339,11 @@ class Scheduler:
             heapq.heappush(self._jobs, heapq.heappop(parked))
             if not parked:
                 del self._parked[lane]
-        if self._idle and self._jobs:
-            self._changed.notify()
+
+
+def _suits(job: Job, answer: Answer) -> bool:
+    """Whether a caller who waits for an answer may run a job meanwhile."""
+    return job.lane.is_brief or any(call.future is answer for call in job.calls)
 
 
 def _run(job: Job) -> None:
@@ -251,8 +361,16 @@ def _run(job: Job) -> None:
             call.future.set_exception(error)
         else:
             alive.append(call)
-    if alive:
+    if not alive:
+        return
+    try:
         job.lane.execute(alive)
+    except BaseException:
+        # Ctrl-C on the thread of a caller: others may wait for it too.
+        for call in alive:
+            if not call.future.done():
+                call.future.set_exception(RunError(f"model {job.lane.name!r}: interrupted"))
+        raise
 
 
 def deadline_of(seconds: float | None) -> float:

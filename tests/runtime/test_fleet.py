@@ -363,3 +363,112 @@ def test_calls_from_many_threads_lose_nothing(
     assert wrong == []
     assert model.stats().calls.runs == 400
     assert model.stats().batches <= 400
+
+
+def test_who_waits_runs_it_without_another_thread(
+    fakes: Any, make_bundle: MakeBundle, runtime: Runtime
+) -> None:
+    fake = fakes.add("fake")
+    model = runtime.add(make_bundle("fake", vectors=0))
+    before = set(threading.enumerate())
+    for value in range(5):
+        assert model.run(feeds(value=value))["double"][0, 0] == 2 * value
+    assert set(threading.enumerate()) == before
+    assert model.stats().calls.runs == 5
+    assert fake.loads == 1
+
+
+def test_who_waits_runs_brief_ones_of_others_but_no_long_ones(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB
+) -> None:
+    inside: dict[str, list[str]] = {"brief": [], "long": [], "mine": []}
+
+    with Runtime(threads=1, history=history) as runtime:
+        models = {}
+        for name in inside:
+            fakes.add(name, delay_s=0.1 if name == "long" else 0.0)
+            models[name] = runtime.add(make_bundle(name, name=f"{name}.edge", vectors=0), name=name)
+            models[name].run(feeds())
+        for name, model in models.items():
+            _watch_threads(model, inside[name])
+        here = threading.current_thread().name
+        # The long one goes first and keeps the only place; the others wait behind it.
+        busy = models["long"].submit(feeds())
+        time.sleep(0.02)
+        others = [models["brief"].submit(feeds()) for _ in range(3)]
+        assert models["mine"].run(feeds())["double"].shape == (1, 3)
+        for future in (busy, *others):
+            future.result(5)
+        assert inside["long"]
+        assert here not in inside["long"]
+        assert len(inside["brief"]) == 3
+        for _ in range(200):
+            if here in inside["brief"]:
+                break
+            for future in [models["brief"].submit(feeds()) for _ in range(5)]:
+                future.result()
+        assert here in inside["brief"]
+
+
+def _watch_threads(model: Any, seen: list[str]) -> None:
+    run = model.execute
+
+    def execute(calls: list[Any]) -> None:
+        seen.append(threading.current_thread().name)
+        run(calls)
+
+    model.execute = execute
+
+
+def test_a_caller_does_not_pass_what_is_more_urgent(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB
+) -> None:
+    fakes.add("fake", delay_s=0.05)
+    with Runtime(threads=1, history=history) as runtime:
+        model = runtime.add(make_bundle("fake", vectors=0))
+        model.run(feeds())
+        busy = model.submit(feeds())
+        time.sleep(0.01)
+        ended: list[str] = []
+        urgent = model.submit(feeds(), priority=2.0)
+        urgent.add_done_callback(partial(_note, ended, "urgent"))
+        model.run(feeds(), priority=1.0)
+        ended.append("mine")
+        busy.result(5)
+        urgent.result(5)
+        assert ended == ["urgent", "mine"]
+
+
+def test_an_interrupted_caller_leaves_its_place_and_tells_who_waits(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.add("fake")
+    with Runtime(threads=1, history=history) as runtime:
+        model = runtime.add(make_bundle("fake", vectors=0))
+        model.run(feeds())
+
+        def interrupted(calls: list[Any]) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(model, "execute", interrupted)
+        # A run with a deadline is queued, and then run here.
+        with pytest.raises(KeyboardInterrupt):
+            model.run(feeds(), deadline_s=10.0)
+        monkeypatch.undo()
+        assert model.run(feeds())["double"].shape == (1, 3)
+        assert model.submit(feeds()).result(5)["double"].shape == (1, 3)
+
+
+def test_runs_left_by_callers_are_picked_up_at_once(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB
+) -> None:
+    fakes.add("fake")
+    with Runtime(threads=1, history=history) as runtime:
+        model = runtime.add(make_bundle("fake", vectors=0))
+        model.run(feeds())
+        for _ in range(50):
+            first, second = model.submit(feeds()), model.submit(feeds())
+            first.result()
+            start = time.monotonic()
+            second.result(1)
+            assert time.monotonic() - start < 0.5
