@@ -16,6 +16,9 @@ from edgeinfer.types import Array, Feeds, TensorSpec
 
 DeviceKind = Literal["cpu", "gpu", "npu"]
 
+ShapeRange = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Smallest, usual and largest shape."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -81,12 +84,14 @@ class Artifact:
         path: the file that the engine opens; its companions lie where it expects them.
         inputs: the model's inputs, names as in the source model.
         outputs: the model's outputs, likewise.
+        precision: as in the manifest; empty where nobody says.
     """
 
     format: str
     path: Path
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    precision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,8 @@ class LoadOptions:
         fallback: operators that the device does not take may run on the CPU; without it they are
             an error that names them.
         extra: options of one engine, by its own names.
+        shapes: smallest, usual and largest shape of inputs with open sizes, by name; for engines
+            that are built for them.
     """
 
     device: DeviceKind = "cpu"
@@ -112,6 +119,7 @@ class LoadOptions:
     precise: bool = True
     fallback: bool = False
     extra: dict[str, str] = field(default_factory=dict)
+    shapes: dict[str, ShapeRange] = field(default_factory=dict)
 
 
 class Bound(Protocol):
@@ -228,5 +236,31 @@ class Backend(Protocol):
         Raises:
             NotAvailableError: the engine or the device is not here; the message says how to get it.
             LoadError: the engine refuses the artifact or an option.
+        """
+        ...
+
+
+@runtime_checkable
+class BuildsAhead(Protocol):
+    """A backend that builds an engine for this machine from an artifact before anything runs.
+
+    ``load`` builds too where no current engine is here, and says so in the log; ``run`` never does.
+    """
+
+    def unbuilt(self, artifact: Artifact, options: LoadOptions) -> str:
+        """Say why an engine has to be built now; empty when a current one is here.
+
+        Raises:
+            NotAvailableError: the engine is not here.
+            LoadError: an option or a shape is wrong.
+        """
+        ...
+
+    def build(self, artifact: Artifact, options: LoadOptions) -> Path:
+        """Return the folder of a current engine; builds it where there is none.
+
+        Raises:
+            NotAvailableError: the engine is not here.
+            LoadError: the engine refuses the artifact, or the cache cannot be written.
         """
         ...

@@ -31,6 +31,7 @@ from edgeinfer.backends.onnxruntime_cuda import (
     bind_host,
     graph_refused,
     load_libraries,
+    on_gpu,
     plain_run_options,
 )
 from edgeinfer.backends.onnxruntime_cuda import PROVIDER as _CUDA
@@ -279,8 +280,11 @@ class OnnxRuntimeExecutable:
         self._bounds: WeakSet[OnnxRuntimeBound | CudaBound] = WeakSet()
         self._settings = onnxruntime.RunOptions()
         self._settings.log_severity_level = _LOG_FATAL
-        self._on_gpu = session.get_providers()[0] == _CUDA
-        if self._on_gpu:
+        provider = session.get_providers()[0]
+        self._on_gpu = on_gpu(provider)
+        # Only this provider keeps recorded runs apart by their buffers.
+        self._records = provider == _CUDA
+        if self._records:
             plain_run_options(self._settings)
         self._run: Callable[..., list[Array]] = _raw(session, "run")
         if any(spec.dtype == "bfloat16" for spec in (*inputs, *outputs)):
@@ -319,7 +323,7 @@ class OnnxRuntimeExecutable:
         outs = check_buffers("output", self.outputs, outputs, self._dtypes)
         try:
             bound = (
-                CudaBound(self._session, ins, outs)
+                CudaBound(self._session, ins, outs, record=self._records)
                 if self._on_gpu
                 else OnnxRuntimeBound(self._session, self._settings, ins, outs)
             )

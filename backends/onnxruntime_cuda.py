@@ -49,6 +49,11 @@ def plain_run_options(settings: Any) -> None:
     settings.add_run_config_entry(_GRAPH_ID, _NO_GRAPH)
 
 
+def on_gpu(provider: str) -> bool:
+    """Whether a provider's tensors lie on an NVIDIA device."""
+    return provider == PROVIDER or "tensorrt" in provider.lower()
+
+
 def graph_refused(error: Exception) -> bool:
     """Whether a session failed because it cannot be recorded, not because it cannot run."""
     text = str(error).lower()
@@ -61,7 +66,14 @@ class CudaBound:
     Each call copies the inputs, replays what the second call recorded, and copies the outputs back.
     """
 
-    def __init__(self, session: Any, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
+    def __init__(
+        self,
+        session: Any,
+        inputs: dict[str, Array],
+        outputs: dict[str, Array],
+        *,
+        record: bool = True,
+    ) -> None:
         onnxruntime = import_onnxruntime()
 
         self.inputs: Feeds = MappingProxyType(inputs)
@@ -71,7 +83,8 @@ class CudaBound:
         self._settings.log_severity_level = _LOG_FATAL
         # What is read on the host, sizes or a condition, is read once for all replays of a graph.
         graph = _NO_GRAPH if here else str(next(_numbers))
-        self._settings.add_run_config_entry(_GRAPH_ID, graph)
+        if record:
+            self._settings.add_run_config_entry(_GRAPH_ID, graph)
         self._session = session
         self._transfers = Transfers(0)
         self._binding = binding = session.io_binding()

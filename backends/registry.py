@@ -28,6 +28,7 @@ BUILT_IN = {
     "coreml": "edgeinfer.backends.coreml:CoreMLBackend",
     "coreml-reference": "edgeinfer.backends.coreml_reference.backend:CoreMLReferenceBackend",
     "onnxruntime-coreml": "edgeinfer.backends.onnxruntime_coreml:OnnxRuntimeCoreMLBackend",
+    "onnxruntime-tensorrt": ("edgeinfer.backends.onnxruntime_tensorrt:OnnxRuntimeTensorRTBackend"),
     "coreai": "edgeinfer.backends.coreai:CoreAIBackend",
     "tvm": "edgeinfer.backends.tvm:TvmBackend",
 }

@@ -12,6 +12,7 @@ from edgeinfer.errors import ProfileError
 from edgeinfer.profiles.schema import (
     ACCELERATORS,
     ARCHES,
+    FLOAT8,
     FORMATS,
     OSES,
     PRECISIONS,
@@ -172,13 +173,14 @@ def _cross_checks(values: dict[str, Any], faults: list[str]) -> None:
     faults.extend(
         f"quirks: id {i!r} is used twice" for i in sorted({i for i in ids if ids.count(i) > 1})
     )
-    writes = [q.format for q in values.get("quantization", ())]
+    tables = values.get("quantization", ())
+    writes = [(q.format, q.activations == FLOAT8) for q in tables]
     formats = {*values["formats"], *values.get("optional_formats", ())}
     faults.extend(
         f"quantization: format {f!r} is described twice"
-        for f in sorted({f for f in writes if writes.count(f) > 1})
+        for f, _ in sorted({w for w in writes if writes.count(w) > 1})
     )
     faults.extend(
         f"quantization: format {f!r} is not one of the target's"
-        for f in sorted(set(writes) - formats)
+        for f in sorted({f for f, _ in writes} - formats)
     )

@@ -49,7 +49,9 @@ class Quirk:
     versions: str = ""
 
 
-STORED = frozenset({"int8", "uint8"})
+FLOAT8 = "float8_e4m3fn"
+
+STORED = frozenset({"int8", "uint8", FLOAT8})
 """Types that 8-bit activations are stored in."""
 
 
@@ -62,7 +64,8 @@ class Quantization:
         ops: operators with integer kernels.
         moves: operators that pass integers on unchanged.
         per_channel: operators whose weights may have one scale for each output channel.
-        activations: type of 8-bit activations, ``int8`` or ``uint8``.
+        activations: type of 8-bit activations: ``int8``, ``uint8``, or ``float8_e4m3fn`` in a table
+            of its own for the recipe ``fp8``.
         symmetric: activations have no zero point.
         float_results: operators that take integers and may give floats, so that what is read by
             float operators only is not rounded.
@@ -149,6 +152,8 @@ class Profile:
         packed_weights: its engine unpacks weights from palettes and from sparse forms, so recipes
             such as ``weight_only_wp4_afp16`` can be asked for.
         machine: instruction set that machine code is made for, e.g. ``x86-64-v3``.
+        strongly_typed: its engine compiles the whole graph and takes types from it, as TensorRT
+            does: files hold standard operators only, and roundings as pairs around each operator.
         by_name_only: ``all`` leaves it out: a beta, or for tools or machines that few have.
     """
 
@@ -168,6 +173,7 @@ class Profile:
     aliases: tuple[str, ...] = ()
     deployment: str = ""
     machine: str = ""
+    strongly_typed: bool = False
     by_name_only: bool = False
     packed_weights: bool = False
     chips: tuple[Chip, ...] = field(default=())

@@ -32,19 +32,21 @@ from edgeinfer.convert.quantize.rounding import (
 from edgeinfer.convert.quantize.units import Unit, lay_out, observed
 from edgeinfer.convert.verify.kinds import guess_kind
 from edgeinfer.errors import UsageError
-from edgeinfer.profiles.schema import Profile, Quantization
+from edgeinfer.profiles.schema import FLOAT8, Profile, Quantization
 from edgeinfer.types import Feeds, Preprocessing, TensorSpec
 
 Progress = Callable[[str, float | None], None]
 
+_WRITTEN = {False: "integers", True: "floats of 8 bits"}
+
 _TRIED = 16
 """Samples by which rounding by data is compared with the nearest."""
 
-
-@dataclass(frozen=True, slots=True)
 _NEEDLESS = 1e-5
 """Share of the outputs' energy that may be wrong without weights being rounded by data."""
 
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """How to calibrate.
 
@@ -62,6 +64,17 @@ class Settings:
     correct_bias: bool = True
     equalise: bool = True
     round_weights: bool = True
+
+    @classmethod
+    def of(cls, recipe: Recipe, method: Method, *, force: bool = False) -> Settings:
+        """Return what suits a recipe.
+
+        Floats of 8 bits have no even steps: their range is that of the data, and what is known of
+        the rounding of integers does not hold for them.
+        """
+        if not recipe.is_float:
+            return cls(method=method, force=force)
+        return cls(method="minmax", force=force, correct_bias=False, round_weights=False)
 
 
 @dataclass(slots=True)
@@ -175,6 +188,13 @@ class Quantizer:
             if not fresh:
                 continue
             nearest = self.write(limit).model
+            (before,) = output_error(self.model, (nearest,), samples)
+            if before <= _NEEDLESS:
+                self.notes.append(
+                    f"weights are rounded to the nearest: {before:.2g} of the outputs' energy is "
+                    "wrong, which leaves nothing to gain"
+                )
+                continue
             for grid in fresh:
                 self.rounding[grid] = fit(
                     self.model, wanted[grid], grid, feeds, samples=total, told=told
@@ -190,13 +210,6 @@ class Quantizer:
                     f"{before:.3g} with the nearest"
                 )
             else:
-            (before,) = output_error(self.model, (nearest,), samples)
-            if before <= _NEEDLESS:
-                self.notes.append(
-                    f"weights are rounded to the nearest: {before:.2g} of the outputs' energy is "
-                    "wrong, which leaves nothing to gain"
-                )
-                continue
                 self.rounding.update((g, Rounding()) for g in fresh)
                 self.notes.append(
                     "weights are rounded to the nearest: rounding by data did not help the outputs"
@@ -295,16 +308,17 @@ class Quantizer:
         }
 
 
-def limits_of(profile: Profile, format: str) -> Quantization:
-    """Return what a target's engine computes with integers.
+def limits_of(profile: Profile, format: str, recipe: Recipe | None = None) -> Quantization:
+    """Return what a target's engine computes with integers, or with floats of 8 bits.
 
     Raises:
         UsageError: the profile does not say.
     """
+    floats = recipe is not None and recipe.is_float
     for limits in profile.quantization:
-        if limits.format == format:
+        if limits.format == format and (limits.activations == FLOAT8) == floats:
             return limits
     raise UsageError(
-        f"target {profile.name!r} does not say how integers are written in format {format!r}: "
-        "its profile needs a [[quantization]] table for it"
+        f"target {profile.name!r} does not say how {_WRITTEN[floats]} are written in format "
+        f"{format!r}: its profile needs a [[quantization]] table for it"
     )

@@ -13,9 +13,16 @@ from edgeinfer.convert.passes.dead_code import RemoveDeadCode
 from edgeinfer.convert.passes.infra import Namer, add_initializer, constant
 from edgeinfer.convert.quantize.ranges import Range, Scale, scale_of
 from edgeinfer.convert.quantize.units import Layout, Unit, array_of, lay_out, weights_axis
-from edgeinfer.convert.quantize.weights import Stored, store, store_bias
-from edgeinfer.profiles.schema import Quantization
+from edgeinfer.convert.quantize.weights import Stored, store, store_bias, store_floats
+from edgeinfer.profiles.schema import FLOAT8, Quantization
 from edgeinfer.types import Array
+
+_TYPES = {
+    "int8": ir.DataType.INT8,
+    "uint8": ir.DataType.UINT8,
+    "int16": ir.DataType.INT16,
+    FLOAT8: ir.DataType.FLOAT8E4M3FN,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ class _Writer:
         factor, zero = self._parameter(scale)
         quantize = ir.node("QuantizeLinear", [value, factor, zero])
         dequantize = ir.node("DequantizeLinear", [quantize.outputs[0], factor, zero])
-        self._name(quantize, f"{value.name}.q", ir.DataType[scale.dtype.upper()], value)
+        self._name(quantize, f"{value.name}.q", _TYPES[scale.dtype], value)
         self._name(dequantize, f"{value.name}.dq", ir.DataType.FLOAT, value)
         graph, maker = self.model.graph, value.producer()
         if maker is None:
@@ -124,6 +131,12 @@ class _Writer:
         if place is not None and flat is not None:
             self._write_bias(place, flat, scale, stored, node)
 
+    @staticmethod
+    def _per_step(before: Scale, after: Scale | None) -> float | None:
+        """Return by what sums of products are multiplied, but for the scale of the weights."""
+        eights = after is not None and {before.dtype, after.dtype} <= {"int8", "uint8"}
+        return float(before.scale) / float(after.scale) if eights and after is not None else None
+
     def _shared(self, stored: Stored, name: str) -> ir.Value:
         """Use the integers of a weight that several nodes read once only."""
         key = (name, stored.axis, stored.scale.tobytes())
@@ -132,17 +145,11 @@ class _Writer:
         return self._constants[key]
 
     def _write_bias(
-    @staticmethod
-    def _per_step(before: Scale, after: Scale | None) -> float | None:
-        """Return by what sums of products are multiplied, but for the scale of the weights."""
-        eights = after is not None and {before.dtype, after.dtype} <= {"int8", "uint8"}
-        return float(before.scale) / float(after.scale) if eights and after is not None else None
-
         self, place: tuple[ir.Node, int], flat: Array, scale: Scale, stored: Stored, node: ir.Node
     ) -> None:
         user, index = place
         name = user.inputs[index].name if user.inputs[index] is not None else "bias"  # type: ignore[union-attr]
-        if user is node and scale.dtype != "int16":
+        if user is node and scale.dtype not in ("int16", FLOAT8):
             per_channel = stored.scale
             if per_channel.ndim == 0:
                 per_channel = np.full(flat.size, per_channel, np.float32)
@@ -151,7 +158,8 @@ class _Writer:
                 user.replace_input_with(index, self.constant(made, name or "bias", node))
                 return
             flat = made.floats()
-        # The sum behind a product is the engine's to fuse; 16-bit data has a 64-bit bias.
+        # The sum behind a product is the engine's to fuse; 16-bit data has a 64-bit bias, and
+        # products of floats have floats.
         fresh = add_initializer(
             self.model.graph, self.namer.fresh(f"{name}.bias"), flat.astype(np.float32)
         )

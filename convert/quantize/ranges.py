@@ -11,6 +11,10 @@ import numpy.typing as npt
 from edgeinfer.convert.quantize.histogram import BINS, Histogram
 from edgeinfer.convert.quantize.recipe import Method
 from edgeinfer.errors import UsageError
+from edgeinfer.profiles.schema import FLOAT8
+
+LARGEST_FLOAT8 = 448
+"""Of E4M3 without infinities (ONNX, "Float stored in 8 bits")."""
 
 KEPT_SHARE = 0.99999
 """Share of the elements that the percentile calibrator keeps on each side."""
@@ -46,7 +50,9 @@ class Scale:
 
     @property
     def ends(self) -> tuple[int, int]:
-        """Smallest and largest integer."""
+        """Smallest and largest number that is stored."""
+        if self.dtype == FLOAT8:
+            return -LARGEST_FLOAT8, LARGEST_FLOAT8
         info = np.iinfo(self.dtype)
         return int(info.min), int(info.max)
 
@@ -61,6 +67,9 @@ def scale_of(span: Range, dtype: str, *, symmetric: bool = False) -> Scale:
     The float32 scale is rounded down by its last bit where it would reach beyond the range: a clip
     to that range then has nothing left to do, which is how engines see that they may drop it.
     """
+    if dtype == FLOAT8:
+        largest = max(-span.low, span.high)
+        return Scale(_single(largest / LARGEST_FLOAT8) if largest > 0 else 1.0, 0, dtype)
     info = np.iinfo(dtype)
     if symmetric or dtype == "int16":
         largest = max(-span.low, span.high)

@@ -75,8 +75,13 @@ class Recipe:
 
     @property
     def is_integer(self) -> bool:
-        """Whether weights become integers, which the quantizer does; floats are the lowering's."""
+        """Whether weights become integers."""
         return self.weights < 16 and not self.is_float
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether weights get scales, by the quantizer; other floats are the lowering's."""
+        return self.weights < 16
 
 
 RECIPES: dict[str, Recipe] = {
@@ -85,7 +90,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("fp32"),
         Recipe("fp16", weights=16, half=True),
         Recipe("bf16", weights=16, is_float=True),
-        Recipe("fp8", weights=8, is_float=True),
+        Recipe("fp8", weights=8, activations=8, half=True, is_float=True),
         Recipe("static_wi8_ai8", weights=8, activations=8),
         Recipe("static_wi8_ai8+fp16", weights=8, activations=8, half=True),
         Recipe("static_wi8_ai16", weights=8, activations=16),
@@ -135,12 +140,12 @@ def _packed(name: str) -> Recipe | None:
 
 
 def lowered_as(name: str) -> str:
-    """Return the precision that a lowering is asked for: integers are in the graph already.
+    """Return the precision that a lowering is asked for: what has scales is in the graph already.
 
     Raises:
         UsageError: no recipe has this name.
     """
     found = recipe(name)
-    if not found.is_integer and found.packing is None:
+    if not found.is_quantized and found.packing is None:
         return name
     return "fp16" if found.half else "fp32"

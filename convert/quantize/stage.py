@@ -73,7 +73,7 @@ class Stage:
     @property
     def _rounds_by_data(self) -> bool:
         """Whether weights alone are rounded with data in mind: where data was given for it."""
-        return self.recipe.is_integer and self._request.calibration is not None
+        return self.recipe.is_quantized and self._request.calibration is not None
 
     @property
     def folder(self) -> Path | None:
@@ -118,7 +118,7 @@ class Stage:
             UsageError: the data is missing, bad and not forced, or a target takes no integers.
             InputError: a sample does not fit the model.
         """
-        if not self.recipe.is_integer:
+        if not self.recipe.is_quantized:
             return
         if self._request.by_coremltools:
             data = self.data(report.inputs)
@@ -134,9 +134,9 @@ class Stage:
         from edgeinfer.convert.verify.report import Change
 
         request = self._request
-        settings = Settings(method=request.calibrator, force=request.force)
+        settings = Settings.of(self.recipe, request.calibrator, force=request.force)
         quantizer = Quantizer(normal, self.recipe, settings)
-        limits = [limits_of(j.profile, j.format) for j in jobs]
+        limits = [limits_of(j.profile, j.format, self.recipe) for j in jobs]
         data = self.data(report.inputs)
         if data is not None:
             from edgeinfer.convert.quantize import first_layer
@@ -203,7 +203,8 @@ class Stage:
                 # Its activations are float: no unit was written.
                 continue
             kept = frozenset() if choice is None else frozenset(choice.kept)
-            errors = layer_errors(quantizer, limits_of(job.profile, job.format), data, kept)
+            limits = limits_of(job.profile, job.format, self.recipe)
+            errors = layer_errors(quantizer, limits, data, kept)
             self._errors[job.title] = to_json(errors)
             quantizer.notes.append(summary(job.title, errors))
 
@@ -213,7 +214,7 @@ class Stage:
             return model
         from edgeinfer.convert.quantize.calibrate import Quantizer, limits_of
 
-        limits = limits_of(job.profile, job.format)
+        limits = limits_of(job.profile, job.format, self.recipe)
         choice = self._chosen.get(job.title)
         if choice is None:
             return self._quantizer.write(limits, model=self.base(model)).model

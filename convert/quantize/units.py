@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import constant, rank, small
-from edgeinfer.profiles.schema import Quantization
+from edgeinfer.profiles.schema import FLOAT8, Quantization
 from edgeinfer.types import Array
 
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -145,7 +145,8 @@ def _unit(node: ir.Node, limits: Quantization, stored: AbstractSet[ir.Value]) ->
     if not node.outputs or any(v.name and v.dtype != ir.DataType.FLOAT for v in node.outputs):
         return None
     if _is_table(node):
-        return Unit((node,), (), node.outputs[0], "table")
+        is_float = limits.activations == FLOAT8
+        return None if is_float else Unit((node,), (), node.outputs[0], "table")
     if node.op_type in limits.moves:
         source = node.inputs[0] if node.inputs else None
         if source is None or source not in stored or not _moves(node):

@@ -26,7 +26,7 @@ class Stored:
     """Integers and their scales.
 
     Attributes:
-        values: the integers.
+        values: the integers, or floats of 8 bits.
         scale: float32; a scalar, or one a channel.
         axis: of the channels; None with one scale for all.
     """
@@ -44,6 +44,25 @@ class Stored:
         return _wide(self.scale, self.values.ndim, self.axis)
 
 
+def store_floats(weights: Array, axis: int | None, *, name: str = "") -> Stored:
+    """Store weights as floats of 8 bits (E4M3), the largest of each channel at their end.
+
+    Raises:
+        UsageError: a weight is NaN or infinite.
+    """
+    if not np.isfinite(weights).all():
+        raise UsageError(f"weights {name!r} have NaN or infinities: no scale fits them")
+    others = None if axis is None else tuple(i for i in range(weights.ndim) if i != axis)
+    largest = np.abs(weights).max(axis=others, initial=0.0).astype(np.float64)
+    whole = float(np.max(largest, initial=0.0)) or 1.0
+    scale = np.where(largest == 0.0, whole, largest) / LARGEST_FLOAT8
+    single = np.asarray(np.maximum(scale, SMALLEST), np.float32)
+    # A quotient rounded up past the end would become NaN.
+    ends = np.float32(LARGEST_FLOAT8)
+    steps = np.clip(weights / _wide(single, weights.ndim, axis), -ends, ends)
+    return Stored(steps.astype(ml_dtypes.float8_e4m3fn), single, axis)
+
+
 _LEAST_HALF = np.float32(2.0**-24)
 
 
@@ -55,6 +74,7 @@ def store(
     bits: int = 8,
     name: str = "",
     half: bool = False,
+    per_step: float | None = None,
 ) -> Stored:
     """Quantize weights symmetrically.
 
@@ -66,6 +86,8 @@ def store(
         bits: of an integer.
         name: for the message.
         half: scales are numbers that half precision holds too.
+        per_step: scale of the input over that of the result, where both are integers: scales are
+            shifted by what weights do not notice, so that no product is rounded from halfway.
 
     Raises:
         UsageError: a weight is NaN or infinite.
@@ -74,20 +96,19 @@ def store(
         raise UsageError(f"weights {name!r} have NaN or infinities: no scale fits them")
     top = 2 ** (bits - 1) - 1
     others = None if axis is None else tuple(i for i in range(weights.ndim) if i != axis)
-    per_step: float | None = None,
     largest = np.abs(weights).max(axis=others, initial=0.0).astype(np.float64)
     whole = float(np.max(largest, initial=0.0)) or 1.0
     scale = np.maximum(largest / top, max(whole / top * _NEGLIGIBLE, SMALLEST))
     # A channel of zeros has no scale of its own; the others' keeps its bias as fine as theirs.
     scale = np.where(largest == 0.0, whole / top, scale)
+    if per_step is not None:
+        scale = off_ties(scale * per_step) / per_step
     if bias_steps is not None:
         needed = np.abs(bias_steps) / LARGEST_BIAS
         scale = np.maximum(scale, needed if axis is not None else np.max(needed, initial=0.0))
     single = scale.astype(np.float32)
     if half:
         single = np.maximum(single, _LEAST_HALF).astype(np.float16).astype(np.float32)
-        per_step: scale of the input over that of the result, where both are integers: scales are
-            shifted by what weights do not notice, so that no product is rounded from halfway.
     # Rounding the scale down could push the largest weight one step past the end.
     wide = _wide(single, weights.ndim, axis)
     steps = np.clip(np.rint(weights / wide), -top, top)
@@ -101,8 +122,6 @@ def store_bias(bias: Array, activation_scale: float, weights_scale: Array) -> St
     steps = np.rint(bias.astype(np.float64) / scale.astype(np.float64))
     steps = np.clip(steps, limits.min, limits.max)
     return Stored(steps.astype(np.int32), scale, None if scale.ndim == 0 else 0)
-    if per_step is not None:
-        scale = off_ties(scale * per_step) / per_step
 
 
 def _wide(scale: Array, ndim: int, axis: int | None) -> npt.NDArray[np.float32]:

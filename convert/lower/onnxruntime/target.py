@@ -1,4 +1,7 @@
-"""Write a model as ONNX, in the form that ONNX Runtime's CPU provider computes right and fast."""
+"""Write a model as ONNX, in the form that ONNX Runtime's CPU provider computes right and fast.
+
+For targets with strong types it is the form that TensorRT compiles, which this provider runs too.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.convert.lower.onnxruntime.half_faults import HALF_RULES
 from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
 from edgeinfer.convert.lower.onnxruntime.roundings import shorten
+from edgeinfer.convert.lower.onnxruntime.typed import TYPED_KEY, expand_newer, join_pairs
 from edgeinfer.convert.lower.onnxruntime.unsigned import store_unsigned
 from edgeinfer.convert.lower.onnxruntime.zero_points import unshare_zero_points
 from edgeinfer.convert.lower.precision import read_back
@@ -31,6 +35,9 @@ from edgeinfer.profiles.schema import Profile
 EXTERNAL_ABOVE = 16 << 20
 """Bytes of weights above which they go into a file of their own. ONNX Runtime maps that file, where
 it holds a single one twice while loading: 210 MB instead of 302 MB for ResNet-50, and faster."""
+
+TENSORRT = "onnxruntime-tensorrt"
+"""The backend of profiles with strong types."""
 
 _PRECISIONS = frozenset({"fp32", "fp16"})
 
@@ -51,7 +58,7 @@ class OnnxTarget:
     def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
         """List every node that ONNX Runtime cannot run or gets wrong."""
         _check_precision(profile, options)
-        return _prepare(model, options).problems
+        return _prepare(model, options, profile).problems
 
     def lower(
         self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
@@ -62,7 +69,7 @@ class OnnxTarget:
             UnsupportedError: with the list of ``check``.
         """
         _check_precision(profile, options)
-        prepared = _prepare(model, options)
+        prepared = _prepare(model, options, profile)
         if prepared.problems:
             raise UnsupportedError(profile.name, prepared.problems)
         path = folder / "model.onnx"
@@ -73,10 +80,16 @@ class OnnxTarget:
             format=self.format,
             files=files,
             precision=precision,
-            engines=(EngineRequirement("onnxruntime", prepared.requirement),),
+            engines=_engines(profile, prepared.requirement),
             notes=tuple(prepared.notes.lines),
             ops=ops,
         )
+
+
+def _engines(profile: Profile, requirement: str) -> tuple[EngineRequirement, ...]:
+    """Name what runs the file: the compiler first, and the engine without it for the gate."""
+    found = EngineRequirement("onnxruntime", requirement)
+    return (EngineRequirement(TENSORRT), found) if profile.strongly_typed else (found,)
 
 
 def save(model: ir.Model, path: Path) -> tuple[Path, ...]:
@@ -95,20 +108,27 @@ def save(model: ir.Model, path: Path) -> tuple[Path, ...]:
     return (path, data)
 
 
-def _prepare(source: ir.Model, options: LowerOptions) -> _Prepared:
+def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prepared:
     model = source.clone()
     notes = Notes()
     settle_loops(model)
+    if profile.strongly_typed:
+        expand_newer(model, notes)
     problems = [*refused_borders(model, PACKED), *apply(model, RULES, notes)]
     if options.precision == "fp16":
         halve(model, options.fp32_nodes, notes)
+    if profile.strongly_typed:
+        join_pairs(model, notes)
+        model.metadata_props[TYPED_KEY] = "1"
     apply(model, HALF_RULES, notes)
-    apply(model, FASTER, notes)
+    apply(model, () if profile.strongly_typed else FASTER, notes)
     asked = probe.Probe()
     _expand_lacking(model, asked, notes)
-    store_unsigned(model)
+    if not profile.strongly_typed:
+        store_unsigned(model)
     unshare_zero_points(model)
-    shorten(model)
+    if not profile.strongly_typed:
+        shorten(model)
     RemoveUnusedNodesPass()(model)
     RemoveUnusedOpsetsPass()(model)
     own = model.opset_imports.get("", opset.OLDEST)
