@@ -246,7 +246,7 @@ def _open(path: Path, about: Library, threads: int) -> _Direct | _Machine:
     runtime = import_tvm_runtime()
     try:
         # The loader takes a name without a folder for one to look for elsewhere.
-        module = runtime.load_module(str(path.resolve()))
+        module = runtime.load_module(str(path.absolute()))
         if about.kind == "direct":
             weights = [_tensor(w) for w in map_weights(path, about)]
             return _Direct(module[ENTRY], weights, threads)
