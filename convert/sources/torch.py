@@ -289,7 +289,7 @@ def _export(
             "input_names": list(feeds),
         }
     try:
-        with quiet(), torch.no_grad():
+        with quiet(), torch.no_grad(), _recurrent_layers_looked_up():
             program = torch.onnx.export(what, dynamo=True, verbose=False, **arguments)
     except Exception as error:
         # The exporter wraps anything a module can do wrong; the root cause says the most.
@@ -300,6 +300,25 @@ def _export(
     model: ir.Model = program.model
     _drop_traces(model)
     return model
+
+
+@contextlib.contextmanager
+def _recurrent_layers_looked_up() -> Iterator[None]:
+    """Let the exporter's own loops for LSTM and GRU be found, and be gone afterwards.
+
+    It swaps an operator's kernel and leaves what earlier look-ups found (torch 2.13): the second
+    export in a process would unroll a layer and fail for a dynamic length.
+    """
+    import torch
+
+    operators = [torch.ops.aten.lstm.input, torch.ops.aten.gru.input]
+    for operator in operators:
+        operator._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for operator in operators:
+            operator._dispatch_cache.clear()
 
 
 def _drop_traces(model: ir.Model) -> None:

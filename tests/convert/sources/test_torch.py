@@ -106,6 +106,25 @@ def test_one_tensor_for_two_inputs_leaves_them_two_inputs() -> None:
     np.testing.assert_array_equal(run(source, a=a, b=b)[0], 2 * a + 3 * b)
 
 
+class Recurrent(torch.nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.GRU(2, 3, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)[0]
+
+
+def test_a_recurrent_layer_has_any_length_also_the_second_time() -> None:
+    for _ in range(2):
+        model = read(
+            Recurrent(),
+            example_inputs={"x": torch.randn(1, 4, 2)},
+            dynamic_shapes={"x": {1: "frames"}},
+        ).model
+        assert [str(s) for s in model.graph.inputs[0].shape or ()] == ["1", "frames", "2"]
+
+
 def test_training_flags_are_left_as_they_were() -> None:
     net = Net()
     net.norm.eval()
