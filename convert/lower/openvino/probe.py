@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tempfile
 from pathlib import Path
@@ -11,6 +12,11 @@ import onnx_ir as ir
 from edgeinfer.backends.engines import import_openvino
 from edgeinfer.convert.lower.single import op_name, single, walk
 from edgeinfer.errors import NotAvailableError, Problem, Reason
+
+
+_KNOWN: dict[tuple[str, bytes], str] = {}
+"""What a version of the reader said of a node, by the digest of its model: the search for a
+precision writes nearly the same graph over and over."""
 
 
 class Probe:
@@ -30,16 +36,16 @@ class Probe:
             ) from e
         self.core = openvino.Core()
         self.version = re.split(r"[-+]", str(openvino.__version__))[0]
-        self._answers: dict[bytes, str] = {}
 
     def fault(self, node: ir.Node, model: ir.Model) -> str:
         """Return what the reader says against the node; empty when it takes it."""
         data = single(node, model, ranked=True)
         if data is None:
             return ""
-        if data not in self._answers:
-            self._answers[data] = self._ask(data)
-        return self._answers[data]
+        key = self.version, hashlib.blake2b(data, digest_size=16).digest()
+        if key not in _KNOWN:
+            _KNOWN[key] = self._ask(data)
+        return _KNOWN[key]
 
     def lacking(self, model: ir.Model) -> list[ir.Node]:
         """Return the nodes of the default domain that the reader does not convert."""
