@@ -13,7 +13,6 @@ from edgeinfer.backends.engines import import_openvino
 from edgeinfer.convert.lower.single import op_name, single, walk
 from edgeinfer.errors import NotAvailableError, Problem, Reason
 
-
 _KNOWN: dict[tuple[str, bytes], str] = {}
 """What a version of the reader said of a node, by the digest of its model: the search for a
 precision writes nearly the same graph over and over."""
