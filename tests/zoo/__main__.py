@@ -1,14 +1,15 @@
-"""``python -m tests.zoo list`` and ``python -m tests.zoo fetch NAMES... | --all``."""
+"""``python -m tests.zoo list``, ``... fetch NAMES... | --all`` and ``... export PROCESSES``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 
 from tests import zoo
 
-USAGE = "usage: python -m tests.zoo list | fetch (--all | NAME or pattern ...)"
+USAGE = "usage: python -m tests.zoo list | fetch (--all | NAME or pattern ...) | export PROCESSES"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,6 +27,8 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         case ["fetch", *patterns] if patterns:
             return _fetch(patterns)
+        case ["export", number] if number.isdecimal() and int(number):
+            return _export(int(number))
         case _:
             sys.stderr.write(USAGE + "\n")
             return 2
@@ -44,6 +47,18 @@ def _fetch(patterns: list[str]) -> int:
                 failed = 1
                 sys.stderr.write(f"{error}\n")
     return failed
+
+
+def _export(processes: int) -> int:
+    """Write the PyTorch nets as ONNX files that are missing, before several processes want them."""
+    from tests.zoo.exported import EXPORTERS, exported
+    from tests.zoo.nets import NETS
+
+    pairs = [(name, exporter) for name in NETS for exporter in EXPORTERS]
+    with ThreadPoolExecutor(processes) as pool:
+        for path in pool.map(lambda pair: exported(*pair), pairs):
+            sys.stdout.write(f"{path}\n")
+    return 0
 
 
 if __name__ == "__main__":
