@@ -7,6 +7,7 @@ import platform
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
 from weakref import WeakSet
@@ -38,11 +39,13 @@ from edgeinfer.backends.onnxruntime_cuda import PROVIDER as _CUDA
 from edgeinfer.backends.onnxruntime_operators import (
     CPU_REFUSED_OPTION,
     RECORD_OPTION,
+    is_for_fallback,
     placement,
     plain,
 )
 from edgeinfer.backends.onnxruntime_operators import profile as profile_session
 from edgeinfer.backends.operators import OperatorProfile, Placement
+from edgeinfer.bundle.memory import companions, is_in_memory
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -159,7 +162,7 @@ def _open_session(path: str, options: LoadOptions, *, profiles: str = "") -> Any
     try:
         session = _session(path, settings, wanted, provider)
     except Exception as error:
-        why = _left_out(path, options) if _is_for_fallback(error) else ""
+        why = _left_out(path, options) if is_for_fallback(error) else ""
         why = why or one_line(error)
         raise LoadError(f"onnxruntime refuses {path}: {why}") from error
     got = session.get_providers()
@@ -178,17 +181,25 @@ def _left_out(path: str, options: LoadOptions) -> str:
         session = _open_session(path, replace(options, fallback=True))
     except NotAvailableError:
         return ""
-    found = placement(session, (_CUDA,))
-    return "" if found is None else str(found)
+    return str(placement(session, (_CUDA,)) or "")
 
 
 def _session(path: str, settings: Any, wanted: str, provider: dict[str, str]) -> Any:
     """Open a session; on a GPU one whose runs can be recorded, where the model allows it."""
     onnxruntime = import_onnxruntime()
 
+    source: str | bytes = path
+    kept = companions(Path(path)) if is_in_memory(Path(path)) else {}
+    if kept:
+        # The engine takes no links for weights in other files.
+        source = Path(path).read_bytes()
+        settings.add_external_initializers_from_files_in_memory(
+            [*kept], [*kept.values()], [len(data) for data in kept.values()]
+        )
+
     def open_with(options: dict[str, str]) -> Any:
         return onnxruntime.InferenceSession(
-            path, settings, providers=[(wanted, options)], enable_fallback=0
+            source, settings, providers=[(wanted, options)], enable_fallback=0
         )
 
     if wanted == _CUDA:

@@ -37,6 +37,11 @@ _ROLES: dict[str, Role] = {
 }
 
 
+def is_for_fallback(error: Exception) -> bool:
+    """Whether the engine refuses a model because some of it would run on the CPU."""
+    return "fallback to CPU EP has been explicitly disabled" in str(error)
+
+
 def placement(session: Any, wanted: Sequence[str]) -> Placement | None:
     """Say which operators the engine gave to other providers than the wanted ones.
 

@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,9 +38,16 @@ from edgeinfer.backends.engine_store import EngineKey, EngineStore, digest_of
 from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.backends.onnxruntime import INSTALL, OnnxRuntimeBackend, OnnxRuntimeExecutable, specs
 from edgeinfer.backends.onnxruntime_cuda import load_libraries
+from edgeinfer.backends.onnxruntime_operators import (
+    CPU_REFUSED_OPTION,
+    RECORD_OPTION,
+    is_for_fallback,
+    placement,
+)
 from edgeinfer.backends.onnxruntime_plugins import plugins
 from edgeinfer.backends.tensorrt import library_version, machine_facts
 from edgeinfer.bundle.cache import cache_root
+from edgeinfer.bundle.memory import is_in_memory
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -164,6 +171,11 @@ class OnnxRuntimeTensorRTBackend:
     def _asked(self, artifact: Artifact, options: LoadOptions) -> tuple[_Maker, EngineKey, Path]:
         check_device(self.probe(), options.device, "needs an NVIDIA device and TensorRT")
         path = check_file(NAME, artifact, ("onnx",))
+        if is_in_memory(path):
+            raise LoadError(
+                f"backend {NAME!r}: the bundle is encrypted, and TensorRT's engine would lie in "
+                "the cache in plain; load with backend='onnxruntime'"
+            )
         maker = _maker()
         onnxruntime = str(import_onnxruntime().__version__)
         wanted = {
@@ -334,7 +346,8 @@ def _session(
     if not options.optimize:
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     own = {k: v for k, v in options.extra.items() if "." in k}
-    for name, value in {"session.disable_cpu_ep_fallback": "1", **own, **entries}.items():
+    strict = {CPU_REFUSED_OPTION: "0" if options.fallback else "1", RECORD_OPTION: "1"}
+    for name, value in {**strict, **own, **entries}.items():
         settings.add_session_config_entry(name, value)
     try:
         if maker.devices:
@@ -347,11 +360,23 @@ def _session(
                 str(path), settings, providers=[(maker.provider, provider)], enable_fallback=0
             )
     except Exception as error:
-        raise LoadError(f"onnxruntime refuses {path}: {one_line(error)}") from error
+        why = ""
+        if is_for_fallback(error):
+            # An engine that is only looked at, so that the operators can be named.
+            rest = {k: v for k, v in entries.items() if not k.startswith("ep.context")}
+            allowed = replace(options, fallback=True)
+            seen = _session(path, maker, _plain_provider(provider), rest, allowed)
+            why = str(placement(seen, (maker.provider,)) or "")
+        raise LoadError(f"onnxruntime refuses {path}: {why or one_line(error)}") from error
     got = session.get_providers()
     if got[0] != maker.provider:
         raise NotAvailableError(f"onnxruntime offers {', '.join(got)} instead of {maker.provider}")
     return session
+
+
+def _plain_provider(provider: dict[str, str]) -> dict[str, str]:
+    """Without what would write an engine."""
+    return {k: v for k, v in provider.items() if "cache" not in k}
 
 
 def _take_timing(timing: Path, folder: Path) -> None:

@@ -43,8 +43,8 @@ class Model:
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         self.path = os.fspath(path)
-        trusted = options.get("trusted", ())
-        with Bundle.open(path, verify=False, trusted=trusted) as bundle:
+        trusted, key = options.get("trusted", ()), options.get("key")
+        with Bundle.open(path, verify=False, trusted=trusted, key=key) as bundle:
             manifest = bundle.manifest
             self.head: Head = _head(self.path, manifest.head)
             self.labels = manifest.labels

@@ -8,7 +8,8 @@
     │   ├── UnsupportedError        1   .problems: every node that cannot be lowered, and why
     │   └── VerifyError             1   .report: an artifact left its accuracy budget
     ├── BundleError                 1   a bundle is damaged, altered or of an unknown schema
-    │   └── SignatureError          1   it is not signed by a key that is trusted here
+    │   ├── SignatureError          1   it is not signed by a key that is trusted here
+    │   └── DecryptionError         1   no key, another key, or altered while it was encrypted
     ├── InputError (ValueError)     1   a tensor given to a session is not what the model takes
     ├── UsageError                  2   a request that contradicts itself or names what is not there
     │   └── ProfileError            2   a device profile is malformed or unknown
@@ -127,6 +128,10 @@ class BundleError(EdgeInferError):
 
 class SignatureError(BundleError):
     """A bundle is not signed by a key that is trusted here."""
+
+
+class DecryptionError(BundleError):
+    """An encrypted bundle does not open: no key, another key, or bytes that were altered."""
 
 
 class InputError(EdgeInferError, ValueError):

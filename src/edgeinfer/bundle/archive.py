@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -16,12 +17,22 @@ from typing import Any, BinaryIO, Self
 
 from edgeinfer.bundle.cache import cache_root, writable_folder
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
+from edgeinfer.bundle.memory import MemoryFiles
 from edgeinfer.bundle.rules import MANIFEST_NAME
+from edgeinfer.bundle.sealing import Key, is_sealed, key_from
 from edgeinfer.bundle.signing import MAX_SIGNATURES, SIGNATURES_NAME
 from edgeinfer.bundle.signing import check as check_signature
-from edgeinfer.bundle.storage import Folder, Storage, Zip, sniff
+from edgeinfer.bundle.staging import try_lock
+from edgeinfer.bundle.storage import Folder, Sealed, Storage, Zip, sniff
 from edgeinfer.bundle.vectors import load_vector
-from edgeinfer.errors import BundleError, ClosedError, OutputError, SignatureError, UsageError
+from edgeinfer.errors import (
+    BundleError,
+    ClosedError,
+    DecryptionError,
+    OutputError,
+    SignatureError,
+    UsageError,
+)
 from edgeinfer.types import Array
 
 CHUNK = 1 << 20
@@ -42,6 +53,8 @@ class Bundle:
         location: the folder or file it was opened from.
         manifest: what is in it.
         signed_by: id of the trusted key that signed it; empty when no signature was required.
+        sealed_by: id of the key that it is encrypted with; empty when it is not. No file of such a
+            bundle is written to a disk.
         notes: what the user should know about this opening, e.g. an unusable cache.
     """
 
@@ -49,6 +62,8 @@ class Bundle:
         self.location = location
         self.notes: list[str] = []
         self._storage = storage
+        self.sealed_by = ""
+        self._memory: MemoryFiles | None = None
         self._lock = threading.RLock()
         self._checked: dict[str, Path | None] = {}
         self._private: tempfile.TemporaryDirectory[str] | None = None
@@ -68,6 +83,7 @@ class Bundle:
         *,
         verify: bool = True,
         trusted: Sequence[str | os.PathLike[str]] = (),
+        key: str | os.PathLike[str] | None = None,
     ) -> Bundle:
         """Open a folder or zip.
 
@@ -76,21 +92,32 @@ class Bundle:
             verify: compare every file with its hash now; otherwise each one at its first use.
             trusted: public keys (PEM files), one of which must have signed it; where none is given,
                 those that the environment variable EDGEINFER_TRUSTED_KEYS lists, if it is set.
+            key: file with the key of an encrypted bundle; None takes what EDGEINFER_BUNDLE_KEY or
+                EDGEINFER_BUNDLE_KEY_FILE has.
 
         Raises:
             UsageError: nothing is there, or a key cannot be read.
+            DecryptionError: it is encrypted, and there is no key, another one, or it is altered.
             SignatureError: it is not signed by a trusted key.
             BundleError: it is not a bundle, damaged, altered, unsafe or of an unknown schema.
         """
         location = Path(path)
         if not location.exists():
             raise UsageError(f"{location}: no such file or folder")
+        sealed_by = ""
         try:
-            storage: Storage = Folder(location) if location.is_dir() else Zip(sniff(location))
+            storage: Storage
+            if location.is_file() and is_sealed(location):
+                secret = _key(location, key)
+                storage, sealed_by = Sealed(location, secret), secret.id
+            else:
+                storage = Folder(location) if location.is_dir() else Zip(sniff(location))
         except OSError as e:
             raise BundleError(f"{location}: cannot be read: {e.strerror or e}") from e
         try:
             bundle = cls(location, storage, [Path(k) for k in trusted] or trusted_here())
+            if sealed_by:
+                bundle.sealed_by, bundle._memory = sealed_by, MemoryFiles()
             if verify:
                 bundle.check()
         except BaseException:
@@ -114,6 +141,9 @@ class Bundle:
         with self._lock:
             self._closed = True
             self._storage.close()
+            if self._memory is not None:
+                self._memory.close()
+                self._memory = None
             if self._private is not None:
                 self._private.cleanup()
                 self._private = None
@@ -150,7 +180,11 @@ class Bundle:
                     self._stream(record, None)
                 self._checked[record.path] = on_disk
                 return on_disk
-            self._checked[record.path] = unpacked = self._unpacked(record)
+            if self._memory is None:
+                unpacked = self._unpacked(record)
+            else:
+                unpacked = self._memory.put(record.path, functools.partial(self._stream, record))
+            self._checked[record.path] = unpacked
             return unpacked
 
     def paths(self, variant: Variant) -> tuple[Path, ...]:
@@ -277,14 +311,10 @@ class Bundle:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _remove_abandoned(target.parent)
             # Another process may unpack the same file now; whoever is last replaces equal by equal.
-            descriptor, name = tempfile.mkstemp(prefix=_PARTIAL, dir=target.parent)
-            try:
-                with os.fdopen(descriptor, "wb") as out:
-                    self._stream(record, out.write)
-                os.replace(name, target)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            with partial_file(target.parent) as (partial, out):
+                self._stream(record, out.write)
+                out.close()
+                os.replace(partial, target)
         except OSError as e:
             text = f"cannot unpack {record.path} to {target.parent}: {e.strerror or e}"
             hint = "set EDGEINFER_CACHE to another folder"
@@ -307,6 +337,13 @@ class Bundle:
                 text = "neither the cache nor the temporary folder can be written"
                 raise OutputError(f"{self.location}: {text}: set EDGEINFER_CACHE or TMPDIR") from e
         return Path(self._private.name)
+
+
+def _key(location: Path, given: str | os.PathLike[str] | None) -> Key:
+    try:
+        return key_from(given)
+    except DecryptionError as e:
+        raise DecryptionError(f"{location}: is encrypted and {e}") from None
 
 
 def trusted_here() -> list[Path]:
@@ -358,11 +395,27 @@ def _copy(stream: BinaryIO, sink: Any) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
+@contextlib.contextmanager
+def partial_file(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """Open a new file that is gone at the end unless it was renamed, and locked until then."""
+    descriptor, name = tempfile.mkstemp(prefix=_PARTIAL, dir=folder)
+    partial = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            try_lock(stream)
+            yield partial, stream
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def _remove_abandoned(folder: Path) -> None:
-    """Delete what a killed process left half unpacked."""
+    """Delete what a killed process left half unpacked.
+
+    Its age alone tells nothing where the clock was set: one that is being written is locked.
+    """
     for partial in folder.glob(_PARTIAL + "*"):
-        with contextlib.suppress(OSError):
-            if time.time() - partial.stat().st_mtime > _ABANDONED_S:
+        with contextlib.suppress(OSError), partial.open("rb+") as stream:
+            if abs(time.time() - partial.stat().st_mtime) > _ABANDONED_S and try_lock(stream):
                 partial.unlink()
 
 

@@ -37,7 +37,7 @@ class Staging:
         try:
             # Named only once it is held, or another writer would take it for abandoned.
             self._lock = (self.root / "new").open("wb")
-            _try_lock(self._lock)
+            try_lock(self._lock)
             os.rename(self.root / "new", self.root / _LOCK)
             self.tree = self.root / "tree"
             self.tree.mkdir()
@@ -98,7 +98,8 @@ def _escaped(prefix: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in prefix)
 
 
-def _try_lock(stream: IO[bytes]) -> bool:
+def try_lock(stream: IO[bytes]) -> bool:
+    """Lock a file until it is closed; False where another process holds it, or none can tell."""
     if sys.platform == "win32":
         return False
     import fcntl
@@ -113,7 +114,7 @@ def _try_lock(stream: IO[bytes]) -> bool:
 def _remove_if_abandoned(folder: Path) -> None:
     try:
         with (folder / _LOCK).open("rb+") as stream:
-            abandoned = _try_lock(stream)
+            abandoned = try_lock(stream)
     except OSError:
         return
     if abandoned:

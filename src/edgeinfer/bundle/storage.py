@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import zipfile
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from edgeinfer.bundle.paths import collisions, path_problem
+from edgeinfer.bundle.sealing import Key, SealedReader
 from edgeinfer.bundle.ziprules import MAX_MEMBERS, open_zip
 from edgeinfer.errors import BundleError
 
@@ -107,8 +109,8 @@ class Zip:
         self._path = path
         self._stream = path.open("rb")
         try:
-            length = os.fstat(self._stream.fileno()).st_size
-            self._zip = open_zip(str(path), self._stream, length)
+            plain, length = self._opened()
+            self._zip = open_zip(str(path), plain, length)
         except BaseException:
             self._stream.close()
             raise
@@ -136,6 +138,25 @@ class Zip:
         """Close the file."""
         self._zip.close()
         self._stream.close()
+
+    def _opened(self) -> tuple[BinaryIO, int]:
+        return self._stream, os.fstat(self._stream.fileno()).st_size
+
+
+class Sealed(Zip):
+    """A bundle that is an encrypted zip; what is read of it is decrypted in memory.
+
+    Raises:
+        DecryptionError: it is encrypted with another key, altered or cut off.
+    """
+
+    def __init__(self, path: Path, key: Key) -> None:
+        self._key = key
+        super().__init__(path)
+
+    def _opened(self) -> tuple[BinaryIO, int]:
+        reader = SealedReader(self._path, self._stream, self._key)
+        return cast("BinaryIO", io.BufferedReader(reader)), reader.length
 
 
 class _Member:

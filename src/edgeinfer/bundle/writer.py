@@ -205,7 +205,7 @@ class BundleWriter:
             with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
                 for path in [MANIFEST_NAME, *sorted(self._records)]:
                     source = self._staging.tree / path
-                    info = _member(path, source.stat().st_size)
+                    info = zip_member(path, source.stat().st_size)
                     with source.open("rb") as stream, archive.open(info, "w") as member:
                         shutil.copyfileobj(stream, member, CHUNK)
                     source.unlink()
@@ -245,14 +245,14 @@ def _repack(location: Path, new: Path, signatures: bytes) -> None:
         for info in old.infolist():
             if info.filename == SIGNATURES_NAME:
                 continue
-            copy = _member(info.filename, info.file_size)
+            copy = zip_member(info.filename, info.file_size)
             with old.open(info) as stream, out.open(copy, "w") as member:
                 shutil.copyfileobj(stream, member, CHUNK)
             if info.filename == MANIFEST_NAME:
-                out.writestr(_member(SIGNATURES_NAME, len(signatures)), signatures)
+                out.writestr(zip_member(SIGNATURES_NAME, len(signatures)), signatures)
 
 
-def _member(path: str, size: int) -> zipfile.ZipInfo:
+def zip_member(path: str, size: int) -> zipfile.ZipInfo:
     """Describe a member such that the same contents give the same bytes."""
     info = zipfile.ZipInfo(path, (1980, 1, 1, 0, 0, 0))
     info.create_system = 3

@@ -18,6 +18,8 @@ COMMANDS = (
     "bench",
     "join",
     "sign",
+    "encrypt",
+    "decrypt",
     "targets",
     "devices",
     "doctor",

@@ -41,6 +41,8 @@ def sign(bundle: str | None, key: Path, new_key: Path | None, out: Output) -> No
         out.result({"key": identity}, lambda: [f"key {identity}: {key}, {new_key}"])
         return
     with Bundle.open(bundle, trusted=()) as opened:
+        if opened.sealed_by:
+            raise UsageError(f"{bundle}: is encrypted; sign it first, signatures are inside")
         content, identity = signed(opened.manifest_bytes(), key, opened.signatures())
     put_signatures(Path(bundle), content)
     data = {"bundle": bundle, "key": identity}

@@ -1,0 +1,106 @@
+"""Encrypting a bundle that exists, and the way back."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import zipfile
+from pathlib import Path
+from typing import IO, cast
+
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.sealing import CHUNK, Key, SealedReader, SealingWriter, is_sealed
+from edgeinfer.bundle.staging import Staging
+from edgeinfer.bundle.writer import zip_member
+from edgeinfer.errors import OutputError, UsageError
+
+
+def seal(location: Path, output: Path, key: Key, *, overwrite: bool = False) -> None:
+    """Write a bundle encrypted; nothing of it is written in plain.
+
+    Signatures are in it and stay good: they are over the manifest. What is encrypted is checked
+    first, so that no damage is sealed in.
+
+    Args:
+        location: of the bundle, a folder or a zip.
+        output: the new file.
+        key: to encrypt with.
+        overwrite: replace what is there.
+
+    Raises:
+        UsageError: it is encrypted already, or the output exists.
+        BundleError: it is damaged.
+        OutputError: the output cannot be written.
+    """
+    _check_output(location, output, overwrite)
+    with Bundle.open(location) as bundle:
+        if bundle.sealed_by:
+            raise UsageError(f"{location}: is encrypted already, with key {bundle.sealed_by}")
+
+    def write(out: IO[bytes]) -> None:
+        sealing = SealingWriter(cast("io.BufferedWriter", out), key)
+        if location.is_dir():
+            # The writer cannot go back; a zip that is written in order does not need to.
+            with zipfile.ZipFile(cast("IO[bytes]", sealing), "w", zipfile.ZIP_STORED) as archive:
+                for path in sorted(p for p in location.rglob("*") if p.is_file()):
+                    name, size = path.relative_to(location).as_posix(), path.stat().st_size
+                    with (
+                        path.open("rb") as stream,
+                        archive.open(zip_member(name, size), "w") as entry,
+                    ):
+                        shutil.copyfileobj(stream, entry, CHUNK)
+        else:
+            with location.open("rb") as stream:
+                shutil.copyfileobj(stream, cast("IO[bytes]", sealing), CHUNK)
+        sealing.close()
+
+    _write(output, write)
+
+
+def unseal(location: Path, output: Path, key: Key, *, overwrite: bool = False) -> None:
+    """Write an encrypted bundle in plain, whole or not at all.
+
+    Raises:
+        UsageError: it is not encrypted, or the output exists.
+        DecryptionError: it is encrypted with another key, altered or cut off.
+        OutputError: the output cannot be written.
+    """
+    if not location.is_file() or not is_sealed(location):
+        raise UsageError(f"{location}: is not encrypted")
+    _check_output(location, output, overwrite)
+
+    def write(out: IO[bytes]) -> None:
+        with location.open("rb") as stream:
+            reader = io.BufferedReader(SealedReader(location, stream, key))
+            shutil.copyfileobj(reader, out, CHUNK)
+
+    _write(output, write)
+
+
+def _check_output(location: Path, output: Path, overwrite: bool) -> None:
+    if not location.exists():
+        raise UsageError(f"{location}: no such file or folder")
+    if output.is_dir():
+        raise UsageError(f"{output}: is a folder")
+    if output.exists():
+        if output.samefile(location):
+            raise UsageError(f"{output}: is the bundle itself; give it another name")
+        if not overwrite:
+            raise UsageError(f"{output}: exists; add --overwrite")
+
+
+def _write(output: Path, write: object) -> None:
+    try:
+        staging = Staging(output)
+        try:
+            new = staging.root / "new.sealed"
+            with new.open("wb") as out:
+                write(out)  # type: ignore[operator]
+                out.flush()
+                os.fsync(out.fileno())
+            staging.place_file(new)
+        finally:
+            staging.remove()
+    except OSError as e:
+        raise OutputError(f"{output}: cannot be written: {e.strerror or e}") from e

@@ -1,0 +1,49 @@
+"""``edgeinfer encrypt``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edgeinfer.cli.output import Output, output_options
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("-k", "--key", type=click.Path(path_type=Path), help="File with the key.")
+@click.option("--new-key", is_flag=True, help="First make the key and write it to that file.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Default NAME.enc.edge beside it."
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@output_options
+def encrypt(
+    bundle: Path,
+    key: Path | None,
+    new_key: bool,
+    output: Path | None,
+    overwrite: bool,
+    out: Output,
+) -> None:
+    """Encrypt BUNDLE for a device whose storage others can read.
+
+    AES-256-GCM, in chunks. The key is 64 hexadecimal digits in a file (`--key`, or the file that
+    EDGEINFER_BUNDLE_KEY_FILE names) or in EDGEINFER_BUNDLE_KEY; a device finds it in the same way,
+    or by `edgeinfer.load(..., key=FILE)`. Sign first: signatures are inside. A device decrypts in
+    memory and writes nothing of the bundle to a disk.
+    """
+    from edgeinfer.bundle import sealing
+    from edgeinfer.bundle.sealer import seal
+    from edgeinfer.errors import UsageError
+
+    if new_key and key is None:
+        raise UsageError("--new-key writes the key to the file that --key names")
+    secret = sealing.new_key(key) if new_key and key is not None else sealing.key_from(key)
+    target = output or bundle.with_name(f"{bundle.name.removesuffix('.edge')}.enc.edge")
+    seal(bundle, target, secret, overwrite=overwrite)
+    warnings = []
+    if key is not None and sealing.is_exposed(key):
+        warnings.append(f"{key} can be read by others than its owner: chmod 600 {key}")
+    data = {"bundle": str(bundle), "output": str(target), "key": secret.id, "warnings": warnings}
+    out.result(data, lambda: [f"{target}: encrypted with key {secret.id}", *warnings])

@@ -1,0 +1,126 @@
+"""``edgeinfer encrypt`` and ``decrypt``, and every other command on what they make."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import edgeinfer
+from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
+from edgeinfer.bundle.writer import BundleWriter
+from edgeinfer.types import TensorSpec
+
+pytest.importorskip("cryptography")
+
+
+@pytest.fixture
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("EDGEINFER_BUNDLE_KEY", "EDGEINFER_BUNDLE_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "bundle.key"
+
+
+def test_encrypt_run_and_decrypt(
+    cli: Any, bundle: Path, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = cli("encrypt", bundle, "--key", key, "--new-key", "--json")
+    assert made.code == 0
+    data = json.loads(made.out)
+    sealed = Path(data["output"])
+    assert sealed.name == f"{bundle.name.removesuffix('.edge')}.enc.edge"
+    assert data["warnings"] == []
+    locked = cli("verify", sealed)
+    assert locked.code == 1
+    assert "is encrypted and needs a key" in locked.err
+    monkeypatch.setenv("EDGEINFER_BUNDLE_KEY_FILE", str(key))
+    assert cli("verify", sealed).code == 0
+    plain = json.loads(cli("inspect", bundle, "--json").out)
+    hidden = json.loads(cli("inspect", sealed, "--json").out)
+    assert hidden["variants"] == plain["variants"]
+    back = tmp_path / "back.edge"
+    assert cli("decrypt", sealed, "-o", back).out == f"{back}: decrypted with key {data['key']}\n"
+    assert back.read_bytes() == bundle.read_bytes()
+    signed = cli("sign", sealed, "--key", tmp_path / "a.pem", "--new-key", tmp_path / "a.pub")
+    assert signed.code == 2
+    assert "sign it first" in signed.err
+
+
+def test_key_never_shows(
+    cli: Any, bundle: Path, key: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    shown = [cli("encrypt", bundle, "--key", key, "--new-key")]
+    secret = key.read_text().strip()
+    sealed = bundle.with_name(f"{bundle.name.removesuffix('.edge')}.enc.edge")
+    shown.append(cli("verify", sealed))
+    key.write_text(secret[:-1])
+    shown.append(cli("decrypt", sealed, "-k", key, "-o", bundle.with_name("back.edge")))
+    assert shown[-1].code == 2
+    key.chmod(0o644)
+    key.write_text(secret)
+    shown.append(cli("encrypt", bundle, "--key", key, "--overwrite"))
+    assert "can be read by others than its owner" in shown[-1].out
+    for result in shown:
+        assert secret[:-1] not in result.out + result.err + caplog.text
+
+
+def test_new_key_needs_a_place(cli: Any, bundle: Path) -> None:
+    result = cli("encrypt", bundle, "--new-key")
+    assert result.code == 2
+    assert "to the file that --key names" in result.err
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_weights_in_a_file_of_their_own_stay_in_memory(
+    cli: Any, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolate: bool
+) -> None:
+    """ONNX Runtime refuses links for external weights, so they go in from memory."""
+    weights = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[1, 64] x) => (float[1, 64] y) '
+        "{ y = MatMul (x, w) }"
+    )
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    source = tmp_path / "parts" / "model.onnx"
+    source.parent.mkdir()
+    onnx.save(model, source, save_as_external_data=True, location="model.data", size_threshold=0)
+    inputs, outputs = ((TensorSpec(name, "float32", (1, 64)),) for name in "xy")
+    x = np.ones((1, 64), np.float32)
+    plain = tmp_path / "parts.edge"
+    with BundleWriter(plain) as writer:
+        files = tuple(
+            writer.add_bytes(f"variants/a/{n}", (source.parent / n).read_bytes())
+            for n in ("model.onnx", "model.data")
+        )
+        vector = writer.add_vector(inputs, outputs, {"x": x}, {"y": x @ weights}, "user")
+        writer.finish(
+            Manifest(
+                name="parts",
+                inputs=inputs,
+                outputs=outputs,
+                variants=(
+                    Variant(
+                        id="a",
+                        target="cpu",
+                        format="onnx",
+                        precision="fp32",
+                        files=files,
+                        engines=(EngineRequirement("onnxruntime"),),
+                    ),
+                ),
+                vectors=(vector,),
+                source=SourceRecord("onnx", "model.onnx", "0" * 64),
+            )
+        )
+    sealed = tmp_path / "parts.enc.edge"
+    assert cli("encrypt", plain, "--key", key, "--new-key", "-o", sealed).code == 0
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("EDGEINFER_CACHE", str(cache))
+    with edgeinfer.load(sealed, key=key, isolate=isolate) as session:
+        np.testing.assert_allclose(session(x), x @ weights, rtol=1e-4)
+    assert not [p for p in cache.rglob("*") if p.is_file() and p.stat().st_size > 1 << 16]
+    assert not (cache / "bundles").exists()
