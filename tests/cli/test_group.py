@@ -30,6 +30,8 @@ Commands:
   bench       Time every artifact on every engine here.
   join        Make one Core ML package with several functions.
   sign        Sign BUNDLE with an Ed25519 key.
+  encrypt     Encrypt BUNDLE for a device whose storage others can read.
+  decrypt     Write an encrypted BUNDLE in plain.
   targets     List the devices that models can be converted for.
   devices     Show this machine and what each engine can use of it.
   doctor      Look for what is missing here and say how to get it.
