@@ -7,12 +7,15 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
+
+import numpy as np
 
 from edgeinfer.backends.base import Executable
 from edgeinfer.bundle.manifest import VectorRecord
@@ -24,10 +27,22 @@ from edgeinfer.types import Array
 K = TypeVar("K")
 Vector = tuple[dict[str, Array], dict[str, Array]]
 
-MAX_RUNS = 200
-MIN_RUNS = 3
-_HOPELESS = 4.0
-"""Times the fastest first run above which a candidate is not timed any further."""
+MIN_ROUNDS = 7
+ALONE_ROUNDS = 15
+MAX_TURN = 400
+BLOCK_S = 3e-3
+"""Seconds that an engine runs for before another one gets its turn. A user's engine runs again and
+again, with its weights in the cache; one whose turns last one run has the others' there."""
+
+TIE = 0.01
+"""Relative difference that is too small to look for."""
+
+_HOPELESS = 3.0
+"""Times the fastest above which a candidate is not timed any further."""
+_SLOW, _SLOW_S = 10.0, 0.1
+"""Times the fastest, and seconds, above which one run says enough."""
+
+_SIGMAS = 3.0
 
 
 def accuracy_problem(
@@ -36,6 +51,7 @@ def accuracy_problem(
     budget: Budget,
     seconds: float = math.inf,
     records: Sequence[VectorRecord] = (),
+    spent: list[float] | None = None,
 ) -> str:
     """Say what leaves the budget, with the figure; empty when nothing does.
 
@@ -45,6 +61,7 @@ def accuracy_problem(
         budget: of the variant's precision.
         seconds: after which no further vector is begun; the first one always is.
         records: of the vectors, which may widen the budget.
+        spent: gets the seconds of each run.
     """
     deadline = time.perf_counter() + seconds
     for number, (feeds, expected) in enumerate(vectors):
@@ -70,52 +87,241 @@ def measure(
     *,
     seconds: float = 2.0,
     callers: int = 0,
+    bound: bool = False,
+    by_cpu: bool = False,
+    known: Mapping[K, float] | None = None,
 ) -> dict[K, Measured]:
-    """Time candidates in turns, A B A B, so that a change of the machine's load hits all alike.
+    """Time candidates against each other, until it is known which one is the fastest.
+
+    They run in turns of some milliseconds, so that a change of the machine's load hits all alike.
+    One that is surely slower than the fastest drops out; it is over when one is left, or when those
+    that are left surely differ by less than ``TIE``.
 
     Args:
         executables: loaded and known to give right numbers.
         vectors: run in turn; at least one.
         seconds: what the whole measurement may take, apart from the first run of each.
         callers: threads for runs a second; 0 derives the figure from the latency.
+        bound: time calls over bound buffers.
+        by_cpu: those drop out that take more processor time, not those that take longer.
+        known: seconds of a run of each, as seen before; the hopeless are not run again.
     """
-    wall: dict[K, list[float]] = {key: [] for key in executables}
-    cpu: dict[K, float] = dict.fromkeys(executables, 0.0)
-    failed: dict[K, str] = {}
-    deadline = time.perf_counter() + seconds
-    feeds = cycle([feeds for feeds, _ in vectors])
-    for round_number in range(MAX_RUNS):
-        current = next(feeds)
-        alive = [key for key in executables if key not in failed]
-        if round_number == 1:
-            first = {key: wall[key][0] for key in alive}
-            limit = _HOPELESS * min(first.values(), default=0.0)
-        for key in alive:
-            if round_number > 1 and wall[key][0] > limit and len(wall[key]) >= MIN_RUNS:
-                continue
-            try:
-                spent, busy = _timed(executables[key], current)
-            except (BackendError, InputError) as e:
-                failed[key] = str(e)
-                continue
-            wall[key].append(spent)
-            cpu[key] += busy
-        if round_number >= MIN_RUNS - 1 and time.perf_counter() > deadline:
-            break
-    results = {}
-    for key, executable in executables.items():
-        if key in failed:
-            results[key] = Measured(problem=failed[key])
+    race = _Race(executables, vectors, bound, by_cpu)
+    race.run(seconds, known or {})
+    results = race.results()
+    if not callers:
+        return results
+    for key, measured in results.items():
+        if measured.problem:
             continue
-        results[key] = _summary(wall[key], cpu[key])
-        if callers:
-            try:
-                rate = _rate(executable, vectors, callers, seconds / 4)
-            except (BackendError, InputError) as e:
-                results[key] = Measured(problem=str(e))
-                continue
-            results[key] = replace(results[key], per_second=rate)
+        try:
+            rate = _rate(executables[key], vectors, callers, seconds / 4)
+        except BackendError as e:
+            results[key] = Measured(problem=str(e))
+        else:
+            results[key] = replace(measured, per_second=rate)
     return results
+
+
+@dataclass(slots=True)
+class _Runner:
+    """A candidate in the race.
+
+    Attributes:
+        runs: one call for each vector.
+        by_cpu: whether turns are judged by processor time.
+        wall: seconds of each run.
+        turns: figure of each turn: the median of its runs, or processor time of one run.
+        busy: processor time of the runs that were counted.
+        first: seconds of the first runs that count, once what is made ready by a run is there.
+        size: runs of a turn.
+    """
+
+    runs: list[Callable[[], object]]
+    by_cpu: bool
+    wall: list[float] = field(default_factory=list)
+    turns: list[float] = field(default_factory=list)
+    busy: float = 0.0
+    first: float = 0.0
+    size: int = 1
+
+    @property
+    def middle(self) -> float:
+        """Median of the turns, or what is known without any."""
+        return statistics.median(self.turns) if self.turns else self.first
+
+    def warm(self, seen: float) -> None:
+        """Run twice: the first may compile or allocate. One that takes long is not run again."""
+        for _ in range(2):
+            self.wall.clear()
+            self.busy = 0.0
+            self._run(self.runs[0], 1)
+            self.first = self.wall[0]
+            if self.first > max(_SLOW_S, _SLOW * seen):
+                break
+
+    def turn(self, number: int) -> None:
+        """Run for a while; a run before that fetches weights and arrays back to the cache."""
+        run = self.runs[number % len(self.runs)]
+        if self.size > 2:
+            run()
+        before, done = self.busy, len(self.wall)
+        self._run(run, self.size)
+        if self.by_cpu:
+            self.turns.append((self.busy - before) / self.size)
+        else:
+            self.turns.append(statistics.median(self.wall[done:]))
+
+    def _run(self, run: Callable[[], object], times: int) -> None:
+        clock = time.perf_counter
+        busy = time.process_time()
+        for _ in range(times):
+            start = clock()
+            run()
+            self.wall.append(clock() - start)
+        self.busy += time.process_time() - busy
+
+
+class _Race(Generic[K]):
+    """Candidates that run in turns."""
+
+    def __init__(
+        self,
+        executables: Mapping[K, Executable],
+        vectors: Sequence[Vector],
+        bound: bool,
+        by_cpu: bool,
+    ) -> None:
+        self._by_cpu = by_cpu
+        self._failed: dict[K, str] = {}
+        self._runners: dict[K, _Runner] = {}
+        for key, executable in executables.items():
+            try:
+                self._runners[key] = _Runner(_calls(executable, vectors, bound), by_cpu)
+            except BackendError as e:
+                self._failed[key] = str(e)
+        self._order = list(executables)
+        self._alive: list[K] = []
+
+    def run(self, seconds: float, known: Mapping[K, float]) -> None:
+        """Warm up, then race for so many seconds at most."""
+        self._warm_up(known)
+        deadline = time.perf_counter() + seconds
+        number = 0
+        while self._alive and not self._is_over(number, deadline):
+            # Who goes first changes, or one would always run after the same other.
+            at = number % len(self._alive)
+            for key in [*self._alive[at:], *self._alive[:at]]:
+                self._try(key, number)
+            self._alive = [key for key in self._alive if key not in self._failed]
+            number += 1
+            if number >= MIN_ROUNDS and len(self._alive) > 1:
+                self._drop_slower()
+
+    def results(self) -> dict[K, Measured]:
+        """Figures of all."""
+        medians = {k: r.middle for k, r in self._runners.items() if k not in self._failed}
+        best = min(medians, key=medians.__getitem__, default=None)
+        results = {}
+        for key in self._order:
+            if key in self._failed or best is None:
+                results[key] = Measured(problem=self._failed[key])
+                continue
+            runner, noise = self._runners[key], 0.0
+            if key != best and runner.turns:
+                ratio, noise, _ = _against(runner.turns, self._runners[best].turns)
+                if not self._by_cpu:
+                    medians[key] = medians[best] * ratio
+            results[key] = _summary(runner, medians[key], noise)
+        return results
+
+    def _warm_up(self, known: Mapping[K, float]) -> None:
+        """Run each for the first time, and keep those that could be the fastest."""
+        quickest = min(known.values(), default=math.inf)
+        for key, runner in self._runners.items():
+            if known.get(key, 0.0) > max(_SLOW_S, _SLOW * quickest):
+                runner.first = known[key]
+                runner.wall, runner.busy = [runner.first], runner.first
+                continue
+            try:
+                runner.warm(quickest)
+            except BackendError as e:
+                self._failed[key] = str(e)
+            else:
+                quickest = min(quickest, runner.first)
+        running = {k: r for k, r in self._runners.items() if k not in self._failed}
+        for runner in running.values():
+            runner.size = min(max(1, int(BLOCK_S / max(runner.first, 1e-9))), MAX_TURN)
+        # Near the clock's and the machine's hiccups nothing is hopeless after one run.
+        limit = max(_HOPELESS * quickest, quickest + 2e-4)
+        if self._by_cpu:
+            limit = max(_SLOW_S, _SLOW * quickest)
+        self._alive = [k for k, r in running.items() if r.first <= limit]
+        for key in self._alive:
+            self._runners[key].wall.clear()
+            self._runners[key].busy = 0.0
+
+    def _try(self, key: K, number: int) -> None:
+        try:
+            self._runners[key].turn(number)
+        except BackendError as e:
+            self._failed[key] = str(e)
+
+    def _leader(self) -> tuple[K, list[float]]:
+        key = min(self._alive, key=lambda k: self._runners[k].middle)
+        return key, self._runners[key].turns
+
+    def _drop_slower(self) -> None:
+        leader, turns = self._leader()
+        kept = []
+        for key in self._alive:
+            ratio, noise, low = _against(self._runners[key].turns, turns)
+            is_slower = ratio - _SIGMAS * noise > 1 + TIE / 2 and low > 1 + TIE / 2
+            if key == leader or not is_slower:
+                kept.append(key)
+        self._alive = kept
+
+    def _is_over(self, rounds: int, deadline: float) -> bool:
+        if rounds < 3 or time.perf_counter() > deadline:
+            return rounds >= 3
+        if rounds < MIN_ROUNDS:
+            return False
+        if len(self._alive) == 1:
+            return rounds >= ALONE_ROUNDS or len(self._runners) > 1
+        leader, turns = self._leader()
+        spans = [_against(self._runners[k].turns, turns) for k in self._alive if k != leader]
+        return all(abs(ratio - 1) + _SIGMAS * noise < TIE for ratio, noise, _ in spans)
+
+
+def _against(turns: Sequence[float], others: Sequence[float]) -> tuple[float, float, float]:
+    """Compare turns pair by pair.
+
+    Returns:
+        How many times as long they took, the error of that figure, and the ratio that three
+        quarters of the pairs exceed.
+    """
+    ratios = sorted(a / b for a, b in zip(turns, others, strict=False) if b > 0)
+    if not ratios:
+        return 1.0, math.inf, 1.0
+    middle = statistics.median(ratios)
+    spread = statistics.median(abs(r - middle) for r in ratios)
+    # Of a normal distribution; the median's own error is a quarter above that of the mean.
+    error = 1.25 * 1.4826 * spread / math.sqrt(len(ratios))
+    return middle, error, ratios[len(ratios) // 4]
+
+
+def _calls(
+    executable: Executable, vectors: Sequence[Vector], bound: bool
+) -> list[Callable[[], object]]:
+    """Return a call for each vector, the way the user will call."""
+    if not bound:
+        return [partial(executable.run, feeds) for feeds, _ in vectors]
+    calls: list[Callable[[], object]] = []
+    for feeds, expected in vectors:
+        inputs = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
+        outputs = {name: np.empty_like(array, order="C") for name, array in expected.items()}
+        calls.append(executable.bind(inputs, outputs))
+    return calls
 
 
 def resident_mb() -> float:
@@ -128,18 +334,18 @@ def resident_mb() -> float:
     return 0.0
 
 
-def _timed(executable: Executable, feeds: Mapping[str, Array]) -> tuple[float, float]:
-    busy, start = time.process_time(), time.perf_counter()
-    executable.run(feeds)
-    return time.perf_counter() - start, time.process_time() - busy
-
-
-def _summary(wall: Sequence[float], cpu: float) -> Measured:
-    ordered = sorted(wall)
-    median = statistics.median(ordered)
-    p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
-    rate = 1.0 / median if median > 0 else 0.0
-    return Measured(median * 1e3, p95 * 1e3, cpu / len(wall) * 1e3, rate, runs=len(wall))
+def _summary(runner: _Runner, middle: float, noise: float) -> Measured:
+    wall = sorted(runner.wall)
+    median = statistics.median(wall) if runner.by_cpu else middle
+    p95 = wall[min(len(wall) - 1, int(0.95 * len(wall)))]
+    return Measured(
+        median_ms=median * 1e3,
+        p95_ms=max(p95, median) * 1e3,
+        cpu_ms=(middle if runner.by_cpu else runner.busy / len(wall)) * 1e3,
+        per_second=1.0 / median if median > 0 else 0.0,
+        runs=len(wall),
+        noise=noise,
+    )
 
 
 def _rate(executable: Executable, vectors: Sequence[Vector], callers: int, seconds: float) -> float:

@@ -49,6 +49,7 @@ class Measured:
         memory_mb: memory that loading and running took.
         runs: how many runs were timed.
         problem: why it must not be used (numbers out of budget, refused by the engine).
+        noise: relative error of the median against that of the fastest.
     """
 
     median_ms: float = math.inf
@@ -58,6 +59,7 @@ class Measured:
     memory_mb: float = math.inf
     runs: int = 0
     problem: str = ""
+    noise: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +317,22 @@ def _explain(options: Sequence[_Option], policy: Policy) -> Iterable[Candidate]:
             reason = _figure(measured, policy)
             if place == 0 and len(options) > 1:
                 reason = f"best {policy} of {len(options)}: {reason}"
+            elif place:
+                reason += _behind(option, options[0], policy)
         yield Candidate(option.pair, option.version, reason, measured)
+
+
+def _behind(option: _Option, best: _Option, policy: Policy) -> str:
+    """How far a candidate lies behind the best one, and whether that can be told from noise."""
+    if option.measured is None or best.measured is None or policy != "latency":
+        return ""
+    ratio = option.measured.median_ms / best.measured.median_ms
+    if not math.isfinite(ratio):
+        return ""
+    if ratio > 1.2:
+        return f", {ratio:.3g} times the best"
+    text = f", {ratio - 1:.1%} behind the best"
+    return text + (", which is noise" if ratio - 1 <= 2 * option.measured.noise else "")
 
 
 def _figure(measured: Measured, policy: Policy) -> str:

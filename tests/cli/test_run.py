@@ -170,3 +170,17 @@ def test_outputs_without_a_batch_are_stacked() -> None:
 def test_outputs_of_several_sizes_are_refused() -> None:
     with pytest.raises(UsageError, match=r"another size in each run \(\[2\], \[3\]\)"):
         joined([{"y": np.zeros(2)}, {"y": np.ones(3)}], [None, None])
+
+
+def test_verbose_says_why_this_engine(cli: Any, bundle: Path, red: Path) -> None:
+    plain = cli("run", bundle, red).out
+    told = cli("run", bundle, red, "-v").out
+    assert told.startswith(plain)
+    lines = told.removeprefix(plain).splitlines()
+    assert lines[0] == ""
+    assert ", policy latency" in lines[1]
+    assert lines[2].startswith("  1. ")
+    ranking = json.loads(cli("run", bundle, red, "--json").out)["ranking"]
+    assert [c["reason"] in line for c, line in zip(ranking["candidates"], lines[2:], strict=False)]
+    assert ranking["candidates"][0]["backend"] in lines[1]
+    assert set(ranking) == {"candidates", "rejected"}

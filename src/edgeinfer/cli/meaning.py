@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeinfer.cli.files import write_bytes
 from edgeinfer.cli.output import Output, milliseconds
+from edgeinfer.cli.ranking import ranking, why
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def run_pipeline(
     options: Mapping[str, Any],
     repeat: int,
     out: Output,
+    *,
+    verbose: bool = False,
 ) -> None:
     """Run every input and tell what was found."""
     from edgeinfer import pipeline
@@ -89,6 +92,7 @@ def run_pipeline(
         ],
         "overlay": overlay,
         "notes": [note for report in reports for note in report.notes],
+        "rankings": [ranking(report) for report in reports],
     }
 
     def view() -> Iterator[str | Table]:
@@ -106,6 +110,7 @@ def run_pipeline(
         if overlay is not None:
             yield f"drawn into {overlay}"
         yield from (f"note: {note}" for report in reports for note in report.notes)
+        yield from why(reports) if verbose else ()
 
     out.result(data, view)
 

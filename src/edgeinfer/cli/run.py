@@ -14,6 +14,7 @@ import click
 from edgeinfer.cli.files import check_output
 from edgeinfer.cli.meaning import means_something, run_pipeline
 from edgeinfer.cli.output import Output, milliseconds, output_options, table
+from edgeinfer.cli.ranking import ranking, why
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ SHOWN = 8
 @click.option("--threads", type=click.IntRange(1), help="Of the engine.")
 @click.option("--repeat", type=click.IntRange(1), default=1, help="Runs to time.")
 @click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU, and say which.")
+@click.option("-v", "--verbose", is_flag=True, help="Say why this engine, and what else could run.")
 @click.option("--allow-nonfinite", is_flag=True, help="Take NaN and infinity in inputs.")
 @output_options
 def run(
@@ -55,6 +57,7 @@ def run(
     policy: Any,
     threads: int | None,
     repeat: int,
+    verbose: bool,
     allow_fallback: bool,
     allow_nonfinite: bool,
     out: Output,
@@ -77,7 +80,9 @@ def run(
         "allow_fallback": allow_fallback,
     }
     if not raw and output is None and means_something(bundle, inputs, bool(then or overlay)):
-        run_pipeline((bundle, *then), inputs, overlay, overwrite, options, repeat, out)
+        run_pipeline(
+            *((bundle, *then), inputs, overlay, overwrite, options, repeat, out), verbose=verbose
+        )
         return
     if then or overlay:
         raise UsageError("--then and --overlay go with what outputs mean; leave -o and --raw out")
@@ -116,8 +121,9 @@ def run(
         "top": top,
         "saved": output,
         "notes": list(report.notes),
+        "ranking": ranking(report),
     }
-    out.result(data, lambda: _view(data, repeat))
+    out.result(data, lambda: [*_view(data, repeat), *(why([report]) if verbose else [])])
 
 
 def _run(
