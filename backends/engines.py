@@ -31,6 +31,11 @@ def import_onnxruntime() -> ModuleType:
     return importlib.import_module("onnxruntime")
 
 
+def has_onnxruntime() -> bool:
+    """Whether ``onnxruntime`` is installed; it is not imported."""
+    return importlib.util.find_spec("onnxruntime") is not None
+
+
 def import_openvino() -> ModuleType:
     """Import ``openvino`` as if its telemetry package were not installed, which it copes with.
 

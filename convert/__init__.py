@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 from edgeinfer.errors import NotAvailableError
 
-_NEEDED = ("jinja2", "onnx", "onnx_ir", "onnxruntime")
+_NEEDED = ("jinja2", "onnx", "onnx_ir")
 
 if _missing := [name for name in _NEEDED if find_spec(name) is None]:
     raise NotAvailableError(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.backends.engines import import_onnxruntime
+from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime
 from edgeinfer.convert.quantize.histogram import ChannelStats, Histogram
 from edgeinfer.convert.quantize.units import Unit
 from edgeinfer.errors import RunError
@@ -169,7 +169,12 @@ def with_outputs(model: ir.Model, names: Iterable[str]) -> ir.Model:
 
 
 def open_session(model: ir.Model, folder: Path, *, optimise: bool = False) -> Any:
-    """Open a model in ONNX Runtime on one thread; its files must stay until it is closed."""
+    """Open a model in ONNX Runtime on one thread; its files must stay until it is closed.
+
+    Where that is not installed, it is evaluated in NumPy, which is slower.
+    """
+    if not has_onnxruntime():
+        return _Evaluation(model)
     ort = import_onnxruntime()
     path = folder / "observed.onnx"
     ir.save(model, path, external_data="observed.data", size_threshold_bytes=1024)
@@ -180,3 +185,17 @@ def open_session(model: ir.Model, folder: Path, *, optimise: bool = False) -> An
     options.log_severity_level = 4
     options.add_session_config_entry("session.x64quantprecision", "1")
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+class _Evaluation:
+    """A model that is evaluated in NumPy, called as sessions of ONNX Runtime are."""
+
+    def __init__(self, model: ir.Model) -> None:
+        from edgeinfer.convert.verify.evaluate import Evaluator
+
+        self._evaluator = Evaluator(model, wide=False)
+
+    def run(self, names: Sequence[str], feeds: Feeds) -> list[Any]:
+        """Return the named values."""
+        found = self._evaluator.run(feeds, wanted=names)
+        return [found[name] for name in names]

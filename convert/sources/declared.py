@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
 
-from edgeinfer.backends.engines import import_onnxruntime
+from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime
 from edgeinfer.convert import onnx_file
 from edgeinfer.convert.passes.inference import stand_in
 from edgeinfer.convert.sources.quiet import quiet_logging
@@ -152,6 +153,8 @@ def _run_shapes(model: ir.Model, outputs: list[str]) -> list[tuple[int, ...]]:
     ]
     if sum(t.nbytes for t in tensors) > _PROBE_BYTES:
         return []
+    if not has_onnxruntime():
+        return _evaluated_shapes(model, outputs)
     ort = import_onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -177,6 +180,22 @@ def _run_shapes(model: ir.Model, outputs: list[str]) -> list[tuple[int, ...]]:
         return []
     finally:
         timer.cancel()
+    return []
+
+
+def _evaluated_shapes(model: ir.Model, outputs: list[str]) -> list[tuple[int, ...]]:
+    """The same by an evaluation in NumPy."""
+    from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
+
+    evaluator, left = Evaluator(model, wide=False), _PROBE_SECONDS
+    for first, other in _PROBE_SIZES:
+        start = time.thread_time()
+        try:
+            found = evaluator.run(_zeros(model, first, other), seconds=left, wanted=outputs)
+        except CannotEvaluate:
+            left -= time.thread_time() - start
+            continue
+        return [np.shape(found[name]) for name in outputs]
     return []
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from edgeinfer.backends.engines import import_onnxruntime
+from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime
 from edgeinfer.errors import SourceError
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.types import Array
@@ -42,7 +42,7 @@ def compare_export(model: ir.Model, cases: list[tuple[Mapping[str, Any], Any]], 
             arrays = {key: to_numpy(value) for key, value in feeds.items()}
             _check_inputs(model, arrays, name)
             try:
-                actual = _run(graph, arrays)
+                actual = _run(graph, arrays) if has_onnxruntime() else _evaluate(model, arrays)
             except Exception as error:
                 # Neither engine has a common error class.
                 raise SourceError(_cannot_run(name, index, error)) from error
@@ -143,6 +143,12 @@ def _run(graph: str | bytes, feeds: Mapping[str, Array]) -> list[Array]:
         return slow
     results: list[Array] = session.run(None, dict(feeds), run)
     return results
+
+
+def _evaluate(model: ir.Model, feeds: Mapping[str, Array]) -> list[Array]:
+    from edgeinfer.convert.verify.evaluate import Evaluator
+
+    return list(Evaluator(model, wide=False).run(feeds).values())
 
 
 def _cannot_run(name: str, index: int, error: Exception) -> str:

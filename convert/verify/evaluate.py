@@ -33,13 +33,16 @@ class CannotEvaluate(Exception):  # noqa: N818 - an oracle that abstains, not an
 class Evaluator:
     """Evaluates one model, on any number of inputs."""
 
-    def __init__(self, model: ir.Model, *, wide: bool, halved: bool = False) -> None:
+    def __init__(
+        self, model: ir.Model, *, wide: bool, halved: bool = False, own: bool = True
+    ) -> None:
         """Prepare.
 
         Args:
             model: it is not modified.
             wide: compute every float in float64; otherwise in the types of the model.
             halved: round every float32, weights and inputs too, to half precision.
+            own: use our operators; otherwise only those that ONNX itself defines.
         """
         model = model.clone()
         if model.functions:
@@ -49,7 +52,7 @@ class Evaluator:
             model = ShapeInferencePass()(model).model
         self.graph = model.graph
         self._opsets = {("" if d in _MAIN else d): v for d, v in model.opset_imports.items()}
-        self._wide, self._halved = wide, halved
+        self._wide, self._halved, self._own = wide, halved, own
         self._kernels: dict[ir.Node, Callable[..., tuple[Any, ...]]] = {}
         self._until = float("inf")
 
@@ -175,7 +178,7 @@ class Evaluator:
                 reference.append(_reference(node, domain, version, self._opsets))
             return reference[0](*inputs)
 
-        own = OPERATORS.get(node.op_type) if domain == "" else None
+        own = OPERATORS.get(node.op_type) if domain == "" and self._own else None
         if own is None:
             return fall_back
         attrs: dict[str, Any] = {k: a.value for k, a in node.attributes.items()}

@@ -8,13 +8,17 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.backends.engines import has_onnxruntime
 from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
-from edgeinfer.convert.verify.witness import Abstains, OnnxRuntime
+from edgeinfer.convert.verify.witness import Abstains, Numpy, OnnxRuntime, Witness
 from edgeinfer.metrics import Budget, check, compare
 from edgeinfer.types import Array, Feeds
 
 _AT_MOST_BYTES = 1 << 30
 """More activations than this are not held at once just to name a node."""
+
+_AT_MOST_SECONDS = 60.0
+"""CPU time for them, where ONNX Runtime is not installed."""
 
 
 def save_for_engines(model: ir.Model, folder: Path) -> Path:
@@ -25,9 +29,9 @@ def save_for_engines(model: ir.Model, folder: Path) -> Path:
 
 
 def disputed_node(model: ir.Model, feeds: Feeds, budget: Budget) -> str | None:
-    """Name the first node where ONNX Runtime and our evaluation differ on the same inputs.
+    """Name the first node where oracle A and our evaluation differ on the same inputs.
 
-    Each node is evaluated on what ONNX Runtime computed before it, so an error upstream does not
+    Each node is evaluated on what oracle A computed before it, so an error upstream does not
     blame the nodes below. Returns an empty string when every node agrees, None when nobody can
     tell.
     """
@@ -50,7 +54,10 @@ def disputed_node(model: ir.Model, feeds: Feeds, budget: Budget) -> str | None:
 
 
 def all_values(model: ir.Model, feeds: Feeds) -> dict[str, Array]:
-    """Return every value of the main graph as ONNX Runtime computes it; empty if it cannot."""
+    """Return every value of the main graph as oracle A computes it; empty if it cannot.
+
+    That is ONNX Runtime, and where it is not installed ONNX's own operators.
+    """
     exposed = model.clone()
     known = {v.name for v in exposed.graph.outputs}
     for node in exposed.graph:
@@ -62,7 +69,11 @@ def all_values(model: ir.Model, feeds: Feeds) -> dict[str, Array]:
         return {}
     with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
         try:
-            engine = OnnxRuntime(save_for_engines(exposed, Path(folder)))
+            engine: Witness
+            if has_onnxruntime():
+                engine = OnnxRuntime(save_for_engines(exposed, Path(folder)))
+            else:
+                engine = Numpy(exposed, wide=False, own=False, seconds=_AT_MOST_SECONDS)
             results = engine.run(feeds)
             engine.close()
         except Abstains:

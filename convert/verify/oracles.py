@@ -9,6 +9,7 @@ from types import TracebackType
 
 import onnx_ir as ir
 
+from edgeinfer.backends.engines import has_onnxruntime
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
@@ -19,6 +20,7 @@ from edgeinfer.convert.verify.witness import (
     Numpy,
     OnnxRuntime,
     OpenVino,
+    Tried,
     Witness,
 )
 from edgeinfer.errors import RunError, VerifyError
@@ -48,6 +50,9 @@ class Oracles:
     Oracle A is ONNX Runtime without graph optimisation, oracle B an evaluation in float64, op by
     op; where they disagree, the same evaluation in the model's own types and OpenVINO vote.
 
+    Where ONNX Runtime is not installed, ONNX's own operators are oracle A. They are slower and less
+    reliable than oracle B, so they confirm its answers and are not taken in their place.
+
     Of a model that was read from another format, oracle A is that format's engine on the file
     itself. All others then share what the reader made of it, so none can outvote it.
     """
@@ -75,14 +80,24 @@ class Oracles:
         self._model = model
         self._original = original
         self._steps = _quantized_outputs(model) if original else frozenset[str]()
-        self._first = "onnxruntime" if original is None else "litert"
+        engine = "onnxruntime" if has_onnxruntime() else "onnx operators"
+        self._first = engine if original is None else "litert"
+        # ONNX's own operators have faults that are known, and are slow: they only confirm.
+        confirms = self._first == "onnx operators"
+        self._trial = "trial" if confirms else self._first
+        self._taken = "float64" if confirms else self._first
         self._budget = _agreement(model, original)
         self._folder = tempfile.TemporaryDirectory(prefix="edgeinfer-")
         self._path = save_for_engines(model, Path(self._folder.name))
         self._witnesses: dict[str, Witness | str] = {}
         self._makers: dict[str, Callable[[], Witness]] = {
             "onnxruntime": lambda: OnnxRuntime(self._path),
-            "float64": lambda: Numpy(model, wide=True, seconds=seconds),
+            "onnx operators": lambda: Numpy(model, wide=False, own=False, seconds=seconds),
+            "trial": lambda: Tried(model),
+            # What is right must not hang on the time there is.
+            "float64": lambda: Numpy(
+                model, wide=True, seconds=float("inf") if self._taken == "float64" else seconds
+            ),
             "onnx reference": lambda: Numpy(model, wide=False, seconds=seconds),
             "openvino": lambda: OpenVino(self._path),
         }
@@ -102,17 +117,21 @@ class Oracles:
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Run oracle A, or oracle B where A does not take the model at all.
 
+        Where ONNX Runtime is not installed, it is our evaluation in the model's own types.
+
         Raises:
             RunError: the model refuses these inputs.
         """
         try:
-            return self._ask(self._first, feeds)
+            return self._ask(self._trial, feeds)
         except Abstains as a:
-            if self._original is None and isinstance(self._witnesses.get(self._first), str):
+            if self._trial == "trial":
+                raise RunError(f"no oracle can run the model: {a}{self._hint}") from a
+            if self._original is None and isinstance(self._witnesses.get(self._trial), str):
                 try:
                     return self._ask("float64", feeds)
                 except Abstains as b:
-                    raise RunError(f"no oracle can run the model: onnxruntime: {a}; {b}") from b
+                    raise RunError(f"no oracle can run the model: {self._first}: {a}; {b}") from b
             raise RunError(str(a)) from a
 
     def expected(self, vectors: Sequence[Vector]) -> Expected:
@@ -151,6 +170,12 @@ class Oracles:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def _hint(self) -> str:
+        """Where there may be another oracle."""
+        more = "; ONNX Runtime may: pip install 'edgeinfer[convert]'"
+        return more if self._taken == "float64" else ""
 
     def _ask(self, name: str, feeds: Feeds) -> dict[str, Array]:
         if name not in self._witnesses:
@@ -194,14 +219,14 @@ class Oracles:
                 said[name] = result
         if not said:
             reasons = "; ".join(f"{name}: {why}" for name, why in silent.items())
-            raise VerifyError(f"no oracle can run vector {vector.origin!r}: {reasons}")
+            raise VerifyError(f"no oracle can run vector {vector.origin!r}: {reasons}{self._hint}")
         if silent:
             ((name, outputs),) = said.items()
             ((absent, why),) = silent.items()
             return Answer(outputs, name, (name,), {}, f"one oracle only: no {absent}: {why}")
         spread = _distance(said[self._first], said["float64"])
         if self._same(spread) or self._steps_agree(said):
-            return Answer(said[self._first], self._first, tuple(said), spread)
+            return Answer(said[self._taken], self._taken, tuple(said), spread)
         if self._original is not None:
             return self._doubted(vector, said)
         return self._vote(vector, said)
@@ -256,30 +281,32 @@ class Oracles:
         )
 
     def _vote(self, vector: Vector, said: dict[str, dict[str, Array]]) -> Answer:
-        """Ask further witnesses until one sides with ONNX Runtime or against it.
+        """Ask further witnesses until one sides with oracle A or against it.
 
         ONNX's own evaluation shares operators with ours, so its vote counts for ONNX Runtime
-        only; another engine's counts for either.
+        only, and not for ONNX's own operators, which it shares as well; another engine's counts
+        for either.
         """
-        ours, theirs = said["onnxruntime"], said["float64"]
+        first = self._first
+        ours, theirs, taken = said[first], said["float64"], said[self._taken]
         node = disputed_node(self._model, vector.feeds, self._budget)
         where = f" at {node}" if node else ""
         apart = _distance(ours, theirs)
-        for name in ("onnx reference", "openvino"):
+        for name in ("onnx reference", "openvino")[self._taken == "float64" :]:
             try:
                 third = self._ask(name, vector.feeds)
             except Abstains:
                 continue
             if self._same(_distance(ours, third)):
-                return _confirmed(ours, name, node, apart, _distance(ours, third))
+                return _confirmed(ours, name, node, apart, _distance(ours, third), first)
             if name == "openvino" and self._same(_distance(theirs, third)):
-                note = f"onnxruntime alone disagrees{where}; openvino sides with float64"
+                note = f"{first} alone disagrees{where}; openvino sides with float64"
                 spread = _distance(theirs, third)
                 return Answer(theirs, "float64", ("float64", "openvino"), spread, note)
         if node == "" and all(not m.problem and not m.nonfinite for m in apart.values()):
-            return Answer(ours, "onnxruntime", ("onnxruntime", "float64"), apart, _ROUNDING)
-        note = f"the oracles disagree{where} and nobody could settle it; onnxruntime is taken"
-        return Answer(ours, "onnxruntime", ("onnxruntime",), {}, note)
+            return Answer(taken, self._taken, (first, "float64"), apart, _ROUNDING)
+        note = f"the oracles disagree{where} and nobody could settle it; {self._taken} is taken"
+        return Answer(taken, self._taken, (self._taken,), {}, note)
 
 
 def _confirmed(
@@ -288,7 +315,7 @@ def _confirmed(
     node: str | None,
     apart: dict[str, OutputMetrics],
     spread: dict[str, OutputMetrics],
-    first: str = "onnxruntime",
+    first: str,
 ) -> Answer:
     """Return oracle A's answer, confirmed by a third witness against float64."""
     both = (first, witness)

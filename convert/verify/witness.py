@@ -9,7 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.backends.engines import import_litert, import_onnxruntime, import_openvino
+from edgeinfer.backends.engines import (
+    has_onnxruntime,
+    import_litert,
+    import_onnxruntime,
+    import_openvino,
+)
 from edgeinfer.backends.litert_trial import Opening, check_runs
 from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.sources.tflite.plain import write_plain
@@ -46,9 +51,10 @@ class OnnxRuntime:
     name = "onnxruntime"
 
     def __init__(self, path: Path) -> None:
-        """Open a model; weights in other files lie beside it."""
+        """Open a model, if the engine is installed; weights in other files lie beside it."""
+        if not has_onnxruntime():
+            raise Abstains("it is not installed")
         ort = import_onnxruntime()
-
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
@@ -79,15 +85,19 @@ class OnnxRuntime:
 
 
 class Numpy:
-    """Our evaluation op by op, in float64 or in the model's own types."""
+    """Our evaluation op by op, in float64 or in the model's own types.
 
-    def __init__(self, model: ir.Model, *, wide: bool, seconds: float) -> None:
+    Without our ``own`` operators it is another evaluation: ONNX's definitions as its authors
+    compute them, one float after the other.
+    """
+
+    def __init__(self, model: ir.Model, *, wide: bool, seconds: float, own: bool = True) -> None:
         """Prepare; ``seconds`` of CPU time are for all runs, however busy the machine is."""
-        self.name = "float64" if wide else "onnx reference"
+        self.name = "float64" if wide else "onnx reference" if own else "onnx operators"
         self._left = seconds
         self._broken = ""
         try:
-            self._evaluator = Evaluator(model, wide=wide)
+            self._evaluator = Evaluator(model, wide=wide, own=own)
         except Exception as e:
             self._broken = f"it cannot read the model ({_first_line(e)})"
         self._outputs = list(model.graph.outputs)
@@ -106,6 +116,38 @@ class Numpy:
         finally:
             self._left -= time.thread_time() - start
         return {str(v.name): _as_declared(results[str(v.name)], v) for v in self._outputs}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Tried:
+    """Our evaluation in the model's own types, of inputs that the model may not take."""
+
+    name = "trial"
+
+    def __init__(self, model: ir.Model) -> None:
+        """Prepare."""
+        self._inputs, self._outputs = list(model.graph.inputs), list(model.graph.outputs)
+        try:
+            self._evaluator = Evaluator(model, wide=False)
+        except Exception as e:
+            raise Abstains(f"it cannot read the model ({_first_line(e)})") from e
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Evaluate once."""
+        for value in self._inputs:
+            array = feeds.get(value.name or "")
+            if array is not None and not _fits(array, value):
+                raise Abstains(
+                    f"input {value.name!r} is {array.dtype}{list(array.shape)}, the model declares "
+                    f"{value.dtype}{value.shape}"
+                )
+        try:
+            results = self._evaluator.run(feeds)
+        except CannotEvaluate as e:
+            raise Abstains(str(e)) from e
+        return {str(v.name): results[str(v.name)] for v in self._outputs}
 
     def close(self) -> None:
         """Nothing is held."""
@@ -205,6 +247,18 @@ class LiteRt:
 
 def _moved(array: Array, perm: tuple[int, ...]) -> Array:
     return np.ascontiguousarray(array.transpose(perm))
+
+
+def _fits(array: Array, value: ir.Value) -> bool:
+    """Whether an array has the type that an input declares, and its sizes as far as they are."""
+    if value.dtype is not None and array.dtype != value.dtype.numpy():
+        return False
+    if value.shape is None:
+        return True
+    pairs = zip(array.shape, value.shape, strict=False)
+    return array.ndim == len(value.shape) and all(
+        not isinstance(declared, int) or declared in (size, -1) for size, declared in pairs
+    )
 
 
 def _as_declared(result: Any, value: ir.Value) -> Any:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 EXTRAS = (
     ("convert", ("onnx", "onnx_ir", "onnxruntime", "jinja2"), "converting models"),
+    ("apple", ("onnx", "onnx_ir", "coremltools", "jinja2"), "converting for Apple, nothing else"),
     ("torch", ("torch", "onnxscript"), "PyTorch models as a source"),
     ("media", ("PIL", "soundfile", "soxr"), "pictures and recordings as inputs"),
     ("sign", ("cryptography",), "signatures of bundles"),
