@@ -134,9 +134,8 @@ class Guarded:
             raise RunError(text) from error
 
     def _failure(self, error: Exception, feeds: Feeds) -> RunError:
-        given = ", ".join(
-            f"{name} {array.dtype}{list(array.shape)}" for name, array in feeds.items()
-        )
+        arrays = [f"{name!r} {array.dtype}{list(array.shape)}" for name, array in feeds.items()]
+        given = ", ".join(arrays) or "no inputs"
         what = "out of memory" if isinstance(error, MemoryError) else _kind(error)
         hint = "; smaller inputs or fewer models at once need less"
         hint = hint if isinstance(error, MemoryError) else ""
@@ -153,9 +152,7 @@ class Guarded:
             if fault := _fault(spec, results):
                 raise RunError(f"{self._who}: output {spec.name!r}: {fault}")
         if extra := [name for name in results if name not in self._names]:
-            raise RunError(
-                f"{self._who}: the engine gave outputs that are not the model's: {extra}"
-            )
+            raise RunError(f"{self._who}: the engine gave outputs that the model has not: {extra}")
         if len(self._seen) >= _MAX_SHAPES:
             self._seen.clear()
         self._seen.add(tuple([results[name].shape for name in self._names]))

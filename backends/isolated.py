@@ -19,6 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -31,10 +32,14 @@ from edgeinfer.backends.child import Child, ChildEndedError, RemoteTraceback
 from edgeinfer.backends.emulator import Emulator
 from edgeinfer.backends.isolated_host import AGAIN, MESSAGE, spinner
 from edgeinfer.backends.isolated_memory import HEAD, Memory, Slot, alike, lay_out
+from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.errors import BackendError, ClosedError, CrashedError, RunError
 from edgeinfer.types import Array, Feeds
 
 _HOST = "edgeinfer.backends.isolated_host"
+_LOOK_S = 0.1
+"""Seconds between two looks at how much memory a process holds."""
+
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 60.0
 
 _log = logging.getLogger(__name__)
@@ -49,6 +54,7 @@ class IsolatedBackend:
         backend: name in the registry; what it is there is what runs in the process.
         run_s: a run that takes longer is stopped; None waits for ever.
         load_s: likewise for loading.
+        memory_mb: a process that holds more is ended between two runs, and another one started.
         reuse: keep the process of an artifact that is closed for the next one.
         emulator: of another CPU, for which the processes are.
     """
@@ -61,12 +67,13 @@ class IsolatedBackend:
         *,
         run_s: float | None = None,
         load_s: float | None = None,
+        memory_mb: float | None = None,
         reuse: bool = True,
         emulator: Emulator | None = None,
     ) -> None:
         self.name = backend  # type: ignore[misc]  # a class of its own for each would say no more
         self._inner = registry.get(backend)
-        self._run_s, self._load_s = run_s, load_s
+        self._run_s, self._load_s, self._memory_mb = run_s, load_s, memory_mb
         self._reuse, self._emulator = reuse, emulator
         self._idle: list[_Process] = []
         self._started: _Process | None = None
@@ -123,7 +130,25 @@ class IsolatedBackend:
                 raise
 
         give_back = self._idle.append if self._reuse else _Process.end_now
-        return IsolatedExecutable(self.name, start, give_back, self._run_s)
+        return IsolatedExecutable(self.name, start, give_back, self._run_s, self._memory_mb)
+
+    def profile(
+        self, artifact: Artifact, options: LoadOptions, feeds: Feeds, *, runs: int
+    ) -> OperatorProfile:
+        """Say what operators cost, as the backend does in a process.
+
+        Raises:
+            CrashedError: the engine went down.
+            EdgeInferError: as the backend.
+        """
+        process = self._process()
+        stage = f"profile {artifact.path.name}"
+        try:
+            asked = (artifact, options, dict(feeds), runs)
+            found: OperatorProfile = process.ask(stage, self._load_s, "profile", *asked)
+        finally:
+            process.kill()
+        return found
 
     def close(self) -> None:
         """End the processes that hold nothing."""
@@ -176,6 +201,14 @@ class _Process:
 
     def is_alive(self) -> bool:
         return self._child.is_alive()
+
+    def resident_mb(self) -> float:
+        """Return the memory that the process holds; 0 where the system does not say."""
+        try:
+            pages = int(Path(f"/proc/{self._child.pid}/statm").read_text().split()[1])
+        except OSError:
+            return 0.0
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
     def ask(self, stage: str, seconds: float | None, method: str, *arguments: Any) -> Any:
         """Have something done.
@@ -269,8 +302,11 @@ class IsolatedExecutable:
         start: Callable[[], tuple[_Process, Any]],
         give_back: Callable[[_Process], None],
         run_s: float | None,
+        memory_mb: float | None = None,
     ) -> None:
         self._engine, self._start, self._give_back, self._run_s = engine, start, give_back, run_s
+        self._memory_mb, self._looked = memory_mb, 0.0
+        self.notes: tuple[str, ...] = ()
         self._lock = threading.Lock()
         self._is_closed = False
         self._crash: CrashedError | None = None
@@ -318,6 +354,15 @@ class IsolatedExecutable:
             found: Coverage | None = self._process.ask("say what it took", self._run_s, "coverage")
             return found
 
+    def placement(self) -> Placement | None:
+        """As the backend; None where it does not say or its process is gone."""
+        with self._lock:
+            if self._process is None:
+                return None
+            stage = "say where operators run"
+            found: Placement | None = self._process.ask(stage, self._run_s, "placement")
+            return found
+
     def close(self) -> None:
         """Free the engine's memory; a second call does nothing."""
         with self._lock:
@@ -353,7 +398,25 @@ class IsolatedExecutable:
             process.memory.reserve(max((s.end for s in found), default=0))
             self._outputs = process.memory.view(found)
         self._crashes = 0
+        if self._memory_mb is not None and time.monotonic() - self._looked > _LOOK_S:
+            self._looked = time.monotonic()
+            self._renew_if_large(process, self._memory_mb)
         return self._outputs
+
+    def _renew_if_large(self, process: _Process, limit_mb: float) -> None:
+        """End a process that holds too much; the outputs stay, the next run starts another."""
+        held_mb = process.resident_mb()
+        if held_mb <= limit_mb:
+            return
+        self._outputs = {name: array.copy() for name, array in self._outputs.items()}
+        self._process, self._inputs = None, None
+        process.kill()
+        note = (
+            f"{self._engine}: its process held {held_mb:.0f} MB, memory_mb is {limit_mb:.0f}: "
+            "ended, and started anew by the next run"
+        )
+        self.notes = (note,)
+        _log.warning("%s", note)
 
     def _run_anew(self, process: _Process, feeds: Feeds) -> list[Slot] | None:
         """Lay the inputs out, and run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,7 +30,13 @@ from edgeinfer.metrics import budget_for
 from edgeinfer.profiles.schema import Chip, chip_of
 from edgeinfer.runtime.bench import Vector, accuracy_problem, measure, resident_mb
 from edgeinfer.runtime.devices import Fingerprint, available_cpus, fingerprint
-from edgeinfer.runtime.profiledb import Key, ProfileDB
+from edgeinfer.runtime.operators import placement_of
+from edgeinfer.runtime.profiledb import (
+    Key,
+    ProfileDB,
+    ended_while_tried,
+    is_being_tried,
+)
 from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, Policy, distinct, rank
 from edgeinfer.runtime.survive import SurvivingExecutable
 
@@ -39,7 +46,14 @@ MAX_VECTORS = 8
 CHECK_S = 5.0
 """Seconds of a load after which no further vector is checked on the same candidate."""
 
+SLOW_CHECK_S = 0.5
+"""The same of a candidate that is several times slower than another one."""
+
+RACE_S, ALONE_S = 3.0, 0.2
+"""Seconds that candidates are timed for at most, and a single one."""
+
 OnCrash = Literal["raise", "next"]
+Calls = Literal["run", "bind"]
 
 _log = logging.getLogger("edgeinfer")
 
@@ -56,7 +70,10 @@ class Request:
     measure: bool = True
     isolate: bool = False
     run_timeout_s: float | None = None
+    load_timeout_s: float | None = None
+    memory_mb: float | None = None
     on_crash: OnCrash = "raise"
+    calls: Calls = "run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +136,14 @@ class _Chooser:
         self._backends: dict[str, Backend] = {}
         self._variants = _with_requested(bundle.manifest, request.backend)
         self._by_id = {variant.id: variant for variant in self._variants}
+        self._suspects: dict[str, str] = {}
+        self._notes: list[str] = []
+        self._fallen: dict[Pair, str] = {}
         self._probes = self._probed()
         self._known = self._remembered()
         self._loaded: dict[Pair, Executable] = {}
         self._grown: dict[Pair, float] = {}
-        self._notes: list[str] = []
+        self._spent: dict[Pair, float] = {}
 
     def run(self) -> Choice:
         try:
@@ -153,7 +173,12 @@ class _Chooser:
             plan=plan,
             machine=self._machine,
             threads=self._threads,
-            notes=(*self._bundle.notes, *self._history.notes, *self._notes),
+            notes=(
+                *self._bundle.notes,
+                *self._history.notes,
+                *self._notes,
+                *filter(None, [self._fallen.get(plan.best.pair)]),
+            ),
             isolated=self._apart(name),
             variants=self._by_id,
         )
@@ -166,12 +191,19 @@ class _Chooser:
                 # Few sessions need processes, and what starts them takes milliseconds to import.
                 from edgeinfer.backends.isolated import IsolatedBackend
 
-                backend = IsolatedBackend(name, run_s=self._request.run_timeout_s, reuse=False)
+                backend = IsolatedBackend(
+                    name,
+                    run_s=self._request.run_timeout_s,
+                    load_s=self._request.load_timeout_s,
+                    memory_mb=self._request.memory_mb,
+                    reuse=False,
+                )
             self._backends[name] = backend
         return self._backends[name]
 
     def _apart(self, name: str) -> bool:
-        return self._request.isolate or registry.get(name).capabilities().fragile
+        asked = self._request.isolate or name in self._suspects
+        return asked or registry.get(name).capabilities().fragile
 
     def _may_follow(self, best: Candidate, other: Candidate) -> bool:
         """Whether another candidate takes every value that the best one takes."""
@@ -222,9 +254,27 @@ class _Chooser:
         known = {}
         for pair in self._pairs():
             measured = self._history.get(self._key(pair))
-            if measured is not None:
+            if measured is None:
+                continue
+            if not is_being_tried(measured):
                 known[pair] = measured
+            elif process := ended_while_tried(measured):
+                self._suspect(pair, process)
         return known
+
+    def _suspect(self, pair: Pair, process: str) -> None:
+        """Run a backend apart that may have taken the process down that tried it before."""
+        name = pair.backend
+        if name in self._suspects or self._apart(name):
+            return
+        note = (
+            f"{pair} is tried in a process of its own, because process {process} ended while it "
+            "tried it"
+        )
+        self._suspects[name] = note
+        self._backends.pop(name, None)
+        self._notes.append(note)
+        _log.warning("%s", note)
 
     def _pairs(self) -> Iterable[Pair]:
         for variant in self._variants:
@@ -240,9 +290,13 @@ class _Chooser:
         # What a vector allows decides too, or a refusal would outlive the bundle that caused it.
         digests += [json.dumps([v.file.sha256, v.spread, v.edge], sort_keys=True) for v in vectors]
         digests += [f"{key}={value}" for key, value in sorted(variant.constraints.items())]
-        options = {"policy": self._request.policy, "threads": self._threads}
+        options: dict[str, object] = {"policy": self._request.policy, "threads": self._threads}
         if self._request.isolate:
             options["isolate"] = True
+        if self._request.calls != "run":
+            options["calls"] = self._request.calls
+        if not self._request.strict and pair.device != "cpu":
+            options["fallback"] = True
         return Key(
             artifact=hashlib.sha256("\n".join((variant.precision, *digests)).encode()).hexdigest(),
             backend=pair.backend,
@@ -257,7 +311,9 @@ class _Chooser:
         manifest, variant = self._bundle.manifest, self._by_id[pair.variant]
         path = self._bundle.paths(variant)[0]
         artifact = Artifact(variant.format, path, manifest.inputs, manifest.outputs)
-        options = LoadOptions(device=pair.device, threads=self._threads)
+        options = LoadOptions(
+            device=pair.device, threads=self._threads, fallback=not self._request.strict
+        )
         before = resident_mb()
         try:
             self._loaded[pair] = guard.load(self._backend(pair.backend), artifact, options)
@@ -265,6 +321,18 @@ class _Chooser:
             self._fail(pair, str(e))
             return
         self._grown[pair] = max(resident_mb() - before, variant.size_bytes / 2**20)
+        self._refuse_elsewhere(pair)
+
+    def _refuse_elsewhere(self, pair: Pair) -> None:
+        """Operators that do not run on the accelerator that was chosen are never taken silently."""
+        placed = None if pair.device == "cpu" else placement_of(self._loaded[pair])
+        if placed is None or not placed.elsewhere:
+            return
+        if self._request.strict:
+            self._fail(pair, str(placed))
+            return
+        _log.warning("%s: %s", pair, placed)
+        self._fallen[pair] = f"{pair}: {placed}"
 
     def _fail(self, pair: Pair, problem: str) -> None:
         self._known[pair] = Measured(problem=problem)
@@ -287,23 +355,39 @@ class _Chooser:
         if not vectors:
             self._notes.append("the bundle has no test vectors, so nothing was checked or measured")
             return
+        keys = [self._key(pair) for pair in pairs]
+        self._history.begin(keys)
+        try:
+            self._try(pairs, vectors)
+        except BaseException:
+            # Interrupted, or at fault itself: nothing is known of them.
+            self._history.forget(keys)
+            raise
+        for pair, key in zip(pairs, keys, strict=True):
+            self._history.put(key, self._known[pair])
+
+    def _try(self, pairs: Sequence[Pair], vectors: Sequence[Vector]) -> None:
+        """Check and time pairs; a failed one has its problem among what is known."""
         for pair in pairs:
             self._known.pop(pair, None)
             self._load(pair)
             if pair in self._loaded:
                 self._check(pair, vectors)
         alone = len(self._loaded) < 2
-        callers = available_cpus() if self._request.policy == "throughput" else 0
-        seconds = 0.2 if alone else 2.0
+        policy = self._request.policy
         for pair, measured in measure(
-            self._loaded, vectors, seconds=seconds, callers=callers
+            self._loaded,
+            vectors,
+            seconds=ALONE_S if alone else RACE_S,
+            callers=available_cpus() if policy == "throughput" else 0,
+            bound=self._request.calls == "bind",
+            by_cpu=policy == "energy",
+            known=self._spent,
         ).items():
             if measured.problem:
                 self._fail(pair, measured.problem)
             else:
                 self._known[pair] = replace(measured, memory_mb=self._grown[pair])
-        for pair in pairs:
-            self._history.put(self._key(pair), self._known[pair])
 
     def _check(self, pair: Pair, vectors: Sequence[Vector]) -> None:
         variant = self._by_id[pair.variant]
@@ -319,8 +403,15 @@ class _Chooser:
         if not judged:
             self._notes.append(f"{pair}: no test vector is for it, so nothing was checked")
         feeds, records = [v for v, _ in judged], [r for _, r in judged]
-        if problem := accuracy_problem(self._loaded[pair], feeds, budget, CHECK_S, records):
+        # One that is many times slower than another is not asked for every vector.
+        quickest = min(self._spent.values(), default=math.inf) * len(feeds)
+        seconds = min(CHECK_S, max(SLOW_CHECK_S, 4 * quickest))
+        spent: list[float] = []
+        problem = accuracy_problem(self._loaded[pair], feeds, budget, seconds, records, spent=spent)
+        if problem:
             self._fail(pair, problem)
+        elif spent:
+            self._spent[pair] = min(spent)
 
     def _refuse_fallback(self, plan: Plan) -> None:
         """A CPU in place of an accelerator that is here but failed is never taken in silence."""
@@ -334,7 +425,7 @@ class _Chooser:
         if not failed or self._request.device == "cpu":
             return
         if self._request.strict:
-            hint = "load with strict=False or device='cpu' to go on without it"
+            hint = "load with allow_fallback=True or device='cpu' to go on without it"
             raise LoadError(f"the accelerator cannot be used: {'; '.join(failed)}; {hint}")
         self._notes.append(f"runs on the CPU because {'; '.join(failed)}")
 

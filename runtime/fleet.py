@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
@@ -12,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import (
+    BackendError,
     ClosedError,
     InputError,
     MemoryBudgetError,
     UsageError,
 )
+from edgeinfer.runtime.batches import Batching, alike, check_batching, together
 from edgeinfer.runtime.bench import resident_mb
 from edgeinfer.runtime.devices import available_cpus
 from edgeinfer.runtime.inputs import InputCheck
@@ -34,19 +35,7 @@ BRIEF_S = 2e-3
 """Seconds of a run below which callers that wait run it for each other: waking a thread would take
 a good part of that, and none of them is kept for long."""
 
-
-@dataclass(frozen=True, slots=True)
-class Batching:
-    """How calls of one model are put together.
-
-    Attributes:
-        size: most calls in a batch.
-        wait_ms: how long the first call of a batch waits for others where a thread is free; calls
-            that wait for a thread anyway are put together without it.
-    """
-
-    size: int = 8
-    wait_ms: float = 0.0
+_log = logging.getLogger("edgeinfer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +150,12 @@ class Runtime:
         if not 1 <= threads <= self.threads:
             raise UsageError(f"threads: expected 1 to {self.threads}, received {threads}")
         place = Path(path).resolve()
-        with Bundle.open(place, verify=False) as bundle:
+        allowed = {"trusted": options.get("trusted", ()), "key": options.get("key")}
+        with Bundle.open(place, verify=False, **allowed) as bundle:
             manifest = bundle.manifest
         name = name or manifest.name
         if batching is not None:
-            _check_batching(name, batching, manifest.inputs, manifest.outputs)
+            check_batching(name, batching, manifest.inputs, manifest.outputs)
         key = (place, threads, *sorted((k, repr(v)) for k, v in options.items()))
         with self._lock:
             if self._is_closed:
@@ -202,12 +192,14 @@ class Runtime:
             self._is_closed = True
         self.scheduler.close(wait=True)
         with self._lock:
-            for engine in self._engines.values():
-                engine.unload()
+            engines = list(self._engines.values())
             for model in self._models.values():
                 model.is_closed = True
             self._models.clear()
             self._engines.clear()
+        problems = [problem for engine in engines if (problem := engine.unloaded())]
+        if problems:
+            raise problems[0]
 
     def submit(
         self, model: Model, feeds: Feeds, priority: float, deadline: float, waits: bool
@@ -224,7 +216,7 @@ class Runtime:
             waits=waits and not batching.wait_ms,
             size=batching.size,
             wait_s=batching.wait_ms / 1e3,
-            fits=lambda other: _alike(other.feeds, call.feeds),
+            fits=lambda other: alike(other.feeds, call.feeds),
         )
         return call.future
 
@@ -351,8 +343,17 @@ class Engine:
         with self._guard:
             if self._session is None or self._runs or self.is_pinned:
                 return False
-        self.unload()
+        self.unloaded()
         return True
+
+    def unloaded(self) -> BackendError | None:
+        """Free it as ``unload`` does; an error is logged, so that others' work goes on."""
+        try:
+            self.unload()
+        except BackendError as error:
+            _log.warning("%s could not be closed: %s", self.path.name, error)
+            return error
+        return None
 
     def unload(self) -> None:
         """Free it after what runs; the next use loads it again."""
@@ -377,7 +378,7 @@ class Engine:
 
     def _least_mb(self) -> float:
         """Return the size of the smallest variant, which an engine needs at least."""
-        with Bundle.open(self.path, verify=False) as bundle:
+        with Bundle.open(self.path, verify=False, key=self._options.get("key")) as bundle:
             return min((v.size_bytes for v in bundle.manifest.variants), default=0) / 2**20
 
 
@@ -518,7 +519,7 @@ class Model:
         try:
             self._batches += 1
             start = time.monotonic()
-            results = _together(session, calls)
+            results = together(session, calls)
         # Whatever goes wrong belongs to who waits for it; a worker thread has nobody to tell.
         except Exception as error:
             if len(calls) == 1:
@@ -553,39 +554,3 @@ class Model:
         for call in calls:
             self._recorder.failed(type(error).__name__)
             call.future.set_exception(error)
-
-
-def _together(session: Session, calls: list[Call]) -> list[Outputs]:
-    """Run calls as one batch along the first axis."""
-    if len(calls) == 1:
-        return [session.run(calls[0].feeds)]
-    names = calls[0].feeds.keys()
-    sizes = [len(next(iter(call.feeds.values()))) for call in calls]
-    results = session.run({n: np.concatenate([c.feeds[n] for c in calls]) for n in names})
-    ends = np.cumsum(sizes)[:-1]
-    parts = {name: np.split(array, ends) for name, array in results.items()}
-    # Parts are copied, or one kept result would hold the whole batch.
-    return [{name: parts[name][i].copy() for name in parts} for i in range(len(calls))]
-
-
-def _alike(feeds: Feeds, others: Feeds) -> bool:
-    return all(feeds[name].shape[1:] == array.shape[1:] for name, array in others.items())
-
-
-def _check_batching(
-    name: str,
-    batching: Batching,
-    inputs: tuple[TensorSpec, ...],
-    outputs: tuple[TensorSpec, ...],
-) -> None:
-    if batching.size < 2 or batching.wait_ms < 0:
-        raise UsageError(
-            f"batching: expected size 2 or more and wait_ms 0 or more, received {batching}"
-        )
-    axes = {spec.shape[0] if spec.shape else None for spec in (*inputs, *outputs)}
-    if not inputs or len(axes) != 1 or not isinstance(next(iter(axes)), str):
-        found = ", ".join(str(spec) for spec in (*inputs, *outputs))
-        raise UsageError(
-            f"model {name!r}: batches need one named first axis that all inputs and outputs "
-            f"share, received {found}; convert it with an open batch"
-        )

@@ -9,9 +9,10 @@ import os
 import sqlite3
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from edgeinfer.bundle.cache import cache_root, writable_folder
 from edgeinfer.bundle.codec import decode
@@ -22,6 +23,9 @@ FILE = "history-1.sqlite"
 
 PROBLEM_S = 86_400.0
 """Seconds after which a pair that failed is tried again: memory may have been short that day."""
+
+TRYING = "was being tried: process "
+"""Starts the problem of a pair that is tried for the first time, before the outcome is known."""
 
 WAIT_S = 5.0
 """Seconds to wait for another process that holds the file."""
@@ -35,6 +39,8 @@ CREATE TABLE IF NOT EXISTS measured (
     PRIMARY KEY (artifact, backend, version, device, machine, options)
 ) WITHOUT ROWID
 """
+
+_COLUMNS = ("artifact", "backend", "version", "device", "machine", "options", "data", "at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,7 @@ class ProfileDB:
             self._complain("read", e)
             return None
         measured = None if row is None else _parse(row[0])
-        if measured is not None and measured.problem and not 0 <= time.time() - row[1] <= PROBLEM_S:
+        if measured is not None and measured.problem and not _is_recent(row[1]):
             return None
         return measured
 
@@ -126,10 +132,32 @@ class ProfileDB:
         except sqlite3.Error as e:
             self._complain("written", e)
 
+    def begin(self, keys: Iterable[Key]) -> None:
+        """Note that pairs are about to be tried, which may end this process."""
+        trying = Measured(problem=f"{TRYING}{os.getpid()} {_started(os.getpid())}")
+        for key in keys:
+            self.put(key, trying)
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Take back what ``begin`` noted, where a trial was broken off and not at fault."""
+        for key in keys:
+            try:
+                with self._lock, self._db:
+                    query = (
+                        "DELETE FROM measured WHERE artifact=? AND backend=? AND version=? "
+                        "AND device=? AND machine=? AND options=?"
+                    )
+                    self._db.execute(query, _values(key))
+            except sqlite3.Error as e:
+                self._complain("written", e)
+
     def clear(self) -> None:
-        """Forget everything."""
-        with self._lock, self._db:
-            self._db.execute("DELETE FROM measured")
+        """Forget everything; that it cannot be written is noted, not raised."""
+        try:
+            with self._lock, self._db:
+                self._db.execute("DELETE FROM measured")
+        except sqlite3.Error as e:
+            self._complain("written", e)
 
     def _complain(self, what: str, error: sqlite3.Error) -> None:
         note = f"history {self.path} could not be {what}: {error}"
@@ -138,6 +166,9 @@ class ProfileDB:
             _log.warning("%s", note)
 
     def _open(self, path: Path) -> sqlite3.Connection:
+        # SQLite would wait for ever at the other end of a pipe.
+        if path.exists() and not path.is_file():
+            raise OSError("it is not a file")
         try:
             return _connect(str(path))
         except sqlite3.OperationalError:
@@ -174,15 +205,25 @@ def _connect_once(path: str) -> sqlite3.Connection:
         with db:
             db.execute(_TABLE)
         db.execute("SELECT count(*) FROM measured").fetchone()
+        _check_columns(db)
     except BaseException:
         db.close()
         raise
     return db
 
 
+def _check_columns(db: sqlite3.Connection) -> None:
+    """Refuse a sound database that somebody else made."""
+    columns = tuple(row[1] for row in db.execute("PRAGMA table_info(measured)"))
+    if columns != _COLUMNS:
+        raise sqlite3.DatabaseError(f"its table has the columns {', '.join(columns)}")
+
+
 def _copy_in_memory(path: Path) -> sqlite3.Connection:
     """Start from a file that can be read though not written, as in an image of a container."""
     db = _connect(":memory:")
+    if not path.is_file():
+        return db
     with contextlib.suppress(sqlite3.Error):
         source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         try:
@@ -198,8 +239,38 @@ def _values(key: Key) -> tuple[str, ...]:
     return (key.artifact, key.backend, key.version, key.device, key.machine, key.options)
 
 
-def _parse(text: str) -> Measured | None:
+def ended_while_tried(measured: Measured | None) -> str:
+    """Say which process ended while it tried a pair; empty where none did, or it still runs."""
+    if measured is None or not measured.problem.startswith(TRYING):
+        return ""
+    number, _, started = measured.problem.removeprefix(TRYING).partition(" ")
+    alive = number.isdecimal() and started and _started(int(number)) == started
+    return "" if alive else number
+
+
+def is_being_tried(measured: Measured) -> bool:
+    """Whether a row tells only that somebody began to try the pair."""
+    return measured.problem.startswith(TRYING)
+
+
+def _started(process: int) -> str:
+    """Return when a process was started, in the kernel's count; empty where that is not told."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return ""
+    # The name, in brackets, may hold anything.
+    return text.rpartition(")")[2].split()[19]
+
+
+def _is_recent(at: Any) -> bool:
+    return isinstance(at, float) and 0 <= time.time() - at <= PROBLEM_S
+
+
+def _parse(text: Any) -> Measured | None:
     """Python writes infinities as ``Infinity``, which JSON has not; they are the defaults here."""
+    if not isinstance(text, str):
+        return None
     try:
         data = json.loads(text, parse_constant=lambda _: None)
     except ValueError:
@@ -207,4 +278,9 @@ def _parse(text: str) -> Measured | None:
     if not isinstance(data, dict):
         return None
     known = {key: value for key, value in data.items() if value is not None}
-    return decode(Measured, known, extra_keys=True)[0]
+    measured = decode(Measured, known, extra_keys=True)[0]
+    figures = () if measured is None else [v for v in asdict(measured).values() if v != ""]
+    # A time below zero would win for ever.
+    if any(isinstance(v, int | float) and not v >= 0 for v in figures):
+        return None
+    return measured

@@ -10,17 +10,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, Self, TypeVar, get_args
 
 from edgeinfer import __version__
-from edgeinfer.backends.base import DeviceKind, Executable
+from edgeinfer.backends.base import DeviceKind, Executable, LoadOptions
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Manifest
 from edgeinfer.bundle.values import KEY, fits
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.runtime.bound import BoundSession, input_buffers, output_buffers
-from edgeinfer.runtime.choice import Choice, OnCrash, Request, choose
+from edgeinfer.runtime.choice import Calls, Choice, OnCrash, Request, choose
 from edgeinfer.runtime.devices import available_cpus
 from edgeinfer.runtime.inputs import InputCheck, ValueCheck
 from edgeinfer.runtime.lifetime import Lifetime
+from edgeinfer.runtime.operators import placement_of, profile_pair
 from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.runtime.report import SessionReport, VectorResult, Verification
 from edgeinfer.runtime.select import Policy
@@ -42,15 +43,20 @@ def load(
     device: DeviceKind | None = None,
     threads: int | None = None,
     strict: bool = True,
+    allow_fallback: bool = False,
     measure: bool = True,
     history: ProfileDB | None = None,
     check_finite: bool = False,
     verify: bool = True,
     trusted: Sequence[str | os.PathLike[str]] = (),
+    key: str | os.PathLike[str] | None = None,
     stats: bool | None = None,
     isolate: bool = False,
     run_timeout_s: float | None = None,
+    load_timeout_s: float | None = None,
+    memory_mb: float | None = None,
     on_crash: OnCrash = "raise",
+    calls: Calls = "run",
 ) -> Session:
     """Open a bundle and make ready what is best on this machine.
 
@@ -63,25 +69,34 @@ def load(
         policy: what counts: ``latency``, ``throughput``, ``memory`` or ``energy``.
         device: use this kind of unit or fail.
         threads: of the engine; None takes what this process may use.
-        strict: raise when an accelerator is here but fails; otherwise go on with a note.
+        strict: raise when an accelerator is here but fails, or when operators of the model land
+            on another unit than the one chosen, and name each; otherwise go on with a note.
+        allow_fallback: the same as ``strict=False``.
         measure: check and time what is not known yet.
         history: measurements of this machine; None takes those in the cache folder.
         check_finite: refuse NaN and infinity in inputs, at the price of a look at every element.
         verify: compare every file's hash now; otherwise only those of the files that are used.
         trusted: public keys (PEM files), one of which must have signed the bundle; where none is
             given, those that EDGEINFER_TRUSTED_KEYS lists, if it is set.
+        key: file with the key of an encrypted bundle; None takes what EDGEINFER_BUNDLE_KEY or
+            EDGEINFER_BUNDLE_KEY_FILE has.
         stats: count runs and their times for ``Session.stats``, in this process only; None does
             so where EDGEINFER_STATS is 1.
         isolate: run the engine in a process of its own, so that a crash there is an exception here
             and the next run starts it again; engines known to crash are always run so.
         run_timeout_s: stop an isolated engine that takes longer for a run.
+        load_timeout_s: stop one that takes longer to look for its devices or to load.
+        memory_mb: begin anew, between two runs, with one whose process holds more.
         on_crash: what follows when an isolated engine goes down twice in a row: ``raise``, or
             ``next``, which hands over to the next candidate and says so in the report. Both raise
             the first time. ``next`` isolates too.
+        calls: how the model will be called, which is how engines are timed: ``run`` or ``bind``.
+            Some engines save much when buffers are bound, others nothing.
 
     Raises:
         UsageError: no such bundle, backend or policy.
         SignatureError: the bundle is not signed by a trusted key.
+        DecryptionError: it is encrypted, and there is no key, another one, or it is altered.
         BundleError: the bundle is damaged, altered or unsafe.
         NotAvailableError: nothing in it can run here, or not as asked; says why for each.
         LoadError: an engine refuses its artifact.
@@ -90,16 +105,27 @@ def load(
         raise UsageError(f"threads: expected at least 1, received {threads}")
     if on_crash not in get_args(OnCrash):
         raise UsageError(f"on_crash: expected {' or '.join(get_args(OnCrash))}, got {on_crash!r}")
+    if calls not in get_args(Calls):
+        raise UsageError(f"calls: expected {' or '.join(get_args(Calls))}, received {calls!r}")
     isolate = isolate or on_crash == "next"
-    if run_timeout_s is not None and not (isolate and run_timeout_s > 0):
-        raise UsageError("run_timeout_s: expected seconds above 0, together with isolate=True")
-    bundle = Bundle.open(path, verify=verify, trusted=trusted)
+    limits = {
+        "run_timeout_s": run_timeout_s,
+        "load_timeout_s": load_timeout_s,
+        "memory_mb": memory_mb,
+    }
+    for name, limit in limits.items():
+        if limit is not None and not (isolate and limit > 0):
+            raise UsageError(f"{name}: expected a number above 0, together with isolate=True")
+    bundle = Bundle.open(path, verify=verify, trusted=trusted, key=key)
     try:
         request = Request(
-            *(backend, policy, device, threads, strict, measure),
+            *(backend, policy, device, threads, strict and not allow_fallback, measure),
             isolate=isolate,
             run_timeout_s=run_timeout_s,
+            load_timeout_s=load_timeout_s,
+            memory_mb=memory_mb,
             on_crash=on_crash,
+            calls=calls,
         )
         if history is not None:
             choice = choose(bundle, request, history)
@@ -316,11 +342,29 @@ class Session:
         if pool is not None:
             pool.shutdown(wait=False)
 
-    def report(self) -> SessionReport:
-        """Say what runs where and why, and what else was considered."""
+    def report(self, *, ops: bool = False, feeds: Feeds | None = None) -> SessionReport:
+        """Say what runs where and why, and what else was considered.
+
+        Args:
+            ops: also what each operator costs, by the engine's own profiler; the artifact is
+                opened once more for that and run some times.
+            feeds: inputs for it; None takes those of the first test vector.
+
+        Raises:
+            NotAvailableError: the engine cannot say what operators cost.
+            InputError: an input is not what the model takes.
+        """
         choice = self._choice
         candidate, variant = choice.current
         pair = candidate.pair
+        operators = None
+        if ops:
+            operators = profile_pair(
+                *(self._bundle, variant, pair),
+                feeds=None if feeds is None else self._inputs_of(feeds),
+                options=LoadOptions(pair.device, choice.threads, fallback=True),
+                isolate=choice.isolated,
+            )
         return SessionReport(
             bundle=str(self._bundle.location),
             model=self._bundle.manifest.name,
@@ -337,7 +381,12 @@ class Session:
             notes=(*choice.notes, *getattr(choice.executable, "notes", ())),
             isolated=choice.isolated,
             edgeinfer=__version__,
+            placement=placement_of(choice.executable),
+            operators=operators,
         )
+
+    def _inputs_of(self, feeds: Feeds) -> Feeds:
+        return InputCheck(self.inputs)(feeds)
 
     def stats(self, *, reset: bool = False) -> SessionStats:
         """Say how many runs there were and how long they took.

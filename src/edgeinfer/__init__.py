@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from edgeinfer import errors as errors
     from edgeinfer.bundle.archive import Bundle as Bundle
     from edgeinfer.convert.pipeline import export as export
-    from edgeinfer.runtime.fleet import Batching as Batching
+    from edgeinfer.runtime.batches import Batching as Batching
     from edgeinfer.runtime.fleet import Runtime as Runtime
     from edgeinfer.runtime.pipelines import pipeline as pipeline
     from edgeinfer.runtime.session import Session as Session
     from edgeinfer.runtime.session import load as load
 
 _LAZY = {
-    "Batching": "edgeinfer.runtime.fleet",
+    "Batching": "edgeinfer.runtime.batches",
     "Bundle": "edgeinfer.bundle.archive",
     "Runtime": "edgeinfer.runtime.fleet",
     "Session": "edgeinfer.runtime.session",

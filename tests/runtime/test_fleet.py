@@ -19,8 +19,9 @@ from edgeinfer.errors import (
     RunError,
     UsageError,
 )
-from edgeinfer.runtime import fleet
-from edgeinfer.runtime.fleet import Batching, Runtime
+from edgeinfer.runtime import batches, fleet
+from edgeinfer.runtime.batches import Batching
+from edgeinfer.runtime.fleet import Runtime
 from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.types import Array, TensorSpec
 
@@ -243,8 +244,8 @@ def test_a_failing_call_does_not_spoil_its_batch(
 
 
 def test_shapes_that_differ_are_not_put_together() -> None:
-    assert not fleet._alike({"x": np.zeros((1, 3))}, {"x": np.zeros((1, 4))})
-    assert fleet._alike({"x": np.zeros((1, 3))}, {"x": np.zeros((2, 3))})
+    assert not batches.alike({"x": np.zeros((1, 3))}, {"x": np.zeros((1, 4))})
+    assert batches.alike({"x": np.zeros((1, 3))}, {"x": np.zeros((2, 3))})
 
 
 def test_engines_that_run_one_at_a_time_leave_the_other_thread_to_others(
