@@ -18,7 +18,7 @@ from edgeinfer.convert.verify import Oracles, Vector
 from edgeinfer.errors import EdgeInferError, RunError, VerifyError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-# Its operators fail on it, and ours has none of that name: refused, as the last test of these says.
+# ONNX has an operator that fails on it, and we have none of our own: refused.
 UNKNOWN = "nonmaxsuppression_nms_defaults_max_output_absent_0_6664f0"
 X = np.array([0.5, 2.0], np.float32)
 
@@ -95,7 +95,10 @@ def test_constants_fold_to_the_same() -> None:
         t = Transpose<perm = [1, 0]>(w) y = Add(x, t) }"""
     made = FoldConstants()(model(text)).model
     assert [n.op_type for n in made.graph] == ["Add"]
-    folded = ir.convenience.get_const_tensor(made.graph[0].inputs[1])
+    (node,) = made.graph
+    (_, right) = node.inputs
+    assert right is not None
+    folded = ir.convenience.get_const_tensor(right)
     assert folded is not None
     np.testing.assert_array_equal(folded.numpy(), [[1, 3, 5], [2, 4, 6]])
 
