@@ -68,6 +68,10 @@ _DTYPES = {
     f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
 
+_SIGN_FAULT = "does not match y_zero_point type"
+"""ONNX Runtime 1.32 on x86-64 makes signed activations unsigned, and then refuses those that its
+transpose optimiser has duplicated; told to leave them signed, it takes the same file."""
+
 # Values of onnx.TensorProto.DataType, which ONNX fixes for ever; needs no onnx here.
 _BFLOAT16 = 16
 
@@ -204,7 +208,15 @@ def _session(path: str, settings: Any, wanted: str, provider: dict[str, str]) ->
 
     if wanted == _CUDA:
         load_libraries()
-    if wanted != _CUDA or GRAPH_OPTION in provider:
+    if wanted != _CUDA:
+        try:
+            return open_with(provider)
+        except Exception as error:
+            if _SIGN_FAULT not in str(error):
+                raise
+            settings.add_session_config_entry("session.qdqisint8allowed", "1")
+            return open_with(provider)
+    if GRAPH_OPTION in provider:
         return open_with(provider)
     try:
         return open_with({GRAPH_OPTION: "1", **provider})

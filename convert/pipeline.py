@@ -265,6 +265,12 @@ def _verified(
     ran = result.engines
     if place.emulator is not None:
         ran = tuple(replace(e, latency_ms={}) for e in ran)
+    if job.profile.strongly_typed and ran[0].skipped:
+        note = (
+            f"not run on the device's engine, {ran[0].backend}: {ran[0].skipped}; ONNX Runtime ran "
+            "the same graph on this CPU"
+        )
+        result = replace(result, notes=(*result.notes, note))
     result = replace(result, engines=(*ran, *written.checks))
     report.variants.append(result)
     return result

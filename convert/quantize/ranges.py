@@ -69,7 +69,7 @@ def scale_of(span: Range, dtype: str, *, symmetric: bool = False) -> Scale:
     """
     if dtype == FLOAT8:
         largest = max(-span.low, span.high)
-        return Scale(_single(largest / LARGEST_FLOAT8) if largest > 0 else 1.0, 0, dtype)
+        return Scale(half_float8(largest / LARGEST_FLOAT8) if largest > 0 else 1.0, 0, dtype)
     info = np.iinfo(dtype)
     if symmetric or dtype == "int16":
         largest = max(-span.low, span.high)
@@ -79,6 +79,16 @@ def scale_of(span: Range, dtype: str, *, symmetric: bool = False) -> Scale:
     scale = _single(span.width / _LEVELS)
     zero = int(np.clip(np.rint(-span.low / scale), 0, _LEVELS)) + int(info.min)
     return Scale(scale, zero, dtype)
+
+
+def half_float8(scale: float) -> float:
+    """Return the next larger number that half precision holds without loss of digits.
+
+    Floats of 8 bits span fifteen binary orders, so that a scale up to 256 times larger costs none
+    of their digits, and half precision then has one that is exact.
+    """
+    half = np.float16(max(scale, 2.0**-14))
+    return float(half if float(half) >= scale else np.nextafter(half, np.float16(np.inf)))
 
 
 def _middle(dtype: str) -> int:

@@ -54,12 +54,13 @@ def precision_name(found: tuple[Layer, ...], floats: str = "fp32") -> str:
         floats: types of all floats in the artifact; half precision beside integers is named.
     """
     names = {_recipe_of(layer) for layer in found if layer.weights}
-    if "fp16" in floats.split("+") and any(n.startswith("static_") for n in names):
+    scaled = any(n.startswith("static_") or n == "fp8" for n in names)
+    if "fp16" in floats.split("+") and scaled:
         names.add("fp16")
     order = (
         *("weight_only_wi4b32_afp32", "weight_only_wi4b32_afp16", "static_wi8_ai8"),
         *("dynamic_wi8_afp32", "static_wi8_ai16", "weight_only_wi8_afp32"),
-        *("weight_only_wi8_afp16", "fp16", "fp32"),
+        *("weight_only_wi8_afp16", "fp8", "fp16", "fp32"),
     )
     packed = sorted(names - set(order))
     return "+".join((*packed, *(n for n in order if n in names))) or "fp32"
@@ -73,6 +74,8 @@ def _recipe_of(layer: Layer) -> str:
         kinds = {"int8": "static_wi8_ai8", "int16": "static_wi8_ai16"}
         kinds["dynamic"] = "dynamic_wi8_afp32"
         return kinds.get(layer.precision, f"weight_only_wi8_{rest}")
+    if layer.weights == "fp8":
+        return "fp8"
     if layer.weights[:1] in ("p", "s"):
         return f"weight_only_w{layer.weights}_{rest}"
     return "fp16" if layer.weights == "fp16" else "fp32"
@@ -104,6 +107,7 @@ _ONNX_TYPES = {
     ir.DataType.UINT8: "int8",
     ir.DataType.INT16: "int16",
     ir.DataType.UINT16: "int16",
+    ir.DataType.FLOAT8E4M3FN: "fp8",
     ir.DataType.FLOAT16: "fp16",
     ir.DataType.FLOAT: "fp32",
 }
@@ -117,8 +121,42 @@ _INTEGER_OPS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm", "MatMulIntege
 _DYNAMIC_OPS = frozenset({"DynamicQuantizeMatMul", "MatMulInteger", "ConvInteger"})
 
 
+def _typed(model: ir.Model) -> tuple[Layer, ...]:
+    """Read the types of a file that is compiled as it stands."""
+    found = []
+    for node in model.graph:
+        at = _WEIGHTS_AT.get(node.op_type)
+        if at is None or at >= len(node.inputs):
+            continue
+        stored = _stored_type(node.inputs[at])
+        rounded = _rounded_type(node.inputs[0])
+        # Weights alone are made floats again: the product is one of floats.
+        kind = rounded if rounded == stored else _float_type(node)
+        found.append(Layer(node.name or "", node.op_type, kind, stored))
+    return tuple(found)
+
+
+def _rounded_type(value: ir.Value | None) -> str:
+    """Return the type that an operand was rounded to; empty where it was not."""
+    maker = value.producer() if value is not None else None
+    if maker is None or maker.op_type != "DequantizeLinear":
+        return ""
+    point = maker.inputs[2] if len(maker.inputs) > 2 else None
+    return "" if point is None or point.dtype is None else _ONNX_TYPES.get(point.dtype, "")
+
+
+def _float_type(node: ir.Node) -> str:
+    kinds = (v.dtype for v in (*node.inputs, *node.outputs) if v is not None and v.dtype)
+    return next((_ONNX_TYPES[k] for k in kinds if k.is_floating_point() and k in _ONNX_TYPES), "")
+
+
 def _onnxruntime(path: Path) -> tuple[Layer, ...]:
     """Open the file with all optimisation and read what the engine made of it."""
+    from edgeinfer.convert.lower.onnxruntime.typed import TYPED_KEY
+
+    source = ir.load(path)
+    if TYPED_KEY in source.metadata_props:
+        return _typed(source)
     ort = import_onnxruntime()
     with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
         written = Path(folder) / "optimised.onnx"

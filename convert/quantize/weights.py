@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from edgeinfer.convert.quantize.ranges import LARGEST_FLOAT8, SMALLEST
+from edgeinfer.convert.quantize.ranges import LARGEST_FLOAT8, SMALLEST, half_float8
 from edgeinfer.convert.quantize.ties import off_ties
 from edgeinfer.errors import UsageError
 from edgeinfer.types import Array
@@ -57,6 +57,9 @@ def store_floats(weights: Array, axis: int | None, *, name: str = "") -> Stored:
     whole = float(np.max(largest, initial=0.0)) or 1.0
     scale = np.where(largest == 0.0, whole, largest) / LARGEST_FLOAT8
     single = np.asarray(np.maximum(scale, SMALLEST), np.float32)
+    single = np.asarray([half_float8(float(s)) for s in single.ravel()], np.float32).reshape(
+        single.shape
+    )
     # A quotient rounded up past the end would become NaN.
     ends = np.float32(LARGEST_FLOAT8)
     steps = np.clip(weights / _wide(single, weights.ndim, axis), -ends, ends)

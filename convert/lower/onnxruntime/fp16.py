@@ -36,6 +36,18 @@ _ISLANDS = frozenset({
 than eleven bits; the rest makes or takes a type by attribute, or holds a graph of its own."""
 
 
-def halve(model: ir.Model, keep: AbstractSet[str], notes: Notes) -> None:
-    """Convert the main graph, in place; nodes named in ``keep`` stay in single precision."""
-    anywhere.halve(model, _ISLANDS, keep, notes)
+_ROUNDINGS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+def halve(model: ir.Model, keep: AbstractSet[str], notes: Notes, *, joined: bool = False) -> None:
+    """Convert the main graph, in place; nodes named in ``keep`` stay in single precision.
+
+    Args:
+        model: normalised.
+        keep: names of nodes.
+        notes: told what stayed.
+        joined: roundings will read and give half precision too, so that what stands between two
+            of them need not stay in single precision.
+    """
+    bridges = _ROUNDINGS if joined else frozenset[str]()
+    anywhere.halve(model, _ISLANDS, keep, notes, bridges=bridges)

@@ -17,11 +17,19 @@ _IR_VERSION = {21: 10, 22: 10, 23: 11, 24: 12}
 """The file-format version that came with each operator-set version."""
 
 _CLARIFIED = frozenset(
-    {"Attention", "AveragePool", "MaxPool", "Cast", "CastLike", "DequantizeLinear"}
+    {
+        "Attention",
+        "AveragePool",
+        "MaxPool",
+        "Cast",
+        "CastLike",
+        "DequantizeLinear",
+        "QuantizeLinear",
+    }
 )
 """Operators whose text changed between versions 21 and 24 without a change of meaning for a node
 that leaves the new inputs and attributes alone (of ``Attention``, also the scores it can give out,
-whose order of steps was corrected)."""
+whose order of steps was corrected; of ``QuantizeLinear``, also a scale of another type)."""
 
 
 def choose(model: ir.Model) -> int:
@@ -69,10 +77,16 @@ def _same_meaning(node: ir.Node, old: int, new: int) -> bool:
         known == _operands(after)[: len(known)]
         and len(node.inputs) <= len(before.inputs)
         and (node.op_type != "Attention" or len(node.outputs) < 4)
+        and (node.op_type != "QuantizeLinear" or _has_one_type(node))
         and all(_is_default(a, after) or a.name in before.attributes for a in _attrs(node))
         and all(_default(before, n) == _default(after, n) for n in before.attributes)
         and _takes_types(node, before)
     )
+
+
+def _has_one_type(node: ir.Node) -> bool:
+    value, scale = (v.dtype if v is not None else None for v in node.inputs[:2])
+    return value is not None and value == scale
 
 
 def _attrs(node: ir.Node) -> list[ir.Attr]:

@@ -116,7 +116,7 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         expand_newer(model, notes)
     problems = [*refused_borders(model, PACKED), *apply(model, RULES, notes)]
     if options.precision == "fp16":
-        halve(model, options.fp32_nodes, notes)
+        halve(model, options.fp32_nodes, notes, joined=profile.strongly_typed)
     if profile.strongly_typed:
         join_pairs(model, notes)
         model.metadata_props[TYPED_KEY] = "1"
