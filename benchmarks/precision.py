@@ -3,10 +3,12 @@
     python -m benchmarks.precision --peers /path/to/python-with-peers [--tasks mnist,spam]
 
 For each task and engine: quality on held-out samples, size and processor time of one run on one
-thread. The peers' interpreter needs ``nncf``, ``ai-edge-quantizer``, ``onnxruntime`` and
-``openvino``. Trained nets, prepared data and results stay in ``--work``; a pair of task and engine
-that has a result there is not run again unless ``--again``. ``--markdown`` writes the table of all
-results, and the exit status says whether every demand holds.
+thread, the files taking turns. ``static_wi8_ai8`` is what the quantizer writes, whether the gate
+would take it or not; the others come out of a conversion. The peers' interpreter needs ``nncf``,
+``ai-edge-quantizer``, ``onnxruntime`` and ``openvino``. Trained nets, prepared data and results lie
+in ``--work``; a pair of task and engine that has a result there is not run again unless
+``--again``. ``--prepare`` only trains and prepares, so that pairs can then be run side by side.
+``--markdown`` writes the table of all results, and the exit status says whether every demand holds.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -24,15 +27,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import platformdirs
 
 import edgeinfer
 from benchmarks import precision_data, precision_text
 from benchmarks.precision_case import Case
-from benchmarks.precision_table import MAX_DROP, OURS, Row, markdown, verdict
+from benchmarks.precision_table import MAX_DROP, OURS, PLAIN, Row, markdown, verdict
+from edgeinfer import profiles
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Executable, LoadOptions
+from edgeinfer.convert import passes
+from edgeinfer.convert.lower import target_for
+from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.convert.quantize import readback
+from edgeinfer.convert.quantize.calibrate import Quantizer, Settings, limits_of
+from edgeinfer.convert.quantize.data import open_data
 from edgeinfer.convert.quantize.quality import Judgement
+from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.types import TensorSpec
 
@@ -73,8 +85,17 @@ ENGINES = {
 """By backend. Core ML packages are evaluated operator by operator: right, but of no real speed."""
 
 ROUNDS = 101
+"""Turns of each file, of which times are taken."""
 
-SECONDS = 60.0
+TURN_MS = 1.0
+"""A turn is as many runs as take so long: that of a small net is too short to be measured alone."""
+
+RACE_SECONDS = 30.0
+"""After so long a race is over, if everyone has had some turns."""
+
+LEAST_ROUNDS = 15
+
+SECONDS = 20.0
 """What the held-out samples may take on one file; an evaluator gets fewer of them."""
 
 PEERS_TAKE = 32
@@ -94,8 +115,30 @@ def stacked(feeds: Sequence[dict[str, Any]], path: Path, labels: Sequence[Any] =
     arrays: dict[str, Any] = {n: np.stack([f[n] for f in feeds]) for n in feeds[0]}
     if labels:
         arrays["labels"] = np.asarray(labels)
-    np.savez(path, **arrays)
-    return path
+    scratch = path.with_name(f"{path.stem}.{os.getpid()}.npz")
+    np.savez(scratch, **arrays)
+    return scratch.replace(path)
+
+
+def plain(case: Case, engine: str, work: Path) -> Made:
+    """Write 8-bit integers everywhere, without asking the gate.
+
+    Raises:
+        EdgeInferError: the target has no such form.
+    """
+    kind, wanted = ENGINES[engine], recipe("static_wi8_ai8")
+    profile = profiles.load(kind.target)
+    limits = limits_of(profile, kind.format)
+    model = passes.normalise(ir.load(case.model)).model
+    specs = passes.input_specs(model)
+    quantizer = Quantizer(model, wanted, Settings())
+    quantizer.calibrate(open_data(work / f"{case.name}.npz", specs), [limits], specs)
+    folder = work / f"{case.name}-{engine}-{wanted.name}"
+    folder.mkdir(exist_ok=True)
+    written = quantizer.write(limits).model
+    lowered = target_for(kind.format).lower(written, profile, LowerOptions("fp32"), folder)
+    layers = readback.layers(lowered.files[0], kind.format)
+    return Made(lowered.files[0], readback.precision_name(layers, lowered.precision))
 
 
 def ours(case: Case, engine: str, precision: str, work: Path) -> tuple[Made, Any, Any]:
@@ -169,7 +212,10 @@ def compare(
     for precision in own:
         start = time.perf_counter()
         try:
-            files[precision], *specs = ours(case, engine, precision, work)
+            if precision == PLAIN:
+                files[precision] = plain(case, engine, work)
+            else:
+                files[precision], *specs = ours(case, engine, precision, work)
         except EdgeInferError as e:
             yield Row(case.name, engine, precision, note=str(e).splitlines()[0][:200])
             continue
@@ -189,7 +235,6 @@ def compare(
 def measured(case: Case, engine: str, files: dict[str, Made], specs: Any) -> Iterator[Row]:
     inputs, outputs = specs
     answers: dict[str, list[dict[str, Any]]] = {}
-    times: dict[str, list[float]] = {what: [] for what in files}
     count = len(case.tests)
     with contextlib.ExitStack() as stack:
         loaded = {}
@@ -197,16 +242,12 @@ def measured(case: Case, engine: str, files: dict[str, Made], specs: Any) -> Ite
             try:
                 loaded[what] = stack.enter_context(opened(made.path, engine, inputs, outputs))
                 count = min(count, _affordable(loaded[what], case))
-                answers[what] = [loaded[what].run(f) for f in case.tests[:count]]
+                answers[what] = case.run(loaded[what], count)
             except EdgeInferError as e:
                 loaded.pop(what, None)
                 note = str(e).replace(f"{made.path.parent}/", "")[:200]
                 yield Row(case.name, engine, what, note=note)
-        for _ in range(ROUNDS):
-            for what, executable in loaded.items():
-                start = time.process_time()
-                executable.run(case.tests[0])
-                times[what].append(1000.0 * (time.process_time() - start))
+        times = race(loaded, case.tests[0])
     wanted = list(case.answers[:count])
     judgement = Judgement([*answers["fp32"][:count]], wanted, case.metric)
     for what, found in answers.items():
@@ -214,8 +255,30 @@ def measured(case: Case, engine: str, files: dict[str, Made], specs: Any) -> Ite
         made = files[what]
         yield Row(
             *(case.name, engine, what, loss.quality, loss.drop, size_mb(made.path)),
-            *(min(times[what]), count, made.precision, made.note, case.unit),
+            *(float(np.median(times[what])), count, made.precision, made.note, case.unit),
+            times=tuple(round(t, 6) for t in times[what]),
         )
+
+
+def race(loaded: dict[str, Executable], feeds: dict[str, Any]) -> dict[str, list[float]]:
+    """Return the processor time of one run in ms, by file and turn; who begins changes."""
+    times: dict[str, list[float]] = {what: [] for what in loaded}
+    runs = {what: max(1, round(TURN_MS / _turn(e, feeds, 3))) for what, e in loaded.items()}
+    order, end = [*loaded], time.perf_counter() + RACE_SECONDS
+    for count in range(ROUNDS):
+        if count >= LEAST_ROUNDS and time.perf_counter() > end:
+            break
+        for what in order:
+            times[what].append(_turn(loaded[what], feeds, runs[what]))
+        order = [*order[1:], order[0]]
+    return times
+
+
+def _turn(executable: Executable, feeds: dict[str, Any], runs: int) -> float:
+    start = time.process_time()
+    for _ in range(runs):
+        executable.run(feeds)
+    return max(1e-6, 1000.0 * (time.process_time() - start) / runs)
 
 
 def _affordable(executable: Executable, case: Case) -> int:
@@ -239,17 +302,27 @@ def run(
     left = [e for e in engines if again or not _results(work, name, e).is_file()]
     if not left:
         return
-    case = TASKS[name](work)
-    stacked(case.feeds, work / f"{case.name}.npz", case.labels)
-    stacked(case.feeds[:PEERS_TAKE], work / f"{case.name}-peers.npz")
+    case = prepared(name, work)
     for engine in left:
         rows = []
+        if again:
+            for kind in ENGINES[engine].peers:
+                (work / f"{name}-{engine}-{kind}{ENGINES[engine].suffix}").unlink(missing_ok=True)
         for row in compare(case, engine, work, peers, own):
             rows.append(row)
             print(row.line(), flush=True)
         place = _results(work, name, engine)
         place.parent.mkdir(exist_ok=True)
         place.write_text(json.dumps([asdict(r) for r in rows], indent=1))
+
+
+def prepared(name: str, work: Path) -> Case:
+    """Train a net, if that is to be done, and write its calibration data."""
+    case = TASKS[name](work)
+    stacked(case.feeds, work / f"{case.name}.npz", case.labels)
+    spread = case.feeds[:: max(1, len(case.feeds) // PEERS_TAKE)][:PEERS_TAKE]
+    stacked(spread, work / f"{case.name}-peers.npz")
+    return case
 
 
 def _results(work: Path, name: str, engine: str) -> Path:
@@ -275,26 +348,35 @@ def _names(text: str, known: Sequence[str]) -> list[str]:
     return names
 
 
+def add_tasks(parser: argparse.ArgumentParser) -> None:
+    """Add what to run, and where what was prepared lies."""
+    parser.add_argument("--tasks", type=lambda t: _names(t, [*TASKS]), default=[*TASKS])
+    place = Path(platformdirs.user_cache_dir("edgeinfer-precision"))
+    parser.add_argument("--work", type=Path, default=place)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", type=lambda t: _names(t, [*TASKS]), default=[*TASKS])
+    add_tasks(parser)
     parser.add_argument("--engines", type=lambda t: _names(t, [*ENGINES]), default=[*ENGINES])
     parser.add_argument(
         "--files",
         type=lambda t: _names(t, OURS),
         default=[*OURS],
-        help="ours to make; a refused static_wi8_ai8 of a large net takes long to explain",
+        help="ours to make",
     )
     parser.add_argument("--peers", type=Path)
-    parser.add_argument(
-        "--work", type=Path, default=Path(platformdirs.user_cache_dir("edgeinfer-precision"))
-    )
+    parser.add_argument("--prepare", action="store_true", help="train and prepare only")
     parser.add_argument("--again", action="store_true", help="measure what has a result")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     work: Path = options.work
     work.mkdir(parents=True, exist_ok=True)
+    if options.prepare:
+        for name in options.tasks:
+            prepared(name, work)
+        return 0
     for name in options.tasks:
         run(
             *(name, options.engines, work, options.peers),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgeinfer.backends.base import Executable
 from edgeinfer.convert.quantize.quality import Metric
 from edgeinfer.types import Array
 
@@ -24,6 +25,8 @@ class Case:
         answers: of the tests.
         labels: of the calibration samples, where known.
         unit: what the metric measures.
+        carried: outputs that are given to inputs of the next test, by the input's name: each file
+            is measured with the state that it made itself.
     """
 
     name: str
@@ -34,6 +37,15 @@ class Case:
     answers: Sequence[Any] = ()
     labels: Sequence[Any] = ()
     unit: str = "agreement"
+    carried: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self, executable: Executable, count: int) -> list[dict[str, Array]]:
+        """Run the first tests, in order."""
+        found: list[dict[str, Array]] = []
+        for feeds in self.tests[:count]:
+            state = {i: found[-1][o] for i, o in self.carried.items()} if found else {}
+            found.append(dict(executable.run({**feeds, **state})))
+        return found
 
 
 def traced(net: Any, example: Any, path: Path) -> None:

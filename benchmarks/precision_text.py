@@ -65,7 +65,7 @@ WIDTH = 320
 
 
 def words(work: Path) -> Case:
-    """PP-OCRv4's reader on words; calibrated with the same scenes, cut and lit in other ways."""
+    """PP-OCRv4's reader on words in scenes; calibrated with words printed over other photos."""
     import onnx_ir as ir
 
     from edgeinfer.convert import passes, sources
@@ -75,38 +75,68 @@ def words(work: Path) -> Case:
         source = sources.read(fetch("ppocrv4-rec.onnx"))
         shapes = {"x": (1, 3, 48, WIDTH)}
         ir.save(passes.normalise(source.model, input_shapes=shapes).model, model)
-    rng = np.random.default_rng(0)
     names = ("", *fetch("ppocr-keys.txt").read_text("utf-8").split("\n"), " ")
     feeds, texts = [], []
-    for _ in range(3):
-        for name, box, text in WORDS:
-            feeds.append({"x": line(fetch(name), box, rng)})
-            texts.append(text)
-    tests = [{"x": line(fetch(name), box, None)} for name, box, _ in WORDS]
+    for picture, text in printed(96):
+        feeds.append({"x": line(picture)})
+        texts.append(text)
+    tests = [{"x": line(cut(fetch(name), box))} for name, box, _ in WORDS]
     written = [text for _, _, text in WORDS]
     metric = task_metrics.Named("cer", names)
     return Case("ppocrv4-rec", model, feeds, tests, metric, written, texts, "right characters")
 
 
-def line(path: Path, box: tuple[int, int, int, int] | None, rng: Any) -> Array:
-    """Cut a word out and bring it to the reader's size; with ``rng``, a little beside it."""
-    from PIL import Image, ImageEnhance
+def cut(path: Path, box: tuple[int, int, int, int] | None) -> Any:
+    """Cut a word out of a picture."""
+    from PIL import Image
 
     picture = Image.open(path).convert("RGB")
-    left, top, right, bottom = box or (0, 0, *picture.size)
-    if rng is not None:
-        high = bottom - top
-        moves = rng.uniform(-0.08, 0.08, 4) * high
-        edges = np.array([left, top, right, bottom]) + moves
-        left, top = (int(v) for v in np.maximum(edges[:2], 0))
-        right, bottom = (int(v) for v in np.minimum(edges[2:], picture.size))
-        picture = ImageEnhance.Brightness(picture).enhance(float(rng.uniform(0.7, 1.2)))
-    cut = picture.crop((left, top, right, bottom))
-    wide = min(WIDTH, max(1, round(48 * cut.width / cut.height)))
-    pixels = np.asarray(cut.resize((wide, 48), Image.Resampling.BILINEAR), np.float32)
+    return picture.crop(box or (0, 0, *picture.size))
+
+
+def line(picture: Any) -> Array:
+    """Bring a line of text to the reader's size."""
+    from PIL import Image
+
+    wide = min(WIDTH, max(1, round(48 * picture.width / picture.height)))
+    pixels = np.asarray(picture.resize((wide, 48), Image.Resampling.BILINEAR), np.float32)
     made = np.zeros((1, 3, 48, WIDTH), np.float32)
     made[0, :, :, :wide] = (pixels[..., ::-1] / 127.5 - 1.0).transpose(2, 0, 1)
     return made
+
+
+def printed(count: int) -> Iterator[tuple[Any, str]]:
+    """Words of mails, printed over pieces of photos in colours, sizes and slants of their own."""
+    from PIL import Image, ImageDraw, ImageFilter, ImageFont
+
+    rng = np.random.default_rng(0)
+    photos = [Image.open(fetch(name)).convert("RGB") for name in PHOTOS]
+    plain = re.compile(r"[A-Za-z0-9][A-Za-z0-9'.-]{1,11}")
+    texts = (t for _, mail in mails() for t in plain.findall(mail.partition("\n\n")[2])[20:60:13])
+    for index, text in zip(range(count), texts, strict=False):
+        text = (text.upper(), text, text.title())[index % 3]
+        font = ImageFont.load_default(int(rng.integers(20, 80)))
+        left, top, right, bottom = ImageDraw.Draw(photos[0]).textbbox((0, 0), text, font)
+        edge = [int(rng.integers(2, 3 + font.size // 4)) for _ in range(4)]
+        size = int(right - left) + edge[0] + edge[2], int(bottom - top) + edge[1] + edge[3]
+        photo = photos[index % len(photos)]
+        x, y = (int(rng.integers(0, max(1, p - s))) for p, s in zip(photo.size, size, strict=True))
+        ground = photo.crop((x, y, x + size[0], y + size[1]))
+        paper = Image.new("RGB", size, tuple(int(v) for v in rng.integers(0, 256, 3)))
+        ground = Image.blend(ground, paper, float(rng.uniform(0.5, 0.95)))
+        # Ink that differs from what it is on.
+        bright = float(np.asarray(ground.convert("L")).mean()) > 127
+        ink = rng.integers(0, 70, 3) if bright else rng.integers(185, 256, 3)
+        place = edge[0] - left, edge[1] - top
+        ImageDraw.Draw(ground).text(place, text, fill=tuple(int(v) for v in ink), font=font)
+        ground = ground.rotate(float(rng.normal(0, 1.5)), Image.Resampling.BILINEAR, fillcolor=0)
+        yield ground.filter(ImageFilter.GaussianBlur(float(rng.uniform(0, font.size / 40)))), text
+
+
+PHOTOS = (
+    *("coffee.png", "chelsea.png", "astronaut.png", "rocket.jpg", "baboon.jpg", "fruits.jpg"),
+    *("home.jpg", "building.jpg", "grass.png", "messi5.jpg"),
+)
 
 
 PAIRS: tuple[tuple[str, str], ...] = (

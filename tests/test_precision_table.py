@@ -18,7 +18,7 @@ PEER = replace(AUTO, what="peer", precision="")
         (replace(AUTO, drop=0.02), [], "drop 2.00%"),
         (replace(AUTO, size_mb=1.001), [PEER], "1.001 MB, peer 1.000 MB"),
         (replace(AUTO, latency_ms=2.05), [PEER], ""),
-        (replace(AUTO, latency_ms=2.2), [PEER], "2.200 ms, peer 2.000 ms"),
+        (replace(AUTO, latency_ms=2.2), [PEER], "time of peer x 1.10"),
         # One that loses more than the budget is no measure, whatever its size.
         (AUTO, [replace(PEER, drop=0.02, size_mb=0.1, latency_ms=0.1)], ""),
         # Of two the fastest counts.
@@ -33,6 +33,18 @@ def test_auto_is_held_against_its_budget_and_the_best_peer(
     assert found.failed == bool(fault)
     assert fault in found.line
     assert found.line.startswith("FAILS" if fault else "holds")
+
+
+def test_times_are_compared_turn_by_turn() -> None:
+    """A machine that is busy in some turns makes both slow in them; the ratio stays."""
+    busy = [1.0, 5.0, 1.0, 9.0, 1.0]
+    auto = replace(AUTO, times=tuple(1.02 * t for t in busy), latency_ms=9.0)
+    peer = replace(PEER, times=tuple(busy), latency_ms=1.0)
+    (found,) = verdict([auto, peer])
+    assert found.line.endswith("time of peer x 1.02 (1.02..1.02, 5 turns)")
+    assert not found.failed
+    (slow,) = verdict([replace(auto, times=tuple(1.2 * t for t in busy)), peer])
+    assert slow.failed
 
 
 def test_the_page_has_every_row_and_what_is_lacking() -> None:
