@@ -1,10 +1,10 @@
 """Scales with which no sum of products lies halfway between two steps of the result.
 
 An engine multiplies an integer sum by ``input scale * weight scale / result scale`` and rounds.
-Where the product is halfway between two integers, or within the last bits of float32 of it, engines
-decide differently, and in a deep net one such step moves thousands behind it. A factor ``p / q`` with
-an odd ``q`` leaves every product at least ``1 / 2q`` away from there: ``2 * sum * p`` is even and
-``q * (2n + 1)`` is odd. Weights may have such scales, as they are near to any scale.
+Where the product is halfway between two integers, or within the last bits of float32 of it,
+engines decide differently, and in a deep net one such step moves thousands behind it. A factor
+``p / q`` with an odd ``q`` leaves every product at least ``1 / 2q`` away: ``2 * sum * p``
+is even and ``q * (2n + 1)`` is odd. Weights may have such scales, as they are near to any scale.
 """
 
 from __future__ import annotations
