@@ -10,8 +10,9 @@ from pathlib import Path
 
 from edgeinfer.backends.sysfs import text
 
-_JETPACK = {"32": "4", "34": "5", "35": "5", "36": "6", "38": "7"}
-"""L4T release to JetPack: https://developer.nvidia.com/embedded/jetpack-archive."""
+_JETPACK = {"32": "4", "34": "5", "35": "5", "36": "6", "38": "7", "39": "7"}
+"""L4T release to JetPack: https://developer.nvidia.com/embedded/jetpack-archive. JetPack 7.2, for
+Orin too, is L4T 39.2."""
 
 _JETSON_SM = {
     "tegra210": "5.3",

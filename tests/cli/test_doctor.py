@@ -1,16 +1,19 @@
 """``edgeinfer doctor``: what is missing, and the line that gets it."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import edgeinfer
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Device, Probe
 from edgeinfer.cli import doctor
 from edgeinfer.runtime import devices
 from edgeinfer.runtime.devices import Facts
+from edgeinfer.runtime.devices.board import Gpu
 from edgeinfer.runtime.devices.cpu import Cpu
 
 
@@ -34,7 +37,9 @@ def test_a_machine_that_can_work(cli: Any, monkeypatch: pytest.MonkeyPatch) -> N
         ["ok", "engine", "onnxruntime", "1.30.0 on cpu"],
         ["-", "engine", "openvino", "not installed"],
     ]
-    assert f"\nengine openvino: {ABSENT.reason}\n" in result.out
+    assert "\nengine openvino: not installed; " in result.out
+    assert sys.executable in result.out
+    assert 'pip install "edgeinfer[openvino]"\n' in result.out
     assert result.out.endswith("\nready\n")
 
 
@@ -45,7 +50,9 @@ def test_a_machine_without_an_engine(
     probes(monkeypatch, *found)
     result = cli("doctor")
     assert result.code == 3
-    assert result.out.endswith('no engine can run here: pip install "edgeinfer[onnxruntime]"\n')
+    last = result.out.splitlines()[-1]
+    assert last.startswith("no engine can run here: ")
+    assert 'pip install "edgeinfer[onnxruntime]"' in last
 
 
 def test_json(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,3 +100,41 @@ def test_memory(cli: Any, monkeypatch: pytest.MonkeyPatch, free: int | None, lin
     out = cli("doctor").out
     assert f"\n{line} " in out
     assert ("memory: conversion may run out of memory" in out) is (free == 100)
+
+
+def test_a_bundle_is_told_who_would_run_it_and_who_not(
+    cli: Any, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "cache"))
+    data = json.loads(cli("doctor", bundle, "--json").out)
+    found = {f["what"]: f for f in data["findings"]}
+    ours = found["colours on onnxruntime"]
+    assert ours["ok"] is True
+    assert ours["found"].startswith("would run ")
+    assert "the first load measures it" in found["colours on onnxruntime: why"]["found"]
+    assert found["colours on litert"]["fix"] == "the bundle has onnx, it opens tflite"
+    assert not (tmp_path / "cache" / "bundles").exists(), "nothing is loaded"
+    assert cli("run", bundle, "--policy", "speed").code == 2
+    assert "policy 'speed' is unknown" in cli("doctor", bundle, "--policy", "speed").err
+
+
+def test_a_measured_bundle_is_told_with_figures(
+    cli: Any, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "cache"))
+    with edgeinfer.load(bundle):
+        pass
+    data = json.loads(cli("doctor", bundle, "--json").out)
+    why = {f["what"]: f["found"] for f in data["findings"]}["colours on onnxruntime: why"]
+    assert "ms median" in why
+    assert "first load" not in why
+
+
+def test_a_gpu_that_is_not_used_gets_the_line(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    probes(monkeypatch, HERE)
+    gpu = Gpu("NVIDIA H200", driver="580.1")
+    facts = Facts("linux", "x86_64", CORE, gpus=(gpu,))
+    monkeypatch.setattr(devices, "read_facts", lambda: facts)
+    out = cli("doctor").out
+    assert "engine onnxruntime on the GPU: NVIDIA H200 is here and is not used; " in out
+    assert 'pip install "onnxruntime-gpu[cuda,cudnn]"' in out

@@ -52,13 +52,21 @@ class Finding:
 
 
 @click.command()
+@click.argument("bundle", required=False)
+@click.option("--policy", default="latency", show_default=True, metavar="NAME", help="What counts.")
 @output_options
-def doctor(out: Output) -> None:
+def doctor(bundle: str | None, policy: str, out: Output) -> None:
     """Look for what is missing here and say how to get it.
+
+    With BUNDLE, also say what would run it here, and of each other engine why it would not.
 
     Exits with 3 when no engine can run here.
     """
     findings = [*_machine(), *_engines(), *_extras(), _cache(), _memory()]
+    if bundle is not None:
+        from edgeinfer.cli.whynot import findings_of
+
+        findings += [Finding(*found) for found in findings_of(bundle, policy)]
     engines = [f for f in findings if f.what.startswith("engine ") and f.ok]
     usable = any(f.what != f"engine {CHECKER}" for f in engines)
     out.result({"usable": usable, "findings": findings}, lambda: _view(findings, usable))
@@ -77,15 +85,38 @@ def _machine() -> Iterator[Finding]:
 
 def _engines() -> Iterator[Finding]:
     from edgeinfer.backends import registry
+    from edgeinfer.runtime.devices import read_facts
+    from edgeinfer.runtime.devices.installs import (
+        GPU,
+        TENSORRT,
+        WHEELS,
+        advise,
+        this_python,
+    )
 
+    facts, python = read_facts(), this_python()
     for probe in registry.probe_all():
         what = f"engine {probe.backend}"
+        kinds = dict.fromkeys(unit.kind for unit in probe.devices)
         if probe.available:
-            units = ", ".join(dict.fromkeys(unit.kind for unit in probe.devices))
-            yield Finding(what, True, f"{probe.version} on {units}")
+            yield Finding(what, True, f"{probe.version} on {', '.join(kinds)}")
         else:
             found = f"{probe.version}, not usable" if probe.version else "not installed"
-            yield Finding(what, None, found, probe.reason)
+            fix = probe.reason
+            if "not installed" in probe.reason and probe.backend in WHEELS:
+                fix = f"{_first(probe.reason)}; {advise(probe.backend, facts, python)}"
+            elif probe.backend == TENSORRT and facts.gpus:
+                fix = f"{probe.reason}; {advise(TENSORRT, facts, python)}"
+            yield Finding(what, None, found, fix)
+        if probe.backend == "onnxruntime" and facts.gpus and "gpu" not in kinds:
+            name = facts.gpus[0].name
+            fix = f"{name} is here and is not used; {advise(GPU, facts, python)}"
+            yield Finding(f"{what} on the GPU", None, "this build cannot use it", fix)
+
+
+def _first(reason: str) -> str:
+    """Without the general line to install it."""
+    return reason.split("; pip install", 1)[0]
 
 
 def _extras() -> Iterator[Finding]:
@@ -135,4 +166,14 @@ def _view(findings: list[Finding], usable: bool) -> Iterator[str | Table]:
     yield ""
     # Outside the table, so that no terminal breaks a line that is meant to be copied.
     yield from (f"{f.what}: {f.fix}" for f in findings if f.fix)
-    yield "ready" if usable else 'no engine can run here: pip install "edgeinfer[onnxruntime]"'
+    yield "ready" if usable else f"no engine can run here: {_smallest()}"
+
+
+def _smallest() -> str:
+    """Return a line that gives this device an engine, of the first that there is one for."""
+    from edgeinfer.runtime.devices import read_facts
+    from edgeinfer.runtime.devices.installs import WHEELS, advise, this_python
+
+    facts, python = read_facts(), this_python()
+    found = [advise(engine, facts, python) for engine in WHEELS if engine != CHECKER]
+    return next((advice.line for advice in found if advice.line), str(found[0]))
