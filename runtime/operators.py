@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from edgeinfer.backends import registry
-from edgeinfer.backends.base import Artifact, Backend, LoadOptions
+from edgeinfer.backends.base import Backend, LoadOptions
 from edgeinfer.backends.operators import OperatorProfile, Placement, Profiling
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.runtime.ahead import artifact_of
 from edgeinfer.runtime.select import Pair
 from edgeinfer.types import Feeds
 
@@ -55,9 +56,7 @@ def profile_pair(
         if first is None:
             raise UsageError(f"{bundle.location}: has no test vectors; give inputs to run")
         feeds = first[0]
-    manifest = bundle.manifest
-    path = bundle.paths(variant)[0]
-    artifact = Artifact(variant.format, path, manifest.inputs, manifest.outputs)
+    artifact = artifact_of(bundle, variant)
     return backend.profile(artifact, options, feeds, runs=runs)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def cache() -> None:
-    """Show or empty the cache of bundles and measurements."""
+    """Show or empty the cache of bundles, measurements and engines."""
 
 
 @cache.command("list")
@@ -35,7 +35,7 @@ def list_(out: Output) -> None:
 @cache.command()
 @output_options
 def clear(out: Output) -> None:
-    """Remove everything in it; bundles are unpacked and backends measured again when needed."""
+    """Remove everything in it: bundles are unpacked, backends measured, engines built again."""
     from edgeinfer.bundle.cache import cache_root
 
     root = cache_root()
@@ -58,7 +58,7 @@ def _entries(root: Path) -> list[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    return path.name == "bundles" or path.name.startswith("history-")
+    return path.name in ("bundles", "engines") or path.name.startswith("history-")
 
 
 def _size(path: Path) -> int:

@@ -16,6 +16,7 @@ COMMANDS = (
     "run",
     "verify",
     "bench",
+    "build",
     "join",
     "sign",
     "encrypt",

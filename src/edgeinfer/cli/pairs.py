@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from edgeinfer.backends import guard, registry
-from edgeinfer.backends.base import Artifact, Executable, LoadOptions
+from edgeinfer.backends.base import Executable, LoadOptions
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import EngineRequirement, Variant
 from edgeinfer.errors import LoadError, NotAvailableError
 from edgeinfer.runtime.devices import fingerprint
+from edgeinfer.runtime.ahead import artifact_of, engine_shapes
 from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.select import Candidate, Rejected, rank
 
@@ -78,10 +79,9 @@ def open_pair(
         LoadError: the engine refuses the artifact.
     """
     variant, pair = found.variants[candidate.pair.variant], candidate.pair
-    manifest = bundle.manifest
-    path = bundle.paths(variant)[0]
-    artifact = Artifact(variant.format, path, manifest.inputs, manifest.outputs)
-    options = LoadOptions(pair.device, threads, fallback=fallback)
+    artifact = artifact_of(bundle, variant)
+    shapes = engine_shapes(bundle, variant, pair.backend)
+    options = LoadOptions(pair.device, threads, fallback=fallback, shapes=shapes)
     executable = guard.load(registry.get(pair.backend), artifact, options)
     if pair.device != "cpu" and not fallback and (problem := fallen(executable)):
         executable.close()
