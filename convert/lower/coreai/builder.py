@@ -338,6 +338,18 @@ class Builder:
         """Replace slices at indices (..., axes), which count from the start."""
         return self.call("scatter_nd", x, self.places(indices), updates)
 
+    def scatter_by(self, x: Tensor, places: Tensor, updates: Tensor, mode: str) -> Tensor:
+        """Combine a vector's elements at these places with others: add, mul, max or min."""
+        made = self.dialect.scatter_along_axis(
+            self.type_of(x.dtype, x.shape),
+            x.value,
+            self.places(places).value,
+            updates.value,
+            self._operand(np.int32(0)),
+            scatter_mode=self._ir.Attribute.parse(f"#coreai.scatter_mode<{mode}>"),
+        )
+        return self.wrap(made)
+
     def take(self, x: Tensor, indices: Tensor, axis: int) -> Tensor:
         """Take slices along an axis by indices that may count from the end."""
         axis %= x.rank

@@ -13,8 +13,9 @@ from edgeinfer.errors import Notes
 _ISLANDS = frozenset({
     "Exp", "Log", "Pow", "Reciprocal", "Sinh", "Cosh", "Tan", "Asinh", "Acosh", "Atanh",
     "Softmax", "LogSoftmax", "ReduceSum", "ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2",
-    "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "Sum", "Mean", "CumSum", "Det",
-    "AveragePool", "GlobalAveragePool", "LpNormalization", "BatchNormalization",
+    "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "Sum", "Mean", "CumSum", "CumProd", "Det",
+    "AveragePool", "GlobalAveragePool", "LpPool", "GlobalLpPool", "RoiAlign", "LpNormalization",
+    "BatchNormalization",
     "InstanceNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization", "LRN",
     "TopK", "ArgMax", "ArgMin", "GridSample", "DFT", "STFT", "Resize",
     "LSTM", "GRU", "RNN", "If", "Loop", "Scan", "Cast", "CastLike", "ConstantOfShape", "EyeLike",

@@ -16,6 +16,7 @@ from edgeinfer.convert.lower.loops import settle_loops
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.passes import normalise
+from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.errors import NotAvailableError, Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
 
@@ -84,7 +85,9 @@ class CoreAITarget:
 
 def prepared(source: ir.Model, asked: LowerOptions, notes: Notes) -> ir.Model:
     """Return a copy in which every operator that can have one has a lowering."""
-    model = _defined(source.clone(), notes)
+    model = source.clone()
+    SplitQuantized()(model)
+    model = _defined(model, notes)
     if asked.precision == "fp16":
         halve(model, asked.fp32_nodes, notes)
     settle_loops(model)

@@ -3,9 +3,11 @@
 from edgeinfer.convert.lower.coreai.ops import (
     activation,
     arith,
+    bits,
     control,
     conv,
     cut,
+    image,
     index,
     matrix,
     norm,
@@ -14,15 +16,19 @@ from edgeinfer.convert.lower.coreai.ops import (
     recurrent,
     reduce,
     resize,
+    sample,
     shape,
+    signal,
 )
 
 __all__ = [
     "activation",
     "arith",
+    "bits",
     "control",
     "conv",
     "cut",
+    "image",
     "index",
     "matrix",
     "norm",
@@ -31,5 +37,7 @@ __all__ = [
     "recurrent",
     "reduce",
     "resize",
+    "sample",
     "shape",
+    "signal",
 ]

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.registry import ALL, BOOL, FLOATS, INTEGERS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreai.tensor import Tensor
-from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.registry import Const, Refusal
 
 _UNARY = {
     "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Sin": "sin", "Cos": "cos", "Tan": "tan",
@@ -206,3 +206,17 @@ def cast_like(
     g: Builder, input: Tensor, target_type: Tensor, *, saturate: int = 1, round_mode: str = "up"
 ) -> Tensor:
     return g.cast(input, target_type.dtype)
+
+
+@OPS.lower("Dropout", since=13, dtypes=FLOATS | BOOL)
+def dropout(
+    g: Builder,
+    data: Tensor,
+    ratio: Tensor | None = None,
+    training_mode: Const | None = None,
+    *,
+    seed: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    if training_mode is not None and bool(np.any(training_mode.array)):
+        raise Refusal("training_mode draws random numbers")
+    return data, g.expand(g.const(np.ones([1] * data.rank, np.bool_)), g.extents(data))

@@ -61,16 +61,51 @@ def _kind(value: ir.Value, other: ir.Value | None = None) -> tuple[Any, Shape]:
 def if_(
     g: Scope, cond: Tensor, *, else_branch: ir.Graph, then_branch: ir.Graph
 ) -> tuple[Tensor, ...]:
-    """One of two bodies."""
-    pairs = zip(then_branch.outputs, else_branch.outputs, strict=True)
+    """One of two bodies; what neither of them computes is chosen from.
+
+    Apple's compiler makes a choice of such results itself, and then does not know its own operator.
+    """
+    pairs = list(zip(then_branch.outputs, else_branch.outputs, strict=True))
     kinds = [_kind(a, b) for a, b in pairs]
-    types = [g.type_of(d, s) for d, s in kinds]
-    results, blocks = g.dialect.if_(types, g.reshape(cond, []).value)
-    for block, body in zip(blocks, (then_branch, else_branch), strict=True):
-        with g.inside(block):
-            made = g.lower_body(body, [])
-            g.dialect.yield_([g.typed(t, s).value for t, (_, s) in zip(made, kinds, strict=True)])
-    return tuple(g.wrap(v) for v in ([results] if len(kinds) == 1 else results))
+    flag = g.reshape(cond, [])
+    chosen: dict[int, Tensor] = {}
+    for index, (pair, (_, shape)) in enumerate(zip(pairs, kinds, strict=True)):
+        found = [_brought(g, value) for value in pair]
+        if found[0] is None or found[1] is None:
+            continue
+        if None in shape and not _alike(*pair):
+            raise Refusal("chooses from constants of different sizes", "dynamic_shape")
+        chosen[index] = g.select(flag, found[0], found[1])
+    rest = [i for i in range(len(kinds)) if i not in chosen]
+    if rest:
+        types = [g.type_of(*kinds[i]) for i in rest]
+        results, blocks = g.dialect.if_(types, flag.value)
+        for block, body in zip(blocks, (then_branch, else_branch), strict=True):
+            with g.inside(block):
+                made = g.lower_body(body, [])
+                g.dialect.yield_([g.typed(made[i], kinds[i][1]).value for i in rest])
+        computed = [g.wrap(v) for v in ([results] if len(rest) == 1 else results)]
+        chosen.update(zip(rest, computed, strict=True))
+    return tuple(chosen[i] for i in range(len(kinds)))
+
+
+def _brought(g: Scope, value: ir.Value | None) -> Tensor | None:
+    """The tensor of a body's result that the body does not compute."""
+    while value is not None and (node := value.producer()) is not None:
+        if value in g.driver.values:
+            break
+        if node.op_type == "Constant" and (held := ir.convenience.get_const_tensor(value)):
+            return g.const(held.numpy())
+        if node.op_type != "Identity":
+            return None
+        value = node.inputs[0]
+    if value is None:
+        return None
+    return g.driver.values[value] if value in g.driver.values else g.constant(value)
+
+
+def _alike(a: ir.Value, b: ir.Value) -> bool:
+    return a.shape is not None and b.shape is not None and list(a.shape) == list(b.shape)
 
 
 @OPS.lower("Loop", since=24, dtypes=ALL)

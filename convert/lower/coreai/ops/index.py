@@ -35,7 +35,15 @@ def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0)
 @OPS.lower("GatherND", since=13)
 def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     if batch_dims:
-        raise Refusal(f"batch_dims={batch_dims}")
+        # The places of the batch go in front of each index.
+        if indices.sizes is None:
+            raise Refusal("batches of unknown size", "dynamic_shape")
+        lines = indices.sizes[:-1]
+        grids = [
+            np.broadcast_to(grid[..., None], (*lines, 1)).astype(np.int32)
+            for grid in np.indices(lines)[:batch_dims]
+        ]
+        indices = g.concat([*map(g.const, grids), g.cast(indices, np.int32)], len(lines))
     return g.call("gather_nd", data, g.places(indices))
 
 
@@ -43,14 +51,15 @@ def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0)
 def scatter_nd(
     g: Builder, data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
 ) -> Tensor:
-    if reduction != "none":
-        raise Refusal(f"reduction {reduction!r}")
     width = indices.shape[-1]
     if width is None:
         raise Refusal("the width of an index is only known to a run", "dynamic_shape")
     sizes = g.vector([g.extent(data, a) for a in range(width)], np.int64)
     turned = g.binary("add", indices, sizes)
-    return g.scatter(data, g.select(g.less(indices, 0), turned, indices), updates)
+    found = g.select(g.less(indices, 0), turned, indices)
+    if reduction == "none":
+        return g.scatter(data, found, updates)
+    return _combined(g, data, found, updates, reduction)
 
 
 @OPS.lower("ScatterElements", since=18)
@@ -63,15 +72,35 @@ def scatter_elements(
     axis: int = 0,
     reduction: str = "none",
 ) -> Tensor:
-    if reduction != "none":
-        raise Refusal(f"reduction {reduction!r}")
     axis %= data.rank
     if indices.sizes is None:
         raise Refusal("indices of unknown size", "dynamic_shape")
     grids = np.indices(indices.sizes)
     places = [g.const(grid[..., None]) for grid in grids]
     places[axis] = g.insert_axes(g.cast(_from_start(g, data, indices, axis), np.int64), [-1])
-    return g.scatter(data, g.concat(places, indices.rank), g.reshape(updates, list(indices.sizes)))
+    found = g.concat(places, indices.rank)
+    if reduction == "none":
+        return g.scatter(data, found, g.reshape(updates, list(indices.sizes)))
+    return _combined(g, data, found, updates, reduction)
+
+
+def _combined(g: Builder, data: Tensor, found: Tensor, updates: Tensor, how: str) -> Tensor:
+    """Add, multiply or compare what is scattered with what is there, on the flat elements."""
+    if data.sizes is None or found.sizes is None:
+        raise Refusal(f"reduction {how!r} on sizes that only a run knows", "dynamic_shape")
+    if data.dtype == np.bool_:
+        raise Refusal(f"reduction {how!r} of truths", "unsupported_dtype")
+    width = found.sizes[-1]
+    rest = data.sizes[width:]
+    inner = int(np.prod(rest, dtype=np.int64))
+    steps = np.array([np.prod(data.sizes[a + 1 :], dtype=np.int64) for a in range(width)])
+    first = g.reduce("sum", g.binary("mul", g.cast(found, np.int64), g.const(steps)), [-1])
+    places = g.binary(
+        "add", g.reshape(first, [-1, 1]), g.const(np.arange(inner, dtype=np.int64)[None])
+    )
+    flat = g.reshape(data, [-1])
+    made = g.scatter_by(flat, g.reshape(places, [-1]), g.reshape(updates, [-1]), how)
+    return g.reshape(made, list(data.sizes))
 
 
 def _from_start(g: Builder, x: Tensor, indices: Tensor, axis: int) -> Tensor:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.registry import FLOATS, OPS
 from edgeinfer.convert.lower.coreai.tensor import Shape, Tensor
 from edgeinfer.convert.lower.coreai.window import padding
 from edgeinfer.convert.lower.registry import Refusal
+
+_BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 
 
 def _ceiled(
@@ -60,7 +63,7 @@ def _windows(
     return g.drop_axes(made, [2]) if spatial == 1 else made
 
 
-@OPS.lower("MaxPool", since=12, dtypes=FLOATS)
+@OPS.lower("MaxPool", since=12, dtypes=FLOATS | _BYTES)
 def max_pool(
     g: Builder,
     X: Tensor,
@@ -81,6 +84,10 @@ def max_pool(
     if ceil_mode:
         extra = _ceiled(X.shape[2:], kernel_shape, step, spread, before, after)
         after = [a + e for a, e in zip(after, extra, strict=True)]
+    if not X.is_float:
+        # Half precision holds every integer of 8 bits.
+        whole = g.pad(g.cast(X, np.float16), [0, 0, *before], [0, 0, *after], -128.0)
+        return g.cast(_windows(g, "max", whole, kernel_shape, step, spread), X.dtype)
     low = float(np.finfo(X.dtype).min)
     X = g.pad(X, [0, 0, *before], [0, 0, *after], low)
     return _windows(g, "max", X, kernel_shape, step, spread)
@@ -122,6 +129,45 @@ def average_pool(
     else:
         ones = g.pad(ones, [0, 0, *before], [0, 0, *behind])
     return g.binary("divide", total, _windows(g, "sum", ones, kernel_shape, step, spread))
+
+
+@OPS.lower("LpPool", since=11, dtypes=FLOATS)
+def lp_pool(
+    g: Builder,
+    X: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: tuple[int, ...] | None = None,
+    kernel_shape: tuple[int, ...],
+    p: int = 2,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Tensor:
+    spatial = X.rank - 2
+    if not 1 <= spatial <= 3:
+        raise Refusal(f"{spatial} spatial axes", "unsupported_rank")
+    step, spread = strides or (1,) * spatial, dilations or (1,) * spatial
+    before, after = padding(X.shape[2:], kernel_shape, step, spread, auto_pad, pads)
+    if ceil_mode:
+        extra = _ceiled(X.shape[2:], kernel_shape, step, spread, before, after)
+        after = [a + e for a, e in zip(after, extra, strict=True)]
+    powers = g.pad(_power(g, X, p), [0, 0, *before], [0, 0, *after])
+    return _root(g, _windows(g, "sum", powers, kernel_shape, step, spread), p)
+
+
+@OPS.lower("GlobalLpPool", since=2, dtypes=FLOATS)
+def global_lp_pool(g: Builder, X: Tensor, *, p: int = 2) -> Tensor:
+    return _root(g, g.reduce("sum", _power(g, X, p), list(range(2, X.rank))), p)
+
+
+def _power(g: Builder, x: Tensor, p: int) -> Tensor:
+    size = g.unary("abs_", x)
+    return size if p == 1 else g.binary("pow", size, float(p))
+
+
+def _root(g: Builder, x: Tensor, p: int) -> Tensor:
+    return x if p == 1 else g.binary("pow", x, 1 / p)
 
 
 @OPS.lower("GlobalAveragePool", since=1, dtypes=FLOATS)

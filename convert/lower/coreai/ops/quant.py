@@ -14,10 +14,20 @@ from edgeinfer.convert.lower.registry import Refusal
 def _spread(g: Builder, x: Tensor, t: Tensor, axis: int, block_size: int) -> Tensor:
     """Bring a scale or a zero point to the axes of what it is for."""
     if block_size:
-        raise Refusal("blocks of scales")
+        return _blocks(g, x, t, axis % x.rank, block_size)
     if t.rank == 0 or t.shape == (1,):
         return g.reshape(t, [])
     return g.insert_axes(t, [a for a in range(x.rank) if a != axis % x.rank])
+
+
+def _blocks(g: Builder, x: Tensor, t: Tensor, axis: int, size: int) -> Tensor:
+    """Repeat each scale over its block; the last block may be cut short."""
+    whole = x.shape[axis]
+    if t.sizes is None or whole is None:
+        raise Refusal("blocks of scales on sizes that only a run knows", "dynamic_shape")
+    before, count, behind = t.sizes[:axis], t.sizes[axis], t.sizes[axis + 1 :]
+    wide = g.expand(g.insert_axes(t, [axis + 1]), [*before, count, size, *behind])
+    return g.part(g.reshape(wide, [*before, count * size, *behind]), axis, 0, whole)
 
 
 @OPS.lower("QuantizeLinear", since=13, dtypes=ALL)

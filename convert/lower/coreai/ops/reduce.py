@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from edgeinfer.convert.lower.coreai.builder import Builder
-from edgeinfer.convert.lower.coreai.registry import FLOATS, NUMBERS, OPS
+from edgeinfer.convert.lower.coreai.registry import BOOL, FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreai.tensor import Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 
@@ -16,6 +16,17 @@ Body = Callable[[Builder, Tensor, list[int], bool], Tensor]
 
 def _plain(name: str) -> Body:
     return lambda g, x, axes, keep: g.reduce(name, x, axes, keep)
+
+
+def _extreme(name: str) -> Body:
+    def body(g: Builder, x: Tensor, axes: list[int], keep: bool) -> Tensor:
+        if x.dtype != np.bool_:
+            return g.reduce(name, x, axes, keep)
+        found = g.reduce(name, g.cast(x, np.uint8), axes, keep)
+        # Of no element the least or the largest number is left.
+        return g.binary("greater", found, 0)
+
+    return body
 
 
 def _l1(g: Builder, x: Tensor, axes: list[int], keep: bool) -> Tensor:
@@ -49,8 +60,8 @@ def _log_sum_exp(g: Builder, x: Tensor, axes: list[int], keep: bool) -> Tensor:
 _BODIES: dict[str, tuple[Body, object]] = {
     "ReduceSum": (_plain("sum"), NUMBERS),
     "ReduceMean": (_plain("mean"), FLOATS),
-    "ReduceMax": (_plain("max"), NUMBERS),
-    "ReduceMin": (_plain("min"), NUMBERS),
+    "ReduceMax": (_extreme("max"), NUMBERS | BOOL),
+    "ReduceMin": (_extreme("min"), NUMBERS | BOOL),
     "ReduceProd": (_plain("product"), NUMBERS),
     "ReduceL1": (_l1, NUMBERS),
     "ReduceL2": (_l2, FLOATS),

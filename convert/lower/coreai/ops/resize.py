@@ -44,6 +44,7 @@ def resize(
     factors = [float(s) for s in scales.array] if scales and scales.array.size else None
     if factors is not None:
         for axis, factor in zip(places, factors, strict=True):
+            _check_corners(how, x.shape[axis], factor)
             x = _by_factor(g, x, axis, factor, how)
         return x
     if sizes is None:
@@ -60,6 +61,14 @@ def resize(
     for axis, out, ratio in zip(places, wanted, ratios, strict=True):
         x = _axis(g, x, axis, out, ratio, how)
     return x
+
+
+def _check_corners(how: How, size: int | None, factor: float) -> None:
+    if how.transform != "align_corners" or factor == 1:
+        return
+    wanted = float(np.float32(factor) * np.float32(1 if size is None else size))
+    if wanted != int(wanted):
+        raise Refusal("align_corners with a scale that gives no whole size: engines disagree")
 
 
 def _by_factor(g: Builder, x: Tensor, axis: int, factor: float, how: How) -> Tensor:

@@ -21,7 +21,7 @@ from edgeinfer.types import Array
 from tests.convert.lower.coreml.run import assert_close, floats, model_of
 from tests.convert.lower.running import run as run_onnx
 
-__all__ = ["check", "floats", "lower", "needs_coreai", "refusal"]
+__all__ = ["check", "computed", "floats", "lower", "needs_coreai", "refusal"]
 
 Feeds = Mapping[str, Array]
 
@@ -55,6 +55,19 @@ def check(
         finally:
             executable.close()
     return Counter(made.ops)
+
+
+def computed(text: str, feeds: Feeds) -> dict[str, Array]:
+    """What Apple's runtime makes of a graph."""
+    model = model_of(text)
+    with tempfile.TemporaryDirectory() as folder:
+        made = lower(text, Path(folder))
+        artifact = Artifact(made.format, made.files[0], input_specs(model), output_specs(model))
+        executable = CoreAIBackend().load(artifact, LoadOptions())
+        try:
+            return executable.run(dict(feeds))
+        finally:
+            executable.close()
 
 
 def refusal(text: str) -> list[Any]:

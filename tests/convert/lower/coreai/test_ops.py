@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.convert.lower.coreai.run import check, floats, needs_coreai, refusal
+from tests.convert.lower.coreai.run import check, computed, floats, needs_coreai, refusal
 
 pytestmark = needs_coreai
 
@@ -85,6 +85,51 @@ def test_branches_of_different_sizes() -> None:
         "else_branch = e () => (float[8] b) {b = Concat<axis=0>(x, x)}>}"
     )
     check(text, {"x": floats(4), "c": np.array(True)}, {"x": floats(4), "c": np.array(False)})
+
+
+CONSTANT = "a = Constant <value = float[4] {5,6,7,8}> ()"
+
+
+@pytest.mark.parametrize("first", [CONSTANT, "a = Identity(x)", "a = Neg(x)"])
+@pytest.mark.parametrize("second", [CONSTANT, "a = Identity(w)", "a = Neg(x)"])
+def test_branches_that_compute_nothing(first: str, second: str) -> None:
+    text = (
+        "g (float[4] x, bool c) => (float[4] y, float[4] z) <float[4] w = {1.0,2.0,3.0,4.0}> "
+        "{y, z = If(c) <"
+        f"then_branch = t () => (float[4] a, float[4] b) {{{first} b = Neg(x)}}, "
+        f"else_branch = e () => (float[4] a, float[4] b) {{{second} b = Identity(x)}}>}}"
+    )
+    check(text, {"x": floats(4), "c": np.array(True)}, {"x": floats(4), "c": np.array(False)})
+
+
+def test_constants_of_different_sizes_are_refused() -> None:
+    text = (
+        "g (bool c) => (float[n] y) {y = If(c) <"
+        "then_branch = t () => (float[2] a) {a = Constant <value = float[2] {5,6}> ()}, "
+        "else_branch = e () => (float[1] b) {b = Constant <value = float[1] {5}> ()}>}"
+    )
+    assert "different sizes" in refusal(text)[0].detail
+
+
+@pytest.mark.parametrize("how", ["add", "mul", "max", "min"])
+def test_scattering_combines_what_meets(how: str) -> None:
+    text = (
+        f"g (float[3,2] x, int64[2,1] i, float[2,2] u) => (float[3,2] y) "
+        f'{{y = ScatterND<reduction="{how}">(x, i, u)}}'
+    )
+    feeds = {"x": floats(3, 2), "i": np.array([[-1], [2]]), "u": floats(2, 2) - 0.1}
+    check(text, feeds)
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int64"])
+def test_shifts_at_the_ends_of_a_type(kind: str) -> None:
+    limits = np.iinfo(kind)
+    x = np.array([limits.min, limits.max, 1, 1], kind)
+    by = np.array([1, 1, limits.bits - 1, limits.bits - 2], kind)
+    for way, right in (("LEFT", x << by), ("RIGHT", x >> by)):
+        text = f"g ({kind}[4] x, {kind}[4] b) => ({kind}[4] y) "
+        text += f'{{y = BitShift<direction="{way}">(x, b)}}'
+        np.testing.assert_array_equal(computed(text, {"x": x, "b": by})["y"], right)
 
 
 def test_a_loop_collects_what_it_makes() -> None:
