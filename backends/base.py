@@ -105,8 +105,9 @@ class LoadOptions:
         optimize: the engine's own graph optimisation; off for oracles.
         precise: forbid shortcuts that lower precision below the artifact's (TF32, fp16 on ARM,
             bf16 on AMX).
-        fallback: operators that the device does not take may run on the CPU; without it they are
-            an error that names them.
+        fallback: operators that the device does not take may run on the CPU. Without it an engine
+            that is asked to refuse them does, by name; of others a session refuses what
+            ``operators.Placing`` tells.
         extra: options of one engine, by its own names.
         shapes: smallest, usual and largest shape of inputs with open sizes, by name; for engines
             that are built for them.

@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -39,6 +40,7 @@ from edgeinfer.backends.coreml_reference.memory import Memories
 from edgeinfer.backends.coreml_reference.package import Package, open_package, package_folder
 from edgeinfer.backends.coreml_reference.signature import Port, ports
 from edgeinfer.backends.engines import import_coremltools
+from edgeinfer.backends.operators import Elsewhere, Placement
 from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.errors import ClosedError, LoadError, RunError
 from edgeinfer.types import Array, Feeds
@@ -108,9 +110,11 @@ class CoreMLBackend:
             model = tools.models.CompiledMLModel(str(compiled), unit, named)
         except Exception as error:
             raise LoadError(f"Core ML refuses {artifact.path}: {one_line(error)}") from error
-        placement, operators = _placement(compiled, units, package, named)
-        notes = (placement, *advice(chip(), operators))
-        return CoreMLExecutable(model, inputs, outputs, memories, artifact, notes)
+        planned = _planned(compiled, units, package, named)
+        notes = (planned.note, *advice(chip(), planned.kinds))
+        return CoreMLExecutable(
+            model, inputs, outputs, memories, artifact, notes, planned.placement
+        )
 
 
 def _system() -> str | None:
@@ -156,19 +160,33 @@ def _compiled(package: Package, tools: Any) -> Path:
     return kept
 
 
-def _placement(
-    compiled: Path, units: str, package: Package, function: str | None
-) -> tuple[str, set[str]]:
-    """Say on which unit Core ML means to run how many operations, and which kinds there are."""
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What Core ML's compute plan says.
+
+    Attributes:
+        note: for people.
+        kinds: types of operations there are.
+        placement: where they run; None where there is no plan, or every unit is as good.
+    """
+
+    note: str
+    kinds: set[str]
+    placement: Placement | None = None
+
+
+def _planned(compiled: Path, units: str, package: Package, function: str | None) -> _Planned:
+    """Say on which unit Core ML means to run how many operations."""
     kinds: set[str] = set()
+    places: Counter[str] = Counter()
+    elsewhere: list[Elsewhere] = []
+    wanted = next((k for k, name in _UNITS.items() if name == units and k != "cpu"), None)
     try:
         tools = import_coremltools()
         from coremltools.models.compute_plan import MLComputePlan
 
         plan = MLComputePlan.load_from_path(str(compiled), getattr(tools.ComputeUnit, units))
         block = plan.model_structure.program.functions[function or package.default].block
-        places: Counter[str] = Counter()
-        elsewhere: Counter[str] = Counter()
         for operation in block.operations:
             kinds.add(operation.operator_name)
             usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
@@ -176,15 +194,30 @@ def _placement(
                 continue
             kind = _kind(usage.preferred_compute_device) or "cpu"
             places[kind] += 1
-            if kind == "cpu" and units != "CPU_ONLY":
-                elsewhere[operation.operator_name] += 1
+            if wanted is not None and kind != wanted:
+                elsewhere.append(_elsewhere(operation, usage, kind, wanted))
     except Exception as error:
-        return f"Core ML gives no compute plan: {one_line(error)}", kinds
+        return _Planned(f"Core ML gives no compute plan: {one_line(error)}", kinds)
     parts = [f"{n} on {_PLACES[kind]}" for kind, n in places.most_common()]
     told = f"operations as Core ML plans them: {', '.join(parts) or 'none'}"
-    if elsewhere:
-        told += f" ({', '.join(f'{n} {name}' for name, n in elsewhere.most_common())})"
-    return told, kinds
+    slow = Counter(e.kind for e in elsewhere if e.unit == _PLACES["cpu"])
+    if slow:
+        told += f" ({', '.join(f'{n} {name}' for name, n in slow.most_common())})"
+    placed = None
+    if wanted is not None:
+        by = "Core ML's compute plan"
+        placed = Placement(_PLACES[wanted], places.total(), tuple(elsewhere), by)
+    return _Planned(told, kinds, placed)
+
+
+def _elsewhere(operation: Any, usage: Any, kind: str, wanted: str) -> Elsewhere:
+    outputs = getattr(operation, "outputs", None) or ()
+    name = str(getattr(outputs[0], "name", "")) if outputs else ""
+    able = {_kind(device) for device in getattr(usage, "supported_compute_devices", None) or ()}
+    reason = f"Core ML prefers it to {_PLACES[wanted]}"
+    if able and wanted not in able:
+        reason = f"{_PLACES[wanted]} does not support it"
+    return Elsewhere(name, str(operation.operator_name), _PLACES[kind], reason)
 
 
 class CoreMLExecutable:
@@ -203,7 +236,9 @@ class CoreMLExecutable:
         memories: Memories,
         artifact: Artifact,
         notes: tuple[str, ...],
+        placed: Placement | None = None,
     ) -> None:
+        self._placed = placed
         self.inputs = artifact.inputs or tuple(port.spec for port in inputs)
         self.outputs = artifact.outputs or tuple(port.spec for port in outputs)
         self.kept = tuple(m.input.name for m in memories.every)
@@ -214,6 +249,10 @@ class CoreMLExecutable:
         self._outputs = outputs
         self._dtypes = {s.name: array_type(s.dtype) for s in (*self.inputs, *self.outputs)}
         self._lock = threading.Lock()
+
+    def placement(self) -> Placement | None:
+        """Say where the operations run; None on the CPU."""
+        return self._placed
 
     def make_state(self) -> Any:
         """Return a new state of the model.

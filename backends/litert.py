@@ -136,13 +136,7 @@ class LitertBackend:
         if signatures and not artifact.inputs:
             ins = tuple(_with_open_sizes(port, signatures) for port in ins)
             outs = tuple(_Port(_without_sizes(port.spec), port.index) for port in outs)
-        found = LitertExecutable(opening, _Runner(interpreter, ready, ins, signatures), ins, outs)
-        if options.device != "cpu" and not options.fallback:
-            placed = found.placement()
-            if placed is not None and placed.elsewhere:
-                found.close()
-                raise LoadError(f"litert: {placed}")
-        return found
+        return LitertExecutable(opening, _Runner(interpreter, ready, ins, signatures), ins, outs)
 
     def profile(
         self, artifact: Artifact, options: LoadOptions, feeds: Feeds, *, runs: int

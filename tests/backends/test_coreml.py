@@ -309,3 +309,15 @@ def test_the_report_says_what_the_chip_does_not_speed_up(
     monkeypatch.setattr(FakeCoreML, "get_compute_plan", staticmethod(quantized))
     notes = opened(package, "npu").notes
     assert [("Neural Engine of M2" in note) for note in notes[1:]] == [True] * told
+
+
+def test_operations_off_the_unit_are_told_by_name(package: Path) -> None:
+    placed = opened(package, "npu").placement()
+    assert placed.unit == "the Neural Engine"
+    assert (placed.ops, [e.kind for e in placed.elsewhere]) == (3, ["gather"])
+    assert str(placed) == (
+        "1 of 3 operators do not run on the Neural Engine, by Core ML's compute plan: "
+        "gather on the CPU (Core ML prefers it to the Neural Engine)"
+    )
+    assert opened(package, "cpu").placement() is None
+    assert opened(package, "npu", units="all").placement() is None
