@@ -1,25 +1,29 @@
 """What choosing by measurement costs against the best engine picked by hand.
 
-    python -m benchmarks.selection [--models PART] [--seconds 2] [--json out.json]
+    python -m benchmarks.selection [--models PART] [--bundles DIR] [--make] [--bound] [--json FILE]
 
-Each model is converted for ONNX Runtime, OpenVINO, LiteRT and, where TVM is installed, TVM. With 1
-and with 2 threads the bundle is loaded as a user does, with an empty history, and what was chosen
-is raced against every engine loaded by name, in turns. Regret is how much slower
-the choice is than the fastest; two loads of one engine differ by what the machine does meanwhile,
-so a choice that *is* the fastest engine has no regret. Exits 1 when the median regret of all pairs
-is above 3 %, or that of one model above 3 % beyond the spread of the race.
+Each model is converted for ONNX Runtime, OpenVINO, LiteRT and TVM, where these are installed; with
+``--bundles`` the bundles are kept in a folder, and ``--make`` only makes them. With 1 and with 2
+threads a bundle is loaded as a user does, with an empty history, and what was chosen is raced
+against every engine loaded by name. They run in turns of some milliseconds, the first run of each
+turn not counted: a user's engine runs again and again, and its weights are in the cache. Regret is
+how much slower the choice is than the fastest, median over pairs of turns; two loads of one engine
+differ by what the machine does meanwhile, so a choice that *is* the fastest engine has no regret.
+Exits 1 when the median regret of all races is above 3 %, or that of one race is above 3 % beyond
+what the race itself can tell.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,10 +33,16 @@ import platformdirs
 import edgeinfer
 from benchmarks.tflite_peers.models import MODELS
 from edgeinfer.backends import registry
+from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import EdgeInferError
+from edgeinfer.runtime.choice import Calls
 from edgeinfer.runtime.profiledb import ProfileDB
 
 LIMIT = 0.03
+TURN_S = 5e-3
+SLOW = 5.0
+"""Times the fastest above which an engine gets one turn only: who is the fastest is clear."""
+
 TARGETS = {
     "onnxruntime": "onnxruntime",
     "openvino": "openvino",
@@ -40,11 +50,12 @@ TARGETS = {
     "tvm": "tvm-x86-64-v3",
 }
 NAMES = (
-    *("mobilenet-v2-torchscript", "mobilenet-v3-small-torchscript", "resnet-18-torchscript"),
-    *("efficientnet-lite0-torchscript", "convnext-tiny-torchscript", "vit-tiny-torchscript"),
-    *("bert-mini-torchscript", "blazeface-front", "basic-pitch", "silero-vad", "ppocrv4-rec"),
-    *("wake-alexa", "wake-embedding", "unet-torchscript"),
+    *("wake-alexa", "wake-embedding", "silero-vad-16k-op15", "basic-pitch", "ppocr-cls"),
+    *("ppocrv4-det", "ppocrv4-rec", "blazeface-front", "mtcnn-rnet-torchscript", "magika"),
+    *("crepe-tiny-torchscript", "aecmos-1663829550", "dnsmos-sig", "minilm-torchscript"),
+    *("efficientnet-lite0-torchscript", "mobilenet-v2-torchscript"),
 )
+"""Published weights but for the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +66,23 @@ class Row:
         model: its name.
         threads: of the engines.
         chosen: backend that the load took.
+        reasons: what the ranking said of each candidate.
         ms: median of each backend, raced in turns.
         regret: how much slower the choice is than the fastest.
-        noise: relative quartile distance of the race between the two.
+        noise: error of the regret, three deviations.
+        turns: pairs of turns that say so.
         load_s: of the first load, measurements included.
-        absent: why a backend took no part.
+        absent: why a backend takes no part.
     """
 
     model: str
     threads: int
     chosen: str
+    reasons: list[str]
     ms: dict[str, float]
     regret: float
     noise: float
+    turns: int
     load_s: float
     absent: dict[str, str]
 
@@ -78,115 +93,181 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--models", default="", help="only names with this part")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each race")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each race")
+    parser.add_argument("--bundles", default="", help="folder to keep bundles in")
+    parser.add_argument("--make", action="store_true", help="make bundles, measure nothing")
+    parser.add_argument("--bound", action="store_true", help="call over bound buffers")
     parser.add_argument("--json", default="", help="write all figures here")
+    parser.add_argument("--list", action="store_true", help="print the models' names")
     arguments = parser.parse_args()
-    rows = []
-    for name in NAMES:
-        if arguments.models not in name:
-            continue
-        with tempfile.TemporaryDirectory() as temporary:
-            for row in measure(name, Path(temporary), arguments.seconds):
-                rows.append(row)
-                print(_line(row), flush=True)
+    names = [name for name in NAMES if arguments.models in name]
+    if arguments.list:
+        print("\n".join(names))
+        return 0
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(arguments.bundles or temporary)
+        for name in names:
+            bundle = make(name, folder)
+            if arguments.make:
+                continue
+            for threads in (1, 2):
+                rows.append(race(name, bundle, threads, arguments.seconds, arguments.bound))
+                print(_line(rows[-1]), flush=True)
+                if arguments.json:
+                    Path(arguments.json).write_text(json.dumps([asdict(r) for r in rows], indent=1))
+    return _judged(rows) if rows else 0
+
+
+def _judged(rows: list[Row]) -> int:
     regrets = [row.regret for row in rows]
     middle = statistics.median(regrets)
     hits = sum(not regret for regret in regrets)
-    print(f"machine: {platform.machine()}; {len(rows)} races, {hits} took the fastest engine")
+    models = len({row.model for row in rows})
+    print(
+        f"machine: {platform.machine()}; {models} models, {len(rows)} races, "
+        f"{hits} took the fastest engine"
+    )
     print(
         f"regret: median {middle:.1%}, mean {statistics.mean(regrets):.1%}, max {max(regrets):.1%}"
     )
+    loads = [row.load_s for row in rows]
+    print(f"first load: median {statistics.median(loads):.1f} s, longest {max(loads):.1f} s")
     broken = [row for row in rows if row.regret > LIMIT + row.noise]
     for row in broken:
         print(f"BROKEN {row.model} with {row.threads} threads: regret {row.regret:.1%}")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps([asdict(r) for r in rows], indent=1))
     return int(bool(broken) or middle > LIMIT)
 
 
-def measure(name: str, folder: Path, seconds: float) -> Iterator[Row]:
-    """Convert a model for every engine, then race with 1 and with 2 threads."""
+def make(name: str, folder: Path) -> Path:
+    """Convert a model for every engine, unless that was done; absent ones stand beside it."""
+    bundle, told = folder / f"{name}.edge", folder / f"{name}.json"
+    if bundle.exists():
+        return bundle
     source = MODELS[name].prepare(Path(platformdirs.user_cache_dir("edgeinfer-peers")) / "models")
     absent: dict[str, str] = {}
-    parts = []
+    targets = []
+    folder.mkdir(parents=True, exist_ok=True)
     for backend, target in TARGETS.items():
         probe = registry.get(backend).probe()
         if not probe.available:
             absent[backend] = probe.reason
             continue
-        part = folder / f"{backend}.edge"
-        try:
-            edgeinfer.export(source, part, targets=[target])
-        except EdgeInferError as error:
-            absent[backend] = str(error).splitlines()[0]
-        else:
-            parts.append((backend, target))
-    bundle = folder / "all.edge"
-    edgeinfer.export(source, bundle, targets=[target for _, target in parts])
-    for threads in (1, 2):
-        yield _raced(name, bundle, [backend for backend, _ in parts], threads, seconds, absent)
-
-
-def _raced(
-    name: str,
-    bundle: Path,
-    backends: list[str],
-    threads: int,
-    seconds: float,
-    absent: dict[str, str],
-) -> Row:
-    absent = dict(absent)
-    with ProfileDB(bundle.with_suffix(f".{threads}.sqlite")) as history:
         start = time.perf_counter()
-        with edgeinfer.load(bundle, threads=threads, history=history) as session:
-            chosen = session.report().backend
+        with tempfile.TemporaryDirectory() as temporary:
+            try:
+                edgeinfer.export(source, Path(temporary) / "one.edge", targets=[target])
+            except EdgeInferError as error:
+                absent[backend] = " ".join(str(error).split())
+            else:
+                targets.append(target)
+        spent = time.perf_counter() - start
+        print(f"{name} for {backend}: {absent.get(backend, 'made')} ({spent:.0f} s)", flush=True)
+    edgeinfer.export(source, bundle, targets=targets)
+    told.write_text(json.dumps(absent))
+    return bundle
+
+
+def race(name: str, bundle: Path, threads: int, seconds: float, bound: bool) -> Row:
+    """Let the runtime choose, then race its choice against every engine."""
+    absent = json.loads(bundle.with_suffix(".json").read_text())
+    with tempfile.TemporaryDirectory() as temporary, ProfileDB(Path(temporary) / "h") as history:
+        calls: Calls = "bind" if bound else "run"
+        start = time.perf_counter()
+        with edgeinfer.load(bundle, threads=threads, history=history, calls=calls) as session:
+            report = session.report()
             load_s = time.perf_counter() - start
         sessions = {}
-        for backend in backends:
+        for backend in TARGETS:
+            if backend in absent:
+                continue
             try:
                 sessions[backend] = edgeinfer.load(
-                    bundle, threads=threads, history=history, backend=backend
+                    *(bundle,), threads=threads, history=history, backend=backend, calls=calls
                 )
             except EdgeInferError as error:
                 absent[backend] = str(error).splitlines()[0]
-        took = _race(sessions, seconds)
+        feeds = _feeds(bundle)
+        took = _race({b: _call(s, feeds, bound) for b, s in sessions.items()}, seconds)
         for each in sessions.values():
             each.close()
     medians = {backend: statistics.median(times) * 1e3 for backend, times in took.items()}
-    best = min(medians, key=medians.__getitem__)
-    ratios = [a / b - 1 for a, b in zip(took[chosen], took[best], strict=True)]
-    low, regret, high = statistics.quantiles(ratios, n=4)
+    chosen, best = report.backend, min(medians, key=medians.__getitem__)
+    ratios = [a / b - 1 for a, b in zip(took[chosen], took[best], strict=False)]
+    regret = statistics.median(ratios)
+    spread = statistics.median(abs(r - regret) for r in ratios)
+    noise = 3 * 1.25 * 1.4826 * spread / math.sqrt(len(ratios))
     if chosen == best:
-        low = regret = high = 0.0
-    return Row(name, threads, chosen, medians, max(regret, 0.0), (high - low) / 2, load_s, absent)
+        regret = noise = 0.0
+    reasons = [f"{c.pair}: {c.reason}" for c in report.candidates]
+    reasons += [str(r) for r in report.rejected]
+    return Row(
+        *(name, threads, chosen, reasons, medians, max(regret, 0.0), noise, len(ratios)),
+        load_s=load_s,
+        absent=absent,
+    )
 
 
-def _race(sessions: dict[str, edgeinfer.Session], seconds: float) -> dict[str, list[float]]:
-    """Run in turns, as the choice was measured: by ``run``."""
-    rng = np.random.default_rng(0)
-    first = next(iter(sessions.values()))
-    feeds = {name: np.array(x) for name, x in first.bind().inputs.items()}
-    for array in feeds.values():
-        if array.dtype.kind == "f":
-            array[...] = rng.standard_normal(array.shape)
-    took: dict[str, list[float]] = {backend: [] for backend in sessions}
-    for session in sessions.values():
-        session.run(feeds)
+def _feeds(bundle: Path) -> dict[str, np.ndarray]:
+    """Inputs of the first vector."""
+    with Bundle.open(bundle, verify=False) as opened:
+        feeds, _ = next(opened.vectors())
+    return {name: np.ascontiguousarray(array) for name, array in feeds.items()}
+
+
+def _call(
+    session: edgeinfer.Session, feeds: dict[str, np.ndarray], bound: bool
+) -> Callable[[], object]:
+    if not bound:
+        return lambda: session.run(feeds)
+    outputs = {name: np.empty_like(array) for name, array in session.run(feeds).items()}
+    return session.bind(feeds, outputs)
+
+
+def _race(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
+    """Time every engine in turns; return seconds of a run, one figure a turn."""
+    first = {}
+    for backend, call in calls.items():
+        call()
+        first[backend] = _seconds(call, 1)
+    quickest = min(first.values())
+    sizes = {b: min(max(1, int(TURN_S / max(s, 1e-9))), 1000) for b, s in first.items()}
+    took: dict[str, list[float]] = {b: [s] for b, s in first.items()}
+    alive = [b for b, s in first.items() if s <= max(SLOW * quickest, quickest + 2e-4)]
+    for backend in alive:
+        took[backend].clear()
     until = time.perf_counter() + seconds
-    while time.perf_counter() < until or len(next(iter(took.values()))) < 20:
-        for backend, session in sessions.items():
-            start = time.perf_counter()
-            session.run(feeds)
-            took[backend].append(time.perf_counter() - start)
+    for turn in _turns(until):
+        at = turn % len(alive)
+        for backend in [*alive[at:], *alive[:at]]:
+            call = calls[backend]
+            call()
+            took[backend].append(_seconds(call, sizes[backend]))
     return took
 
 
+def _turns(until: float) -> Iterator[int]:
+    turn = 0
+    while turn < 9 or time.perf_counter() < until:
+        yield turn
+        turn += 1
+
+
+def _seconds(call: Callable[[], object], times: int) -> float:
+    spent = []
+    for _ in range(times):
+        start = time.perf_counter()
+        call()
+        spent.append(time.perf_counter() - start)
+    return statistics.median(spent)
+
+
 def _line(row: Row) -> str:
-    figures = "  ".join(f"{backend} {ms:.3f}" for backend, ms in row.ms.items())
-    lost = "".join(f"  no {backend}: {why[:60]}" for backend, why in row.absent.items())
+    figures = "  ".join(f"{backend} {ms:.4g}" for backend, ms in row.ms.items())
+    lost = "".join(f"  no {backend}: {why[:80]}" for backend, why in row.absent.items())
     return (
-        f"{row.model:32} {row.threads} thr  {row.chosen:12} regret {row.regret:6.1%}"
-        f"  load {row.load_s:.1f} s  ms: {figures}{lost}"
+        f"{row.model:32} {row.threads} thr  {row.chosen:12} regret {row.regret:5.1%} "
+        f"±{row.noise:.1%} (n {row.turns})  load {row.load_s:.1f} s  ms: {figures}{lost}"
     )
 
 
