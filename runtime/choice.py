@@ -15,7 +15,6 @@ from typing import Literal
 from edgeinfer import profiles
 from edgeinfer.backends import guard, registry
 from edgeinfer.backends.base import (
-    Artifact,
     Backend,
     DeviceKind,
     Executable,
@@ -28,6 +27,7 @@ from edgeinfer.bundle.values import KEY, LEVELS, fits
 from edgeinfer.errors import BackendError, InputError, LoadError, UsageError
 from edgeinfer.metrics import budget_for
 from edgeinfer.profiles.schema import Chip, chip_of
+from edgeinfer.runtime.ahead import artifact_of, engine_shapes
 from edgeinfer.runtime.bench import Vector, accuracy_problem, measure, resident_mb
 from edgeinfer.runtime.devices import Fingerprint, available_cpus, fingerprint
 from edgeinfer.runtime.operators import placement_of
@@ -124,6 +124,16 @@ def choose(bundle: Bundle, request: Request, history: ProfileDB) -> Choice:
     return _Chooser(bundle, request, history).run()
 
 
+def ranked(bundle: Bundle, request: Request, history: ProfileDB) -> Plan:
+    """Say what ``choose`` would begin with; nothing is loaded or measured.
+
+    Raises:
+        UsageError: the request names an unknown backend or policy.
+        NotAvailableError: a backend or kind was asked for and nothing can run on it.
+    """
+    return _Chooser(bundle, request, history).rank()
+
+
 class _Chooser:
     """The state of one choice."""
 
@@ -147,13 +157,13 @@ class _Chooser:
 
     def run(self) -> Choice:
         try:
-            plan = self._rank()
+            plan = self.rank()
             if any(c.measured is None for c in plan.candidates):
                 self._measure([c.pair for c in plan.candidates])
-                plan = self._rank()
+                plan = self.rank()
             while plan.best.pair not in self._loaded:
                 self._load(plan.best.pair)
-                plan = self._rank()
+                plan = self.rank()
             self._refuse_fallback(plan)
             executable = self._loaded.pop(plan.best.pair)
             if self._request.on_crash == "next":
@@ -223,7 +233,7 @@ class _Chooser:
                 return candidate, executable
         return None
 
-    def _rank(self) -> Plan:
+    def rank(self) -> Plan:
         return rank(
             self._variants,
             self._probes,
@@ -308,11 +318,13 @@ class _Chooser:
 
     def _load(self, pair: Pair) -> None:
         """Load a pair, or note why that failed, which takes it out of the next ranking."""
-        manifest, variant = self._bundle.manifest, self._by_id[pair.variant]
-        path = self._bundle.paths(variant)[0]
-        artifact = Artifact(variant.format, path, manifest.inputs, manifest.outputs)
+        variant = self._by_id[pair.variant]
+        artifact = artifact_of(self._bundle, variant)
         options = LoadOptions(
-            device=pair.device, threads=self._threads, fallback=not self._request.strict
+            device=pair.device,
+            threads=self._threads,
+            fallback=not self._request.strict,
+            shapes=engine_shapes(self._bundle, variant, pair.backend),
         )
         before = resident_mb()
         try:

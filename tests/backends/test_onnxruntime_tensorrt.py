@@ -32,8 +32,8 @@ def artifact(folder: Path, signature: str = FIXED, precision: str = "fp32") -> A
     head = '<ir_version: 10, opset_import: ["" : 21]> g '
     onnx.save(onnx.parser.parse_model(f"{head}{signature} {{ y = Neg(x) }}"), path)
     dims = (2, 3) if signature == FIXED else ("n", 3)
-    specs = [(TensorSpec(name, "float32", dims),) for name in "xy"]
-    return Artifact("onnx", path, *specs, precision)
+    x, y = (TensorSpec(name, "float32", dims) for name in "xy")
+    return Artifact("onnx", path, (x,), (y,), precision)
 
 
 def test_the_engine_is_built_at_the_first_load_with_a_word_and_found_at_the_next(

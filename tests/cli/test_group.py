@@ -28,14 +28,16 @@ Commands:
   run         Run BUNDLE on pictures, recordings or arrays.
   verify      Check BUNDLE here, with its own test vectors.
   bench       Time every artifact on every engine here.
+  build       Build the engines of BUNDLE for this device, ahead of the first load.
   join        Make one Core ML package with several functions.
+  tune        Find faster orders of the loops that take most of MODEL's time.
   sign        Sign BUNDLE with an Ed25519 key.
   encrypt     Encrypt BUNDLE for a device whose storage others can read.
   decrypt     Write an encrypted BUNDLE in plain.
   targets     List the devices that models can be converted for.
   devices     Show this machine and what each engine can use of it.
   doctor      Look for what is missing here and say how to get it.
-  cache       Show or empty the cache of bundles and measurements.
+  cache       Show or empty the cache of bundles, measurements and engines.
   completion  Print what makes a shell complete commands.
 """
 
