@@ -11,7 +11,7 @@ import onnxruntime
 
 from benchmarks.coreml_peers.cases import Feeds, Open, open_case
 from benchmarks.coreml_peers.judge import judge, operations, size_bytes
-from benchmarks.coreml_peers.tools import OURS, PEERS, Made, Sizes, Tool, convert
+from benchmarks.coreml_peers.tools import OURS, PEERS, Installed, Made, Sizes, Tool, convert
 from benchmarks.tflite_peers.compare import MARGIN_DB, decibels, nudged
 from benchmarks.tflite_peers.models import Model
 from benchmarks.tflite_peers.pairs import expected
@@ -28,7 +28,7 @@ TIMED = frozenset(
 )
 """Models whose conversion is timed."""
 
-TURNS = 3
+TURNS = 5
 
 
 @dataclass(slots=True)
@@ -45,6 +45,7 @@ class Side:
         ops: operations.
         bytes: of the package.
         timed: median CPU time of several conversions in turns; 0 where it was not measured.
+        spread: from the fastest to the slowest of these.
         open_right: whether the package with open sizes is right at two sizes; None if not asked.
         open_said: what went wrong there.
     """
@@ -58,6 +59,7 @@ class Side:
     ops: int = 0
     bytes: int = 0
     timed: float = 0.0
+    spread: float = 0.0
     open_right: bool | None = None
     open_said: str = ""
 
@@ -85,7 +87,7 @@ class Row:
 def measure(
     name: str,
     model: Model,
-    pythons: Mapping[str, Path],
+    there: Mapping[str, Installed],
     cache: Path,
     scratch: Path,
     with_open: bool,
@@ -99,29 +101,34 @@ def measure(
     opened = open_case(name, model, scratch / "open") if with_open else None
     wanted = _results(opened) if opened is not None else None
     for tool in (OURS, *PEERS):
-        side = _side(tool, pythons[tool.name], source, _folder(tool, name, cache, scratch), {})
+        side = _side(tool, there[tool.name], source, _folder(tool, name, cache, scratch), {})
         _judge(side, _folder(tool, name, cache, scratch), feeds, want, row.enough)
         if opened is not None and wanted is not None:
             folder = _folder(tool, f"{name}-open", cache, scratch)
-            made = convert(tool, pythons[tool.name], opened.path, folder, opened.sizes)
+            made = convert(tool, there[tool.name], opened.path, folder, opened.sizes)
             _judge_open(side, made, opened, wanted, row.enough)
         row.sides[tool.name] = side
     if name in TIMED:
-        _time(row, pythons, source, scratch / "timed")
+        _time(row, there, source, scratch / "timed")
     return row
 
 
-def _time(row: Row, pythons: Mapping[str, Path], source: Path, scratch: Path) -> None:
-    """Let the tools take turns on a machine that others use too; the median counts."""
+def _time(row: Row, there: Mapping[str, Installed], source: Path, scratch: Path) -> None:
+    """Let the tools take turns on a machine that others use too; the median counts.
+
+    The turn before the first fills caches and is not counted.
+    """
     spent: dict[str, list[float]] = {}
-    for turn in range(TURNS):
+    for turn in range(-1, TURNS):
         for tool in (OURS, *PEERS):
             if row.sides[tool.name].right:
                 folder = scratch / f"{tool.name}-{turn}"
-                made = convert(tool, pythons[tool.name], source, folder, {})
-                spent.setdefault(tool.name, []).append(made.seconds)
+                made = convert(tool, there[tool.name], source, folder, {})
+                if turn >= 0:
+                    spent.setdefault(tool.name, []).append(made.seconds)
     for name, seconds in spent.items():
         row.sides[name].timed = median(seconds)
+        row.sides[name].spread = max(seconds) - min(seconds)
 
 
 def _results(opened: Open) -> tuple[Feeds, ...] | None:
@@ -147,8 +154,8 @@ def _folder(tool: Tool, name: str, cache: Path, scratch: Path) -> Path:
     return scratch / "ours" / name
 
 
-def _side(tool: Tool, python: Path, source: Path, folder: Path, sizes: Sizes) -> Side:
-    made = convert(tool, python, source, folder, sizes)
+def _side(tool: Tool, there: Installed, source: Path, folder: Path, sizes: Sizes) -> Side:
+    made = convert(tool, there, source, folder, sizes)
     return Side(made=made.path is not None, said=made.said, seconds=made.seconds)
 
 

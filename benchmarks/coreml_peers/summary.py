@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from benchmarks.coreml_peers.rows import Row, Side
-from benchmarks.coreml_peers.tools import OURS, PEERS
+from benchmarks.coreml_peers.tools import OURS, PEERS, Installed
 
 TOOLS = (OURS, *PEERS)
 
@@ -24,7 +24,7 @@ def _words(side: Side) -> str:
     else:
         state = "right" if side.right else f"WRONG {side.said}"
         state += f" {side.db:.0f} dB, {side.ops} ops, {side.bytes} bytes, {side.seconds:.1f} s"
-        state += f", in turns {side.timed:.2f} s" if side.timed else ""
+        state += f", in turns {side.timed:.2f} s (spread {side.spread:.2f})" if side.timed else ""
     if side.open_right is not None:
         state += f"; open sizes: {'right' if side.open_right else f'no: {side.open_said}'}"
     return state
@@ -43,7 +43,7 @@ def _both(
     return [(a, b) for a, b in pairs if a and b]
 
 
-def table(rows: Sequence[Row], sizes: Mapping[str, float]) -> str:
+def table(rows: Sequence[Row], there: Mapping[str, Installed]) -> str:
     """The table of the page, in Markdown."""
     asked = sum(r.sides[OURS.name].open_right is not None for r in rows)
     head = ["", *(t.name + (f" {t.version}" if t.version else "") for t in TOOLS)]
@@ -59,7 +59,8 @@ def table(rows: Sequence[Row], sizes: Mapping[str, float]) -> str:
         f"open sizes, right at two sizes, of {asked}",
         lambda t: str(_sum(rows, t, lambda s: s.open_right)),
     )
-    add("install", lambda t: f"{sizes[t]:.0f} MB")
+    add("install that converts", lambda t: f"{there[t].converts_mb:.0f} MB")
+    add("install that checks numbers", lambda t: f"{there[t].checks_mb:.0f} MB")
     for title, number, show in (
         ("conversion, CPU time, median", lambda s: s.timed, "{:.2f} s"),
         ("operations, median", lambda s: float(s.ops), "{:.0f}"),
@@ -82,7 +83,7 @@ def _paired(rows: Sequence[Row], tool: str, number: Callable[[Side], float], sho
     return f"{show.format(theirs)} (ours {show.format(mine)}, {len(pairs)} models)"
 
 
-def broken(rows: Sequence[Row], sizes: Mapping[str, float]) -> list[str]:
+def broken(rows: Sequence[Row], there: Mapping[str, Installed]) -> list[str]:
     """Columns in which we are not ahead, and every fault of ours."""
     found = []
     for row in rows:
@@ -92,11 +93,11 @@ def broken(rows: Sequence[Row], sizes: Mapping[str, float]) -> list[str]:
         elif side.open_right is False:
             found.append(f"{row.model} with open sizes: {side.open_said}")
     for tool in PEERS:
-        found += _behind(rows, sizes, tool.name)
+        found += _behind(rows, there, tool.name)
     return found
 
 
-def _behind(rows: Sequence[Row], sizes: Mapping[str, float], peer: str) -> list[str]:
+def _behind(rows: Sequence[Row], there: Mapping[str, Installed], peer: str) -> list[str]:
     found = []
     counts: tuple[tuple[str, Callable[[Side], object], bool], ...] = (
         ("converted", lambda s: s.made, False),
@@ -108,8 +109,13 @@ def _behind(rows: Sequence[Row], sizes: Mapping[str, float], peer: str) -> list[
         mine, theirs = _sum(rows, OURS.name, what), _sum(rows, peer, what)
         if (mine > theirs) if fewer else (mine < theirs):
             found.append(f"{title}: {mine}, {peer} {theirs}")
-    if sizes[OURS.name] >= sizes[peer]:
-        found.append(f"install: {sizes[OURS.name]:.0f} MB, {peer} {sizes[peer]:.0f} MB")
+    installs = (
+        ("that converts", there[OURS.name].converts_mb, there[peer].converts_mb),
+        ("that checks numbers", there[OURS.name].checks_mb, there[peer].checks_mb),
+    )
+    for title, mine_mb, theirs_mb in installs:
+        if round(mine_mb) >= round(theirs_mb):
+            found.append(f"install {title}: {mine_mb:.0f} MB, {peer} {theirs_mb:.0f} MB")
     figures: tuple[tuple[str, Callable[[Side], float]], ...] = (
         ("CPU time", lambda s: s.timed),
         ("operations", lambda s: s.ops),

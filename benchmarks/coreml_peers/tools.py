@@ -30,40 +30,65 @@ class Tool:
         name: also of its function in ``script.py``.
         version: empty for ours.
         packages: what pip is asked for, with what each needs to convert as its pages say.
+        checking: what pip is asked for where numbers are to be checked too, if that is more.
     """
 
     name: str
     version: str
     packages: tuple[str, ...]
+    checking: tuple[str, ...] = ()
 
-    def install(self, cache: Path) -> Path:
-        """Make the environment once; returns its Python.
+    def install(self, environments: Path) -> Installed:
+        """Install it once, each tool into a folder of its own, or take what lies there.
+
+        Packages that several have alike may lie in the folder ``common``, once for all.
 
         Raises:
             CalledProcessError: pip failed.
         """
-        folder = cache / f"{self.name}-{self.version or 'here'}"
-        python = folder / "bin" / "python"
-        if not (folder / "installed").exists():
+        folder = environments / f"{self.name}-{self.version or 'here'}"
+        record, site = folder / "installed.json", folder / "site"
+        if not record.exists():
             shutil.rmtree(folder, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-            pip = [str(python), "-m", "pip", "install", "-q", *self.packages]
-            subprocess.run(pip, check=True, stdout=subprocess.DEVNULL)
-            (folder / "installed").touch()
-        return python
+            sizes = {"converts": _pip(self.packages, site)}
+            sizes["checks"] = sizes["converts"]
+            if self.checking:
+                sizes["checks"] = _pip(self.checking, folder / "checking")
+                shutil.rmtree(folder / "checking")
+            record.write_text(json.dumps(sizes), encoding="utf-8")
+        paths = (site, environments / "common")
+        sizes = json.loads(record.read_text(encoding="utf-8"))
+        return Installed(paths, environments / "bytecode", sizes["converts"], sizes["checks"])
 
 
-OURS = Tool("edgeinfer", "", (f"{PROJECT}[convert,coreml]",))
-ONNX2COREML = Tool("onnx2coreml", "1.1.0", ("onnx2coreml==1.1.0",))
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A tool that is there.
+
+    Attributes:
+        paths: where Python finds its packages.
+        bytecode: where it keeps what it compiled, of all tools alike.
+        converts_mb: size of what converts, bytecode too.
+        checks_mb: size of what converts and checks numbers.
+    """
+
+    paths: tuple[Path, ...]
+    bytecode: Path
+    converts_mb: float
+    checks_mb: float
+
+
+def _pip(packages: tuple[str, ...], folder: Path) -> float:
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), *packages]
+    subprocess.run(pip, check=True, stdout=subprocess.DEVNULL)
+    return folder_mb(folder)
+
+
+OURS = Tool("edgeinfer", "", (f"{PROJECT}[apple]",))
+ONNX2COREML = Tool("onnx2coreml", "1.1.0", ("onnx2coreml==1.1.0",), ("onnx2coreml[verify]==1.1.0",))
 ONNXSIM = Tool("onnxsim", "0.8.1", ("onnxsim[onnxruntime]==0.8.1", "coremltools>=9.0"))
 
 PEERS = (ONNX2COREML, ONNXSIM)
-
-
-def size_mb(python: Path) -> float:
-    """Size on disk of a tool's packages, without pip and what a test run left behind."""
-    (site,) = (python.parents[1] / "lib").glob("python3*/site-packages")
-    return folder_mb(site) - sum(folder_mb(p) for p in site.glob("pip*"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +106,7 @@ class Made:
     said: str = ""
 
 
-def convert(tool: Tool, python: Path, source: Path, folder: Path, sizes: Sizes) -> Made:
+def convert(tool: Tool, there: Installed, source: Path, folder: Path, sizes: Sizes) -> Made:
     """Write ``folder/model.mlpackage``; a peer's stays, our code does not change it."""
     record = folder / "made.json"
     target = folder / "model.mlpackage"
@@ -90,18 +115,23 @@ def convert(tool: Tool, python: Path, source: Path, folder: Path, sizes: Sizes) 
         return Made(target if known["made"] else None, known["seconds"], known["said"])
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    made = _run(tool, python, source, target, sizes)
+    made = _run(tool, there, source, target, sizes)
     kept = {"made": made.path is not None, "seconds": made.seconds, "said": made.said}
     record.write_text(json.dumps(kept), encoding="utf-8")
     return made
 
 
-def _run(tool: Tool, python: Path, source: Path, target: Path, sizes: Sizes) -> Made:
+def _run(tool: Tool, there: Installed, source: Path, target: Path, sizes: Sizes) -> Made:
     script = Path(__file__).with_name("script.py")
-    # Not the folder of the script: a module there may have the name of one of theirs.
-    command = [str(python), "-P", str(script), tool.name, str(source), str(target)]
-    paths = {} if tool.version else {"PYTHONPATH": str(PROJECT / "src")}
-    clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    # Neither the folder of the script, where a module may have the name of one of theirs, nor the
+    # packages beside this Python, nor bytecode that one tool is installed with and another not.
+    command = [sys.executable, "-P", "-S", str(script), tool.name, str(source), str(target)]
+    own = () if tool.version else (PROJECT / "src",)
+    clean = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    paths = {
+        "PYTHONPATH": os.pathsep.join(map(str, (*own, *there.paths))),
+        "PYTHONPYCACHEPREFIX": str(there.bytecode),
+    }
     try:
         done = subprocess.run(
             [*command, json.dumps(dict(sizes))],
