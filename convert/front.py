@@ -117,6 +117,10 @@ class Front:
         """
         source, normalised = self._source, self._normalised
         report = self._new_report()
+        if source.original is None:
+            from edgeinfer.convert.verify.contradictions import refuse_contradictions
+
+            refuse_contradictions(source.model, report.inputs)
         with self._stage("check the targets"):
             todo = plan(
                 normalised.model,
@@ -271,6 +275,7 @@ class Front:
             deployment=request.deployment,
             integers=request.integers,
             io_dtypes=request.io_dtypes,
+            records=request.records,
         )
 
     @cached_property

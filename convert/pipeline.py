@@ -78,6 +78,7 @@ def export(
     integers: Mapping[str, tuple[int, int]] | None = None,
     io_dtypes: str | Mapping[str, str] = "",
     unverified: bool = False,
+    records: Sequence[str] = (),
     name: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -126,6 +127,7 @@ def export(
             others' under ``""``. The bundle's inputs and outputs stay floats.
         unverified: write artifacts also where nothing here can run them, no engine and no emulator;
             the bundle says so of each for ever.
+        records: files of kernels that ``edgeinfer tune`` measured, beside those that are shipped.
         name: of the bundle; default the model's.
         overwrite: replace an existing bundle.
         progress: told what is being done.
@@ -156,6 +158,7 @@ def export(
         integers=integers,
         io_dtypes=io_dtypes,
         unverified=unverified,
+        records=records,
         input_shapes=input_shapes,
         preprocessing=records_for(described, preprocessing),
         data=data,
@@ -218,6 +221,7 @@ def check(
         SourceError: the model cannot be read.
     """
     from edgeinfer.convert import passes, sources
+    from edgeinfer.convert.verify.contradictions import refuse_contradictions
 
     chosen = resolve_profiles(targets)
     source = sources.read(
@@ -225,6 +229,8 @@ def check(
     )
     common, sets = shape_sets(input_shapes or {})
     normal = passes.normalise(source.model, input_shapes=common or None).model
+    if source.original is None:
+        refuse_contradictions(source.model, passes.input_specs(normal))
     ranges = ranges_of(input_shapes or {})
     check_ranges(normal, ranges)
     options = LowerOptions(

@@ -31,7 +31,7 @@ class Inference:
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
-        self._proto = ir.to_proto(_without_weights(model))
+        self._proto = ir.to_proto(without_weights(model))
 
     def run(self) -> None:
         """Infer once and write what was found into the model.
@@ -69,7 +69,7 @@ class Inference:
                         info.CopyFrom(ir.serde.serialize_value(value))
 
 
-def _without_weights(model: ir.Model) -> ir.Model:
+def without_weights(model: ir.Model) -> ir.Model:
     """A copy in which large initializers are inputs and made-up names are gone."""
     stripped = model.clone()
     for name, value in list(stripped.graph.initializers.items()):

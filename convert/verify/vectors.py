@@ -15,7 +15,7 @@ from edgeinfer.convert.verify.answers import Vector
 from edgeinfer.convert.verify.kinds import Kind, guess_kind
 from edgeinfer.convert.verify.signals import Style, signal
 from edgeinfer.convert.verify.sizes import Axes, Found, Shapes, find_shapes
-from edgeinfer.errors import InputError, RunError, UsageError
+from edgeinfer.errors import InputError, RunError, SourceError, UsageError
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.types import Array, Feeds, Preprocessing, TensorSpec, nbytes
 
@@ -75,6 +75,7 @@ def make_vectors(
         InputError: user data does not fit the model.
         UsageError: the data cannot be used, or no input sizes could be found that the model runs
             with (the message asks for ``--input-shape`` or data).
+        SourceError: the model leaves no size open and does not run.
     """
     records = dict(preprocessing or {})
     maker = _Maker(model, inputs, oracles, records, limit_bytes, ranges or {})
@@ -103,6 +104,12 @@ class _Maker:
             s.name: guess_kind(s, model, records.get(s.name)) for s in inputs
         }
         self._axes = Axes(inputs, self._kinds, ranges)
+        # As the file says it, whatever sizes were asked for.
+        self._open = any(
+            v.shape is None or not v.shape.is_static()
+            for v in model.graph.inputs
+            if v.name in self._kinds
+        )
         # A blank or scrambled picture is nothing a net was trained on; a plain vector may be.
         media = any(k.name in ("image", "audio") for k in self._kinds.values())
         self._extreme = _EXTREME | ({"noise", "zeros"} if media else set())
@@ -142,6 +149,9 @@ class _Maker:
         found = self._of(sets) if sets else find_shapes(self._axes, self._runs, known)
         if not found.shapes:
             specs = "; ".join(str(s) for s in self._inputs)
+            if not self._open:
+                own = f"the model does not run with its own sizes ({specs})"
+                raise SourceError(f"{own}: {self._failure}")
             raise UsageError(
                 f"found no input sizes that the model runs with ({specs}); give --data or "
                 f"--input-shape; the last try failed with: {self._failure}"

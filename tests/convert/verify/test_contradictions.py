@@ -1,0 +1,144 @@
+"""Models whose operands do not go together are refused first, by node and sizes."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from edgeinfer.convert.pipeline import check, export
+from edgeinfer.convert.verify.contradictions import contradictions
+from edgeinfer.errors import SourceError, UsageError
+
+HEAD = '<ir_version: 9, opset_import: ["" : 17]>'
+
+
+def model(text: str, **weights: tuple[int, ...]) -> ir.Model:
+    proto = onnx.parser.parse_model(f"{HEAD} {text}")
+    for name, shape in weights.items():
+        values = np.ones(shape, np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    return ir.from_proto(proto)
+
+
+WRONG: dict[str, tuple[str, dict[str, tuple[int, ...]], str]] = {
+    "bias": (
+        "g (float[1,3,8,8] x) => (float[1,8,6,6] y) { [c] y = Conv (x, w, b) }",
+        {"w": (8, 3, 3, 3), "b": (7,)},
+        "Conv 'c' of 'x' [1, 3, 8, 8], 'w' [8, 3, 3, 3], 'b' [7]: length of the bias "
+        "(one for each filter): expected 8, received 7",
+    ),
+    "channels": (
+        "g (float[N,3,8,8] x) => (float[N,8,6,6] y) { [c] y = Conv (x, w) }",
+        {"w": (8, 4, 3, 3)},
+        "channels of the input (the filter's times the groups): expected 4, received 3",
+    ),
+    "transposed": (
+        "g (float[N,3,8,8] x) => (float y) { [c] y = ConvTranspose (x, w) }",
+        {"w": (4, 8, 3, 3)},
+        "channels of the input (the filter's first size): expected 4, received 3",
+    ),
+    "matmul": (
+        "g (float[N,4] x) => (float[N,3] y) { [m] y = MatMul (x, w) }",
+        {"w": (5, 3)},
+        "MatMul 'm' of 'x' [N, 4], 'w' [5, 3]: inner size (the second's): expected 5, received 4",
+    ),
+    "gemm": (
+        "g (float[N,4] x) => (float[N,3] y) { [m] y = Gemm (x, w, b) }",
+        {"w": (4, 3), "b": (5,)},
+        "bias of shape [5] does not fit [?, 3]",
+    ),
+    "concat": (
+        "g (float[1,4,8] x, float[1,4,9] z) => (float[1,8,8] y)"
+        " { r = Relu (x) [c] y = Concat <axis = 1> (r, z) }",
+        {},
+        "Concat 'c' of 'r' [1, 4, 8], 'z' [1, 4, 9]: size of input 1 in axis 2 (the first's): "
+        "expected 8, received 9",
+    ),
+    "add": (
+        "g (float[N,4] x) => (float[N,4] y) { [a] y = Add (x, w) }",
+        {"w": (5,)},
+        "sizes 4 and 5 are neither equal nor 1",
+    ),
+    "norm": (
+        "g (float[N,4] x) => (float[N,4] y) { [n] y = LayerNormalization (x, w) }",
+        {"w": (5,)},
+        "scale of shape [5] does not fit [4]",
+    ),
+    "batch norm": (
+        "g (float[N,3,4] x) => (float[N,3,4] y) { [n] y = BatchNormalization (x, a, a, a, a) }",
+        {"a": (5,)},
+        "one value a channel: expected 3, received 5",
+    ),
+    "lstm": (
+        "g (float[T,1,3] x) => (float y) { [l] y = LSTM <hidden_size = 4> (x, w, r) }",
+        {"w": (1, 16, 5), "r": (1, 16, 4)},
+        "size of the input (W's last): expected 5, received 3",
+    ),
+    "reshape": (
+        "g (float[2,4] x) => (float[3,3] y) <int64[2] s = {3, 3}> { [r] y = Reshape (x, s) }",
+        {},
+        "8 elements do not fill [3, 3]",
+    ),
+    "without a name": (
+        "g (float[N,4] x) => (float[N,3] y) { y = MatMul (x, w) }",
+        {"w": (5, 3)},
+        "MatMul 'that gives y' of",
+    ),
+    "found by onnx alone": (
+        "g (float[2,4] x) => (float y) { [t] y = Transpose <perm = [0, 0]> (x) }",
+        {},
+        "Transpose 't' of 'x' [2, 4]: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_each_is_told_by_node_and_sizes(case: str) -> None:
+    text, weights, said = WRONG[case]
+    (line,) = contradictions(model(text, **weights))
+    assert said in line
+
+
+def test_what_fits_is_left_alone() -> None:
+    right = model(
+        "g (float[N,4,H,H] x) => (float[N,9,9,9,9] y) <int64[2] s = {0, -1}>"
+        " { a = Conv <group = 2> (x, w, b) c = PRelu (a, p) d = Concat <axis = 1> (c, c)"
+        " e = Add (d, c1) f = Reshape (e, s) y = Relu (f) }",
+        **{"w": (8, 2, 3, 3), "b": (8,), "p": (8, 1, 1), "c1": (1, 16, 1, 1)},
+    )
+    assert contradictions(right) == []
+
+
+def test_all_nodes_are_listed() -> None:
+    text = "g (float[N,4] x) => (float y, float z) { y = MatMul (x, w) z = Add (x, w) }"
+    assert len(contradictions(model(text, w=(5, 3)))) == 2
+
+
+def test_they_are_refused_before_anything_else(tmp_path: Path) -> None:
+    text, weights, said = WRONG["bias"]
+    for call in (
+        lambda m: export(m, tmp_path / "m.edge", targets=("onnxruntime",)),
+        lambda m: check(m, targets=("onnxruntime",)),
+    ):
+        with pytest.raises(SourceError) as caught:
+            call(ir.to_proto(model(text, **weights)))
+        assert "the model cannot run: it has a node whose operands do not go together:" in str(
+            caught.value
+        )
+        assert said in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_fixed_sizes_that_do_not_run_ask_for_no_other_sizes(tmp_path: Path) -> None:
+    """What no rule knows: the engine's words, and no advice that cannot help."""
+    text = (
+        "g (float[4] x, float[3] u) => (float[4] y) <int64[2,1] i = {0, 1}>"
+        " { y = ScatterND (x, i, u) }"
+    )
+    with pytest.raises(SourceError, match="does not run with its own sizes"):
+        export(ir.to_proto(model(text)), tmp_path / "m.edge", targets=("onnxruntime",))
+    loose = text.replace("float[4] x", "float[N] x")
+    with pytest.raises(UsageError, match="--input-shape"):
+        export(ir.to_proto(model(loose)), tmp_path / "m.edge", targets=("onnxruntime",))
