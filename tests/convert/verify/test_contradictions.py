@@ -19,7 +19,8 @@ def model(text: str, **weights: tuple[int, ...]) -> ir.Model:
     for name, shape in weights.items():
         values = np.ones(shape, np.float32)
         proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
-    return ir.from_proto(proto)
+    made: ir.Model = ir.from_proto(proto)
+    return made
 
 
 WRONG: dict[str, tuple[str, dict[str, tuple[int, ...]], str]] = {
