@@ -28,7 +28,9 @@ from edgeinfer.backends.checks import (
 )
 from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.backends.onnxruntime import INSTALL, OnnxRuntimeBackend, OnnxRuntimeExecutable, specs
+from edgeinfer.backends.onnxruntime_operators import RECORD_OPTION
 from edgeinfer.bundle.cache import writable_folder
+from edgeinfer.bundle.memory import is_in_memory
 from edgeinfer.errors import LoadError, NotAvailableError
 
 NAME = "onnxruntime-coreml"
@@ -78,6 +80,11 @@ class OnnxRuntimeCoreMLBackend:
         """
         check_device(self.probe(), options.device)
         path = check_file(NAME, artifact, ("onnx",))
+        if is_in_memory(path):
+            raise LoadError(
+                f"backend {NAME!r}: the bundle is encrypted, and Core ML's package would lie in "
+                "the cache in plain; load with backend='onnxruntime'"
+            )
         session = _open(str(path), options)
         inputs, outputs = specs(session)
         if artifact.inputs or artifact.outputs:
@@ -86,6 +93,8 @@ class OnnxRuntimeCoreMLBackend:
             inputs, outputs = artifact.inputs, artifact.outputs
         executable = OnnxRuntimeExecutable(session, inputs, outputs)
         executable.notes = (_NOTE,)
+        if options.device != "cpu":
+            executable.wanted = (_PROVIDER,)
         return executable
 
 
@@ -98,6 +107,7 @@ def _open(path: str, options: LoadOptions) -> Any:
     settings = engine.SessionOptions()
     settings.log_severity_level = 4
     settings.intra_op_num_threads = thread_count(NAME, options)
+    settings.add_session_config_entry(RECORD_OPTION, "1")
     if not options.optimize:
         settings.graph_optimization_level = engine.GraphOptimizationLevel.ORT_DISABLE_ALL
     # https://onnxruntime.ai/docs/execution-providers/CoreML-ExecutionProvider.html
