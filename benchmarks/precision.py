@@ -4,7 +4,7 @@
 
 For each task and engine: quality on held-out samples, size and processor time of one run on one
 thread, the files taking turns. ``static_wi8_ai8`` is what the quantizer writes, whether the gate
-would take it or not; the others come out of a conversion. The peers' interpreter needs ``nncf``,
+would take it or not; ``auto`` comes out of a conversion. The peers' interpreter needs ``nncf``,
 ``ai-edge-quantizer``, ``onnxruntime`` and ``openvino``. Trained nets, prepared data and results lie
 in ``--work``; a pair of task and engine that has a result there is not run again unless
 ``--again``. ``--prepare`` only trains and prepares, so that pairs can then be run side by side.
@@ -120,54 +120,65 @@ def stacked(feeds: Sequence[dict[str, Any]], path: Path, labels: Sequence[Any] =
     return scratch.replace(path)
 
 
-def plain(case: Case, engine: str, work: Path) -> Made:
-    """Write 8-bit integers everywhere, without asking the gate.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The graph of a case, as every target gets it."""
+
+    model: ir.Model
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def source_of(case: Case) -> Source:
+    model = passes.normalise(ir.load(case.model)).model
+    return Source(model, passes.input_specs(model), passes.output_specs(model))
+
+
+def plain(case: Case, source: Source, engine: str, precision: str, work: Path) -> Made:
+    """Write floats, or 8-bit integers everywhere, without asking the gate.
 
     Raises:
         EdgeInferError: the target has no such form.
     """
-    kind, wanted = ENGINES[engine], recipe("static_wi8_ai8")
-    profile = profiles.load(kind.target)
-    limits = limits_of(profile, kind.format)
-    model = passes.normalise(ir.load(case.model)).model
-    specs = passes.input_specs(model)
-    quantizer = Quantizer(model, wanted, Settings())
-    quantizer.calibrate(open_data(work / f"{case.name}.npz", specs), [limits], specs)
-    folder = work / f"{case.name}-{engine}-{wanted.name}"
+    kind = ENGINES[engine]
+    profile, model = profiles.load(kind.target), source.model
+    if precision == PLAIN:
+        limits = limits_of(profile, kind.format)
+        quantizer = Quantizer(model, recipe(precision), Settings())
+        data = open_data(work / f"{case.name}.npz", source.inputs)
+        quantizer.calibrate(data, [limits], source.inputs)
+        model = quantizer.write(limits).model
+    folder = work / f"{case.name}-{engine}-{precision}"
     folder.mkdir(exist_ok=True)
-    written = quantizer.write(limits).model
-    lowered = target_for(kind.format).lower(written, profile, LowerOptions("fp32"), folder)
+    lowered = target_for(kind.format).lower(model, profile, LowerOptions("fp32"), folder)
     layers = readback.layers(lowered.files[0], kind.format)
     return Made(lowered.files[0], readback.precision_name(layers, lowered.precision))
 
 
-def ours(case: Case, engine: str, precision: str, work: Path) -> tuple[Made, Any, Any]:
-    """Convert; return the artifact and the interface.
+def searched(case: Case, engine: str, work: Path) -> Made:
+    """Convert with ``auto``; return the artifact.
 
     Raises:
         EdgeInferError: it was refused.
     """
     kind = ENGINES[engine]
-    folder = work / f"{case.name}-{engine}-{precision}"
-    calibration = None if precision == "fp32" else work / f"{case.name}.npz"
-    labelled = precision == "auto" and bool(case.labels)
+    folder = work / f"{case.name}-{engine}-auto"
     done = edgeinfer.export(
         case.model,
         f"{folder}.edge",
         targets=[kind.target],
-        precision=precision,
-        calibration=calibration,
-        max_drop=MAX_DROP if precision == "auto" else None,
-        metric=case.metric if labelled else None,
+        precision="auto",
+        calibration=work / f"{case.name}.npz",
+        max_drop=MAX_DROP,
+        metric=case.metric if case.labels else None,
         overwrite=True,
     )
     variant = next(v for v in done.manifest.variants if v.format == kind.format)
     with zipfile.ZipFile(done.path) as archive:
         archive.extractall(folder)
-    place = folder / variant.files[0].path
     search = (done.report.quantization or {}).get("search", {})
     note = "; ".join(s["advice"] for s in search.values() if s.get("advice"))
-    return Made(place, variant.precision, note), done.manifest.inputs, done.manifest.outputs
+    return Made(folder / variant.files[0].path, variant.precision, note)
 
 
 def theirs(peers: Path, kind: str, model: Path, data: Path, output: Path) -> str:
@@ -184,10 +195,8 @@ def theirs(peers: Path, kind: str, model: Path, data: Path, output: Path) -> str
 
 
 @contextlib.contextmanager
-def opened(
-    path: Path, engine: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
-) -> Iterator[Executable]:
-    artifact = Artifact(ENGINES[engine].format, path, inputs, outputs)
+def opened(path: Path, engine: str, source: Source) -> Iterator[Executable]:
+    artifact = Artifact(ENGINES[engine].format, path, source.inputs, source.outputs)
     executable = registry.get(engine).load(artifact, LoadOptions(threads=1))
     try:
         yield executable
@@ -208,39 +217,38 @@ def compare(
 ) -> Iterator[Row]:
     """Measure all files of one engine, their timed runs taking turns."""
     files: dict[str, Made] = {}
-    specs: Any = None
+    source = source_of(case)
     for precision in own:
         start = time.perf_counter()
         try:
-            if precision == PLAIN:
-                files[precision] = plain(case, engine, work)
+            if precision == "auto":
+                files[precision] = searched(case, engine, work)
             else:
-                files[precision], *specs = ours(case, engine, precision, work)
+                files[precision] = plain(case, source, engine, precision, work)
         except EdgeInferError as e:
             yield Row(case.name, engine, precision, note=str(e).splitlines()[0][:200])
             continue
         print(f"  {precision} made in {time.perf_counter() - start:.0f} s", flush=True)
     for kind in ENGINES[engine].peers if peers is not None else ():
         output = work / f"{case.name}-{engine}-{kind}{ENGINES[engine].suffix}"
-        source = files["fp32"].path if engine == "litert" else case.model
+        model = files["fp32"].path if engine == "litert" else case.model
         assert peers is not None  # noqa: S101 - said by the loop's head
-        fault = theirs(peers, kind, source, work / f"{case.name}-peers.npz", output)
+        fault = theirs(peers, kind, model, work / f"{case.name}-peers.npz", output)
         if fault:
             yield Row(case.name, engine, kind, note=fault)
         else:
             files[kind] = Made(output)
-    yield from measured(case, engine, files, specs)
+    yield from measured(case, engine, files, source)
 
 
-def measured(case: Case, engine: str, files: dict[str, Made], specs: Any) -> Iterator[Row]:
-    inputs, outputs = specs
+def measured(case: Case, engine: str, files: dict[str, Made], source: Source) -> Iterator[Row]:
     answers: dict[str, list[dict[str, Any]]] = {}
     count = len(case.tests)
     with contextlib.ExitStack() as stack:
         loaded = {}
         for what, made in files.items():
             try:
-                loaded[what] = stack.enter_context(opened(made.path, engine, inputs, outputs))
+                loaded[what] = stack.enter_context(opened(made.path, engine, source))
                 count = min(count, _affordable(loaded[what], case))
                 answers[what] = case.run(loaded[what], count)
             except EdgeInferError as e:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,10 @@ def efficientnet_lite0(work: Path) -> Case:
     def read(path: Path) -> dict[str, Array]:
         place = work / "lite0" / f"{path.stem}.png"
         place.parent.mkdir(exist_ok=True)
-        on_white(path).save(place)
+        if not place.exists():
+            scratch = place.with_name(f"{os.getpid()}-{place.name}")
+            on_white(path).save(scratch)
+            scratch.replace(place)
         return {name: load_image(place, PHOTO, "float32")}
 
     labelled = {root / f"{k}.png": v for k, v in PICTURES.items() if (root / f"{k}.png").exists()}

@@ -130,7 +130,7 @@ def markdown(rows: Sequence[Row], lacking: Sequence[str] = ()) -> str:
         "middle half of",
         "them and their number. `static_wi8_ai8` is what the quantizer writes, whether the gate "
         "would take it or",
-        "not; `fp32` and `auto` passed the gate. Core ML packages are evaluated operator by "
+        "not; `auto` passed the gate. Core ML packages are evaluated operator by "
         "operator: their time",
         "says nothing. Files of `auto` are no larger than those of the fastest peer that holds the "
         "budget, and no",
