@@ -12,6 +12,9 @@ from edgeinfer.metrics import OutputMetrics
 from edgeinfer.runtime.devices import Fingerprint
 from edgeinfer.runtime.select import Candidate, Rejected
 
+_OVERLAP = 1.05
+"""Share of a run above which operators cannot have run one after another."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
@@ -104,7 +107,8 @@ def sum_line(profile: OperatorProfile) -> str:
         f"{profile.whole_us:.1f} us ({profile.covered:.0%}) of a run with {profile.tool}; "
         f"{profile.plain_us:.1f} us without it"
     )
-    return "; ".join(filter(None, [text, ", ".join(roles), profile.note]))
+    more = "some ran side by side, or the clocks differ" if profile.covered > _OVERLAP else ""
+    return "; ".join(filter(None, [text, ", ".join(roles), more, profile.note]))
 
 
 @dataclass(frozen=True, slots=True)

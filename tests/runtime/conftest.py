@@ -20,6 +20,7 @@ from edgeinfer.backends.base import (
     LoadOptions,
     Probe,
 )
+from edgeinfer.backends.operators import Placement
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import ClosedError, LoadError, RunError, UsageError
@@ -68,6 +69,9 @@ class FakeExecutable:
     def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
         return FakeBound(self, inputs, outputs)
 
+    def placement(self) -> Placement | None:
+        return self.backend.placed
+
     def close(self) -> None:
         assert not self.inside, "closed while running"
         self.closed = True
@@ -88,6 +92,7 @@ class FakeBackend:
     concurrent: bool = True
     unprepared: str = ""
     format: str = "fake"
+    placed: Placement | None = None
     open: list[Executable] = field(default_factory=list)
     loads: int = 0
     most_inside: int = 0
