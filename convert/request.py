@@ -46,6 +46,7 @@ class Request:
         integers: what integer inputs lie between, by name.
         io_dtypes: element types of inputs and outputs in ``.tflite`` files, by name.
         unverified: what nothing here can run is written all the same, and marked.
+        records: files of tuned kernels.
     """
 
     profiles: tuple[Profile, ...]
@@ -75,6 +76,7 @@ class Request:
     integers: dict[str, tuple[int, int]] = field(default_factory=dict)
     io_dtypes: dict[str, str] = field(default_factory=dict)
     unverified: bool = False
+    records: tuple[str, ...] = ()
 
 
 def resolve_profiles(targets: Sequence[str]) -> tuple[Profile, ...]:
@@ -130,6 +132,7 @@ def check_request(
     integers: Mapping[str, tuple[int, int]] | None = None,
     io_dtypes: str | Mapping[str, str] = "",
     unverified: bool = False,
+    records: Sequence[str] = (),
 ) -> Request:
     """Check what can be checked without opening the model.
 
@@ -181,6 +184,7 @@ def check_request(
         integers=dict(integers or {}),
         io_dtypes=kinds,
         unverified=unverified,
+        records=tuple(records),
         preprocessing=in_layout(preprocessing or {}, channels_last, channels_first),
         data=Path(data) if isinstance(data, str) else data,
         calibration=None if calibration is None else Path(calibration),

@@ -46,6 +46,7 @@ class LowerOptions:
         io_dtypes: element types of inputs and outputs by name, of all others under the empty name;
             formats that hold integers for floats there write them.
         integers: what integer inputs lie between, by name, for formats with no wider integers.
+        records: files of tuned kernels, beside those that are shipped.
     """
 
     precision: str = "fp32"
@@ -63,6 +64,7 @@ class LowerOptions:
     deployment: str = ""
     io_dtypes: Mapping[str, str] = field(default_factory=dict)
     integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    records: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,21 @@ from tvm.support import cc
 
 from edgeinfer.convert.lower.tvm.direct import NotDirectError, direct
 from edgeinfer.convert.lower.tvm.machines import Machine
+from edgeinfer.convert.lower.tvm.tuned import MARK, Tuning, sizes_of
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.kernels.defs.emit import Cpu
 from edgeinfer.kernels.rules.cpu import schedule
+from edgeinfer.kernels.tuning import workload
 from edgeinfer.types import Array
 
 DIRECT_UP_TO = 150
 """Kernels in one function; above, the machine's microsecond each is nothing beside their work, and
 LLVM takes long over one large function."""
+
+DIRECT_LINES = 5000
+"""Lines of loops in one function. TVM's passes take more than twice as long over twice as many:
+seven minutes over 16,000, and two where the same loops stand in functions of their own. What has
+so many computes for long enough not to notice the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +72,17 @@ def linker_for(machine: Machine) -> str:
     return found
 
 
-def build(module: tvm.IRModule, machine: Machine, path: Path, *, static: bool) -> Built:
+def build(
+    module: tvm.IRModule, machine: Machine, path: Path, *, static: bool, tuning: Tuning
+) -> Built:
     """Compile a module and write its library."""
     linker = linker_for(machine)
     target = machine.target()
-    ready = _prepared(module, machine, target)
+    ready = prepared(module, machine, tuning)
     kernels = _calls(ready)
-    reason = _not_direct(machine, kernels, static)
+    texts = [f.script() for f in ready.functions.values() if isinstance(f, tirx.PrimFunc)]
+    parallel = any("T.parallel" in text for text in texts)
+    reason = _not_direct(machine, kernels, static, sum(t.count("\n") for t in texts))
     weights: list[Array] = []
     if not reason:
         try:
@@ -83,29 +95,29 @@ def build(module: tvm.IRModule, machine: Machine, path: Path, *, static: bool) -
             # TVM's own sharing of memory does not see that two shapes may be one buffer.
             with tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}):
                 compiled = tvm.compile(tvm.IRModule({name: made.function}), target=target)
-            parallel = "parallel" in _kinds([made.function])
     if reason:
         with target:
             compiled = tvm.compile(ready, target=target)
-        functions = [f for f in ready.functions.values() if isinstance(f, tirx.PrimFunc)]
-        parallel = "parallel" in _kinds(functions)
     with tempfile.TemporaryDirectory() as folder:
         compiled.export_library(str(path), fcompile=cc.cross_compiler(linker), workspace_dir=folder)
     return Built("vm" if reason else "direct", weights, parallel, kernels, reason)
 
 
-def _not_direct(machine: Machine, kernels: int, static: bool) -> str:
+def _not_direct(machine: Machine, kernels: int, static: bool, lines: int) -> str:
     if machine.cuda:
         return "it runs on a GPU"
     if not static:
         return "it has open sizes"
     if kernels > DIRECT_UP_TO:
         return f"it has {kernels} kernels"
+    if lines > DIRECT_LINES:
+        return f"its loops have {lines} lines"
     return ""
 
 
-def _prepared(module: tvm.IRModule, machine: Machine, target: Any) -> tvm.IRModule:
+def prepared(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRModule:
     """Fuse what is element-wise, and order the loops."""
+    target = machine.target()
     passes = [
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(),
@@ -118,11 +130,15 @@ def _prepared(module: tvm.IRModule, machine: Machine, target: Any) -> tvm.IRModu
     with target:
         module = tvm.transform.Sequential(passes)(module)
         if machine.cuda:
-            return _on_gpu(module)
+            return _on_gpu(module, tuning)
     cpu = Cpu(machine.lanes, machine.registers)
+    calls = _called(module)
     for where, function in list(module.functions.items()):
         if isinstance(function, tirx.PrimFunc):
-            module[where] = _unaligned(schedule(function, cpu))
+            is_tuned = MARK in function.attrs
+            before = function if is_tuned else _kept(tuning, function)
+            own = function if is_tuned else schedule(function, cpu)
+            module[where] = _unaligned(_tuned(tuning, where, before, own, calls))
     # Where a value went into two readers, its names are defined twice.
     return tirx.transform.ConvertSSA()(module)
 
@@ -143,7 +159,37 @@ def _unaligned(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return changed
 
 
-def _on_gpu(module: tvm.IRModule) -> tvm.IRModule:
+def _tuned(
+    tuning: Tuning, where: Any, function: tirx.PrimFunc, own: tirx.PrimFunc, calls: Counter[str]
+) -> tirx.PrimFunc:
+    """Return a function as it was tuned, where it was."""
+    name = str(where.name_hint)
+    if not tuning.is_active or MARK in function.attrs or not workload.is_fixed(function):
+        return own
+    title = f"{name} {sizes_of(function)}"
+    found = tuning.choose(function, lambda: own, title, name, calls[name])
+    return own if found is None else found
+
+
+def _kept(tuning: Tuning, function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function as it is now, where it will be needed."""
+    return workload.copy(function) if tuning.is_active else function
+
+
+def _called(module: tvm.IRModule) -> Counter[str]:
+    """How often each function is called."""
+    bindings = [b for block in module["main"].body.blocks for b in block.bindings]
+    return Counter(
+        str(b.value.args[0].name_hint)
+        for b in bindings
+        if isinstance(getattr(b.value, "op", None), tvm.ir.Op) and b.value.op.name == _CALL
+    )
+
+
+_CALL = "relax.call_tir"
+
+
+def _on_gpu(module: tvm.IRModule, tuning: Tuning) -> tvm.IRModule:
     from tvm.s_tir import dlight
 
     rules = [
@@ -153,17 +199,19 @@ def _on_gpu(module: tvm.IRModule) -> tvm.IRModule:
         dlight.gpu.GeneralReduction(),
         dlight.gpu.Fallback(),
     ]
-    return dlight.ApplyDefaultSchedule(*rules)(module)
+    written = {
+        g.name_hint: _kept(tuning, f)
+        for g, f in module.functions.items()
+        if isinstance(f, tirx.PrimFunc)
+    }
+    plain = dlight.ApplyDefaultSchedule(*rules)(module)
+    calls = _called(module)
+    for where, function in list(plain.functions.items()):
+        if isinstance(function, tirx.PrimFunc):
+            before = written[where.name_hint]
+            plain[where] = _tuned(tuning, where, before, function, calls)
+    return plain
 
 
 def _calls(module: tvm.IRModule) -> int:
-    bindings = [b for block in module["main"].body.blocks for b in block.bindings]
-    return sum(
-        isinstance(getattr(b.value, "op", None), tvm.ir.Op) and b.value.op.name == "relax.call_tir"
-        for b in bindings
-    )
-
-
-def _kinds(functions: list[Any]) -> set[str]:
-    """The kinds of loops there are."""
-    return {"parallel"} if any("T.parallel" in f.script() for f in functions) else set()
+    return _called(module).total()

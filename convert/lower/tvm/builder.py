@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +16,9 @@ from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.lower.tvm.registry import ALL
 from edgeinfer.kernels.defs.emit import Cpu
 from edgeinfer.types import Array
+
+if TYPE_CHECKING:
+    from edgeinfer.convert.lower.tvm.tuned import Tuning
 
 Size = Any
 """A number, or an expression over open sizes."""
@@ -81,11 +84,11 @@ class Builder:
 
     Args:
         machine: the instruction set.
-        notes: gets a line for each choice that a reader should know of.
+        tuning: kernels that were tuned.
     """
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, machine: Machine, tuning: Tuning | None = None) -> None:
+        self.machine, self.tuning = machine, tuning
         self.on_cpu = not machine.cuda
         self.cpu = Cpu(machine.lanes, machine.registers)
         self.block = relax.BlockBuilder()
@@ -196,6 +199,11 @@ class Builder:
         value = node.outputs[index]
         return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
 
+    def node_name(self) -> str:
+        """Return the name of the node that is lowered now."""
+        node = self.current()
+        return "" if node is None else node.name or node.op_type
+
     def outputs(self) -> int:
         """How many outputs the node has that is lowered now."""
         node = self.current()
@@ -215,7 +223,7 @@ class Builder:
         def compute(*inputs: Any) -> Any:
             def element(*index: Any) -> Any:
                 rest = iter(inputs)
-                values = [s if s is not None else _at(next(rest), index) for s in single]
+                values = [s if s is not None else at(next(rest), index) for s in single]
                 result = function(*values)
                 return result if dtype is None else result.astype(dtype)
 
@@ -279,7 +287,8 @@ def _single(tensor: Tensor) -> Any:
     return tirx.const(item, tensor.dtype)
 
 
-def _at(tensor: Any, index: Sequence[Any]) -> Any:
+def at(tensor: Any, index: Sequence[Any]) -> Any:
+    """Read a tensor at an index of what it is broadcast to."""
     shape = tensor.shape
     own = index[len(index) - len(shape) :]
     zero = tirx.const(0, "int64")

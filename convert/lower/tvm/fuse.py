@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -10,9 +11,28 @@ from tvm import relax
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.convert.lower.tvm.builder import Builder, Step, Tensor, Waiting
+from edgeinfer.convert.lower.tvm.tuned import Product, product_function
 from edgeinfer.kernels.defs.emit import Buffer, Expr, load, splat
 from edgeinfer.kernels.defs.gemm import Finish
 from edgeinfer.kernels.defs.math import named
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """A product as plain loops.
+
+    Attributes:
+        title: for people.
+        inputs: sizes of its operands.
+        product: computes it from their tensors, in the result's own shape.
+        operands: gives their expressions.
+    """
+
+    title: str
+    inputs: tuple[tuple[int, ...], ...]
+    product: Product
+    operands: Callable[[], list[Any]]
+
 
 Extra = dict[str, tuple[Sequence[int], str]]
 Axes = tuple[tuple[int, ...], tuple[int, ...]]
@@ -25,6 +45,8 @@ def waiting(
     stored: tuple[int, ...],
     operands: Callable[[], list[Any]],
     build: Callable[[Extra, Callable[..., Finish]], Any],
+    *,
+    loops: Loops,
 ) -> Tensor:
     """Return a product that is written with the steps that will follow it.
 
@@ -35,16 +57,24 @@ def waiting(
         stored: shape in which the kernel writes the result.
         operands: the kernel's own inputs.
         build: writes the kernel for further inputs and what finishes each value.
+        loops: the same product as loops that can be tuned.
     """
+    node = g.node_name()
 
     def make(steps: list[Step]) -> Any:
+        tuned = None
         plan = _Plan(shape, axes)
         tensors = [(f"e{i}_{j}", t) for i, s in enumerate(steps) for j, t in enumerate(s.operands)]
         seen = {name: plan.view(t) for name, t in tensors}
         kernel = build({n: (v, "float32") for n, v in seen.items()}, plan.finish(steps))
-        own = operands()
+        if g.tuning is not None and g.tuning.is_active:
+            function = product_function(shape, loops.inputs, loops.product, steps)
+            title = f"{loops.title}{f' +{len(steps)}' if steps else ''}"
+            tuned = g.tuning.choose(function, lambda: kernel, title, node)
+        if tuned is not None:
+            return g.tir(tuned, [*loops.operands(), *(g.expr(t) for _, t in tensors)], shape)
         more = [_reshaped(g, t, seen[name]) for name, t in tensors]
-        made = g.tir(kernel, [*own, *more], stored)
+        made = g.tir(kernel, [*operands(), *more], stored)
         return made if stored == shape else g.block.emit(relax.op.reshape(made, shape))
 
     return Tensor("float32", shape, waiting=Waiting(make, axes))

@@ -14,6 +14,7 @@ from edgeinfer.convert.lower.tvm import ops
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.lower.tvm.registry import OPS
+from edgeinfer.convert.lower.tvm.tuned import Tuning
 from edgeinfer.errors import Problem
 
 __all__ = ["Lowered", "lower_graph"]
@@ -40,9 +41,9 @@ class Lowered:
     is_static: bool = True
 
 
-def lower_graph(model: ir.Model, machine: Machine) -> Lowered:
+def lower_graph(model: ir.Model, machine: Machine, tuning: Tuning | None = None) -> Lowered:
     """Lower every node."""
-    g = Builder(machine)
+    g = Builder(machine, tuning)
     driver: Driver[Tensor] = Driver(OPS, g)
     inputs = [v for v in model.graph.inputs if v.const_value is None]
     try:

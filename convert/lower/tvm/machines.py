@@ -39,23 +39,33 @@ class Machine:
     attributes: tuple[str, ...] = ()
     cuda: str = ""
 
-    def target(self) -> tvm.target.Target:
-        """Return TVM's description of it."""
-        from tvm.target import Target
+    def description(self, threads: int = 0) -> dict[str, Any]:
+        """Return what TVM makes its target from.
 
+        Args:
+            threads: that loops are cut for; a search needs to know.
+        """
         host: dict[str, Any] = {"kind": "llvm", "mtriple": self.triple, "mcpu": self.cpu}
         if self.attributes:
             host["mattr"] = list(self.attributes)
         if not self.cuda:
-            return Target(host)
-        gpu = {
+            return {**host, "num-cores": threads} if threads else host
+        return {
             "kind": "cuda",
             "arch": self.cuda,
             "max_threads_per_block": 1024,
             "max_shared_memory_per_block": 49152,
             "thread_warp_size": 32,
+            "host": host,
         }
-        return Target(gpu, host=host)
+
+    def target(self) -> tvm.target.Target:
+        """Return TVM's description of it."""
+        from tvm.target import Target
+
+        given = self.description()
+        host = given.pop("host", None)
+        return Target(given, host=host) if host else Target(given)
 
 
 _X86: dict[str, Any] = {"arch": "x86_64", "triple": "x86_64-linux-gnu", "linker": "gcc"}

@@ -21,6 +21,8 @@ from edgeinfer.profiles.schema import Profile
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.tvm.graph import Lowered as Module
+    from edgeinfer.convert.lower.tvm.tuned import Tuning
+    from edgeinfer.kernels.tuning.task import Task
 
 _LEVELS = 5
 """Definitions inside definitions."""
@@ -48,8 +50,11 @@ class TvmTarget:
             NotAvailableError: TVM or the compiler driver for the machine is not installed.
         """
         where = _machine(profile, options)
+        from edgeinfer.convert.lower.tvm import tuned
+
+        tuning = tuned.for_machine(where, options.records)
         notes = Notes()
-        made = _module(model, where, notes)
+        made = _module(model, where, notes, tuning)
         if made.module is None:
             raise UnsupportedError(profile.name, made.problems)
         import tvm
@@ -57,7 +62,7 @@ class TvmTarget:
         from edgeinfer.convert.lower.tvm.build import build
 
         path = folder / "model.so"
-        built = build(made.module, where, path, static=made.is_static)
+        built = build(made.module, where, path, static=made.is_static, tuning=tuning)
         about = {
             "kind": built.kind,
             "machine": where.name,
@@ -70,6 +75,8 @@ class TvmTarget:
         }
         tvm_library.append(path, about, built.weights)
         _tell(notes, made, built.kind, built.kernels, built.reason)
+        for line in tuning.lines():
+            notes.add(line)
         return Lowered(
             format=self.format,
             files=(path,),
@@ -80,6 +87,27 @@ class TvmTarget:
             # Features of the CPU are in the file, and the backend compares them.
             constraints={"os": "linux", "arch": where.arch},
         )
+
+
+def workloads(
+    model: ir.Model, profile: Profile, options: LowerOptions
+) -> tuple[Machine, list[Task]]:
+    """Return what a normalised model consists of for a machine.
+
+    Raises:
+        UnsupportedError: it cannot be written.
+        NotAvailableError: TVM is not installed.
+    """
+    where = _machine(profile, options)
+    from edgeinfer.convert.lower.tvm import tuned
+    from edgeinfer.convert.lower.tvm.build import prepared
+
+    tuning = tuned.Tuning(collect=True)
+    made = _module(model, where, Notes(), tuning)
+    if made.module is None:
+        raise UnsupportedError(profile.name, made.problems)
+    prepared(made.module, where, tuning)
+    return where, list(tuning.tasks.values())
 
 
 def _tell(notes: Notes, made: Module, kind: str, kernels: int, reason: str) -> None:
@@ -107,7 +135,7 @@ def _machine(profile: Profile, options: LowerOptions) -> Machine:
     return machine(profile.machine)
 
 
-def _module(source: ir.Model, where: Machine, notes: Notes) -> Module:
+def _module(source: ir.Model, where: Machine, notes: Notes, tuning: Tuning | None = None) -> Module:
     from edgeinfer.convert.lower.tvm.graph import lower_graph
     from edgeinfer.convert.lower.tvm.registry import OPS
 
@@ -126,4 +154,4 @@ def _module(source: ir.Model, where: Machine, notes: Notes) -> Module:
             break
         # A definition brings constants and sizes of its own.
         model = normalise(model).model
-    return lower_graph(model, where)
+    return lower_graph(model, where, tuning)

@@ -44,6 +44,7 @@ COLUMNS = ("variant", "precision", ">size", "checked by", ">error", ">budget", "
 @click.option("--integers", multiple=True, metavar="X=0..9", help="Core ML: what an input holds.")
 @click.option("--io-dtype", "kinds", multiple=True, metavar="[X=]int8", help="Of .tflite files.")
 @click.option("--unverified", is_flag=True, help="Write what nothing here can run; marks it.")
+@click.option("--records", multiple=True, metavar="FILE", help="Of edgeinfer tune.")
 @click.option("--signature", metavar="KEY", help="Of a .tflite file with several.")
 @click.option("--name", help="Name of the bundle; default the model's.")
 @click.option("-o", "--output", metavar="BUNDLE", help="Default NAME.edge; DIR/ makes a folder.")
@@ -73,6 +74,7 @@ def convert(
     integers: tuple[str, ...],
     kinds: tuple[str, ...],
     unverified: bool,
+    records: tuple[str, ...],
     signature: str | None,
     name: str | None,
     output: str | None,
@@ -120,6 +122,7 @@ def convert(
             integers=integer_bounds(integers),
             io_dtypes=io_dtypes(kinds),
             unverified=unverified,
+            records=records,
             name=name or named.stem,
             overwrite=overwrite,
             progress=progress,
@@ -234,7 +237,7 @@ def worst_error(engine: EngineResult) -> str:
     differ = sum(o.metrics.mismatches for o in engine.outputs)
     if differ:
         return f"{differ} elements differ"
-    return "none" if largest == 0 else f"{largest:.1e}"
+    return "equal" if largest == 0 else f"{largest:.1e}"
 
 
 def _latency(engine: EngineResult) -> float | None:

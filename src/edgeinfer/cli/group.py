@@ -18,6 +18,7 @@ COMMANDS = (
     "bench",
     "build",
     "join",
+    "tune",
     "sign",
     "encrypt",
     "decrypt",

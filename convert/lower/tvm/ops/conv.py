@@ -11,10 +11,11 @@ from tvm import relax, te, tirx
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.fuse import waiting
+from edgeinfer.convert.lower.tvm.fuse import Loops, waiting
 from edgeinfer.convert.lower.tvm.ops.arith import convert
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
+from edgeinfer.convert.lower.tvm.tuned import title_of
 from edgeinfer.convert.lower.tvm.windows import Windows, windows
 from edgeinfer.kernels.defs import conv as kernel
 from edgeinfer.types import Array
@@ -81,6 +82,7 @@ def _own(g: Builder, x: Tensor, weight: Array, w: Windows, group: int) -> Tensor
     def two(values: Sequence[int], fill: int) -> tuple[int, int]:
         return (values[0], values[1]) if w.rank == 2 else (fill, values[0])
 
+    taps = weight
     if w.rank == 1:
         weight = weight[:, :, None, :]
     window = kernel.Window(
@@ -107,7 +109,48 @@ def _own(g: Builder, x: Tensor, weight: Array, w: Windows, group: int) -> Tensor
         stored,
         lambda: [source, packed],
         lambda extra, finish: kernel.conv(cpu, window, extra=extra, finish=finish),
+        loops=_loops(g, x, taps, w, group),
     )
+
+
+def _loops(g: Builder, x: Tensor, weight: Array, w: Windows, group: int) -> Loops:
+    stride = "/" + "x".join(map(str, w.strides)) if max(w.strides) > 1 else ""
+    sizes = (x.shape, weight.shape, stride, f"groups {group}" if group > 1 else "")
+    return Loops(
+        title_of("conv", sizes),
+        (tuple(x.shape), tuple(weight.shape)),
+        lambda data, taps: _padded(data, taps, w, group),
+        lambda: [g.expr(x), relax.const(np.ascontiguousarray(weight), "float32")],
+    )
+
+
+def _padded(data: Any, taps: Any, w: Windows, group: int) -> Any:
+    """Write a convolution with its border as a step of its own."""
+    channels, filters = (int(s) for s in (taps.shape[1], taps.shape[0]))
+    sizes = [int(s) for s in data.shape[2:]]
+    if any((*w.before, *w.after)):
+        full = [s + b + a for s, b, a in zip(sizes, w.before, w.after, strict=True)]
+
+        def border(n: Any, c: Any, *place: Any) -> Any:
+            at = [p - b for p, b in zip(place, w.before, strict=True)]
+            inside = [t for i, s in zip(at, sizes, strict=True) for t in (i >= 0, i < s)]
+            return tirx.if_then_else(
+                tirx.all(*inside), data(n, c, *at), tirx.const(0.0, data.dtype)
+            )
+
+        source = te.compute((data.shape[0], data.shape[1], *full), border, name="border")
+    else:
+        source = data
+    c = te.reduce_axis((0, channels), "c")
+    ks = [te.reduce_axis((0, k), f"k{a}") for a, k in enumerate(w.kernel)]
+
+    def element(n: Any, f: Any, *place: Any) -> Any:
+        first = f // (filters // group) * channels if group > 1 else 0
+        at = [p * s + k * d for p, s, k, d in zip(place, w.strides, ks, w.dilations, strict=True)]
+        return te.sum(source(n, first + c, *at) * taps(f, c, *ks), axis=[c, *ks])
+
+    outs = [w.out(a, s) for a, s in enumerate(sizes)]
+    return te.compute((data.shape[0], filters, *outs), element, name="conv")
 
 
 def _plain(g: Builder, x: Tensor, weight: Tensor, w: Windows, group: int) -> Tensor:

@@ -11,9 +11,10 @@ from tvm import relax, te, tirx
 from edgeinfer.convert.lower.equation import parse
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor, broadcast
-from edgeinfer.convert.lower.tvm.fuse import waiting
+from edgeinfer.convert.lower.tvm.fuse import Loops, waiting
 from edgeinfer.convert.lower.tvm.ops.arith import convert
 from edgeinfer.convert.lower.tvm.registry import FLOATS, NUMBERS, OPS
+from edgeinfer.convert.lower.tvm.tuned import title_of
 from edgeinfer.kernels.defs import gemm
 
 
@@ -98,6 +99,30 @@ def _own(g: Builder, a: Tensor, b: Tensor) -> Tensor:
         lambda extra, finish: gemm.matmul(
             cpu, sizes, packed=packed, shared=shared, extra=extra, finish=finish
         ),
+        loops=_loops(g, a, b, shared),
+    )
+
+
+def _loops(g: Builder, a: Tensor, b: Tensor, shared: bool) -> Loops:
+    (m, k), n, batch = a.shape[-2:], b.shape[-1], a.shape[:-2]
+    right = (k, n) if shared else tuple(b.shape)
+
+    def multiplied(x: Any, y: Any) -> Any:
+        r = te.reduce_axis((0, k), "k")
+
+        def element(*index: Any) -> Any:
+            *outer, i, j = index
+            other = y(r, j) if shared else y(*outer, r, j)
+            return te.sum(x(*outer, i, r) * other, axis=r)
+
+        return te.compute((*batch, m, n), element, name="matmul")
+
+    sizes = (tuple(a.shape), right)
+    return Loops(
+        title_of("matmul", sizes),
+        sizes,
+        multiplied,
+        lambda: [g.expr(a), g.expr(reshape(g, b, right))],
     )
 
 

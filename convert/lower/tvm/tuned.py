@@ -1,0 +1,155 @@
+"""Kernels that were tuned: which are used, and what there is to tune in a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from tvm import te, tirx
+
+from edgeinfer.convert.lower.tvm.builder import Step, Tensor, at
+from edgeinfer.convert.lower.tvm.machines import Machine
+from edgeinfer.kernels.defs.gemm import PARALLEL_ABOVE
+from edgeinfer.kernels.tuning import records, workload
+from edgeinfer.kernels.tuning.database import Record
+from edgeinfer.kernels.tuning.task import Task
+
+MARK = "edgeinfer.tuned"
+"""Attribute of functions whose loops are in order already."""
+
+
+class Tuning:
+    """Looks kernels up among records, and notes what a model consists of.
+
+    Args:
+        known: the best record of each workload.
+        collect: note every workload.
+    """
+
+    def __init__(self, known: Mapping[str, Record] | None = None, *, collect: bool = False) -> None:
+        self._known, self._collect = known or {}, collect
+        self.tasks: dict[str, Task] = {}
+        self.used: list[Record] = []
+        self.unfit: list[str] = []
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is anything to look up or to note."""
+        return bool(self._known) or self._collect
+
+    def choose(
+        self, function: tirx.PrimFunc, own: Callable[[], Any], title: str, node: str, calls: int = 1
+    ) -> tirx.PrimFunc | None:
+        """Return the tuned form of a workload; None if the converter's own kernel is to be taken.
+
+        Args:
+            function: the workload as it is written.
+            own: gives what is taken otherwise.
+            title: of the workload, for people.
+            node: of the model.
+            calls: how often the model calls it.
+        """
+        if not self.is_active:
+            return None
+        key = workload.key_of(function)
+        if self._collect:
+            self._note(key, function, own, title, node, calls)
+        record = self._known.get(key)
+        if record is None or record.trace is None or record.gain < records.WORTH:
+            return None
+        try:
+            made = workload.order(function, record.trace)
+        except ValueError as error:
+            self.unfit.append(f"{title}: {error}")
+            return None
+        self.used += [record] * calls
+        return made.with_attrs({MARK: True, "tirx.is_scheduled": True, "op_pattern": 8})
+
+    def _note(
+        self,
+        key: str,
+        function: tirx.PrimFunc,
+        own: Callable[[], Any],
+        title: str,
+        node: str,
+        calls: int,
+    ) -> None:
+        known = self.tasks.get(key)
+        if known is not None:
+            known.nodes.append(node)
+            known.calls += calls
+            return
+        size = workload.iterations(function)
+        self.tasks[key] = Task(
+            key=key,
+            title=title,
+            text=workload.dump(function),
+            own=workload.dump(own()),
+            parallel=size >= PARALLEL_ABOVE,
+            nodes=[node],
+            calls=calls,
+        )
+
+    def lines(self) -> list[str]:
+        """Say what was used, for the report."""
+        found = []
+        if self.used:
+            cpus = ", ".join(sorted({r.cpu for r in self.used}))
+            names = ", ".join(
+                f"{title} ({gain:.2f} times as fast)"
+                for title, gain in sorted({(r.title, r.gain) for r in self.used})
+            )
+            found.append(f"{len(self.used)} kernels as they were tuned on {cpus}: {names}")
+        found += [f"a record was not used: {line}" for line in self.unfit]
+        return found
+
+
+def for_machine(machine: Machine, files: Sequence[str], *, collect: bool = False) -> Tuning:
+    """Return the tuning of a machine: what edgeinfer ships, and the user's own files before it."""
+    known = records.known(machine.name, [Path(f) for f in files])
+    return Tuning(known, collect=collect)
+
+
+Product = Callable[..., Any]
+"""Tensors of the product's operands to the tensor of its result."""
+
+
+def product_function(
+    shape: Sequence[int],
+    inputs: Sequence[Sequence[int]],
+    product: Product,
+    steps: Sequence[Step],
+) -> tirx.PrimFunc:
+    """Write a product with the steps that follow it as loops that can be ordered in any way."""
+    tensors = [te.placeholder(tuple(s), "float32", f"p{i}") for i, s in enumerate(inputs)]
+    operands: list[Tensor] = [t for step in steps for t in step.operands]
+    extra = [te.placeholder(tuple(t.shape), t.dtype, f"e{i}") for i, t in enumerate(operands)]
+    value = product(*tensors)
+    result = value
+    if steps:
+
+        def element(*index: Any) -> Any:
+            found, rest = value(*index), iter(extra)
+            for step in steps:
+                given = [at(next(rest), index) for _ in step.operands]
+                given.insert(step.position, found)
+                found = step.function(*given)
+            return found
+
+        result = te.compute(tuple(shape), element, name="steps")
+    return te.create_prim_func([*tensors, *extra, result])
+
+
+def title_of(kind: str, sizes: Sequence[Any], steps: int = 0) -> str:
+    """Name a workload for people: ``conv 1x3x224x224 32x3x3x3 /2 +2``."""
+    text = " ".join("x".join(map(str, s)) if not isinstance(s, str) else s for s in sizes if s)
+    return f"{kind} {text}{f' +{steps}' if steps else ''}"
+
+
+def sizes_of(function: tirx.PrimFunc) -> str:
+    """The sizes of a function's largest operand and of its result."""
+    shapes = [tuple(int(s) for s in p.shape) for p in function.params]
+    largest = max(shapes[:-1], key=prod, default=())
+    return f"{'x'.join(map(str, largest))} to {'x'.join(map(str, shapes[-1]))}"

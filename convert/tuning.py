@@ -1,0 +1,429 @@
+"""``edgeinfer tune``: a model's hot kernels tuned, and its bundle written anew if that pays."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgeinfer import profiles
+from edgeinfer.backends import registry
+from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.backends.cuda import cuda_devices
+from edgeinfer.backends.engines import import_onnxruntime
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.convert.engines import place_for
+from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.convert.lower.tvm.machines import Machine
+from edgeinfer.convert.shape_sets import Given, shape_sets
+from edgeinfer.errors import EdgeInferError, NotAvailableError, UsageError
+from edgeinfer.kernels.tuning.database import Database
+from edgeinfer.kernels.tuning.records import WORTH
+from edgeinfer.kernels.tuning.tune import Budget, Outcome, Progress, Tuner, Where
+from edgeinfer.profiles.schema import Profile
+
+if TYPE_CHECKING:
+    from edgeinfer.convert.pipeline import ExportResult
+
+ROUNDS = 21
+_BATCH_S = 0.02
+_ENGINES = ("onnxruntime", "openvino")
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The whole model, measured in turns; microseconds of a bound call, medians of rounds.
+
+    Attributes:
+        before: with the converter's own kernels.
+        tuned: with those that were tuned.
+        engines: of the libraries on this machine, by name.
+        spread: of ``tuned``, half the distance of the quartiles over the median.
+        rounds: that were measured.
+    """
+
+    before: float
+    tuned: float
+    engines: dict[str, float]
+    spread: float
+    rounds: int = ROUNDS
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast as before."""
+        return self.before / self.tuned
+
+
+@dataclass(slots=True)
+class Tuned:
+    """What came out.
+
+    Attributes:
+        where: the device.
+        database: the file with every measurement.
+        outcomes: of each kernel, the one that takes most time first.
+        engine_us: of ONNX Runtime on this machine, by the names of the model's nodes.
+        kept: measurements of this run.
+        damaged: lines of the database that are none.
+        whole: the whole model before and after; None if it was not measured.
+        bundle: what was written; None if nothing was.
+        note: why the bundle is as it is.
+    """
+
+    where: Where
+    database: Path
+    outcomes: list[Outcome]
+    engine_us: dict[str, float] = field(default_factory=dict)
+    kept: int = 0
+    damaged: int = 0
+    whole: Whole | None = None
+    bundle: Path | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked for; the defaults are those of the command.
+
+    Attributes:
+        target: name of a profile, such as ``tvm-x86-64-v3``.
+        database: file of measurements; the default lies in the current folder.
+        minutes: for all of it, apart from writing the bundle.
+        trials: orders of one kernel at most.
+        tasks: kernels at most.
+        threads: of parallel loops.
+        workers: processes that measure at once.
+        device: ``host:port`` of a TVM RPC server, ``host:port/key`` of a tracker.
+        device_name: name of its processor, under which its figures are kept.
+        input_shapes: sizes to fix.
+        output: the bundle to write.
+        overwrite: replace an existing one.
+        seed: of the search.
+    """
+
+    target: str
+    database: Path | None = None
+    minutes: float = 10.0
+    trials: int = 512
+    tasks: int = 24
+    threads: int = 1
+    workers: int = 1
+    device: str = ""
+    device_name: str = ""
+    input_shapes: Given | None = None
+    output: str | None = None
+    overwrite: bool = False
+    seed: int = 1
+
+
+def tune(model: str | Path, order: Order, progress: Progress | None = None) -> Tuned:
+    """Tune what takes most of a model's time on a device.
+
+    Raises:
+        UsageError: the target is no instruction set, or the device is not named.
+        NotAvailableError: TVM or the device is not there; what was measured is kept.
+        UnsupportedError: the model cannot be compiled for the target.
+    """
+    profile = profiles.load(order.target)
+    if "tvm" not in profile.formats:
+        known = ", ".join(n for n in profiles.names() if n.startswith("tvm-"))
+        raise UsageError(f"target {order.target!r} is not made by TVM; known: {known}")
+    with tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary:
+        source = _source(Path(model), Path(temporary))
+        if progress is not None:
+            progress("read the model", None)
+        machine, tasks, ready = _workloads(source, profile, order)
+        where = _where(machine, order)
+        database = Database(order.database or Path(f"tuning-{machine.name}.jsonl"))
+        if progress is not None:
+            progress("profile ONNX Runtime", None)
+        engine_us = _engine_us(ready, Path(temporary), order.threads)
+        budget = Budget(order.minutes, order.trials, order.tasks)
+        with Tuner(where, database, budget, progress, order.seed) as tuner:
+            outcomes = tuner.run(tasks)
+            kept = tuner.kept
+        damaged = database.read().damaged
+        tuned = Tuned(where, database.path, outcomes, engine_us, kept, damaged)
+        if order.output is not None:
+            _write(source, order, tuned, Path(temporary), progress)
+        return tuned
+
+
+def _source(model: Path, folder: Path) -> Path:
+    """Return a model's file; of a bundle, the ONNX file of a variant that was not rounded."""
+    if model.suffix in (".onnx", ".pt2", ".tflite"):
+        return model
+    with Bundle.open(model) as bundle:
+        for variant in bundle.manifest.variants:
+            if variant.format == "onnx" and variant.precision == "fp32":
+                path = folder / f"{bundle.manifest.name}.onnx"
+                for index, record in enumerate(variant.files):
+                    name = Path(record.path).name
+                    (folder / name).write_bytes(bundle.read(record))
+                    if not index:
+                        shutil.copyfile(folder / name, path)
+                return path
+    raise UsageError(f"{model}: no variant of it is an ONNX model in fp32; name the model itself")
+
+
+def _workloads(source: Path, profile: Profile, order: Order) -> tuple[Machine, list[Any], Any]:
+    from edgeinfer.convert import passes, sources
+    from edgeinfer.convert.lower.tvm.target import workloads
+
+    common, _ = shape_sets(order.input_shapes or {})
+    read = sources.read(source)
+    normal = passes.normalise(read.model, input_shapes=common or None).model
+    machine, tasks = workloads(normal, profile, LowerOptions())
+    return machine, tasks, normal
+
+
+def _where(machine: Machine, order: Order) -> Where:
+    import tvm
+
+    target = machine.description(order.threads)
+    here = machine.arch == platform.machine()
+    if not order.device and not here:
+        raise UsageError(
+            f"{machine.name} is not this machine: --device HOST:PORT of a TVM RPC server on one "
+            "(python -m tvm.exec.rpc_server --host 0.0.0.0), or HOST:PORT/KEY of a tracker"
+        )
+    cpus = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+    if order.device:
+        cpu = order.device_name or machine.cuda or machine.cpu
+    elif machine.cuda:
+        found = cuda_devices()
+        if not found:
+            raise NotAvailableError(f"{machine.name} needs an NVIDIA GPU and its driver")
+        cpu = found[0].name
+    else:
+        cpu = order.device_name or cpu_name()
+    return Where(
+        target=target,
+        machine=machine.name,
+        cpu=cpu,
+        threads=order.threads,
+        linker=machine.linker,
+        device=order.device,
+        workers=1 if machine.cuda or order.threads > 1 else order.workers,
+        cpus=() if machine.cuda else cpus,
+        tvm=str(tvm.__version__),
+    )
+
+
+def cpu_name() -> str:
+    """Return this processor's name, as Linux tells it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
+    except OSError:
+        text = ""
+    keys = dict(
+        reversed(
+            [(k.strip(), v.strip()) for k, _, v in (x.partition(":") for x in text.split("\n"))]
+        )
+    )
+    if name := keys.get("model name"):
+        family, model = keys.get("cpu family", ""), keys.get("model", "")
+        return f"{name}, family {family} model {model}"
+    part = f"{keys.get('CPU implementer', '')} {keys.get('CPU part', '')}".strip()
+    return part or platform.processor() or platform.machine()
+
+
+def _engine_us(model: Any, folder: Path, threads: int) -> dict[str, float]:
+    """Time a model's operators in ONNX Runtime on this machine; empty if it cannot run there."""
+    import onnx_ir as ir
+
+    path = folder / "profiled.onnx"
+    try:
+        ir.save(model, path)
+        onnxruntime = import_onnxruntime()
+        options = onnxruntime.SessionOptions()
+        options.enable_profiling, options.log_severity_level = True, 4
+        options.intra_op_num_threads = threads
+        options.profile_file_prefix = str(folder / "profile")
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+        feeds: dict[str, Any] = {
+            i.name: np.ones([d if isinstance(d, int) else 1 for d in i.shape], _DTYPES[i.type])
+            for i in session.get_inputs()
+        }
+        for _ in range(12):
+            session.run(None, feeds)
+        events = json.loads(Path(session.end_profiling()).read_text("utf-8"))
+    except Exception:  # a comparison only; the engine raises types of its own
+        return {}
+    found: dict[str, list[float]] = {}
+    for event in events:
+        name = str(event.get("name", ""))
+        if event.get("cat") == "Node" and name.endswith("_kernel_time"):
+            found.setdefault(name.removesuffix("_kernel_time"), []).append(float(event["dur"]))
+    return {name: statistics.median(times[len(times) // 4 :]) for name, times in found.items()}
+
+
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(bool)": np.bool_,
+    "tensor(uint8)": np.uint8,
+    "tensor(double)": np.float64,
+}
+
+
+def engine_of(outcome: Outcome, engine_us: dict[str, float]) -> float | None:
+    """Return what ONNX Runtime takes for a call of the same operator; None if it has no such one.
+
+    It fuses and renames; what it made of a node has the node's name in its own.
+    """
+    found = [
+        us
+        for node in outcome.task.nodes
+        for name, us in engine_us.items()
+        if node and (name == node or name.startswith((f"{node}_", f"{node}/")))
+    ]
+    return statistics.median(found) if found else None
+
+
+# ---- the bundle
+
+
+def _write(
+    source: Path, order: Order, tuned: Tuned, folder: Path, progress: Progress | None
+) -> None:
+    """Write the bundle: with the tuned kernels if the gate lets them through and they pay."""
+    better = any(o.is_better for o in tuned.outcomes)
+    plain = _export(source, order, folder / "plain.edge", (), progress)
+    chosen, tuned.note = plain, "no kernel is faster; written with the converter's own"
+    if better:
+        try:
+            records = (str(tuned.database),)
+            made = _export(source, order, folder / "tuned.edge", records, progress)
+        except EdgeInferError as error:
+            tuned.note = f"written with the converter's own kernels; the tuned ones: {error}"
+        else:
+            if progress is not None:
+                progress("compare the whole model", None)
+            chosen = _choose(source, plain, made, order, tuned)
+    destination = Path(str(order.output))
+    if destination.exists():
+        if not order.overwrite:
+            raise UsageError(f"{destination}: exists already; --overwrite replaces it")
+        if destination.is_dir():
+            shutil.rmtree(destination)
+    shutil.move(chosen.path, destination)
+    tuned.bundle = destination
+
+
+def _choose(
+    source: Path, plain: ExportResult, made: ExportResult, order: Order, tuned: Tuned
+) -> ExportResult:
+    if tuned.where.device:
+        hot = [o for o in tuned.outcomes if o.before_us is not None]
+        before = sum((o.before_us or 0) * o.task.calls for o in hot)
+        after = sum(_after(o) * o.task.calls for o in hot)
+        gain = before / max(after, 1e-9)
+        what = f"its kernels together are {gain:.2f} times as fast on the device; the whole model "
+        tuned.note = f"{what}was not measured there"
+        return made if gain >= WORTH else plain
+    tuned.whole = whole = _compare(source, plain, made, order, plain.path.parent)
+    if whole.gain >= WORTH:
+        tuned.note = f"written with the tuned kernels: {whole.gain:.2f} times as fast as without"
+        return made
+    tuned.note = (
+        f"written with the converter's own kernels: with the tuned ones the whole model is "
+        f"{whole.gain:.2f} times as fast, {WORTH:g} is asked for"
+    )
+    return plain
+
+
+def _after(outcome: Outcome) -> float:
+    before = outcome.before_us or 0.0
+    return before / outcome.final.gain if outcome.is_better and outcome.final else before
+
+
+def _export(
+    source: Path, order: Order, path: Path, records: Sequence[str], progress: Progress | None
+) -> ExportResult:
+    from edgeinfer.convert.pipeline import export
+
+    return export(
+        source,
+        path,
+        targets=[order.target],
+        input_shapes=order.input_shapes,
+        records=records,
+        name=source.stem,
+        overwrite=True,
+        progress=progress,
+    )
+
+
+def _compare(
+    source: Path, plain: ExportResult, made: ExportResult, order: Order, folder: Path
+) -> Whole:
+    with ExitStack() as stack:
+        calls = {
+            "before": _bound(plain.path, order.threads, stack),
+            "tuned": _bound(made.path, order.threads, stack),
+        }
+        for engine in _ENGINES:
+            try:
+                other = replace(order, target=engine)
+                written = _export(source, other, folder / f"{engine}.edge", (), None)
+                calls[engine] = _bound(written.path, order.threads, stack)
+            except EdgeInferError:
+                # Not installed, or it cannot run the model: not the best one here, then.
+                continue
+        times = in_turns(calls)
+    medians = {name: statistics.median(row) * 1e6 for name, row in times.items()}
+    low, middle, high = np.quantile(times["tuned"], (0.25, 0.5, 0.75))
+    engines = {n: m for n, m in medians.items() if n in _ENGINES}
+    spread = float((high - low) / 2 / middle)
+    return Whole(medians["before"], medians["tuned"], engines, spread)
+
+
+def in_turns(
+    calls: dict[str, Callable[[], object]], rounds: int = ROUNDS
+) -> dict[str, list[float]]:
+    """Time calls in turns; returns seconds of a call in each round."""
+    counts = {}
+    for name, call in calls.items():
+        start = time.perf_counter()
+        for _ in range(4):
+            call()
+        took = max(1e-7, (time.perf_counter() - start) / 4)
+        counts[name] = max(1, int(_BATCH_S / took))
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(counts[name]):
+                call()
+            found[name].append((time.perf_counter() - start) / counts[name])
+    return found
+
+
+def _bound(path: Path, threads: int, stack: ExitStack) -> Callable[[], object]:
+    """Open the one variant of a bundle and bind it to its first test vector."""
+    bundle = stack.enter_context(Bundle.open(path))
+    (variant,) = bundle.manifest.variants
+    artifact = Artifact(
+        variant.format, bundle.paths(variant)[0], bundle.manifest.inputs, bundle.manifest.outputs
+    )
+    feeds, expected = next(iter(bundle.vectors()))
+    machine = profiles.load(variant.target).machine
+    options = LoadOptions(place_for(machine).device, threads=threads)
+    loaded = registry.get(variant.engines[0].backend).load(artifact, options)
+    stack.callback(loaded.close)
+    return loaded.bind(feeds, {k: np.empty_like(v) for k, v in expected.items()})

@@ -1,0 +1,187 @@
+"""What was measured, in a file that outlives any end of the program.
+
+One JSON object a line. A line is written with one ``write`` under a lock on the file and forced to
+the disk before the next measurement starts, so that whatever ends the program costs the last line
+at most. A line that was cut short is ended before the next is added, and left out when the file is
+read. Several programs may add to one file at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from edgeinfer.errors import EdgeInferError, OutputError
+
+try:
+    import fcntl
+except ImportError:  # Windows, where nothing is tuned
+    fcntl = None  # type: ignore[assignment]
+
+VERSION = 1
+
+TRIED, FINAL = "tried", "final"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line.
+
+    Attributes:
+        kind: ``tried`` is one measurement of a search, ``final`` the best one beside what the
+            converter would take otherwise, in turns.
+        key: of the workload.
+        machine: instruction set.
+        cpu: name of the processor, or GPU, that it was measured on.
+        threads: that parallel loops ran on.
+        title: of the workload, for people.
+        trace: how the loops are ordered, as TVM writes it; None is the converter's own kernel.
+        us: microseconds of a call; None if there is no figure.
+        spread: half the distance of the quartiles over the median.
+        n: rounds that were measured.
+        before_us: of ``final``, what the converter would take otherwise.
+        trials: of ``final``, how many were measured for it.
+        error: why there is no figure.
+        tvm: version that ordered the loops.
+        at: UTC.
+    """
+
+    kind: str
+    key: str
+    machine: str
+    cpu: str
+    threads: int
+    title: str = ""
+    trace: Any = None
+    us: float | None = None
+    spread: float = 0.0
+    n: int = 0
+    before_us: float | None = None
+    trials: int = 0
+    error: str = ""
+    tvm: str = ""
+    at: str = ""
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast as before; 0 where that is not known."""
+        if self.us is None or self.before_us is None or self.us <= 0:
+            return 0.0
+        return self.before_us / self.us
+
+
+_NEEDED = {
+    "kind": str,
+    "key": str,
+    "machine": str,
+    "cpu": str,
+    "threads": int,
+}
+_NAMES = frozenset(f.name for f in fields(Record))
+
+
+@dataclass(slots=True)
+class Read:
+    """What a file held."""
+
+    records: list[Record] = field(default_factory=list)
+    damaged: int = 0
+
+
+class Database:
+    """A file of records."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, record: Record) -> None:
+        """Add a line and have it on the disk when this returns.
+
+        Raises:
+            OutputError: it cannot be written; what was there before is as it was.
+        """
+        line = json.dumps({"v": VERSION, **asdict(record)}, separators=(",", ":")).encode() + b"\n"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self._locked() as file:
+                start = os.lseek(file, 0, os.SEEK_END)
+                if start and os.pread(file, 1, start - 1) != b"\n":
+                    # Somebody was stopped within a line.
+                    line = b"\n" + line
+                try:
+                    written = 0
+                    while written < len(line):
+                        written += os.write(file, line[written:])
+                    os.fsync(file)
+                except OSError:
+                    os.ftruncate(file, start)
+                    raise
+        except OSError as error:
+            raise OutputError(f"{self.path}: cannot keep a measurement: {error}") from error
+
+    def read(self) -> Read:
+        """Read all lines; those that are no records are counted.
+
+        Raises:
+            EdgeInferError: the file cannot be read.
+        """
+        found = Read()
+        try:
+            with self.path.open("rb") as file:
+                for line in file:
+                    record = _record(line)
+                    if record is not None:
+                        found.records.append(record)
+                    elif line.strip():
+                        found.damaged += 1
+        except FileNotFoundError:
+            return found
+        except OSError as error:
+            raise EdgeInferError(f"{self.path}: cannot be read: {error}") from error
+        return found
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+        finally:
+            os.close(file)
+
+
+def _record(line: bytes) -> Record | None:
+    try:
+        data = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(data, dict) or data.get("v") != VERSION:
+        return None
+    if any(not isinstance(data.get(name), kind) for name, kind in _NEEDED.items()):
+        return None
+    for name in ("us", "before_us"):
+        if not isinstance(data.get(name), int | float | None):
+            return None
+    return Record(**{name: value for name, value in data.items() if name in _NAMES})
+
+
+def best(records: Sequence[Record], machine: str, cpu: str = "") -> dict[str, Record]:
+    """Return the last word on each workload of a machine: of this CPU where there is one.
+
+    Several final records of one workload and CPU: the last one counts, also if it says that nothing
+    was gained.
+    """
+    found: dict[str, Record] = {}
+    for record in records:
+        if record.kind != FINAL or record.machine != machine:
+            continue
+        known = found.get(record.key)
+        if known is None or record.cpu == cpu or known.cpu != cpu:
+            found[record.key] = record
+    return found

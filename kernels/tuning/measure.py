@@ -1,0 +1,181 @@
+"""The process that builds an order of loops and measures it, here or on a device over RPC."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+
+from edgeinfer.kernels.tuning import workload
+from edgeinfer.kernels.tuning.worker import serve
+from edgeinfer.types import Array
+
+_ROUNDS = 5
+_BATCH_S = 0.004
+_TOLERANCE = 2e-4
+
+
+class Measurer:
+    """Builds for one machine and runs where that is."""
+
+    def setup(
+        self, target: Mapping[str, Any], threads: int, cpu: int | None, device: str, linker: str
+    ) -> None:
+        """Take note.
+
+        Args:
+            target: TVM's, as ``workload.target`` takes it.
+            threads: of parallel loops.
+            cpu: to stay on; None for any.
+            device: ``host:port``, ``host:port/key`` of a tracker, or empty for this machine.
+            linker: compiler driver that makes a library, for a device.
+        """
+        if cpu is not None and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {cpu})
+        self._target, self._linker = workload.target(target), linker
+        self._kind = "cuda" if target["kind"] == "cuda" else "cpu"
+        self._session = _connected(device) if device else None
+        self._known: dict[str, list[Any]] = {}
+        configure = (
+            self._session.get_function("runtime.config_threadpool")
+            if self._session
+            else tvm.get_global_func("runtime.config_threadpool")
+        )
+        configure(1, threads)
+        where = self._session or tvm
+        self._device = where.device(self._kind, 0) if self._session else tvm.device(self._kind, 0)
+
+    def candidate(self, text: str, trace: Any) -> tuple[float, float]:
+        """Build and measure one order; returns seconds and spread."""
+        function = workload.load(text)
+        if trace is not None:
+            function = workload.order(function, trace)
+        times = self._times(self._built(function), self._arguments(function), _ROUNDS)
+        # Noise only ever adds.
+        return min(times), _spread(times)
+
+    def kernel(self, text: str) -> tuple[float, float]:
+        """Measure a function as it is."""
+        return self.candidate(text, None)
+
+    def compare(
+        self, text: str, traces: Sequence[Any], own: str, rounds: int
+    ) -> tuple[list[list[float]], list[str]]:
+        """Measure orders and a kernel in turns.
+
+        Returns:
+            Seconds of each round, the orders' first, the kernel's last; and for each order what is
+            wrong with its numbers, empty if nothing is.
+        """
+        function, kernel = workload.load(text), workload.load(own)
+        ready = [workload.order(function, t) for t in traces]
+        calls = [(self._built(f), self._arguments(f)) for f in (*ready, kernel)]
+        wrong = self._wrong(function, calls[:-1])
+        times: list[list[float]] = [[] for _ in calls]
+        for _ in range(rounds):
+            for (built, arguments), row in zip(calls, times, strict=True):
+                row += self._times(built, arguments, 1)
+        return times, wrong
+
+    def _wrong(self, function: tirx.PrimFunc, calls: Sequence[Any]) -> list[str]:
+        """Compare results with those of the loops as they were written."""
+        plain = function if self._kind == "cpu" else _bound(function, self._target)
+        arguments = self._arguments(function)
+        expected = self._results(self._built(plain), arguments, function)
+        found = []
+        for built, given in calls:
+            worst = 0.0
+            for got, right in zip(self._results(built, given, function), expected, strict=True):
+                scale = max(1e-6, float(np.abs(right).max(initial=0)))
+                worst = max(worst, float(np.abs(got - right).max(initial=0)) / scale)
+            # Also for NaN.
+            ok = worst <= _TOLERANCE
+            found.append("" if ok else f"wrong numbers: relative error {worst:.2g}")
+        return found
+
+    def _results(self, built: Any, arguments: list[Any], function: tirx.PrimFunc) -> list[Array]:
+        built[workload.NAME](*arguments)
+        self._device.sync()
+        return [arguments[i].numpy().astype(np.float64) for i in workload.outputs(function)]
+
+    def _built(self, function: tirx.PrimFunc) -> Any:
+        module = tvm.IRModule({workload.NAME: workload.plain(function)})
+        compiled = tvm.compile(module, target=self._target)
+        if self._session is None:
+            return compiled.jit()
+        from tvm.support import cc
+
+        with tempfile.TemporaryDirectory() as folder:
+            # Names differ: a device that still has the last one open must not get it again.
+            name = f"k{os.getpid()}-{time.monotonic_ns()}.so"
+            path = Path(folder, name)
+            compiled.export_library(str(path), fcompile=cc.cross_compiler(self._linker))
+            self._session.upload(str(path))
+            loaded = self._session.load_module(name)
+            self._session.remove(name)
+            return loaded
+
+    def _times(self, built: Any, arguments: list[Any], rounds: int) -> list[float]:
+        once = built.time_evaluator(workload.NAME, self._device, number=1, repeat=2)
+        took = max(min(once(*arguments).results), 1e-7)
+        number = max(1, int(_BATCH_S / took))
+        timed = built.time_evaluator(workload.NAME, self._device, number=number, repeat=rounds)
+        return [float(t) for t in timed(*arguments).results]
+
+    def _arguments(self, function: tirx.PrimFunc) -> list[Any]:
+        made = []
+        for index, param in enumerate(function.params):
+            shape, dtype = tuple(int(s) for s in param.shape), str(param.dtype)
+            key = f"{index}{shape}{dtype}"
+            if key not in self._known:
+                rng = np.random.default_rng(index)
+                values = rng.standard_normal(shape) * (1 if "float" in dtype else 8)
+                array = (values > 0) if dtype == "bool" else np.abs(values).astype(dtype)
+                if dtype.startswith("float"):
+                    array = values.astype(dtype)
+                self._known[key] = [tvm.runtime.tensor(array, self._device)]
+            made += self._known[key]
+        return made
+
+
+def _connected(device: str) -> Any:
+    """Connect to a device.
+
+    Raises:
+        ConnectionError: it is not there.
+    """
+    from tvm import rpc
+
+    place, _, key = device.partition("/")
+    host, _, port = place.rpartition(":")
+    try:
+        if key:
+            return rpc.connect_tracker(host, int(port)).request(key, session_timeout=600)
+        return rpc.connect(host, int(port), session_timeout=600)
+    except Exception as error:  # whatever its C++ throws
+        line = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
+        raise ConnectionError(f"{device}: {line[:200]}") from error
+
+
+def _bound(function: tirx.PrimFunc, target: Any) -> tirx.PrimFunc:
+    from tvm.s_tir import dlight
+
+    module = tvm.IRModule({workload.NAME: workload.plain(function)})
+    with target:
+        return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(module)[workload.NAME]
+
+
+def _spread(times: Sequence[float]) -> float:
+    low, middle, high = np.quantile(times, (0.25, 0.5, 0.75))
+    return float((high - low) / 2 / middle)
+
+
+if __name__ == "__main__":
+    serve(Measurer())

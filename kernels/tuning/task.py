@@ -1,0 +1,28 @@
+"""One workload of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Task:
+    """A workload, and the kernel that is taken as long as nothing better is known.
+
+    Attributes:
+        key: of the workload.
+        title: for people.
+        text: of the function, as ``workload.dump`` writes it.
+        own: of the converter's own kernel, which may lay its weights out in another way.
+        parallel: whether there is enough to do for several threads.
+        nodes: of the model that it computes.
+        calls: how often a run of the model calls it.
+    """
+
+    key: str
+    title: str
+    text: str
+    own: str
+    parallel: bool = False
+    nodes: list[str] = field(default_factory=list)
+    calls: int = 1

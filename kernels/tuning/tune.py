@@ -1,0 +1,379 @@
+"""The loop around searching and measuring: what is worth it, until the time is over."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.errors import NotAvailableError
+from edgeinfer.kernels.tuning.database import FINAL, TRIED, Database, Record
+from edgeinfer.kernels.tuning.records import WORTH
+from edgeinfer.kernels.tuning.task import Task
+from edgeinfer.kernels.tuning.worker import LostError, Worker
+
+_SEARCH, _MEASURE = "edgeinfer.kernels.tuning.search", "edgeinfer.kernels.tuning.measure"
+_PATIENCE_S = 60.0
+"""For one order: building takes up to seconds, and an order that takes longer is none to keep."""
+_THINKING_S = 300.0
+_LEAST_SHARE = 0.01
+_FINALISTS, _FINAL_ROUNDS = 3, 21
+_RECONNECTS, _PAUSE_S = 3, 2.0
+_LAST_SHARE = 0.12
+"""Of a workload's time, for the last comparison."""
+
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A device, and how code is made and run for it.
+
+    Attributes:
+        target: TVM's, as ``workload.target`` takes it.
+        machine: instruction set.
+        cpu: name of the processor, or GPU.
+        threads: of parallel loops.
+        linker: compiler driver that makes libraries.
+        device: ``host:port``, ``host:port/key`` of a tracker, or empty for this machine.
+        workers: processes that measure at once, each on a CPU of its own.
+        cpus: that they stay on; empty lets them run anywhere.
+        tvm: version that orders the loops.
+    """
+
+    target: Mapping[str, Any]
+    machine: str
+    cpu: str
+    threads: int
+    linker: str
+    device: str = ""
+    workers: int = 1
+    cpus: tuple[int, ...] = ()
+    tvm: str = ""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a workload.
+
+    Attributes:
+        task: the workload.
+        before_us: the converter's own kernel alone; None if it could not be measured.
+        share: of the model's time, by those figures.
+        final: the best order beside the own kernel, in turns; None if there is none.
+        trials: orders that have a figure, in all runs so far.
+        failed: orders without one.
+        problem: why nothing was found; empty if something was, or nothing was looked for.
+    """
+
+    task: Task
+    before_us: float | None = None
+    share: float = 0.0
+    final: Record | None = None
+    trials: int = 0
+    failed: int = 0
+    problem: str = ""
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the tuned kernel is worth its place."""
+        final = self.final
+        return final is not None and final.trace is not None and final.gain >= WORTH
+
+    @property
+    def verdict(self) -> str:
+        """One line."""
+        if self.is_better and self.final is not None:
+            return f"{self.final.gain:.2f} times as fast"
+        if self.problem:
+            return f"own kernel kept: {self.problem}"
+        if self.final is None:
+            return "own kernel kept: not tuned, too small a part of the time"
+        return f"own kernel kept: the best order is {self.final.gain:.2f} times as fast"
+
+
+@dataclass(slots=True)
+class Budget:
+    """How long, and how many orders of a workload at most."""
+
+    minutes: float = 10.0
+    trials: int = 512
+    tasks: int = 24
+    until: float = field(default=0.0)
+
+    def start(self) -> None:
+        """Start the clock."""
+        self.until = time.monotonic() + self.minutes * 60
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left."""
+        return max(0.0, self.until - time.monotonic())
+
+
+class Tuner:
+    """Tunes workloads on one device into one database; a context manager that ends its processes.
+
+    Args:
+        where: the device.
+        database: where every figure goes at once.
+        budget: how long.
+        progress: told what is being done.
+        seed: of the search.
+    """
+
+    def __init__(
+        self,
+        where: Where,
+        database: Database,
+        budget: Budget,
+        progress: Progress | None = None,
+        seed: int = 1,
+    ) -> None:
+        self._where, self._database, self._budget = where, database, budget
+        self._progress = progress
+        self._search = Worker(_SEARCH, dict(where.target), seed)
+        count = 1 if where.device else max(1, where.workers)
+        self._measurers = [Worker(_MEASURE, *self._setup(i)) for i in range(count)]
+        self._known = [r for r in database.read().records if self._is_ours(r)]
+        self.kept = 0
+
+    def __enter__(self) -> Tuner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in (self._search, *self._measurers):
+            worker.close()
+
+    def run(self, tasks: Sequence[Task]) -> list[Outcome]:
+        """Tune what takes most of the time, until that is over.
+
+        Raises:
+            NotAvailableError: the device is gone; what was measured is kept.
+            OutputError: the database cannot be written; likewise.
+        """
+        self._budget.start()
+        outcomes = self._hot([self._before(task) for task in tasks])
+        todo = [o for o in outcomes if not o.problem][: self._budget.tasks]
+        todo = [o for o in todo if o.share >= _LEAST_SHARE]
+        for index, outcome in enumerate(todo):
+            rest = sum(np.sqrt(o.share) for o in todo[index:])
+            seconds = self._budget.left_s * float(np.sqrt(outcome.share) / rest)
+            if self._budget.left_s <= 0:
+                outcome.problem = "the time was over before its turn"
+                continue
+            until = time.monotonic() + seconds * (1 - _LAST_SHARE)
+            self._tune(outcome, until, f"{index + 1} of {len(todo)}")
+        return outcomes
+
+    def _setup(self, index: int) -> tuple[Any, ...]:
+        where = self._where
+        cpu = where.cpus[index % len(where.cpus)] if where.cpus and where.threads == 1 else None
+        return (dict(where.target), where.threads, cpu, where.device, where.linker)
+
+    def _is_ours(self, record: Record) -> bool:
+        where = self._where
+        mine = (where.machine, where.cpu, where.threads)
+        return (record.machine, record.cpu, record.threads) == mine
+
+    def _tell(self, what: str) -> None:
+        if self._progress is None:
+            return
+        left = self._budget.left_s
+        done = 1 - left / max(1e-9, self._budget.minutes * 60)
+        minutes, seconds = divmod(int(left), 60)
+        self._progress(f"{what}; {minutes}:{seconds:02d} left", done)
+
+    # ---- what takes the time
+
+    def _before(self, task: Task) -> Outcome:
+        """Measure the converter's own kernel, unless that was done."""
+        self._tell(f"measure {task.title}")
+        outcome = Outcome(task)
+        for record in self._history(task):
+            if record.kind == TRIED and record.trace is None and record.us is not None:
+                outcome.before_us = record.us
+                return outcome
+        record = self._measured(task, None, self._measurers[0])
+        outcome.before_us = record.us
+        if record.us is None:
+            outcome.problem = f"its own kernel could not be measured: {record.error}"
+        return outcome
+
+    def _hot(self, outcomes: list[Outcome]) -> list[Outcome]:
+        whole = sum((o.before_us or 0.0) * o.task.calls for o in outcomes) or 1.0
+        for outcome in outcomes:
+            outcome.share = (outcome.before_us or 0.0) * outcome.task.calls / whole
+        return sorted(outcomes, key=lambda o: -o.share)
+
+    def _history(self, task: Task) -> list[Record]:
+        return [r for r in self._known if r.key == task.key]
+
+    # ---- one workload
+
+    def _tune(self, outcome: Outcome, until: float, place: str) -> None:
+        task = outcome.task
+        tried = {_text(r.trace): r for r in self._history(task) if r.kind == TRIED and r.trace}
+        history = [(r.trace, None if r.us is None else r.us * 1e-6) for r in tried.values()]
+        parallel = task.parallel and self._where.threads > 1
+        try:
+            if not self._search.ask("open", task.text, parallel, history, seconds=_THINKING_S):
+                outcome.problem = "there is nothing to choose"
+            while not outcome.problem and len(tried) < self._budget.trials:
+                if time.monotonic() > until:
+                    break
+                self._tell(f"kernel {place}: {task.title}, {_best(tried, outcome)}")
+                proposed = self._search.ask("propose", seconds=_THINKING_S)
+                if not proposed:
+                    break
+                found = self._measure_all(task, proposed)
+                tried |= {_text(r.trace): r for r in found}
+                seconds = [None if r.us is None else r.us * 1e-6 for r in found]
+                self._search.ask("tell", seconds, seconds=_THINKING_S)
+        except LostError as error:
+            outcome.problem = f"the search ended its process: {error.how}"
+        outcome.trials = sum(r.us is not None for r in tried.values())
+        outcome.failed = len(tried) - outcome.trials
+        if not outcome.trials:
+            why = next((r.error for r in tried.values() if r.error), "none was proposed")
+            outcome.problem = outcome.problem or f"all {len(tried)} orders failed, such as: {why}"
+            return
+        self._finish(outcome, list(tried.values()))
+
+    def _measure_all(self, task: Task, traces: Sequence[Any]) -> list[Record]:
+        if len(self._measurers) == 1:
+            return [self._measured(task, t, self._measurers[0]) for t in traces]
+        free = list(self._measurers)
+        lock = threading.Lock()
+
+        def one(trace: Any) -> Record:
+            with lock:
+                worker = free.pop()
+            try:
+                return self._measured(task, trace, worker)
+            finally:
+                with lock:
+                    free.append(worker)
+
+        pool = ThreadPoolExecutor(len(self._measurers))
+        try:
+            return list(pool.map(one, traces))
+        finally:
+            # Ctrl-C does not wait for what was not begun.
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _measured(self, task: Task, trace: Any, worker: Worker) -> Record:
+        """Measure and keep one figure; whatever goes wrong is kept as well."""
+        text = task.own if trace is None else task.text
+        record = self._record(TRIED, task, trace)
+        try:
+            seconds, spread = self._ask(worker, "candidate", text, trace)
+            record = replace(record, us=seconds * 1e6, spread=spread, n=5)
+        except LostError as error:
+            record = replace(record, error=f"ended its process: {error.how}")
+        except Exception as error:  # whatever TVM threw for this order
+            record = replace(record, error=_line(error))
+        self._keep(record)
+        return record
+
+    def _ask(self, worker: Worker, *question: Any) -> Any:
+        """Ask; a device that is gone is looked for again before it is given up.
+
+        Raises:
+            NotAvailableError: it is gone.
+        """
+        for attempt in range(_RECONNECTS):
+            try:
+                return worker.ask(*question, seconds=_PATIENCE_S)
+            except ConnectionError as error:
+                worker.close()
+                lost = error
+                time.sleep(_PAUSE_S * (attempt + 1))
+            except Exception:
+                if self._where.device:
+                    # The other end's process may be gone with the order.
+                    worker.close()
+                raise
+        raise NotAvailableError(
+            f"the device is gone: {lost}; {self.kept} measurements of this run are in "
+            f"{self._database.path}, the same command goes on from there"
+        ) from lost
+
+    def _finish(self, outcome: Outcome, tried: list[Record]) -> None:
+        """Measure the best beside the own kernel, in turns, and check their numbers."""
+        task = outcome.task
+        self._tell(f"compare {task.title}")
+        best = sorted((r for r in tried if r.us is not None), key=lambda r: r.us or 0.0)
+        traces = [r.trace for r in best[:_FINALISTS]]
+        record = replace(self._record(FINAL, task, None), trials=outcome.trials)
+        try:
+            question = ("compare", task.text, traces, task.own, _FINAL_ROUNDS)
+            times, wrong = self._ask(self._measurers[0], *question)
+        except NotAvailableError:
+            raise
+        except Exception as error:
+            how = error.how if isinstance(error, LostError) else _line(error)
+            outcome.problem = f"the comparison failed: {how}"
+            return
+        right = [i for i, problem in enumerate(wrong) if not problem]
+        if not right:
+            outcome.problem = wrong[0]
+            self._keep(replace(record, error=wrong[0]))
+            return
+        medians = [statistics.median(t) for t in times]
+        winner = min(right, key=lambda i: medians[i])
+        outcome.final = replace(
+            record,
+            trace=traces[winner],
+            us=medians[winner] * 1e6,
+            before_us=medians[-1] * 1e6,
+            n=_FINAL_ROUNDS,
+            spread=_spread(times[winner]),
+        )
+        self._keep(outcome.final)
+
+    def _record(self, kind: str, task: Task, trace: Any) -> Record:
+        where = self._where
+        return Record(
+            kind,
+            task.key,
+            where.machine,
+            where.cpu,
+            where.threads,
+            task.title,
+            trace,
+            tvm=where.tvm,
+            at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _keep(self, record: Record) -> None:
+        self._database.add(record)
+        self.kept += 1
+        self._known.append(record)
+
+
+def _text(trace: Any) -> str:
+    return repr(trace)
+
+
+def _line(error: Exception) -> str:
+    lines = [x for x in str(error).strip().splitlines() if x.strip()]
+    return f"{type(error).__name__}: {lines[-1].strip()[:160]}" if lines else repr(error)
+
+
+def _best(tried: Mapping[str, Record], outcome: Outcome) -> str:
+    figures = [r.us for r in tried.values() if r.us is not None]
+    now = f"{min(figures):.3g}" if figures else "-"
+    return f"{now} of {outcome.before_us or 0:.3g} us after {len(tried)}"
+
+
+def _spread(times: Sequence[float]) -> float:
+    low, middle, high = np.quantile(times, (0.25, 0.5, 0.75))
+    return float((high - low) / 2 / middle)

@@ -1,0 +1,85 @@
+"""Processes that search and measure: what takes one down costs one question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgeinfer.backends import child
+from edgeinfer.errors import EdgeInferError
+
+
+class LostError(EdgeInferError):
+    """A process ended or gave no answer; ``how`` says which."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        super().__init__(how)
+
+
+class Worker:
+    """A process that answers questions; it is started when one is asked, also after it was lost.
+
+    Args:
+        module: what it runs; calls ``serve``.
+        setup: sent to it before anything else, whenever it is started.
+    """
+
+    def __init__(self, module: str, *setup: Any) -> None:
+        self._module, self._setup = module, setup
+        self._child: child.Child | None = None
+
+    def ask(self, method: str, *arguments: Any, seconds: float) -> Any:
+        """Ask and wait.
+
+        Raises:
+            LostError: the process ended or took too long; the next question starts another.
+            Exception: what the method raised.
+        """
+        try:
+            if self._child is None:
+                self._child = child.Child(self._module, keep_errors=True)
+                self._tell("setup", *self._setup, seconds=max(120.0, seconds))
+            return self._tell(method, *arguments, seconds=seconds)
+        except child.ChildEndedError as error:
+            self.close()
+            raise LostError(error.how) from error
+        except TimeoutError as error:
+            self.close()
+            raise LostError(f"no answer for {seconds:g} s") from error
+        except KeyboardInterrupt:
+            # An answer to this would be taken for one to the next question.
+            self.close()
+            raise
+
+    def _tell(self, method: str, *arguments: Any, seconds: float) -> Any:
+        if self._child is None:
+            raise LostError("closed")
+        self._child.send((method, arguments))
+        kind, content = self._child.receive(seconds)
+        if kind == "done":
+            return content
+        error, text = content
+        raise error from child.RemoteTraceback(text)
+
+    def close(self) -> None:
+        """End the process; twice is harmless."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+
+def serve(host: Any) -> None:
+    """Be the process: answer with the methods of an object until nobody asks."""
+    connection, _ = child.connect()
+    child.make_expendable()
+    while True:
+        try:
+            method, arguments = child.read(connection)
+        except EOFError:
+            return
+        try:
+            result = getattr(host, method)(*arguments)
+        except Exception as error:
+            child.write(connection, ("failed", child.portable(error)))
+        else:
+            child.write(connection, ("done", result))

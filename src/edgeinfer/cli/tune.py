@@ -1,0 +1,160 @@
+"""``edgeinfer tune``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgeinfer.cli.models import input_shapes
+from edgeinfer.cli.output import Output, output_options, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgeinfer.convert.tuning import Tuned
+
+COLUMNS = ("kernel", ">share", ">own", ">tuned", ">ORT", ">tried", ">failed", "verdict")
+
+
+@click.command()
+@click.argument("model")
+@click.option("-t", "--target", required=True, help="Instruction set, such as tvm-x86-64-v3.")
+@click.option("--minutes", default=10.0, show_default=True, help="For all of it.")
+@click.option("--database", metavar="FILE", help="JSONL; default tuning-MACHINE.jsonl, here.")
+@click.option("--trials", default=512, show_default=True, help="Orders of one kernel at most.")
+@click.option("--kernels", default=24, show_default=True, help="The hottest ones.")
+@click.option("--threads", default=1, show_default=True, help="Of parallel loops.")
+@click.option("--workers", default=1, show_default=True, help="Measured at once, a CPU each.")
+@click.option("--device", default="", metavar="HOST:PORT[/KEY]", help="TVM RPC server or tracker.")
+@click.option("--device-name", default="", metavar="CPU", help="Name its figures are kept under.")
+@click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,?", help="Fix sizes.")
+@click.option("--seed", default=1, show_default=True, help="Of the search.")
+@click.option("-o", "--output", metavar="BUNDLE", help="Write one; tuned if that is faster.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
+@output_options
+def tune(
+    model: str,
+    target: str,
+    minutes: float,
+    database: str | None,
+    trials: int,
+    kernels: int,
+    threads: int,
+    workers: int,
+    device: str,
+    device_name: str,
+    shapes: tuple[str, ...],
+    seed: int,
+    output: str | None,
+    overwrite: bool,
+    out: Output,
+) -> None:
+    """Find faster orders of the loops that take most of MODEL's time.
+
+    MODEL is a model's file, or a bundle with an ONNX variant in fp32. Every measurement goes into
+    the database at once: stop at any time, the same command goes on from there, and several may
+    share a file. `edgeinfer convert --records FILE` uses it.
+    """
+    with out.progress() as progress:
+        if progress is not None:
+            progress("load the compiler", None)
+        from edgeinfer.convert.tuning import Order
+        from edgeinfer.convert.tuning import tune as run
+
+        order = Order(
+            target=target,
+            database=Path(database) if database else None,
+            minutes=minutes,
+            trials=trials,
+            tasks=kernels,
+            threads=threads,
+            workers=workers,
+            device=device,
+            device_name=device_name,
+            input_shapes=input_shapes(shapes) or None,
+            output=output,
+            overwrite=overwrite,
+            seed=seed,
+        )
+        result = run(model, order, progress)
+    out.result(_data(result), lambda: _view(result))
+
+
+def _data(result: Tuned) -> dict[str, Any]:
+    from edgeinfer.convert.tuning import engine_of
+
+    return {
+        "machine": result.where.machine,
+        "cpu": result.where.cpu,
+        "threads": result.where.threads,
+        "database": result.database,
+        "kept": result.kept,
+        "damaged_lines": result.damaged,
+        "kernels": [
+            {
+                "title": o.task.title,
+                "key": o.task.key,
+                "calls": o.task.calls,
+                "nodes": o.task.nodes,
+                "share": o.share,
+                "own_us": o.final.before_us if o.final else o.before_us,
+                "tuned_us": o.final.us if o.final else None,
+                "gain": o.final.gain if o.final else None,
+                "spread": o.final.spread if o.final else None,
+                "rounds": o.final.n if o.final else 0,
+                "onnxruntime_us": engine_of(o, result.engine_us),
+                "trials": o.trials,
+                "failed": o.failed,
+                "used": o.is_better,
+                "verdict": o.verdict,
+            }
+            for o in result.outcomes
+        ],
+        "whole": result.whole,
+        "bundle": result.bundle,
+        "note": result.note,
+    }
+
+
+def _view(result: Tuned) -> Iterator[str | Table]:
+    from edgeinfer.convert.tuning import engine_of
+
+    where = result.where
+    yield f"{where.machine} on {where.cpu}, threads: {where.threads}; microseconds of a call"
+    yield ""
+    rows = [
+        (
+            o.task.title + (f" (called {o.task.calls} times)" if o.task.calls > 1 else ""),
+            f"{o.share:.1%}",
+            _us(o.final.before_us if o.final else o.before_us),
+            _us(o.final.us if o.final else None),
+            _us(engine_of(o, result.engine_us)),
+            str(o.trials),
+            str(o.failed),
+            o.verdict,
+        )
+        for o in result.outcomes
+    ]
+    yield table(COLUMNS, rows)
+    yield ""
+    yield f"{result.kept} measurements of this run in {result.database}"
+    if result.damaged:
+        yield f"note: {result.damaged} lines of it were cut short and are left out"
+    if result.whole is not None:
+        whole = result.whole
+        others = ", ".join(f"{n} {_us(us)}" for n, us in whole.engines.items())
+        yield (
+            f"whole model, {whole.rounds} rounds in turns: {_us(whole.before)} before, "
+            f"{_us(whole.tuned)} tuned (±{whole.spread:.1%}); {others or 'no engine beside it'}"
+        )
+    if result.bundle is not None:
+        yield f"{result.bundle}: {result.note}"
+    else:
+        yield f"use it: edgeinfer convert MODEL -t TARGET --records {result.database}"
+
+
+def _us(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
