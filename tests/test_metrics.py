@@ -250,3 +250,17 @@ def test_sequences_are_compared_one_by_one() -> None:
 
 def test_none_is_a_problem() -> None:
     assert compare(np.ones(2), None).problem  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("top1", "rows", "said"),
+    [
+        (0.0, 1, "same winner in 0 of 1 decided row, at least 1 asked"),
+        (0.5, 2, "same winner in 1 of 2 decided rows, at least 2 asked"),
+        (0.8, 20, "same winner in 16 of 20 decided rows, at least 18 asked"),
+    ],
+)
+def test_winners_are_counted_not_shared_out(top1: float, rows: int, said: str) -> None:
+    budget = Budget(0.0, 1.0, 0.0, 0.0, 0.0, top1=0.9)
+    metrics = OutputMetrics(count=rows, max_abs=0.1, top1=top1, top1_rows=rows)
+    assert check(metrics, budget) == [said]

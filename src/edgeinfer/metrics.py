@@ -296,9 +296,10 @@ def _float_breaches(metrics: OutputMetrics, budget: Budget) -> list[str]:
     if not metrics.cosine >= budget.cosine:
         breaches.append(f"cosine {metrics.cosine:.7f}, at least {budget.cosine:.7f} asked")
     if metrics.top1 is not None and metrics.top1 < budget.top1:
+        rows = metrics.top1_rows
         breaches.append(
-            f"same winner in {metrics.top1:.1%} of {metrics.top1_rows} decided rows, "
-            f"at least {budget.top1:.1%} asked"
+            f"same winner in {round(metrics.top1 * rows)} of {rows} decided "
+            f"row{'s' if rows != 1 else ''}, at least {math.ceil(budget.top1 * rows)} asked"
         )
     return breaches
 

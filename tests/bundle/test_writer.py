@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -250,15 +251,41 @@ def test_a_killed_writer_leaves_no_half_bundle_and_the_next_one_cleans_up(
     assert [p.name for p in zipped.parent.iterdir()] == [zipped.name]
 
 
-def test_a_writer_at_work_is_not_disturbed(zipped: Path, writer_of_small: Small) -> None:
+def test_a_second_writer_of_one_output_is_refused(zipped: Path, writer_of_small: Small) -> None:
+    before = zipped.read_bytes()
     job = half_written(str(zipped))
     try:
-        writer_of_small(zipped, overwrite=True)
-        assert len(list(zipped.parent.iterdir())) == 2
+        with pytest.raises(OutputError, match=f"process {job.pid} is writing it; wait for its end"):
+            writer_of_small(zipped, overwrite=True)
+        writer_of_small(zipped.with_name("other.edge"))
+        assert len(list(zipped.parent.iterdir())) == 3
     finally:
         job.send_signal(signal.SIGINT)
         job.communicate(timeout=30)
-    assert [p.name for p in zipped.parent.iterdir()] == [zipped.name]
+    assert zipped.read_bytes() == before
+    writer_of_small(zipped, overwrite=True)
+
+
+def test_of_many_writers_at_once_one_is_let_in(tmp_path: Path) -> None:
+    def begin(_: int) -> BundleWriter | None:
+        try:
+            return BundleWriter(tmp_path / "x.edge")
+        except OutputError:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        begun = [writer for writer in pool.map(begin, range(8)) if writer is not None]
+    assert len(begun) == 1
+    with begun[0]:
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that takes no files")
+def test_no_temporary_name_is_told() -> None:
+    with pytest.raises(OutputError) as caught:
+        BundleWriter("/proc/x")
+    assert str(caught.value) == "cannot write /proc/x: No such file or directory"
 
 
 @pytest.mark.parametrize("size", [2 << 20, 700 << 10])

@@ -95,8 +95,6 @@ def test_a_file_whose_name_looks_like_an_assignment(
         ("none.png", "none.png: no such file"),
         ("q=none.png", "no input has this name; inputs: 'x', 'y'"),
         ("y=here.png", "input 'y' has no image or audio record"),
-        ("strange.npz", "array 'q' is no input of the model; inputs: ['x', 'y']"),
-        ("x=two.npz", "expected one array for input 'x', received 2"),
     ],
 )
 def test_what_cannot_be_placed(
@@ -104,11 +102,31 @@ def test_what_cannot_be_placed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (1, 1)).save("here.png")
-    np.savez("strange.npz", q=np.zeros(1))
-    np.savez("two.npz", x=np.zeros(1), y=np.zeros(1))
     with pytest.raises(UsageError) as caught:
         feeds_for(argument, model((1, 2, 2, 3), (1,), record=SMALL))
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "problem"),
+    [
+        (
+            "strange.npz",
+            "input 'q': expected an input of the model ('x', 'y'), "
+            "received an unknown name in strange.npz",
+        ),
+        ("x=two.npz", "input 'x': expected one array, received 2 in two.npz"),
+    ],
+)
+def test_what_is_in_a_file_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str, problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("strange.npz", q=np.zeros(1))
+    np.savez("two.npz", x=np.zeros(1), y=np.zeros(1))
+    with pytest.raises(InputError) as caught:
+        feeds_for(argument, model((1, 2, 2, 3), (1,), record=SMALL))
+    assert str(caught.value) == problem
 
 
 def test_an_input_is_given_once(tmp_path: Path) -> None:

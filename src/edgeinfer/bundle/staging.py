@@ -7,8 +7,11 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
+
+from edgeinfer.errors import OutputError
 
 _LOCK = "lock"
 
@@ -25,25 +28,35 @@ class Staging:
 
     Raises:
         OSError: the output's folder is missing or cannot be written.
+        OutputError: another process is writing the same output.
     """
 
     def __init__(self, output: Path) -> None:
         self._output = output
-        prefix = f".{output.name}.tmp-"
-        for stale in output.parent.glob(_escaped(prefix) + "*"):
-            _remove_if_abandoned(stale)
-        self.root = Path(tempfile.mkdtemp(prefix=prefix, dir=output.parent))
         self._lock: IO[bytes] | None = None
-        try:
-            # Named only once it is held, or another writer would take it for abandoned.
-            self._lock = (self.root / "new").open("wb")
-            try_lock(self._lock)
-            os.rename(self.root / "new", self.root / _LOCK)
-            self.tree = self.root / "tree"
-            self.tree.mkdir()
-        except BaseException:
-            self.remove()
-            raise
+        with _alone(output.parent):
+            for other in output.parent.glob(_escaped(_prefix(output)) + "*"):
+                if not _remove_if_abandoned(other) and (writer := _writer(other)):
+                    raise OutputError(
+                        f"cannot write {output}: process {writer} is writing it; wait for its end "
+                        "or choose another output"
+                    )
+            self.root = Path(tempfile.mkdtemp(prefix=_prefix(output), dir=output.parent))
+            try:
+                self._hold()
+            except BaseException:
+                self.remove()
+                raise
+
+    def _hold(self) -> None:
+        # Named only once it is held, or another writer would take it for abandoned.
+        self._lock = (self.root / "new").open("wb")
+        self._lock.write(str(os.getpid()).encode())
+        self._lock.flush()
+        try_lock(self._lock)
+        os.rename(self.root / "new", self.root / _LOCK)
+        self.tree = self.root / "tree"
+        self.tree.mkdir()
 
     def remove(self) -> None:
         """Delete whatever is left; a second call does nothing."""
@@ -94,6 +107,51 @@ def _umask() -> int:
     return mask
 
 
+def is_staged(path: str, output: Path) -> bool:
+    """Whether a path lies in the temporary folder of an output."""
+    return path.startswith(str(output.parent / _prefix(output)))
+
+
+def _prefix(output: Path) -> str:
+    return f".{output.name}.tmp-"
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other writers in a folder out, where the system can, while one looks and begins."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        # Some network file systems cannot lock folders; two may then begin at once.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _writer(folder: Path) -> str:
+    """Return the number of the process that holds a temporary folder; empty where none tells."""
+    if sys.platform == "win32":
+        return ""
+    import fcntl
+
+    try:
+        with (folder / _LOCK).open("rb+") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return stream.read().decode()
+    # Gone by now, or on a file system that knows no locks.
+    except OSError:
+        pass
+    return ""
+
+
 def _escaped(prefix: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in prefix)
 
@@ -111,15 +169,17 @@ def try_lock(stream: IO[bytes]) -> bool:
     return True
 
 
-def _remove_if_abandoned(folder: Path) -> None:
+def _remove_if_abandoned(folder: Path) -> bool:
+    """Remove what a killed writer left; whether that was so."""
     try:
         with (folder / _LOCK).open("rb+") as stream:
             abandoned = try_lock(stream)
     except OSError:
-        return
+        return False
     if abandoned:
         # A folder that was being replaced by the killed writer has nowhere else to be.
         old, output = folder / "old", folder.parent / folder.name[1:].rpartition(".tmp-")[0]
         if old.exists() and not output.exists():
             os.rename(old, output)
         shutil.rmtree(folder, ignore_errors=True)
+    return abandoned

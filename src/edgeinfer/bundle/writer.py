@@ -18,7 +18,7 @@ from edgeinfer.bundle.manifest import FileRecord, Manifest, VectorRecord, spread
 from edgeinfer.bundle.paths import path_problem
 from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.bundle.signing import SIGNATURES_NAME
-from edgeinfer.bundle.staging import Staging, fsync_folder
+from edgeinfer.bundle.staging import Staging, fsync_folder, is_staged
 from edgeinfer.bundle.vectors import dump_vector
 from edgeinfer.errors import OutputError, UsageError
 from edgeinfer.metrics import OutputMetrics
@@ -287,7 +287,9 @@ def _writing(output: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        where = "" if e.filename is None else f" ({e.filename})"
+        name = "" if e.filename is None else str(e.filename)
+        # The temporary name beside the output is nobody's business, and its folder is what fails.
+        where = f" ({name})" if name and not is_staged(name, output) else ""
         raise OutputError(f"cannot write {output}: {e.strerror or e}{where}") from e
 
 

@@ -135,12 +135,13 @@ def _take_arrays(given: _Given, name: str | None, path: Path, signature: Signatu
             raise UsageError(f"{path}: which input is it for? write NAME={path}; inputs: {names}")
         arrays = {name if name is not None else free[0]: next(iter(arrays.values()))}
     elif name is not None:
-        raise UsageError(f"{path}: expected one array for input {name!r}, received {len(arrays)}")
+        raise InputError(name, "one array", f"{len(arrays)} in {path}")
     elif list(arrays) == [f"arr_{i}" for i in range(len(names))] and not set(arrays) & set(names):
         arrays = dict(zip(names, arrays.values(), strict=True))
     for key, array in arrays.items():
         if key not in names:
-            raise UsageError(f"{path}: array {key!r} is no input of the model; inputs: {names}")
+            wanted = f"an input of the model ({', '.join(map(repr, names)) or 'it has none'})"
+            raise InputError(key, wanted, f"an unknown name in {path}")
         if key in given.arrays or key in given.media:
             raise UsageError(f"{path}: input {key!r} is already given")
         given.arrays[key] = array
