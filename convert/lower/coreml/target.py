@@ -21,6 +21,7 @@ from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.passes import normalise
+from edgeinfer.convert.passes.join_concat import JoinConcat
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.errors import NotAvailableError, Notes, Problem, UnsupportedError, UsageError
@@ -145,6 +146,7 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
         raise UnsupportedError("mlprogram", problems)
     model = source.clone()
     SplitQuantized()(model)
+    JoinConcat()(model)
     model = _defined(model, notes)
     warn(model, options.deployment, notes)
     if asked.precision == "fp16":
