@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreai import ops as _families  # noqa: F401  (fills the registry)
@@ -12,16 +13,27 @@ from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.registry import ALL, OPS
 from edgeinfer.convert.lower.coreai.tensor import Shape, Tensor
 from edgeinfer.convert.lower.registry import Driver, Refusal
+from edgeinfer.convert.passes.infra import static_shape
 from edgeinfer.errors import Problem, UnsupportedError
+from edgeinfer.types import Array
 
 ENTRY = "main"
 """Name of the graph."""
 
 
 class _Driver(Driver[Tensor]):
-    """Adds what ONNX's inference knows of shapes: Core AI's own sees less."""
+    """Adds what ONNX's inference knows of shapes: Core AI's own sees less.
+
+    Results without elements are constants: Apple's runtime ends its process on some operators that
+    are to make them.
+    """
 
     def _node(self, node: ir.Node, name: str, opset: int) -> None:
+        wanted = [v for v in node.outputs if v.name]
+        empty = [a for v in wanted if (a := _without_elements(v)) is not None]
+        if wanted and len(empty) == len(wanted) and isinstance(self.graph, Builder):
+            self.values.update(zip(wanted, map(self.graph.const, empty), strict=True))
+            return
         super()._node(node, name, opset)
         for value in node.outputs:
             made = self.values.get(value)
@@ -96,6 +108,14 @@ class Scope(Builder):
             raise Refusal("a node of its body is refused")
         values = self.driver.values
         return [values[v] if v in values else self.constant(v) for v in body.outputs]
+
+
+def _without_elements(value: ir.Value) -> Array | None:
+    """The array that a value is in every run, if it has no elements there."""
+    shape = static_shape(value)
+    if shape is None or 0 not in shape or value.dtype not in ALL:
+        return None
+    return np.zeros(shape, value.dtype.numpy())
 
 
 def _shape(value: ir.Value) -> Shape:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.lower.coreml.emitter import Emitter, held
+from edgeinfer.convert.lower.coreml.emitter import OVERFLOW, Emitter, Overflow, held
 from edgeinfer.convert.lower.coreml.ranks import merge_axes, merge_perm, steps_of
-from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, WHOLE, Shape, Size, Span, Tensor
+from edgeinfer.convert.lower.coreml.reach import kept
+from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, WHOLE, Reach, Shape, Size, Span, Tensor
 from edgeinfer.convert.lower.registry import Refusal
 
 Extent = int | Tensor
@@ -141,13 +142,18 @@ class Builder(Emitter):
 
     def _converted(self, x: Tensor, dtype: np.dtype[Any]) -> Tensor:
         source = self._flat(x) if x.rank > MAX_RANK else x
-        variable = self.call("cast", {"x": source, "dtype": held(dtype)})
         span = (0, 1) if x.dtype == np.bool_ else None
-        if dtype.kind in "iu" and dtype.itemsize <= 2 and span is None:
+        if x.is_float and dtype.kind in "iu":
+            span = _whole_numbers(x, dtype)
+        variable = self.call("cast", {"x": source, "dtype": held(dtype)})
+        if dtype.kind in "iu" and dtype.itemsize <= 2 and x.is_float:
             # What a number beyond the type becomes is not defined; ONNX Runtime wraps it.
-            wide = Tensor(dtype, source.shape, variable, span=(-(2**31), 2**31 - 1))
+            wide = Tensor(dtype, source.shape, variable, span=span or WHOLE)
             return self._shaped(self.fitted(wide), x.shape)
-        return self._shaped(self.wrap(variable, dtype, span), x.shape)
+        made = self._shaped(self.wrap(variable, dtype, span), x.shape)
+        if made.is_float:
+            made.reach = _as_floats(x, dtype)
+        return made
 
     def same(self, x: Tensor) -> Tensor:
         """Return another variable of the same values."""
@@ -365,6 +371,43 @@ class Builder(Emitter):
         if flat.rank != 1:
             flat = self.reshape(flat, [math.prod(shape)])
         return Tensor(flat.dtype, tuple(shape), self.physical(flat), span=flat.span)
+
+
+def _as_floats(x: Tensor, dtype: np.dtype[Any]) -> Reach | None:
+    """What floats lie between that are made of another type, rounded as they are."""
+    if x.dtype == np.bool_:
+        return 0.0, 1.0
+    found = x.between if x.is_float else x.bounds
+    if found is None:
+        return None
+    with np.errstate(over="ignore"):
+        return kept(dtype, (float(dtype.type(found[0])), float(dtype.type(found[1]))))
+
+
+def _whole_numbers(x: Tensor, dtype: np.dtype[Any]) -> Span | None:
+    """What integers become of floats; None where the type itself says that int32 is enough.
+
+    Raises:
+        Refusal: they may be beyond int32, where Core ML would stop at its ends.
+    """
+    found = x.between
+    low, high = found if found is not None else (-math.inf, math.inf)
+    if WHOLE[0] - 1 < low and high < WHOLE[1] + 1:
+        # Negative numbers have no meaning in unsigned types.
+        least = 0 if dtype.kind == "u" and dtype.itemsize > 2 else WHOLE[0]
+        return max(math.trunc(low), least), max(math.trunc(high), least)
+    if dtype.itemsize <= 2 or dtype == np.int32:
+        return None
+    if math.isinf(low) or math.isinf(high):
+        raise Refusal(
+            f"{dtype} of floats that nothing bounds: Core ML has int32 and stops at its ends",
+            "unsupported_dtype",
+            "clip the floats before, or cast them to int32",
+        )
+    raise Overflow(
+        f"{OVERFLOW} {low:.0f} and {high:.0f} may leave int32, the widest that Core ML has",
+        "unsupported_dtype",
+    )
 
 
 def merge_reduced(shape: Shape, axes: Sequence[int]) -> tuple[list[int], list[int]]:

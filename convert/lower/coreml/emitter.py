@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.convert.lower.coreml.deployment import Deployment, knowing
+from edgeinfer.convert.lower.coreml.reach import reach_of
 from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, WHOLE, Span, Tensor, limits, sizes_of
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.types import Array
@@ -116,7 +117,10 @@ class Emitter:
                 tensors' floating-point type.
         """
         variable = self.call(op, operands)
-        return self.fitted(self.wrap(variable, _dtype(dtype, operands), span))
+        made = self.fitted(self.wrap(variable, _dtype(dtype, operands), span))
+        if made.is_float:
+            made.reach = reach_of(op, made.dtype, operands)
+        return made
 
     def emit_all(self, op: str, dtypes: Sequence[Any], **operands: Any) -> list[Tensor]:
         """Add an operator with several results."""
@@ -124,7 +128,11 @@ class Emitter:
         variables = variables if isinstance(variables, (list, tuple)) else [variables]
         if len(variables) != len(dtypes):
             raise Refusal(f"{op} gives {len(variables)} results, not {len(dtypes)}")
-        return [self.wrap(v, np.dtype(d)) for v, d in zip(variables, dtypes, strict=True)]
+        made = [self.wrap(v, np.dtype(d)) for v, d in zip(variables, dtypes, strict=True)]
+        for part in made:
+            if op == "split" and part.is_float:
+                part.reach = reach_of(op, part.dtype, operands)
+        return made
 
     def wrap(self, variable: Any, dtype: np.dtype[Any], span: Span | None = None) -> Tensor:
         """Make a tensor of a variable."""

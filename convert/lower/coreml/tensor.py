@@ -16,6 +16,9 @@ Shape = tuple[Size, ...]
 Span = tuple[int, int]
 """Lowest and highest value that an integer tensor can have."""
 
+Reach = tuple[float, float]
+"""Likewise of floats; one of the two may be infinite."""
+
 MAX_RANK = 5
 INT32 = np.iinfo(np.int32)
 WHOLE: Span = (int(INT32.min), int(INT32.max))
@@ -31,6 +34,7 @@ class Tensor:
         variable: coremltools' ``Var``; None for a constant until it is needed.
         data: the values of a constant, in ``dtype``.
         span: what integers are proven to lie between.
+        reach: what floats are.
     """
 
     dtype: np.dtype[Any]
@@ -38,6 +42,7 @@ class Tensor:
     variable: Any = None
     data: Array | None = None
     span: Span | None = None
+    reach: Reach | None = None
 
     @property
     def rank(self) -> int:
@@ -68,6 +73,14 @@ class Tensor:
             self.span = (int(self.data.min()), int(self.data.max()))
             return self.span
         return limits(self.dtype)
+
+    @property
+    def between(self) -> Reach | None:
+        """What floats lie between: proven, or a constant's own; None where nothing says it."""
+        if self.reach is None and self.is_float and self.data is not None and self.data.size:
+            low, high = float(self.data.min()), float(self.data.max())
+            self.reach = None if np.isnan(low) or np.isnan(high) else (low, high)
+        return self.reach
 
 
 def limits(dtype: np.dtype[Any]) -> Span:

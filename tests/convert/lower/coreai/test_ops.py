@@ -132,6 +132,11 @@ def test_shifts_at_the_ends_of_a_type(kind: str) -> None:
         np.testing.assert_array_equal(computed(text, {"x": x, "b": by})["y"], right)
 
 
+def test_results_without_elements() -> None:
+    text = "g (int64[3,0,5] x) => (int64[3,0,5] y) {y = Trilu(x)}"
+    assert computed(text, {"x": np.zeros((3, 0, 5), np.int64)})["y"].shape == (3, 0, 5)
+
+
 def test_a_loop_collects_what_it_makes() -> None:
     text = (
         "g (float[3] x, int64 n) => (float[3] y, float[m,3] z) <bool go = {1}> "

@@ -12,7 +12,7 @@ from edgeinfer.bundle.values import INTEGERS
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.errors import RunError, UnsupportedError, UsageError
 from edgeinfer.types import Array
-from tests.convert.lower.coreml.run import HEADER, check, evaluate, lower
+from tests.convert.lower.coreml.run import HEADER, check, evaluate, lower, refusal
 
 ADD = "g (int64[3] x) => (int64[3] y) {y = Add(x, x)}"
 
@@ -129,3 +129,65 @@ def test_a_counter_without_an_end_is_refused(tmp_path: Path) -> None:
     endless = WHILE.replace("Less(v2, n)", "Greater(v2, n)")
     with pytest.raises(UnsupportedError, match="integers between"):
         lower(endless, tmp_path, options=CoreMLOptions(integers={"n": (0, 1000)}))
+
+
+FAR = np.array([-4e12, -0.5, 2.5, 4e12], np.float32)
+BOUND = "l = Constant <value_float = -5.0> () h = Constant <value_float = 7.5> () "
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (f"{BOUND} p = Clip(x, l, h)", [-5, 0, 2, 7]),
+        (f"{BOUND} r = Relu(x) p = Min(r, h)", [0, 0, 2, 7]),
+        (f"{BOUND} r = Sigmoid(x) q = Mul(r, h) p = Ceil(q)", [0, 3, 7, 8]),
+        (f"{BOUND} t = Tanh(x) q = Sub(t, l) p = Reshape <allowzero = 0> (q, s)", [4, 4, 5, 6]),
+        (f"{BOUND} r = Clip(x, l, h) c = Concat <axis = 0> (r, r) p, q = Split <axis = 0, "
+         "num_outputs = 2> (c)", [-5, 0, 2, 7]),
+    ],
+)  # fmt: skip
+def test_floats_that_operators_bound_become_wide_integers(
+    body: str, expected: list[int], tmp_path: Path
+) -> None:
+    text = f"g (float[4] x) => (int64[4] y) <int64[1] s = {{4}}> {{{body} y = Cast <to = 7> (p)}}"
+    made = lower(text, tmp_path)
+    np.testing.assert_array_equal(evaluate(text, made, {"x": FAR})["y"], expected)
+
+
+@pytest.mark.parametrize("kind", [7, 12, 13])
+@pytest.mark.parametrize(
+    "body", ["p = Exp(x)", "t = Tanh(x) p = Add(t, x)", "r = Relu(x) p = Neg(r)", "p = Floor(x)"]
+)
+def test_floats_that_nothing_bounds_are_refused(body: str, kind: int) -> None:
+    name = {7: "int64", 12: "uint32", 13: "uint64"}[kind]
+    text = f"g (float[4] x) => ({name}[4] y) {{{body} y = Cast <to = {kind}> (p)}}"
+    (problem,) = refusal(text)
+    assert "nothing bounds" in problem.detail
+    assert "clip the floats before" in problem.hint
+
+
+def test_floats_that_reach_beyond_int32_are_refused() -> None:
+    text = """g (float[4] x) => (int64[4] y) <float l = {0.0}, float h = {2147483648.0}>
+        {p = Clip(x, l, h) y = Cast <to = 7> (p)}"""
+    assert "may leave int32" in refusal(text)[0].detail
+
+
+def test_integers_come_back_from_floats_within_their_bounds(tmp_path: Path) -> None:
+    text = "g (int64[2] x) => (int64[2] y) {f = Cast <to = 1> (x) y = Cast <to = 7> (f)}"
+    (problem,) = refusal(text)
+    assert "declare what integer inputs hold" in problem.hint
+    made = lower(text, tmp_path, options=CoreMLOptions(integers={"x": (-9, 9)}))
+    np.testing.assert_array_equal(evaluate(text, made, {"x": i64(-9, 9)})["y"], [-9, 9])
+
+
+def test_narrow_floats_do_not_bound_what_overflows_in_them() -> None:
+    text = """g (float16[4] x) => (int64[4] y) <float f = {60000.0}>
+        {h = Cast <to = 10> (f) t = Tanh(x) p = Mul(t, h) q = Mul(p, h) y = Cast <to = 7> (q)}"""
+    assert "nothing bounds" in refusal(text)[0].detail
+
+
+def test_a_loop_forgets_what_bounds_the_start() -> None:
+    text = """g (float[2] x) => (int64[2] y) <int64 n = {40}, bool c = {1}> {
+        t = Tanh(x) z = Loop (n, c, t) <body = b (int64 i, bool d, float[2] v)
+        => (bool d2, float[2] w) {d2 = Identity(d) w = Add(v, v)}> y = Cast <to = 7> (z)}"""
+    assert "nothing bounds" in refusal(text)[0].detail

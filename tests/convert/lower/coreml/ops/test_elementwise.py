@@ -131,7 +131,8 @@ def test_special_numbers_are_told() -> None:
 def test_cast_truncates_and_tells_truth(to: int) -> None:
     kind = {1: "float", 6: "int32", 7: "int64", 9: "bool", 10: "float16"}[to]
     x = np.array([-1.7, -0.2, 0, 0.9, 2.5], np.float32)
-    check(f"g (float[5] x) => ({kind}[5] y) {{y = Cast<to={to}>(x)}}", {"x": x})
+    body = "l = Constant<value_float=-9.0>() h = Constant<value_float=9.0>() c = Clip(x, l, h)"
+    check(f"g (float[5] x) => ({kind}[5] y) {{{body} y = Cast<to={to}>(c)}}", {"x": x})
 
 
 @pytest.mark.parametrize("op", ["BitwiseAnd", "BitwiseOr", "BitwiseXor"])
