@@ -82,15 +82,19 @@ class Guarded:
         # What one backend has beyond the protocol: notes, the time of the last run.
         return getattr(self.inner, name)
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
+    def run(self, feeds: Feeds, *state: Any) -> dict[str, Array]:
         """Run once; as the backend, with every error one of ours.
+
+        Args:
+            feeds: one array for each input.
+            *state: what executables that keep states are given.
 
         Raises:
             RunError: the engine failed, or gave what the artifact does not promise.
             EdgeInferError: as the backend.
         """
         try:
-            results = self._run(feeds)
+            results = self._run(feeds, *state)
         except EdgeInferError:
             raise
         except Exception as error:
@@ -101,7 +105,7 @@ class Guarded:
         # Not a dict of arrays of these names: the full check says what it is.
         except (AttributeError, KeyError, TypeError):
             pass
-        self._check(results)
+        self._check(results, len(getattr(self.inner, "kept", ())) if state else 0)
         return results
 
     def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
@@ -141,18 +145,24 @@ class Guarded:
         hint = hint if isinstance(error, MemoryError) else ""
         return RunError(f"{self._who}: {what} in a run on {given}{_said(error)}{hint}")
 
-    def _check(self, results: Any) -> None:
+    def _check(self, results: Any, kept: int = 0) -> None:
+        """See to the outputs; as many as are kept as states stay inside."""
         if not self._specs:
             return
         if not isinstance(results, Mapping):
             raise RunError(
                 f"{self._who}: expected outputs by name, the engine gave {type(results).__name__}"
             )
-        for spec in self._specs:
+        given = [spec for spec in self._specs if not kept or spec.name in results]
+        if len(given) < len(self._specs) - kept:
+            raise RunError(f"{self._who}: the engine gave {list(results)} of {self._names}")
+        for spec in given:
             if fault := _fault(spec, results):
                 raise RunError(f"{self._who}: output {spec.name!r}: {fault}")
         if extra := [name for name in results if name not in self._names]:
             raise RunError(f"{self._who}: the engine gave outputs that the model has not: {extra}")
+        if len(given) < len(self._specs):
+            return
         if len(self._seen) >= _MAX_SHAPES:
             self._seen.clear()
         self._seen.add(tuple([results[name].shape for name in self._names]))
