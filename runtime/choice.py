@@ -22,14 +22,16 @@ from edgeinfer.backends.base import (
     Probe,
 )
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.bundle.manifest import EngineRequirement, Manifest, Variant
-from edgeinfer.bundle.values import KEY, LEVELS, fits
+from edgeinfer.bundle.manifest import Variant
+from edgeinfer.bundle.values import KEY, fits
 from edgeinfer.errors import BackendError, InputError, LoadError, UsageError
 from edgeinfer.metrics import budget_for
 from edgeinfer.profiles.schema import Chip, chip_of
 from edgeinfer.runtime.ahead import artifact_of, engine_shapes
 from edgeinfer.runtime.bench import Vector, accuracy_problem, measure, resident_mb
-from edgeinfer.runtime.devices import Fingerprint, available_cpus, fingerprint
+from edgeinfer.runtime.cores import cores_here, on_cores
+from edgeinfer.runtime.devices import Fingerprint, available_cpus, fingerprint, known_facts
+from edgeinfer.runtime.offered import with_requested
 from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.profiledb import (
     Key,
@@ -37,7 +39,7 @@ from edgeinfer.runtime.profiledb import (
     ended_while_tried,
     is_being_tried,
 )
-from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, Policy, distinct, rank
+from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, Policy, rank
 from edgeinfer.runtime.survive import SurvivingExecutable
 
 MAX_VECTORS = 8
@@ -142,12 +144,13 @@ class _Chooser:
         self._request = request
         self._history = history
         self._machine = fingerprint()
-        self._threads = request.threads or available_cpus()
+        self._cores = cores_here(request.threads, known_facts().cpu.clusters)
+        self._threads = self._cores.threads
         self._backends: dict[str, Backend] = {}
-        self._variants = _with_requested(bundle.manifest, request.backend)
+        self._variants = with_requested(bundle.manifest.variants, request.backend)
         self._by_id = {variant.id: variant for variant in self._variants}
         self._suspects: dict[str, str] = {}
-        self._notes: list[str] = []
+        self._notes: list[str] = [*filter(None, [self._cores.note])]
         self._fallen: dict[Pair, str] = {}
         self._probes = self._probed()
         self._known = self._remembered()
@@ -328,7 +331,8 @@ class _Chooser:
         )
         before = resident_mb()
         try:
-            self._loaded[pair] = guard.load(self._backend(pair.backend), artifact, options)
+            with on_cores(self._cores.cpus):
+                self._loaded[pair] = guard.load(self._backend(pair.backend), artifact, options)
         except (BackendError, InputError) as e:
             self._fail(pair, str(e))
             return
@@ -447,27 +451,3 @@ def _chip(machine: Fingerprint) -> Chip | None:
     if machine.os not in profiles.names():
         return None
     return chip_of(profiles.load(machine.os).chips, machine.cpu)
-
-
-def _with_requested(manifest: Manifest, backend: str | None) -> tuple[Variant, ...]:
-    """Let a backend that was asked for try every variant of a format it opens."""
-    variants = distinct(manifest.variants)
-    if backend is None:
-        return variants
-    can = registry.get(backend).capabilities()
-    own = [v for v in variants if any(e.backend == backend for e in v.engines)]
-    # What the engine loses in the artifact made for it, it loses in the others too.
-    levels = [v.constraints[KEY] for v in own if v.constraints.get(KEY) in LEVELS]
-    if not own and can.unprepared_inputs:
-        levels = [can.unprepared_inputs]
-    held = {KEY: max(levels, key=LEVELS.index)} if levels else {}
-    return tuple(
-        v
-        if v.format not in can.formats or v in own
-        else replace(
-            v,
-            engines=(*v.engines, EngineRequirement(backend)),
-            constraints={**held, **v.constraints},
-        )
-        for v in variants
-    )

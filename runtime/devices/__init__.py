@@ -10,7 +10,7 @@ from pathlib import Path
 from edgeinfer.backends.checks import available_cpus
 from edgeinfer.runtime.devices.facts import Facts, read_facts
 
-__all__ = ["Facts", "Fingerprint", "available_cpus", "fingerprint", "read_facts"]
+__all__ = ["Facts", "Fingerprint", "available_cpus", "fingerprint", "known_facts", "read_facts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def fingerprint(facts: Facts | None = None) -> Fingerprint:
     Args:
         facts: of the device; None looks at this one.
     """
-    here = facts or _facts()
+    here = facts or known_facts()
     mode = here.power.mode
     return Fingerprint(
         os=here.os,
@@ -67,6 +67,6 @@ def fingerprint(facts: Facts | None = None) -> Fingerprint:
 
 
 @functools.cache
-def _facts() -> Facts:
-    """Of this device; what changes while a process runs is not part of a fingerprint."""
+def known_facts() -> Facts:
+    """Return the facts of this device as they were first read; heat and free memory move on."""
     return read_facts(Path("/"))
