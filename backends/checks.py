@@ -178,7 +178,12 @@ def available_cpus() -> int:
 
 
 def check_buffers(
-    kind: str, specs: tuple[TensorSpec, ...], arrays: Feeds, dtypes: Mapping[str, np.dtype[Any]]
+    kind: str,
+    specs: tuple[TensorSpec, ...],
+    arrays: Feeds,
+    dtypes: Mapping[str, np.dtype[Any]],
+    *,
+    there: bool = False,
 ) -> dict[str, Array]:
     """Return the buffers in the order of ``specs`` after checking that an engine can use them.
 
@@ -187,6 +192,7 @@ def check_buffers(
         specs: the tensors.
         arrays: one buffer a tensor.
         dtypes: element type of each tensor's buffer, by tensor name.
+        there: buffers may lie on the engine's device (``backends.device_tensor``).
 
     Raises:
         RunError: a buffer is missing, left over, of another type or shape, not C-contiguous, or
@@ -199,16 +205,18 @@ def check_buffers(
         if spec.name not in arrays:
             raise RunError(f"bind: {kind} {spec.name!r} has no buffer")
         array = arrays[spec.name]
-        if fault := _buffer_fault(spec, array, dtypes[spec.name], writes=kind == "output"):
+        writes = kind == "output"
+        if fault := _buffer_fault(spec, array, dtypes[spec.name], writes=writes, there=there):
             raise RunError(f"bind: {kind} {spec.name!r}: {fault}")
         buffers[spec.name] = array
     return buffers
 
 
 def _buffer_fault(
-    spec: TensorSpec, array: Array, dtype: np.dtype[Any], *, writes: bool
+    spec: TensorSpec, array: Array, dtype: np.dtype[Any], *, writes: bool, there: bool
 ) -> str | None:
-    if not isinstance(array, np.ndarray):
+    on_host = isinstance(array, np.ndarray)
+    if not on_host and not (there and hasattr(array, "__dlpack_device__")):
         return f"expected a numpy array, received {type(array).__name__}"
     if array.dtype != dtype:
         return f"expected {dtype}, received {array.dtype}"
@@ -216,6 +224,8 @@ def _buffer_fault(
         return "strings have no buffer to bind; use run"
     if spec.shape is not None and not fits(spec.shape, array.shape):
         return f"expected {spec}, received shape {array.shape}"
+    if not on_host:
+        return None
     if not array.flags.c_contiguous:
         return "the buffer is not C-contiguous"
     if writes and not array.flags.writeable:

@@ -110,6 +110,7 @@ class Transfers:
         Raises:
             RunError: the driver failed.
         """
+        self._enter()
         self._check(self._driver.cuStreamSynchronize(None), "copy to the device")
 
     def to_host(self, array: Array, address: int) -> None:

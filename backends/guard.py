@@ -22,6 +22,7 @@ from edgeinfer.backends.base import (
     LoadOptions,
 )
 from edgeinfer.backends.checks import array_type, fits, one_line
+from edgeinfer.backends.device_tensor import DeviceTensor
 from edgeinfer.errors import EdgeInferError, LoadError, RunError
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -206,7 +207,7 @@ def _fault(spec: TensorSpec, results: Mapping[str, Any]) -> str:
         there = ", ".join(map(repr, results)) or "none"
         return f"expected {spec}, the engine did not give it (it gave {there})"
     array = results[spec.name]
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, np.ndarray | DeviceTensor):
         return f"expected an array, the engine gave {type(array).__name__}"
     if array.dtype != array_type(spec.dtype):
         return f"expected {spec.dtype}, the engine gave {array.dtype}"

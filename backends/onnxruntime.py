@@ -25,6 +25,7 @@ from edgeinfer.backends.checks import (
     thread_count,
 )
 from edgeinfer.backends.cuda import cuda_devices
+from edgeinfer.backends.device_tensor import DeviceFeeds
 from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.backends.onnxruntime_cuda import (
     GRAPH_OPTION,
@@ -34,6 +35,7 @@ from edgeinfer.backends.onnxruntime_cuda import (
     load_libraries,
     on_gpu,
     plain_run_options,
+    run_there,
 )
 from edgeinfer.backends.onnxruntime_cuda import PROVIDER as _CUDA
 from edgeinfer.backends.onnxruntime_operators import (
@@ -286,6 +288,7 @@ class OnnxRuntimeExecutable:
 
     Attributes:
         notes: for the session's report.
+        wanted: providers of the device that was asked for; empty for the CPU's own.
     """
 
     def __init__(
@@ -305,6 +308,7 @@ class OnnxRuntimeExecutable:
         self._settings.log_severity_level = _LOG_FATAL
         provider = session.get_providers()[0]
         self._on_gpu = on_gpu(provider)
+        self.wanted: tuple[str, ...] = (provider,) if self._on_gpu else ()
         # Only this provider keeps recorded runs apart by their buffers.
         self._records = provider == _CUDA
         if self._records:
@@ -324,6 +328,8 @@ class OnnxRuntimeExecutable:
         if len(feeds) != self._arity:
             self._refuse(feeds)
         if type(feeds) is not dict:
+            if isinstance(feeds, DeviceFeeds):
+                return self._run_there(feeds)
             feeds = dict(feeds)
         names = self._names
         try:
@@ -333,8 +339,28 @@ class OnnxRuntimeExecutable:
         except Exception as error:
             raise RunError(f"onnxruntime failed: {one_line(error)}") from error
 
+    @property
+    def takes_device_tensors(self) -> bool:
+        """Whether tensors on the device are read and given where they are."""
+        return self._on_gpu
+
+    def _run_there(self, feeds: DeviceFeeds) -> dict[str, Any]:
+        """Run once on tensors of the device; results stay there, for the caller to take."""
+        if self._session is None:
+            _closed()
+        if not self._on_gpu:
+            raise RunError("run: an input lies on an NVIDIA device, the engine runs on the CPU")
+        try:
+            return run_there(self._session, self._settings, feeds, self._names)
+        except BackendError:
+            raise
+        except Exception as error:
+            raise RunError(f"onnxruntime failed: {one_line(error)}") from error
+
     def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
         """Fix the buffers of all inputs and outputs; the engine reads and writes them in place.
+
+        On a GPU they may be ``DeviceTensor``.
 
         Raises:
             RunError: a buffer cannot be used in place.
@@ -342,8 +368,9 @@ class OnnxRuntimeExecutable:
         """
         if self._session is None:
             _closed()
-        ins = check_buffers("input", self.inputs, inputs, self._dtypes)
-        outs = check_buffers("output", self.outputs, outputs, self._dtypes)
+        there = self._on_gpu
+        ins = check_buffers("input", self.inputs, inputs, self._dtypes, there=there)
+        outs = check_buffers("output", self.outputs, outputs, self._dtypes, there=there)
         try:
             bound = (
                 CudaBound(self._session, ins, outs, record=self._records)
@@ -358,8 +385,8 @@ class OnnxRuntimeExecutable:
         return bound
 
     def placement(self) -> Placement | None:
-        """Say which operators run on the GPU; None where there is only the CPU."""
-        return placement(self._session, (_CUDA,)) if self._on_gpu and self._session else None
+        """Say which operators the wanted providers took; None where the CPU's own is wanted."""
+        return placement(self._session, self.wanted) if self.wanted and self._session else None
 
     def close(self) -> None:
         """Free the engine's memory, also of what was bound; a run under way ends first."""

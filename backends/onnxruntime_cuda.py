@@ -10,8 +10,11 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any, NoReturn
 
+import numpy as np
+
 from edgeinfer.backends.checks import one_line
 from edgeinfer.backends.cuda import Transfers
+from edgeinfer.backends.device_tensor import DeviceFeeds, DeviceTensor
 from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.errors import BackendError, ClosedError, RunError
 from edgeinfer.types import Array, Feeds
@@ -21,6 +24,7 @@ GRAPH_OPTION = "enable_cuda_graph"
 
 _GRAPH_ID = "gpu_graph_id"
 _CUDA_MEMORY = "Cuda"
+_DEVICE = "cuda"
 _LOG_FATAL = 4
 _NO_GRAPH = "-1"
 """Of a run that neither records nor replays (onnxruntime docs, CUDA provider, "CUDA Graphs")."""
@@ -78,7 +82,7 @@ class CudaBound:
 
         self.inputs: Feeds = MappingProxyType(inputs)
         self.outputs: Feeds = MappingProxyType(outputs)
-        here = _read_here(session, list(inputs))
+        here = _read_here(session, [n for n, a in inputs.items() if not _is_there(a)])
         self._settings = onnxruntime.RunOptions()
         self._settings.log_severity_level = _LOG_FATAL
         # What is read on the host, sizes or a condition, is read once for all replays of a graph.
@@ -90,7 +94,10 @@ class CudaBound:
         self._binding = binding = session.io_binding()
         there = {n: a for n, a in (inputs | outputs).items() if n not in here}
         # The binding holds addresses only.
-        self._values = values = {name: _on_device(array) for name, array in there.items()}
+        self._values = values = {
+            name: array.value if isinstance(array, DeviceTensor) else _on_device(array)
+            for name, array in there.items()
+        }
         for name, array in inputs.items():
             if name in here:
                 # Bound on the device it would be copied back now, and never again.
@@ -99,10 +106,12 @@ class CudaBound:
                 binding.bind_ortvalue_input(name, values[name])
         for name in outputs:
             binding.bind_ortvalue_output(name, values[name])
-        self._in = [(values[n].data_ptr(), a) for n, a in inputs.items() if n not in here]
-        self._out = [(a, values[n].data_ptr()) for n, a in outputs.items()]
+        moved = {n: a for n, a in there.items() if not _is_there(a)}
+        self._in = [(values[n].data_ptr(), a) for n, a in moved.items() if n in inputs]
+        self._out = [(a, values[n].data_ptr()) for n, a in moved.items() if n in outputs]
         for array in (*inputs.values(), *outputs.values()):
-            self._transfers.pin(array)
+            if not _is_there(array):
+                self._transfers.pin(array)
         self._call: Callable[[], None] = self._run
 
     def __call__(self) -> None:
@@ -130,6 +139,50 @@ class CudaBound:
         self._binding = self._session = None
         self._values = {}
         self._in, self._out = [], []
+
+
+def run_there(
+    session: Any, settings: Any, feeds: DeviceFeeds, names: list[str]
+) -> dict[str, DeviceTensor]:
+    """Run once; inputs on the device are read where they are, and results stay there.
+
+    Args:
+        session: of a provider of the device.
+        settings: of the run.
+        feeds: arrays and tensors.
+        names: of the outputs.
+
+    Raises:
+        RunError: an output has an element type that no array holds.
+    """
+    binding = session.io_binding()
+    kept = []
+    for name, value in feeds.items():
+        if isinstance(value, DeviceTensor):
+            binding.bind_ortvalue_input(name, value.value)
+        else:
+            array = np.ascontiguousarray(value).reshape(value.shape)
+            kept.append(array)
+            binding.bind_cpu_input(name, array)
+    for name in names:
+        binding.bind_output(name, _DEVICE)
+    # What others have started to write on their streams has to be there.
+    binding.synchronize_inputs()
+    transfers = Transfers(0)
+    try:
+        transfers.wait()
+    finally:
+        transfers.close()
+    session.run_with_iobinding(binding, settings)
+    try:
+        results = [DeviceTensor(value) for value in binding.get_outputs()]
+    except TypeError as error:
+        raise RunError(f"onnxruntime: an output cannot stay on the device: {error}") from error
+    return dict(zip(names, results, strict=True))
+
+
+def _is_there(array: Array) -> bool:
+    return isinstance(array, DeviceTensor)
 
 
 def _read_here(session: Any, names: list[str]) -> frozenset[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgeinfer.backends.device_tensor import DeviceTensor
 from edgeinfer.bundle.vectors import dtype_of
 from edgeinfer.errors import ClosedError, InputError, UsageError
-from edgeinfer.runtime.inputs import check_shapes
+from edgeinfer.runtime.inputs import as_array, check_shapes
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 if TYPE_CHECKING:
@@ -58,13 +59,17 @@ class BoundSession:
         return self.outputs
 
 
-def input_buffers(specs: tuple[TensorSpec, ...], given: Mapping[str, Array] | None) -> Feeds:
+def input_buffers(
+    specs: tuple[TensorSpec, ...], given: Mapping[str, Array] | None, *, there: bool = False
+) -> Feeds:
     """Return the buffers given, checked, or zeroed ones for what has a fixed size.
+
+    With ``there``, buffers may be tensors on the engine's device.
 
     Raises:
         InputError: a buffer does not fit, or none was given where the size is open.
     """
-    arrays = _buffers("input", specs, given, {})
+    arrays = _buffers("input", specs, given, {}, there)
     check_shapes(specs, {name: array.shape for name, array in arrays.items()})
     return arrays
 
@@ -74,6 +79,8 @@ def output_buffers(
     outputs: tuple[TensorSpec, ...],
     feeds: Feeds,
     given: Mapping[str, Array] | None,
+    *,
+    there: bool = False,
 ) -> Feeds:
     """Return the buffers given, checked, or new ones where the inputs decide the size.
 
@@ -83,7 +90,7 @@ def output_buffers(
     """
     sizes = check_shapes(inputs, {name: array.shape for name, array in feeds.items()})
     try:
-        arrays = _buffers("output", outputs, given, sizes)
+        arrays = _buffers("output", outputs, given, sizes, there)
         _check_writeable(list(arrays.items()), list(feeds.items()))
     except InputError as e:
         raise UsageError("output" + str(e).removeprefix("input")) from e
@@ -92,11 +99,19 @@ def output_buffers(
 
 def _check_writeable(outputs: list[tuple[str, Array]], inputs: list[tuple[str, Array]]) -> None:
     for i, (name, array) in enumerate(outputs):
-        if not array.flags.writeable:
+        if isinstance(array, np.ndarray) and not array.flags.writeable:
             raise InputError(name, "a writeable buffer", "a read-only one")
         for other, neighbour in outputs[:i] + inputs:
-            if np.may_share_memory(array, neighbour):
+            if _may_share(array, neighbour):
                 raise InputError(name, "a buffer of its own", f"memory shared with {other!r}")
+
+
+def _may_share(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return bool(np.may_share_memory(a, b))
+    if isinstance(a, DeviceTensor) and isinstance(b, DeviceTensor):
+        return a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
+    return False
 
 
 def _buffers(
@@ -104,6 +119,7 @@ def _buffers(
     specs: tuple[TensorSpec, ...],
     given: Mapping[str, Array] | None,
     sizes: Mapping[str, int],
+    there: bool,
 ) -> dict[str, Array]:
     given = given or {}
     names = [spec.name for spec in specs]
@@ -111,10 +127,12 @@ def _buffers(
         if name not in names:
             known = ", ".join(map(repr, names)) or "none"
             raise InputError(str(name), f"one of the model's {side}s ({known})", "an unknown name")
-    return {s.name: _buffer(side, s, given.get(s.name), sizes) for s in specs}
+    return {s.name: _buffer(side, s, given.get(s.name), sizes, there) for s in specs}
 
 
-def _buffer(side: str, spec: TensorSpec, given: Array | None, sizes: Mapping[str, int]) -> Array:
+def _buffer(
+    side: str, spec: TensorSpec, given: Array | None, sizes: Mapping[str, int], there: bool
+) -> Array:
     dtype = dtype_of(spec.dtype)
     if dtype.hasobject:
         raise UsageError(f"{side} {spec.name!r}: strings have no buffer to bind; use run")
@@ -125,14 +143,23 @@ def _buffer(side: str, spec: TensorSpec, given: Array | None, sizes: Mapping[str
             hint = f"give {side}s={{{spec.name!r}: array}} of the size of your runs"
             raise InputError(spec.name, "a buffer, because its size is open", "none", hint)
         return np.zeros(shape, dtype)
+    if not isinstance(given, np.ndarray) and hasattr(given, "__dlpack__"):
+        # A buffer that is somebody else's: both see what either writes.
+        given = as_array(spec, dtype, given, there=there)
+        if isinstance(given, DeviceTensor):
+            return _fitting(side, spec, given, sizes)
     if type(given) is not np.ndarray or given.dtype != dtype:
         received = str(given.dtype) if isinstance(given, np.ndarray) else type(given).__name__
         raise InputError(spec.name, f"a {spec.dtype} array", received)
     if not given.flags.c_contiguous:
         raise InputError(spec.name, "a C-contiguous buffer", "a strided one", "use a copy of it")
+    return _fitting(side, spec, given, sizes)
+
+
+def _fitting(side: str, spec: TensorSpec, given: Any, sizes: Mapping[str, int]) -> Array:
     if side == "output":
         wanted = spec.shape and tuple(
             sizes.get(d, d) if isinstance(d, str) else d for d in spec.shape
         )
         check_shapes((TensorSpec(spec.name, spec.dtype, wanted),), {spec.name: given.shape})
-    return given
+    return given  # type: ignore[no-any-return]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.backends.device_tensor import DeviceFeeds, device_of, is_on_device, is_on_host, taken
 from edgeinfer.bundle.values import WORDS, unfit
 from edgeinfer.bundle.vectors import dtype_of
 from edgeinfer.errors import InputError
@@ -22,12 +23,20 @@ class InputCheck:
     Args:
         specs: the model's inputs.
         check_finite: refuse NaN and infinity in float inputs.
+        there: the engine reads tensors on an NVIDIA device where they are.
     """
 
-    __slots__ = ("_always", "_check_finite", "_seen", "_specs", "_typed", "names")
+    __slots__ = ("_always", "_check_finite", "_seen", "_specs", "_there", "_typed", "names")
 
-    def __init__(self, specs: tuple[TensorSpec, ...], check_finite: bool = False) -> None:
+    def __init__(
+        self,
+        specs: tuple[TensorSpec, ...],
+        check_finite: bool = False,
+        *,
+        there: bool = False,
+    ) -> None:
         self._specs = specs
+        self._there = there
         self._check_finite = check_finite
         # The elements of an object array may change under an equal shape.
         self._always = check_finite or any(spec.dtype == "string" for spec in specs)
@@ -60,7 +69,7 @@ class InputCheck:
             raise InputError("*", expected, type(feeds).__name__, "or call session(x, ...)")
         self._check_names(feeds)
         arrays = {
-            spec.name: _as_array(spec, dtype, feeds[spec.name])
+            spec.name: as_array(spec, dtype, feeds[spec.name], there=self._there)
             for spec, (_, dtype) in zip(self._specs, self._typed, strict=True)
         }
         check_shapes(self._specs, {name: array.shape for name, array in arrays.items()})
@@ -69,6 +78,8 @@ class InputCheck:
                 _check_finite(name, array)
         if len(self._seen) >= _MAX_SHAPES:
             self._seen.clear()
+        if any(not isinstance(array, np.ndarray) for array in arrays.values()):
+            return DeviceFeeds(arrays)
         self._seen.add(tuple(array.shape for array in arrays.values()))
         return arrays
 
@@ -139,18 +150,52 @@ def check_shapes(
     return {name: size for name, (size, _) in sizes.items()}
 
 
-def _as_array(spec: TensorSpec, dtype: np.dtype[Any], value: Any) -> Array:
+def as_array(spec: TensorSpec, dtype: np.dtype[Any], value: Any, *, there: bool = False) -> Array:
+    """Return what a caller gave as an array, or as a tensor on the engine's device.
+
+    Args:
+        spec: of the input.
+        dtype: that it needs.
+        value: an array, something that offers one by DLPack, or numbers.
+        there: the engine reads tensors on an NVIDIA device where they are.
+
+    Raises:
+        InputError: it is nothing of that kind, or has another type.
+    """
     if isinstance(value, np.ma.MaskedArray):
         raise InputError(spec.name, str(spec), "a masked array", "fill it: x.filled(value)")
     if isinstance(value, (np.ndarray, np.generic)):
         return _from_numpy(spec, dtype, np.asarray(value))
     if isinstance(value, (bool, int, float, complex, str, list, tuple)):
         return _from_python(spec, dtype, value)
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        return _from_dlpack(spec, dtype, value, there)
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    hint = "give a NumPy array"
-    if kind.startswith("torch."):
-        hint += ": x.detach().cpu().numpy()"
-    raise InputError(spec.name, f"an array, {spec}", kind, hint)
+    raise InputError(spec.name, f"an array, {spec}", kind, "give a NumPy array")
+
+
+def _from_dlpack(spec: TensorSpec, dtype: np.dtype[Any], value: Any, there: bool) -> Array:
+    """Share somebody's tensor: on the host as an array, on a device where it is."""
+    on_device = is_on_device(value)
+    if not is_on_host(value) and not (there and on_device):
+        expected = f"{spec} in the host's memory, where the engine runs"
+        raise InputError(spec.name, expected, f"one on {device_of(value)}", "copy it: x.cpu()")
+    if on_device:
+        try:
+            tensor: Any = taken(value)
+        except TypeError as e:
+            raise InputError(spec.name, str(spec), f"a tensor that cannot be shared: {e}") from e
+        if tensor.dtype != dtype:
+            raise InputError(spec.name, spec.dtype, str(tensor.dtype))
+        return tensor  # type: ignore[no-any-return]
+    try:
+        array = np.from_dlpack(value)
+    # Its owner decides what it raises where a tensor cannot be given out.
+    except Exception as e:
+        hint = "give x.detach()" if "gradient" in str(e) else "give a NumPy array"
+        received = f"a tensor that cannot be shared: {e}".rstrip(".")
+        raise InputError(spec.name, str(spec), received, hint) from e
+    return _from_numpy(spec, dtype, array)
 
 
 def _from_numpy(spec: TensorSpec, dtype: np.dtype[Any], array: Array) -> Array:
@@ -190,6 +235,9 @@ def _from_python(spec: TensorSpec, dtype: np.dtype[Any], value: Any) -> Array:
 
 
 def _check_finite(name: str, array: Array) -> None:
+    if not isinstance(array, np.ndarray):
+        received = f"a tensor on {device_of(array)}"
+        raise InputError(name, "an array whose elements can be looked at", received)
     # ml_dtypes' floats have kind "V"; only their names tell.
     if array.dtype.kind not in "fc" and not array.dtype.name.startswith(("bfloat", "float")):
         return

@@ -169,7 +169,10 @@ class Session:
         states = bundle.manifest.states
         kept = {state.input for state in states}
         self._names = tuple(spec.name for spec in self.inputs if spec.name not in kept)
-        self._check: Callable[[Feeds], Feeds] = InputCheck(self.inputs, check_finite)
+        self._there = bool(getattr(choice.executable, "takes_device_tensors", False))
+        self._check: Callable[[Feeds], Feeds] = InputCheck(
+            self.inputs, check_finite, there=self._there
+        )
         self._values = _value_check(bundle.manifest, choice)
         if self._values is not None:
             self._check = _both(self._check, self._values)
@@ -237,13 +240,16 @@ class Session:
 
         Args:
             feeds: an array for every input, by name. Strided and read-only arrays are fine; lists
-                and numbers too where the input's type holds them exactly. Where the model has
+                and numbers too where the input's type holds them exactly; tensors of PyTorch, CuPy
+                and others are shared by DLPack, on an NVIDIA device too where the engine runs
+                there. Where the model has
                 states, they may be left out: the session then keeps them from run to run, from
                 zeros on; one that is given replaces what was kept.
 
         Returns:
             The outputs by name, in the model's order, without states that the session keeps; owned
-            by the caller.
+            by the caller. They are arrays, or where an input lay on a device, tensors that stay on
+            it (``torch.from_dlpack(y)`` shares one, ``y.numpy()`` copies it).
 
         Raises:
             InputError: an input is not what the model takes.
@@ -287,7 +293,9 @@ class Session:
         and every output whose size is fixed or follows from a named axis of an input. For a dynamic
         model give inputs of the size you want; where an output's size depends on the data, run once
         and give arrays of the shapes that came out, or use ``run``. Bind again for another size.
-        States are copied from their output's buffer to their input's after each call.
+        States are copied from their output's buffer to their input's after each call. Buffers may
+        be anybody's tensors that DLPack shares, on the engine's own device too; what was started
+        on another stream than the default one has to be done before a call.
 
         >>> bound = session.bind()                              # doctest: +SKIP
         >>> bound.inputs["x"][...] = frame                      # doctest: +SKIP
@@ -299,8 +307,8 @@ class Session:
             RunError: the engine cannot use a buffer in place.
             ClosedError: the session was closed.
         """
-        feeds = input_buffers(self.inputs, inputs)
-        results = output_buffers(self.inputs, self.outputs, feeds, outputs)
+        feeds = input_buffers(self.inputs, inputs, there=self._there)
+        results = output_buffers(self.inputs, self.outputs, feeds, outputs, there=self._there)
         self._enter(None)
         try:
             if self.life.closed:

@@ -5,7 +5,7 @@ import pytest
 
 from edgeinfer.errors import InputError
 from edgeinfer.runtime.inputs import InputCheck
-from edgeinfer.types import TensorSpec
+from edgeinfer.types import Array, TensorSpec
 
 SPECS = (
     TensorSpec("x", "float32", ("N", 3)),
@@ -196,14 +196,60 @@ def test_nan_passes_unless_asked_not_to() -> None:
         check({**GOOD, "x": x})
 
 
-def test_torch_tensors_get_a_hint() -> None:
-    class Tensor:
-        dtype = np.dtype("float32")
-        shape = (2, 3)
+class Shared:
+    """A tensor of another library: an array that is given out by DLPack only."""
 
-    Tensor.__module__ = "torch"
-    text = message(SPECS, {**GOOD, "x": Tensor()})
-    assert text.endswith("give a NumPy array: x.detach().cpu().numpy()")
+    def __init__(self, array: Array, device: int = 1, error: str = "") -> None:
+        self.array, self.device, self.error = array, device, error
+
+    def __dlpack__(self, **options: object) -> object:
+        if self.error:
+            raise BufferError(self.error)
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device, 0
+
+
+def test_tensors_of_others_are_shared_not_copied() -> None:
+    x = np.ones((2, 3), np.float32)
+    given: dict[str, Any] = {**GOOD, "x": Shared(x)}
+    found = InputCheck(SPECS)(given)["x"]
+    assert np.shares_memory(found, x)
+    turned = np.ones((3, 2), np.float32).T
+    given["x"] = Shared(turned)
+    assert np.shares_memory(InputCheck(SPECS)(given)["x"], turned)
+
+
+def test_a_shared_tensor_of_another_type_is_refused() -> None:
+    text = message(SPECS, {**GOOD, "x": Shared(np.ones((2, 3)))})
+    assert text.startswith("input 'x': expected float32, received float64")
+
+
+def test_why_a_tensor_cannot_be_shared_is_said() -> None:
+    error = "Can't export tensors that require gradient, use tensor.detach()"
+    text = message(SPECS, {**GOOD, "x": Shared(GOOD["x"], error=error)})
+    assert error in text
+    assert text.endswith("give x.detach()")
+
+
+@pytest.mark.parametrize(
+    ("device", "name"), [(2, "cuda:0"), (8, "device type 8 of DLPack"), (7, "device type 7")]
+)
+def test_a_tensor_that_lies_elsewhere_is_refused(device: int, name: str) -> None:
+    text = message(SPECS, {**GOOD, "x": Shared(GOOD["x"], device)})
+    assert f"one on {name}" in text
+    assert text.endswith("copy it: x.cpu()")
+
+
+def test_torch_tensors_are_shared() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.ones(2, 3)
+    found = InputCheck(SPECS)({**GOOD, "x": x})["x"]
+    found[0, 0] = 5
+    assert x[0, 0] == 5
+    with pytest.raises(InputError, match=r"give x\.detach\(\)"):
+        InputCheck(SPECS)({**GOOD, "x": x.requires_grad_()})
 
 
 def test_many_shapes_do_not_grow_without_bound() -> None:
