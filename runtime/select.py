@@ -14,7 +14,8 @@ from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.profiles.schema import Chip, Profile
 from edgeinfer.runtime.devices import Fingerprint
 
-Policy = Literal["latency", "throughput", "memory", "energy"]
+Policy = Literal["latency", "throughput", "memory", "energy", "explicit"]
+"""What counts; ``explicit`` takes what the caller names, in the bundle's order, however fast."""
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 
@@ -170,6 +171,8 @@ def rank(
     """
     if policy not in POLICIES:
         raise UsageError(f"policy {policy!r} is unknown; expected {', '.join(POLICIES)}")
+    if policy == "explicit" and backend is None:
+        raise UsageError("policy 'explicit' takes what is named: give backend= (--backend) too")
     options: list[_Option] = []
     rejected: list[Rejected] = []
     for position, variant in enumerate(variants):
@@ -291,6 +294,8 @@ def _refused(pair: Pair, kind: DeviceKind | None, measured: Measured | None) -> 
 def _score(option: _Option, policy: Policy) -> tuple[int, float]:
     """Smaller is better; what was measured goes before what was not."""
     measured = option.measured
+    if policy == "explicit":
+        return 0, 0.0
     if policy == "memory" and measured is None:
         return 1, float(option.size_bytes)
     if measured is None:
@@ -315,7 +320,9 @@ def _explain(options: Sequence[_Option], policy: Policy) -> Iterable[Candidate]:
                 reason = f"not measured here; {option.size_bytes} bytes of files"
         else:
             reason = _figure(measured, policy)
-            if place == 0 and len(options) > 1:
+            if policy == "explicit":
+                reason = f"named by the caller; {reason}"
+            elif place == 0 and len(options) > 1:
                 reason = f"best {policy} of {len(options)}: {reason}"
             elif place:
                 reason += _behind(option, options[0], policy)
@@ -337,7 +344,7 @@ def _behind(option: _Option, best: _Option, policy: Policy) -> str:
 
 def _figure(measured: Measured, policy: Policy) -> str:
     match policy:
-        case "latency":
+        case "latency" | "explicit":
             return f"{measured.median_ms:.3g} ms median, {measured.p95_ms:.3g} ms p95"
         case "throughput":
             return f"{measured.per_second:.4g} runs a second"

@@ -212,3 +212,14 @@ def test_variants_that_share_an_artifact_count_once() -> None:
 def test_an_unknown_policy() -> None:
     with pytest.raises(UsageError, match="policy 'speed' is unknown; expected latency, throughput"):
         rank([], {}, HERE, policy="speed")  # type: ignore[arg-type]
+
+
+def test_explicit_takes_what_is_named_in_the_order_of_the_bundle() -> None:
+    variants = [variant("slow", "ort"), variant("fast", "ort")]
+    history = measured(("slow", "ort", "cpu", 9.0), ("fast", "ort", "cpu", 1.0))
+    found = probes(ort="1.23 cpu")
+    with pytest.raises(UsageError, match="give backend="):
+        rank(variants, found, HERE, policy="explicit", history=history)
+    plan = rank(variants, found, HERE, policy="explicit", history=history, backend="ort")
+    assert order(plan) == ["slow on ort (cpu)", "fast on ort (cpu)"]
+    assert plan.best.reason == "named by the caller; 9 ms median, 13.5 ms p95"
