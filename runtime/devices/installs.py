@@ -225,9 +225,9 @@ def _advise_tensorrt(facts: Facts, python: Python) -> Advice:
     if facts.board.family == "jetson":
         return Advice(
             "sudo apt-get install -y nvidia-jetpack",
-            "it brings TensorRT's libraries; onnxruntime-gpu 1.31 for 64-bit Arm has no provider for "
-            f"them, so build ONNX Runtime in a checkout of it and install the wheel: {_JETSON_BUILD} "
-            "(not tried on a Jetson)",
+            "it brings TensorRT's libraries; onnxruntime-gpu 1.31 for 64-bit Arm has no provider "
+            "for them, so build ONNX Runtime in a checkout of it and install the wheel: "
+            f"{_JETSON_BUILD} (not tried on a Jetson)",
         )
     if (facts.os, facts.arch) not in (("linux", "x86_64"), ("windows", "x86_64")):
         return Advice("", f"TensorRT has no packages for {facts.os} on {facts.arch}")
