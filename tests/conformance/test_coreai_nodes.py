@@ -59,7 +59,7 @@ def faults(results: Results) -> list[str]:
 
 def whole(workers: int, folder: Path) -> Results:
     """Run everything, in more parts than there are workers: some cases take long."""
-    step = 4 * workers
+    step = 2 * workers
     with ThreadPoolExecutor(workers) as pool:
         shards = pool.map(lambda first: run_cases(first, step, folder), range(step))
         return {name: found for shard in shards for name, found in shard.items()}
