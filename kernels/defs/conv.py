@@ -32,6 +32,10 @@ _PANEL = 128
 """Output elements of one panel: with a thousand rows it still fits a core's second cache."""
 
 
+DEPTHWISE_UP_TO = 4
+"""Filters of one input channel that are written one behind the other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """Sizes of a two-dimensional convolution.
@@ -75,8 +79,12 @@ class Window:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each output channel sees one input channel."""
-        return self.groups == self.channels
+        """Whether each output channel sees one input channel, of which few see the same one.
+
+        Many filters over one channel, as in a Fourier transform of sound, are a matrix product; in
+        straight code they would be tens of thousands of lines.
+        """
+        return self.groups == self.channels and self.filters <= DEPTHWISE_UP_TO * self.channels
 
     @property
     def is_pointwise(self) -> bool:

@@ -79,6 +79,7 @@ WINDOWS = [
     conv.Window(1, 5, 9, 1, (6, 7), (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)),
     conv.Window(1, 4, 4, 4, (8, 21), (3, 3), (2, 2), (1, 1), (1, 1, 1, 1)),
     conv.Window(1, 4, 8, 4, (5, 6), (3, 3), (1, 2), (2, 1), (2, 1, 2, 3)),
+    conv.Window(1, 1, 6, 1, (1, 40), (1, 16), (1, 4), (1, 1), (0, 3, 0, 3)),
     conv.Window(1, 2, 3, 1, (1, 40), (1, 5), (1, 3), (1, 2), (0, 4, 0, 4)),
 ]
 
@@ -234,3 +235,9 @@ def test_preprocess(layout: str, swap: bool) -> None:
         out = misaligned(np.full(picture.shape, np.nan, np.float32))
         call(misaligned(source), place, norm, out)
         _close(out, preprocess.reference(source, place, norm, picture), 1e-5)
+
+
+def test_a_transform_of_sound_is_no_straight_code() -> None:
+    window = conv.Window(1, 1, 258, 1, (1, 640), (1, 256), (1, 128), (1, 1), (0, 0, 0, 0))
+    made = conv.conv(cpu(HERE[0]), window, extra={}, finish=lambda: lambda value, *_: value)
+    assert made.script().count("\n") < 2000
