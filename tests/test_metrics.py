@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.errors import UsageError
-from edgeinfer.metrics import BUDGETS, OutputMetrics, budget_for, check, compare, worst
+from edgeinfer.metrics import BUDGETS, Budget, OutputMetrics, budget_for, check, compare, worst
 from edgeinfer.types import Array
 
 F32 = np.float32

@@ -49,6 +49,7 @@ class OutputResult:
         breaches: what left the budget; empty when it passed.
         vector: index of the vector with the first breach; None when it passed.
         note: whether the budget was widened and why; empty when it was not.
+        widened: the widest budget by which a vector passed; None where the plain one was enough.
     """
 
     name: str
@@ -56,6 +57,7 @@ class OutputResult:
     breaches: tuple[str, ...] = ()
     vector: int | None = None
     note: str = ""
+    widened: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +282,7 @@ class _Gate:
         return [self._judge_output(name, answers) for name in names]
 
     def _judge_output(self, name: str, answers: Sequence[Mapping[str, Array]]) -> OutputResult:
-        measured, breaches, first, widened = [], [], None, 0
+        measured, breaches, first, wide = [], [], None, []
         for index in self.judged:
             right = self.expected.answers[index]
             if name not in answers[index]:
@@ -291,19 +293,22 @@ class _Gate:
             measured.append(metrics)
             plain = check(metrics, self.budget)
             spread = right.spread.get(name)
-            found = check(metrics, self.budget.widened(spread)) if plain and spread else plain
-            widened += bool(plain) and not found
+            found = plain
+            if plain and spread:
+                found = check(metrics, budget := self.budget.widened(spread))
+                wide += [] if found else [budget]
             if found and first is None:
                 first = index
                 where = f" (vector {index}, {self.vectors[index].origin})"
                 breaches = [f"{breach}{where}" for breach in found]
         note = ""
-        if widened:
+        if wide:
             note = (
-                f"on {widened} of {len(measured)} vectors only within {SLACK:g} times the "
+                f"on {len(wide)} of {len(measured)} vectors only within {SLACK:g} times the "
                 "distance of the oracles to each other: this model is sensitive to rounding"
             )
-        return OutputResult(name, self._worst(measured), tuple(breaches), first, note)
+        widest = max(wide, key=lambda b: b.max_rel, default=None)
+        return OutputResult(name, self._worst(measured), tuple(breaches), first, note, widest)
 
     def _worst(self, measured: Sequence[OutputMetrics]) -> OutputMetrics:
         """Combine; ratios of what is below the absolute floor say nothing and are left out."""
@@ -316,7 +321,9 @@ class _Gate:
             return replace(b, breaches=tuple(f"{x}, with one thread" for x in b.breaches))
         merged = worst([a.metrics, b.metrics])
         metrics = replace(merged, count=a.metrics.count, top1_rows=a.metrics.top1_rows)
-        return replace(a, metrics=metrics, note=a.note or b.note)
+        wide = [r.widened for r in (a, b) if r.widened is not None]
+        widest = max(wide, key=lambda budget: budget.max_rel, default=None)
+        return replace(a, metrics=metrics, note=a.note or b.note, widened=widest)
 
 
 def _run(executable: Executable, vector: Vector) -> dict[str, Array]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgeinfer.cli.plain import plain_call
 from tests.cli.conftest import write_bundle
 
 QUICK = ("--runs", "5", "--seconds", "0.01")
@@ -15,11 +16,33 @@ QUICK = ("--runs", "5", "--seconds", "0.01")
 def test_rows(cli: Any, bundle: Path) -> None:
     result = cli("bench", bundle, *QUICK, "--threads", "1,2")
     assert result.code == 0
-    head, *rows = result.out.splitlines()
+    lines = result.out.splitlines()
+    head, *rows = [line for line in lines if not line.startswith("not run: ")]
+    assert (
+        "not run: cpu-onnx-fp32 on reference: not made for it; only with --backend ref"
+        in result.out
+    )
     assert head.split()[:4] == ["model", "engine", "threads", "median"]
     engines = sorted((row.split()[1], "plain" in row) for row in rows)
     assert engines == [("onnxruntime", False)] * 2 + [("plain", True)] * 2
-    assert all(row.split()[-1] == "5" for row in rows)
+    told = [row.partition("%")[2].split() for row in rows]
+    assert all(cells[0] == "5" for cells in told)
+    # What the plain engine does by itself: its own threads wait for work by spinning.
+    spins = [" ".join(cells[1:]) for row, cells in zip(rows, told, strict=True) if "plain" in row]
+    assert sorted(spins) == ["", "threads spin between runs"]
+
+
+def test_plain_openvino_says_what_it_computes_in(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    import onnx
+
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Relu (x) }'
+    )
+    onnx.save(onnx.parser.parse_model(text), str(tmp_path / "m.onnx"))
+    call, remark = plain_call("openvino", tmp_path / "m.onnx", [np.zeros(4, np.float32)], 1)
+    call()
+    assert remark in ("computes in float32", "computes in bfloat16", "computes in float16")
 
 
 def test_report(cli: Any, bundle: Path) -> None:

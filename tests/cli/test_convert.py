@@ -1,17 +1,19 @@
 """``edgeinfer convert`` and ``check``: what is asked of the converter, and what is told."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.cli.convert import applied_budget
 from edgeinfer.convert import pipeline
 from edgeinfer.convert.pipeline import ExportResult
 from edgeinfer.convert.verify import Change, EngineResult, OutputResult, Report, VariantResult
 from edgeinfer.errors import OutputError, Problem, UnsupportedError, VerifyError
-from edgeinfer.metrics import OutputMetrics, budget_for
+from edgeinfer.metrics import Budget, OutputMetrics, budget_for
 from edgeinfer.types import AudioInput
 
 
@@ -68,7 +70,7 @@ def test_what_is_told(cli: Any, model: Path, export: Export) -> None:
         "variant                    precision    size  checked by     error  budget   median\n"
         "cpu-onnx-fp32              fp32       231 kB  onnxruntime  1.2e-06   2e-03  12.3 ms\n"
         "cpu-onnx-fp32              fp32       231 kB  reference    not run       -        -\n"
-        "openvino-openvino_ir-fp32  fp32       198 kB  openvino        none   2e-03     9 ms\n"
+        "openvino-openvino_ir-fp32  fp32       198 kB  openvino       equal   2e-03     9 ms\n"
         "\n"
         "5 operators, 3 after simplification; 0 test vectors; 1.8 s\n"
         "note: cpu-onnx-fp32 was not run on reference: not installed\n"
@@ -239,3 +241,20 @@ def test_check_of_an_unknown_target(cli: Any, model: Path) -> None:
     result = cli("check", model, "-t", "cup")
     assert (result.code, result.out) == (2, "")
     assert "unknown target 'cup': did you mean 'cpu'?" in result.err
+
+
+@pytest.mark.parametrize(
+    ("metrics", "widened", "shown"),
+    [
+        (OutputMetrics(max_rel=1e-5, max_abs=1.0), None, "2e-03"),
+        (OutputMetrics(max_rel=0.01, max_abs=1.0), 0.05, "5.0e-02 (widened)"),
+        (OutputMetrics(max_rel=0.01, max_abs=1e-9), None, "1e-06 absolute"),
+    ],
+)
+def test_the_budget_that_decided_is_shown(
+    metrics: OutputMetrics, widened: float | None, shown: str
+) -> None:
+    plain = Budget(1e-6, 2e-3, 60.0, 40.0, 0.999)
+    wide = None if widened is None else replace(plain, max_rel=widened)
+    engine = EngineResult("e", "1", outputs=(OutputResult("y", metrics, widened=wide),))
+    assert applied_budget(engine, plain) == shown

@@ -1,9 +1,15 @@
 """``edgeinfer inspect`` of models and bundles, word for word."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
+
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.cli.inspect import _bundle_view
+from edgeinfer.types import Stored
 from tests.cli.conftest import write_bundle
 
 BUNDLE = """\
@@ -82,3 +88,27 @@ def test_what_cannot_be_read(cli: Any, tmp_path: Path) -> None:
         assert (result.code, result.out) == (code, "")
         assert str(path) in result.err
         assert result.err.count("\n") == 1
+
+
+def test_weights_that_are_nodes_are_weights(cli: Any, tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2] x) => (float[2] y) { w = Constant <value = float[2] {1.0, 2.0}> ()
+    k = Constant <value_ints = [1, 2, 3]> () y = Add (x, w) }"""
+    onnx.save(onnx.parser.parse_model(text), str(tmp_path / "m.onnx"))
+    shown = cli("inspect", tmp_path / "m.onnx", "--json")
+    assert json.loads(shown.out)["weights"] == {
+        "float32": {"tensors": 1, "bytes": 8},
+        "int64": {"tensors": 1, "bytes": 24},
+    }
+    assert "no weights" not in cli("inspect", tmp_path / "m.onnx").out
+
+
+def test_integer_borders_and_constraints_are_shown(cli: Any, tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "m.edge", constraints={"inputs": "not_nan"})
+    with Bundle.open(bundle) as opened:
+        manifest = opened.manifest
+    stored = {"image": Stored("int8", 0.5, -3)}
+    variants = tuple(replace(v, stored=stored) for v in manifest.variants)
+    lines = list(_bundle_view(bundle, replace(manifest, variants=variants), {}))
+    assert "cpu-onnx-fp32: 'image' is int8, scale 0.5, zero point -3 in the file" in lines
+    assert "cpu-onnx-fp32: asks for inputs=not_nan" in lines

@@ -103,7 +103,7 @@ def test_outputs_without_labels_are_summed_up(cli: Any, tmp_path: Path, arrays: 
             "input 'image': expected",
         ),
         ({"image": np.full((1, 2, 2, 3), np.nan, np.float32)}, 1, "NaN or infinite"),
-        ({"other": np.zeros(1)}, 2, "array 'other' is no input of the model"),
+        ({"other": np.zeros(1)}, 1, "input 'other': expected an input of the model ('image')"),
     ],
 )
 def test_bad_arrays(

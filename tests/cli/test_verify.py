@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 import pytest
 
@@ -19,7 +20,7 @@ def test_a_right_bundle(cli: Any, tmp_path: Path) -> None:
     assert result.code == 0
     assert result.out == (
         "variant        engine              device  error  signal  verdict\n"
-        f"cpu-onnx-fp32  onnxruntime {VERSION}  cpu      none   exact  pass\n"
+        f"cpu-onnx-fp32  onnxruntime {VERSION}  cpu     equal   exact  pass\n"
         "\n"
         "3 test vectors on each: all within budget\n"
     )
@@ -100,3 +101,19 @@ def test_a_vector_that_rounding_moves_has_a_wider_budget(cli: Any, tmp_path: Pat
     sensitive = write_bundle(tmp_path / "b.edge", wrong_by=0.25, spread=spread)
     assert cli("verify", plain, "-q").code == 1
     assert cli("verify", sensitive, "-q").code == 0
+
+
+def test_what_run_takes_by_name_only_is_listed(cli: Any, tmp_path: Path) -> None:
+    """Whatever ``run --backend`` takes stands in what ``verify`` prints, run or with its reason."""
+    bundle = write_bundle(tmp_path / "m.edge")
+    told = cli("verify", bundle).out
+    assert "cpu-onnx-fp32 on reference: not made for it; only with --backend reference" in told
+    assert cli("run", bundle, "-b", "reference", bundle_input(tmp_path)).code == 0
+    asked = cli("verify", bundle, "-b", "reference")
+    assert asked.code == 0
+    assert "cpu-onnx-fp32  reference" in asked.out
+
+
+def bundle_input(folder: Path) -> Path:
+    np.savez(folder / "in.npz", image=np.ones((1, 2, 2, 3), np.float32))
+    return folder / "in.npz"

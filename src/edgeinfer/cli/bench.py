@@ -39,6 +39,7 @@ class Row:
         version: of the engine.
         device: kind of unit.
         threads: of the engine; None is its own choice.
+        remark: what a plain engine does by itself that edgeinfer's rows do not.
     """
 
     variant: str
@@ -46,6 +47,7 @@ class Row:
     version: str
     device: str
     threads: int | None
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +230,11 @@ def _plan(
                 continue
             plain.add((pair.backend, artifact, threads))
             name = source.name if source else pair.variant
-            row = Row(name, PLAIN + pair.backend, candidate.version, "cpu", threads)
             values = [checked[spec.name] for spec in bundle.manifest.inputs]
             try:
-                plan.calls[row] = plain_call(pair.backend, artifact, values, threads)
+                call, remark = plain_call(pair.backend, artifact, values, threads)
+                row = Row(*(name, PLAIN + pair.backend, candidate.version, "cpu", threads), remark)
+                plan.calls[row] = call
             except BackendError as e:
                 plan.failed.append(str(e))
     _drop_failing(plan)
@@ -262,7 +265,7 @@ def _fields(value: Row | Timing) -> dict[str, Any]:
 
 
 def _view(timings: dict[Row, Timing], not_run: list[str]) -> Iterator[str | Table]:
-    columns = ("model", "engine", ">threads", ">median", ">p95", ">spread", ">runs")
+    columns = ("model", "engine", ">threads", ">median", ">p95", ">spread", ">runs", "")
     ordered = sorted(timings.items(), key=lambda item: item[1].median_ms)
     yield table(
         columns,
@@ -275,6 +278,7 @@ def _view(timings: dict[Row, Timing], not_run: list[str]) -> Iterator[str | Tabl
                 milliseconds(t.p95_ms),
                 f"{t.spread:.0%}",
                 t.runs,
+                row.remark,
             )
             for row, t in ordered
         ],

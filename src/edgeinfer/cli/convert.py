@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from edgeinfer.convert.pipeline import ExportResult
     from edgeinfer.convert.verify import EngineResult, VariantResult
+    from edgeinfer.metrics import Budget
 
 COLUMNS = ("variant", "precision", ">size", "checked by", ">error", ">budget", ">median")
 
@@ -196,6 +197,7 @@ def _check(variant: VariantResult, engine: EngineResult) -> dict[str, Any]:
         "skipped": engine.skipped,
         "latency_ms": engine.latency_ms,
         "outputs": {o.name: o.metrics for o in engine.outputs},
+        "notes": {o.name: o.note for o in engine.outputs if o.note},
     }
 
 
@@ -214,6 +216,9 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
         for engine in variant.engines:
             if engine.skipped:
                 yield f"note: {variant.id} was not run on {engine.backend}: {engine.skipped}"
+            for output in engine.outputs:
+                if output.note:
+                    yield f"note: {variant.id} on {engine.backend}: {output.name!r} {output.note}"
     for stage in ("source", "targets"):
         for change in report.changes:
             if change.stage == stage:
@@ -225,8 +230,20 @@ def _row(variant: VariantResult, engine: EngineResult) -> tuple[str, ...]:
     first = (variant.id, variant.precision, size(variant.size_bytes))
     if engine.skipped:
         return (*first, engine.backend, "not run", "-", "-")
-    budget = f"{variant.budget.max_rel:.0e}"
+    budget = applied_budget(engine, variant.budget)
     return (*first, engine.backend, worst_error(engine), budget, milliseconds(_latency(engine)))
+
+
+def applied_budget(engine: EngineResult, plain: Budget) -> str:
+    """Return the budget by which the output with the largest error passed."""
+    if not engine.outputs:
+        return f"{plain.max_rel:.0e}"
+    worst = max(engine.outputs, key=lambda o: o.metrics.max_rel)
+    if worst.metrics.max_rel > plain.max_rel and worst.widened is not None:
+        return f"{worst.widened.max_rel:.1e} (widened)"
+    if worst.metrics.max_rel > plain.max_rel and worst.metrics.max_abs <= plain.max_abs:
+        return f"{plain.max_abs:.0e} absolute"
+    return f"{plain.max_rel:.0e}"
 
 
 def worst_error(engine: EngineResult) -> str:

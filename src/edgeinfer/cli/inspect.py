@@ -70,6 +70,8 @@ def _save_report(bundle: Bundle, path: Path, overwrite: bool) -> None:
 
 
 def _model_data(source: Source) -> dict[str, Any]:
+    import onnx_ir as ir
+
     model = source.model
     counts = Counter(
         (f"{n.domain}::" if n.domain else "") + n.op_type for g in model.graphs() for n in g
@@ -79,9 +81,14 @@ def _model_data(source: Source) -> dict[str, Any]:
         for value in graph.initializers.values():
             tensor = value.const_value
             if tensor is not None:
-                entry = weights.setdefault(str(_dtype(tensor.dtype)), {"tensors": 0, "bytes": 0})
-                entry["tensors"] += 1
-                entry["bytes"] += tensor.nbytes
+                _count(weights, tensor)
+        for node in graph:
+            # Some exporters write weights as nodes.
+            if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+                for value in node.outputs:
+                    tensor = ir.convenience.get_const_tensor(value)
+                    if tensor is not None:
+                        _count(weights, tensor)
     initializers = set(model.graph.initializers)
     return {
         "kind": "model",
@@ -98,6 +105,12 @@ def _model_data(source: Source) -> dict[str, Any]:
         "weights": weights,
         "notes": list(source.notes.lines),
     }
+
+
+def _count(weights: dict[str, dict[str, int]], tensor: Any) -> None:
+    entry = weights.setdefault(str(_dtype(tensor.dtype)), {"tensors": 0, "bytes": 0})
+    entry["tensors"] += 1
+    entry["bytes"] += tensor.nbytes
 
 
 def _value(value: Any) -> dict[str, Any]:
@@ -186,6 +199,10 @@ def _bundle_view(
     for v in manifest.variants:
         if v.unverified:
             yield f"NOT VERIFIED: {v.id}: {v.unverified}"
+        for name, stored in v.stored.items():
+            yield f"{v.id}: {name!r} is {stored} in the file"
+        if v.constraints:
+            yield f"{v.id}: asks for {', '.join(f'{k}={x}' for k, x in v.constraints.items())}"
     yield ""
     origins = Counter(v.origin for v in manifest.vectors)
     yield "test vectors: " + (", ".join(f"{n} {o}" for o, n in origins.items()) or "none")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from edgeinfer.backends import guard, registry
 from edgeinfer.backends.base import Executable, LoadOptions
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.bundle.manifest import EngineRequirement, Variant
+from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import LoadError, NotAvailableError
-from edgeinfer.runtime.devices import fingerprint
 from edgeinfer.runtime.ahead import artifact_of, engine_shapes
+from edgeinfer.runtime.devices import fingerprint
+from edgeinfer.runtime.offered import by_name_only, with_requested
 from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.select import Candidate, Rejected, rank
 
@@ -42,10 +43,7 @@ def pairs(bundle: Bundle, backend: str | None = None) -> Pairs:
         NotAvailableError: nothing can run here; says why for each pair.
         UsageError: there is no such backend.
     """
-    variants = _distinct(bundle.manifest.variants)
-    if backend is not None:
-        formats = registry.get(backend).capabilities().formats
-        variants = [_offered(v, backend) if v.format in formats else v for v in variants]
+    variants = with_requested(bundle.manifest.variants, backend)
     probes = {probe.backend: probe for probe in registry.probe_all()}
     plan = rank(variants, probes, fingerprint(), backend=backend)
     if not plan.candidates:
@@ -54,6 +52,8 @@ def pairs(bundle: Bundle, backend: str | None = None) -> Pairs:
     order = {variant.id: position for position, variant in enumerate(variants)}
     candidates = sorted(plan.candidates, key=lambda c: order[c.pair.variant])
     rejected = tuple(r for r in plan.rejected if backend in (None, r.backend))
+    if backend is None:
+        rejected += tuple(by_name_only(variants, probes))
     return Pairs(tuple(candidates), rejected, {v.id: v for v in variants})
 
 
@@ -93,21 +93,3 @@ def fallen(executable: Executable) -> str:
     """Say which operators do not run on the unit that was asked for; empty when all do."""
     placed = placement_of(executable)
     return str(placed) if placed is not None and placed.elsewhere else ""
-
-
-def _distinct(variants: tuple[Variant, ...]) -> list[Variant]:
-    """Keep the first of those that share their files; join its engines with the others'."""
-    kept: dict[tuple[str, ...], Variant] = {}
-    for variant in variants:
-        key = tuple(f.path for f in variant.files)
-        first = kept.setdefault(key, variant)
-        known = {e.backend for e in first.engines}
-        more = tuple(e for e in variant.engines if e.backend not in known)
-        kept[key] = replace(first, engines=(*first.engines, *more))
-    return list(kept.values())
-
-
-def _offered(variant: Variant, backend: str) -> Variant:
-    if any(e.backend == backend for e in variant.engines):
-        return variant
-    return replace(variant, engines=(*variant.engines, EngineRequirement(backend)))

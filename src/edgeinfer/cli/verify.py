@@ -194,6 +194,6 @@ def _row(checked: Checked) -> tuple[str, ...]:
         return checked.variant, engine, checked.device, "-", "-", verdict
     largest = max(m.max_rel for m in checked.metrics.values())
     lowest = min(m.sqnr_db for m in checked.metrics.values())
-    error = "none" if largest == 0 else f"{largest:.1e}"
+    error = "equal" if largest == 0 else f"{largest:.1e}"
     signal = "exact" if lowest == float("inf") else f"{lowest:.0f} dB"
     return checked.variant, engine, checked.device, error, signal, verdict
