@@ -6,7 +6,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from edgeinfer.backends.checks import one_line
@@ -18,6 +18,7 @@ from edgeinfer.backends.operators import (
     Role,
     role_of,
     timed,
+    undisturbed,
 )
 from edgeinfer.errors import RunError
 
@@ -91,19 +92,22 @@ def profile(
         events = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"onnxruntime's profile cannot be read: {one_line(error)}") from error
-    operators, note = read(events, warm)
-    # The engine's own log of a run is of the same runs as ours.
-    return OperatorProfile(
-        "ONNX Runtime's profiler", operators, runs, median(spent[warm:]), plain_us, note
-    )
+    spent = spent[warm:]
+    kept = undisturbed(spent)
+    operators, note = read(events, warm, kept)
+    whole_us = fmean(spent[i] for i in kept)
+    return OperatorProfile("ONNX Runtime's profiler", operators, runs, whole_us, plain_us, note)
 
 
-def read(events: Sequence[Mapping[str, Any]], warm: int) -> tuple[tuple[Operator, ...], str]:
+def read(
+    events: Sequence[Mapping[str, Any]], warm: int, kept: Sequence[int] | None = None
+) -> tuple[tuple[Operator, ...], str]:
     """Read a profile.
 
     Args:
         events: of the profile.
         warm: first runs, which are left out.
+        kept: runs behind them that count; None takes all.
 
     Returns:
         The operators, in the order of the last run, and what the figures do not say.
@@ -116,7 +120,8 @@ def read(events: Sequence[Mapping[str, Any]], warm: int) -> tuple[tuple[Operator
         if e.get("cat") == "Node" and e["name"].endswith(_SUFFIX) and int(e["ts"]) >= since
     ]
     own = _own_times(nodes)
-    kernels = _kernels(events, since)
+    kernels = _kernels(events, starts)
+    counted = range(len(starts)) if kept is None else kept
     totals: dict[tuple[str, str], list[float]] = {}
     last: dict[tuple[str, str], Mapping[str, Any]] = {}
     for event, us in zip(nodes, own, strict=True):
@@ -127,7 +132,8 @@ def read(events: Sequence[Mapping[str, Any]], warm: int) -> tuple[tuple[Operator
         last[key] = event
     found = []
     for key in sorted(last, key=lambda k: int(last[k]["ts"])):
-        us = kernels[key[0]] / len(starts) if key[0] in kernels else median(totals[key])
+        each = kernels.get(key[0], totals[key])
+        us = fmean(each[run] for run in counted)
         found.append(_operator(key[0].removesuffix(_SUFFIX), last[key]["args"], us))
     note = ""
     if any(op.unit not in ("CPU",) for op in found) and not kernels:
@@ -170,13 +176,14 @@ def _end(node: Mapping[str, Any]) -> int:
     return int(node["ts"]) + int(node["dur"])
 
 
-def _kernels(events: Iterable[Mapping[str, Any]], since: int) -> dict[str, float]:
-    """Sum what ran on a GPU, by the operator that started it."""
-    found: dict[str, float] = {}
+def _kernels(events: Iterable[Mapping[str, Any]], starts: Sequence[int]) -> dict[str, list[float]]:
+    """Sum what ran on a GPU, by the operator that started it and the run."""
+    found: dict[str, list[float]] = {}
     for event in events:
         parent = event.get("args", {}).get("parent_name")
-        if event.get("cat") == "Kernel" and parent and int(event["ts"]) >= since:
-            found[parent] = found.get(parent, 0.0) + float(event["dur"])
+        if event.get("cat") == "Kernel" and parent and int(event["ts"]) >= starts[0]:
+            run = bisect_right(starts, int(event["ts"])) - 1
+            found.setdefault(parent, [0.0] * len(starts))[run] += float(event["dur"])
     return found
 
 

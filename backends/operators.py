@@ -7,7 +7,7 @@ steps; ``nodes`` names the operators of the artifact that one computes, where th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -86,8 +86,7 @@ class Operator:
         name: the engine's.
         kind: its type.
         unit: where it runs.
-        us: microseconds a run, without steps inside of it, by the median of the runs or, where the
-            engine tells no more, by their mean; None where there is no clock.
+        us: mean microseconds a run, without steps inside of it; None where there is no clock.
         precision: it computes in; empty where the engine does not tell.
         role: what it is there for.
         nodes: operators of the artifact that it computes, where the engine tells.
@@ -109,8 +108,8 @@ class OperatorProfile:
     Attributes:
         tool: whose clock timed them; empty where the engine has none.
         operators: in the order they run in.
-        runs: how many were timed.
-        whole_us: of a run, likewise, by our own clock around the engine while its own was on.
+        runs: how many were timed; where the engine tells each one, the quicker half of them counts.
+        whole_us: mean of the same runs, by our own clock around the engine.
         plain_us: median of a run without it.
         note: what the figures do not say.
     """
@@ -166,6 +165,15 @@ def timed(call: Callable[[], object], runs: int) -> list[float]:
         call()
         found.append((time.perf_counter() - start) * 1e6)
     return found
+
+
+def undisturbed(spent: Sequence[float]) -> list[int]:
+    """Return which runs were the quicker half: other work on the machine hit them least.
+
+    Operators and whole runs are averaged over the same ones, or their sums could not be compared.
+    """
+    order = sorted(range(len(spent)), key=lambda i: spent[i])
+    return sorted(order[: max(1, (len(order) + 1) // 2)])
 
 
 def role_of(kind: str, table: Mapping[str, Role]) -> Role:

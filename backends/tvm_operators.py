@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from edgeinfer.backends.engines import import_tvm_runtime
-from edgeinfer.backends.operators import Operator, OperatorProfile, Role, role_of, timed
+from edgeinfer.backends.operators import (
+    Operator,
+    OperatorProfile,
+    Role,
+    role_of,
+    timed,
+    undisturbed,
+)
 
 ONE_FUNCTION = (
     "a library over fixed shapes is one function, and TVM's runtime has no clock inside of it; "
@@ -66,11 +73,13 @@ def profile(machine: Any, run: Callable[[], object], unit: str, *, runs: int) ->
         watch.steps.clear()
         spent += timed(run, 1)
         told.append(list(watch.steps))
-    operators = _operators(told, unit)
+    kept = undisturbed(spent)
+    operators = _operators([told[i] for i in kept], unit)
+    whole_us = fmean(spent[i] for i in kept)
     note = "times of functions hold what telling of them costs, about a microsecond each"
     if unit != "cpu":
         note = "on a GPU these are times to start the work"
-    return OperatorProfile("TVM's instrument", operators, runs, median(spent), plain_us, note)
+    return OperatorProfile("TVM's instrument", operators, runs, whole_us, plain_us, note)
 
 
 def _operators(runs: list[list[tuple[str, float]]], unit: str) -> tuple[Operator, ...]:
@@ -80,7 +89,7 @@ def _operators(runs: list[list[tuple[str, float]]], unit: str) -> tuple[Operator
         for name, us in steps:
             totals.setdefault(name, [0.0] * len(runs))[place] += us
     return tuple(
-        Operator(name, name.removeprefix(_BUILTIN), unit, median(us), "", _role(name))
+        Operator(name, name.removeprefix(_BUILTIN), unit, fmean(us), "", _role(name))
         for name, us in totals.items()
     )
 

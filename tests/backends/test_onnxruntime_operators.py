@@ -17,6 +17,7 @@ from edgeinfer.backends.onnxruntime_operators import (
     placement,
     read,
 )
+from edgeinfer.backends.operators import undisturbed
 
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
@@ -57,13 +58,21 @@ def test_runs_that_warm_up_are_left_out() -> None:
     assert note == ""
 
 
-def test_median_of_runs_counts_and_one_that_skips_an_operator_is_zero() -> None:
+def test_the_same_runs_count_for_all_and_one_that_skips_an_operator_is_zero_there() -> None:
     events: list[dict[str, Any]] = []
     for start, us in ((0, 10), (100, 12), (200, 99)):
         events += [run(start), event("a", "Conv", start + 1, us)]
     events.append(event("b", "Mul", 290, 6))
-    ops, _ = read(events, warm=0)
-    assert {op.name: op.us for op in ops} == {"a": 12, "b": 0}
+    ops, _ = read(events, warm=0, kept=[0, 1])
+    assert {op.name: op.us for op in ops} == {"a": 11, "b": 0}
+    ops, _ = read(events, warm=0, kept=[1, 2])
+    assert {op.name: op.us for op in ops} == {"a": 55.5, "b": 3}
+
+
+def test_the_quicker_half_is_undisturbed() -> None:
+    assert undisturbed([5, 1, 9, 2]) == [1, 3]
+    assert undisturbed([5, 1, 9]) == [0, 1]
+    assert undisturbed([5]) == [0]
 
 
 def test_what_runs_inside_another_is_not_counted_twice() -> None:
