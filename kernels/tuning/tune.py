@@ -278,6 +278,8 @@ class Tuner:
             record = replace(record, us=seconds * 1e6, spread=spread, n=5)
         except LostError as error:
             record = replace(record, error=f"ended its process: {error.how}")
+        except NotAvailableError:
+            raise
         except Exception as error:  # whatever TVM threw for this order
             record = replace(record, error=_line(error))
         self._keep(record)

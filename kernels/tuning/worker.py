@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from edgeinfer.backends import child
-from edgeinfer.errors import EdgeInferError
 
 
-class LostError(EdgeInferError):
+class LostError(Exception):
     """A process ended or gave no answer; ``how`` says which."""
 
     def __init__(self, how: str) -> None:

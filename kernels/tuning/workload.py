@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import tvm
@@ -91,8 +92,26 @@ def dump(function: tirx.PrimFunc) -> str:
 
 
 def load(text: str) -> tirx.PrimFunc:
-    """Read what ``dump`` wrote: by ``dump`` of this program, as it is run."""
+    """Read what ``dump`` wrote: the text is run as Python, so only our own is read."""
+    _name_pairs()
     return tvm.script.from_source(text)
+
+
+@cache
+def _name_pairs() -> None:
+    """Give names to vectors of two, which TVM writes and does not read."""
+    from tvm.tirx.script.builder import _ffi_api
+
+    def named(kind: str) -> Any:
+        def made(value: Any = None) -> Any:
+            # Without a value it is how a variable of the type is written.
+            return tirx.Var("", kind) if value is None else tirx.Cast(kind, value)
+
+        return made
+
+    for kind in ("Float16", "Float32", "Float64", "Int8", "Int16", "Int32", "Int64", "UInt8"):
+        if not hasattr(_ffi_api, f"{kind}x2"):
+            setattr(_ffi_api, f"{kind}x2", named(f"{kind.lower()}x2"))
 
 
 def copy(function: tirx.PrimFunc) -> tirx.PrimFunc:

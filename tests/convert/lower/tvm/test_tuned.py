@@ -1,0 +1,181 @@
+"""Kernels from records: which are used, and that their numbers are right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm", reason="apache-tvm is not installed")
+
+from edgeinfer.backends.base import LoadOptions
+from edgeinfer.backends.testing.cases import graph
+from edgeinfer.backends.tvm import TvmBackend
+from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.tvm.target import TvmTarget, workloads
+from edgeinfer.convert.passes import normalise
+from edgeinfer.errors import UsageError
+from edgeinfer.kernels.tuning import workload
+from edgeinfer.kernels.tuning.database import FINAL, TRIED, Database, Record
+from edgeinfer.kernels.tuning.task import Task
+from tests.convert.lower.tvm.run import MACHINE, profile
+
+RNG = np.random.default_rng(0)
+
+
+def _weights(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+NETS = {
+    "matmul": graph(
+        "(float[4,24] x) => (float[4,10] y) { a = MatMul(x, w) c = Add(a, b) y = Relu(c) }",
+        w=_weights(24, 10),
+        b=_weights(10),
+    ),
+    "batched": graph(
+        "(float[2,3,8] x, float[2,8,5] z) => (float[2,3,5] y) { a = MatMul(x, z) y = Tanh(a) }"
+    ),
+    "conv": graph(
+        "(float[1,4,9,9] x) => (float[1,6,5,5] y) {"
+        " c = Conv<strides=[2,2], pads=[1,1,1,1]>(x, w, b) s = Sigmoid(c) y = Mul(c, s) }",
+        w=_weights(6, 4, 3, 3),
+        b=_weights(6),
+    ),
+    "depthwise": graph(
+        "(float[1,6,8,8] x) => (float[1,6,8,8] y) { y = Conv<group=6, pads=[0,1,2,1]>(x, w) }",
+        w=_weights(6, 1, 3, 3),
+    ),
+    "conv over time": graph(
+        "(float[1,4,16] x) => (float[1,6,14] y) { y = Conv(x, w) }", w=_weights(6, 4, 3)
+    ),
+    "residual": graph(
+        "(float[1,4,6,6] x) => (float[1,4,6,6] y) { c = Conv<pads=[1,1,1,1]>(x, w) y = Add(c, x) }",
+        w=_weights(4, 4, 3, 3),
+    ),
+    "softmax": graph("(float[3,40] x) => (float[3,40] y) { y = Softmax<axis=1>(x) }"),
+}
+
+
+def _normal(model: Any) -> Any:
+    import onnx_ir as ir
+
+    return normalise(ir.from_proto(model)).model
+
+
+def _tasks(model: Any) -> list[Task]:
+    _, tasks = workloads(_normal(model), profile(), LowerOptions())
+    return tasks
+
+
+def _trace(task: Task) -> Any:
+    """An order that every kernel can have: the outer loop of its last block is cut in two."""
+    import tvm
+    from tvm import s_tir
+
+    sch = s_tir.Schedule(tvm.IRModule({workload.NAME: workload.load(task.text)}))
+    block = sch.get_child_blocks(sch.get_sblock("root"))[-1]
+    loop = max(sch.get_loops(block), key=lambda x: int(sch.get(x).extent.value))
+    sch.split(loop, [None, 2])
+    return _plain(sch.trace.as_json())
+
+
+def _plain(value: Any) -> Any:
+    from edgeinfer.kernels.tuning.search import _plain as plain
+
+    return plain(value)
+
+
+def _record(task: Task, **changes: Any) -> Record:
+    found = Record(
+        *(FINAL, task.key, MACHINE, "some CPU", 1, task.title, _trace(task), 1.0, 0.0, 21, 2.0)
+    )
+    return replace(found, **changes)
+
+
+def _lower(model: Any, folder: Path, *records: Record) -> Lowered:
+    file = folder / "records.jsonl"
+    file.touch()
+    for record in records:
+        Database(file).add(record)
+    options = LowerOptions(records=(str(file),))
+    return TvmTarget().lower(_normal(model), profile(), options, folder)
+
+
+def _right(model: Any, made: Lowered) -> None:
+    from edgeinfer.backends.base import Artifact
+    from edgeinfer.backends.engines import import_onnxruntime
+
+    session = import_onnxruntime().InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    feeds = {i.name: _weights(*i.shape) for i in session.get_inputs()}
+    executable = TvmBackend().load(
+        Artifact("tvm", made.files[0], (), ()), LoadOptions(extra={"trial": "off"})
+    )
+    for name, right in zip(
+        [o.name for o in session.get_outputs()], session.run(None, feeds), strict=True
+    ):
+        np.testing.assert_allclose(executable.run(feeds)[name], right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_tuned_kernel_is_used_and_right(name: str, tmp_path: Path) -> None:
+    tasks = _tasks(NETS[name])
+    assert tasks
+    made = _lower(NETS[name], tmp_path, *map(_record, tasks))
+    (line,) = [n for n in made.notes if "tuned on some CPU" in n]
+    assert line.startswith(f"{sum(t.calls for t in tasks)} kernels")
+    _right(NETS[name], made)
+
+
+def test_the_same_workload_has_the_same_key_in_another_process() -> None:
+    (task,) = _tasks(NETS["matmul"])
+    # Changes with TVM's way of writing functions down; records made before are then of no use.
+    assert task.key == workload.key_of(workload.load(task.text))
+    assert task.title == "matmul 4x24 24x10 +2"
+    assert _tasks(NETS["matmul"])[0].key == task.key
+
+
+def test_what_is_slower_or_of_another_machine_is_not_used(tmp_path: Path) -> None:
+    (task,) = _tasks(NETS["matmul"])
+    for index, record in enumerate(
+        (
+            _record(task, us=1.99),
+            _record(task, machine="x86-64-v4"),
+            _record(task, kind=TRIED),
+            _record(task, key="other"),
+            _record(task, trace=None, us=None, error="wrong numbers"),
+        )
+    ):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        assert not [n for n in _lower(NETS["matmul"], folder, record).notes if "tuned" in n]
+
+
+def test_a_record_that_does_not_fit_is_told_and_not_used(tmp_path: Path) -> None:
+    (task,) = _tasks(NETS["matmul"])
+    trace = [[["GetSBlock", [], ["nothing", "main"], ["b0"]]], []]
+    made = _lower(NETS["matmul"], tmp_path, _record(task, trace=trace))
+    (line,) = [n for n in made.notes if "record" in n]
+    assert line.startswith("a record was not used: matmul 4x24 24x10 +2: the order does not fit")
+    _right(NETS["matmul"], made)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    options = LowerOptions(records=(str(tmp_path / "none.jsonl"),))
+    with pytest.raises(UsageError, match="no such file"):
+        TvmTarget().lower(_normal(NETS["matmul"]), profile(), options, tmp_path)
+
+
+def test_equal_operators_are_one_workload() -> None:
+    net = graph(
+        "(float[2,8] x) => (float[2,8] y) { a = MatMul(x, w) b = MatMul(a, v) y = MatMul(b, w) }",
+        w=_weights(8, 8),
+        v=_weights(8, 8),
+    )
+    (task,) = _tasks(net)
+    assert (task.calls, len(task.nodes)) == (3, 3)

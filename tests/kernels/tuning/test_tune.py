@@ -1,0 +1,271 @@
+"""The loop around searching and measuring, with workers that play a part."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgeinfer.errors import NotAvailableError, OutputError
+from edgeinfer.kernels.tuning import tune
+from edgeinfer.kernels.tuning.database import FINAL, TRIED, Database, best
+from edgeinfer.kernels.tuning.task import Task
+from edgeinfer.kernels.tuning.tune import Budget, Outcome, Tuner, Where
+from edgeinfer.kernels.tuning.worker import LostError
+
+Answer = Callable[[Any], Any]
+
+
+class Part:
+    """Plays both workers. An order is ``[number]``, and takes as many microseconds."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[str, list[Any]]] = []
+        self.told: list[list[float | None]] = []
+        self.closed = 0
+        self.numbers = itertools.count(50, -1)
+        self.own_us = 40.0
+        self.on_candidate: Answer = lambda trace: (trace[0] * 1e-6, 0.01)
+        self.on_open: Answer = lambda text: 3
+        self.wrong: Answer = lambda trace: ""
+        self.rounds = 4
+
+    def ask(self, method: str, *arguments: Any, seconds: float) -> Any:
+        assert seconds > 0
+        return getattr(self, f"_{method}")(*arguments)
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def _open(self, text: str, parallel: bool, history: list[Any]) -> Any:
+        self.opened.append((text, history))
+        return self.on_open(text)
+
+    def _propose(self) -> list[Any]:
+        self.rounds -= 1
+        return [[next(self.numbers)] for _ in range(5)] if self.rounds >= 0 else []
+
+    def _tell(self, seconds: list[float | None]) -> None:
+        self.told.append(seconds)
+
+    def _candidate(self, text: str, trace: Any) -> Any:
+        return (self.own_us * 1e-6, 0.01) if trace is None else self.on_candidate(trace)
+
+    def _compare(self, text: str, traces: Any, own: str, rounds: int) -> Any:
+        times = [[t[0] * 1e-6] * rounds for t in traces]
+        return [*times, [self.own_us * 1e-6] * rounds], [self.wrong(t) for t in traces]
+
+
+@pytest.fixture
+def part(monkeypatch: pytest.MonkeyPatch) -> Part:
+    found = Part()
+    monkeypatch.setattr(tune, "Worker", lambda *_: found)
+    monkeypatch.setattr(tune, "_PAUSE_S", 0.0)
+    return found
+
+
+WHERE = Where({"kind": "llvm"}, "x86-64-v3", "some CPU", 1, "gcc")
+TASK = Task("k1", "matmul 8x8", "text", "own", nodes=["n"])
+
+
+def _run(database: Database, *tasks: Task, where: Where = WHERE, **budget: Any) -> list[Outcome]:
+    with Tuner(where, database, Budget(**budget)) as tuner:
+        return tuner.run(tasks or (TASK,))
+
+
+def test_the_best_order_is_compared_and_kept(part: Part, tmp_path: Path) -> None:
+    database = Database(tmp_path / "d.jsonl")
+    (outcome,) = _run(database)
+    assert outcome.verdict == "1.29 times as fast"
+    assert outcome.final is not None
+    assert (outcome.final.trace, outcome.final.us, outcome.final.n) == ([31], 31.0, 21)
+    assert (outcome.trials, outcome.failed, outcome.share) == (20, 0, 1.0)
+    lines = database.read().records
+    assert [r.kind for r in lines] == [TRIED] * 21 + [FINAL]
+    assert best(lines, "x86-64-v3")["k1"].trace == [31]
+    assert part.closed == 2
+
+
+def test_the_next_run_goes_on_from_what_was_measured(part: Part, tmp_path: Path) -> None:
+    database = Database(tmp_path / "d.jsonl")
+    _run(database)
+    part.rounds = 1
+    (outcome,) = _run(database)
+    history = part.opened[1][1]
+    assert sorted(s for _, s in history) == pytest.approx([i * 1e-6 for i in range(31, 51)])
+    assert outcome.trials == 25
+    assert outcome.final is not None
+    assert outcome.final.trace == [26]
+    # The own kernel was not measured anew.
+    assert sum(r.trace is None and r.kind == TRIED for r in database.read().records) == 1
+
+
+def test_figures_of_another_cpu_are_not_taken(part: Part, tmp_path: Path) -> None:
+    database = Database(tmp_path / "d.jsonl")
+    _run(database)
+    other = Where(WHERE.target, WHERE.machine, "another CPU", 1, "gcc")
+    part.rounds = 1
+    _run(database, where=other)
+    assert part.opened[1][1] == []
+
+
+def test_an_order_that_ends_its_process_costs_itself(part: Part, tmp_path: Path) -> None:
+    def candidate(trace: Any) -> Any:
+        if trace[0] % 2:
+            raise LostError("SIGSEGV")
+        if trace[0] % 5 == 0:
+            raise RuntimeError("first line\n  does not build")
+        return trace[0] * 1e-6, 0.0
+
+    part.on_candidate = candidate
+    database = Database(tmp_path / "d.jsonl")
+    (outcome,) = _run(database)
+    assert (outcome.trials, outcome.failed) == (8, 12)
+    assert outcome.final is not None
+    assert outcome.final.trace == [32]
+    errors = {r.error for r in database.read().records}
+    assert errors == {"", "ended its process: SIGSEGV", "RuntimeError: does not build"}
+    assert part.told[0] == [None, None, 48e-6, None, 46e-6]
+
+
+def test_a_kernel_without_one_good_build_is_named(part: Part, tmp_path: Path) -> None:
+    def candidate(trace: Any) -> Any:
+        raise RuntimeError("no")
+
+    part.on_candidate = candidate
+    (outcome,) = _run(Database(tmp_path / "d.jsonl"))
+    assert outcome.final is None
+    assert not outcome.is_better
+    assert outcome.verdict == ("own kernel kept: all 20 orders failed, such as: RuntimeError: no")
+
+
+def test_a_search_that_ends_its_process_is_told(part: Part, tmp_path: Path) -> None:
+    def crash(text: str) -> int:
+        raise LostError("SIGSEGV")
+
+    part.on_open = crash
+    (outcome,) = _run(Database(tmp_path / "d.jsonl"))
+    assert outcome.verdict.startswith("own kernel kept: the search ended its process: SIGSEGV")
+
+
+def test_an_own_kernel_that_cannot_be_measured_is_told(part: Part, tmp_path: Path) -> None:
+    part._candidate = lambda text, trace: 1 / 0  # type: ignore[method-assign]
+    (outcome,) = _run(Database(tmp_path / "d.jsonl"))
+    assert "its own kernel could not be measured: ZeroDivisionError" in outcome.verdict
+    assert part.opened == []
+
+
+def test_wrong_numbers_are_never_chosen(part: Part, tmp_path: Path) -> None:
+    part.wrong = lambda trace: "wrong numbers" if trace[0] < 33 else ""
+    database = Database(tmp_path / "d.jsonl")
+    (outcome,) = _run(database)
+    assert outcome.final is not None
+    assert outcome.final.trace == [33]
+    part.wrong, part.rounds = (lambda trace: "wrong numbers"), 1
+    (outcome,) = _run(database)
+    assert outcome.verdict == "own kernel kept: wrong numbers"
+    # The last word is that there is none.
+    assert best(database.read().records, "x86-64-v3")["k1"].trace is None
+
+
+def test_what_is_no_faster_is_not_better(part: Part, tmp_path: Path) -> None:
+    part.own_us = 31.5
+    (outcome,) = _run(Database(tmp_path / "d.jsonl"))
+    assert outcome.verdict == "own kernel kept: the best order is 1.02 times as fast"
+    assert not outcome.is_better
+
+
+def test_a_device_that_is_gone_ends_the_run_and_loses_nothing(part: Part, tmp_path: Path) -> None:
+    def candidate(trace: Any) -> Any:
+        if trace[0] < 45:
+            raise ConnectionError("127.0.0.1:9090: nobody there")
+        return trace[0] * 1e-6, 0.0
+
+    part.on_candidate = candidate
+    database = Database(tmp_path / "d.jsonl")
+    place = Where(WHERE.target, WHERE.machine, "far", 1, "gcc", device="127.0.0.1:9090")
+    with pytest.raises(NotAvailableError, match="the device is gone: .*nobody there; 7 meas"):
+        _run(database, where=place)
+    assert len(database.read().records) == 7
+    part.on_candidate, part.rounds = (lambda trace: (trace[0] * 1e-6, 0.0)), 2
+    (outcome,) = _run(database, where=place)
+    assert len(part.opened[1][1]) == 6
+    assert outcome.is_better
+
+
+def test_a_device_that_comes_back_costs_a_wait(part: Part, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def candidate(trace: Any) -> Any:
+        if trace[0] == 44 and len(seen) < 2:
+            seen.append(1)
+            raise ConnectionError("restarting")
+        return trace[0] * 1e-6, 0.0
+
+    part.on_candidate = candidate
+    place = Where(WHERE.target, WHERE.machine, "far", 1, "gcc", device="127.0.0.1:9090")
+    (outcome,) = _run(Database(tmp_path / "d.jsonl"), where=place)
+    assert (outcome.trials, outcome.failed, len(seen)) == (20, 0, 2)
+
+
+def test_a_full_disk_ends_the_run(
+    part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(tmp_path / "d.jsonl")
+    add, count = Database.add, itertools.count()
+
+    def full(self: Database, record: Any) -> None:
+        if next(count) == 9:
+            raise OutputError("no space left")
+        add(self, record)
+
+    monkeypatch.setattr(Database, "add", full)
+    with pytest.raises(OutputError, match="no space left"):
+        _run(database)
+    assert len(database.read().records) == 9
+    assert part.closed == 2
+
+
+def test_ctrl_c_ends_the_workers_and_keeps_what_was_measured(part: Part, tmp_path: Path) -> None:
+    def candidate(trace: Any) -> Any:
+        if trace[0] == 44:
+            raise KeyboardInterrupt
+        return trace[0] * 1e-6, 0.0
+
+    part.on_candidate = candidate
+    database = Database(tmp_path / "d.jsonl")
+    with pytest.raises(KeyboardInterrupt):
+        _run(database)
+    assert len(database.read().records) == 7
+    assert part.closed == 2
+
+
+def test_small_parts_and_late_ones_are_told(part: Part, tmp_path: Path) -> None:
+    part._candidate = lambda text, trace: (float(text) * 1e-6, 0.0)  # type: ignore[method-assign]
+    large = Task("large", "large", "100", "100", calls=5)
+    tiny = Task("tiny", "tiny", "1", "1")
+    found = {o.task.key: o for o in _run(Database(tmp_path / "d.jsonl"), tiny, large, minutes=0.0)}
+    assert found["large"].share == pytest.approx(500 / 501)
+    assert found["large"].verdict == "own kernel kept: the time was over before its turn"
+    assert found["tiny"].verdict == "own kernel kept: not tuned, too small a part of the time"
+
+
+def test_the_time_left_is_told(part: Part, tmp_path: Path) -> None:
+    lines: list[tuple[str, float | None]] = []
+    database = Database(tmp_path / "d.jsonl")
+    with Tuner(WHERE, database, Budget(minutes=2), lambda *x: lines.append(x)) as tuner:
+        tuner.run([TASK])
+    assert lines[1][0] == "kernel 1 of 1: matmul 8x8, - of 40 us after 0; 1:59 left"
+    assert lines[2][0].startswith("kernel 1 of 1: matmul 8x8, 46 of 40 us after 5; 1:")
+    assert 0 <= (lines[2][1] or 0) < 0.2
+
+
+def test_several_measure_at_once(part: Part, tmp_path: Path) -> None:
+    where = Where(WHERE.target, WHERE.machine, "c", 1, "gcc", workers=3, cpus=(0, 1))
+    (outcome,) = _run(Database(tmp_path / "d.jsonl"), where=where)
+    assert outcome.trials == 20
+    assert part.told[0] == pytest.approx([i * 1e-6 for i in range(50, 45, -1)])
+    assert part.closed == 4
