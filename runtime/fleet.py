@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,8 @@ class Runtime:
         threads: that run engines; None takes the processors this process may use.
         memory_mb: that engines may take together, as resident memory; None sets no limit.
         history: measurements of this machine; None takes those in the cache folder.
+        trusted: public keys, one of which must have signed every bundle, as for ``load``.
+        require_signature: load nothing that no trusted key signed, also where no key is known.
 
     Attributes:
         threads: as given or found.
@@ -92,6 +94,8 @@ class Runtime:
         threads: int | None = None,
         memory_mb: float | None = None,
         history: ProfileDB | None = None,
+        trusted: Sequence[str | os.PathLike[str]] = (),
+        require_signature: bool = False,
     ) -> None:
         if threads is not None and threads < 1:
             raise UsageError(f"threads: expected at least 1, received {threads}")
@@ -100,6 +104,7 @@ class Runtime:
         self.threads = threads or available_cpus()
         self.memory_mb = memory_mb
         self._history = history
+        self._trust = {"trusted": trusted, "require_signature": require_signature}
         self.scheduler = Scheduler(self.threads)
         self._engines: dict[tuple[object, ...], Engine] = {}
         self._models: dict[str, Model] = {}
@@ -150,8 +155,9 @@ class Runtime:
         if not 1 <= threads <= self.threads:
             raise UsageError(f"threads: expected 1 to {self.threads}, received {threads}")
         place = Path(path).resolve()
-        allowed = {"trusted": options.get("trusted", ()), "key": options.get("key")}
-        with Bundle.open(place, verify=False, **allowed) as bundle:
+        options = {**self._trust, **options}
+        options["require_signature"] |= bool(self._trust["require_signature"])
+        with Bundle.open(place, verify=False, **_openings(options)) as bundle:
             manifest = bundle.manifest
         name = name or manifest.name
         if batching is not None:
@@ -258,6 +264,11 @@ class Runtime:
 
     def _held_mb(self) -> float:
         return sum(engine.memory_mb for engine in list(self._engines.values()) if engine.is_loaded)
+
+
+def _openings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of ``load`` that opening a bundle takes too."""
+    return {k: options[k] for k in ("trusted", "require_signature", "key") if k in options}
 
 
 class Engine:
@@ -378,7 +389,7 @@ class Engine:
 
     def _least_mb(self) -> float:
         """Return the size of the smallest variant, which an engine needs at least."""
-        with Bundle.open(self.path, verify=False, key=self._options.get("key")) as bundle:
+        with Bundle.open(self.path, verify=False, **_openings(self._options)) as bundle:
             return min((v.size_bytes for v in bundle.manifest.variants), default=0) / 2**20
 
 

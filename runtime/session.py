@@ -49,6 +49,7 @@ def load(
     check_finite: bool = False,
     verify: bool = True,
     trusted: Sequence[str | os.PathLike[str]] = (),
+    require_signature: bool = False,
     key: str | os.PathLike[str] | None = None,
     stats: bool | None = None,
     isolate: bool = False,
@@ -66,7 +67,8 @@ def load(
     Args:
         path: of the bundle, a folder or a zip.
         backend: use this one or fail.
-        policy: what counts: ``latency``, ``throughput``, ``memory`` or ``energy``.
+        policy: what counts: ``latency``, ``throughput``, ``memory`` or ``energy``; ``explicit``
+            takes what ``backend`` names, in the bundle's order, whatever else is faster.
         device: use this kind of unit or fail.
         threads: of the engine; None takes what this process may use.
         strict: raise when an accelerator is here but fails, or when operators of the model land
@@ -78,6 +80,8 @@ def load(
         verify: compare every file's hash now; otherwise only those of the files that are used.
         trusted: public keys (PEM files), one of which must have signed the bundle; where none is
             given, those that EDGEINFER_TRUSTED_KEYS lists, if it is set.
+        require_signature: refuse what no trusted key signed, also where no key is known. Those that
+            are given or listed are always required.
         key: file with the key of an encrypted bundle; None takes what EDGEINFER_BUNDLE_KEY or
             EDGEINFER_BUNDLE_KEY_FILE has.
         stats: count runs and their times for ``Session.stats``, in this process only; None does
@@ -116,7 +120,9 @@ def load(
     for name, limit in limits.items():
         if limit is not None and not (isolate and limit > 0):
             raise UsageError(f"{name}: expected a number above 0, together with isolate=True")
-    bundle = Bundle.open(path, verify=verify, trusted=trusted, key=key)
+    bundle = Bundle.open(
+        path, verify=verify, trusted=trusted, key=key, require_signature=require_signature
+    )
     try:
         request = Request(
             *(backend, policy, device, threads, strict and not allow_fallback, measure),

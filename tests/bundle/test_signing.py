@@ -179,3 +179,13 @@ def test_keys_of_another_kind(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="expected an Ed25519 key"):
         sign(b"", path)
+
+
+def test_a_signature_that_is_required_needs_a_key(
+    zipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EDGEINFER_TRUSTED_KEYS", raising=False)
+    with Bundle.open(zipped):
+        pass
+    with pytest.raises(SignatureError, match="required, but no key is trusted"):
+        Bundle.open(zipped, require_signature=True)

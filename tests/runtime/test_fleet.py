@@ -17,6 +17,7 @@ from edgeinfer.errors import (
     InputError,
     MemoryBudgetError,
     RunError,
+    SignatureError,
     UsageError,
 )
 from edgeinfer.runtime import batches, fleet
@@ -473,3 +474,32 @@ def test_runs_left_by_callers_are_picked_up_at_once(
             start = time.monotonic()
             second.result(1)
             assert time.monotonic() - start < 0.5
+
+
+def test_a_runtime_that_requires_signatures_loads_nothing_else(
+    fakes: Any, make_bundle: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cryptography")
+    from edgeinfer.bundle.archive import Bundle
+    from edgeinfer.bundle.signing import new_keys, sign
+    from edgeinfer.bundle.writer import put_signatures
+
+    monkeypatch.delenv("EDGEINFER_TRUSTED_KEYS", raising=False)
+    fakes.add("fake")
+    path = make_bundle("fake")
+    private, public = tmp_path / "a.pem", tmp_path / "a.pub"
+    new_keys(private, public)
+    with Runtime(require_signature=True) as runtime:
+        with pytest.raises(SignatureError, match="no key is trusted"):
+            runtime.add(path)
+        with pytest.raises(SignatureError, match="no key is trusted"):
+            runtime.add(path, require_signature=False)
+    with Runtime(trusted=[public], require_signature=True) as runtime:
+        with pytest.raises(SignatureError, match="is not signed"):
+            runtime.add(path)
+        with Bundle.open(path) as bundle:
+            content, _ = sign(bundle.manifest_bytes(), private)
+        put_signatures(path, content)
+        model = runtime.add(path)
+        x = np.ones((1, 3), np.float32)
+        assert model.run({"x": x, "k": np.arange(1)})["double"].tolist() == [[2, 2, 2]]

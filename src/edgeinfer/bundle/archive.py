@@ -84,6 +84,7 @@ class Bundle:
         verify: bool = True,
         trusted: Sequence[str | os.PathLike[str]] = (),
         key: str | os.PathLike[str] | None = None,
+        require_signature: bool = False,
     ) -> Bundle:
         """Open a folder or zip.
 
@@ -94,6 +95,7 @@ class Bundle:
                 those that the environment variable EDGEINFER_TRUSTED_KEYS lists, if it is set.
             key: file with the key of an encrypted bundle; None takes what EDGEINFER_BUNDLE_KEY or
                 EDGEINFER_BUNDLE_KEY_FILE has.
+            require_signature: refuse every bundle where no trusted key is known.
 
         Raises:
             UsageError: nothing is there, or a key cannot be read.
@@ -104,6 +106,12 @@ class Bundle:
         location = Path(path)
         if not location.exists():
             raise UsageError(f"{location}: no such file or folder")
+        keys = [Path(k) for k in trusted] or trusted_here()
+        if require_signature and not keys:
+            raise SignatureError(
+                f"{location}: a signature is required, but no key is trusted: give trusted= or set "
+                f"{TRUSTED_ENV}"
+            )
         sealed_by = ""
         try:
             storage: Storage
@@ -115,7 +123,7 @@ class Bundle:
         except OSError as e:
             raise BundleError(f"{location}: cannot be read: {e.strerror or e}") from e
         try:
-            bundle = cls(location, storage, [Path(k) for k in trusted] or trusted_here())
+            bundle = cls(location, storage, keys)
             if sealed_by:
                 bundle.sealed_by, bundle._memory = sealed_by, MemoryFiles()
             if verify:
