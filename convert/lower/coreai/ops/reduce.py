@@ -97,6 +97,10 @@ for _op, (_body, _dtypes) in _BODIES.items():
 
 def _arg(g: Builder, x: Tensor, axis: int, keepdims: int, last: int) -> Tensor:
     axis %= x.rank
+    if x.dtype == np.float16:
+        # Of half-precision values it was wrong on a Neural Engine at the end of a graph:
+        # https://github.com/apple/coreai-torch/issues/116
+        x = g.cast(x, np.float32)
     source = g.reverse(x, [axis]) if last else x
     place = g.cast(g.call("argmax", source, np.int32(axis)), np.int64)
     if last:

@@ -67,12 +67,20 @@ def test_every_fault_has_a_source_and_a_name_of_its_own() -> None:
     assert all(f.source and f.what and f.ops for f in FAULTS)
 
 
-def test_a_largest_position_at_the_end_is_told_of(tmp_path: Path) -> None:
-    text = "g (float[2,4] x) => (int64[2] y) {y = ArgMax<axis=1, keepdims=0>(x)}"
-    assert "ane-argmax-last: 1 nodes" in str(lower(text, tmp_path, precision="fp16").notes)
-    within = "g (float[2,4] x) => (int64[2] y) {m = ArgMax<axis=1, keepdims=0>(x) y = Neg(m)}"
-    (tmp_path / "other").mkdir()
-    assert "ane-argmax" not in str(lower(within, tmp_path / "other", precision="fp16").notes)
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_positions_at_the_end_are_of_single_precision_values(op: str, tmp_path: Path) -> None:
+    text = f"g (float[2,4] x) => (int64[2] y) {{r = Relu(x) y = {op}<axis=1, keepdims=0>(r)}}"
+    made = lower(text, tmp_path, precision="fp16")
+    block = open_package(made.files[0].parent).function().block
+    kinds = {
+        v.name: v.type.dtype
+        for o in block.operations
+        for v in o.outputs
+        if isinstance(v.type, TensorType)
+    }
+    (last,) = [o for o in block.operations if o.type == f"reduce_{op.lower()}"]
+    assert [kinds[str(name)] for name in last.inputs["x"]] == ["float32"]
+    assert "float16" in kinds.values()
 
 
 def test_squares_of_rms_norms_stay_in_single_precision() -> None:
