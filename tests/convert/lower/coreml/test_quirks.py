@@ -69,7 +69,10 @@ def test_every_fault_has_a_source_and_a_name_of_its_own() -> None:
 
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
 def test_positions_at_the_end_are_of_single_precision_values(op: str, tmp_path: Path) -> None:
-    text = f"g (float[2,4] x) => (int64[2] y) {{r = Relu(x) y = {op}<axis=1, keepdims=0>(r)}}"
+    text = (
+        f"g (float[2,4] x) => (float[2,3] q, int64[2] y) <{WEIGHTS}, {BIAS}> {{m = MatMul(x, w) "
+        f"p = Sigmoid(m) q = Mul(p, b) y = {op}<axis=1, keepdims=0>(q)}}"
+    )
     made = lower(text, tmp_path, precision="fp16")
     block = open_package(made.files[0].parent).function().block
     kinds = {
