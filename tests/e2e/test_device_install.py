@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -97,3 +98,26 @@ def test_one_engine_is_enough(engine: str, wheel: Path, tmp_path: Path) -> None:
     assert "pip install 'edgeinfer[convert]'" in said
     assert "Traceback" not in said
     assert not (tmp_path / "other.edge").exists()
+
+
+@pytest.mark.timeout(600)
+def test_apple_is_enough_to_convert_for_apple(wheel: Path, tmp_path: Path) -> None:
+    source, bundle = tmp_path / "net.onnx", tmp_path / "net.edge"
+    save(NET, source)
+    _call(sys.executable, "-m", "venv", tmp_path / "v")
+    python, command = (tmp_path / "v" / "bin" / name for name in ("python", "edgeinfer"))
+    _call(python, "-m", "pip", "install", "-q", f"{wheel}[apple]")
+    installed = {p["name"] for p in json.loads(_call(python, "-m", "pip", "list", "--format=json"))}
+    assert "coremltools" in installed
+    assert "onnxruntime" not in installed
+
+    for precision in ("fp32", "fp16"):
+        _call(command, *("convert", source, "-t", "ios", "-o", bundle, "--precision", precision))
+        _call(command, "verify", bundle)
+        with zipfile.ZipFile(bundle) as opened:
+            oracles = json.loads(opened.read("report.json"))["oracles"]
+        assert oracles["confirmed"] == oracles["asked"] > 0
+        bundle.unlink()
+    said = _call(command, *("convert", source, "-t", "cpu", "-o", bundle), fails=3)
+    assert "onnxruntime" in said
+    assert "Traceback" not in said
