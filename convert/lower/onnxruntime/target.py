@@ -22,7 +22,12 @@ from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.convert.lower.onnxruntime.half_faults import HALF_RULES
 from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
 from edgeinfer.convert.lower.onnxruntime.roundings import shorten
-from edgeinfer.convert.lower.onnxruntime.typed import TYPED_KEY, expand_newer, join_pairs
+from edgeinfer.convert.lower.onnxruntime.typed import (
+    TYPED_KEY,
+    expand_newer,
+    join_pairs,
+    parts_of,
+)
 from edgeinfer.convert.lower.onnxruntime.unsigned import store_unsigned
 from edgeinfer.convert.lower.onnxruntime.zero_points import unshare_zero_points
 from edgeinfer.convert.lower.precision import read_back
@@ -113,10 +118,11 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     notes = Notes()
     settle_loops(model)
     if profile.strongly_typed:
-        expand_newer(model, notes)
+        model = expand_newer(model, notes)
     problems = [*refused_borders(model, PACKED), *apply(model, RULES, notes)]
     if options.precision == "fp16":
-        halve(model, options.fp32_nodes, notes, joined=profile.strongly_typed)
+        kept = parts_of(model, options.fp32_nodes)
+        halve(model, kept, notes, joined=profile.strongly_typed)
     if profile.strongly_typed:
         join_pairs(model, notes)
         model.metadata_props[TYPED_KEY] = "1"

@@ -6,10 +6,16 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.convert.lower import target_for
-from edgeinfer.convert.lower.onnxruntime.typed import TYPED_KEY, expand_newer, join_pairs
+from edgeinfer.convert.lower.onnxruntime.typed import (
+    TYPED_KEY,
+    expand_newer,
+    join_pairs,
+    parts_of,
+)
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.quantize import readback
 from edgeinfer.errors import Notes
@@ -34,7 +40,7 @@ def ops(model: ir.Model) -> list[str]:
 
 def test_operators_newer_than_the_parser_become_their_definition() -> None:
     model = ir.from_onnx_text(NEW + "(float[2,3] x) => (float[2,3] y) { y = Swish(x) }")
-    expand_newer(model, notes := Notes())
+    model = expand_newer(model, notes := Notes())
     assert "Swish" not in ops(model)
     assert notes.lines == ["Swish: newer than opset 21: replaced by its definition"]
     x = np.linspace(-4, 4, 6, dtype=np.float32).reshape(2, 3)
@@ -46,6 +52,70 @@ def test_operators_that_the_parser_knows_stay() -> None:
     expand_newer(model, notes := Notes())
     assert ops(model) == ["Gelu"]
     assert notes.lines == []
+
+
+def as_model(proto: onnx.ModelProto) -> ir.Model:
+    model: ir.Model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    return model
+
+
+QKV = "float[2,3,5,8] q, float[2,3,7,8] k, float[2,3,7,4] v"
+
+
+def attended(extra: str, attributes: str = "", given: str = "q, k, v") -> ir.Model:
+    options = f"<{attributes}>" if attributes else ""
+    body = f"{{ y = Attention {options} ({given}) }}"
+    text = f"{NEW}({QKV}{extra}) => (float[2,3,5,4] y) {body}"
+    model = as_model(onnx.parser.parse_model(text))
+    model.graph[0].name = "a"
+    return model
+
+
+@pytest.mark.parametrize(
+    ("extra", "attributes", "given", "plain"),
+    [
+        ("", "", "q, k, v", True),
+        ("", "scale = 0.25", "q, k, v", True),
+        (", float[5,7] m", "", "q, k, v, m", True),
+        (", float[2,1,5,7] m", "", "q, k, v, m", True),
+        (", bool[5,7] m", "", "q, k, v, m", False),
+        ("", "is_causal = 1", "q, k, v", False),
+        ("", "softcap = 2.0", "q, k, v", False),
+    ],
+)
+def test_attention_is_the_same_in_products(
+    extra: str, attributes: str, given: str, plain: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    model = attended(extra, attributes, given)
+    feeds = {
+        v.name: (
+            rng.random(v.shape.numpy()) > 0.3
+            if v.dtype == ir.DataType.BOOL
+            else rng.standard_normal(v.shape.numpy(), np.float32)
+        )
+        for v in model.graph.inputs
+        if v.shape is not None
+    }
+    evaluate = ReferenceEvaluator
+    want = evaluate(ir.to_proto(model)).run(None, feeds)[0]
+    model = expand_newer(model, Notes())
+    found = ops(model)
+    assert "Attention" not in found
+    if plain:
+        kinds = ["Mul", "Transpose", "MatMul", *(["Add"] if "m" in given else []), "Softmax"]
+        assert sorted(found) == sorted([*kinds, "MatMul"])
+    session = import_onnxruntime().InferenceSession(
+        ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    np.testing.assert_allclose(session.run(None, feeds)[0], want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_node_that_stays_in_single_precision_does_so_in_parts() -> None:
+    model = expand_newer(attended(""), Notes())
+    names = {n.name for n in model.graph}
+    assert parts_of(model, {"a"}) == names | {"a"}
+    assert parts_of(model, {"b"}) == {"b"}
 
 
 PAIR = """(float16[4] x) => (float16[4] y)
@@ -60,7 +130,7 @@ PAIR = """(float16[4] x) => (float16[4] y)
 
 def pair(scale: float) -> ir.Model:
     proto = onnx.parser.parse_model(HEAD + PAIR.replace("SCALE", str(scale)))
-    return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    return as_model(proto)
 
 
 def test_a_pair_beside_half_precision_takes_and_gives_it() -> None:
