@@ -199,6 +199,7 @@ class Executable(Protocol):
         """Run once; outputs are owned by the caller, in the order of ``outputs``.
 
         Raises:
+            InputError: the artifact cannot take a value or size, which the model itself can.
             RunError: the engine failed.
             ClosedError: after ``close``.
         """

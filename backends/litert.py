@@ -52,7 +52,7 @@ from edgeinfer.backends.litert_signatures import Signatures
 from edgeinfer.backends.litert_stored import note, stored_of, to_floats, to_integers
 from edgeinfer.backends.litert_trial import Opening, check_runs, open_interpreter
 from edgeinfer.backends.operators import Operator, OperatorProfile, Placement
-from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
+from edgeinfer.errors import BackendError, ClosedError, InputError, LoadError, RunError
 from edgeinfer.types import Array, Feeds, Stored, TensorSpec
 
 T = TypeVar("T")
@@ -446,7 +446,7 @@ class LitertExecutable:
         runner = self._runner()
         try:
             arrays = self._arrays(feeds)
-        except RunError:
+        except (RunError, InputError):
             self._give_back(runner)
             raise
         # One that failed is not used again.
@@ -585,5 +585,5 @@ class _engine_errors:  # noqa: N801  (reads as a statement)
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, BackendError):
+        if isinstance(error, Exception) and not isinstance(error, (BackendError, InputError)):
             raise RunError(f"litert failed: {one_line(error)}") from error

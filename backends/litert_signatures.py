@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgeinfer.errors import RunError
+from edgeinfer.errors import InputError
 from edgeinfer.types import Array, Dim
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -58,13 +58,13 @@ class Signatures:
         """Run the signature of these sizes; results are copies.
 
         Raises:
-            RunError: the file has no signature of these sizes.
+            InputError: the file has no signature of these sizes.
         """
         shapes = tuple(feeds[name].shape for name in self._names)
         runner = self._runners.get(shapes)
         if runner is None:
             known = "; ".join(self._text(s) for s in self._runners)
-            raise RunError(f"run: the file runs at {known}; received {self._text(shapes)}")
+            raise InputError("*", f"the sizes of a signature ({known})", self._text(shapes))
         results: dict[str, Array] = runner(**feeds)
         return results
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.errors import RunError
+from edgeinfer.errors import InputError
 from edgeinfer.types import Array, Stored
 
 KINDS = frozenset({"int8", "uint8", "int16"})
@@ -26,12 +26,13 @@ def to_integers(name: str, floats: Array, stored: Stored) -> Array:
     """Round to the nearest step, half to even as QuantizeLinear does, and saturate.
 
     Raises:
-        RunError: a value is NaN, for which there is no integer.
+        InputError: a value is NaN, for which there is no integer.
     """
     # In float32 with a division, as the model does it.
     steps = np.rint(floats / np.float32(stored.scale))
     if np.isnan(steps).any():
-        raise RunError(f"run: input {name!r}: NaN cannot be stored as {stored.dtype}")
+        what = f"no NaN, for which the file's {stored.dtype} has no value"
+        raise InputError(name, what, "NaN")
     limits = np.iinfo(stored.dtype)
     low, high = limits.min - stored.zero_point, limits.max - stored.zero_point
     integers: Array = (np.clip(steps, low, high) + stored.zero_point).astype(stored.dtype)

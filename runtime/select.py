@@ -199,6 +199,8 @@ def rank(
     if not plan.candidates and (backend or kind):
         wanted = " and ".join(f"{w}" for w in (backend and f"backend {backend!r}", kind) if w)
         reasons = "; ".join(str(r) for r in rejected if backend in (None, r.backend))
+        formats = ", ".join(dict.fromkeys(v.format for v in variants)) or "nothing"
+        reasons = reasons or f"the bundle has {formats}, which it does not open"
         raise NotAvailableError(f"{wanted} was asked for and cannot be used: {reasons}")
     return plan
 

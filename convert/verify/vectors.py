@@ -197,7 +197,7 @@ class _Maker:
         start = time.process_time()
         try:
             outputs = self._oracles.run(feeds)
-        except RunError as e:
+        except (RunError, InputError) as e:
             self._failure = str(e)
             return None
         self._slow = self._slow or time.process_time() - start > _SLOW_S
@@ -227,7 +227,7 @@ class _Maker:
         }
         try:
             others = self._oracles.run(near)
-        except RunError:
+        except (RunError, InputError):
             return ""
         budget = budget_for("fp32")
         for name, value in outputs.items():
@@ -246,7 +246,7 @@ class _Maker:
             feeds |= {s.name: np.full_like(feeds[s.name], 8000) for s in rates}
             try:
                 self._oracles.run(feeds)
-            except RunError:
+            except (RunError, InputError):
                 continue
             yield Vector(feeds, "synthetic:natural at 8000 Hz")
             return
@@ -266,7 +266,7 @@ class _Maker:
             return False
         try:
             self._oracles.run(self._signals(shapes, "natural", 0))
-        except RunError as e:
+        except (RunError, InputError) as e:
             self._failure = str(e)
             return False
         return True

@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from edgeinfer.errors import InputError
 from edgeinfer.metrics import OutputMetrics
 from tests.cli.conftest import write_bundle
 
@@ -117,3 +118,22 @@ def test_what_run_takes_by_name_only_is_listed(cli: Any, tmp_path: Path) -> None
 def bundle_input(folder: Path) -> Path:
     np.savez(folder / "in.npz", image=np.ones((1, 2, 2, 3), np.float32))
     return folder / "in.npz"
+
+
+def test_values_that_an_artifact_has_no_number_for_are_bad_input(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As integers have none for NaN: exit 1 and the input, not 3 and the engine."""
+    from edgeinfer.backends.onnxruntime import OnnxRuntimeExecutable
+
+    def refuse(*_: object) -> None:
+        raise InputError("image", "no NaN, for which the file's int8 has no value", "NaN")
+
+    monkeypatch.setattr(OnnxRuntimeExecutable, "run", refuse)
+    bundle = write_bundle(tmp_path / "m.edge")
+    told = cli("verify", bundle, "-b", "onnxruntime")
+    assert told.code == 1
+    assert "onnxruntime: input 'image': expected no NaN" in told.out
+    timed = cli("bench", bundle, "--runs", "1", "-b", "onnxruntime")
+    assert (timed.code, timed.out) == (1, "")
+    assert "input 'image': expected no NaN" in timed.err

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeinfer.cli.output import Output, Progress, output_options, table
-from edgeinfer.errors import BackendError, BundleError
+from edgeinfer.errors import BackendError, BundleError, InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -119,7 +119,7 @@ def _check_all(
                 metrics, problems = _check(executable, bundle, variant, refused)
             finally:
                 executable.close()
-        except BackendError as e:
+        except (BackendError, InputError) as e:
             problems = [str(e)]
         checked.append(
             Checked(

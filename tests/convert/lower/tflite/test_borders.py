@@ -16,7 +16,7 @@ from edgeinfer.bundle.archive import Bundle
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.lower.tflite.target import TfliteTarget
 from edgeinfer.convert.passes import input_specs, normalise, output_specs
-from edgeinfer.errors import RunError, UsageError
+from edgeinfer.errors import InputError, UsageError
 from edgeinfer.types import Stored
 from tests.convert.lower.tflite.run import expected, lower, model_of, ops, outputs, profile
 
@@ -165,7 +165,7 @@ def test_integers_of_the_model_are_left(tmp_path: Path) -> None:
 def test_no_integer_stands_for_nan(tmp_path: Path) -> None:
     _, _, artifact = written(tmp_path, NET, every="int8")
     executable = LitertBackend().load(artifact, LoadOptions())
-    with pytest.raises(RunError, match="NaN cannot be stored as int8"):
+    with pytest.raises(InputError, match="no NaN, for which the file's int8 has no value"):
         executable.run({"x": np.full((2, 3), np.nan, np.float32)})
     ends = executable.run({"x": np.array([[np.inf, -np.inf, 1e30]] * 2, np.float32)})["y"]
     assert np.isfinite(ends).all()
