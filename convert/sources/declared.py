@@ -192,7 +192,8 @@ def _evaluated_shapes(model: ir.Model, outputs: list[str]) -> list[tuple[int, ..
         start = time.thread_time()
         try:
             found = evaluator.run(_zeros(model, first, other), seconds=left, wanted=outputs)
-        except CannotEvaluate:
+        except (CannotEvaluate, ValueError):
+            # The second is of sizes of -1, which some writers mean for open ones.
             left -= time.thread_time() - start
             continue
         return [np.shape(found[name]) for name in outputs]

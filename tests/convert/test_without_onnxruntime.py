@@ -110,6 +110,14 @@ def test_declared_sizes_are_tried() -> None:
     assert any("a trial run gives" in line for line in found.notes.lines), found.notes.lines
 
 
+def test_declared_sizes_of_minus_one_are_not_tried() -> None:
+    text = """<ir_version: 8, opset_import: ["":17]> g (float[N] x) => (float[1, 5] t) {
+        t = NonZero(x) }"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    assert not any("trial" in line for line in read(proto).notes.lines)
+
+
 def test_inner_values_are_seen() -> None:
     net = model("g (float[2] x) => (float[2] y) { a = Exp(x) y = Neg(a) }")
     (seen,) = watched(net, ["x", "a"], lambda: iter([{"x": X}]))
