@@ -1,6 +1,7 @@
 """What choosing by measurement costs against the best engine picked by hand.
 
-    python -m benchmarks.selection [--models PART] [--bundles DIR] [--make] [--bound] [--json FILE]
+    python -m benchmarks.selection [--models A,B] [--bundles DIR] [--make] [--bound] [--json FILE]
+    python -m benchmarks.selection --summary FILE.json...
 
 Each model is converted for ONNX Runtime, OpenVINO, LiteRT and TVM, where these are installed; with
 ``--bundles`` the bundles are kept in a folder, and ``--make`` only makes them. With 1 and with 2
@@ -92,23 +93,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--models", default="", help="only names with this part")
+    parser.add_argument("--models", default="", help="only names with one of these parts")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each race")
     parser.add_argument("--bundles", default="", help="folder to keep bundles in")
     parser.add_argument("--make", action="store_true", help="make bundles, measure nothing")
     parser.add_argument("--bound", action="store_true", help="call over bound buffers")
+    parser.add_argument("--without", default="", help="leave this engine out")
     parser.add_argument("--json", default="", help="write all figures here")
-    parser.add_argument("--list", action="store_true", help="print the models' names")
+    parser.add_argument("--summary", nargs="+", default=[], help="judge what was written before")
     arguments = parser.parse_args()
-    names = [name for name in NAMES if arguments.models in name]
-    if arguments.list:
-        print("\n".join(names))
-        return 0
+    if arguments.summary:
+        found = [Row(**r) for file in arguments.summary for r in json.loads(Path(file).read_text())]
+        for row in found:
+            print(_line(row))
+        return _judged(found)
+    names = [n for n in NAMES if any(part in n for part in arguments.models.split(","))]
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(arguments.bundles or temporary)
         for name in names:
-            bundle = make(name, folder)
+            bundle = make(name, folder, arguments.without)
             if arguments.make:
                 continue
             for threads in (1, 2):
@@ -139,33 +143,43 @@ def _judged(rows: list[Row]) -> int:
     return int(bool(broken) or middle > LIMIT)
 
 
-def make(name: str, folder: Path) -> Path:
+def make(name: str, folder: Path, without: str = "") -> Path:
     """Convert a model for every engine, unless that was done; absent ones stand beside it."""
     bundle, told = folder / f"{name}.edge", folder / f"{name}.json"
     if bundle.exists():
         return bundle
     source = MODELS[name].prepare(Path(platformdirs.user_cache_dir("edgeinfer-peers")) / "models")
-    absent: dict[str, str] = {}
-    targets = []
+    absent = {without: "left out as asked"} if without else {}
+    targets = {}
     folder.mkdir(parents=True, exist_ok=True)
     for backend, target in TARGETS.items():
         probe = registry.get(backend).probe()
         if not probe.available:
             absent[backend] = probe.reason
-            continue
-        start = time.perf_counter()
-        with tempfile.TemporaryDirectory() as temporary:
-            try:
-                edgeinfer.export(source, Path(temporary) / "one.edge", targets=[target])
-            except EdgeInferError as error:
-                absent[backend] = " ".join(str(error).split())
-            else:
-                targets.append(target)
-        spent = time.perf_counter() - start
-        print(f"{name} for {backend}: {absent.get(backend, 'made')} ({spent:.0f} s)", flush=True)
-    edgeinfer.export(source, bundle, targets=targets)
+        elif backend != without:
+            targets[backend] = target
+    start = time.perf_counter()
+    try:
+        edgeinfer.export(source, bundle, targets=list(targets.values()))
+    except EdgeInferError:
+        for backend, target in list(targets.items()):
+            if problem := _refusal(source, target):
+                absent[backend] = problem
+                del targets[backend]
+        edgeinfer.export(source, bundle, targets=list(targets.values()))
     told.write_text(json.dumps(absent))
+    print(f"{name}: made in {time.perf_counter() - start:.0f} s, absent {absent}", flush=True)
     return bundle
+
+
+def _refusal(source: Path, target: str) -> str:
+    """Why a model cannot be had for a target; empty if it can."""
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            edgeinfer.export(source, Path(temporary) / "one.edge", targets=[target])
+        except EdgeInferError as error:
+            return " ".join(str(error).split())
+    return ""
 
 
 def race(name: str, bundle: Path, threads: int, seconds: float, bound: bool) -> Row:
@@ -229,7 +243,7 @@ def _race(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, l
     first = {}
     for backend, call in calls.items():
         call()
-        first[backend] = _seconds(call, 1)
+        first[backend] = min(_seconds(call, 1) for _ in range(4))
     quickest = min(first.values())
     sizes = {b: min(max(1, int(TURN_S / max(s, 1e-9))), 1000) for b, s in first.items()}
     took: dict[str, list[float]] = {b: [s] for b, s in first.items()}

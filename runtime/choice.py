@@ -426,8 +426,9 @@ class _Chooser:
         problem = accuracy_problem(self._loaded[pair], feeds, budget, seconds, records, spent=spent)
         if problem:
             self._fail(pair, problem)
-        elif spent:
-            self._spent[pair] = min(spent)
+        elif len(spent) > 1:
+            # The first run may compile.
+            self._spent[pair] = min(spent[1:])
 
     def _refuse_fallback(self, plan: Plan) -> None:
         """A CPU in place of an accelerator that is here but failed is never taken in silence."""

@@ -1,5 +1,6 @@
 import json
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import edgeinfer
 from edgeinfer.backends.base import Device
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError
+from edgeinfer.runtime.choice import Calls
 from edgeinfer.runtime.profiledb import ProfileDB
 
 MakeBundle = Callable[..., Path]
@@ -233,3 +235,85 @@ def test_a_precision_without_a_budget_is_not_run_blindly(
     fakes.add("fake")
     with pytest.raises(NotAvailableError, match="no accuracy budget for precision 'int3'"):
         edgeinfer.load(make_bundle("fake", precision="int3"))
+
+
+def test_a_hopeless_one_costs_few_runs(
+    fakes: Any, make_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.add("fast", delay_s=0.001)
+    slow = fakes.add("slow", delay_s=0.3)
+    runs: list[float] = []
+
+    def load(*arguments: Any) -> Any:
+        executable = type(slow).load(slow, *arguments)
+        run = executable.run
+
+        def counted(feeds: Any) -> Any:
+            runs.append(time.monotonic())
+            return run(feeds)
+
+        monkeypatch.setattr(executable, "run", counted)
+        return executable
+
+    monkeypatch.setattr(slow, "load", load)
+    with edgeinfer.load(make_bundle(("fast", "slow"), vectors=8)) as session:
+        report = session.report()
+    assert report.backend == "fast"
+    assert report.candidates[1].reason.endswith(" times the best")
+    assert len(runs) <= 3, "two vectors fill half a second, and one run more is timed"
+
+
+def test_one_that_compiles_in_its_first_run_is_timed_all_the_same(
+    fakes: Any, make_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.add("steady", delay_s=0.005)
+    compiling = fakes.add("compiling", delay_s=0.001)
+
+    def load(*arguments: Any) -> Any:
+        executable = type(compiling).load(compiling, *arguments)
+        run, waits = executable.run, [0.7]
+
+        def late(feeds: Any) -> Any:
+            time.sleep(waits.pop() if waits else 0.0)
+            return run(feeds)
+
+        monkeypatch.setattr(executable, "run", late)
+        return executable
+
+    monkeypatch.setattr(compiling, "load", load)
+    with edgeinfer.load(make_bundle(("steady", "compiling"), vectors=8)) as session:
+        assert session.report().backend == "compiling"
+
+
+def test_engines_are_timed_as_they_will_be_called(
+    fakes: Any, make_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One binds and saves its time; what was found out for one way says nothing of the other."""
+    fakes.add("plain", delay_s=0.002)
+    binding = fakes.add("binding", delay_s=0.004)
+
+    def load(*arguments: Any) -> Any:
+        executable = type(binding).load(binding, *arguments)
+        monkeypatch.setattr(executable, "bind", lambda inputs, outputs: lambda: None)
+        return executable
+
+    monkeypatch.setattr(binding, "load", load)
+    path = make_bundle(("plain", "binding"))
+    ways: tuple[tuple[Calls, str], ...]
+    ways = (("run", "plain"), ("bind", "binding"), ("run", "plain"))
+    for calls, backend in ways:
+        with edgeinfer.load(path, calls=calls) as session:
+            assert session.report().backend == backend
+    with pytest.raises(UsageError, match="calls: expected run or bind, received 'fast'"):
+        edgeinfer.load(path, calls="fast")  # type: ignore[arg-type]
+
+
+def test_a_backend_that_opens_nothing_of_it_is_told_so(fakes: Any, make_bundle: MakeBundle) -> None:
+    fakes.add("fake")
+    fakes.add("other", format="else")
+    with pytest.raises(NotAvailableError) as caught:
+        edgeinfer.load(make_bundle("fake"), backend="other")
+    assert str(caught.value) == (
+        "backend 'other' was asked for and cannot be used: "
+        "the bundle has fake, which it does not open"
+    )
