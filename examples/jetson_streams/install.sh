@@ -35,6 +35,8 @@ install -m 755 "$here/streams.py" "$home/streams.py"
 
 if [ $# -gt 1 ]; then
     install -m 644 "$1" "$home/detector.edge"
+    # Minutes, which the service would else spend at its first start; without TensorRT it is said.
+    "$home/venv/bin/edgeinfer" build "$home/detector.edge" || true
     shift
     printf 'SOURCES=%s\n' "$*" | sudo tee /etc/default/edgeinfer-streams >/dev/null
     sed "s/@USER@/$USER/" "$here/edgeinfer-streams.service" |
