@@ -23,7 +23,8 @@ from edgeinfer.convert.quantize.recipe import lowered_as, recipe
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.request import Request, check_request, resolve_profiles
 from edgeinfer.convert.shape_sets import Given, check_ranges, ranges_of, shape_sets
-from edgeinfer.convert.verify import Report, VariantResult, verify_variant
+from edgeinfer.convert.verify import Change, Report, VariantResult, verify_variant
+from edgeinfer.convert.verify.carried import carried
 from edgeinfer.convert.verify.gate import NOT_RUN
 from edgeinfer.convert.worker import Worker, can_work_apart
 from edgeinfer.errors import CrashedError, Problem, VerifyError
@@ -339,6 +340,14 @@ def _finish(
     described: Description,
 ) -> ExportResult:
     report = prepared.report
+    answers = report.expected.answers if report.expected else ()
+    places = carried(report.vectors, answers, sum(v.size_bytes for v in variants))
+    if len(places) < len(report.vectors):
+        line = (
+            f"{len(places)} of {len(report.vectors)} test vectors are in the bundle, so that they "
+            "do not outweigh the model; all were checked here"
+        )
+        report.changes.append(Change("targets", (line,)))
     vectors = tuple(
         writer.add_vector(
             report.inputs,
@@ -349,9 +358,7 @@ def _finish(
             spread=a.spread,
             edge=v.edge,
         )
-        for v, a in zip(
-            report.vectors, report.expected.answers if report.expected else (), strict=True
-        )
+        for v, a in ((report.vectors[i], answers[i]) for i in places)
     )
     extra = (
         writer.add_bytes("report.json", _json(report.to_json())),

@@ -1,0 +1,43 @@
+"""Which test vectors travel in the bundle: all that the user gave, of made-up ones a share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgeinfer.convert.verify.answers import Answer, Vector
+
+LEAST_BYTES = 2 << 20
+"""What made-up vectors may take however small the artifacts are."""
+
+SHARE = 0.25
+"""Of the artifacts' bytes, that made-up vectors may take beyond that."""
+
+
+def carried(vectors: Sequence[Vector], answers: Sequence[Answer], artifact_bytes: int) -> list[int]:
+    """Return the places of the vectors that go into the bundle, in order.
+
+    Every one was checked here, and the smaller ones say as much about another machine: where sizes
+    are open, made-up pictures of many sizes would outweigh a small model. The first one stays: it
+    is of the size that the model was made for, and what a device takes its times with.
+
+    Args:
+        vectors: all.
+        answers: to them, in their order.
+        artifact_bytes: of all variants.
+    """
+    left = max(LEAST_BYTES, int(SHARE * artifact_bytes))
+    kept = [i for i, v in enumerate(vectors) if not v.origin.startswith("synthetic:")]
+    made = [i for i in range(len(vectors)) if i not in kept]
+    sizes = {i: _bytes(vectors[i], answers[i]) for i in made}
+    if not kept and made:
+        kept.append(made[0])
+        left -= sizes[made[0]]
+    for i in made:
+        if i not in kept and sizes[i] <= left:
+            kept.append(i)
+            left -= sizes[i]
+    return sorted(kept)
+
+
+def _bytes(vector: Vector, answer: Answer) -> int:
+    return sum(a.nbytes for a in (*vector.feeds.values(), *answer.outputs.values()))
