@@ -120,8 +120,6 @@ def mod(g: Builder, a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
     rest = g.binary("modulo", a, b)
     if fmod or a.dtype.kind == "u":
         return rest
-    if a.is_float:
-        raise Refusal("fmod=0 is for integers")
     # The result has the divisor's sign.
     other = g.binary("not_equal", g.less(rest, 0), g.less(b, 0))
     moved = g.binary("and", g.binary("not_equal", rest, 0), other)

@@ -164,9 +164,15 @@ def depth_to_space(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DC
 
 @OPS.lower("SpaceToDepth", since=13)
 def space_to_depth(g: Builder, input: Tensor, *, blocksize: int) -> Tensor:
+    return space_to_depth_28(g, input, blocksize=blocksize)
+
+
+@OPS.lower("SpaceToDepth", since=28)
+def space_to_depth_28(g: Builder, input: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     n, c, h, w = input.sizes or known(input, "sizes are only known to a run").shape
     b = blocksize
-    view = g.transpose(g.reshape(input, [n, c, h // b, b, w // b, b]), [0, 3, 5, 1, 2, 4])
+    perm = [0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4]
+    view = g.transpose(g.reshape(input, [n, c, h // b, b, w // b, b]), perm)
     return g.reshape(view, [n, c * b * b, h // b, w // b])
 
 
