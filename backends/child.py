@@ -28,6 +28,7 @@ from collections.abc import Mapping
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from edgeinfer.bundle.sealing import KEY_ENV
 from edgeinfer.errors import NotAvailableError
 
 if TYPE_CHECKING:
@@ -278,7 +279,9 @@ def read(
 def _environment(temporary: str, emulator: Emulator | None) -> Mapping[str, str]:
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     more = {} if emulator is None else emulator.environment
-    return os.environ | {"PYTHONPATH": path, "TMPDIR": temporary} | more
+    # An engine that goes down may leave its memory on a disk; the key is not in it.
+    own = {name: value for name, value in os.environ.items() if name != KEY_ENV}
+    return {**own, "PYTHONPATH": path, "TMPDIR": temporary, **more}
 
 
 def _stderr() -> int:

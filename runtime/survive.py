@@ -8,7 +8,9 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from edgeinfer.backends.base import Bound, Executable
+from edgeinfer.backends.operators import Placement
 from edgeinfer.errors import BackendError, ClosedError, CrashedError
+from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.select import Candidate
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -109,6 +111,10 @@ class SurvivingExecutable:
             executable.close()
         except BackendError as problem:
             _log.warning("%s could not be closed: %s", old.pair, problem)
+
+    def placement(self) -> Placement | None:
+        """Say where operators of what runs now run, if it does."""
+        return placement_of(self._executable)
 
     def close(self) -> None:
         """Free the engine; a second call does nothing."""

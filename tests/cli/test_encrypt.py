@@ -124,3 +124,10 @@ def test_weights_in_a_file_of_their_own_stay_in_memory(
         np.testing.assert_allclose(session(x), x @ weights, rtol=1e-4)
     assert not [p for p in cache.rglob("*") if p.is_file() and p.stat().st_size > 1 << 16]
     assert not (cache / "bundles").exists()
+
+
+def test_processes_of_engines_do_not_get_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgeinfer.backends import child
+
+    monkeypatch.setenv("EDGEINFER_BUNDLE_KEY", "ab" * 32)
+    assert "ab" * 32 not in child._environment("/tmp", None).values()

@@ -24,7 +24,7 @@ EXTRAS = (
     ("apple", ("onnx", "onnx_ir", "coremltools", "jinja2"), "converting for Apple, nothing else"),
     ("torch", ("torch", "onnxscript"), "PyTorch models as a source"),
     ("media", ("PIL", "soundfile", "soxr"), "pictures and recordings as inputs"),
-    ("sign", ("cryptography",), "signatures of bundles"),
+    ("sign", ("cryptography",), "signed and encrypted bundles"),
 )
 """Extra, the modules it brings, and what they are for; engines are asked through their probes."""
 
