@@ -48,6 +48,8 @@ def test_every_format_of_every_backend_is_checked() -> None:
     checked |= {("tvm", "tvm"), ("coreai", "aimodel")}
     # ONNX Runtime's Core ML provider runs on a Mac only; what is ours of it is tested on a fake.
     checked |= {("onnxruntime-coreml", "onnx")}
+    # TensorRT is not here; what is ours of it is tested on a stand-in.
+    checked |= {("onnxruntime-tensorrt", "onnx")}
     offered = {(name, f) for name in BUILT_IN for f in get(name).capabilities().formats}
     assert checked == offered
     assert isinstance(get("openvino"), OpenVinoBackend)
