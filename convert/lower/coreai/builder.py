@@ -377,8 +377,17 @@ class Builder:
         with self.inside(before) as now:
             self.dialect.condition(more(now).value, *(t.value for t in now))
         with self.inside(after) as now:
-            self.dialect.yield_([t.value for t in step(now)])
+            made = step(now)
+            self.dialect.yield_([self._own(t, i, now).value for i, t in enumerate(made)])
         return [self.wrap(v) for v in ([results] if len(types) == 1 else results)]
+
+    def _own(self, x: Tensor, place: int, now: Sequence[Tensor]) -> Tensor:
+        """A copy of what a loop carries at another place: the runtime overwrites it on the way."""
+        if not any(x.value == t.value for i, t in enumerate(now) if i != place):
+            return x
+        if x.dtype == np.bool_:
+            return self.binary("or", x, x)
+        return self.binary("maximum", x, x)
 
 
 def _neutral(op: str, dtype: np.dtype[Any]) -> Any:

@@ -132,6 +132,27 @@ def test_shifts_at_the_ends_of_a_type(kind: str) -> None:
         np.testing.assert_array_equal(computed(text, {"x": x, "b": by})["y"], right)
 
 
+@pytest.mark.parametrize("kind", ["float", "int64", "bool"])
+@pytest.mark.parametrize(
+    "body", ["p = Identity(u) q = Identity(v)", "p = {both}(v, u) q = Identity(v)"]
+)
+def test_a_loop_hands_its_values_around(kind: str, body: str) -> None:
+    dtype = {"float": np.float32, "int64": np.int64, "bool": np.bool_}[kind]
+    body = body.format(both="Or" if kind == "bool" else "Add")
+    text = (
+        f"g ({kind}[2] x, {kind}[2] w, int64 n) => ({kind}[2] y, {kind}[2] z) <bool go = {{1}}> "
+        f"{{y, z = Loop(n, go, x, w) <body = b (int64 i, bool c, {kind}[2] v, {kind}[2] u) "
+        f"=> (bool k, {kind}[2] p, {kind}[2] q) {{k = Identity(c) {body}}}>}}"
+    )
+    feeds = {"x": np.array([0, 3], dtype), "w": np.array([1, 0], dtype)}
+    check(text, {**feeds, "n": np.array(3)}, {**feeds, "n": np.array(4)})
+
+
+def test_one_value_is_several_outputs() -> None:
+    text = "g (float[2] x) => (float[2] y, float[2] z, float[2] v) "
+    check(f"{text} {{y = Identity(x) z = Neg(x) v = Identity(z)}}", {"x": floats(2)})
+
+
 def test_results_without_elements() -> None:
     text = "g (int64[3,0,5] x) => (int64[3,0,5] y) {y = Trilu(x)}"
     assert computed(text, {"x": np.zeros((3, 0, 5), np.int64)})["y"].shape == (3, 0, 5)
