@@ -215,7 +215,7 @@ def _where(machine: Machine, order: Order) -> Where:
         threads=order.threads,
         linker=machine.linker,
         device=order.device,
-        workers=1 if machine.cuda or order.threads > 1 else order.workers,
+        workers=1 if order.threads > 1 else order.workers,
         cpus=() if machine.cuda else cpus,
         tvm=str(tvm.__version__),
     )

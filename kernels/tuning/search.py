@@ -42,12 +42,12 @@ from tvm.s_tir.schedule import Trace  # noqa: E402
 from edgeinfer.kernels.tuning import workload  # noqa: E402
 from edgeinfer.kernels.tuning.worker import serve  # noqa: E402
 
-ROUND = 16
-"""Orders that are proposed at once."""
+ROUND, GPU_ROUND = 16, 32
+"""Orders that are proposed at once; a GPU's compiler works on several at a time."""
 
 _POOL, _PARENTS, _RANDOM = 72, 12, 0.25
 _WIDE = 96
-_TRIES = 4
+_TRIES = 3
 
 
 @dataclass(eq=False, slots=True)
@@ -112,9 +112,9 @@ class Search:
         pool = self._pool()
         guesses = self._guesses(pool)
         ranked = [pool[i] for i in np.argsort(-guesses)]
-        some = int(ROUND * _RANDOM)
-        chosen = ranked[: ROUND - some]
-        rest = ranked[ROUND - some :]
+        count = GPU_ROUND if self._is_gpu else ROUND
+        some = int(count * _RANDOM)
+        chosen, rest = ranked[: count - some], ranked[count - some :]
         self._rng.shuffle(rest)
         self._waiting = [*chosen, *rest[:some]]
         self._seen |= {workload.digest(c.json) for c in self._waiting}

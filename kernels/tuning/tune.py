@@ -242,8 +242,10 @@ class Tuner:
         outcome.trials = sum(r.us is not None for r in tried.values())
         outcome.failed = len(tried) - outcome.trials
         if not outcome.trials:
-            why = next((r.error for r in tried.values() if r.error), "none was proposed")
-            outcome.problem = outcome.problem or f"all {len(tried)} orders failed, such as: {why}"
+            why = next((r.error for r in tried.values() if r.error), "")
+            nothing = "the time was over before an order was measured"
+            failed = f"all {len(tried)} orders failed, such as: {why}" if why else nothing
+            outcome.problem = outcome.problem or failed
             return
         self._finish(outcome, list(tried.values()))
 

@@ -61,6 +61,12 @@ def waiting(
     """
     node = g.node_name()
 
+    def make_plain(steps: list[Step]) -> Any:
+        # Schedules of GPUs are made for whole functions, later.
+        function = product_function(shape, loops.inputs, loops.product, steps)
+        operands = [g.expr(t) for s in steps for t in s.operands]
+        return g.tir(function, [*loops.operands(), *operands], shape)
+
     def make(steps: list[Step]) -> Any:
         tuned = None
         plan = _Plan(shape, axes)
@@ -77,7 +83,7 @@ def waiting(
         made = g.tir(kernel, [*operands(), *more], stored)
         return made if stored == shape else g.block.emit(relax.op.reshape(made, shape))
 
-    return Tensor("float32", shape, waiting=Waiting(make, axes))
+    return Tensor("float32", shape, waiting=Waiting(make if g.on_cpu else make_plain, axes))
 
 
 def _reshaped(g: Builder, tensor: Tensor, shape: tuple[int, ...]) -> Any:

@@ -65,6 +65,7 @@ class Tuning:
             self.unfit.append(f"{title}: {error}")
             return None
         self.used += [record] * calls
+        made = made.without_attr("global_symbol")
         return made.with_attrs({MARK: True, "tirx.is_scheduled": True, "op_pattern": 8})
 
     def _note(
@@ -139,7 +140,8 @@ def product_function(
             return found
 
         result = te.compute(tuple(shape), element, name="steps")
-    return te.create_prim_func([*tensors, *extra, result])
+    # Of the name it comes with a module can have one only.
+    return te.create_prim_func([*tensors, *extra, result]).without_attr("global_symbol")
 
 
 def title_of(kind: str, sizes: Sequence[Any], steps: int = 0) -> str:

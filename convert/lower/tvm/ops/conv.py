@@ -63,7 +63,7 @@ def _convolve(g: Builder, x: Tensor, weight: Tensor, w: Windows, group: int) -> 
     outs = [w.out(a, s) for a, s in enumerate(x.shape[2:])]
     if any(isinstance(o, int) and o < 1 for o in outs):
         raise Refusal("a window larger than its input")
-    if g.on_cpu and x.dtype == "float32" and static and weight.data is not None and w.rank <= 2:
+    if x.dtype == "float32" and static and weight.data is not None and w.rank <= 2:
         return _own(g, x, np.asarray(weight.data), w, group)
     if g.machine.cuda and w.rank == 2 and x.dtype == "float32":
         return g.op(

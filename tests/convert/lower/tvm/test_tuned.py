@@ -171,6 +171,19 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         TvmTarget().lower(_normal(NETS["matmul"]), profile(), options, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["conv", "softmax"])
+def test_the_virtual_machine_runs_tuned_kernels_too(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgeinfer.convert.lower.tvm import build
+
+    monkeypatch.setattr(build, "DIRECT_UP_TO", 0)
+    made = _lower(NETS[name], tmp_path, *map(_record, _tasks(NETS[name])))
+    assert [n for n in made.notes if "virtual machine" in n]
+    assert [n for n in made.notes if "tuned on some CPU" in n]
+    _right(NETS[name], made)
+
+
 def test_equal_operators_are_one_workload() -> None:
     net = graph(
         "(float[2,8] x) => (float[2,8] y) { a = MatMul(x, w) b = MatMul(a, v) y = MatMul(b, w) }",
