@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from edgeinfer.types import Array
 from tests.convert.lower.coreai.run import check, computed, floats, needs_coreai, refusal
 
 pytestmark = needs_coreai
@@ -144,7 +145,7 @@ def test_a_loop_hands_its_values_around(kind: str, body: str) -> None:
         f"{{y, z = Loop(n, go, x, w) <body = b (int64 i, bool c, {kind}[2] v, {kind}[2] u) "
         f"=> (bool k, {kind}[2] p, {kind}[2] q) {{k = Identity(c) {body}}}>}}"
     )
-    feeds = {"x": np.array([0, 3], dtype), "w": np.array([1, 0], dtype)}
+    feeds: dict[str, Array] = {"x": np.array([0, 3], dtype), "w": np.array([1, 0], dtype)}
     check(text, {**feeds, "n": np.array(3)}, {**feeds, "n": np.array(4)})
 
 
