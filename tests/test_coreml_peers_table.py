@@ -70,4 +70,5 @@ def test_parts_of_a_run_are_put_together(tmp_path: Path) -> None:
     assert list(_read(tmp_path / "a.json")) == made
     text = table([*made, *_read(tmp_path / "a.json")], THERE)
     assert "| converted, of 2 | 2 | 2 | 2 |" in text
+    assert "10; ours 10, 1.00 (1.00 to 1.00) of it, 2 models" in text
     assert "| install that checks numbers | 200 MB | 293 MB | 293 MB |" in text

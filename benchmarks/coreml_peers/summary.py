@@ -80,7 +80,9 @@ def _paired(rows: Sequence[Row], tool: str, number: Callable[[Side], float], sho
     if not pairs:
         return "-"
     mine, theirs = median(a for a, _ in pairs), median(b for _, b in pairs)
-    return f"{show.format(theirs)} (ours {show.format(mine)}, {len(pairs)} models)"
+    ratios = [a / b for a, b in pairs]
+    ends = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    return f"{show.format(theirs)}; ours {show.format(mine)}, {ends} of it, {len(pairs)} models"
 
 
 def broken(rows: Sequence[Row], there: Mapping[str, Installed]) -> list[str]:
