@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +12,7 @@ import onnx_ir as ir
 from edgeinfer.convert.passes.dead_code import RemoveDeadCode
 from edgeinfer.convert.passes.infra import Namer, add_initializer, constant
 from edgeinfer.convert.quantize.ranges import Range, Scale, scale_of
+from edgeinfer.convert.quantize.ties import sum_off_ties
 from edgeinfer.convert.quantize.units import Layout, Unit, array_of, lay_out, weights_axis
 from edgeinfer.convert.quantize.weights import Stored, store, store_bias, store_floats
 from edgeinfer.profiles.schema import FLOAT8, Quantization
@@ -23,6 +24,9 @@ _TYPES = {
     "int16": ir.DataType.INT16,
     FLOAT8: ir.DataType.FLOAT8E4M3FN,
 }
+
+
+_EIGHTS = frozenset({"int8", "uint8"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,7 @@ class _Writer:
     @staticmethod
     def _per_step(before: Scale, after: Scale | None) -> float | None:
         """Return by what sums of products are multiplied, but for the scale of the weights."""
-        eights = after is not None and {before.dtype, after.dtype} <= {"int8", "uint8"}
+        eights = after is not None and {before.dtype, after.dtype} <= _EIGHTS
         return float(before.scale) / float(after.scale) if eights and after is not None else None
 
     def _shared(self, stored: Stored, name: str) -> ir.Value:
@@ -369,4 +373,30 @@ def _scales(
             span = span.joined(other)
         scale = scale_of(span, dtype, symmetric=limits.symmetric)
         found.update(dict.fromkeys(members, scale))
+    if dtype in _EIGHTS:
+        _part_from_ties(layout, found)
     return found
+
+
+def _part_from_ties(layout: Layout, scales: dict[ir.Value, Scale]) -> None:
+    """Let scales grow a little, so that no sum of two integers is rounded from halfway."""
+    groups = {v: tuple(g) for g in layout.members().values() for v in g}
+    # A clip is left out by engines where the integers end just where it does.
+    fixed = {groups[v] for v in groups if (n := v.producer()) is not None and n.op_type == "Clip"}
+    for unit in layout.units:
+        if unit.op != "Add" or unit.kind != "light" or len(unit.reads) != 2:
+            continue
+        values = (*unit.reads, unit.result)
+        if any(v not in scales for v in values) or len({groups[v] for v in values}) < 3:
+            continue
+        first, other, result = values
+        if groups[other] in fixed:
+            first, other = other, first
+        moved = groups[other], groups[result]
+        if not fixed & {*moved}:
+            found = sum_off_ties(*(scales[v].scale for v in (first, other, result)))
+            for group, scale in zip(moved, found or (), strict=False):
+                scales.update(
+                    {v: replace(scales[v], scale=float(np.float32(scale))) for v in group}
+                )
+        fixed |= {groups[v] for v in values}

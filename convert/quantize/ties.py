@@ -19,8 +19,16 @@ Floats = npt.NDArray[np.float64]
 LARGEST = 4999
 """Of a ``q``: half a step of it is a few times what float32 is off by at 255."""
 
-_BIN = 2e-4
-"""Relative width of a bin of factors; one factor stands for all in it."""
+_BIN = 2e-3
+"""Relative width of a bin of factors; one factor stands for all in it. A thousandth of a weight is
+an eighth of a step of the largest, and far less of the others."""
+
+_SUM_Q = np.arange(511, 1024, 2)
+"""What the two factors of a sum of integers may be fractions of; some engines know such factors to
+21 bits only."""
+
+_LEAST_P = 16
+"""Parts that a factor of a sum has at least: below, its scale would have to move too far."""
 
 _LEAST, _MOST = np.log(1.0 / LARGEST), np.log(4.0)
 
@@ -49,3 +57,27 @@ def _table() -> tuple[Floats, Floats]:
         found[bins[free]] = factors[free]
     factors = np.sort(found[found > 0.0])
     return np.log(factors), factors
+
+
+def sum_off_ties(first: float, other: float, result: float) -> tuple[float, float] | None:
+    """Return scales of a sum's other operand and of its result by which no sum is halfway.
+
+    Both factors become fractions with the same odd ``q``. Scales only grow, so that ranges stay
+    covered. None where an operand is too small beside the result.
+
+    Args:
+        first: scale of the operand that stays as it is.
+        other: scale of the other one.
+        result: scale of the result.
+    """
+    p = np.floor(first * _SUM_Q / result + 1e-9)
+    usable = p >= _LEAST_P
+    results = first * _SUM_Q / np.where(usable, p, np.nan)
+    others_p = np.ceil(other * _SUM_Q / results - 1e-9)
+    usable &= others_p >= _LEAST_P
+    if not usable.any():
+        return None
+    others = others_p * results / _SUM_Q
+    growth = np.where(usable, np.maximum(results / result, others / other), np.inf)
+    best = int(growth.argmin())
+    return float(others[best]), float(results[best])

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from edgeinfer.convert.quantize.ties import LARGEST, off_ties
+from edgeinfer.convert.quantize.ties import LARGEST, off_ties, sum_off_ties
 from edgeinfer.convert.quantize.weights import store
 
 RNG = np.random.default_rng(0)
@@ -13,7 +13,7 @@ FACTORS = np.exp(RNG.uniform(np.log(1.2 / LARGEST), 0.0, 400))
 
 
 def test_factors_are_nearly_what_they_were() -> None:
-    assert np.abs(off_ties(FACTORS) / FACTORS - 1.0).max() < 5e-4
+    assert np.abs(off_ties(FACTORS) / FACTORS - 1.0).max() < 2e-3
 
 
 def test_no_product_is_near_the_middle_of_two_integers() -> None:
@@ -31,7 +31,7 @@ def test_no_product_is_near_the_middle_of_two_integers() -> None:
 def test_the_fraction_is_the_smallest_one_of_its_bin() -> None:
     found = [Fraction(float(f)).limit_denominator(LARGEST) for f in off_ties(FACTORS)]
     assert all(f.denominator % 2 for f in found)
-    assert np.median([f.denominator for f in found]) < LARGEST / 3
+    assert np.median([f.denominator for f in found]) < LARGEST / 10
 
 
 @pytest.mark.parametrize("factor", [0.0, 1e-12, 1e-5, 1e6, np.inf])
@@ -44,7 +44,24 @@ def test_weights_take_such_scales_and_keep_their_integers() -> None:
     plain, free = store(weights, 0), store(weights, 0, per_step=0.37)
     factors = free.scale.astype(np.float64) * 0.37
     np.testing.assert_allclose(off_ties(factors), factors, rtol=1e-6)
-    np.testing.assert_allclose(free.scale, plain.scale, rtol=5e-4)
+    np.testing.assert_allclose(free.scale, plain.scale, rtol=2e-3)
     assert np.abs(free.values.astype(int) - plain.values).max() <= 1
     again = store(plain.floats(), 0, per_step=0.37)
     np.testing.assert_array_equal(again.values, plain.values)
+
+
+@pytest.mark.parametrize("scales", [(0.02, 0.013, 0.025), (1.0, 0.2, 1.1), (0.3, 0.3, 0.6)])
+def test_sums_are_not_near_the_middle_of_two_integers(scales: tuple[float, float, float]) -> None:
+    found = sum_off_ties(*scales)
+    assert found is not None
+    other, result = found
+    assert 1.0 - 1e-9 <= other / scales[1] < 1.05
+    assert 1.0 - 1e-9 <= result / scales[2] < 1.05
+    steps = np.arange(-255, 256)
+    sums = steps[:, None] * (scales[0] / result) + steps * (other / result)
+    assert np.abs(sums - np.floor(sums) - 0.5).min() > 0.99 / (2 * 1023)
+
+
+def test_an_operand_that_hardly_counts_leaves_scales_alone() -> None:
+    assert sum_off_ties(1e-4, 1.0, 1.0) is None
+    assert sum_off_ties(1.0, 1e-4, 1.0) is None
