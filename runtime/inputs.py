@@ -176,8 +176,13 @@ def as_array(spec: TensorSpec, dtype: np.dtype[Any], value: Any, *, there: bool 
 
 def _from_dlpack(spec: TensorSpec, dtype: np.dtype[Any], value: Any, there: bool) -> Array:
     """Share somebody's tensor: on the host as an array, on a device where it is."""
-    on_device = is_on_device(value)
-    if not is_on_host(value) and not (there and on_device):
+    try:
+        on_host, on_device = is_on_host(value), is_on_device(value)
+    # Its owner decides what it raises for memory that DLPack does not know.
+    except Exception as e:
+        received = f"a tensor that says not where it lies: {e}"
+        raise InputError(spec.name, str(spec), received, "give a NumPy array") from e
+    if not on_host and not (there and on_device):
         expected = f"{spec} in the host's memory, where the engine runs"
         raise InputError(spec.name, expected, f"one on {device_of(value)}", "copy it: x.cpu()")
     if on_device:

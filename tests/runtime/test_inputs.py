@@ -242,6 +242,15 @@ def test_a_tensor_that_lies_elsewhere_is_refused(device: int, name: str) -> None
     assert text.endswith("copy it: x.cpu()")
 
 
+def test_a_tensor_that_lies_nowhere_is_refused() -> None:
+    class Nowhere(Shared):
+        def __dlpack_device__(self) -> tuple[int, int]:
+            raise ValueError("Unknown device type meta for Dlpack")
+
+    text = message(SPECS, {**GOOD, "x": Nowhere(GOOD["x"])})
+    assert "says not where it lies: Unknown device type meta" in text
+
+
 def test_torch_tensors_are_shared() -> None:
     torch = pytest.importorskip("torch")
     x = torch.ones(2, 3)
