@@ -31,6 +31,7 @@ from edgeinfer.convert.lower.tflite.precision import layers, summary
 from edgeinfer.convert.lower.tflite.readback import read_back
 from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.scope import Scope
+from edgeinfer.convert.lower.tflite.special import input_constraint
 from edgeinfer.convert.lower.tflite.writer import SIGNATURE, Metadata, write
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.agreed_sizes import agreed_sizes
@@ -108,6 +109,7 @@ class TfliteTarget:
             engines=(EngineRequirement("litert"),),
             notes=tuple(notes.lines),
             ops=ops,
+            constraints=input_constraint(model),
             stored=stored,
         )
 
