@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
-import tvm_ffi
-from tvm import relax, te, tirx
+from tvm import relax, sym, te, tirx
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.machines import Machine
@@ -312,7 +311,8 @@ def same(a: Size, b: Size) -> bool:
         return a == b
     if isinstance(a, int) or isinstance(b, int):
         return False
-    return bool(tvm_ffi.structural_equal(a, b, map_free_vars=False))
+    # Sizes that are equal were often computed in two ways.
+    return bool(sym.Analyzer().can_prove_equal(a, b))
 
 
 def broadcast(shapes: Sequence[Sequence[Size]]) -> tuple[Size, ...]:

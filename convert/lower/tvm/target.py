@@ -116,7 +116,7 @@ def _tell(notes: Notes, made: Module, kind: str, kernels: int, reason: str) -> N
     for name, count in sorted(Counter(made.naive).items()):
         notes.add(
             f"{count} of {name} without a kernel of their own: plain loops, tens of times slower "
-            "than an engine's; nothing here was tuned"
+            "than an engine's, unless a tuned kernel is named for them"
         )
 
 
