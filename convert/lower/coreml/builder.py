@@ -125,8 +125,14 @@ class Builder(Emitter):
         zeros = self.binary("mul", self.cast(condition, a.dtype), 0)
         return {"cond": condition, "a": self.binary("add", a, zeros, a.span), "b": b}
 
-    def cast(self, x: Tensor, dtype: Any) -> Tensor:
-        """Convert the element type as ONNX does."""
+    def cast(self, x: Tensor, dtype: Any, span: Span | None = None) -> Tensor:
+        """Convert the element type as ONNX does.
+
+        Args:
+            x: any tensor.
+            dtype: wanted.
+            span: what integers made of floats lie between, where the caller knows it.
+        """
         dtype = np.dtype(dtype)
         if x.dtype == dtype:
             return x
@@ -138,13 +144,13 @@ class Builder(Emitter):
         if x.is_integer and dtype.kind in "iu":
             moved = Tensor(dtype, x.shape, self.physical(x), span=x.bounds)
             return self.fitted(moved)
-        return self._converted(x, dtype)
+        return self._converted(x, dtype, span)
 
-    def _converted(self, x: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    def _converted(self, x: Tensor, dtype: np.dtype[Any], known: Span | None) -> Tensor:
         source = self._flat(x) if x.rank > MAX_RANK else x
         span = (0, 1) if x.dtype == np.bool_ else None
         if x.is_float and dtype.kind in "iu":
-            span = _whole_numbers(x, dtype)
+            span = known or _whole_numbers(x, dtype)
         variable = self.call("cast", {"x": source, "dtype": held(dtype)})
         if dtype.kind in "iu" and dtype.itemsize <= 2 and x.is_float:
             # What a number beyond the type becomes is not defined; ONNX Runtime wraps it.

@@ -56,6 +56,8 @@ def reach_of(op: str, dtype: np.dtype[Any], operands: Mapping[str, Any]) -> Reac
         held = [p for p in parts if p is not None]
         both = len(held) == len(parts) > 0
         return (min(p[0] for p in held), max(p[1] for p in held)) if both else None
+    if op == "fill":
+        return _of(operands.get("value"))
     if op == "clip":
         low, high = (
             float(operands.get(k, d)) for k, d in (("alpha", -math.inf), ("beta", math.inf))

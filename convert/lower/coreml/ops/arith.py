@@ -109,7 +109,8 @@ def pow(g: Builder, X: Tensor, Y: Tensor) -> Tensor:
             "powers of integers may leave what float32 holds exactly", "unsupported_dtype"
         )
     power = g.binary("pow", g.cast(X, np.float32), g.cast(Y, np.float32))
-    return g.cast(g.unary("round", power), X.dtype)
+    most = int(max(abs(low), abs(high), 1) ** exponent)
+    return g.cast(g.unary("round", power), X.dtype, (-most, most))
 
 
 @OPS.lower("Max", since=13, dtypes=NUMBERS)

@@ -44,10 +44,11 @@ def max_pool(
         raise Refusal("ceil_mode with sizes that only a run knows", "dynamic_shape")
     if g.wants(1):
         best, where = with_positions(g, x, window, storage_order)
-        return g.cast(best, X.dtype), where
+        return g.cast(best, X.dtype, X.bounds), where
     if any(d != 1 for d in window.dilations):
-        return (g.cast(dilated(g, x, window), X.dtype),)
-    return (g.cast(_pool(g, "max_pool", x, window, ceil_mode=late), X.dtype),)
+        return (g.cast(dilated(g, x, window), X.dtype, X.bounds),)
+    pooled = _pool(g, "max_pool", x, window, ceil_mode=late)
+    return (g.cast(pooled, X.dtype, X.bounds),)
 
 
 def _pool(g: Builder, op: str, x: Tensor, window: Window, **options: Any) -> Tensor:
