@@ -67,15 +67,37 @@ class Answer(Future[Outputs]):
 
     def result(self, timeout: float | None = None) -> Outputs:
         """Return the outputs, or raise what went wrong."""
-        if timeout is None and not self.done():
-            self._scheduler.help(self)
-        return super().result(timeout)
+        if self.done():
+            return super().result(timeout)
+        self._scheduler.wait(self, timeout)
+        try:
+            return super().result(timeout)
+        finally:
+            self._scheduler.waited()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return what went wrong, if anything did."""
-        if timeout is None and not self.done():
-            self._scheduler.help(self)
-        return super().exception(timeout)
+        if self.done():
+            return super().exception(timeout)
+        self._scheduler.wait(self, timeout)
+        try:
+            return super().exception(timeout)
+        finally:
+            self._scheduler.waited()
+
+
+class _Mine(threading.local):
+    """What a thread holds.
+
+    Attributes:
+        lane: whose run it has a place for.
+        works: whether it is one of the scheduler's own.
+        is_away: whether it is one of those, and a callback that it runs waits for an answer.
+    """
+
+    lane: Lane | None = None
+    works = False
+    is_away = False
 
 
 @dataclass(slots=True)
@@ -133,13 +155,14 @@ class Scheduler:
         # A lock of C is entered in a sixth of the time of a condition, which is Python.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        self._mine = _Mine()
         self._jobs: list[Job] = []
         self._parked: dict[Lane, list[Job]] = {}
         self._growing: list[Job] = []
         self._open: dict[Lane, Job] = {}
         self._running: dict[Lane, int] = {}
         self._workers: list[threading.Thread] = []
-        self._idle = 0
+        self._idle = self._away = 0
         self._is_called = self._is_watched = False
         self._count = 0
         self._is_closed = False
@@ -192,6 +215,7 @@ class Scheduler:
             ClosedError: the scheduler was closed.
         """
         width = min(lane.width, self.threads)
+        self._give_back()
         with self._lock:
             if self._is_closed:
                 raise ClosedError("runtime: used after close()")
@@ -209,26 +233,56 @@ class Scheduler:
             if not (self._is_watched and self._jobs and self._jobs[0].lane.is_brief):
                 self._call_worker()
 
-    def help(self, answer: Answer) -> None:
+    def wait(self, answer: Answer, timeout: float | None) -> None:
         """Run what is next on this thread until the answer is there or another must get it.
 
         Runs of others are taken only where they are brief, so that none keeps a caller whose own
-        answer is there.
+        answer is there. With a time limit none is taken.
         """
-        job: Job | None = None
+        # What a callback waits for may need the place of the run that called it.
+        self._give_back()
+        mine = self._mine
+        if timeout is not None:
+            self._step_away()
+            return
         try:
             while not answer.done():
                 with self._lock:
-                    if job is not None:
-                        self._finished(job.lane)
+                    if mine.lane is not None:
+                        self._finished(mine.lane)
+                        mine.lane = None
                     job = None if self._is_closed else self._taken(answer)
+                    if job is not None:
+                        mine.lane = job.lane
                     self._call_worker()
                 if job is None:
+                    self._step_away()
                     return
                 _run(job)
         finally:
-            if job is not None:
-                self.leave(job.lane)
+            self._give_back()
+
+    def waited(self) -> None:
+        """End what ``wait`` began."""
+        if self._mine.is_away:
+            self._mine.is_away = False
+            with self._lock:
+                self._away -= 1
+
+    def _step_away(self) -> None:
+        """Let another thread take the place of a worker that sleeps in a callback."""
+        if self._mine.works and not self._mine.is_away:
+            self._mine.is_away = True
+            with self._lock:
+                self._away += 1
+                self._call_worker()
+
+    def _give_back(self) -> None:
+        """Give the place back that this thread has."""
+        lane = self._mine.lane
+        if lane is not None:
+            self._mine.lane = None
+            self.leave(lane)
 
     def close(self, wait: bool) -> None:
         """Fail what is queued, and end the threads after the runs under way."""
@@ -261,7 +315,7 @@ class Scheduler:
         if self._idle:
             self._is_called = True
             self._changed.notify()
-        elif len(self._workers) < self.threads:
+        elif len(self._workers) - self._away < self.threads:
             self._is_called = True
             name = f"edgeinfer-{len(self._workers)}"
             worker = threading.Thread(target=self._work, name=name, daemon=True)
@@ -269,14 +323,18 @@ class Scheduler:
             worker.start()
 
     def _work(self) -> None:
-        job = None
+        mine = self._mine
+        mine.works = True
         with self._lock:
             self._is_called = False
         while True:
             with self._lock:
-                if job is not None:
-                    self._finished(job.lane)
+                if mine.lane is not None:
+                    self._finished(mine.lane)
+                    mine.lane = None
                 job = self._next()
+                if job is not None:
+                    mine.lane = job.lane
             if job is None:
                 return
             _run(job)
@@ -320,7 +378,7 @@ class Scheduler:
             if running >= lane.limit:
                 heapq.heappush(self._parked.setdefault(lane, []), heapq.heappop(self._jobs))
                 continue
-            if width > self._free or not (answer is None or _suits(job, answer)):
+            if width > self._free or not (self._mine.works or _suits(job, answer)):
                 return None
             heapq.heappop(self._jobs)
             if self._open.get(lane) is job:
@@ -341,7 +399,7 @@ class Scheduler:
                 del self._parked[lane]
 
 
-def _suits(job: Job, answer: Answer) -> bool:
+def _suits(job: Job, answer: Answer | None) -> bool:
     """Whether a caller who waits for an answer may run a job meanwhile."""
     return job.lane.is_brief or any(call.future is answer for call in job.calls)
 

@@ -503,3 +503,25 @@ def test_a_runtime_that_requires_signatures_loads_nothing_else(
         model = runtime.add(path)
         x = np.ones((1, 3), np.float32)
         assert model.run({"x": x, "k": np.arange(1)})["double"].tolist() == [[2, 2, 2]]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_callbacks_may_wait_for_other_runs(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB, threads: int
+) -> None:
+    fakes.add("fake", delay_s=0.002)
+    with Runtime(threads=threads, history=history) as runtime:
+        model = runtime.add(make_bundle("fake", vectors=0))
+        got: list[float] = []
+
+        def again(_: object) -> None:
+            got.append(model.run(feeds(value=3))["double"][0, 0])
+            got.append(model.submit(feeds(value=4)).result(5)["double"][0, 0])
+
+        futures = [model.submit(feeds()) for _ in range(6)]
+        for future in futures:
+            future.add_done_callback(again)
+        until = time.monotonic() + 10
+        while len(got) < 12 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert sorted(got) == [6.0] * 6 + [8.0] * 6
