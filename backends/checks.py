@@ -19,6 +19,9 @@ from edgeinfer.types import Array, Dim, Feeds, TensorSpec
 
 _MESSAGE_LIMIT = 500
 
+MOST_THREADS = 1024
+"""Threads of an engine; more are a slip of the finger, and some engines do not survive them."""
+
 
 def one_line(error: BaseException) -> str:
     """Return an engine's message as one line of bounded length."""
@@ -159,8 +162,11 @@ def thread_count(backend: str, options: LoadOptions) -> int:
     """
     if options.threads is None:
         return available_cpus()
-    if options.threads < 1:
-        raise LoadError(f"backend {backend!r}: threads must be 1 or more, not {options.threads}")
+    if not 1 <= options.threads <= MOST_THREADS:
+        raise LoadError(
+            f"backend {backend!r}: threads must be 1 or more and at most {MOST_THREADS}, "
+            f"not {options.threads}"
+        )
     return options.threads
 
 

@@ -8,6 +8,7 @@ import importlib.resources
 from collections.abc import Mapping
 from pathlib import Path
 
+from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import ProfileError
 from edgeinfer.profiles.reader import parse
 from edgeinfer.profiles.schema import Profile, Quirk
@@ -43,9 +44,13 @@ def load(name: str) -> Profile:
     )
 
 
+_MOST = 1 << 20
+"""Bytes of a profile."""
+
+
 def _from_file(path: Path) -> Profile:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path, _MOST).decode()
     except (OSError, UnicodeDecodeError) as e:
         reason = getattr(e, "strerror", None) or e
         raise ProfileError(f"{path}: cannot be read: {reason}") from e

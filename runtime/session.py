@@ -11,6 +11,7 @@ from typing import ParamSpec, Self, TypeVar, get_args
 
 from edgeinfer import __version__
 from edgeinfer.backends.base import DeviceKind, Executable, LoadOptions
+from edgeinfer.backends.checks import MOST_THREADS
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Manifest
 from edgeinfer.bundle.values import KEY, fits
@@ -105,8 +106,9 @@ def load(
         NotAvailableError: nothing in it can run here, or not as asked; says why for each.
         LoadError: an engine refuses its artifact.
     """
-    if threads is not None and threads < 1:
-        raise UsageError(f"threads: expected at least 1, received {threads}")
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        expected = "at least 1" if threads < 1 else f"at most {MOST_THREADS}"
+        raise UsageError(f"threads: expected {expected}, received {threads}")
     if on_crash not in get_args(OnCrash):
         raise UsageError(f"on_crash: expected {' or '.join(get_args(OnCrash))}, got {on_crash!r}")
     if calls not in get_args(Calls):

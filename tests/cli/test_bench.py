@@ -67,6 +67,8 @@ def test_an_input_of_another_size(cli: Any, bundle: Path) -> None:
     [
         (["--threads", "0"], 2, "--threads '0': expected numbers like 1,2"),
         (["--threads", "many"], 2, "expected numbers like 1,2"),
+        (["--threads", "99999999999"], 2, "expected numbers like 1,2, at most 1024"),
+        (["--seconds", "nan"], 2, "--seconds nan: expected a number"),
         (["--backend", "nope"], 2, "unknown backend 'nope'"),
         (["-o", "bench.html"], 2, "expected a name that ends with .json"),
     ],

@@ -162,3 +162,10 @@ def test_no_progress_on_ci_or_a_dumb_terminal(
     monkeypatch.setenv(name, value)
     with Output().progress() as progress:
         assert progress is None
+
+
+def test_names_in_files_do_not_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(json=False, quiet=False).result(
+        {}, lambda: ["\x1b[31mred\x07", table(("a",), [["\x1b"]])]
+    )
+    assert capsys.readouterr().out == "\\x1b[31mred\\x07\na\n\\x1b\n"

@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import InputError
 from edgeinfer.metrics import OutputMetrics
 from tests.cli.conftest import write_bundle
@@ -137,3 +138,12 @@ def test_values_that_an_artifact_has_no_number_for_are_bad_input(
     timed = cli("bench", bundle, "--runs", "1", "-b", "onnxruntime")
     assert (timed.code, timed.out) == (1, "")
     assert "input 'image': expected no NaN" in timed.err
+
+
+def test_a_precision_without_a_budget_is_the_bundles_fault(cli: Any, tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "m.edge")
+    with Bundle.open(bundle) as opened:
+        variants = tuple(dataclasses.replace(v, precision="fp7") for v in opened.manifest.variants)
+    told = cli("verify", write_bundle(tmp_path / "n.edge", variants=variants), "-b", "onnxruntime")
+    assert told.code == 1
+    assert "no accuracy budget for precision 'fp7'" in told.out

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import NotAvailableError, SignatureError, UsageError
 
 if TYPE_CHECKING:
@@ -196,9 +197,13 @@ def _public(path: Path) -> Ed25519PublicKey:
     return key
 
 
+_MOST_KEY = 64 << 10
+"""Bytes of a key's file; real ones have a few hundred."""
+
+
 def _pem(path: Path) -> bytes:
     try:
-        raw = path.read_bytes()
+        raw = read_bounded(path, _MOST_KEY)
     except OSError as e:
         raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from e
     if not raw.lstrip().startswith(_BEGIN):

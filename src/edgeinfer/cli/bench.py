@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeinfer.backends.checks import MOST_THREADS
 from edgeinfer.cli.files import check_output, write_bytes
 from edgeinfer.cli.models import is_bundle, named_model
 from edgeinfer.cli.output import Output, Progress, milliseconds, output_options, table, to_json
@@ -96,6 +98,8 @@ def bench(
     """
     if output is not None:
         check_output(Path(output), ".json", b"{", overwrite=overwrite)
+    if not seconds < math.inf:
+        raise UsageError(f"--seconds {seconds}: expected a number")
     counts = _threads(threads)
     only = None if backend == "all" else backend
     with out.progress() as progress, contextlib.ExitStack() as stack:
@@ -169,8 +173,8 @@ def _limits(
 
 def _threads(text: str) -> list[int | None]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"--threads {text!r}: expected numbers like 1,2")
+    if not all(part.isdecimal() and 0 < int(part) <= MOST_THREADS for part in parts):
+        raise UsageError(f"--threads {text!r}: expected numbers like 1,2, at most {MOST_THREADS}")
     counts: list[int | None] = [int(part) for part in dict.fromkeys(parts)]
     return counts or [None]
 

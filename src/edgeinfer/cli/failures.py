@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 import click
 
-from edgeinfer.cli.output import to_json
+from edgeinfer.cli.output import to_json, visible
 from edgeinfer.errors import EdgeInferError
 
 DEBUG = "EDGEINFER_DEBUG"
@@ -168,7 +168,7 @@ def _tell(failure: Failure, argv: Sequence[str], error: Exception | None = None)
         _flush()
     except OSError:
         _abandon_stdout()
-    click.echo(f"edgeinfer: {failure.message}", err=True)
+    click.echo(visible(f"edgeinfer: {failure.message}"), err=True)
     return failure.code
 
 

@@ -50,12 +50,12 @@ class Output:
             click.echo(to_json(data))
         elif not self.quiet:
             for part in view():
-                click.echo(part if isinstance(part, str) else render(part))
+                click.echo(visible(part) if isinstance(part, str) else render(part))
 
     def remark(self, line: str) -> None:
         """Print a line that is not the result, for people."""
         if not self.quiet:
-            click.echo(line, err=True)
+            click.echo(visible(line), err=True)
 
     @contextlib.contextmanager
     def progress(self) -> Iterator[Progress | None]:
@@ -93,6 +93,11 @@ def output_options(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
+def visible(text: str) -> str:
+    """Return a text without what commands a terminal: names in files are anybody's."""
+    return "".join(c if c.isprintable() or c in "\n\t " else ascii(c)[1:-1] for c in text)
+
+
 def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
     """Make a table; a column whose title starts with ``>`` is set right."""
     from rich.table import Table
@@ -107,7 +112,7 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
             made.add_column(title, overflow="fold")
     for row in rows:
         # Text: a name like "[0]" is not markup.
-        made.add_row(*(Text(str(cell)) for cell in row))
+        made.add_row(*(Text(visible(str(cell))) for cell in row))
     return made
 
 

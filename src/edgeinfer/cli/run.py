@@ -39,7 +39,7 @@ SHOWN = 8
 @click.option("--overwrite", is_flag=True, help="Replace a file that is no .npz.")
 @click.option("-b", "--backend", metavar="NAME", help="Use this engine or fail.")
 @click.option("--policy", default="latency", show_default=True, metavar="NAME", help="What counts.")
-@click.option("--threads", type=click.IntRange(1), help="Of the engine.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Of the engine.")
 @click.option("--repeat", type=click.IntRange(1), default=1, help="Runs to time.")
 @click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU, and say which.")
 @click.option("-v", "--verbose", is_flag=True, help="Say why this engine, and what else could run.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeinfer.cli.output import Output, Progress, output_options, table
-from edgeinfer.errors import BackendError, BundleError, InputError
+from edgeinfer.errors import BackendError, BundleError, InputError, UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,7 +49,7 @@ class Checked:
 @click.command()
 @click.argument("bundle")
 @click.option("-b", "--backend", metavar="NAME", help="Only this engine; default every one here.")
-@click.option("--threads", type=click.IntRange(1), help="Of the engine.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Of the engine.")
 @click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU.")
 @click.option(
     "--trusted",
@@ -119,7 +119,8 @@ def _check_all(
                 metrics, problems = _check(executable, bundle, variant, refused)
             finally:
                 executable.close()
-        except (BackendError, InputError) as e:
+        # A precision without a budget is the bundle's fault, not of who asks.
+        except (BackendError, InputError, UsageError) as e:
             problems = [str(e)]
         checked.append(
             Checked(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edgeinfer.bounded import absence
 from edgeinfer.errors import InputError, OutputError, UsageError
 from edgeinfer.types import Array
 
@@ -31,7 +32,7 @@ def read_arrays(path: str | Path) -> dict[str, Array]:
     """
     path = Path(path)
     if not path.is_file():
-        raise UsageError(f"{path}: no such file")
+        raise UsageError(f"{path}: {absence(path)}")
     try:
         if path.suffix.lower() == ".npy":
             with path.open("rb") as raw:

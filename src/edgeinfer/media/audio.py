@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edgeinfer.bounded import absence
 from edgeinfer.errors import InputError, NotAvailableError, UsageError
 from edgeinfer.types import Array, AudioInput
 
@@ -103,7 +104,7 @@ def _read(path: Path) -> tuple[Array, int]:
     except (ImportError, OSError) as e:
         raise NotAvailableError(f"reading recordings needs soundfile: {INSTALL}") from e
     if not path.is_file():
-        raise UsageError(f"{path}: no such file")
+        raise UsageError(f"{path}: {absence(path)}")
     expected = "a recording (WAV, FLAC, OGG, ...)"
     try:
         with soundfile.SoundFile(path) as file:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle import headrules
 from edgeinfer.bundle.codec import by_kind, decode
 from edgeinfer.bundle.paths import path_problem
@@ -101,6 +102,10 @@ def _data(path: Path) -> dict[str, Any]:
     return data
 
 
+_MOST_FILE = 1 << 30
+"""Bytes of a file that a description names."""
+
+
 def _files(path: Path, document: _Document) -> dict[str, bytes]:
     named = {r.vocabulary for r in document.inputs.values() if isinstance(r, TextInput)}
     files = {}
@@ -108,7 +113,7 @@ def _files(path: Path, document: _Document) -> dict[str, bytes]:
         if problem := path_problem(name):
             raise UsageError(f"{path}: the file {name!r} {problem}; put it beside {path.name}")
         try:
-            files[name] = (path.parent / name).read_bytes()
+            files[name] = read_bounded(path.parent / name, _MOST_FILE)
         except OSError as e:
             raise UsageError(f"{path}: {path.parent / name}: {e.strerror or e}") from e
     return files

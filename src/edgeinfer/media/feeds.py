@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from edgeinfer.bounded import absence
 from edgeinfer.errors import InputError, UsageError
 from edgeinfer.media.arrays import read_arrays
 from edgeinfer.media.audio import load_audio
@@ -152,8 +153,7 @@ def _media_input(name: str | None, path: Path, signature: Signature) -> str:
         n for n, r in signature.preprocessing.items() if isinstance(r, (ImageInput, AudioInput))
     }
     if not path.is_file():
-        kind = "a folder; name the files in it" if path.is_dir() else "no such file"
-        raise UsageError(f"{path}: {kind}")
+        raise UsageError(f"{path}: {absence(path)}")
     if name is not None and name not in readable:
         raise UsageError(
             f"{path}: input {name!r} has no image or audio record; give an .npz or .npy, or convert"

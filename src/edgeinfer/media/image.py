@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgeinfer.bounded import absence
 from edgeinfer.errors import InputError, NotAvailableError, UsageError
 from edgeinfer.types import Array, ImageInput
 
@@ -133,7 +134,7 @@ def _read(path: Path, color: str) -> Image.Image:
     except ImportError as e:
         raise NotAvailableError(f"reading pictures needs Pillow: {INSTALL}") from e
     if not path.is_file():
-        raise UsageError(f"{path}: no such file")
+        raise UsageError(f"{path}: {absence(path)}")
     expected = "a picture that Pillow can read"
     try:
         with warnings.catch_warnings():

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle import headrules
 from edgeinfer.bundle.codec import by_kind, decode
 from edgeinfer.errors import UsageError
@@ -110,6 +111,10 @@ def known_keys(tables: dict[str, Any], lines: list[str]) -> str:
     return f" ({'; '.join(parts)})" if parts else ""
 
 
+_MOST_TEXT = 64 << 20
+"""Bytes of a text; the largest are lists of labels."""
+
+
 def read_text(path: Path) -> str:
     """Read a file of UTF-8 text.
 
@@ -117,7 +122,9 @@ def read_text(path: Path) -> str:
         UsageError: it is none, or cannot be read.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        text = read_bounded(path, _MOST_TEXT).decode("utf-8-sig")
+        # As text files are read: every kind of line end is one.
+        return text.replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError as e:
         raise UsageError(f"{path}: no such file") from e
     except UnicodeDecodeError as e:

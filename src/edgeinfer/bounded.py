@@ -1,0 +1,28 @@
+"""Reading whole files that should be small, and are whatever the user named."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """Return a file's bytes, unless there are more than ``most``; a device may never end.
+
+    Raises:
+        OSError: it cannot be read, or is larger.
+    """
+    with path.open("rb") as stream:
+        raw = stream.read(most + 1)
+    if len(raw) > most:
+        size = f"{most >> 10} KiB" if most < 1 << 20 else f"{most >> 20} MiB"
+        raise OSError(errno.EFBIG, f"it has more than {size}", os.fspath(path))
+    return raw
+
+
+def absence(path: Path) -> str:
+    """Say why a path is no file that can be read whole."""
+    if path.is_dir():
+        return "is a folder; name the files in it"
+    return "is a device or a pipe; give a file" if path.exists() else "no such file"
