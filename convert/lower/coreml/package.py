@@ -159,11 +159,16 @@ _INEXACT = frozenset({"common::fuse_elementwise_to_batchnorm"})
 sum, with its default epsilon of 1e-5 beside a variance of 1."""
 
 
+_DONE = frozenset({"common::guard_negative_gather_indices"})
+"""Passes of coremltools 9.0 whose work a lowering has done: this one makes three operations of each
+gather for positions below zero, also where there are none (``ops/index.py``)."""
+
+
 def _pipeline(options: CoreMLOptions) -> Any:
     import coremltools as ct
 
     pipeline = ct.PassPipeline.DEFAULT
-    pipeline.remove_passes(_INEXACT | _BROKEN)
+    pipeline.remove_passes(_INEXACT | _BROKEN | _DONE)
     if options.packing is not None or options.halves:
         add_packing(pipeline, options.packing or Packing(), halves=options.halves)
     return pipeline

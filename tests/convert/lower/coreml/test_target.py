@@ -113,6 +113,20 @@ def test_the_position_of_the_largest_value_at_the_end_is_warned_of(tmp_path: Pat
     assert any("ane-argmax-last" in n for n in lower(text, tmp_path).notes)
 
 
+@pytest.mark.parametrize(
+    ("text", "guards"),
+    [
+        ("g (float[4,3] x, int64[2] i) => (y) {y = Gather(x, i)}", 1),
+        ("g (float[4,3] x, int64[2,2] i) => (y) {y = GatherND(x, i)}", 1),
+        ("g (float[4,3] x) => (y) <int64[2] i = {-1, 2}> {y = Gather(x, i)}", 0),
+        ("g (float[4,3] x) => (y) {a = ArgMax<axis=0, keepdims=0>(x) y = Gather(x, a)}", 0),
+    ],
+)
+def test_positions_are_brought_above_zero_once(text: str, guards: int, tmp_path: Path) -> None:
+    block = open_package(lower(text, tmp_path).files[0].parent).function().block
+    assert sum(o.type == "select" for o in block.operations) == guards
+
+
 def test_every_refused_node_is_listed() -> None:
     text = (
         "g (float[2,2] x) => (a, b) {a = RandomNormalLike(x) c = Relu(x) b = RandomUniformLike(c)}"
