@@ -95,7 +95,7 @@ def _orphans(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "ctrl-c"])
 def test_an_interrupted_run_goes_on(net: Path, database: Database, how: signal.Signals) -> None:
     mark = {**os.environ, "EDGEINFER_TEST": str(net.parent)}
     process = _start(_command(net, database, "--minutes", "9"), env=mark)

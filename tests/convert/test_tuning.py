@@ -1,0 +1,70 @@
+"""What ``edgeinfer tune`` asks for and tells."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm", reason="apache-tvm is not installed")
+
+from benchmarks.tiny import MLP, bundle, save
+from edgeinfer.convert import tuning
+from edgeinfer.convert.lower.tvm.machines import machine
+from edgeinfer.convert.tuning import Order, engine_of, in_turns
+from edgeinfer.errors import UsageError
+from edgeinfer.kernels.tuning.task import Task
+from edgeinfer.kernels.tuning.tune import Outcome
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    save(MLP, tmp_path / "net.onnx")
+    return tmp_path / "net.onnx"
+
+
+def test_other_targets_are_refused(net: Path) -> None:
+    with pytest.raises(UsageError, match=r"'rpi5' is not made by TVM; known: .*tvm-x86-64-v3"):
+        tuning.tune(net, Order("rpi5"))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="a Cortex is another machine there")
+def test_another_machine_needs_a_device(net: Path) -> None:
+    with pytest.raises(UsageError, match="cortex-a76 is not this machine: --device HOST:PORT"):
+        tuning.tune(net, Order("tvm-cortex-a76"))
+
+
+def test_a_bundle_gives_its_onnx_variant(tmp_path: Path) -> None:
+    import numpy as np
+
+    made = bundle(MLP, tmp_path / "made.edge", {"x": np.ones((1, 16), np.float32)})
+    found = tuning._source(made, tmp_path)
+    assert found.read_bytes() == (tmp_path / "made.onnx").read_bytes()
+
+
+def test_a_device_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = Order("tvm-cortex-a76", device="10.0.0.7:9090", threads=4, workers=3)
+    where = tuning._where(machine("cortex-a76"), order)
+    assert (where.cpu, where.workers, where.linker) == ("cortex-a76", 1, "aarch64-linux-gnu-gcc")
+    assert where.target["num-cores"] == 4
+    named = Order("tvm-cortex-a76", device="10.0.0.7:9090", device_name="Pi 5")
+    assert tuning._where(machine("cortex-a76"), named).cpu == "Pi 5"
+
+
+def test_the_engines_operators_are_found_by_the_nodes_names() -> None:
+    outcome = Outcome(Task("k", "t", "", "", nodes=["Conv_1", "Conv_7", "Add_2"]))
+    times = {"Conv_1_nchwc": 4.0, "Conv_17": 9.0, "Conv_7": 6.0, "Relu": 1.0}
+    assert engine_of(outcome, times) == 5.0
+    assert engine_of(outcome, {"MatMul": 1.0}) is None
+    assert engine_of(Outcome(Task("k", "t", "", "", nodes=[""])), times) is None
+
+
+def test_calls_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "_BATCH_S", 0.0)
+    seen: list[str] = []
+    calls: dict[str, Any] = {n: lambda n=n: seen.append(n) for n in ("a", "b")}
+    found = in_turns(calls, 3)
+    assert seen[8:] == ["a", "b"] * 3
+    assert [len(times) for times in found.values()] == [3, 3]
