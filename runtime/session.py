@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -120,7 +121,7 @@ def load(
         "memory_mb": memory_mb,
     }
     for name, limit in limits.items():
-        if limit is not None and not (isolate and limit > 0):
+        if limit is not None and not (isolate and 0 < limit < math.inf):
             raise UsageError(f"{name}: expected a number above 0, together with isolate=True")
     bundle = Bundle.open(
         path, verify=verify, trusted=trusted, key=key, require_signature=require_signature

@@ -26,6 +26,7 @@ LAYERS = {
     "results": 1,
     "types": 1,
     "errors": 0,
+    "bounded": 0,
 }
 """A module imports its own layer's package and anything of a lower number."""
 
@@ -43,7 +44,7 @@ SIDEWAYS = {
 
 DEVICE = (
     *("runtime", "backends", "bundle", "metrics", "media", "decode", "profiles"),
-    *("heads", "results", "types", "errors"),
+    *("heads", "results", "types", "errors", "bounded"),
 )
 """What a device install imports."""
 

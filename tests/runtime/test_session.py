@@ -295,3 +295,18 @@ def test_load_refuses_what_is_no_bundle(tmp_path: Path) -> None:
         edgeinfer.load(tmp_path / "none.edge")
     with pytest.raises(UsageError, match="threads: expected at least 1, received 0"):
         edgeinfer.load(tmp_path / "m.onnx", threads=0)
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["run_timeout_s", "load_timeout_s", "memory_mb"])
+def test_limits_are_numbers_above_zero(tmp_path: Path, name: str, limit: float) -> None:
+    options: dict[str, Any] = {name: limit, "isolate": True}
+    with pytest.raises(UsageError, match=f"{name}: expected a number above 0"):
+        edgeinfer.load(tmp_path / "m.edge", **options)
+
+
+def test_a_path_that_no_system_takes(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="File name too long"):
+        edgeinfer.load("a" * 5000)
+    with pytest.raises(UsageError, match="threads: expected at most 1024, received 9999"):
+        edgeinfer.load(tmp_path / "m.edge", threads=9999)

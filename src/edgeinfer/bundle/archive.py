@@ -104,7 +104,11 @@ class Bundle:
             BundleError: it is not a bundle, damaged, altered, unsafe or of an unknown schema.
         """
         location = Path(path)
-        if not location.exists():
+        try:
+            is_there = location.exists()
+        except OSError as e:
+            raise UsageError(f"{str(location)[:60]}…: {e.strerror or e}") from e
+        if not is_there:
             raise UsageError(f"{location}: no such file or folder")
         keys = [Path(k) for k in trusted] or trusted_here()
         if require_signature and not keys:
