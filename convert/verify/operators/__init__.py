@@ -15,7 +15,7 @@ import numpy as np
 from edgeinfer.convert.verify.operators.batch_norm import batch_normalization
 from edgeinfer.convert.verify.operators.cast import cast, constant_of_shape
 from edgeinfer.convert.verify.operators.conv import conv, conv_transpose
-from edgeinfer.convert.verify.operators.plain import elementwise, flatten, gemm, relu
+from edgeinfer.convert.verify.operators.plain import elementwise, flatten, gather, gemm, relu
 from edgeinfer.convert.verify.operators.pool import (
     average_pool,
     global_average_pool,
@@ -40,6 +40,7 @@ OPERATORS: dict[str, Operator] = {
     "Conv": conv,
     "ConvTranspose": conv_transpose,
     "Flatten": flatten,
+    "Gather": gather,
     "Gemm": gemm,
     "GlobalAveragePool": global_average_pool,
     "GlobalMaxPool": global_max_pool,

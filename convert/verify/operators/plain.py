@@ -46,6 +46,14 @@ def flatten(
     return (x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:])),)
 
 
+def gather(attrs: Mapping[str, Any], version: int, inputs: list[Array | None]) -> tuple[Array, ...]:
+    """Gather; positions below zero count from the end, and those outside are an error."""
+    data, indices = inputs
+    if data is None or indices is None:
+        raise Unhandled("Gather without an operand")
+    return (np.asarray(np.take(data, indices, axis=attrs.get("axis", 0))),)
+
+
 def gemm(attrs: Mapping[str, Any], version: int, inputs: list[Array | None]) -> tuple[Array, ...]:
     """Gemm of floats: ``alpha * A' B' + beta * C``."""
     a, b, *rest = inputs
