@@ -108,11 +108,6 @@ def test_a_fault_that_is_fixed_is_left_out() -> None:
     assert not later.is_in(deployment("iOS18"))
 
 
-def test_the_position_of_the_largest_value_at_the_end_is_warned_of(tmp_path: Path) -> None:
-    text = "g (float[2,3] x) => (y) {y = ArgMax<axis=1>(x)}"
-    assert any("ane-argmax-last" in n for n in lower(text, tmp_path).notes)
-
-
 @pytest.mark.parametrize(
     ("text", "guards"),
     [
