@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeinfer.backends.checks import MOST_THREADS
 from edgeinfer.cli.files import check_output, write_bytes
 from edgeinfer.cli.models import is_bundle, named_model
 from edgeinfer.cli.output import Output, Progress, milliseconds, output_options, table, to_json
@@ -172,6 +171,8 @@ def _limits(
 
 
 def _threads(text: str) -> list[int | None]:
+    from edgeinfer.backends.checks import MOST_THREADS
+
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() and 0 < int(part) <= MOST_THREADS for part in parts):
         raise UsageError(f"--threads {text!r}: expected numbers like 1,2, at most {MOST_THREADS}")
