@@ -102,7 +102,7 @@ def test_one_tensor_for_two_inputs_leaves_them_two_inputs() -> None:
 
     one = torch.ones(1, 4)
     source = read(module(forward), example_inputs={"a": one, "b": one})
-    a, b = np.float32([[1, 2, 3, 4]]), np.float32([[5, 6, 7, 8]])
+    a, b = (np.array([v], np.float32) for v in ([1, 2, 3, 4], [5, 6, 7, 8]))
     np.testing.assert_array_equal(run(source, a=a, b=b)[0], 2 * a + 3 * b)
 
 
