@@ -187,7 +187,7 @@ def test_a_device_that_is_gone_ends_the_run_and_loses_nothing(part: Part, tmp_pa
     part.on_candidate = candidate
     database = Database(tmp_path / "d.jsonl")
     place = Where(WHERE.target, WHERE.machine, "far", 1, "gcc", device="127.0.0.1:9090")
-    with pytest.raises(NotAvailableError, match="the device is gone: .*nobody there; 7 meas"):
+    with pytest.raises(NotAvailableError, match=r"the device is gone: .*nobody there; 7 meas"):
         _run(database, where=place)
     assert len(database.read().records) == 7
     part.on_candidate, part.rounds = (lambda trace: (trace[0] * 1e-6, 0.0)), 2
