@@ -92,6 +92,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         *("--labels", tmp_path / "labels.txt", "--data", "in.npz", "--calibration", "photos"),
         *("--calibrator", "minmax", "--max-drop", "2%", "--force"),
         *("--channels-last", "image", "--channels-first", "scores", "--signature", "main"),
+        *("--unverified", "--records", "a.jsonl", "--records", "b.jsonl"),
         *("--compress-weights", "--name", "pets", "-o", "out/", "--overwrite", "--quiet"),
     )
     assert export.asked == {
@@ -116,6 +117,8 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "max_drop": 0.02,
         "force": True,
         "compress_weights": True,
+        "unverified": True,
+        "records": ("a.jsonl", "b.jsonl"),
         "signature": "main",
         "channels_last": ("image",),
         "channels_first": ("scores",),
