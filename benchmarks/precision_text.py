@@ -115,9 +115,10 @@ def printed(count: int) -> Iterator[tuple[Any, str]]:
     texts = (t for _, mail in mails() for t in plain.findall(mail.partition("\n\n")[2])[20:60:13])
     for index, text in zip(range(count), texts, strict=False):
         text = (text.upper(), text, text.title())[index % 3]
-        font = ImageFont.load_default(int(rng.integers(20, 80)))
+        height = int(rng.integers(20, 80))
+        font = ImageFont.load_default(height)
         left, top, right, bottom = ImageDraw.Draw(photos[0]).textbbox((0, 0), text, font)
-        edge = [int(rng.integers(2, 3 + font.size // 4)) for _ in range(4)]
+        edge = [int(rng.integers(2, 3 + height // 4)) for _ in range(4)]
         size = int(right - left) + edge[0] + edge[2], int(bottom - top) + edge[1] + edge[3]
         photo = photos[index % len(photos)]
         x, y = (int(rng.integers(0, max(1, p - s))) for p, s in zip(photo.size, size, strict=True))
@@ -130,7 +131,7 @@ def printed(count: int) -> Iterator[tuple[Any, str]]:
         place = edge[0] - left, edge[1] - top
         ImageDraw.Draw(ground).text(place, text, fill=tuple(int(v) for v in ink), font=font)
         ground = ground.rotate(float(rng.normal(0, 1.5)), Image.Resampling.BILINEAR, fillcolor=0)
-        yield ground.filter(ImageFilter.GaussianBlur(float(rng.uniform(0, font.size / 40)))), text
+        yield ground.filter(ImageFilter.GaussianBlur(float(rng.uniform(0, height / 40)))), text
 
 
 PHOTOS = (

@@ -193,7 +193,8 @@ class SealedReader(io.RawIOBase):
         header = stream.read(_HEADER.size)
         if len(header) < _HEADER.size or header[:8] != MAGIC:
             raise DecryptionError(f"{path}: is cut off: its header is incomplete")
-        _, identity, salt, self._chunk = _HEADER.unpack(header)
+        _, identity, salt, chunk = _HEADER.unpack(header)
+        self._chunk = int(chunk)
         if identity.hex() != key.id:
             text = f"is encrypted with key {identity.hex()}, the one given is {key.id}"
             raise DecryptionError(f"{path}: {text}")
