@@ -27,7 +27,6 @@ import onnx_ir as ir
 from benchmarks.kernels import small_models
 from edgeinfer.backends.testing.cases import graph
 from edgeinfer.kernels.tuning.database import FINAL, Database, best
-from edgeinfer.kernels.tuning.records import WORTH
 
 
 def _weights(*shape: int) -> Any:
@@ -102,7 +101,8 @@ def table(paths: list[Path]) -> None:
                 f"{path.stem}: {k['title']}: own {k['own_us']:.4g} us, tuned "
                 f"{k['tuned_us'] or 0:.4g} (spread {100 * (k['spread'] or 0):.1f} %, "
                 f"n {k['rounds']}), ORT's operator {engine or '-'}; {k['trials']} tried, "
-                f"{k['failed']} failed: {k['verdict']}"
+                f"{k['failed']} failed, lower quartile of ratios {k['sure'] or 0:.2f}: "
+                f"{k['verdict']}"
             )
         whole = found["whole"]
         if whole:
@@ -112,7 +112,8 @@ def table(paths: list[Path]) -> None:
             told = ", ".join(f"{n} {us:.4g}" for n, us in engines.items())
             print(
                 f"{path.stem}: WHOLE before {whole['before']:.4g} us, tuned {whole['tuned']:.4g} "
-                f"(spread {100 * whole['spread']:.1f} %, n {whole['rounds']}), {told}{beside}"
+                f"(spread {100 * whole['spread']:.1f} %, n {whole['rounds']}, lower quartile of "
+                f"ratios {whole['sure']:.2f}), {told}{beside}"
             )
 
 
@@ -124,9 +125,13 @@ def ship(source: Path, folder: Path) -> None:
         target = folder / machine / f"{slug}.jsonl"
         target.unlink(missing_ok=True)
         own = [r for r in records if r.cpu == cpu]
-        won = [r for r in best(own, machine, cpu).values() if r.trace and r.gain >= WORTH]
+        won = [r for r in best(own, machine, cpu).values() if r.won]
         for record in sorted(won, key=lambda r: r.title):
             Database(target).add(record)
+            print(
+                f"  {record.title}: {record.before_us:.4g} to {record.us:.4g} us, n {record.n}, "
+                f"spread {record.spread:.1%}, lower quartile of ratios {record.sure:.2f}"
+            )
         print(f"{target}: {len(won)} records")
 
 

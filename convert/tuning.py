@@ -28,9 +28,9 @@ from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.shape_sets import Given, shape_sets
 from edgeinfer.errors import EdgeInferError, NotAvailableError, UsageError
-from edgeinfer.kernels.tuning.database import Database
-from edgeinfer.kernels.tuning.records import WORTH
-from edgeinfer.kernels.tuning.tune import Budget, Outcome, Progress, Tuner, Where
+from edgeinfer.kernels.tuning import processor
+from edgeinfer.kernels.tuning.database import WORTH, Database
+from edgeinfer.kernels.tuning.tune import Budget, Outcome, Progress, Tuner, Where, sure_gain
 from edgeinfer.profiles.schema import Profile
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Whole:
         tuned: with those that were tuned.
         engines: of the libraries on this machine, by name.
         spread: of ``tuned``, half the distance of the quartiles over the median.
+        sure: how many times as fast as before three rounds in four at least were.
         rounds: that were measured.
     """
 
@@ -57,12 +58,18 @@ class Whole:
     tuned: float
     engines: dict[str, float]
     spread: float
+    sure: float
     rounds: int = ROUNDS
 
     @property
     def gain(self) -> float:
         """How many times as fast as before."""
         return self.before / self.tuned
+
+    @property
+    def pays(self) -> bool:
+        """Whether that is worth it, and no noise."""
+        return self.gain >= WORTH and self.sure > WORTH
 
 
 @dataclass(slots=True)
@@ -207,7 +214,7 @@ def _where(machine: Machine, order: Order) -> Where:
             raise NotAvailableError(f"{machine.name} needs an NVIDIA GPU and its driver")
         cpu = found[0].name
     else:
-        cpu = order.device_name or cpu_name()
+        cpu = order.device_name or processor.name()
     return Where(
         target=target,
         machine=machine.name,
@@ -219,24 +226,6 @@ def _where(machine: Machine, order: Order) -> Where:
         cpus=() if machine.cuda else cpus,
         tvm=str(tvm.__version__),
     )
-
-
-def cpu_name() -> str:
-    """Return this processor's name, as Linux tells it."""
-    try:
-        text = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
-    except OSError:
-        text = ""
-    keys = dict(
-        reversed(
-            [(k.strip(), v.strip()) for k, _, v in (x.partition(":") for x in text.split("\n"))]
-        )
-    )
-    if name := keys.get("model name"):
-        family, model = keys.get("cpu family", ""), keys.get("model", "")
-        return f"{name}, family {family} model {model}"
-    part = f"{keys.get('CPU implementer', '')} {keys.get('CPU part', '')}".strip()
-    return part or platform.processor() or platform.machine()
 
 
 def _engine_us(model: Any, folder: Path, threads: int) -> dict[str, float]:
@@ -337,12 +326,13 @@ def _choose(
         tuned.note = f"{what}was not measured there"
         return made if gain >= WORTH else plain
     tuned.whole = whole = _compare(source, plain, made, order, plain.path.parent)
-    if whole.gain >= WORTH:
+    if whole.pays:
         tuned.note = f"written with the tuned kernels: {whole.gain:.2f} times as fast as without"
         return made
     tuned.note = (
         f"written with the converter's own kernels: with the tuned ones the whole model is "
-        f"{whole.gain:.2f} times as fast, {WORTH:g} is asked for"
+        f"{whole.gain:.2f} times as fast, in a quarter of the rounds {whole.sure:.2f} or less; "
+        f"{WORTH:g} is asked for"
     )
     return plain
 
@@ -390,7 +380,8 @@ def _compare(
     low, middle, high = np.quantile(times["tuned"], (0.25, 0.5, 0.75))
     engines = {n: m for n, m in medians.items() if n in _ENGINES}
     spread = float((high - low) / 2 / middle)
-    return Whole(medians["before"], medians["tuned"], engines, spread)
+    sure = sure_gain(times["before"], times["tuned"])
+    return Whole(medians["before"], medians["tuned"], engines, spread, sure)
 
 
 def in_turns(

@@ -27,6 +27,9 @@ VERSION = 1
 
 TRIED, FINAL = "tried", "final"
 
+WORTH = 1.03
+"""How many times as fast a tuned kernel must have been to be used."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -45,6 +48,8 @@ class Record:
         spread: half the distance of the quartiles over the median.
         n: rounds that were measured.
         before_us: of ``final``, what the converter would take otherwise.
+        sure: of ``final``, how many times as fast as that three rounds in four at least were, each
+            beside its neighbour; 0 if that was not kept.
         trials: of ``final``, how many were measured for it.
         error: why there is no figure.
         tvm: version that ordered the loops.
@@ -66,6 +71,7 @@ class Record:
     error: str = ""
     tvm: str = ""
     at: str = ""
+    sure: float = 0.0
 
     @property
     def gain(self) -> float:
@@ -73,6 +79,11 @@ class Record:
         if self.us is None or self.before_us is None or self.us <= 0:
             return 0.0
         return self.before_us / self.us
+
+    @property
+    def won(self) -> bool:
+        """Whether this order is worth its place, and that is no noise."""
+        return self.trace is not None and self.gain >= WORTH and self.sure > WORTH
 
 
 _NEEDED = {
@@ -168,6 +179,8 @@ def _record(line: bytes) -> Record | None:
     for name in ("us", "before_us"):
         if not isinstance(data.get(name), int | float | None):
             return None
+    if not isinstance(data.get("sure", 0.0), int | float):
+        return None
     return Record(**{name: value for name, value in data.items() if name in _NAMES})
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.errors import NotAvailableError
-from edgeinfer.kernels.tuning.database import FINAL, TRIED, Database, Record
-from edgeinfer.kernels.tuning.records import WORTH
+from edgeinfer.kernels.tuning.database import FINAL, TRIED, WORTH, Database, Record
 from edgeinfer.kernels.tuning.task import Task
 from edgeinfer.kernels.tuning.worker import LostError, Worker
 
@@ -84,8 +83,7 @@ class Outcome:
     @property
     def is_better(self) -> bool:
         """Whether the tuned kernel is worth its place."""
-        final = self.final
-        return final is not None and final.trace is not None and final.gain >= WORTH
+        return self.final is not None and self.final.won
 
     @property
     def verdict(self) -> str:
@@ -96,7 +94,10 @@ class Outcome:
             return f"own kernel kept: {self.problem}"
         if self.final is None:
             return "own kernel kept: not tuned, too small a part of the time"
-        return f"own kernel kept: the best order is {self.final.gain:.2f} times as fast"
+        gain = f"own kernel kept: the best order is {self.final.gain:.2f} times as fast"
+        if self.final.gain < WORTH:
+            return gain
+        return f"{gain} by its median, in a quarter of the rounds {self.final.sure:.2f} or less"
 
 
 @dataclass(slots=True)
@@ -332,7 +333,8 @@ class Tuner:
             self._keep(replace(record, error=wrong[0]))
             return
         medians = [statistics.median(t) for t in times]
-        winner = min(right, key=lambda i: medians[i])
+        sure = [sure_gain(times[-1], row) for row in times]
+        winner = max(right, key=lambda i: sure[i])
         outcome.final = replace(
             record,
             trace=traces[winner],
@@ -340,6 +342,7 @@ class Tuner:
             before_us=medians[-1] * 1e6,
             n=_FINAL_ROUNDS,
             spread=_spread(times[winner]),
+            sure=sure[winner],
         )
         self._keep(outcome.final)
 
@@ -376,6 +379,11 @@ def _best(tried: Mapping[str, Record], outcome: Outcome) -> str:
     figures = [r.us for r in tried.values() if r.us is not None]
     now = f"{min(figures):.3g}" if figures else "-"
     return f"{now} of {outcome.before_us or 0:.3g} us after {len(tried)}"
+
+
+def sure_gain(before: Sequence[float], after: Sequence[float]) -> float:
+    """How many times as fast three rounds in four at least were, each beside its neighbour."""
+    return float(np.quantile(np.divide(before, after), 0.25))
 
 
 def _spread(times: Sequence[float]) -> float:

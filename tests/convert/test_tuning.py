@@ -61,6 +61,13 @@ def test_the_engines_operators_are_found_by_the_nodes_names() -> None:
     assert engine_of(Outcome(Task("k", "t", "", "", nodes=[""])), times) is None
 
 
+@pytest.mark.parametrize(
+    ("before", "sure", "pays"), [(1.2, 1.1, True), (1.2, 1.03, False), (1.02, 1.1, False)]
+)
+def test_the_whole_model_must_gain_more_than_noise(before: float, sure: float, pays: bool) -> None:
+    assert tuning.Whole(before, 1.0, {}, 0.0, sure).pays is pays
+
+
 def test_calls_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "_BATCH_S", 0.0)
     seen: list[str] = []

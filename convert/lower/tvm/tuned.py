@@ -12,7 +12,7 @@ from tvm import te, tirx
 from edgeinfer.convert.lower.tvm.builder import Step, Tensor, at
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.kernels.defs.gemm import PARALLEL_ABOVE
-from edgeinfer.kernels.tuning import records, workload
+from edgeinfer.kernels.tuning import processor, records, workload
 from edgeinfer.kernels.tuning.database import Record
 from edgeinfer.kernels.tuning.task import Task
 
@@ -25,11 +25,19 @@ class Tuning:
 
     Args:
         known: the best record of each workload.
+        foreign: records that are left, because they are of processors of another design.
         collect: note every workload.
     """
 
-    def __init__(self, known: Mapping[str, Record] | None = None, *, collect: bool = False) -> None:
-        self._known, self._collect = known or {}, collect
+    def __init__(
+        self,
+        known: Mapping[str, Record] | None = None,
+        foreign: Mapping[str, Record] | None = None,
+        *,
+        collect: bool = False,
+    ) -> None:
+        self._known, self._foreign, self._collect = known or {}, foreign or {}, collect
+        self._left: list[Record] = []
         self.tasks: dict[str, Task] = {}
         self.used: list[Record] = []
         self.unfit: list[str] = []
@@ -37,7 +45,7 @@ class Tuning:
     @property
     def is_active(self) -> bool:
         """Whether there is anything to look up or to note."""
-        return bool(self._known) or self._collect
+        return bool(self._known or self._foreign) or self._collect
 
     def choose(
         self, function: tirx.PrimFunc, own: Callable[[], Any], title: str, node: str, calls: int = 1
@@ -57,7 +65,9 @@ class Tuning:
         if self._collect:
             self._note(key, function, own, title, node, calls)
         record = self._known.get(key)
-        if record is None or record.trace is None or record.gain < records.WORTH:
+        if record is None and key in self._foreign:
+            self._left += [self._foreign[key]] * calls
+        if record is None or not record.won:
             return None
         try:
             made = workload.order(function, record.trace)
@@ -99,18 +109,30 @@ class Tuning:
         if self.used:
             cpus = ", ".join(sorted({r.cpu for r in self.used}))
             names = ", ".join(
-                f"{title} ({gain:.2f} times as fast)"
-                for title, gain in sorted({(r.title, r.gain) for r in self.used})
+                f"{r.title} ({r.gain:.2f} times as fast, three rounds in four of {r.n} at least "
+                f"{r.sure:.2f})"
+                for r in sorted({r.key: r for r in self.used}.values(), key=lambda r: r.title)
             )
             found.append(f"{len(self.used)} kernels as they were tuned on {cpus}: {names}")
+        if self._left:
+            cpus = ", ".join(sorted({r.cpu for r in self._left}))
+            found.append(
+                f"{len(self._left)} kernels have records of another processor only, which were not "
+                f"used: {cpus}"
+            )
         found += [f"a record was not used: {line}" for line in self.unfit]
         return found
 
 
 def for_machine(machine: Machine, files: Sequence[str], *, collect: bool = False) -> Tuning:
-    """Return the tuning of a machine: what edgeinfer ships, and the user's own files before it."""
-    known = records.known(machine.name, [Path(f) for f in files])
-    return Tuning(known, collect=collect)
+    """Return the tuning of a machine: what edgeinfer ships, and the user's own files before it.
+
+    A level of x86-64 has processors of many designs: what was measured on one of them is used where
+    code is made on such a one. Machines named by a core, and GPUs, are of one design.
+    """
+    cpu = processor.name() if machine.arch == "x86_64" and not machine.cuda else ""
+    known = records.known(machine.name, [Path(f) for f in files], cpu)
+    return Tuning(known.records, known.foreign, collect=collect)
 
 
 Product = Callable[..., Any]

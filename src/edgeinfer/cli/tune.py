@@ -104,6 +104,7 @@ def _data(result: Tuned) -> dict[str, Any]:
                 "tuned_us": o.final.us if o.final else None,
                 "gain": o.final.gain if o.final else None,
                 "spread": o.final.spread if o.final else None,
+                "sure": o.final.sure if o.final else None,
                 "rounds": o.final.n if o.final else 0,
                 "onnxruntime_us": engine_of(o, result.engine_us),
                 "trials": o.trials,

@@ -32,6 +32,7 @@ class Part:
         self.on_open: Answer = lambda text: 3
         self.wrong: Answer = lambda trace: ""
         self.rounds = 4
+        self.noise = itertools.cycle([1.0])
 
     def ask(self, method: str, *arguments: Any, seconds: float) -> Any:
         assert seconds > 0
@@ -56,7 +57,8 @@ class Part:
 
     def _compare(self, text: str, traces: Any, own: str, rounds: int) -> Any:
         times = [[t[0] * 1e-6] * rounds for t in traces]
-        return [*times, [self.own_us * 1e-6] * rounds], [self.wrong(t) for t in traces]
+        mine = [next(self.noise) * self.own_us * 1e-6 for _ in range(rounds)]
+        return [*times, mine], [self.wrong(t) for t in traces]
 
 
 @pytest.fixture
@@ -176,6 +178,29 @@ def test_what_is_no_faster_is_not_better(part: Part, tmp_path: Path) -> None:
     (outcome,) = _run(Database(tmp_path / "d.jsonl"))
     assert outcome.verdict == "own kernel kept: the best order is 1.02 times as fast"
     assert not outcome.is_better
+
+
+def test_a_gain_within_the_noise_is_not_better(part: Part, tmp_path: Path) -> None:
+    # Every third round tells the reverse of the median.
+    part.noise = itertools.cycle([1.0, 1.0, 0.7])
+    database = Database(tmp_path / "d.jsonl")
+    (outcome,) = _run(database)
+    assert outcome.final is not None
+    assert (outcome.final.gain, outcome.final.sure) == pytest.approx((40 / 31, 28 / 31))
+    assert not outcome.is_better
+    assert outcome.verdict == (
+        "own kernel kept: the best order is 1.29 times as fast by its median, in a quarter of the "
+        "rounds 0.90 or less"
+    )
+    assert not best(database.read().records, "x86-64-v3")["k1"].won
+
+
+def test_a_gain_above_the_noise_is_better(part: Part, tmp_path: Path) -> None:
+    part.noise = itertools.cycle([1.0, 1.4, 0.9])
+    (outcome,) = _run(Database(tmp_path / "d.jsonl"))
+    assert outcome.final is not None
+    assert outcome.final.sure == pytest.approx(36 / 31)
+    assert outcome.is_better
 
 
 def test_a_device_that_is_gone_ends_the_run_and_loses_nothing(part: Part, tmp_path: Path) -> None:

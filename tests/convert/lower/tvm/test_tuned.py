@@ -18,7 +18,8 @@ from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.tvm.target import TvmTarget, workloads
 from edgeinfer.convert.passes import normalise
 from edgeinfer.errors import UsageError
-from edgeinfer.kernels.tuning import workload
+from edgeinfer.kernels.tuning import processor, workload
+from edgeinfer.kernels.tuning import records as tuning_records
 from edgeinfer.kernels.tuning.database import FINAL, TRIED, Database, Record
 from edgeinfer.kernels.tuning.task import Task
 from tests.convert.lower.tvm.run import MACHINE, profile
@@ -93,7 +94,7 @@ def _record(task: Task, **changes: Any) -> Record:
     found = Record(
         *(FINAL, task.key, MACHINE, "some CPU", 1, task.title, _trace(task), 1.0, 0.0, 21, 2.0)
     )
-    return replace(found, **changes)
+    return replace(found, **{"sure": 1.9, **changes})
 
 
 def _lower(model: Any, folder: Path, *records: Record) -> Lowered:
@@ -145,6 +146,8 @@ def test_what_is_slower_or_of_another_machine_is_not_used(tmp_path: Path) -> Non
     for index, record in enumerate(
         (
             _record(task, us=1.99),
+            _record(task, sure=1.03),
+            _record(task, sure=0.0),
             _record(task, machine="x86-64-v4"),
             _record(task, kind=TRIED),
             _record(task, key="other"),
@@ -182,6 +185,33 @@ def test_the_virtual_machine_runs_tuned_kernels_too(
     assert [n for n in made.notes if "virtual machine" in n]
     assert [n for n in made.notes if "tuned on some CPU" in n]
     _right(NETS[name], made)
+
+
+@pytest.mark.parametrize(
+    ("measured", "here", "used"),
+    [
+        ("AMD EPYC 9R14, family 25 model 17", "AMD EPYC, family 25 model 17", True),
+        ("AMD EPYC, family 25 model 1", "AMD EPYC, family 25 model 17", False),
+        ("Intel(R) Xeon(R), family 6 model 207", "AMD EPYC, family 25 model 17", False),
+        ("Hygon, family 25 model 17", "AMD EPYC, family 25 model 17", False),
+    ],
+)
+def test_shipped_records_are_for_processors_of_their_design(
+    measured: str, here: str, used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (task,) = _tasks(NETS["matmul"])
+    shipped = Database(tmp_path / "shipped" / MACHINE / "some.jsonl")
+    shipped.add(_record(task, cpu=measured))
+    shipped.add(_record(task, cpu=here, sure=1.0, us=0.1))
+    monkeypatch.setattr(tuning_records, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(processor, "name", lambda: here)
+    tuning_records._shipped.cache_clear()
+    try:
+        (line,) = [n for n in _lower(NETS["matmul"], tmp_path).notes if measured in n]
+    finally:
+        tuning_records._shipped.cache_clear()
+    right = "1 kernels as they were tuned on" if used else "1 kernels have records of another"
+    assert line.startswith(right)
 
 
 def test_equal_operators_are_one_workload() -> None:
