@@ -12,7 +12,7 @@ from edgeinfer.bundle.values import INTEGERS
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.errors import RunError, UnsupportedError, UsageError
 from edgeinfer.types import Array
-from tests.convert.lower.coreml.run import HEADER, check, evaluate, lower, refusal
+from tests.convert.lower.coreml.run import HEADER, check, evaluate, floats, lower, refusal
 
 ADD = "g (int64[3] x) => (int64[3] y) {y = Add(x, x)}"
 
@@ -131,6 +131,8 @@ def test_a_counter_without_an_end_is_refused(tmp_path: Path) -> None:
         lower(endless, tmp_path, options=CoreMLOptions(integers={"n": (0, 1000)}))
 
 
+KINDS = {"int64": 7, "uint8": 2, "bool": 9}
+
 FAR = np.array([-4e12, -0.5, 2.5, 4e12], np.float32)
 BOUND = "l = Constant <value_float = -5.0> () h = Constant <value_float = 7.5> () "
 
@@ -152,6 +154,19 @@ def test_floats_that_operators_bound_become_wide_integers(
     text = f"g (float[4] x) => (int64[4] y) <int64[1] s = {{4}}> {{{body} y = Cast <to = 7> (p)}}"
     made = lower(text, tmp_path)
     np.testing.assert_array_equal(evaluate(text, made, {"x": FAR})["y"], expected)
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint8", "bool"])
+@pytest.mark.parametrize(
+    "body", ["s = Shape(x) y = Expand(k, s)", "e = CastLike(z, k) s = Shape(x) y = Expand(e, s)"]
+)
+def test_what_is_spread_over_open_sizes_needs_no_declared_bounds(body: str, kind: str) -> None:
+    # The zeros that it is added to are floats, of which a fill says what they are.
+    text = (
+        f"g (float[n,m] x) => ({kind}[n,m] y) <float[1] z = {{1.0}}, int64[1] o = {{1}}> "
+        f"{{k = Cast<to={KINDS[kind]}>(o) {body}}}"
+    )
+    check(HEADER + text, *({"x": floats(*s)} for s in ((2, 3), (1, 4))))
 
 
 @pytest.mark.parametrize("kind", [7, 12, 13])
