@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.ops.conv import biased
-from edgeinfer.convert.lower.coreai.registry import FLOATS, OPS
+from edgeinfer.convert.lower.coreai.registry import FLOATS, OPS, in_single
 from edgeinfer.convert.lower.coreai.tensor import Tensor
 from edgeinfer.convert.lower.registry import Refusal
 
@@ -50,6 +50,7 @@ def batch_normalization(
 
 
 @OPS.lower("InstanceNormalization", since=6, dtypes=FLOATS)
+@in_single
 def instance_normalization(
     g: Builder, input: Tensor, scale: Tensor, B: Tensor, *, epsilon: float = 1e-5
 ) -> Tensor:
@@ -120,6 +121,7 @@ def group_normalization(
 
 
 @OPS.lower("LpNormalization", since=1, dtypes=FLOATS)
+@in_single
 def lp_normalization(g: Builder, input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     if p == 1:
         length = g.reduce("sum", g.unary("abs_", input), [axis])
@@ -130,6 +132,7 @@ def lp_normalization(g: Builder, input: Tensor, *, axis: int = -1, p: int = 2) -
 
 
 @OPS.lower("LRN", since=13, dtypes=FLOATS)
+@in_single
 def lrn(
     g: Builder, x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
 ) -> Tensor:

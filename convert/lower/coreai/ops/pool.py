@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreai.builder import Builder
-from edgeinfer.convert.lower.coreai.registry import FLOATS, OPS
+from edgeinfer.convert.lower.coreai.registry import FLOATS, OPS, in_single
 from edgeinfer.convert.lower.coreai.tensor import Shape, Tensor
 from edgeinfer.convert.lower.coreai.window import padding
 from edgeinfer.convert.lower.registry import Refusal
@@ -94,6 +94,7 @@ def max_pool(
 
 
 @OPS.lower("AveragePool", since=11, dtypes=FLOATS)
+@in_single
 def average_pool(
     g: Builder,
     X: Tensor,
@@ -132,6 +133,7 @@ def average_pool(
 
 
 @OPS.lower("LpPool", since=11, dtypes=FLOATS)
+@in_single
 def lp_pool(
     g: Builder,
     X: Tensor,
@@ -157,6 +159,7 @@ def lp_pool(
 
 
 @OPS.lower("GlobalLpPool", since=2, dtypes=FLOATS)
+@in_single
 def global_lp_pool(g: Builder, X: Tensor, *, p: int = 2) -> Tensor:
     return _root(g, g.reduce("sum", _power(g, X, p), list(range(2, X.rank))), p)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from edgeinfer.convert.lower.coreai.builder import Builder
-from edgeinfer.convert.lower.coreai.registry import BOOL, FLOATS, NUMBERS, OPS
+from edgeinfer.convert.lower.coreai.registry import BOOL, FLOATS, NUMBERS, OPS, in_single
 from edgeinfer.convert.lower.coreai.tensor import Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 
@@ -88,7 +88,8 @@ def _register(op: str, body: Body, dtypes: object) -> None:
         places = [a % data.rank for a in chosen] if data.rank else []
         return body(g, data, places, bool(keepdims))
 
-    OPS.lower(op, since=13, dtypes=frozenset(dtypes))(lowering)  # type: ignore[call-overload]
+    whole = lowering if op in ("ReduceMax", "ReduceMin") else in_single(lowering)
+    OPS.lower(op, since=13, dtypes=frozenset(dtypes))(whole)  # type: ignore[call-overload]
 
 
 for _op, (_body, _dtypes) in _BODIES.items():

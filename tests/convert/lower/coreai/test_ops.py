@@ -225,6 +225,40 @@ def test_means_written_as_a_sum_and_a_factor_do_not_overflow() -> None:
     check(text, {"x": floats(1, 512) + 300}, rtol=2e-3, precision="fp16")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("AveragePool<kernel_shape=[8,8]>(x)", "LpPool<kernel_shape=[8,8]>(x)"),
+        *("GlobalAveragePool(x)", "ReduceSum(x, a)", "ReduceMean(x, a)"),
+        *("ReduceL1(x, a)", "ReduceL2(x, a)"),
+    ],
+)
+def test_halves_whose_sum_does_not_fit_are_added_up_in_single_precision(call: str) -> None:
+    value = 60 if call.startswith(("ReduceSum", "ReduceL1")) else 6000
+    text = f"g (float16[1,2,8,8] x) => (float16[1,2,1,1] y) <int64[2] a = {{2,3}}> {{y = {call}}}"
+    check(text, {"x": np.full((1, 2, 8, 8), value, np.float16)}, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("call", "value"),
+    [
+        *(("LpNormalization<axis=1>(x)", 6000), ("LRN<size=3, alpha=0.01>(x)", 600)),
+        *(("GlobalLpPool(x)", 6000), ("InstanceNormalization(x, w, w)", 600)),
+    ],
+)
+def test_halves_whose_squares_do_not_fit_are_what_single_precision_makes_of_them(
+    call: str, value: int
+) -> None:
+    half = (
+        "g (float16[1,4,1,2] x) => (float16[1,4,1,a] y) "
+        f"<float[4] f = {{1.0,2.0,3.0,4.0}}> {{w = CastLike(f, x) y = {call}}}"
+    )
+    x = np.array([1, -2, 3, 4, 0, 6, -7, 8], np.float16).reshape(1, 4, 1, 2) * np.float16(value / 8)
+    single = half.replace("float16", "float", 2)
+    want = computed(single, {"x": x.astype(np.float32)})["y"]
+    np.testing.assert_allclose(computed(half, {"x": x})["y"], want, rtol=1e-3)
+
+
 def test_all_that_is_refused_comes_in_one_list() -> None:
     problems = refusal(
         "g (float[2,3] x) => (int64[a] y, float[2,3] z) "
