@@ -133,5 +133,7 @@ def taken(value: Any) -> DeviceTensor:
     except TypeError:
         raise
     except Exception as error:  # its owner may raise anything, and so may the engine
-        hint = "; give a contiguous one" if "ontiguous" in str(error) else ""
-        raise TypeError(f"{one_line(error)}{hint}") from error
+        if "ontiguous" in str(error):
+            # The engine's own words are a path in its sources.
+            raise TypeError("it is not contiguous; call .contiguous()") from error
+        raise TypeError(one_line(error)) from error

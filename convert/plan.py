@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ def plan(
     jobs: list[Job] = []
     notes: list[str] = []
     refused: dict[str, list[Problem]] = {}
-    for job in _shared(profiles, integers):
+    for job in _shared(profiles, integers, _apart(model, profiles, options)):
         needed = job.format in job.profile.formats
         try:
             problems = target_for(job.format).check(model, job.profile, options)
@@ -83,15 +84,22 @@ def plan(
     return Plan(tuple(jobs), tuple(notes))
 
 
-def _shared(profiles: Sequence[Profile], integers: bool) -> list[Job]:
+def _apart(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> frozenset[str]:
+    """Name the targets whose artifact has another form of attention."""
+    if not any(node.op_type == "Attention" for node in model.graph.all_nodes()):
+        return frozenset()
+    return frozenset(p.name for p in profiles if options.precision in p.split_attention)
+
+
+def _shared(profiles: Sequence[Profile], integers: bool, apart: AbstractSet[str]) -> list[Job]:
     """Make one job for each artifact, led by a target that needs it where there is one."""
-    jobs: dict[tuple[str, tuple[Quantization, ...], str, bool], Job] = {}
+    jobs: dict[tuple[str, tuple[Quantization, ...], str, bool, bool], Job] = {}
     for needed in (True, False):
         for profile in profiles:
             for format in profile.formats if needed else profile.optional_formats:
                 limits = tuple(q for q in profile.quantization if q.format == format)
                 # Machine code is for one instruction set, a compiler wants other operators.
-                form = profile.machine, profile.strongly_typed
+                form = profile.machine, profile.strongly_typed, profile.name in apart
                 key = format, limits if integers else (), *form
                 known = jobs.get(key)
                 lead = known.profile if known else profile

@@ -154,6 +154,8 @@ class Profile:
         machine: instruction set that machine code is made for, e.g. ``x86-64-v3``.
         strongly_typed: its engine compiles the whole graph and takes types from it, as TensorRT
             does: files hold standard operators only, and roundings as pairs around each operator.
+        split_attention: precisions in which its engine is faster with products and a softmax than
+            with ``Attention``, at lengths that were measured.
         by_name_only: ``all`` leaves it out: a beta, or for tools or machines that few have.
     """
 
@@ -174,6 +176,7 @@ class Profile:
     deployment: str = ""
     machine: str = ""
     strongly_typed: bool = False
+    split_attention: tuple[str, ...] = ()
     by_name_only: bool = False
     packed_weights: bool = False
     chips: tuple[Chip, ...] = field(default=())

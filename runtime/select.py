@@ -189,7 +189,7 @@ def rank(
                 )
                 pair = Pair(variant.id, engine.backend, unit)
                 measured = (history or {}).get(pair)
-                if problem := _refused(pair, kind, measured):
+                if problem := _elsewhere(variant, unit) or _refused(pair, kind, measured):
                     rejected.append(Rejected(variant.id, engine.backend, unit, problem))
                     continue
                 version = probe.version or ""
@@ -259,6 +259,9 @@ def _violated(constraints: Mapping[str, str], device: Fingerprint) -> str:
                     return f"has a malformed constraint memory_mb={value!r}"
                 if device.memory_mb and device.memory_mb < int(value):
                     return f"needs {value} MB of memory, there are {device.memory_mb}"
+            case "device":
+                # Of the unit, not of the machine: each is asked by itself.
+                continue
             case values.KEY if value in values.LEVELS:
                 # The session refuses the inputs instead, each time.
                 continue
@@ -275,6 +278,11 @@ def _violated(constraints: Mapping[str, str], device: Fingerprint) -> str:
 
 def _kinds(probe: Probe) -> list[DeviceKind]:
     return list(dict.fromkeys(unit.kind for unit in probe.devices))
+
+
+def _elsewhere(variant: Variant, unit: DeviceKind) -> str:
+    wanted = variant.constraints.get("device", unit)
+    return "" if unit == wanted else f"is code for the {wanted}"
 
 
 def _preference(profile: Profile | None, engine: EngineRequirement) -> int:

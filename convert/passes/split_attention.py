@@ -30,11 +30,16 @@ class SplitAttention(ir.passes.InPlacePass):
         g = Where(IsNaN(p), 0, p)                                       y = MatMul(g, v)
     """
 
+    def __init__(self, longest: int | None = None) -> None:
+        """Take no node with more keys than ``longest``, or an unknown number."""
+        super().__init__()
+        self._longest = longest
+
     def call(self, model: ir.Model) -> Outcome:
         """Split every node of the known form."""
         namer, count = Namer(model), 0
         for node in all_nodes(model):
-            if is_op(node, "Attention") and _plain(node):
+            if is_op(node, "Attention") and _plain(node) and _is_short(node, self._longest):
                 build = Builder(namer, node.outputs[0].name or "attention")
                 _split(node, build)
                 before = [p for v in node.inputs if v is not None and (p := v.producer())]
@@ -62,6 +67,12 @@ def _plain(node: ir.Node) -> bool:
     if "scale" not in node.attributes and (q.shape is None or not isinstance(q.shape[3], int)):
         return False
     return set(node.attributes) <= known and len(heads) == 1 and None not in heads
+
+
+def _is_short(node: ir.Node, longest: int | None) -> bool:
+    keys = node.inputs[1]
+    size = keys.shape[2] if keys is not None and keys.shape is not None else None
+    return longest is None or (isinstance(size, int) and size <= longest)
 
 
 def _spans_keys(mask: ir.Value, k: ir.Value) -> bool:

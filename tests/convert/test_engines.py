@@ -104,6 +104,29 @@ def test_code_for_two_instruction_sets_is_two_artifacts() -> None:
     assert [j.targets for j in jobs] == [(p.name,) for p in chosen]
 
 
+@pytest.mark.parametrize(
+    ("node", "precision", "count"),
+    [
+        ("y = Attention(x, x, x)", "fp32", 2),
+        ("y = Attention(x, x, x)", "fp16", 1),
+        ("y = Relu(x)", "fp32", 1),
+    ],
+)
+def test_targets_share_unless_attention_is_written_in_two_ways(
+    node: str, precision: str, count: int
+) -> None:
+    import onnx_ir as ir
+
+    from edgeinfer.convert.lower import LowerOptions
+
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["": 24]> g (float[1,2,3,4] x) => (float[1,2,3,4] y) '
+        f"{{ {node} }}"
+    )
+    chosen = resolve_profiles(["onnxruntime", "cuda"])
+    assert len(plan(model, chosen, LowerOptions(precision)).jobs) == count
+
+
 def test_an_emulator_for_another_kind_of_cpu_is_not_looked_for() -> None:
     with pytest.raises(NotAvailableError, match="no emulator for it"):
         emulator.emulator("riscv64", "any")

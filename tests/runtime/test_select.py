@@ -179,6 +179,18 @@ def test_constraints_that_hold_pass() -> None:
     assert order(rank([variant("a", "ort", constraints=fine)], probes(ort="1 cpu"), HERE))
 
 
+@pytest.mark.parametrize(("wanted", "other"), [("gpu", "cpu"), ("cpu", "gpu")])
+def test_code_for_one_kind_of_unit_is_offered_there_only(wanted: str, other: str) -> None:
+    made = variant("a", "tvm", constraints={"device": wanted})
+    plan = rank([made], probes(tvm="1 gpu cpu"), HERE)
+    assert order(plan) == [f"a on tvm ({wanted})"]
+    assert reasons(plan) == [f"a on tvm ({other}): is code for the {wanted}"]
+    nothing = rank([made], probes(tvm=f"1 {other}"), HERE)
+    assert not nothing.candidates
+    with pytest.raises(NotAvailableError, match=f"is code for the {wanted}"):
+        _ = nothing.best
+
+
 def test_a_backend_that_was_asked_for_is_the_only_one() -> None:
     variants = [variant("a", "ort", "ov")]
     found = probes(ort="1 cpu", ov="1 cpu")

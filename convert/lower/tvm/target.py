@@ -85,7 +85,11 @@ class TvmTarget:
             notes=tuple(notes.lines),
             ops={"kernel": built.kernels},
             # Features of the CPU are in the file, and the backend compares them.
-            constraints={"os": "linux", "arch": where.arch},
+            constraints={
+                "os": "linux",
+                "arch": where.arch,
+                "device": "gpu" if where.cuda else "cpu",
+            },
         )
 
 

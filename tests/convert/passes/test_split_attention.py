@@ -75,3 +75,13 @@ def test_a_mask_that_would_be_padded_is_left_alone(mask: str) -> None:
 def test_an_unknown_head_size_without_a_scale_is_left_alone() -> None:
     node = text("y = Attention(q, k, v)").replace("5,4]", "5,D]")
     check_left_alone(node, SplitAttention())
+
+
+def test_more_keys_than_wanted_are_left_alone() -> None:
+    check_left_alone(text("y = Attention(q, k, v)"), SplitAttention(longest=4))
+    check_fused(text("y = Attention(q, k, v)"), [SplitAttention(longest=5)], PRODUCTS, FEEDS)
+
+
+def test_an_unknown_number_of_keys_is_left_alone_where_few_are_wanted() -> None:
+    node = text("y = Attention<scale = 0.5>(q, k, v)").replace("3,5,4", "3,L,4")
+    check_left_alone(node, SplitAttention(longest=5))

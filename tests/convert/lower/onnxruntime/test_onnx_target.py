@@ -4,9 +4,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from edgeinfer.backends.engines import import_onnxruntime
+from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.onnxruntime import target
 from edgeinfer.convert.lower.onnxruntime.probe import Probe
+from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.errors import UnsupportedError, UsageError
+from edgeinfer.profiles import load
 from tests.convert.lower.running import lower, model, run
 
 RNG = np.random.default_rng(0)
@@ -134,3 +138,35 @@ def test_source_is_untouched(tmp_path: Path) -> None:
     before = ir.to_onnx_text(whole)
     lower(whole, tmp_path)
     assert ir.to_onnx_text(whole) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "keys", "fused"),
+    [
+        ("cuda", "fp32", 197, False),
+        ("cuda", "fp16", 197, True),
+        ("cuda", "fp32", 1024, True),
+        ("onnxruntime", "fp32", 197, True),
+    ],
+)
+def test_attention_is_products_where_the_engine_is_faster_so(
+    name: str, precision: str, keys: int, fused: bool, tmp_path: Path
+) -> None:
+    shape = f"float[1,2,{keys},4]"
+    model = ir.from_onnx_text(
+        f'<ir_version: 12, opset_import: ["" : 24]> g ({shape} q, {shape} k, {shape} v) '
+        f"=> ({shape} y) {{ y = Attention(q, k, v) }}"
+    )
+    lowered = target_for("onnx").lower(model, load(name), LowerOptions(precision), tmp_path)
+    assert ("Attention" in lowered.ops) is fused
+    assert any("products" in note for note in lowered.notes) is not fused
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.standard_normal((1, 2, keys, 4)).astype(np.float32) for n in "qkv"}
+    session = import_onnxruntime().InferenceSession(
+        lowered.files[0], providers=["CPUExecutionProvider"]
+    )
+    got = session.run(None, feeds)[0]
+    scores = feeds["q"] @ feeds["k"].swapaxes(2, 3) / 2
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = weights / weights.sum(-1, keepdims=True) @ feeds["v"]
+    np.testing.assert_allclose(got, expected, atol=5e-3 if precision == "fp16" else 1e-5)
