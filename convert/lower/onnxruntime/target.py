@@ -18,12 +18,10 @@ from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
 from edgeinfer.convert.lower.loops import settle_loops
 from edgeinfer.convert.lower.onnxruntime import opset, probe
-from edgeinfer.convert.lower.onnxruntime.faster import attention_by_products
 from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.convert.lower.onnxruntime.half_faults import HALF_RULES
 from edgeinfer.convert.lower.onnxruntime.product_biases import round_product_biases
 from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
-from edgeinfer.convert.lower.onnxruntime.recurrent import multiply_stored
 from edgeinfer.convert.lower.onnxruntime.roundings import shorten
 from edgeinfer.convert.lower.onnxruntime.typed import (
     TYPED_KEY,
@@ -122,8 +120,6 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     settle_loops(model)
     if profile.strongly_typed:
         model = expand_newer(model, notes)
-    if options.precision in profile.split_attention:
-        attention_by_products(model, notes)
     problems = [*refused_borders(model, PACKED), *apply(model, RULES, notes)]
     if options.precision == "fp16":
         kept = parts_of(model, options.fp32_nodes)
@@ -132,9 +128,7 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         join_pairs(model, notes)
         model.metadata_props[TYPED_KEY] = "1"
     apply(model, HALF_RULES, notes)
-    if not profile.strongly_typed:
-        apply(model, FASTER, notes)
-        multiply_stored(model)
+    apply(model, () if profile.strongly_typed else FASTER, notes)
     asked = probe.Probe()
     _expand_lacking(model, asked, notes)
     if not profile.strongly_typed:
