@@ -18,6 +18,7 @@ from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
 from edgeinfer.convert.lower.loops import settle_loops
 from edgeinfer.convert.lower.onnxruntime import opset, probe
+from edgeinfer.convert.lower.onnxruntime.faster import attention_by_products
 from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.convert.lower.onnxruntime.half_faults import HALF_RULES
 from edgeinfer.convert.lower.onnxruntime.product_biases import round_product_biases
@@ -120,6 +121,8 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     settle_loops(model)
     if profile.strongly_typed:
         model = expand_newer(model, notes)
+    if options.precision in profile.split_attention:
+        attention_by_products(model, notes)
     problems = [*refused_borders(model, PACKED), *apply(model, RULES, notes)]
     if options.precision == "fp16":
         kept = parts_of(model, options.fp32_nodes)
@@ -128,7 +131,8 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         join_pairs(model, notes)
         model.metadata_props[TYPED_KEY] = "1"
     apply(model, HALF_RULES, notes)
-    apply(model, () if profile.strongly_typed else FASTER, notes)
+    if not profile.strongly_typed:
+        apply(model, FASTER, notes)
     asked = probe.Probe()
     _expand_lacking(model, asked, notes)
     if not profile.strongly_typed:
