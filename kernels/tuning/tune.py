@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ _LAST_SHARE = 0.12
 """Of a workload's time, for the last comparison."""
 
 Progress = Callable[[str, float | None], None]
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ class Tuner:
             OutputError: the database cannot be written; likewise.
         """
         self._budget.start()
-        outcomes = self._hot([self._before(task) for task in tasks])
+        outcomes = self._hot(self._each(self._before, tasks))
         todo = [o for o in outcomes if not o.problem][: self._budget.tasks]
         todo = [o for o in todo if o.share >= _LEAST_SHARE]
         for index, outcome in enumerate(todo):
@@ -194,7 +195,7 @@ class Tuner:
 
     # ---- what takes the time
 
-    def _before(self, task: Task) -> Outcome:
+    def _before(self, task: Task, worker: Worker) -> Outcome:
         """Measure the converter's own kernel, unless that was done."""
         self._tell(f"measure {task.title}")
         outcome = Outcome(task)
@@ -202,7 +203,7 @@ class Tuner:
             if record.kind == TRIED and record.trace is None and record.us is not None:
                 outcome.before_us = record.us
                 return outcome
-        record = self._measured(task, None, self._measurers[0])
+        record = self._measured(task, None, worker)
         outcome.before_us = record.us
         if record.us is None:
             outcome.problem = f"its own kernel could not be measured: {record.error}"
@@ -251,23 +252,27 @@ class Tuner:
         self._finish(outcome, list(tried.values()))
 
     def _measure_all(self, task: Task, traces: Sequence[Any]) -> list[Record]:
+        return self._each(lambda trace, worker: self._measured(task, trace, worker), traces)
+
+    def _each(self, work: Callable[[Any, Worker], _Found], items: Sequence[Any]) -> list[_Found]:
+        """Do work on each item, with whichever measuring process is free."""
         if len(self._measurers) == 1:
-            return [self._measured(task, t, self._measurers[0]) for t in traces]
+            return [work(item, self._measurers[0]) for item in items]
         free = list(self._measurers)
         lock = threading.Lock()
 
-        def one(trace: Any) -> Record:
+        def one(item: Any) -> _Found:
             with lock:
                 worker = free.pop()
             try:
-                return self._measured(task, trace, worker)
+                return work(item, worker)
             finally:
                 with lock:
                     free.append(worker)
 
         pool = ThreadPoolExecutor(len(self._measurers))
         try:
-            return list(pool.map(one, traces))
+            return list(pool.map(one, items))
         finally:
             # Ctrl-C does not wait for what was not begun.
             pool.shutdown(wait=True, cancel_futures=True)

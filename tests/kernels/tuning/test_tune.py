@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -286,6 +287,22 @@ def test_the_time_left_is_told(part: Part, tmp_path: Path) -> None:
     assert lines[1][0] == "kernel 1 of 1: matmul 8x8, - of 40 us after 0; 1:59 left"
     assert lines[2][0].startswith("kernel 1 of 1: matmul 8x8, 46 of 40 us after 5; 1:")
     assert 0 <= (lines[2][1] or 0) < 0.2
+
+
+def test_own_kernels_are_measured_by_all_at_once(part: Part, tmp_path: Path) -> None:
+    together = threading.Barrier(3)
+
+    def candidate(text: str, trace: Any) -> Any:
+        if trace is None:
+            # Broken, and with it the test, unless three of them are under way.
+            together.wait(timeout=20)
+        return float(text) * 1e-6, 0.0
+
+    part._candidate = candidate  # type: ignore[method-assign]
+    where = Where(WHERE.target, WHERE.machine, "c", 1, "gcc", workers=3)
+    tasks = [Task(name, name, name, name) for name in ("3", "5", "2")]
+    found = _run(Database(tmp_path / "d.jsonl"), *tasks, where=where, minutes=0.0)
+    assert [(o.task.key, o.before_us) for o in found] == [("5", 5.0), ("3", 3.0), ("2", 2.0)]
 
 
 def test_several_measure_at_once(part: Part, tmp_path: Path) -> None:
