@@ -18,6 +18,8 @@ _MOVES = frozenset({
 })  # fmt: skip
 """Operators that give nothing but values of their first operand."""
 
+_INTEGERS = {"u8": (0.0, 255.0), "i8": (-128.0, 127.0)}
+
 Range = tuple[float, float, int]
 """What rounding leaves: smallest value, largest value, number of values."""
 
@@ -208,20 +210,43 @@ def _drop_repeated(written: Any) -> None:
     for node in written.get_ordered_ops():
         kind = node.get_type_name()
         if kind == "FakeQuantize":
-            ends = [_single(node.input_value(i)) for i in (3, 4)]
-            if ends[0] is None or ends[1] is None:
+            ends = [e for i in (1, 2, 3, 4) if (e := _single(node.input_value(i))) is not None]
+            if len(ends) < 4:
                 continue
-            own = (ends[0], ends[1], int(node.get_attributes()["levels"]))
+            levels = int(node.get_attributes()["levels"])
+            taken, own = (ends[0], ends[1], levels), (ends[2], ends[3], levels)
             before = _range(ranges, node.input_value(0))
-            if before is not None and _alike(before, own) and not _is_result(node.output(0)):
+            same = before is not None and _alike(before, own) and _alike(taken, own)
+            if same and not _is_result(node.output(0)):
                 _replace(node.output(0), node.input_value(0))
                 continue
             ranges[_key(node.output(0))] = own
+        elif kind == "Multiply" and (stored := _stored_range(node)) is not None:
+            ranges[_key(node.output(0))] = stored
         elif kind in _MOVES:
             before = _range(ranges, node.input_value(0))
             if before is not None:
                 for i in range(node.get_output_size()):
                     ranges[_key(node.output(i))] = before
+
+
+def _stored_range(node: Any) -> Range | None:
+    """Return the range of floats that were just made of stored integers, as rows of a table are.
+
+    Given: ``Multiply(Subtract(Convert(i), zero), scale)``, with or without the zero.
+    """
+    scale, source, zero = _single(node.input_value(1)), node.input_value(0).get_node(), 0.0
+    if source.get_type_name() == "Subtract":
+        found, source = _single(source.input_value(1)), source.input_value(0).get_node()
+        if found is None:
+            return None
+        zero = found
+    if scale is None or source.get_type_name() != "Convert":
+        return None
+    ends = _INTEGERS.get(source.input_value(0).get_element_type().get_type_name())
+    if ends is None:
+        return None
+    return float((ends[0] - zero) * scale), float((ends[1] - zero) * scale), 256
 
 
 def _key(output: Any) -> tuple[str, int]:

@@ -114,3 +114,55 @@ def test_products_with_one_and_biases_of_another_shape(tmp_path: Path) -> None:
     x = RNG.normal(size=(1, 4)).astype(np.float32)
     both = [core.compile_model(m, "CPU")({"x": x})["y"] for m in (plain, tidied)]
     np.testing.assert_array_equal(*both)
+
+
+def _embedding() -> ir.Model:
+    return graph(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        net (int64[1,64] t) => (float[1,8,64] y)
+        <float[256,16] table, float[8,16,3] w, float[8] b>
+        {
+          e = Gather(table, t)
+          x = Transpose<perm=[0,2,1]>(e)
+          y = Conv<pads=[1,1]>(x, w, b)
+        }""",
+        table=RNG.normal(size=(256, 16)).astype(np.float32),
+        w=RNG.normal(size=(8, 16, 3)).astype(np.float32),
+        b=RNG.normal(size=8).astype(np.float32),
+    )
+
+
+def test_rows_of_a_stored_table_are_not_rounded_again(tmp_path: Path) -> None:
+    model, path = _embedding(), tmp_path / "model.onnx"
+    ranges = dict.fromkeys("ex", Range(-4.0, 5.0)) | {"y": Range(-60.0, 60.0)}
+    limits = limits_of(load("openvino"), "openvino_ir")
+    ir.save(qdq.write(model, limits, ranges).model, path)
+    core = import_openvino().Core()
+    tokens = np.random.default_rng(2).integers(0, 256, (1, 64))
+    results = []
+    for change in (False, True):
+        read = core.read_model(path)
+        if change:
+            before = kinds(read).count("FakeQuantize")
+            tidy(read)
+            # What comes out of the convolution is rounded; what goes in was stored so.
+            assert (before, kinds(read).count("FakeQuantize")) == (2, 1)
+        compiled = core.compile_model(read, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        results.append(compiled({"t": tokens})["y"].copy())
+    np.testing.assert_allclose(results[1], results[0], atol=1e-4)
+
+
+def test_rows_are_rounded_where_their_steps_differ(tmp_path: Path) -> None:
+    model, path = _embedding(), tmp_path / "model.onnx"
+    ranges = dict.fromkeys("ex", Range(-4.0, 5.0)) | {"y": Range(-60.0, 60.0)}
+    limits = limits_of(load("openvino"), "openvino_ir")
+    written = qdq.write(model, limits, ranges).model
+    coarse = ir.val("coarse", const_value=ir.tensor(np.float32(0.5), name="coarse"))
+    written.graph.register_initializer(coarse)
+    rounding = next(n for n in written.graph if n.op_type == "QuantizeLinear")
+    rounding.replace_input_with(1, coarse)
+    ir.save(written, path)
+    read = import_openvino().Core().read_model(path)
+    before = kinds(read).count("FakeQuantize")
+    tidy(read)
+    assert kinds(read).count("FakeQuantize") == before
