@@ -422,36 +422,77 @@ def lstm(
     usual = not names or names == ["sigmoid", "tanh", "tanh"] * len(layers)
     known = all(t is None or t.data is not None for t in (W, R, B, P))
     if usual and known and not (clip or input_forget) and layers[0].lengths is None:
-        return _results(g, node, [_whole(g, layer) for layer in layers])
+        if len(layers) == 2:
+            return _both(g, node, *layers)
+        return _results(g, node, [_whole(g, layers[0])])
     parts = [run_layer(g, layer, _lstm_cell(bool(input_forget))) for layer in layers]
     return _results(g, node, parts)
 
 
 def _whole(g: Builder, layer: Layer) -> tuple[Tensor, list[Tensor]]:
-    """One direction by lstm, which takes the gates in the order i, f, o, z."""
+    """One direction by lstm."""
     x = layer.steps
     if layer.backwards:
         x = g.emit("reverse", x=x, axes=[0])
+    y, h, c = _lstm(g, x, layer.states, "forward", _operands(g, layer))
+    if layer.backwards:
+        y = g.emit("reverse", x=y, axes=[0])
+    return y, [h, c]
+
+
+def _both(g: Builder, node: _Node, ahead: Layer, back: Layer) -> tuple[Tensor, ...]:
+    """Both directions by one lstm, which has their values side by side."""
+    starts = [
+        _start(g, None, 0, ahead.steps, 2 * ahead.hidden, 0)
+        if given is None
+        else g.concat([a, b], 1)
+        for given, a, b in zip(node.states, ahead.states, back.states, strict=True)
+    ]
+    behind = {f"{name}_back": value for name, value in _operands(g, back).items()}
+    found = _lstm(g, ahead.steps, starts, "bidirectional", _operands(g, ahead) | behind)
+    y, h, c = (_apart(g, value, ahead.hidden) for value in found)
+    if not node.layout:
+        return y, h, c
+    return g.transpose(y, [2, 0, 1, 3]), g.transpose(h, [1, 0, 2]), g.transpose(c, [1, 0, 2])
+
+
+def _apart(g: Builder, x: Tensor, hidden: int) -> Tensor:
+    """(..., B, 2 * H) as (..., 2, B, H)."""
+    place = x.rank - 2
+    if sum(not isinstance(size, int) for size in x.shape) > 1:
+        halves = g.split(x, [hidden, hidden], x.rank - 1)
+        return g.concat([g.insert_axes(half, [place]) for half in halves], place)
+    order = [*range(place), place + 1, place, place + 2]
+    return g.transpose(g.reshape(x, [*g.extents(x)[:-1], 2, hidden]), order)
+
+
+def _lstm(
+    g: Builder, x: Tensor, states: list[Tensor], direction: str, operands: dict[str, Any]
+) -> list[Tensor]:
+    return g.emit_all(
+        "lstm",
+        [x.dtype] * 3,
+        x=x,
+        initial_h=states[0],
+        initial_c=states[1],
+        output_sequence=True,
+        direction=direction,
+        **operands,
+    )
+
+
+def _operands(g: Builder, layer: Layer) -> dict[str, Any]:
+    """Weights of a direction: lstm takes the gates in the order i, f, o, z."""
     order = (0, 2, 1, 3)
     bias = None
     if layer.bias[0] is not None and layer.bias[1] is not None:
         bias = _ordered(g, _sum(g, layer.bias[0], layer.bias[1]), order)
-    y, h, c = g.emit_all(
-        "lstm",
-        [x.dtype] * 3,
-        x=x,
-        initial_h=layer.states[0],
-        initial_c=layer.states[1],
-        weight_ih=_ordered(g, layer.weights, order),
-        weight_hh=_ordered(g, layer.recurrence, order),
-        bias=bias,
-        peephole=None if layer.peephole is None else _ordered(g, layer.peephole, (0, 2, 1)),
-        output_sequence=True,
-        direction="forward",
-    )
-    if layer.backwards:
-        y = g.emit("reverse", x=y, axes=[0])
-    return y, [h, c]
+    return {
+        "weight_ih": _ordered(g, layer.weights, order),
+        "weight_hh": _ordered(g, layer.recurrence, order),
+        "bias": bias,
+        "peephole": None if layer.peephole is None else _ordered(g, layer.peephole, (0, 2, 1)),
+    }
 
 
 def _sum(g: Builder, a: Tensor, b: Tensor) -> Tensor:

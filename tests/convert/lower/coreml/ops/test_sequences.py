@@ -50,6 +50,33 @@ def test_lstm_is_one_operator() -> None:
     assert check(layer("LSTM"), {"x": floats(5, 2, 2)}, rtol=5e-6)["lstm"] == 1
 
 
+@pytest.mark.parametrize("steps", ["5", "S"])
+@pytest.mark.parametrize("batch", ["2", "N"])
+@pytest.mark.parametrize("states", ["", "s", ", s", "s, s"])
+def test_both_directions_of_an_lstm_are_one_operator(states: str, batch: str, steps: str) -> None:
+    text = layer("LSTM", 'direction="bidirectional"', directions=2)
+    text = text.replace("float[5,2,2] x", f"float[{steps},{batch},2] x, float[2,{batch},3] s")
+    text = text.replace("(x, w, r, b)", f"(x, w, r, b, , {states})" if states else "(x, w, r, b)")
+    sizes = [(5, 2), (7 if steps == "S" else 5, 3 if batch == "N" else 2)]
+    feeds = [{"x": floats(s, b, 2), "s": floats(2, b, 3, seed=1)} for s, b in sizes]
+    made = check(text, *feeds, rtol=5e-6)
+    assert made["lstm"] == 1
+    assert made["reverse"] == 0
+
+
+def test_joining_both_directions_of_an_lstm_costs_nothing() -> None:
+    first = layer("LSTM", 'direction="bidirectional"', directions=2)
+    head, _, call = first.partition("{y, h, c = ")
+    text = (
+        head.replace("(y, h, c)", "(z)")
+        + "{y, h, c = "
+        + call.rstrip("}")
+        + " t = Transpose<perm=[0,2,1,3]>(y) j = Reshape(t, shape) z = Relu(j)}"
+    ).replace("<float[2,12,2]", "<int64[3] shape = {0, 0, -1}, float[2,12,2]")
+    made = check(text, {"x": floats(5, 2, 2)}, rtol=5e-6)
+    assert made == {"lstm": 1, "relu": 1}
+
+
 def test_clipped_and_coupled_gates() -> None:
     check(layer("LSTM", "clip=0.5"), {"x": floats(5, 2, 2)}, rtol=5e-6)
     check(layer("LSTM", "input_forget=1"), {"x": floats(5, 2, 2)}, rtol=5e-6)
