@@ -128,7 +128,10 @@ def _check_ports(values: Sequence[ir.Value]) -> None:
     problems = []
     for value in values:
         side = "model input" if value.is_graph_input() else "model output"
-        if value.dtype not in ALL:
+        if value.type is not None and not isinstance(value.type, ir.TensorType):
+            detail = f"{value.name!r} is no tensor"
+            problems.append(Problem(value.name or "", side, "unsupported_dtype", detail, ""))
+        elif value.dtype not in ALL:
             kind = value.dtype.name.lower() if value.dtype else "unknown"
             detail = f"{value.name!r} is {kind}"
             problems.append(Problem(value.name or "", side, "unsupported_dtype", detail, ""))

@@ -225,6 +225,17 @@ def test_means_written_as_a_sum_and_a_factor_do_not_overflow() -> None:
     check(text, {"x": floats(1, 512) + 300}, rtol=2e-3, precision="fp16")
 
 
+@pytest.mark.parametrize("kind", ["seq(float[5])", "optional(float[5])", "optional(seq(float[5]))"])
+def test_what_is_no_tensor_is_refused(kind: str) -> None:
+    problems = refusal(
+        f"g ({kind} x, float[2] z) => ({kind} y, float[2] w) {{y = Identity(x) w = Relu(z)}}"
+    )
+    assert [(p.op, p.detail) for p in problems] == [
+        ("model input", "'x' is no tensor"),
+        ("model output", "'y' is no tensor"),
+    ]
+
+
 @pytest.mark.parametrize(
     "call",
     [
