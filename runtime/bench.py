@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import sys
 import threading
@@ -30,9 +31,22 @@ Vector = tuple[dict[str, Array], dict[str, Array]]
 MIN_ROUNDS = 7
 ALONE_ROUNDS = 15
 MAX_TURN = 400
-BLOCK_S = 3e-3
-"""Seconds that an engine runs for before another one gets its turn. A user's engine runs again and
-again, with its weights in the cache; one whose turns last one run has the others' there."""
+BLOCK_S, BEFORE_S = 8e-3, 2e-3
+"""Seconds of a turn that count, and those before them that do not. A user's engine runs again and
+again, its weights in the cache and its workers awake. The first run after another engine's was seen
+to take 20 to 36 % longer on OpenVINO and 7 % on LiteRT, and OpenVINO's workers spin for 1.2 ms
+more, so a turn that counts its first runs measures who wakes up quickly."""
+
+LONG_S = 0.02
+"""Seconds of a run from which a turn is one run: waking up is no part of it that counts."""
+
+SETTLE_S = 0.15
+"""Seconds that all run in turns before any turn counts: new workers do not yet sit on the cores
+where they stay. Also what the first of those turns are: an estimate of how many runs fill one."""
+
+CLOSE = 1.25
+"""Times the fastest up to which one that dropped out races the winner again: what slows a machine
+lasts longer than a turn, so that several in a row may be wrong together."""
 
 TIE = 0.01
 """Relative difference that is too small to look for."""
@@ -41,6 +55,8 @@ _HOPELESS = 3.0
 """Times the fastest above which a candidate is not timed any further."""
 _SLOW, _SLOW_S = 10.0, 0.1
 """Times the fastest, and seconds, above which one run says enough."""
+_LONG_HOPELESS = 1.5
+"""The same as ``_HOPELESS`` of runs so long that little disturbs them."""
 
 _WARM_S = 0.05
 """Seconds after which the first runs, of which there are two at least, are enough."""
@@ -101,7 +117,8 @@ def measure(
 
     They run in turns of some milliseconds, so that a change of the machine's load hits all alike.
     One that is surely slower than the fastest drops out; it is over when one is left, or when those
-    that are left surely differ by less than ``TIE``.
+    that are left surely differ by less than ``TIE``. A winner that was close races those it was
+    close to once more.
 
     Args:
         executables: loaded and known to give right numbers.
@@ -137,24 +154,34 @@ class _Runner:
         runs: one call for each vector.
         by_cpu: whether turns are judged by processor time.
         wall: seconds of each run.
-        turns: figure of each turn: the median of its runs, or processor time of one run.
+        turns: figure of the turn of each round: the median of its runs, or processor time of one.
         busy: processor time of the runs that were counted.
         first: seconds of the first runs that count, once what is made ready by a run is there.
-        size: runs of a turn.
     """
 
     runs: list[Callable[[], object]]
     by_cpu: bool
     wall: list[float] = field(default_factory=list)
-    turns: list[float] = field(default_factory=list)
+    turns: dict[int, float] = field(default_factory=dict)
     busy: float = 0.0
     first: float = 0.0
-    size: int = 1
+
+    def middle(self, since: int = 0) -> float:
+        """Median of the turns from a round on, or what is known without any."""
+        turns = [took for number, took in self.turns.items() if number >= since]
+        return statistics.median(turns) if turns else self.first
 
     @property
-    def middle(self) -> float:
-        """Median of the turns, or what is known without any."""
-        return statistics.median(self.turns) if self.turns else self.first
+    def each(self) -> float:
+        """Seconds that a run takes now, about."""
+        return max(statistics.median(self.wall[-9:]) if self.wall else self.first, 1e-9)
+
+    def forget(self) -> None:
+        """Count what comes from now on."""
+        self.first = self.each
+        self.turns.clear()
+        self.wall.clear()
+        self.busy = 0.0
 
     def warm(self, seen: float) -> None:
         """Run some times and keep the shortest: the first may compile, another be interrupted.
@@ -173,16 +200,18 @@ class _Runner:
                 break
 
     def turn(self, number: int) -> None:
-        """Run for a while; a run before that fetches weights and arrays back to the cache."""
-        run = self.runs[number % len(self.runs)]
-        if self.size > 2:
-            run()
+        """Run for a while; the runs before that wake workers and fetch weights to the cache."""
+        run, each = self.runs[number % len(self.runs)], self.each
+        if each < LONG_S:
+            for _ in range(min(math.ceil(BEFORE_S / each), MAX_TURN)):
+                run()
+        size = min(max(1, round(BLOCK_S / each)), MAX_TURN)
         before, done = self.busy, len(self.wall)
-        self._run(run, self.size)
+        self._run(run, size)
         if self.by_cpu:
-            self.turns.append((self.busy - before) / self.size)
+            self.turns[number] = (self.busy - before) / size
         else:
-            self.turns.append(statistics.median(self.wall[done:]))
+            self.turns[number] = statistics.median(self.wall[done:])
 
     def _run(self, run: Callable[[], object], times: int) -> None:
         clock = time.perf_counter
@@ -214,26 +243,65 @@ class _Race(Generic[K]):
                 self._failed[key] = str(e)
         self._order = list(executables)
         self._alive: list[K] = []
+        self._random = random.Random(0)
+        self._since = 0
 
     def run(self, seconds: float, known: Mapping[K, float]) -> None:
         """Warm up, then race for so many seconds at most."""
         self._warm_up(known)
-        deadline = time.perf_counter() + seconds
+        start = time.perf_counter()
+        self._settle(min(SETTLE_S, seconds / 4))
         number = 0
-        while self._alive and not self._is_over(number, deadline):
-            # Who goes first changes, or one would always run after the same other.
-            at = number % len(self._alive)
-            for key in [*self._alive[at:], *self._alive[:at]]:
-                self._try(key, number)
-            self._alive = [key for key in self._alive if key not in self._failed]
+        while self._alive and not self._is_over(number, start, seconds):
+            self._round(number)
             number += 1
-            if number >= MIN_ROUNDS and len(self._alive) > 1:
+            if number - self._since >= MIN_ROUNDS and len(self._alive) > 1:
                 self._drop_slower()
+                if len(self._alive) == 1 and not self._since:
+                    self._race_again(number)
+
+    def _round(self, number: int) -> None:
+        """Give each a turn, in any order, or one would always run after the same other."""
+        for key in self._random.sample(self._alive, len(self._alive)):
+            self._try(key, number)
+        self._alive = [key for key in self._alive if key not in self._failed]
+
+    def _settle(self, seconds: float) -> None:
+        """Run in turns that do not count; the slow need none, and one alone disturbs nobody."""
+        until = time.perf_counter() + seconds
+        number = 0
+        while (
+            len(self._alive) > 1
+            and sum(self._runners[key].first for key in self._alive) < seconds
+            and time.perf_counter() < until
+        ):
+            self._round(number)
+            number += 1
+        for key in self._alive if number else ():
+            self._runners[key].forget()
+
+    def _race_again(self, number: int) -> None:
+        """Let the winner race those that it was close to, in new turns."""
+        winner = self._alive[0]
+        turns = self._runners[winner].turns
+        close = [
+            key
+            for key, runner in self._runners.items()
+            if key != winner
+            and key not in self._failed
+            and runner.turns
+            and _against(runner.turns, turns)[0] < CLOSE
+        ]
+        if close:
+            self._alive = [winner, *close]
+            self._since = number
 
     def results(self) -> dict[K, Measured]:
         """Figures of all."""
-        medians = {k: r.middle for k, r in self._runners.items() if k not in self._failed}
-        best = min(medians, key=medians.__getitem__, default=None)
+        medians = {k: r.middle() for k, r in self._runners.items() if k not in self._failed}
+        best = (
+            self._leader() if self._alive else min(medians, key=medians.__getitem__, default=None)
+        )
         results = {}
         for key in self._order:
             if key in self._failed or best is None:
@@ -241,17 +309,23 @@ class _Race(Generic[K]):
                 continue
             runner, noise = self._runners[key], 0.0
             if key != best and runner.turns:
-                ratio, noise, _ = _against(runner.turns, self._runners[best].turns)
+                ratio, noise, _ = self._against(key, best)
                 if not self._by_cpu:
-                    medians[key] = medians[best] * ratio
+                    # One that dropped out did not do so by chance.
+                    medians[key] = medians[best] * (ratio if key in self._alive else max(ratio, 1))
             results[key] = _summary(runner, medians[key], noise)
         return results
+
+    def _against(self, key: K, leader: K) -> tuple[float, float, float]:
+        """Compare by the rounds since both race again, or by all that they have in common."""
+        one, other = self._runners[key].turns, self._runners[leader].turns
+        return _against({n: t for n, t in one.items() if n >= self._since} or one, other)
 
     def _warm_up(self, known: Mapping[K, float]) -> None:
         """Run each for the first time, and keep those that could be the fastest."""
         quickest = min(known.values(), default=math.inf)
         for key, runner in self._runners.items():
-            if known.get(key, 0.0) > max(_SLOW_S, _SLOW * quickest):
+            if known.get(key, 0.0) > _SLOW_S:
                 runner.first = known[key]
                 runner.wall, runner.busy = [runner.first], runner.first
                 continue
@@ -262,12 +336,12 @@ class _Race(Generic[K]):
             else:
                 quickest = min(quickest, runner.first)
         running = {k: r for k, r in self._runners.items() if k not in self._failed}
-        for runner in running.values():
-            runner.size = min(max(1, int(BLOCK_S / max(runner.first, 1e-9))), MAX_TURN)
         # Near the clock's and the machine's hiccups nothing is hopeless after one run.
         limit = max(_HOPELESS * quickest, quickest + 2e-4)
         if self._by_cpu:
             limit = max(_SLOW_S, _SLOW * quickest)
+        elif quickest > _SLOW_S:
+            limit = _LONG_HOPELESS * quickest
         self._alive = [k for k, r in running.items() if r.first <= limit]
         for key in self._alive:
             self._runners[key].wall.clear()
@@ -279,40 +353,40 @@ class _Race(Generic[K]):
         except (BackendError, InputError) as e:
             self._failed[key] = str(e)
 
-    def _leader(self) -> tuple[K, list[float]]:
-        key = min(self._alive, key=lambda k: self._runners[k].middle)
-        return key, self._runners[key].turns
+    def _leader(self) -> K:
+        return min(self._alive, key=lambda k: self._runners[k].middle(self._since))
 
     def _drop_slower(self) -> None:
-        leader, turns = self._leader()
+        leader = self._leader()
         kept = []
         for key in self._alive:
-            ratio, noise, low = _against(self._runners[key].turns, turns)
+            ratio, noise, low = self._against(key, leader)
             is_slower = ratio - _SIGMAS * noise > 1 + TIE / 2 and low > 1 + TIE / 2
             if key == leader or not is_slower:
                 kept.append(key)
         self._alive = kept
 
-    def _is_over(self, rounds: int, deadline: float) -> bool:
-        if rounds < 3 or time.perf_counter() > deadline:
-            return rounds >= 3
-        if rounds < MIN_ROUNDS:
+    def _is_over(self, rounds: int, start: float, seconds: float) -> bool:
+        spent = time.perf_counter() - start
+        if spent > seconds:
+            return rounds >= (3 if spent < 2 * seconds + 0.1 else 1)
+        if rounds - self._since < MIN_ROUNDS:
             return False
         if len(self._alive) == 1:
             return rounds >= ALONE_ROUNDS or len(self._runners) > 1
-        leader, turns = self._leader()
-        spans = [_against(self._runners[k].turns, turns) for k in self._alive if k != leader]
+        leader = self._leader()
+        spans = [self._against(key, leader) for key in self._alive if key != leader]
         return all(abs(ratio - 1) + _SIGMAS * noise < TIE for ratio, noise, _ in spans)
 
 
-def _against(turns: Sequence[float], others: Sequence[float]) -> tuple[float, float, float]:
-    """Compare turns pair by pair.
+def _against(turns: Mapping[int, float], others: Mapping[int, float]) -> tuple[float, float, float]:
+    """Compare the turns of the same rounds.
 
     Returns:
         How many times as long they took, the error of that figure, and the ratio that three
         quarters of the pairs exceed.
     """
-    ratios = sorted(a / b for a, b in zip(turns, others, strict=False) if b > 0)
+    ratios = sorted(turns[n] / others[n] for n in turns if others.get(n, 0.0) > 0)
     if not ratios:
         return 1.0, math.inf, 1.0
     middle = statistics.median(ratios)
