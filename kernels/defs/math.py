@@ -16,6 +16,8 @@ from edgeinfer.kernels.defs.emit import Expr
 
 _LOG2E = 1.44269504088896341
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
+_NORMAL = -87.0
+"""The exponential function of less is below the normal range, or nearly."""
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
 _TANH = (
     -5.70498872745e-3,
@@ -120,6 +122,28 @@ def exp(x: Expr) -> Expr:
         return tirx.Select(is_nan(x), x, result)
 
     return named(x, held)
+
+
+def exp_to_one(x: Expr) -> Expr:
+    """The exponential function of what is not above zero, in fewer steps.
+
+    Results below the normal range are zero.
+    """
+
+    def powered(x: Expr, n: Expr) -> Expr:
+        # Not of the clamped value: what is NaN stays it.
+        r = x - n * constant(_LN2_HIGH, x) - n * constant(_LN2_LOW, x)
+        value = named(r, lambda r: _polynomial(r, _EXP) * r * r + r + constant(1.0, x))
+        whole = tirx.Cast(_kind(x, "int32"), n)
+        raised = value * _power(whole, x)
+        return tirx.Select(x < constant(_NORMAL, x), constant(0.0, x), raised)
+
+    def scaled(x: Expr) -> Expr:
+        inside = tirx.Max(x, constant(_NORMAL, x))
+        n = tirx.floor(inside * constant(_LOG2E, x) + constant(0.5, x))
+        return named(n, lambda n: powered(x, n))
+
+    return named(x, scaled)
 
 
 def constant_int(value: int, like: Expr) -> Expr:

@@ -216,7 +216,9 @@ def softmax(
             largest = _reduced(cpu, size, -float("inf"), _max, scaled)
 
             def raised(at: Expr, width: int) -> Expr:
-                store(y, [row, at], math.exp(scaled(at, width) - splat(largest, width)), width)
+                store(
+                    y, [row, at], math.exp_to_one(scaled(at, width) - splat(largest, width)), width
+                )
                 return load(y, [row, at], width)
 
             total = _reduced(cpu, size, 0.0, _add, raised)

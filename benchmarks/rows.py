@@ -1,0 +1,107 @@
+"""Kernels over rows beside ONNX Runtime, in turns.
+
+    python -m benchmarks.rows [--rounds 15]
+
+One thread each, bound calls over the caller's arrays. The norm of ONNX Runtime writes floats, ours
+8 bits and their scales, which is more work. Wall time (CPU time), medians over rounds of the best
+of four; then the ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gemv import _compiled
+from benchmarks.kernels import Call, bound, interleaved
+from edgeinfer.backends.testing.cases import graph
+from edgeinfer.kernels.defs import rows
+from edgeinfer.kernels.defs.emit import Cpu
+from edgeinfer.types import Array
+
+
+def cases(cpu: Cpu) -> Iterator[tuple[str, Any, Any, list[Array], list[Array]]]:
+    """Yield title, ONNX graph, kernel, inputs and outputs."""
+    rng = np.random.default_rng(0)
+
+    def numbers(*shape: int) -> Array:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    for n, size in ((1, 4096), (64, 2048)):
+        norm = graph(
+            f"(float[{n},{size}] x) => (float[{n},{size}] y) {{ y = RMSNormalization(x, w) }}",
+            w=numbers(size),
+        )
+        kernel = rows.rms_norm_int8(cpu, n, size, epsilon=1e-5)
+        made: list[Array] = [np.zeros((n, size), np.int8), np.zeros((n, 1), np.float32)]
+        yield f"norm {n}x{size}", norm, kernel, [numbers(n, size), numbers(size)], made
+    for n, size in ((1, 11008), (64, 5632)):
+        gate = graph(
+            f"(float[{n},{size}] g, float[{n},{size}] u) => (float[{n},{size}] y) "
+            "{ s = Sigmoid(g) a = Mul(g, s) y = Mul(a, u) }"
+        )
+        given = [numbers(n, size), numbers(n, size)]
+        made = [np.zeros((n, size), np.float32)]
+        yield f"gate {n}x{size}", gate, rows.silu_mul(cpu, n, size), given, made
+    for n, size in ((12 * 128, 128), (32, 1000), (1, 32000)):
+        soft = graph(
+            f"(float[{n},{size}] x) => (float[{n},{size}] y) {{ y = Softmax<axis=-1>(x) }}"
+        )
+        made = [np.zeros((n, size), np.float32)]
+        yield f"softmax {n}x{size}", soft, rows.softmax(cpu, n, size), [numbers(n, size)], made
+    for tokens, heads, size in ((1, 32, 128), (64, 32, 64)):
+        shape = f"1,{tokens},{heads * size}"
+        turn = graph(
+            f"(float[{shape}] x) => (float[{shape}] y) "
+            f"{{ y = RotaryEmbedding<num_heads={heads}>(x, c, s, at) }}",
+            c=numbers(256, size // 2),
+            s=numbers(256, size // 2),
+            at=np.arange(tokens)[None],
+        )
+        tables = [numbers(256, size // 2), numbers(256, size // 2)]
+        given = [numbers(tokens, heads, size), *tables, np.arange(tokens, dtype=np.int32)]
+        made = [np.zeros((tokens, heads, size), np.float32)]
+        kernel = rows.rope(cpu, tokens, heads, size, 256)
+        yield f"rotary {tokens}x{heads}x{size}", turn, kernel, given, made
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=15)
+    asked = parser.parse_args()
+    os.environ["TVM_NUM_THREADS"] = "1"
+    import tvm_ffi
+
+    from edgeinfer.backends.tvm import cpu_features
+    from edgeinfer.convert.lower.tvm.machines import machine
+
+    names = ["x86-64-v3", "x86-64-v4"]
+    names = [n for n in names if set(machine(n).features) <= cpu_features()]
+    made = {n: list(cases(Cpu(machine(n).lanes, machine(n).registers))) for n in names}
+    for index, (title, model, *_) in enumerate(made[names[0]]):
+        with tempfile.TemporaryDirectory() as folder:
+            calls: dict[str, Call] = {}
+            calls["onnxruntime"], _ = bound(model, "onnxruntime", Path(folder, "o"))
+            for name in names:
+                _, _, kernel, given, results = made[name][index]
+                arrays = [tvm_ffi.from_dlpack(a) for a in (*given, *results)]
+                calls[name] = partial(_compiled(kernel, name), *arrays)
+            times = interleaved(calls, asked.rounds)
+        best = min(names, key=lambda n: times[n][0])
+        cells = ", ".join(f"{n} {w:.2f} ({c:.2f})" for n, (w, c) in times.items())
+        ratio = times["onnxruntime"][0] / times[best][0]
+        print(f"{title}: {cells}; {ratio:.2f} times as fast", flush=True)
+
+
+if __name__ == "__main__":
+    main()
