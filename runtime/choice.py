@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -45,11 +46,12 @@ from edgeinfer.runtime.survive import SurvivingExecutable
 MAX_VECTORS = 8
 """Vectors that a load checks and times; ``Session.verify`` checks all."""
 
-CHECK_S = 5.0
-"""Seconds of a load after which no further vector is checked on the same candidate."""
+CHECK_S = 4.0
+"""Seconds of a load in which the vectors are checked, all candidates together; each is asked for
+one vector whatever that takes."""
 
 SLOW_CHECK_S = 0.5
-"""The same of a candidate that is several times slower than another one."""
+"""What a candidate that is several times slower than another one has of it at most."""
 
 RACE_S, ALONE_S = 3.0, 0.2
 """Seconds that candidates are timed for at most, and a single one."""
@@ -384,11 +386,16 @@ class _Chooser:
 
     def _try(self, pairs: Sequence[Pair], vectors: Sequence[Vector]) -> None:
         """Check and time pairs; a failed one has its problem among what is known."""
-        for pair in pairs:
+        left = CHECK_S
+        for number, pair in enumerate(pairs):
             self._known.pop(pair, None)
+            _log.info("loading and checking %s, %d of %d", pair, number + 1, len(pairs))
             self._load(pair)
             if pair in self._loaded:
-                self._check(pair, vectors)
+                start = time.perf_counter()
+                self._check(pair, vectors, max(left, 0.0) / (len(pairs) - number))
+                left -= time.perf_counter() - start
+        _log.info("timing %d candidates, for %g s at most", len(self._loaded), RACE_S)
         alone = len(self._loaded) < 2
         policy = self._request.policy
         for pair, measured in measure(
@@ -405,7 +412,8 @@ class _Chooser:
             else:
                 self._known[pair] = replace(measured, memory_mb=self._grown[pair])
 
-    def _check(self, pair: Pair, vectors: Sequence[Vector]) -> None:
+    def _check(self, pair: Pair, vectors: Sequence[Vector], most: float = CHECK_S) -> None:
+        """Run the vectors for so many seconds, and refuse a pair whose numbers are wrong."""
         variant = self._by_id[pair.variant]
         precision = variant.precision
         try:
@@ -421,7 +429,7 @@ class _Chooser:
         feeds, records = [v for v, _ in judged], [r for _, r in judged]
         # One that is many times slower than another is not asked for every vector.
         quickest = min(self._spent.values(), default=math.inf) * len(feeds)
-        seconds = min(CHECK_S, max(SLOW_CHECK_S, 4 * quickest))
+        seconds = min(most, max(SLOW_CHECK_S, 4 * quickest))
         spent: list[float] = []
         problem = accuracy_problem(self._loaded[pair], feeds, budget, seconds, records, spent=spent)
         if problem:

@@ -10,6 +10,7 @@ import pytest
 import edgeinfer
 from edgeinfer.backends.base import Device
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError
+from edgeinfer.runtime import choice
 from edgeinfer.runtime.choice import Calls
 from edgeinfer.runtime.profiledb import ProfileDB
 
@@ -317,3 +318,17 @@ def test_a_backend_that_opens_nothing_of_it_is_told_so(fakes: Any, make_bundle: 
         "backend 'other' was asked for and cannot be used: "
         "the bundle has fake, which it does not open"
     )
+
+
+def test_all_candidates_together_are_checked_for_a_bounded_time(
+    fakes: Any, make_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "CHECK_S", 0.8)
+    monkeypatch.setattr(choice, "RACE_S", 0.2)
+    names = ("first", "second", "third", "fourth")
+    for name in names:
+        fakes.add(name, delay_s=0.11)
+    start = time.perf_counter()
+    with edgeinfer.load(make_bundle(names, vectors=8)) as session:
+        assert all(c.measured for c in session.report().candidates)
+    assert time.perf_counter() - start < 3.0, "eight vectors on each alone take 3.5 s"
