@@ -49,6 +49,31 @@ def test_encrypt_run_and_decrypt(
     assert "sign it first" in signed.err
 
 
+def test_what_is_encrypted_already_is_told_so_with_or_without_its_key(
+    cli: Any, bundle: Path, key: Path, tmp_path: Path
+) -> None:
+    sealed = tmp_path / "sealed.edge"
+    assert cli("encrypt", bundle, "--key", key, "--new-key", "-o", sealed).code == 0
+    again = cli("encrypt", sealed, "--key", key)
+    assert (again.code, again.err) == (2, f"edgeinfer: {sealed}: is encrypted already\n")
+
+
+def test_a_key_made_for_nothing_does_not_stay(
+    cli: Any, bundle: Path, key: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.edge"
+    broken.write_bytes(b"")
+    for wrong in (tmp_path / "missing.edge", broken):
+        assert cli("encrypt", wrong, "--key", key, "--new-key").code in (1, 2)
+        assert not key.exists()
+        pair = ("--key", tmp_path / "a.pem", "--new-key", tmp_path / "a.pub")
+        assert cli("sign", wrong, *pair).code in (1, 2)
+        assert not list(tmp_path.glob("a.p*"))
+    assert cli("encrypt", bundle, "--key", key, "--new-key").code == 0
+    assert cli("encrypt", bundle, "--key", key, "--new-key", "--overwrite").code == 2
+    assert key.exists()
+
+
 def test_key_never_shows(
     cli: Any, bundle: Path, key: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

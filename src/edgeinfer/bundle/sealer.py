@@ -34,9 +34,11 @@ def seal(location: Path, output: Path, key: Key, *, overwrite: bool = False) -> 
         OutputError: the output cannot be written.
     """
     _check_output(location, output, overwrite)
-    with Bundle.open(location) as bundle:
-        if bundle.sealed_by:
-            raise UsageError(f"{location}: is encrypted already, with key {bundle.sealed_by}")
+    # Before a key is asked for: it may be encrypted with one that is not here.
+    if location.is_file() and is_sealed(location):
+        raise UsageError(f"{location}: is encrypted already")
+    with Bundle.open(location):
+        pass
 
     def write(out: IO[bytes]) -> None:
         sealing = SealingWriter(cast("io.BufferedWriter", out), key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -41,9 +42,15 @@ def encrypt(
         raise UsageError("--new-key writes the key to the file that --key names")
     secret = sealing.new_key(key) if new_key and key is not None else sealing.key_from(key)
     target = output or bundle.with_name(f"{bundle.name.removesuffix('.edge')}.enc.edge")
-    seal(bundle, target, secret, overwrite=overwrite)
+    try:
+        seal(bundle, target, secret, overwrite=overwrite)
+    except BaseException:
+        # Nothing is encrypted with it, and it would stand in the way of the next attempt.
+        if new_key and key is not None:
+            key.unlink(missing_ok=True)
+        raise
     warnings = []
     if key is not None and sealing.is_exposed(key):
-        warnings.append(f"{key} can be read by others than its owner: chmod 600 {key}")
+        warnings.append(f"{key} can be read by others than its owner: chmod 600 {quote(str(key))}")
     data = {"bundle": str(bundle), "output": str(target), "key": secret.id, "warnings": warnings}
     out.result(data, lambda: [f"{target}: encrypted with key {secret.id}", *warnings])

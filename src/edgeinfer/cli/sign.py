@@ -36,13 +36,16 @@ def sign(bundle: str | None, key: Path, new_key: Path | None, out: Output) -> No
 
     if bundle is None and new_key is None:
         raise UsageError("give a BUNDLE to sign, or --new-key to make a pair of keys")
-    identity = new_keys(key, new_key) if new_key is not None else ""
     if bundle is None:
+        identity = new_keys(key, new_key) if new_key is not None else ""
         out.result({"key": identity}, lambda: [f"key {identity}: {key}, {new_key}"])
         return
     with Bundle.open(bundle, trusted=()) as opened:
         if opened.sealed_by:
             raise UsageError(f"{bundle}: is encrypted; sign it first, signatures are inside")
+        # Not sooner: keys are never replaced, so a pair made for nothing would stand in the way.
+        if new_key is not None:
+            new_keys(key, new_key)
         content, identity = signed(opened.manifest_bytes(), key, opened.signatures())
     put_signatures(Path(bundle), content)
     data = {"bundle": bundle, "key": identity}
