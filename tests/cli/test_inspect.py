@@ -1,6 +1,7 @@
 """``edgeinfer inspect`` of models and bundles, word for word."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,3 +113,10 @@ def test_integer_borders_and_constraints_are_shown(cli: Any, tmp_path: Path) -> 
     lines = list(_bundle_view(bundle, replace(manifest, variants=variants), {}))
     assert "cpu-onnx-fp32: 'image' is int8, scale 0.5, zero point -3 in the file" in lines
     assert "cpu-onnx-fp32: asks for inputs=not_nan" in lines
+
+
+def test_the_line_to_copy_is_fit_for_a_shell(cli: Any, bundle: Path) -> None:
+    odd = bundle.rename(bundle.with_name("it's (1).edge"))
+    line = cli("inspect", odd).out.splitlines()[-1]
+    words = shlex.split(line.removeprefix("full report: "))
+    assert words == ["edgeinfer", "inspect", str(odd), "--report", "report.html"]

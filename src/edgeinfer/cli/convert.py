@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -223,7 +224,7 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
         for change in report.changes:
             if change.stage == stage:
                 yield from (f"note: {line}" for line in change.lines)
-    yield f"full report: edgeinfer inspect {result.path} --report report.html"
+    yield f"full report: edgeinfer inspect {quote(str(result.path))} --report report.html"
 
 
 def _row(variant: VariantResult, engine: EngineResult) -> tuple[str, ...]:

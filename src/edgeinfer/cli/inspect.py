@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -208,4 +209,4 @@ def _bundle_view(
     yield "test vectors: " + (", ".join(f"{n} {o}" for o, n in origins.items()) or "none")
     yield "made with: " + ", ".join(f"{tool} {v}" for tool, v in manifest.tools.items())
     if report:
-        yield f"full report: edgeinfer inspect {location} --report report.html"
+        yield f"full report: edgeinfer inspect {quote(str(location))} --report report.html"

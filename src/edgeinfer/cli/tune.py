@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -154,7 +155,7 @@ def _view(result: Tuned) -> Iterator[str | Table]:
     if result.bundle is not None:
         yield f"{result.bundle}: {result.note}"
     else:
-        yield f"use it: edgeinfer convert MODEL -t TARGET --records {result.database}"
+        yield f"use it: edgeinfer convert MODEL -t TARGET --records {quote(str(result.database))}"
 
 
 def _us(value: float | None) -> str:
