@@ -200,6 +200,9 @@ def _from_dlpack(spec: TensorSpec, dtype: np.dtype[Any], value: Any, there: bool
         hint = "give x.detach()" if "gradient" in str(e) else "give a NumPy array"
         received = f"a tensor that cannot be shared: {e}".rstrip(".")
         raise InputError(spec.name, str(spec), received, hint) from e
+    if array.dtype != dtype and type(value).__module__.split(".")[0] == "torch":
+        hint = f"convert it: x.to(torch.{spec.dtype})" if dtype.kind in "biufc" else ""
+        raise InputError(spec.name, spec.dtype, str(array.dtype), hint)
     return _from_numpy(spec, dtype, array)
 
 

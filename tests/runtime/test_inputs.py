@@ -226,6 +226,12 @@ def test_a_shared_tensor_of_another_type_is_refused() -> None:
     assert text.startswith("input 'x': expected float32, received float64")
 
 
+def test_a_tensor_of_pytorch_is_told_what_pytorch_has() -> None:
+    kind = type("Tensor", (Shared,), {"__module__": "torch"})
+    text = message(SPECS, {**GOOD, "x": kind(np.ones((2, 3)))})
+    assert text.endswith("received float64; convert it: x.to(torch.float32)")
+
+
 def test_why_a_tensor_cannot_be_shared_is_said() -> None:
     error = "Can't export tensors that require gradient, use tensor.detach()"
     text = message(SPECS, {**GOOD, "x": Shared(GOOD["x"], error=error)})
