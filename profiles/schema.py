@@ -79,6 +79,8 @@ class Quantization:
             ``wi8``, ``ai16``, ``fp16``.
         late_tables: rows of a constant are taken as integers and made floats after, not before.
         bare_weights: weights are written without their zero points, which are zero.
+        recurrent: operators with a state whose weights are stored as integers and whose arithmetic
+            is the engine's to choose.
     """
 
     format: str
@@ -97,6 +99,7 @@ class Quantization:
     smaller_blocks: bool = False
     positive_blocks: bool = False
     half_blocks: bool = False
+    recurrent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,6 +269,7 @@ class Quantizer:
                 positive_blocks=limits.positive_blocks,
                 smaller_blocks=limits.smaller_blocks,
                 half_blocks=limits.half_blocks,
+                recurrent=limits.recurrent,
             )
         kept, units = self._known(source, limits, kept)
         biases = {}

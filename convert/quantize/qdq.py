@@ -13,7 +13,15 @@ from edgeinfer.convert.passes.dead_code import RemoveDeadCode
 from edgeinfer.convert.passes.infra import Namer, add_initializer, constant
 from edgeinfer.convert.quantize.ranges import Range, Scale, scale_of
 from edgeinfer.convert.quantize.ties import sum_off_ties
-from edgeinfer.convert.quantize.units import Layout, Unit, array_of, lay_out, weights_axis
+from edgeinfer.convert.quantize.units import (
+    STATEFUL_AXIS,
+    Layout,
+    Unit,
+    array_of,
+    lay_out,
+    stateful_weights,
+    weights_axis,
+)
 from edgeinfer.convert.quantize.weights import Stored, store, store_bias, store_floats
 from edgeinfer.profiles.schema import FLOAT8, Quantization
 from edgeinfer.types import Array
@@ -256,6 +264,15 @@ class _Writer:
         self.model.graph.insert_after(place, node)
         return node
 
+    def recurrent(self, unit: Unit) -> None:
+        """Store the weights of an operator with a state, one scale for each row of a gate."""
+        node = unit.nodes[0]
+        for place in stateful_weights(node):
+            value = node.inputs[place]
+            name = (value.name if value is not None else "") or "weights"
+            stored = store(array_of(value), STATEFUL_AXIS, name=name)
+            node.replace_input_with(place, self._shared(stored, name))
+
     def _operand(self, value: ir.Value, node: ir.Node, unit: Unit) -> ir.Value:
         array = array_of(value).astype(np.float32)
         span = Range(float(min(array.min(initial=0), 0)), float(max(array.max(initial=0), 0)))
@@ -276,7 +293,8 @@ class _Writer:
 
     def finish(self, layout: Layout) -> None:
         """Let float operators and outputs read what integers were rounded to."""
-        made = {v for u in layout.units for v in u.nodes[-1].outputs if v in layout.stored}
+        units = (u for u in layout.units if u.kind != "recurrent")
+        made = {v for u in units for v in u.nodes[-1].outputs if v in layout.stored}
         for value in sorted(made, key=lambda v: v.name or ""):
             rounded = self.dequantized(value)
             maker = rounded.producer()
@@ -334,6 +352,8 @@ def write(
             writer.weighted(unit)
         elif unit.kind == "table":
             writer.table(unit)
+        elif unit.kind == "recurrent":
+            writer.recurrent(unit)
         else:
             writer.light(unit)
     writer.finish(layout)

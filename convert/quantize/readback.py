@@ -115,10 +115,11 @@ _WEIGHTS_AT = {
     **{"Conv": 1, "FusedConv": 1, "ConvTranspose": 1, "Gemm": 1, "FusedGemm": 1, "MatMul": 1},
     **{"FusedMatMul": 1, "QLinearConv": 3, "QLinearMatMul": 3, "QGemm": 3, "MatMulNBits": 1},
     **{"MatMulIntegerToFloat": 1, "MatMulInteger": 1, "DynamicQuantizeMatMul": 1},
-    **{"ConvInteger": 1, "QAttention": 1},
+    **{"ConvInteger": 1, "QAttention": 1, "DynamicQuantizeLSTM": 1, "LSTM": 1, "GRU": 1, "RNN": 1},
 }
 _INTEGER_OPS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm", "MatMulIntegerToFloat"})
 _DYNAMIC_OPS = frozenset({"DynamicQuantizeMatMul", "MatMulInteger", "ConvInteger"})
+_DYNAMIC_OPS |= frozenset({"DynamicQuantizeLSTM"})
 
 
 def _typed(model: ir.Model) -> tuple[Layer, ...]:

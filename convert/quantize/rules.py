@@ -119,6 +119,10 @@ def _cost(unit: Unit) -> float:
     node, result = unit.nodes[0], unit.result
     dims = [d if isinstance(d, int) else 1 for d in result.shape] if result.shape else [1]
     size = float(math.prod(dims))
+    if unit.kind == "recurrent":
+        # Each result is a row of four, three or one gates' products with the input and the state.
+        gates, columns = (int(d) for d in array_of(node.inputs[1]).shape[1:])
+        return size / max(1, dims[-1]) * gates * (columns + dims[-1])
     if unit.kind != "weighted" or constant(node.inputs[1]) is None:
         return size * 0.1
     weights = [int(d) for d in array_of(node.inputs[1]).shape]

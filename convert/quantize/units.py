@@ -23,6 +23,9 @@ WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 TABLE = 1024
 """Elements from which a table that rows are taken from becomes integers."""
 
+STATEFUL_AXIS = 1
+"""Axis of the gates in the weights of operators with a state."""
+
 _CLIPS = frozenset({"Relu", "Clip"})
 
 
@@ -34,7 +37,8 @@ class Unit:
         nodes: in order; the first one names the unit.
         reads: values from outside that become integers.
         result: what comes out.
-        kind: ``weighted``, ``light``, ``move`` or ``table``: rows taken out of a constant.
+        kind: ``weighted``, ``light``, ``move``, ``table``: rows taken out of a constant, or
+            ``recurrent``: weights alone are integers.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -119,7 +123,9 @@ def lay_out(model: ir.Model, limits: Quantization, kept: AbstractSet[str] = froz
 
 
 def _results(unit: Unit) -> tuple[ir.Value, ...]:
-    """Return the results; only moves have more than one."""
+    """Return the results that may be integers; only moves have more than one."""
+    if unit.kind == "recurrent":
+        return ()
     if unit.kind != "move":
         return (unit.result,)
     return tuple(v for v in unit.nodes[-1].outputs if v.name)
@@ -147,6 +153,10 @@ def _unit(node: ir.Node, limits: Quantization, stored: AbstractSet[ir.Value]) ->
     if _is_table(node):
         is_float = limits.activations == FLOAT8
         return None if is_float else Unit((node,), (), node.outputs[0], "table")
+    if node.op_type in limits.recurrent:
+        result = next((v for v in node.outputs if v.name), None)
+        stored_weights = result is not None and stateful_weights(node)
+        return Unit((node,), (), result, "recurrent") if result and stored_weights else None
     if node.op_type in limits.moves:
         source = node.inputs[0] if node.inputs else None
         if source is None or source not in stored or not _moves(node):
@@ -172,6 +182,14 @@ def _is_table(node: ir.Node) -> bool:
     if tensor is None or len(tensor.shape) != 2 or tensor.size < TABLE:
         return False
     return (axis is None or axis.as_int() == 0) and not _is_constant(node.inputs[1])
+
+
+def stateful_weights(node: ir.Node) -> tuple[int, ...]:
+    """Return the operands of a recurrent operator that are weights; none if one is not constant."""
+    places = (1, 2)
+    tensors = [constant(node.inputs[p]) for p in places]
+    large = all(t is not None and t.dtype == ir.DataType.FLOAT and t.size >= TABLE for t in tensors)
+    return places if large else ()
 
 
 def _weighted(node: ir.Node) -> Unit | None:
@@ -286,7 +304,7 @@ def _prune(units: list[Unit]) -> list[Unit]:
     for unit in reversed(units):
         results = _results(unit)
         read = any(v in wanted or v.is_graph_output() for v in results)
-        if unit.kind in ("weighted", "table") or read:
+        if unit.kind in ("weighted", "table", "recurrent") or read:
             kept.append(unit)
             wanted.update(unit.reads)
     return kept[::-1]

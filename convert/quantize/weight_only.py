@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 import ml_dtypes
@@ -14,15 +15,24 @@ from edgeinfer.convert.passes.infra import Namer, add_initializer, constant, ran
 from edgeinfer.convert.passes.rewrite import Builder
 from edgeinfer.convert.quantize.qdq import Written
 from edgeinfer.convert.quantize.recipe import Recipe
-from edgeinfer.convert.quantize.units import WEIGHTED, array_of, weights_axis
+from edgeinfer.convert.quantize.units import (
+    STATEFUL_AXIS,
+    WEIGHTED,
+    array_of,
+    stateful_weights,
+    weights_axis,
+)
 from edgeinfer.convert.quantize.weights import Stored, store, store_blocks
 from edgeinfer.types import Array
 
 _LEAST_BLOCK = 8
 """Rows below which a scale in half precision costs as much as another two bits a weight."""
 
-SMALLEST = 1024
-"""Weights of fewer elements stay float: their scales and operators would be as large."""
+_BESIDE = 512
+"""Bytes that an operator and the names and records of its operands take in a file."""
+
+_EACH = 16
+"""Bytes of the scale and the zero point of one channel."""
 
 
 def write(
@@ -34,6 +44,7 @@ def write(
     positive_blocks: bool = False,
     smaller_blocks: bool = False,
     half_blocks: bool = False,
+    recurrent: Sequence[str] = (),
 ) -> Written:
     """Return a copy whose weights are integers.
 
@@ -45,6 +56,7 @@ def write(
         positive_blocks: give blocks positive scales with the precision of bfloat16.
         half_blocks: give blocks positive scales with the precision of float16.
         smaller_blocks: before that, look for smaller blocks that do fill it.
+        recurrent: operators with a state whose weights are stored too, one scale a row of a gate.
     """
     model = model.clone()
     namer = Namer(model)
@@ -52,18 +64,23 @@ def write(
     left: list[tuple[str, str]] = []
     shared: dict[tuple[str, int], ir.Value] = {}
     for node in list(model.graph):
-        if node.domain or node.op_type not in WEIGHTED or not takes_integers(node):
+        stateful = node.op_type in recurrent and bool(stateful_weights(node))
+        weighted = node.op_type in WEIGHTED and takes_integers(node)
+        if node.domain or not (weighted or stateful):
             continue
         title = (node.op_type, node.name or "")
         if title[1] in kept:
             left.append(title)
             continue
-        if recipe.dynamic and is_product(node):
+        if stateful:
+            for place in stateful_weights(node):
+                _channels(model, node, namer, shared, STATEFUL_AXIS, place, half=recipe.half)
+        elif recipe.dynamic and is_product(node):
             _dynamic(model, node, namer)
         elif block := block_of(node, recipe, whole=whole_blocks, smaller=smaller_blocks):
             _blocks(model, node, block, namer, positive=positive_blocks, half=half_blocks)
         else:
-            _channels(model, node, namer, shared, half=recipe.half)
+            _channels(model, node, namer, shared, channels_axis(node), half=recipe.half)
         done.append(title)
     RemoveDeadCode()(model)
     model.metadata_props[PRECISION_KEY] = recipe.name
@@ -74,7 +91,11 @@ def takes_integers(node: ir.Node) -> bool:
     """Whether the node's weights are floats, and enough of them to gain by integers."""
     weights = node.inputs[1] if len(node.inputs) > 1 else None
     tensor = constant(weights)
-    return tensor is not None and tensor.size >= SMALLEST and tensor.dtype == ir.DataType.FLOAT
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) < 2:
+        return False
+    axis = channels_axis(node)
+    channels = 1 if axis is None else int(array_of(weights).shape[axis])
+    return bool(3 * tensor.size >= _EACH * channels + _BESIDE)
 
 
 def is_product(node: ir.Node) -> bool:
@@ -111,6 +132,8 @@ def _channels(
     node: ir.Node,
     namer: Namer,
     shared: dict[tuple[str, int], ir.Value],
+    axis: int | None,
+    place: int = 1,
     *,
     half: bool,
 ) -> None:
@@ -124,16 +147,20 @@ def _channels(
 
         y = Conv(x, DequantizeLinear(w_int, w_scale, w_zero))
     """
-    groups = node.attributes.get("group")
-    grouped = node.op_type == "ConvTranspose" and groups is not None and groups.as_int() > 1
-    axis = None if grouped else weights_axis(node)
-    value = node.inputs[1]
+    value = node.inputs[place]
     name = (value.name if value is not None else "") or "weights"
     key = (name, -1 if axis is None else axis)
     if key not in shared:
         stored = store(array_of(value), axis, name=name, half=half)
         shared[key] = _dequantized(model, stored, name, namer)
-    node.replace_input_with(1, shared[key])
+    node.replace_input_with(place, shared[key])
+
+
+def channels_axis(node: ir.Node) -> int | None:
+    """Return the axis of the channels that have a scale each; None where there is one for all."""
+    groups = node.attributes.get("group")
+    grouped = node.op_type == "ConvTranspose" and groups is not None and groups.as_int() > 1
+    return None if grouped else weights_axis(node)
 
 
 def _dequantized(model: ir.Model, stored: Stored, name: str, namer: Namer) -> ir.Value:

@@ -94,6 +94,8 @@ def weighted(path: Path) -> list[Weights]:
             made = {o.name: op for op in _operators(block) for o in op.outputs}
             for op in _operators(block):
                 weight = _source(op, _WEIGHTS.get(op.type, ""), made)
+                while weight is not None and weight.type in _MOVES:
+                    weight = _source(weight, "x", made)
                 if weight is None or not weight.type.startswith("const"):
                     continue
                 operand = _source(op, "x", made)
@@ -108,6 +110,9 @@ _WEIGHTS = {
     **{"conv": "weight", "conv_transpose": "weight", "linear": "weight", "matmul": "y"},
     **{"gather": "x", "lstm": "weight_ih", "gru": "weight_ih", "rnn": "weight_ih"},
 }
+
+_MOVES = frozenset({"squeeze", "reshape", "transpose", "slice_by_index"})
+"""What may stand between packed weights and their product: they cannot be cut beforehand."""
 
 
 def _names() -> dict[int, str]:

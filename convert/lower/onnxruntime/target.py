@@ -23,6 +23,7 @@ from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.convert.lower.onnxruntime.half_faults import HALF_RULES
 from edgeinfer.convert.lower.onnxruntime.product_biases import round_product_biases
 from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
+from edgeinfer.convert.lower.onnxruntime.recurrent import multiply_stored
 from edgeinfer.convert.lower.onnxruntime.roundings import shorten
 from edgeinfer.convert.lower.onnxruntime.typed import (
     TYPED_KEY,
@@ -133,6 +134,7 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     apply(model, HALF_RULES, notes)
     if not profile.strongly_typed:
         apply(model, FASTER, notes)
+        multiply_stored(model)
     asked = probe.Probe()
     _expand_lacking(model, asked, notes)
     if not profile.strongly_typed:
