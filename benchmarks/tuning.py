@@ -138,7 +138,7 @@ def ship(source: Path, folder: Path) -> None:
 # ---- on a GPU
 
 
-def cuda(model: Path, records: Path | None, rounds: int) -> None:
+def cuda(model: Path, records: Path | None, rounds: int, *, graphs_only: bool) -> None:
     """Time a net on the card."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -150,7 +150,7 @@ def cuda(model: Path, records: Path | None, rounds: int) -> None:
             ("tvm tuned", (str(records),), False),
             ("tvm tuned, graph", (str(records),), True),
         ):
-            if files and records is None:
+            if (files and records is None) or (graphs_only and not graphs):
                 continue
             try:
                 call, answer = _tvm(model, files, graphs, folder / name.replace(", ", "-"))
@@ -270,6 +270,7 @@ def main() -> None:
     parser.add_argument("what", choices=("nets", "table", "ship", "cuda"))
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--graphs-only", action="store_true", help="Only with CUDA graphs.")
     given = parser.parse_args()
     match given.what:
         case "nets":
@@ -279,7 +280,8 @@ def main() -> None:
         case "ship":
             ship(*given.paths)
         case _:
-            cuda(given.paths[0], given.paths[1] if given.paths[1:] else None, given.rounds)
+            records = given.paths[1] if given.paths[1:] else None
+            cuda(given.paths[0], records, given.rounds, graphs_only=given.graphs_only)
 
 
 if __name__ == "__main__":

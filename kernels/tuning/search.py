@@ -46,6 +46,12 @@ ROUND, GPU_ROUND = 16, 32
 """Orders that are proposed at once; a GPU's compiler works on several at a time."""
 
 _POOL, _PARENTS, _RANDOM = 72, 12, 0.25
+_THREADS, _VIRTUAL, _INNER, _BLOCK = (32, 1024), 4, 16, 2048
+"""Of a GPU's tiles: threads of a block, virtual threads at most, values of a thread and of a block
+at most. Drawn without bounds, one order in a hundred of a depthwise convolution fits into a block's
+memory, and none where it takes each second value."""
+
+_DRAWS, _BOUNDED = 64, 0.8
 _WIDE = 96
 _TRIES = 3
 
@@ -176,13 +182,34 @@ class Search:
                 sketch, trace = parent.sketch, self._changed(parent.plain)
             else:
                 sketch = int(self._rng.integers(len(self._sketches)))
-                trace = _with(self._sketches[sketch], lambda inst: False)
+                trace = self._drawn(self._sketches[sketch])
             made = self._made(sketch, trace)
             if made is None or (name := workload.digest(made.json)) in digests:
                 continue
             digests.add(name)
             found.append(made)
         return found
+
+    def _drawn(self, sketch: Any) -> Any:
+        """Leave a sketch's decisions open, but for most of a GPU's tiles."""
+        trace = _with(sketch, lambda inst: False)
+        tiles = {i: d for i, d in sketch.decisions.items() if _is_spatial(d)}
+        if not self._is_gpu or not tiles or self._rng.random() > _BOUNDED:
+            return trace
+        extents = [int(np.prod([int(part) for part in tile])) for tile in tiles.values()]
+        for _ in range(_DRAWS):
+            drawn = [_tile(extent, self._rng) for extent in extents]
+            _, virtual, threads, outer, inner = np.prod(drawn, axis=0)
+            values = outer * inner
+            fits = virtual <= _VIRTUAL and values <= _INNER
+            fits = fits and virtual * threads * values <= _BLOCK
+            if fits and _THREADS[0] <= threads <= _THREADS[1]:
+                names = [hash(inst) for inst in tiles]
+                chosen = dict(zip(names, drawn, strict=True))
+                short = sketch.simplified(remove_postproc=True)
+                kept = {i: chosen[hash(i)] for i in short.decisions if hash(i) in chosen}
+                return Trace(list(short.insts), kept)
+        return trace
 
     def _changed(self, trace: Any) -> Any:
         """Leave some decisions open, which are then taken anew."""
@@ -241,6 +268,26 @@ def _with(trace: Any, keeps: Any) -> Any:
     """Return a trace with some of its decisions only, and without the last steps."""
     short = trace.simplified(remove_postproc=True)
     return Trace(list(short.insts), {i: d for i, d in short.decisions.items() if keeps(i)})
+
+
+def _is_spatial(decision: Any) -> bool:
+    """Whether a decision is a tile of blocks, virtual threads, threads, and two loops inside."""
+    return hasattr(decision, "__len__") and len(decision) == 5
+
+
+def _tile(extent: int, rng: np.random.Generator) -> list[int]:
+    """Split an axis, threads and blocks taking most of it."""
+    inner = [_divisor(extent, 4, rng)]
+    left = extent // inner[0]
+    for most in (4, 2, 256):
+        inner.append(_divisor(left, most, rng))
+        left //= inner[-1]
+    last, outer, virtual, threads = inner
+    return [left, virtual, threads, outer, last]
+
+
+def _divisor(number: int, most: int, rng: np.random.Generator) -> int:
+    return int(rng.choice([d for d in range(1, min(number, most) + 1) if number % d == 0]))
 
 
 def _names(trace: Any) -> list[str]:
