@@ -62,7 +62,7 @@ def test_signature_gives_the_engines_positions() -> None:
 def test_threads() -> None:
     assert checks.thread_count("acme", LoadOptions(threads=3)) == 3
     assert 1 <= checks.thread_count("acme", LoadOptions()) <= (os.cpu_count() or 1)
-    with pytest.raises(LoadError, match="1 or more, not 0"):
+    with pytest.raises(LoadError, match="1 or more and at most 1024, not 0"):
         checks.thread_count("acme", LoadOptions(threads=0))
 
 

@@ -95,7 +95,7 @@ BAD_ARRAYS = {
     "dtype": (1, "input 'x': expected float32, received float64"),
     "nan": (1, "expected finite values", "the first at [0, 5]"),
     "objects": (1, "in.npz"),
-    "name": (2, "array 'image' is no input of the model"),
+    "name": (1, "input 'image': expected an input of the model ('x')", "in.npz"),
 }
 
 
@@ -115,7 +115,7 @@ def test_arrays_that_do_not_fit(case: str, place: Path, tmp_path: Path) -> None:
         (("convert", "net.onnx", "-t", "onnxruntime"), "net.edge: exists"),
         (("convert", "gone.onnx", "-t", "cpu"), "gone.onnx: no such file"),
         (("run", "net.edge", "in.npz", "-b", "abacus"), "unknown backend 'abacus'"),
-        (("run", "net.edge", "."), ".: a folder; name the files in it"),
+        (("run", "net.edge", "."), ".: is a folder; name the files in it"),
         (("run", "gone.edge", "in.npz"), "gone.edge: no such file"),
     ],
 )
