@@ -215,10 +215,10 @@ def test_one_that_goes_down_while_it_is_chosen_is_passed_over(make: Make) -> Non
 
 def test_one_that_hangs_while_it_loads_is_passed_over(make: Make) -> None:
     path = make("load:hang", "faulty", "steady")
-    with edgeinfer.load(path, isolate=True, load_timeout_s=1.5) as session:
+    with edgeinfer.load(path, isolate=True, load_timeout_s=5.0) as session:
         assert works(session)
         (rejected,) = session.report().rejected
-    assert "load m.onnx: no answer for 1.5 s" in rejected.reason
+    assert "load m.onnx: no answer for 5 s" in rejected.reason
 
 
 def test_a_leak_is_bounded(make: Make, caplog: pytest.LogCaptureFixture) -> None:
