@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "coreml-ops.md"
 MARK = "<!-- Written by python -m tests.conformance.test_coreml_nodes --table -->"
 SOURCES = ("convert", "backends/coreml_reference", "tests/conformance", "tests/golden")
-SHARDS = 16
+SHARDS = 48
 SAMPLE = 20
 
 
