@@ -263,8 +263,8 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path) ->
 
 
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.png", tmp_path):
-        with pytest.raises(UsageError, match="no such file"):
+    for path, words in ((tmp_path / "none.png", "no such file"), (tmp_path, "is a folder; name")):
+        with pytest.raises(UsageError, match=words):
             load_image(path, OWN)
 
 
