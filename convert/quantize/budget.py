@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,14 @@ from edgeinfer.convert.quantize.fallback import FORMS
 from edgeinfer.convert.quantize.rules import layers
 from edgeinfer.convert.quantize.search import Layer, Measure, Memory, Outcome, Point, Search
 from edgeinfer.convert.quantize.task_metrics import Named
-from edgeinfer.convert.quantize.trial import SLOW_MOST, Samples, Trials, gather, key_of
+from edgeinfer.convert.quantize.trial import (
+    SLOW_MOST,
+    Samples,
+    Trials,
+    foresee,
+    gather,
+    key_of,
+)
 from edgeinfer.convert.quantize.units import lay_out
 from edgeinfer.errors import UsageError
 
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from edgeinfer.convert.quantize.data import CalibrationSet
     from edgeinfer.convert.quantize.quality import Metric
     from edgeinfer.convert.verify import Report
+    from edgeinfer.convert.verify.answers import Vector
 
 
 ALIKE = 1.05
@@ -30,6 +38,10 @@ ALIKE = 1.05
 
 _LIKE_SIZE = 1.02
 _ALONE = "weight_only_wi8_afp32"
+
+_TIGHTER = 4
+"""Searches, each for half of what the one before might lose, until the gate takes what is found;
+beyond that, every layer stays float."""
 
 SECONDS = 1800.0
 """After so long the search settles on the best that it has measured."""
@@ -83,11 +95,13 @@ class Fitted:
             what = f"{len(kept)} of {len(self.layers)} layers stay out of 8 bits"
         found = [
             f"{self.title}: {what}: drop "
-            f"{chosen.drop:.2%} of {self.max_drop:.2%} allowed, {chosen.latency_ms:.3f} ms "
-            f"(float {before.latency_ms:.3f} ms), {chosen.size_bytes / 1e6:.2f} MB "
-            f"(float {before.size_bytes / 1e6:.2f} MB), {len(self.outcome.points)} candidates"
+            f"{chosen.drop:.2%} ± {chosen.margin:.2%} of {self.max_drop:.2%} allowed, "
+            f"{chosen.latency_ms:.3f} ms (float {before.latency_ms:.3f} ms), "
+            f"{chosen.size_bytes / 1e6:.2f} MB (float {before.size_bytes / 1e6:.2f} MB), "
+            f"{len(self.outcome.points)} candidates"
         ]
         found += [self._line(layer) for layer in self.layers if layer.name in kept]
+        found += [f"{self.title}: the gate would refuse: {why}" for why in self.outcome.refused]
         if self.outcome.stopped:
             found.append(f"{self.title}: stopped after {SECONDS:.0f} s: {self.outcome.stopped}")
         if not self.outcome.holds:
@@ -174,13 +188,39 @@ def fit(
         told,
         SECONDS,
     )
-    outcome = search.run()
-    points = _finalists(trials, outcome, samples, search.remembered)
-    before, raced = trials.race(samples, points)
-    chosen = best(raced, max_drop, timed=trials.is_timed)
-    outcome = replace(outcome, chosen=chosen, points=(*outcome.points, *raced[1:]))
+    outcome, before = _settled(trials, search, samples, report.vectors)
     kinds = (tuple(known), whole, job.title, max_drop, trials.is_timed)
     return Fitted(outcome, before, *kinds)
+
+
+def _settled(
+    trials: Trials, search: Search, samples: Samples, vectors: Sequence[Vector]
+) -> tuple[Outcome, Point]:
+    """Search until the gate takes the choice too: it judges every vector, not all together.
+
+    Returns:
+        What was chosen, and the float model.
+    """
+    max_drop, asked = search.max_drop, foresee(trials.quantizer.model, vectors)
+    refused: list[str] = []
+    for _ in range(_TIGHTER):
+        outcome = search.run()
+        points = _finalists(trials, outcome, samples, search.remembered)
+        before, raced = trials.race(samples, points)
+        outcome = replace(outcome, points=(*outcome.points, *raced[1:]))
+        while raced:
+            chosen = best(raced, max_drop, timed=trials.is_timed)
+            why = trials.refusal(chosen, asked)
+            if not why:
+                return replace(outcome, chosen=chosen, refused=tuple(refused)), before
+            refused.append(why)
+            # Others are measured against the choice of the search: they go with it.
+            raced = [] if chosen is raced[0] else [p for p in raced if p is not chosen]
+        search.max_drop /= 2
+    every = frozenset(y.name for y in search.layers)
+    last = search.remembered("full", every, search.full)
+    outcome = replace(outcome, chosen=last, holds=last.bound <= max_drop, refused=tuple(refused))
+    return replace(outcome, points=(*outcome.points, last)), before
 
 
 def _finalists(
@@ -212,8 +252,8 @@ def best(points: list[Point], max_drop: float, *, timed: bool) -> Point:
     and no larger: smaller files are what integers are asked for.
     """
     first = points[0]
-    fit = [p for p in points if p.drop <= max_drop and (not p.recipe or _replaces(p, first))]
-    if first.drop > max_drop or not fit:
+    fit = [p for p in points if p.bound <= max_drop and (not p.recipe or _replaces(p, first))]
+    if first.bound > max_drop or not fit:
         return first
     if not timed:
         return min(fit, key=lambda p: p.size_bytes)

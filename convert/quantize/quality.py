@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,14 @@ class Loss:
             than ``drop``, and what layers are compared by.
         quality: what was measured, in the metric's own unit.
         metric: its name.
+        margin: standard error of ``drop``, where it was asked for.
     """
 
     drop: float
     error: float
     quality: float
     metric: str
+    margin: float = 0.0
 
 
 @dataclass(slots=True)
@@ -64,6 +66,11 @@ class Judgement:
 
     def loss(self, actual: Sequence[Outputs]) -> Loss:
         """Compare another model's outputs for the same runs."""
+        found = self.signed_loss(actual)
+        return replace(found, drop=max(0.0, found.drop))
+
+    def signed_loss(self, actual: Sequence[Outputs]) -> Loss:
+        """Compare likewise; the drop of a better model is below zero."""
         error = max((_error(a, b) for a, b in self._pairs(actual)), default=0.0)
         if self.metric is not None:
             before = self._before(self.metric)
@@ -71,11 +78,11 @@ class Judgement:
             if not math.isfinite(after):
                 return Loss(1.0, error, 0.0, "metric")
             drop = (before - after) / abs(before) if before else before - after
-            return Loss(max(0.0, drop), error, after, "metric")
+            return Loss(drop, error, after, "metric")
         if self._has_classes():
             before = self._before(_top1)
             after = _top1(actual, self.labels)
-            return Loss(max(0.0, before - after), error, after, "top-1")
+            return Loss(before - after, error, after, "top-1")
         kept = [_agreement(a, b) for a, b in self._pairs(actual)]
         worst = min(kept, default=1.0)
         return Loss(1.0 - worst, error, worst, "agreement with the float model")

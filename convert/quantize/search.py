@@ -57,6 +57,7 @@ class Point:
         size_bytes: of the artifact.
         form: what the layers that stay float are instead, see ``fallback.FORMS``.
         recipe: by which the others were written; empty for the one that was asked for.
+        margin: standard error of the drop: what so few samples leave open.
     """
 
     kept: tuple[str, ...]
@@ -67,12 +68,21 @@ class Point:
     size_bytes: int
     form: str = "fp32"
     recipe: str = ""
+    margin: float = 0.0
+
+    @property
+    def bound(self) -> float:
+        """What may well be lost on other samples: a budget is held against that."""
+        return self.drop + self.margin
 
     @classmethod
     def of(cls, kept: Iterable[str], loss: Loss, latency_ms: float, size_bytes: int) -> Point:
         """Make one from what was measured."""
         names = tuple(sorted(kept))
-        return cls(names, loss.drop, loss.error, loss.quality, latency_ms, size_bytes)
+        return cls(
+            *(names, loss.drop, loss.error, loss.quality, latency_ms, size_bytes),
+            margin=loss.margin,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,7 @@ class Outcome:
         gains: error that keeping one layer in float takes away, by its name.
         holds: whether the budget holds.
         stopped: what was left undone for want of time.
+        refused: what the gate had against earlier choices.
     """
 
     chosen: Point
@@ -92,6 +103,7 @@ class Outcome:
     gains: dict[str, float]
     holds: bool
     stopped: str = ""
+    refused: tuple[str, ...] = ()
 
     def pareto(self) -> list[Point]:
         """Return the candidates that no other one beats in both drop and time."""
@@ -106,6 +118,7 @@ class Outcome:
         return {
             "holds": self.holds,
             "stopped": self.stopped,
+            "refused": list(self.refused),
             "chosen": asdict(self.chosen),
             "points": [asdict(p) for p in self.points],
             "pareto": [asdict(p) for p in self.pareto()],
@@ -202,7 +215,7 @@ class Search:
         return time.monotonic() - self._started > self.seconds
 
     def _holds(self, point: Point) -> bool:
-        return point.drop <= self.max_drop
+        return point.bound <= self.max_drop
 
     def _outcome(self, chosen: Point, gains: Mapping[str, float]) -> Outcome:
         return Outcome(chosen, tuple(self._points), dict(gains), self._holds(chosen), self._stopped)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,23 +16,28 @@ import numpy as np
 
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions
+from edgeinfer.bundle.values import fits
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.quantize import fallback
 from edgeinfer.convert.quantize.calibrate import Quantizer, limits_of
 from edgeinfer.convert.quantize.data import CalibrationSet
+from edgeinfer.convert.quantize.margin import Margins
 from edgeinfer.convert.quantize.observe import open_session
 from edgeinfer.convert.quantize.quality import Judgement, Metric, Outputs
 from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.convert.quantize.search import Point
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.errors import NotAvailableError
+from edgeinfer.metrics import budget_for
 from edgeinfer.types import Feeds, TensorSpec, nbytes
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from edgeinfer.convert.lower.target import Lowered
     from edgeinfer.convert.plan import Job
+    from edgeinfer.convert.verify.answers import Expected, Vector
 
 MOST = 128
 """Runs that a candidate is measured on."""
@@ -123,6 +128,39 @@ def gather(data: CalibrationSet, model: ir.Model) -> Samples:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the gate will ask of what is chosen.
+
+    Attributes:
+        vectors: inputs.
+        expected: outputs of the float model.
+    """
+
+    vectors: list[Vector]
+    expected: Expected
+
+    def fitting(self, constraints: Mapping[str, str]) -> Asked:
+        """Return those whose values an artifact takes."""
+        places = [i for i, v in enumerate(self.vectors) if fits(constraints, v.feeds)]
+        answers = tuple(self.expected.answers[i] for i in places)
+        return Asked([self.vectors[i] for i in places], replace(self.expected, answers=answers))
+
+
+def foresee(model: ir.Model, vectors: Sequence[Vector]) -> Asked:
+    """Ask the float model about the vectors that the gate will judge integers on."""
+    from edgeinfer.convert.verify.answers import Answer, Expected
+
+    judged = [v for v in vectors if not v.edge]
+    names = [v.name or "" for v in model.graph.outputs]
+    with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
+        session = open_session(model, Path(folder), optimise=True)
+        outputs = [dict(zip(names, session.run(names, dict(v.feeds)), strict=True)) for v in judged]
+        del session
+    answers = tuple(Answer(o, "onnxruntime", ("onnxruntime",), {}) for o in outputs)
+    return Asked(judged, Expected(answers, ()))
+
+
 @dataclass(slots=True)
 class Trials:
     """Writes and measures candidates for one job.
@@ -140,7 +178,7 @@ class Trials:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     metric: Metric | None = None
-    _judged: dict[int, Judgement] = field(default_factory=dict)
+    _judged: dict[int, Margins] = field(default_factory=dict)
 
     def measure(
         self, kept: frozenset[str], samples: Samples, *, timed: bool, form: str = "fp32"
@@ -171,7 +209,8 @@ class Trials:
         They take turns, so that a busy machine slows all alike.
         """
         with ExitStack() as stack:
-            before, size = self._load(self.quantizer.model, stack)
+            before, lowered = self._load(self.quantizer.model, stack)
+            size = _size(lowered)
             loaded = [before, *(self._load(self._graph(p), stack)[0] for p in points)]
             times: list[list[float]] = []
             end = time.perf_counter() + _RACE
@@ -194,27 +233,52 @@ class Trials:
 
     def _run(self, model: ir.Model, kept: frozenset[str], samples: Samples, timed: bool) -> Point:
         with ExitStack() as stack:
-            executable, size = self._load(model, stack)
+            executable, lowered = self._load(model, stack)
+            size = _size(lowered)
             actual = [executable.run(f) for f in samples.feeds]
             latency = min(_once(executable, samples) for _ in range(_TIMED)) if timed else 0.0
         # A handful of samples compares layers by their errors; it has no labels.
         metric = self.metric if samples.labels or not isinstance(self.metric, Named) else None
-        judgement = self._judged.setdefault(
-            id(samples), Judgement(samples.expected, samples.labels, metric)
+        judge = self._judged.setdefault(
+            id(samples), Margins(Judgement(samples.expected, samples.labels, metric))
         )
-        return Point.of(kept, judgement.loss(actual), latency, size)
+        loss = judge.loss(actual) if timed else judge.whole.loss(actual)
+        return Point.of(kept, loss, latency, size)
 
-    def _load(self, model: ir.Model, stack: ExitStack) -> tuple[Executable, int]:
+    def refusal(self, point: Point, asked: Asked) -> str:
+        """Return what the gate will say against a candidate; empty if it will take it."""
+        from edgeinfer.convert.quantize import readback
+        from edgeinfer.convert.verify.gate import judge_answers
+
+        with ExitStack() as stack:
+            executable, lowered = self._load(self._graph(point), stack)
+            asked = asked.fitting(lowered.constraints)
+            answers = [
+                {n: np.array(a) for n, a in executable.run(v.feeds).items()} for v in asked.vectors
+            ]
+            found = readback.layers(lowered.files[0], self.job.format)
+        precision = readback.precision_name(found, lowered.precision)
+        if self.metric is not None:
+            precision += "+by_task"
+        if not answers:
+            return ""
+        results = judge_answers(answers, asked.vectors, asked.expected, budget_for(precision))
+        return next((b for r in results for b in r.breaches), "")
+
+    def _load(self, model: ir.Model, stack: ExitStack) -> tuple[Executable, Lowered]:
         """Write a graph and open it; both go with the stack."""
         job = self.job
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeinfer-")))
         lowered = target_for(job.format).lower(model, job.profile, LowerOptions("fp32"), folder)
-        size = sum(f.stat().st_size for f in lowered.files)
         artifact = Artifact(job.format, lowered.files[0], self.inputs, self.outputs)
         backend = present(e.backend for e in lowered.engines)
         executable = backend.load(artifact, LoadOptions(threads=1))
         stack.callback(executable.close)
-        return executable, size
+        return executable, lowered
+
+
+def _size(lowered: Lowered) -> int:
+    return sum(f.stat().st_size for f in lowered.files)
 
 
 def present(names: Iterable[str]) -> Backend:
@@ -251,7 +315,8 @@ def key_of(quantizer: Quantizer, job: Job, samples: Samples, metric: Metric | No
         repr(quantizer.settings),
         quantizer.recipe.name,
     ]
-    parts.append(repr(metric))
+    # Measurements of older versions have no margins.
+    parts += [repr(metric), "with margins"]
     found = hashlib.blake2b("\n".join(parts).encode(), digest_size=16)
     # How weights are rounded and biases corrected is no setting; it is in what is written.
     for node in (graph := quantizer.write(limits).model.graph):
