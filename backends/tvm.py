@@ -278,7 +278,14 @@ def _tensor(array: Array) -> Any:
         return allocate(runtime.Shape(array.shape), kind, here, None)
     if not array.flags.writeable:
         array = np.asarray(_Writable(array))
-    return import_tvm_runtime().from_dlpack(array)
+    return _wrapper()(array)
+
+
+@cache
+def _wrapper() -> Callable[[Array], Any]:
+    # Looking for the module takes longer than a small model.
+    wrap: Callable[[Array], Any] = import_tvm_runtime().from_dlpack
+    return wrap
 
 
 def _closed(*_: object) -> NoReturn:
@@ -304,6 +311,13 @@ class TvmExecutable:
         # The library's order, by the names of the description.
         self._ins = _in_order(inputs, order[0])
         self._outs = _in_order(outputs, order[1])
+        self._names = {s.name for s in inputs}
+        self._plain = [
+            (s.name, self._types[s.name], _fixed(s, own))
+            for s, own in zip(self._ins, about.inputs, strict=True)
+        ]
+        self._made = [(s.name, s.shape, self._types[s.name]) for s in self._outs]
+        self._given = tuple(s.name for s in outputs)
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Run once; outputs are owned by the caller.
@@ -317,17 +331,17 @@ class TvmExecutable:
             _closed()
         arrays = self._arrays(feeds)
         try:
-            tensors = [_tensor(arrays[s.name]) for s in self._ins]
+            tensors = [_tensor(array) for array in arrays]
             if isinstance(opened, _Machine):
                 made = dict(zip((s.name for s in self._outs), opened.run(tensors), strict=True))
             else:
-                made = {s.name: np.empty(s.shape, self._types[s.name]) for s in self._outs}  # type: ignore[arg-type]
+                made = {name: np.empty(shape, kind) for name, shape, kind in self._made}  # type: ignore[arg-type]
                 opened.run(tensors, [_tensor(a) for a in made.values()])
         except BackendError:
             raise
         except Exception as error:
             raise RunError(f"tvm failed: {one_line(error)}") from error
-        return {spec.name: made[spec.name] for spec in self.outputs}
+        return {name: made[name] for name in self._given}
 
     def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
         """Fix the buffers of all inputs and outputs; they are used where they lie.
@@ -374,11 +388,21 @@ class TvmExecutable:
         for bound in list(self._bounds):
             bound.release()
 
-    def _arrays(self, feeds: Feeds) -> dict[str, Array]:
-        names = {s.name for s in self.inputs}
-        if feeds.keys() != names:
-            raise RunError(f"run: expected inputs {sorted(names)}, received {list(feeds)}")
-        found: dict[str, Array] = {}
+    def _arrays(self, feeds: Feeds) -> list[Array]:
+        """Return the inputs in the library's order."""
+        if feeds.keys() != self._names:
+            raise RunError(f"run: expected inputs {sorted(self._names)}, received {list(feeds)}")
+        found: list[Array] = []
+        for name, kind, shape in self._plain:
+            array = feeds[name]
+            # Most calls: small models take less time than a closer look.
+            if array.shape != shape or array.dtype != kind or not array.flags.c_contiguous:
+                return self._looked_at(feeds)
+            found.append(array)
+        return found
+
+    def _looked_at(self, feeds: Feeds) -> list[Array]:
+        found: list[Array] = []
         for spec, own in zip(self._ins, self._about.inputs, strict=True):
             array = feeds[spec.name]
             if array.dtype != self._types[spec.name]:
@@ -390,8 +414,17 @@ class TvmExecutable:
                     raise RunError(
                         f"run: input {spec.name!r}: expected {wanted}, received shape {array.shape}"
                     )
-            found[spec.name] = np.ascontiguousarray(array).reshape(array.shape)
+            found.append(np.ascontiguousarray(array).reshape(array.shape))
         return found
+
+
+def _fixed(*specs: TensorSpec) -> tuple[int, ...] | None:
+    """The one shape that some specifications of a tensor allow; None if there are several."""
+    shapes = [s.shape for s in specs]
+    if any(shape is None or shape != shapes[0] for shape in shapes):
+        return None
+    found = tuple(d for d in shapes[0] or () if isinstance(d, int))
+    return found if len(found) == len(shapes[0] or ()) else None
 
 
 def _in_order(specs: tuple[TensorSpec, ...], order: tuple[int, ...]) -> tuple[TensorSpec, ...]:
