@@ -96,7 +96,8 @@ def accuracy_problem(
         for name, want in expected.items():
             if name not in actual:
                 return f"output {name!r} is missing"
-            allowed = records[number].budget(budget, name) if records else budget
+            base = budget.among(answers[name] for _, answers in vectors)
+            allowed = records[number].budget(base, name) if records else base
             breaches = check(compare(want, actual[name]), allowed)
             if breaches:
                 return f"wrong numbers in vector {number}, output {name!r}: {breaches[0]}"

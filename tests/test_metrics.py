@@ -264,3 +264,27 @@ def test_winners_are_counted_not_shared_out(top1: float, rows: int, said: str) -
     budget = Budget(0.0, 1.0, 0.0, 0.0, 0.0, top1=0.9)
     metrics = OutputMetrics(count=rows, max_abs=0.1, top1=top1, top1_rows=rows)
     assert check(metrics, budget) == [said]
+
+
+def test_a_small_output_by_chance_is_held_against_what_it_usually_is() -> None:
+    scores = [np.array([[s]], np.float32) for s in (0.01, 0.97, 0.99, 0.02)]
+    allowed = budget_for("static_wi8_ai8+by_task").among(scores)
+    assert check(compare(scores[0], np.array([[0.12]], np.float32)), allowed) == []
+    assert check(compare(scores[0], np.array([[0.99]], np.float32)), allowed)
+    # Noise on everything is noise: as much as half of the signal's energy is too much.
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=(1, 64)).astype(np.float32) for _ in range(4)]
+    wrong = [rng.normal(size=(1, 64)).astype(np.float32) for _ in range(4)]
+    wide = budget_for("by_task").among(rows)
+    assert all(check(compare(a, b), wide) for a, b in zip(rows, wrong, strict=True))
+
+
+def test_only_a_measure_of_the_task_pools_vectors() -> None:
+    scores = [np.array([[s]], np.float32) for s in (0.01, 0.97)]
+    for precision in ("fp32", "fp16", "static_wi8_ai8", "weight_only_wi8_afp32"):
+        budget = budget_for(precision)
+        assert budget.among(scores) is budget
+    pooled = budget_for("by_task")
+    assert pooled.among([]).max_abs == pooled.max_abs
+    assert pooled.among([np.array([1, 2])]).max_abs == pooled.max_abs
+    assert pooled.among([np.array([np.nan], np.float32)]) == pooled

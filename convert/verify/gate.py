@@ -283,6 +283,7 @@ class _Gate:
 
     def _judge_output(self, name: str, answers: Sequence[Mapping[str, Array]]) -> OutputResult:
         measured, breaches, first, wide = [], [], None, []
+        allowed = self.budget.among(self.expected.answers[i].outputs[name] for i in self.judged)
         for index in self.judged:
             right = self.expected.answers[index]
             if name not in answers[index]:
@@ -291,11 +292,11 @@ class _Gate:
                 floor = self.budget.channel_floor
                 metrics = compare(right.outputs[name], answers[index][name], channel_floor=floor)
             measured.append(metrics)
-            plain = check(metrics, self.budget)
+            plain = check(metrics, allowed)
             spread = right.spread.get(name)
             found = plain
             if plain and spread:
-                found = check(metrics, budget := self.budget.widened(spread))
+                found = check(metrics, budget := allowed.widened(spread))
                 wide += [] if found else [budget]
             if found and first is None:
                 first = index

@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,8 @@ class Budget:
         cosine: smallest ``OutputMetrics.cosine``.
         top1: smallest ``OutputMetrics.top1``.
         mismatch: largest share of integer, boolean and string elements that differ.
+        pooled: what is left of the signal is asked of all vectors together: a vector on which an
+            output is small by chance, as a score in silence, has little signal to be held against.
     """
 
     max_abs: float
@@ -96,6 +98,17 @@ class Budget:
     cosine: float
     top1: float = 1.0
     mismatch: float = 0.0
+    pooled: bool = False
+
+    def among(self, arrays: Iterable[Array]) -> Budget:
+        """Return the budget of one vector's output, given that output of all vectors."""
+        if not self.pooled:
+            return self
+        squares = [float(np.mean(np.square(_as_float64(a)))) for a in arrays if _is_plain(a)]
+        usual = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+        if not math.isfinite(usual):
+            return self
+        return replace(self, max_abs=max(self.max_abs, usual * 10.0 ** (-self.sqnr_db / 20.0)))
 
     @property
     def channel_floor(self) -> float:
@@ -119,6 +132,7 @@ class Budget:
             cosine=min(self.cosine, 1.0 - SLACK**2 * (1.0 - spread.cosine)),
             top1=self.top1,
             mismatch=max(self.mismatch, spread.mismatches / max(1, spread.count)),
+            pooled=self.pooled,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -156,7 +170,7 @@ BUDGETS: dict[str, Budget] = {
     "fp8": Budget(5e-3, 5e-1, 12.0, -math.inf, 0.97, 0.9, 0.05),
     # A search held a measure of the task on real data, and answers may differ where the task does
     # not ask: a text reader may see a letter one step later. What is left to say is noise or not.
-    "by_task": Budget(5e-3, 2.0, 3.0, -math.inf, 0.7, 0.0, 1.0),
+    "by_task": Budget(5e-3, 2.0, 3.0, -math.inf, 0.7, 0.0, 1.0, pooled=True),
 }
 """By precision name; what a number passes in one table is what it passes on the device."""
 
@@ -272,6 +286,7 @@ def _looser(a: Budget, b: Budget) -> Budget:
         cosine=min(a.cosine, b.cosine),
         top1=min(a.top1, b.top1),
         mismatch=max(a.mismatch, b.mismatch),
+        pooled=a.pooled or b.pooled,
     )
 
 
@@ -306,6 +321,11 @@ def _float_breaches(metrics: OutputMetrics, budget: Budget) -> list[str]:
 
 def _type_name(array: Array) -> str:
     return "string" if array.dtype.kind in "OSUT" else array.dtype.name
+
+
+def _is_plain(array: Any) -> bool:
+    """Whether it is one tensor of floats, with something in it."""
+    return not isinstance(array, list) and array.size > 0 and _is_float(array)
 
 
 def _is_float(array: Array) -> bool:
