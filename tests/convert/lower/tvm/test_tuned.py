@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from edgeinfer.backends.base import LoadOptions
 from edgeinfer.backends.testing.cases import graph
 from edgeinfer.backends.tvm import TvmBackend
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.convert.lower.tvm.target import TvmTarget, workloads
+from edgeinfer.convert.lower.tvm.tuned import Tuning, for_machine
 from edgeinfer.convert.passes import normalise
 from edgeinfer.errors import UsageError
 from edgeinfer.kernels.tuning import processor, workload
@@ -67,9 +70,14 @@ def _normal(model: Any) -> Any:
     return normalise(ir.from_proto(model)).model
 
 
-def _tasks(model: Any) -> list[Task]:
+def _collect(model: Any) -> list[Task]:
     _, tasks = workloads(_normal(model), profile(), LowerOptions())
     return tasks
+
+
+@cache
+def _tasks(name: str) -> list[Task]:
+    return _collect(NETS[name])
 
 
 def _trace(task: Task) -> Any:
@@ -125,7 +133,7 @@ def _right(model: Any, made: Lowered) -> None:
 
 @pytest.mark.parametrize("name", NETS)
 def test_a_tuned_kernel_is_used_and_right(name: str, tmp_path: Path) -> None:
-    tasks = _tasks(NETS[name])
+    tasks = _tasks(name)
     assert tasks
     made = _lower(NETS[name], tmp_path, *map(_record, tasks))
     (line,) = [n for n in made.notes if "tuned on some CPU" in n]
@@ -134,15 +142,15 @@ def test_a_tuned_kernel_is_used_and_right(name: str, tmp_path: Path) -> None:
 
 
 def test_the_same_workload_has_the_same_key_in_another_process() -> None:
-    (task,) = _tasks(NETS["matmul"])
+    (task,) = _tasks("matmul")
     # Changes with TVM's way of writing functions down; records made before are then of no use.
     assert task.key == workload.key_of(workload.load(task.text))
     assert task.title == "matmul 4x24 24x10 +2"
-    assert _tasks(NETS["matmul"])[0].key == task.key
+    assert _collect(NETS["matmul"])[0].key == task.key
 
 
 def test_what_is_slower_or_of_another_machine_is_not_used(tmp_path: Path) -> None:
-    (task,) = _tasks(NETS["matmul"])
+    (task,) = _tasks("matmul")
     for index, record in enumerate(
         (
             _record(task, us=1.99),
@@ -154,13 +162,30 @@ def test_what_is_slower_or_of_another_machine_is_not_used(tmp_path: Path) -> Non
             _record(task, trace=None, us=None, error="wrong numbers"),
         )
     ):
-        folder = tmp_path / str(index)
-        folder.mkdir()
-        assert not [n for n in _lower(NETS["matmul"], folder, record).notes if "tuned" in n]
+        assert not _takes(task, record, tmp_path / f"{index}.jsonl")
+    assert _takes(task, _record(task), tmp_path / "right.jsonl")
+
+
+def test_code_of_a_record_that_lost_is_the_converters_own(tmp_path: Path) -> None:
+    (task,) = _tasks("matmul")
+    made = _lower(NETS["matmul"], tmp_path, _record(task, us=1.99))
+    assert not [n for n in made.notes if "tuned" in n]
+
+
+def _takes(task: Task, record: Record, file: Path) -> bool:
+    """Whether a lowering would take the record for the workload."""
+    Database(file).add(record)
+    tuning = for_machine(machine(MACHINE), (str(file),))
+    return _chosen(tuning, task) is not None
+
+
+def _chosen(tuning: Tuning, task: Task) -> Any:
+    function = workload.load(task.text)
+    return tuning.choose(function, lambda: function, task.title, "node")
 
 
 def test_a_record_that_does_not_fit_is_told_and_not_used(tmp_path: Path) -> None:
-    (task,) = _tasks(NETS["matmul"])
+    (task,) = _tasks("matmul")
     trace = [[["GetSBlock", [], ["nothing", "main"], ["b0"]]], []]
     made = _lower(NETS["matmul"], tmp_path, _record(task, trace=trace))
     (line,) = [n for n in made.notes if "record" in n]
@@ -181,7 +206,7 @@ def test_the_virtual_machine_runs_tuned_kernels_too(
     from edgeinfer.convert.lower.tvm import build
 
     monkeypatch.setattr(build, "DIRECT_UP_TO", 0)
-    made = _lower(NETS[name], tmp_path, *map(_record, _tasks(NETS[name])))
+    made = _lower(NETS[name], tmp_path, *map(_record, _tasks(name)))
     assert [n for n in made.notes if "virtual machine" in n]
     assert [n for n in made.notes if "tuned on some CPU" in n]
     _right(NETS[name], made)
@@ -199,7 +224,7 @@ def test_the_virtual_machine_runs_tuned_kernels_too(
 def test_shipped_records_are_for_processors_of_their_design(
     measured: str, here: str, used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (task,) = _tasks(NETS["matmul"])
+    (task,) = _tasks("matmul")
     shipped = Database(tmp_path / "shipped" / MACHINE / "some.jsonl")
     shipped.add(_record(task, cpu=measured))
     shipped.add(_record(task, cpu=here, sure=1.0, us=0.1))
@@ -207,7 +232,9 @@ def test_shipped_records_are_for_processors_of_their_design(
     monkeypatch.setattr(processor, "name", lambda: here)
     tuning_records._shipped.cache_clear()
     try:
-        (line,) = [n for n in _lower(NETS["matmul"], tmp_path).notes if measured in n]
+        tuning = for_machine(machine(MACHINE), ())
+        assert (_chosen(tuning, task) is not None) == used
+        (line,) = [n for n in tuning.lines() if measured in n]
     finally:
         tuning_records._shipped.cache_clear()
     right = "1 kernels as they were tuned on" if used else "1 kernels have records of another"
@@ -220,5 +247,5 @@ def test_equal_operators_are_one_workload() -> None:
         w=_weights(8, 8),
         v=_weights(8, 8),
     )
-    (task,) = _tasks(net)
+    (task,) = _collect(net)
     assert (task.calls, len(task.nodes)) == (3, 3)
