@@ -30,7 +30,7 @@ from edgeinfer.convert.request import Request, in_layout
 from edgeinfer.convert.shape_sets import check_ranges, check_states
 from edgeinfer.convert.verify import Change, EngineResult, Finding, Report
 from edgeinfer.convert.verify.gate import HALF
-from edgeinfer.errors import VerifyError
+from edgeinfer.errors import EdgeInferError, VerifyError
 from edgeinfer.metrics import Budget
 from edgeinfer.types import Array, Feeds, ImageInput, Preprocessing
 
@@ -143,7 +143,8 @@ class Front:
         ordinary = [v.feeds for v in report.vectors if not v.edge]
         if lines_of_half := self._halves.look(normalised.model, ordinary):
             report.changes.append(Change("half precision", tuple(lines_of_half)))
-        written = tuple(self._lower(job, variants, report) for job in todo.jobs)
+        tried = (self._lower_or_leave(job, variants, report) for job in todo.jobs)
+        written = tuple(made for made in tried if made is not None)
         request = self._request
         return Prepared(report, written, request.preprocessing, request.labels)
 
@@ -340,8 +341,21 @@ class Front:
                 report.to_json(),
             )
 
+    def _lower_or_leave(self, job: Job, variants: Path, report: Report) -> Written | None:
+        try:
+            return self._lower(job, variants, report)
+        except EdgeInferError as error:
+            if not job.spare:
+                raise
+            shutil.rmtree(variants / self._name(job), ignore_errors=True)
+            report.changes.append(Change("targets", (f"{job.title} was left out: {error}",)))
+            return None
+
+    def _name(self, job: Job) -> str:
+        return f"{job.profile.name}-{job.format}-{self._request.precision}"
+
     def _lower(self, job: Job, variants: Path, report: Report) -> Written:
-        name = f"{job.profile.name}-{job.format}-{self._request.precision}"
+        name = self._name(job)
         folder = variants / name
         folder.mkdir()
         target, normal = target_for(job.format), self._normalised.model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -193,6 +194,9 @@ def export(
             for written, want, backends in zip(prepared.written, wanted, turns, strict=True):
                 result = _verified(written, backends, prepared.report, clock, want.place)
                 may_be_unverified = request.unverified and result.verdict == NOT_RUN
+                if not result.passed and written.job.spare:
+                    _leave(written, result, prepared.report, writer)
+                    continue
                 if not result.passed and not may_be_unverified:
                     raise _explained(written, prepared.report, result, front, writer.output)
                 variants += _adopted(written, result, writer)
@@ -281,6 +285,14 @@ def _verified(
     result = replace(result, engines=(*ran, *written.checks))
     report.variants.append(result)
     return result
+
+
+def _leave(written: Written, result: VariantResult, report: Report, writer: BundleWriter) -> None:
+    """Leave an artifact out that nobody asked for by name, and say why."""
+    shutil.rmtree(writer.folder(_VARIANTS) / written.name, ignore_errors=True)
+    report.variants.pop()
+    line = f"{written.job.title} was left out: {result.failure()}"
+    report.changes.append(Change("targets", (line,)))
 
 
 def _adopted(written: Written, result: VariantResult, writer: BundleWriter) -> list[Variant]:

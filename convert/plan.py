@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from edgeinfer.convert import small
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.errors import NotAvailableError, Problem, UnsupportedError
@@ -24,11 +25,13 @@ class Job:
         format: of the artifact.
         profile: the first target that wants it; the others want the very same.
         targets: names of all targets that share it.
+        spare: it is written beside what was asked for; a fault of it is told and it is left out.
     """
 
     format: str
     profile: Profile
     targets: tuple[str, ...]
+    spare: bool = False
 
     @property
     def title(self) -> str:
@@ -64,7 +67,10 @@ def plan(
     jobs: list[Job] = []
     notes: list[str] = []
     refused: dict[str, list[Problem]] = {}
-    for job in _shared(profiles, integers, _apart(model, profiles, options)):
+    wanted = _shared(profiles, integers, _apart(model, profiles, options))
+    if not integers and (code := small.profile_of(model, profiles, options)) is not None:
+        wanted = _with_code(wanted, code)
+    for job in wanted:
         needed = job.format in job.profile.formats
         try:
             problems = target_for(job.format).check(model, job.profile, options)
@@ -89,6 +95,15 @@ def _apart(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) 
     if not any(node.op_type == "Attention" for node in model.graph.all_nodes()):
         return frozenset()
     return frozenset(p.name for p in profiles if options.precision in p.split_attention)
+
+
+def _with_code(jobs: list[Job], code: Profile) -> list[Job]:
+    """Add machine code for a target, or have it share what another target wants for the machine."""
+    for index, job in enumerate(jobs):
+        if job.format == "tvm" and job.profile.machine == code.machine:
+            jobs[index] = replace(job, targets=(*job.targets, code.name))
+            return jobs
+    return [*jobs, Job("tvm", code, (code.name,), spare=True)]
 
 
 def _shared(profiles: Sequence[Profile], integers: bool, apart: AbstractSet[str]) -> list[Job]:

@@ -9,6 +9,8 @@ import pytest
 
 # Tests also import the engines by themselves, to compare; without telemetry (backends/engines.py).
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+# Nearly all models of tests are small: each would be compiled. Tests of that turn it on.
+os.environ.setdefault("EDGEINFER_SMALL_CODE", "off")
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 

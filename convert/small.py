@@ -1,0 +1,114 @@
+"""Machine code beside the other artifacts, for models so small that an engine's call is the cost.
+
+The target ``cpu`` is the machine that converts. Where TVM and a compiler driver are installed, a
+model of few multiplications in float32 is written as code for it too, for the device to measure. It
+is an extra: what keeps it from being written, or from its accuracy budget, is told in the report.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+from edgeinfer.backends.tvm import cpu_features
+from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.convert.lower.tvm.machines import machine
+from edgeinfer.profiles.schema import Profile
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+SWITCH = "EDGEINFER_SMALL_CODE"
+"""``off`` writes none."""
+
+UP_TO = 500_000
+"""Multiplications of a model that is small: about 50 microseconds of one core."""
+
+_TARGET = "cpu"
+_MACHINE = "x86-64-v3"
+_NODES = 150
+
+
+def profile_of(
+    model: ir.Model, profiles: Sequence[Profile], options: LowerOptions
+) -> Profile | None:
+    """Return what to write machine code with; None where that is not asked for or does not pay."""
+    asked = next((p for p in profiles if p.name == _TARGET), None)
+    if asked is None or os.environ.get(SWITCH) == "off" or not _plain(options) or not _can():
+        return None
+    count = work(model)
+    if count is None or count > UP_TO:
+        return None
+    return replace(asked, machine=_MACHINE)
+
+
+def _plain(options: LowerOptions) -> bool:
+    asked = options.recipe or options.precision
+    return asked == options.precision == "fp32" and not options.compress_weights
+
+
+def _can() -> bool:
+    where = machine(_MACHINE)
+    return (
+        sys.platform == "linux"
+        and platform.machine() == where.arch
+        and set(where.features) <= cpu_features()
+        and shutil.which(where.linker) is not None
+        and importlib.util.find_spec("tvm") is not None
+    )
+
+
+def work(model: ir.Model) -> int | None:
+    """Return about how many multiplications a run takes; None where that is not known before."""
+    graph = model.graph
+    if len(graph) > _NODES:
+        return None
+    total = 0
+    for node in graph:
+        if any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in _attributes(node)):
+            return None
+        count = _of(node)
+        if count is None:
+            return None
+        total += count
+    return total
+
+
+def _attributes(node: ir.Node) -> list[ir.Attr]:
+    return list(node.attributes.values())
+
+
+def _of(node: ir.Node) -> int | None:
+    sizes = [_sizes(v) for v in (*node.inputs, *node.outputs) if v is not None and v.name]
+    if any(s is None for s in sizes):
+        return None
+    known = [s for s in sizes if s is not None]
+    results = [s for v in node.outputs if v.name and (s := _sizes(v)) is not None]
+    made = max((prod(s) for s in results), default=0)
+    if len(known) < 2:
+        return made
+    first, second = known[0], known[1]
+    match node.op_type:
+        case "Conv":
+            return made * prod(second[1:])
+        case "ConvTranspose":
+            return prod(first) * prod(second[1:])
+        case "MatMul" | "Gemm" | "MatMulInteger":
+            return made * max(prod(first[-1:]), 1)
+        case "LSTM" | "GRU" | "RNN":
+            return prod(first[:2]) * (prod(second) + prod(known[2]))
+    return made
+
+
+def _sizes(value: ir.Value) -> tuple[int, ...] | None:
+    if value.shape is None:
+        return None
+    found = tuple(d for d in value.shape if isinstance(d, int))
+    return found if len(found) == len(value.shape) else None

@@ -1,0 +1,132 @@
+"""Machine code for small models, beside what was asked for."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+pytest.importorskip("tvm", reason="apache-tvm is not installed")
+
+from edgeinfer import profiles
+from edgeinfer.backends.testing.cases import graph
+from edgeinfer.convert import small
+from edgeinfer.convert.lower import LowerOptions
+from edgeinfer.convert.lower.tvm.target import TvmTarget
+from edgeinfer.convert.passes import normalise
+from edgeinfer.convert.pipeline import export
+from edgeinfer.convert.plan import plan
+from edgeinfer.errors import UnsupportedError
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64" or not small._can(), reason="no code is made for this machine"
+)
+
+ORDINARY = LowerOptions(recipe="fp32")
+
+
+@pytest.fixture(autouse=True)
+def on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(small.SWITCH, "on")
+
+
+def _product(k: int, n: int, batch: int | str = 1) -> Any:
+    text = f"(float[{batch},{k}] x) => (float[{batch},{n}] y) {{ a = Gemm(x, w, b) y = Relu(a) }}"
+    rng = np.random.default_rng(0)
+    return graph(
+        text,
+        w=rng.standard_normal((k, n)).astype(np.float32),
+        b=rng.standard_normal(n).astype(np.float32),
+    )
+
+
+def _normal(model: Any) -> ir.Model:
+    return normalise(ir.from_proto(model)).model
+
+
+def _formats(model: Any, *targets: str, options: LowerOptions = ORDINARY) -> list[tuple[Any, ...]]:
+    chosen = [profiles.load(t) for t in targets]
+    jobs = plan(_normal(model), chosen, options).jobs
+    return [(j.format, j.targets, j.spare) for j in jobs if j.format == "tvm"]
+
+
+def test_the_work_of_operators() -> None:
+    def conv(text: str, *w: int) -> int | None:
+        weights = np.ones(w, np.float32)
+        return small.work(_normal(graph(text, w=weights)))
+
+    assert small.work(_normal(_product(64, 10))) == 64 * 10 + 10
+    assert small.work(_normal(_product(64, 10, "n"))) is None
+    text = "(float[1,4,8,8] x) => (float[1,6,8,8] y) { y = Conv<pads=[1,1,1,1]>(x, w) }"
+    assert conv(text, 6, 4, 3, 3) == 6 * 64 * 4 * 9
+    text = "(float[1,4,8,8] x) => (float[1,4,8,8] y) { y = Conv<group=4, pads=[1,1,1,1]>(x, w) }"
+    assert conv(text, 4, 1, 3, 3) == 4 * 64 * 9
+    lstm = graph(
+        "(float[5,1,8] x) => (float[5,1,1,16] y) { y = LSTM<hidden_size=16>(x, w, r) }",
+        w=np.ones((1, 64, 8), np.float32),
+        r=np.ones((1, 64, 16), np.float32),
+    )
+    assert small.work(_normal(lstm)) == 5 * 64 * (8 + 16)
+
+
+def test_small_models_for_this_machine_only() -> None:
+    one = _product(64, 10)
+    assert _formats(one, "cpu") == [("tvm", ("cpu",), True)]
+    assert _formats(one, "onnxruntime") == []
+    assert _formats(_product(1024, 512), "cpu") == []
+    assert _formats(_product(64, 10, "n"), "cpu") == []
+
+
+def test_one_that_is_asked_for_is_shared() -> None:
+    shared = [("tvm", ("tvm-x86-64-v3", "cpu"), False)]
+    assert _formats(_product(64, 10), "cpu", "tvm-x86-64-v3") == shared
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        LowerOptions(precision="fp16", recipe="fp16"),
+        LowerOptions(recipe="weight_only_wi8_afp32"),
+        LowerOptions(recipe="fp32", compress_weights=True),
+    ],
+)
+def test_in_float32_only(options: LowerOptions) -> None:
+    assert _formats(_product(64, 10), "cpu", options=options) == []
+
+
+def test_not_where_it_is_switched_off_or_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = _product(64, 10)
+    with monkeypatch.context() as m:
+        m.setenv(small.SWITCH, "off")
+        assert _formats(one, "cpu") == []
+    for name, value in (
+        ("shutil.which", lambda _: None),
+        ("importlib.util.find_spec", lambda _: None),
+        ("platform.machine", lambda: "aarch64"),
+    ):
+        with monkeypatch.context() as m:
+            m.setattr(f"edgeinfer.convert.small.{name}", value)
+            assert _formats(one, "cpu") == []
+
+
+def test_a_bundle_has_it(tmp_path: Path) -> None:
+    found = export(_product(64, 10), tmp_path / "m.edge", targets=["cpu"]).manifest.variants
+    (made,) = [v for v in found if v.format == "tvm"]
+    assert (made.id, made.target, made.constraints["arch"]) == ("cpu-tvm-fp32", "cpu", "x86_64")
+
+
+def test_what_cannot_be_written_is_told_and_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UnsupportedError("cpu", [])
+
+    monkeypatch.setattr(TvmTarget, "lower", refuse)
+    made = export(_product(64, 10), tmp_path / "m.edge", targets=["cpu"])
+    assert [v.format for v in made.manifest.variants if v.format == "tvm"] == []
+    lines = [line for change in made.report.changes for line in change.lines]
+    assert [x for x in lines if x.startswith("cpu (tvm) was left out")]
