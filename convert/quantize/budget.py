@@ -37,6 +37,7 @@ ALIKE = 1.05
 """Times that differ by less are one time: what two runs of one file differ by."""
 
 _LIKE_SIZE = 1.02
+_CLEARLY_SMALLER = 0.9
 _ALONE = "weight_only_wi8_afp32"
 
 _TIGHTER = 4
@@ -248,8 +249,8 @@ def _finalists(
 def best(points: list[Point], max_drop: float, *, timed: bool) -> Point:
     """Choose the fastest that holds the budget, of those that are as fast the smallest.
 
-    The first is what the search settled on. Weights alone take its place only if they are faster
-    and no larger: smaller files are what integers are asked for.
+    The first is what the search settled on. Weights alone take its place only if they are better
+    in time or size and as good in the other: both are what integers are asked for.
     """
     first = points[0]
     fit = [p for p in points if p.bound <= max_drop and (not p.recipe or _replaces(p, first))]
@@ -263,9 +264,14 @@ def best(points: list[Point], max_drop: float, *, timed: bool) -> Point:
 
 
 def _replaces(alone: Point, first: Point) -> bool:
-    """Whether weights alone are clearly faster than integers, and no larger."""
+    """Whether weights alone are faster than integers and no larger, or smaller and no slower.
+
+    Either must be clear: of what is alike, integers are what the device multiplies best.
+    """
     faster = ALIKE * alone.latency_ms < first.latency_ms
-    return faster and alone.size_bytes <= _LIKE_SIZE * first.size_bytes
+    smaller = alone.size_bytes < _CLEARLY_SMALLER * first.size_bytes
+    alike = alone.size_bytes <= _LIKE_SIZE * first.size_bytes
+    return (faster and alike) or (smaller and alone.latency_ms <= ALIKE * first.latency_ms)
 
 
 def memory_file(key: str) -> Path:

@@ -20,8 +20,11 @@ ALONE = replace(PLAIN, kept=(), recipe="weight_only_wi8_afp32")
         (replace(PLAIN, form="wi8", size_bytes=600, latency_ms=1.5), False),
         (replace(PLAIN, form="ai16", size_bytes=1200, latency_ms=0.8), True),
         (replace(PLAIN, form="ai16", latency_ms=0.8, drop=0.02), False),
-        # Weights alone: faster and no larger; as fast and smaller; faster and larger.
-        (replace(ALONE, size_bytes=600, latency_ms=0.98), False),
+        # Weights alone: as fast and smaller, or not by much; slower and smaller; faster and no
+        # larger; faster and larger.
+        (replace(ALONE, size_bytes=600, latency_ms=0.98), True),
+        (replace(ALONE, size_bytes=950, latency_ms=0.98), False),
+        (replace(ALONE, size_bytes=600, latency_ms=1.2), False),
         (replace(ALONE, size_bytes=1010, latency_ms=0.5), True),
         (replace(ALONE, size_bytes=1100, latency_ms=0.5), False),
     ],

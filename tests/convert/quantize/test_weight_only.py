@@ -116,6 +116,20 @@ def test_small_and_named_weights_stay_float() -> None:
     assert weight_only.write(small, recipe(WEIGHT8)).units == ()
 
 
+@pytest.mark.parametrize(("rows", "columns", "stored"), [(64, 10, True), (4, 60, False)])
+def test_weights_are_stored_where_that_takes_less_room(
+    rows: int, columns: int, stored: bool
+) -> None:
+    """The bytes that are saved against those of scales and of one more operator."""
+    model = graph(
+        f"""<ir_version: 10, opset_import: ["" : 24]>
+        net (float[1,{rows}] x) => (float[1,{columns}] y) <float[{rows},{columns}] w>
+        {{ y = MatMul(x, w) }}""",
+        w=np.random.default_rng(0).normal(size=(rows, columns)).astype(np.float32),
+    )
+    assert bool(weight_only.write(model, recipe(WEIGHT8)).units) == stored
+
+
 def test_weights_that_two_nodes_read_are_stored_once() -> None:
     model = graph(
         """<ir_version: 10, opset_import: ["" : 24]>
