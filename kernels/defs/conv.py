@@ -32,6 +32,13 @@ _PANEL = 128
 """Output elements of one panel: with a thousand rows it still fits a core's second cache."""
 
 
+STRAIGHT_UP_TO = 2048
+"""Products written one behind the other. A row of sound has tens of thousands of elements: with 256
+taps its convolution would be 700,000, over which LLVM takes minutes."""
+
+BLOCKS_UP_TO = 16
+"""Blocks of a row that are written one behind the other."""
+
 DEPTHWISE_UP_TO = 4
 """Filters of one input channel that are written one behind the other."""
 
@@ -180,10 +187,11 @@ def _dense(
                 panel = T.alloc_buffer((w.depth, cut.step), "float32")
                 _gather(x, panel, w, n, group, (first, count // width))
             where = first if panel is None else first * width
-            for start in range(0, count, tile.columns):
-                parts = pieces(min(tile.columns, count - start), cpu.lanes)
 
-                def right(k: Expr, p: Piece, start: int = start) -> Expr:
+            def one(start: Expr | int, columns: int) -> None:
+                parts = pieces(columns, cpu.lanes)
+
+                def right(k: Expr, p: Piece) -> Expr:
                     if panel is not None:
                         return load(panel, [k, start + p.start], p.width)
                     channel = group * (w.channels // w.groups) + k
@@ -192,6 +200,8 @@ def _dense(
                 place = (n, group, where + start)
                 _filters(w, (weights, out), tile.rows, place, (parts, right, end))
 
+            _along(count, tile.columns, count > BLOCKS_UP_TO * tile.columns, one)
+
         with T.serial(w.batch) as n, T.serial(w.groups) as group:
             with loop(full, parallel and full > 1) as at:
                 panel_block(n, group, at * cut.unit, cut.step)
@@ -199,6 +209,19 @@ def _dense(
                 panel_block(n, group, full * cut.unit, total % cut.step)
 
     return function("conv", _buffers(w, packed, extra), body)
+
+
+def _along(count: int, step: int, in_loop: bool, one: Callable[[Expr | int, int], None]) -> None:
+    """Emit a row in steps, one behind the other or in a loop; ``one`` gets start and length."""
+    whole = count // step
+    if in_loop and whole > 1:
+        with T.serial(whole) as at:
+            one(at * step, step)
+    else:
+        for at in range(whole):
+            one(at * step, step)
+    if count % step:
+        one(whole * step, count % step)
 
 
 def _filters(
@@ -311,23 +334,41 @@ def _depthwise(
             plane = T.alloc_buffer((tall, stride, wide), "float32")
             _copy_plane(x, plane, w, n, c, (tall, stride, wide))
             for f in range(per):
-                channel = c * per + f
                 with T.serial(height) as row:
-                    for p in pieces(width, cpu.lanes):
-                        total = splat(T.float32(0), p.width)
-                        for i in range(kh):
-                            for j in range(kw):
-                                shift, phase = divmod(j * w.dilations[1], stride)
-                                line = row * w.strides[0] + i * w.dilations[0]
-                                value = load(plane, [line, phase, p.start + shift], p.width)
-                                weight = T.BufferLoad(weights, [channel, i * kw + j])
-                                total = total + value * splat(weight, p.width)
-                        place = row * width + p.start
-                        store(
-                            out, [n, channel, place], end(total, channel, place, p.width), p.width
-                        )
+                    _plane_row(cpu, w, (plane, weights, out), (n, c * per + f, row), end)
 
     return function("depthwise", _buffers(w, (w.filters, kh * kw), extra), body)
+
+
+def _plane_row(
+    cpu: Cpu,
+    w: Window,
+    memory: tuple[Buffer, Buffer, Buffer],
+    where: tuple[Expr, Expr, Expr],
+    end: Finish,
+) -> None:
+    """One row of one output channel, from a plane whose columns are parted by the stride."""
+    plane, weights, out = memory
+    n, channel, row = where
+    (kh, kw), width, lanes = w.kernel, w.out[1], cpu.lanes
+
+    def one(start: Expr | int, columns: int) -> None:
+        for p in pieces(columns, lanes):
+            total = splat(T.float32(0), p.width)
+            for i in range(kh):
+                for j in range(kw):
+                    shift, phase = divmod(j * w.dilations[1], w.strides[1])
+                    line = row * w.strides[0] + i * w.dilations[0]
+                    value = load(plane, [line, phase, start + (p.start + shift)], p.width)
+                    weight = T.BufferLoad(weights, [channel, i * kw + j])
+                    total = total + value * splat(weight, p.width)
+            place = row * width + (start + p.start)
+            done = end(total, channel, place, p.width)
+            store(out, [n, channel, place], done, p.width)
+
+    taps = w.filters // w.channels * kh * kw
+    step = lanes * max(1, STRAIGHT_UP_TO // (8 * taps))
+    _along(width, step, taps * -(-width // lanes) > STRAIGHT_UP_TO, one)
 
 
 def _copy_plane(

@@ -81,6 +81,8 @@ WINDOWS = [
     conv.Window(1, 4, 8, 4, (5, 6), (3, 3), (1, 2), (2, 1), (2, 1, 2, 3)),
     conv.Window(1, 1, 6, 1, (1, 40), (1, 16), (1, 4), (1, 1), (0, 3, 0, 3)),
     conv.Window(1, 2, 3, 1, (1, 40), (1, 5), (1, 3), (1, 2), (0, 4, 0, 4)),
+    conv.Window(1, 1, 2, 1, (1, 1300), (1, 80), (1, 2), (1, 1), (0, 5, 0, 3)),
+    conv.Window(1, 2, 5, 1, (1, 1300), (1, 3), (1, 1), (1, 1), (0, 1, 0, 1)),
 ]
 
 
@@ -241,3 +243,14 @@ def test_a_transform_of_sound_is_no_straight_code() -> None:
     window = conv.Window(1, 1, 258, 1, (1, 640), (1, 256), (1, 128), (1, 1), (0, 0, 0, 0))
     made = conv.conv(cpu(HERE[0]), window, extra={}, finish=lambda: lambda value, *_: value)
     assert made.script().count("\n") < 2000
+
+
+def test_a_long_row_of_sound_is_a_loop() -> None:
+    """Written out, its code grows with the sound."""
+
+    def size(length: int) -> int:
+        window = conv.Window(1, 1, 1, 1, (1, length), (1, 256), (1, 2), (1, 1), (0, 0, 0, 0))
+        plain = conv.conv(cpu(HERE[0]), window, extra={}, finish=lambda: lambda value, *_: value)
+        return len(plain.script())
+
+    assert size(32 * 1024) < 1.1 * size(4 * 1024)
