@@ -28,7 +28,7 @@ def import_onnxruntime() -> ModuleType:
     Source: onnxruntime/Privacy.md of 1.32, "Disabling Telemetry".
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    return importlib.import_module("onnxruntime")
+    return _imported("onnxruntime")
 
 
 def has_onnxruntime() -> bool:
@@ -42,11 +42,11 @@ def import_openvino() -> ModuleType:
     Its own switch is a file in the user's home, which is not ours to write.
     """
     if "openvino" in sys.modules or _OPENVINO_TELEMETRY in sys.modules:
-        return importlib.import_module("openvino")
+        return _imported("openvino")
     # None makes an import raise ModuleNotFoundError (Python reference, "The module cache").
     sys.modules[_OPENVINO_TELEMETRY] = None  # type: ignore[assignment]
     try:
-        return importlib.import_module("openvino")
+        return _imported("openvino")
     finally:
         del sys.modules[_OPENVINO_TELEMETRY]
 
@@ -58,14 +58,14 @@ def import_litert() -> ModuleType:
     the package that it comes with brings.
     """
     with suppress(ModuleNotFoundError):
-        importlib.import_module("ml_dtypes")
+        _imported("ml_dtypes")
     try:
-        return importlib.import_module("ai_edge_litert.interpreter")
+        return _imported("ai_edge_litert.interpreter")
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("ai_edge_litert"):
             raise
         try:
-            return importlib.import_module("tflite_runtime.interpreter")
+            return _imported("tflite_runtime.interpreter")
         except ModuleNotFoundError:
             raise error from None
 
@@ -86,7 +86,7 @@ def import_coreai() -> CoreAI:
     The dialect is named as private; it is what Apple's own coreai-torch builds with.
     """
     names = ("authoring", "_compiler.dialects.coreai", "_compiler.ir", "runtime")
-    return CoreAI(*(importlib.import_module(f"coreai.{name}") for name in names))
+    return CoreAI(*(_imported(f"coreai.{name}") for name in names))
 
 
 def import_coremltools() -> ModuleType:
@@ -96,13 +96,13 @@ def import_coremltools() -> ModuleType:
     three seconds (coremltools 9.0 with torch 2.13). It sends nothing.
     """
     if "coremltools" in sys.modules:
-        return importlib.import_module("coremltools")
+        return _imported("coremltools")
     frontends = [n for n in _COREMLTOOLS_FRONTENDS if n not in sys.modules]
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     sys.modules.update(dict.fromkeys(frontends))  # type: ignore[arg-type]
     try:
-        return importlib.import_module("coremltools")
+        return _imported("coremltools")
     finally:
         logging.disable(before)
         for name in frontends:
@@ -117,13 +117,13 @@ def import_tvm_runtime() -> ModuleType:
     themselves to CPUs, unless the environment says otherwise.
     """
     if "tvm_ffi" in sys.modules:
-        module = importlib.import_module("tvm_ffi")
+        module = _imported("tvm_ffi")
     else:
         added = "torch" not in sys.modules
         if added:
             sys.modules["torch"] = None  # type: ignore[assignment]
         try:
-            module = importlib.import_module("tvm_ffi")
+            module = _imported("tvm_ffi")
         finally:
             if added:
                 del sys.modules["torch"]
@@ -154,8 +154,8 @@ def import_coreml_spec() -> tuple[ModuleType, ModuleType]:
         package = _SPEC_PACKAGE
         if package not in sys.modules:
             sys.modules[package] = _spec_package()
-    model = importlib.import_module(f"{package}.Model_pb2")
-    return model, importlib.import_module(f"{package}.MIL_pb2")
+    model = _imported(f"{package}.Model_pb2")
+    return model, _imported(f"{package}.MIL_pb2")
 
 
 def _spec_package() -> ModuleType:
@@ -169,3 +169,19 @@ def _spec_package() -> ModuleType:
     if spec is None:
         raise ModuleNotFoundError("coremltools comes without its protobuf modules")
     return importlib.util.module_from_spec(spec)
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a module; Ctrl-C meanwhile is Ctrl-C, not an engine that is missing.
+
+    Extensions written in C++ tell whatever is raised in their initialisation as an ImportError.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        cause = error.__cause__
+        while cause is not None:
+            if not isinstance(cause, Exception):
+                raise cause from None
+            cause = cause.__cause__
+        raise

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from edgeinfer.backends import engines
+
 CODE = """
 import sys
 sys.addaudithook(lambda event, args: event.startswith("socket.") and sys.exit(f"{event} {args}"))
@@ -33,6 +37,22 @@ def _run(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str
     clean |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), **env}
     command = [sys.executable, "-c", code, str(work)]
     return subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("signal", [KeyboardInterrupt, SystemExit])
+def test_an_import_that_is_interrupted_is_not_a_missing_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signal: type[BaseException]
+) -> None:
+    # As pybind11 tells it.
+    text = f"raise ImportError('initialization failed') from {signal.__name__}()"
+    (tmp_path / "onnxruntime.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
+    with pytest.raises(signal):
+        engines.import_onnxruntime()
+    (tmp_path / "onnxruntime.py").write_text("raise ImportError('its library is missing')")
+    with pytest.raises(ImportError, match="its library is missing"):
+        engines.import_onnxruntime()
 
 
 def test_engines_write_nothing_at_home_and_open_no_socket(tmp_path: Path) -> None:
