@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Manifest, VectorRecord
+from edgeinfer.bundle.staging import Staging
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import BundleError, OutputError, UsageError
 from edgeinfer.types import Array, TensorSpec
@@ -113,6 +115,21 @@ def test_a_full_disk_met_by_others_is_an_output_error(tmp_path: Path) -> None:
         BundleWriter(tmp_path / "x.edge"),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_without_room_for_the_lock_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def full(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
+        # Takes no byte, neither at the first attempt nor when it is closed.
+        return opened(Path("/dev/full") if path.name == "new" else path, mode, *args, **options)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(OSError, match="No space left"):
+        Staging(tmp_path / "x.edge")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,6 +1,8 @@
 """``edgeinfer encrypt`` and ``decrypt``, and every other command on what they make."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,21 @@ def test_a_key_made_for_nothing_does_not_stay(
     assert cli("encrypt", bundle, "--key", key, "--new-key").code == 0
     assert cli("encrypt", bundle, "--key", key, "--new-key", "--overwrite").code == 2
     assert key.exists()
+
+
+def test_a_key_that_cannot_be_written_is_told_as_a_full_disk(
+    cli: Any, bundle: Path, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> object:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("edgeinfer.bundle.sealing.os.fdopen", full)
+    made = cli("encrypt", bundle, "--key", key, "--new-key")
+    assert (made.code, made.err) == (
+        3,
+        f"edgeinfer: {key}: cannot be written: No space left on device\n",
+    )
+    assert not key.exists()
 
 
 def test_key_never_shows(

@@ -20,10 +20,11 @@ import os
 import stat
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from edgeinfer.errors import DecryptionError, NotAvailableError, UsageError
+from edgeinfer.errors import DecryptionError, NotAvailableError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -117,7 +118,8 @@ def new_key(path: Path) -> Key:
     """Write a new key, readable by its owner only.
 
     Raises:
-        UsageError: the file exists, or cannot be written.
+        UsageError: the file exists.
+        OutputError: it cannot be written.
         NotAvailableError: the library is missing; has the install line.
     """
     secret = os.urandom(_KEY_BYTES)
@@ -129,7 +131,10 @@ def new_key(path: Path) -> Key:
     except FileExistsError:
         raise UsageError(f"{path}: exists; keys are never replaced") from None
     except OSError as e:
-        raise UsageError(f"{path}: cannot be written: {e.strerror or e}") from None
+        # It is not whole, and it was not there before.
+        with suppress(OSError):
+            path.unlink()
+        raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from None
     return key
 
 

@@ -12,12 +12,13 @@ import binascii
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.bounded import read_bounded
-from edgeinfer.errors import NotAvailableError, SignatureError, UsageError
+from edgeinfer.errors import NotAvailableError, OutputError, SignatureError, UsageError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -139,7 +140,8 @@ def new_keys(private_key: Path, public_key: Path) -> str:
     """Write a new pair of keys, the private one readable by its owner only; return the id.
 
     Raises:
-        UsageError: a file exists, or cannot be written.
+        UsageError: a file exists.
+        OutputError: one cannot be written.
         NotAvailableError: the library is missing; has the install line.
     """
     _library()
@@ -156,7 +158,10 @@ def new_keys(private_key: Path, public_key: Path) -> str:
         except FileExistsError as e:
             raise UsageError(f"{path}: exists; keys are never replaced") from e
         except OSError as e:
-            raise UsageError(f"{path}: cannot be written: {e.strerror or e}") from e
+            # It is not whole, and it was not there before.
+            with suppress(OSError):
+                path.unlink()
+            raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from e
     return key_id(key.public_key())
 
 

@@ -50,9 +50,9 @@ class Staging:
 
     def _hold(self) -> None:
         # Named only once it is held, or another writer would take it for abandoned.
-        self._lock = (self.root / "new").open("wb")
+        # Without a buffer: on a full disk its second attempt, in close, would keep the folder.
+        self._lock = (self.root / "new").open("wb", buffering=0)
         self._lock.write(str(os.getpid()).encode())
-        self._lock.flush()
         try_lock(self._lock)
         os.rename(self.root / "new", self.root / _LOCK)
         self.tree = self.root / "tree"
