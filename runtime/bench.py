@@ -335,6 +335,8 @@ class _Race(Generic[K]):
             except (BackendError, InputError) as e:
                 self._failed[key] = str(e)
             else:
+                # An interruption of both runs makes nothing hopeless that was quick before.
+                runner.first = min(runner.first, known.get(key, math.inf))
                 quickest = min(quickest, runner.first)
         running = {k: r for k, r in self._runners.items() if k not in self._failed}
         # Near the clock's and the machine's hiccups nothing is hopeless after one run.

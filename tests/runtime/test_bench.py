@@ -140,6 +140,19 @@ def test_one_interruption_makes_nothing_hopeless() -> None:
     assert results["quick"].median_ms < results["steady"].median_ms
 
 
+def test_who_was_quick_before_is_not_hopeless() -> None:
+    number = itertools.count()
+
+    def interrupted(x: Array) -> Array:
+        time.sleep(0.06 if next(number) < 2 else 0.0005)
+        return x
+
+    engines = {"quick": Engine(interrupted), "steady": sleeping(0.002)}
+    known = {"quick": 0.0005, "steady": 0.002}
+    results = measure(engines, VECTORS, seconds=0.3, known=known)
+    assert results["quick"].median_ms < results["steady"].median_ms
+
+
 def test_a_clear_race_is_short_and_a_close_one_goes_on() -> None:
     def seconds(one: float, other: float) -> float:
         start = time.perf_counter()
