@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 MOST = 128
 """Runs that a candidate is measured on."""
 
+_SMALL = 16 << 20
+"""Bytes of weights below which runs are so quick that up to four times as many are made: one
+answer of a hundred that differs by chance is a whole percent."""
+
 FEW = 8
 """Runs by which layers are compared."""
 
@@ -108,7 +112,7 @@ def gather(data: CalibrationSet, model: ir.Model) -> Samples:
     for arrays in data.feeds():
         total += 1
         size = max(size, nbytes(arrays))
-    count = max(1, min(MOST, total, _BYTES // max(1, size)))
+    count = max(1, min(most_runs(model), total, _BYTES // max(1, size)))
     wanted = {i * total // count for i in range(count)}
     found = Samples()
     labelled = True
@@ -159,6 +163,13 @@ def foresee(model: ir.Model, vectors: Sequence[Vector]) -> Asked:
         del session
     answers = tuple(Answer(o, "onnxruntime", ("onnxruntime",), {}) for o in outputs)
     return Asked(judged, Expected(answers, ()))
+
+
+def most_runs(model: ir.Model) -> int:
+    """Return how many runs candidates of a net may be measured on."""
+    tensors = (v.const_value for v in model.graph.initializers.values())
+    weights = sum(t.nbytes for t in tensors if t is not None)
+    return int(MOST * min(4.0, max(1.0, _SMALL / max(1, weights))))
 
 
 @dataclass(slots=True)

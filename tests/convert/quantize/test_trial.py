@@ -8,8 +8,9 @@ import pytest
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Backend, Probe
 from edgeinfer.convert.quantize import trial
-from edgeinfer.convert.quantize.trial import Samples
+from edgeinfer.convert.quantize.trial import Samples, most_runs
 from edgeinfer.errors import NotAvailableError
+from tests.convert.quantize.conftest import graph
 
 
 def samples(count: int, labels: int) -> Samples:
@@ -56,3 +57,14 @@ def test_the_first_engine_that_is_here_is_taken(monkeypatch: pytest.MonkeyPatch)
     assert found.name == "b"
     with pytest.raises(NotAvailableError, match="no engine to measure candidates on: a: not here"):
         trial.present(["a"])
+
+
+@pytest.mark.parametrize(("megabytes", "runs"), [(1, 512), (8, 256), (40, 128)])
+def test_small_nets_are_measured_on_more_runs(megabytes: int, runs: int) -> None:
+    rows = megabytes << 10
+    model = graph(
+        f"""<ir_version: 10, opset_import: ["" : 20]>
+        net (float[1,{rows}] x) => (float[1,256] y) <float[{rows},256] w> {{ y = MatMul(x, w) }}""",
+        w=np.zeros((rows, 256), np.float32),
+    )
+    assert most_runs(model) == runs
