@@ -133,7 +133,9 @@ class Database:
                     os.ftruncate(file, start)
                     raise
         except OSError as error:
-            raise OutputError(f"{self.path}: cannot keep a measurement: {error}") from error
+            raise OutputError(
+                f"{self.path}: cannot keep a measurement: {error.strerror or error}"
+            ) from error
 
     def read(self) -> Read:
         """Read all lines; those that are no records are counted.

@@ -39,6 +39,7 @@ CASES = [
     (OSError(errno.ENOSPC, "No space left on device"), 3, "No space left on device"),
     (PermissionError(errno.EACCES, "Permission denied", "/f"), 3, "/f: Permission denied"),
     (KeyboardInterrupt(), 130, "interrupted, nothing was written"),
+    (KeyboardInterrupt("half of it is kept"), 130, "interrupted, half of it is kept"),
     (click.UsageError("No such option"), 2, "No such option; see 'edgeinfer --help'"),
     (
         RuntimeError("line one\nline two"),

@@ -87,8 +87,10 @@ def guarded(command: click.Command, argv: Sequence[str]) -> int:
     except click.exceptions.Exit as e:
         warnings.tell(argv)
         return _exit(e.exit_code)
-    except (KeyboardInterrupt, EOFError, click.Abort):
-        return _tell(Failure("Interrupted", "interrupted, nothing was written", INTERRUPTED), argv)
+    except (KeyboardInterrupt, EOFError, click.Abort) as e:
+        kept = isinstance(e, KeyboardInterrupt) and str(e)
+        text = f"interrupted, {kept or 'nothing was written'}"
+        return _tell(Failure("Interrupted", text, INTERRUPTED), argv)
     except BrokenPipeError:
         return _silent()
     except Exception as e:

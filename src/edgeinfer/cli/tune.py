@@ -80,7 +80,10 @@ def tune(
             overwrite=overwrite,
             seed=seed,
         )
-        result = run(model, order, progress)
+        try:
+            result = run(model, order, progress)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("what was measured is kept in the database") from None
     out.result(_data(result), lambda: _view(result))
 
 
