@@ -107,9 +107,13 @@ _LFS = _Refusal("a Git LFS pointer, not the model itself", "fetch the file: git 
 _HTML = _Refusal("a web page, so the download failed", "download the file again")
 _COMPRESSED = _Refusal("a compressed file", "unpack it first")
 _BUNDLE = _Refusal("an edgeinfer bundle, which is converted already", "use: edgeinfer run BUNDLE")
+_SEALED = _Refusal(
+    "an encrypted edgeinfer bundle, which is converted already", "use: edgeinfer run BUNDLE"
+)
 
 _MAGIC: tuple[tuple[int, bytes, _Refusal], ...] = (
     (0, b"\x89HDF\r\n\x1a\n", _KERAS_H5),
+    (0, b"EDGEENC1", _SEALED),
     (4, b"ORTM", _ORT),
     (0, b"GGUF", _GGUF),
     (0, b"ftrt", _TENSORRT),

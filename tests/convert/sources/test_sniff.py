@@ -67,6 +67,7 @@ REFUSED = {
     "mlmodel": ("m.bin", COREML, "a Core ML model"),
     "mlpackage zip": ("m.zip", zipped("m.mlpackage/Data/model.mlmodel"), "a Core ML model"),
     "openvino": ("m.xml", b'<?xml version="1.0"?>\n<net name="a" version="11">', "an OpenVINO IR"),
+    "encrypted bundle": ("m.edge", b"EDGEENC1" + bytes(50), "an encrypted edgeinfer bundle"),
     "tensorrt": ("m.onnx", b"ftrt" + bytes(50), "a TensorRT engine"),
     "tensorrt by name": ("m.engine", bytes(range(255, 100, -1)), "a TensorRT engine"),
     "ort format": ("m.ort", b"\x18\x00\x00\x00ORTM" + bytes(50), "ONNX Runtime's own ORT format"),
