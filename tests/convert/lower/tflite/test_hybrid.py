@@ -25,18 +25,18 @@ def net() -> ir.Model:
     """A convolution, a depthwise one, a product with a bias."""
     text = """g (float[1,3,8,8] x) => (float[1,40] y) {
         a = Conv<pads=[1,1,1,1]>(x, w) b = Relu(a)
-        c = Conv<group=64, pads=[1,1,1,1]>(b, d) e = GlobalAveragePool(c) f = Flatten(e)
+        c = Conv<group=64, pads=[1,0,1,0]>(b, d) e = GlobalAveragePool(c) f = Flatten(e)
         h = MatMul(f, m) y = Add(h, bias) }"""
     model = model_of(text.replace("{\n", WEIGHTS + "{\n", 1))
-    for name, shape in (("w", (64, 3, 3, 3)), ("d", (64, 1, 3, 3)), ("m", (64, 40))):
+    for name, shape in (("w", (64, 3, 3, 3)), ("d", (64, 1, 3, 1)), ("m", (64, 40))):
         values = rng.normal(size=shape).astype(np.float32)
         model.graph.initializers[name].const_value = ir.tensor(values, name=name)
     return normalise(model).model
 
 
-WEIGHTS = """<float[64,3,3,3] w = {%s}, float[64,1,3,3] d = {%s}, float[64,40] m = {%s},
+WEIGHTS = """<float[64,3,3,3] w = {%s}, float[64,1,3,1] d = {%s}, float[64,40] m = {%s},
     float[40] bias = {%s}>""" % tuple(  # noqa: UP031  (braces in the text)
-    ", ".join(["0.5"] * n) for n in (1728, 576, 2560, 40)
+    ", ".join(["0.5"] * n) for n in (1728, 192, 2560, 40)
 )
 
 

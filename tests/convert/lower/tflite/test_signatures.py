@@ -13,7 +13,7 @@ from edgeinfer.backends.litert import LitertBackend
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.tflite.target import TfliteTarget
 from edgeinfer.convert.passes import input_specs, normalise, output_specs
-from edgeinfer.errors import RunError, UnsupportedError
+from edgeinfer.errors import InputError, UnsupportedError
 from edgeinfer.types import TensorSpec
 from tests.convert.lower.tflite.run import expected, model_of, profile
 
@@ -58,7 +58,9 @@ def test_each_set_of_sizes_runs(described: bool, tmp_path: Path) -> None:
             got = run.run(feeds)
             for name, want in expected(NET, feeds).items():
                 np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-6)
-    with pytest.raises(RunError, match=r"runs at k=1, x=1x4x3; k=2, .* received k=1, x=1x4x5"):
+    with pytest.raises(
+        InputError, match=r"signature \(k=1, x=1x4x3; k=2, .* received k=1, x=1x4x5"
+    ):
         run.run(feeds_of({"x": (1, 4, 5), "k": (1,)}))
     # A refusal leaves nothing behind.
     assert run.run(feeds_of(SETS[0]))["z"].shape == (1, 4, 3)
