@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -149,7 +150,10 @@ def plain(case: Case, source: Source, engine: str, precision: str, work: Path) -
         quantizer.calibrate(data, [limits], source.inputs)
         model = quantizer.write(limits).model
     folder = work / f"{case.name}-{engine}-{precision}"
-    folder.mkdir(exist_ok=True)
+    if folder.exists():
+        # A package of an earlier run is a folder, which is not written over.
+        shutil.rmtree(folder)
+    folder.mkdir()
     lowered = target_for(kind.format).lower(model, profile, LowerOptions("fp32"), folder)
     layers = readback.layers(lowered.files[0], kind.format)
     return Made(lowered.files[0], readback.precision_name(layers, lowered.precision))
@@ -174,6 +178,8 @@ def searched(case: Case, engine: str, work: Path) -> Made:
         overwrite=True,
     )
     variant = next(v for v in done.manifest.variants if v.format == kind.format)
+    if folder.exists():
+        shutil.rmtree(folder)
     with zipfile.ZipFile(done.path) as archive:
         archive.extractall(folder)
     search = (done.report.quantization or {}).get("search", {})

@@ -14,7 +14,6 @@ from edgeinfer.convert.quantize.rules import layers
 from edgeinfer.convert.quantize.search import Layer, Measure, Memory, Outcome, Point, Search
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.quantize.trial import (
-    SLOW_MOST,
     Samples,
     Trials,
     foresee,
@@ -63,6 +62,7 @@ class Fitted:
         title: of the job.
         max_drop: the budget.
         is_timed: whether times on this engine say something of the target's.
+        measured: how many of the samples candidates were measured on.
     """
 
     outcome: Outcome
@@ -72,6 +72,7 @@ class Fitted:
     title: str
     max_drop: float
     is_timed: bool = True
+    measured: int = 0
 
     @property
     def advice(self) -> str:
@@ -123,7 +124,7 @@ class Fitted:
         """Return JSON-ready data."""
         return {
             "max_drop": self.max_drop,
-            "samples": len(self.samples.feeds),
+            "samples": self.measured or len(self.samples.feeds),
             "float": {
                 "latency_ms": self.float_point.latency_ms,
                 "size_bytes": self.float_point.size_bytes,
@@ -165,8 +166,7 @@ def fit(
         )
     trials = Trials(quantizer, job, report.inputs, report.outputs, metric)
     whole = samples
-    if not trials.is_timed:
-        samples = samples.fewer(SLOW_MOST)
+    samples = trials.in_time(samples)
     few = samples.few()
     units = lay_out(quantizer.model, limits_of(job.profile, job.format)).units
     known = layers(units, quantizer.ranges)
@@ -191,7 +191,7 @@ def fit(
     )
     outcome, before = _settled(trials, search, samples, report.vectors)
     kinds = (tuple(known), whole, job.title, max_drop, trials.is_timed)
-    return Fitted(outcome, before, *kinds)
+    return Fitted(outcome, before, *kinds, measured=len(samples.feeds))
 
 
 def _settled(

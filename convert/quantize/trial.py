@@ -49,10 +49,14 @@ answer of a hundred that differs by chance is a whole percent."""
 FEW = 8
 """Runs by which layers are compared."""
 
-SLOW_MOST = 32
-"""Runs on an evaluator that takes a hundred times an engine's time."""
+LEAST = 32
+"""Runs that a candidate is measured on, however long one takes."""
+
+_EACH = 32.0
+"""Seconds that all runs of one candidate may take, where that leaves enough of them."""
 
 _BYTES = 96 << 20
+_TRIED = 3
 _TIMED = 7
 _TURNS, _MOST_TURNS = 15, 300
 _RACE = 1.0
@@ -172,6 +176,16 @@ def most_runs(model: ir.Model) -> int:
     return int(MOST * min(4.0, max(1.0, _SMALL / max(1, weights))))
 
 
+def affordable(once_ms: float) -> int:
+    """Return how many runs a candidate may be measured on, by the time that one takes.
+
+    A power of two: a search that goes on where another stopped has the same samples, though the
+    machine is a little slower than before.
+    """
+    count = int(1000.0 * _EACH / max(once_ms, 1e-3))
+    return max(LEAST, 1 << (count.bit_length() - 1)) if count else LEAST
+
+
 @dataclass(slots=True)
 class Trials:
     """Writes and measures candidates for one job.
@@ -190,6 +204,15 @@ class Trials:
     outputs: tuple[TensorSpec, ...]
     metric: Metric | None = None
     _judged: dict[int, Margins] = field(default_factory=dict)
+
+    def in_time(self, samples: Samples) -> Samples:
+        """Return as many samples as there is time to run each candidate on."""
+        if len(samples.feeds) <= LEAST:
+            return samples
+        with ExitStack() as stack:
+            executable, _ = self._load(self.quantizer.model, stack)
+            once = min(_once(executable, samples) for _ in range(_TRIED))
+        return samples.fewer(affordable(once))
 
     def measure(
         self, kept: frozenset[str], samples: Samples, *, timed: bool, form: str = "fp32"

@@ -1,6 +1,7 @@
 """What candidates are run on, and under which name measurements are remembered."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Backend, Probe
 from edgeinfer.convert.quantize import trial
-from edgeinfer.convert.quantize.trial import Samples, most_runs
+from edgeinfer.convert.quantize.trial import Samples, affordable, most_runs
 from edgeinfer.errors import NotAvailableError
 from tests.convert.quantize.conftest import graph
 
@@ -68,3 +69,23 @@ def test_small_nets_are_measured_on_more_runs(megabytes: int, runs: int) -> None
         w=np.zeros((rows, 256), np.float32),
     )
     assert most_runs(model) == runs
+
+
+@pytest.mark.parametrize(
+    ("once_ms", "runs"), [(150.0, 128), (400.0, 64), (0.6, 32768), (1e4, 32), (1e9, 32)]
+)
+def test_slow_runs_are_fewer(once_ms: float, runs: int) -> None:
+    assert affordable(once_ms) == runs
+
+
+def test_the_number_of_samples_is_that_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = iter([0.5, 9000.0, 0.4, 800.0, 810.0, 820.0])
+    monkeypatch.setattr(trial, "_once", lambda *_: next(took))
+    monkeypatch.setattr(trial.Trials, "_load", lambda *_: (None, None))
+    trials = trial.Trials.__new__(trial.Trials)
+    trials.quantizer = SimpleNamespace(model=None)  # type: ignore[assignment]
+    # One slow run of a quick engine says nothing.
+    assert len(trials.in_time(samples(200, 200)).feeds) == 200
+    assert len(trials.in_time(samples(200, 200)).feeds) == 32
+    # Few are never made fewer, and not timed.
+    assert len(trials.in_time(samples(20, 20)).feeds) == 20
