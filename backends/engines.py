@@ -8,12 +8,14 @@ imports them in any other way.
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import importlib.util
 import logging
 import os
 import sys
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -171,13 +173,26 @@ def _spec_package() -> ModuleType:
     return importlib.util.module_from_spec(spec)
 
 
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Import large packages without looking for garbage among what stays: a tenth of their time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _imported(name: str) -> ModuleType:
     """Import a module; Ctrl-C meanwhile is Ctrl-C, not an engine that is missing.
 
     Extensions written in C++ tell whatever is raised in their initialisation as an ImportError.
     """
     try:
-        return importlib.import_module(name)
+        with collector_paused():
+            return importlib.import_module(name)
     except ImportError as error:
         cause = error.__cause__
         while cause is not None:

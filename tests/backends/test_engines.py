@@ -1,5 +1,6 @@
 """Engines are imported without their telemetry."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -99,3 +100,15 @@ def test_probe_does_not_need_the_engines(tmp_path: Path) -> None:
         "coreai False coreai-core not installed; pip install 'edgeinfer[coreai]'",
         "tvm False tvm not installed; pip install 'edgeinfer[tvm]'",
     ]
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_the_collector_rests_during_an_import_only(was_enabled: bool) -> None:
+    before = gc.isenabled()
+    (gc.enable if was_enabled else gc.disable)()
+    try:
+        with engines.collector_paused():
+            assert not gc.isenabled()
+        assert gc.isenabled() is was_enabled
+    finally:
+        (gc.enable if before else gc.disable)()
