@@ -186,14 +186,15 @@ PAIRS: tuple[tuple[str, str], ...] = (
 
 TOKENS = 32
 
-CALIBRATING = 64
+CALIBRATING = 256
 """Sentences of mails: with two pieces of each, no more than a search measures on."""
 
 
 def minilm(work: Path) -> Case:
     """MiniLM: which sentence means the same? Calibrated with sentences of mails.
 
-    Of each sentence there are two pieces that share a third of it: they belong together.
+    Of each sentence there are two pieces that share half of it: they belong together. Pieces that
+    share a third are told apart by the float net in 84 % only, where the test's are in 99 %.
     """
     import onnx_ir as ir
     import torch
@@ -231,10 +232,10 @@ def minilm(work: Path) -> Case:
 
 
 def _pieces(sentence: str) -> tuple[str, str]:
-    """Return the first and the last two thirds of the words."""
+    """Return the first and the last three quarters of the words."""
     words = sentence.split()
-    third = len(words) // 3
-    return " ".join(words[: len(words) - third]), " ".join(words[third:])
+    quarter = len(words) // 4
+    return " ".join(words[: len(words) - quarter]), " ".join(words[quarter:])
 
 
 def tokens(sentences: Sequence[str]) -> Array:

@@ -6,9 +6,10 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
     from edgeinfer.convert.plan import Job
     from edgeinfer.convert.verify.answers import Expected, Vector
 
-MOST = 128
-"""Runs that a candidate is measured on."""
+USUAL = 128
+"""Runs that a candidate is measured on, where that takes no longer than ``_EACH``."""
 
-_SMALL = 16 << 20
-"""Bytes of weights below which runs are so quick that up to four times as many are made: one
-answer of a hundred that differs by chance is a whole percent."""
+MOST = 512
+"""Runs where they take no longer than ``_QUICK``: one answer of a hundred that differs by chance is
+a whole percent."""
 
 FEW = 8
 """Runs by which layers are compared."""
@@ -52,7 +53,7 @@ FEW = 8
 LEAST = 32
 """Runs that a candidate is measured on, however long one takes."""
 
-_EACH = 32.0
+_EACH, _QUICK = 32.0, 8.0
 """Seconds that all runs of one candidate may take, where that leaves enough of them."""
 
 _BYTES = 96 << 20
@@ -116,9 +117,21 @@ def gather(data: CalibrationSet, model: ir.Model) -> Samples:
     for arrays in data.feeds():
         total += 1
         size = max(size, nbytes(arrays))
-    count = max(1, min(most_runs(model), total, _BYTES // max(1, size)))
-    wanted = {i * total // count for i in range(count)}
+    names = [v.name or "" for v in model.graph.outputs]
     found = Samples()
+    with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
+        session = open_session(model, Path(folder), optimise=True)
+        first = dict(next(iter(data.feeds())))
+        once = min(_took(partial(session.run, names, first)) for _ in range(_TRIED))
+        count = max(1, min(affordable(once), total, _BYTES // max(1, size)))
+        _take(found, data, {i * total // count for i in range(count)})
+        for feeds in found.feeds:
+            found.expected.append(dict(zip(names, session.run(names, dict(feeds)), strict=True)))
+        del session
+    return found
+
+
+def _take(found: Samples, data: CalibrationSet, wanted: set[int]) -> None:
     labelled = True
     for index, sample in enumerate(data.samples()):
         if index in wanted:
@@ -127,13 +140,6 @@ def gather(data: CalibrationSet, model: ir.Model) -> Samples:
             found.labels.extend(sample.labels)
     if not labelled:
         found.labels.clear()
-    names = [v.name or "" for v in model.graph.outputs]
-    with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
-        session = open_session(model, Path(folder), optimise=True)
-        for feeds in found.feeds:
-            found.expected.append(dict(zip(names, session.run(names, dict(feeds)), strict=True)))
-        del session
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,21 +175,15 @@ def foresee(model: ir.Model, vectors: Sequence[Vector]) -> Asked:
     return Asked(judged, Expected(answers, ()))
 
 
-def most_runs(model: ir.Model) -> int:
-    """Return how many runs candidates of a net may be measured on."""
-    tensors = (v.const_value for v in model.graph.initializers.values())
-    weights = sum(t.nbytes for t in tensors if t is not None)
-    return int(MOST * min(4.0, max(1.0, _SMALL / max(1, weights))))
-
-
 def affordable(once_ms: float) -> int:
     """Return how many runs a candidate may be measured on, by the time that one takes.
 
     A power of two: a search that goes on where another stopped has the same samples, though the
     machine is a little slower than before.
     """
-    count = int(1000.0 * _EACH / max(once_ms, 1e-3))
-    return max(LEAST, 1 << (count.bit_length() - 1)) if count else LEAST
+    some, many = (int(1000.0 * s / max(once_ms, 1e-3)) for s in (_EACH, _QUICK))
+    count = max(LEAST, min(some, USUAL), min(many, MOST))
+    return 1 << (count.bit_length() - 1)
 
 
 @dataclass(slots=True)
@@ -333,8 +333,12 @@ def present(names: Iterable[str]) -> Backend:
 
 def _once(executable: Executable, samples: Samples) -> float:
     """Return the time of one run in ms: of the processor, which others on it do not lengthen."""
+    return _took(lambda: executable.run(samples.feeds[0]))
+
+
+def _took(call: Callable[[], object]) -> float:
     start = _clock()
-    executable.run(samples.feeds[0])
+    call()
     return 1000.0 * (_clock() - start)
 
 
