@@ -384,6 +384,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="measure what has a result")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--note", default="", help="on which machines, for the page")
     options = parser.parse_args()
     work: Path = options.work
     work.mkdir(parents=True, exist_ok=True)
@@ -404,7 +405,7 @@ def main() -> int:
         known = {(r.task, r.engine) for r in rows}
         pairs = [(t, e) for t in TASKS for e in ENGINES]
         lacking = [f"{t} on {e}" for t, e in pairs if (t, e) not in known]
-        options.markdown.write_text(markdown(rows, lacking))
+        options.markdown.write_text(markdown(rows, lacking, options.note))
     faults = [f for f in verdict(rows) if f.failed]
     print(*(f.line for f in verdict(rows)), sep="\n")
     return min(len(faults), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ ALIKE = 1.05
 
 UNTIMED = ("coreml-reference",)
 """Engines whose time says nothing."""
+
+_WIDTH = 100
 
 PLAIN = "static_wi8_ai8"
 
@@ -112,12 +115,13 @@ def compared(one: Row, other: Row) -> tuple[float, str]:
     return middle, f"{low:.2f}..{high:.2f}, {len(pairs)} turns"
 
 
-def markdown(rows: Sequence[Row], lacking: Sequence[str] = ()) -> str:
+def markdown(rows: Sequence[Row], lacking: Sequence[str] = (), note: str = "") -> str:
     """Return a page with a table for each task.
 
     Args:
         rows: what was measured.
         lacking: pairs of task and engine that were not.
+        note: on which machines that was.
     """
     lines = [
         "# Precision, measured",
@@ -138,6 +142,7 @@ def markdown(rows: Sequence[Row], lacking: Sequence[str] = ()) -> str:
         "reason in its",
         "last column.",
         "",
+        *([*textwrap.wrap(note, _WIDTH, break_on_hyphens=False), ""] if note else []),
     ]
     for task in dict.fromkeys(r.task for r in rows):
         here = [r for r in rows if r.task == task]

@@ -53,3 +53,12 @@ def test_the_page_has_every_row_and_what_is_lacking() -> None:
     assert "| litert | auto | 0.9700 | 0.40% | 1.000 | 2.000 | static_wi8_ai8 |" in page
     assert "| litert | nncf | | | | | it raised |" in page
     assert page.endswith("## Not measured\n\n- mail on openvino\n")
+
+
+def test_the_page_says_on_which_machines() -> None:
+    note = "Rows of mail are of a quiet machine; " + "the others are of a busy one. " * 5
+    lines = markdown([AUTO, PEER], note=note).split("\n## ")[0].splitlines()
+    assert "Rows of mail are of a quiet machine;" in " ".join(lines)
+    noted = [x for x in lines if "mail" in x or "the others" in x]
+    assert len(noted) > 1
+    assert max(map(len, noted)) <= 100
