@@ -187,14 +187,15 @@ PAIRS: tuple[tuple[str, str], ...] = (
 TOKENS = 32
 
 CALIBRATING = 256
-"""Sentences of mails: with two pieces of each, no more than a search measures on."""
+"""Sentences of mails: with two pieces of each, as many as a search measures on at most. With a
+quarter of them the error of a drop was 2.4 %, more than the budget."""
 
 
 def minilm(work: Path) -> Case:
     """MiniLM: which sentence means the same? Calibrated with sentences of mails.
 
-    Of each sentence there are two pieces that share half of it: they belong together. Pieces that
-    share a third are told apart by the float net in 84 % only, where the test's are in 99 %.
+    Of each sentence there are two pieces that share half of it: they belong together. With so many
+    sentences the float net finds 82 % of them, so it is a harder task than the test's.
     """
     import onnx_ir as ir
     import torch
