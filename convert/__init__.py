@@ -2,7 +2,6 @@
 
 from importlib.util import find_spec
 
-from edgeinfer.backends.engines import collector_paused
 from edgeinfer.errors import NotAvailableError
 
 _NEEDED = ("jinja2", "onnx", "onnx_ir")
@@ -12,6 +11,3 @@ if _missing := [name for name in _NEEDED if find_spec(name) is None]:
         f"converting models needs {', '.join(_missing)}, not installed here; "
         "pip install 'edgeinfer[convert]'"
     )
-
-with collector_paused():
-    import onnx_ir  # noqa: F401  (and sympy with it: most of the converter's start)

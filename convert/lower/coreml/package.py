@@ -19,6 +19,7 @@ from edgeinfer.convert.lower.coreml.classes import metadata as classes
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.ports import Port, input_type
 from edgeinfer.convert.lower.coreml.scope import Scope
+from edgeinfer.convert.lower.coreml.transposes import only_where_any
 from edgeinfer.convert.lower.coreml.weights import add_packing
 from edgeinfer.convert.quantize.recipe import Packing
 from edgeinfer.errors import Problem, UnsupportedError
@@ -169,6 +170,7 @@ def _pipeline(options: CoreMLOptions) -> Any:
 
     pipeline = ct.PassPipeline.DEFAULT
     pipeline.remove_passes(_INEXACT | _BROKEN | _DONE)
+    only_where_any(pipeline)
     if options.packing is not None or options.halves:
         add_packing(pipeline, options.packing or Packing(), halves=options.halves)
     return pipeline
