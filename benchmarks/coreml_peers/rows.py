@@ -109,7 +109,8 @@ def measure(
             _judge_open(side, made, opened, wanted, row.enough)
         row.sides[tool.name] = side
     if name in TIMED:
-        _time(row, there, source, scratch / "timed")
+        # What peers wrote is kept by folder: a model has one of its own.
+        _time(row, there, source, scratch / "timed" / name)
     return row
 
 
