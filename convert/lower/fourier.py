@@ -2,15 +2,103 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
-from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.types import Array
 
 LIMIT = 1 << 24
 """Weights of the largest matrix that is made."""
 
-_COMPLEX = 2
+_REAL, _COMPLEX = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """A DFT as a product over its axis and the parts, which come last.
+
+    Attributes:
+        weights: (results * their parts, size * parts of the signal).
+        axis: of the transform.
+        order: of the axes before the product: the others, the transform's, the parts.
+        parts: of a result: 1 or 2.
+    """
+
+    weights: Array
+    axis: int
+    order: list[int]
+    parts: int
+
+    @property
+    def others(self) -> list[int]:
+        """Axes that the product does not touch."""
+        return self.order[:-2]
+
+    @property
+    def results(self) -> int:
+        """Length of the axis afterwards."""
+        return len(self.weights) // self.parts
+
+    @property
+    def back(self) -> list[int]:
+        """Where the axes of ``order`` belong."""
+        return [self.order.index(a) for a in range(len(self.order))]
+
+
+def dft_plan(
+    shape: Sequence[object],
+    dft_length: Const | None,
+    axis: Const | None,
+    inverse: int,
+    onesided: int,
+) -> Transform:
+    """Plan ONNX's DFT of a signal of this shape.
+
+    Raises:
+        Refusal: the signal's length is open, or it has no such form.
+    """
+    rank = len(shape)
+    at = (-2 if axis is None else _number(axis)) % rank
+    size, parts = shape[at], shape[-1]
+    if not (isinstance(size, int) and isinstance(parts, int)):
+        raise Refusal("the length of the signal must be known", "dynamic_shape")
+    if at == rank - 1 or parts not in (_REAL, _COMPLEX):
+        raise Refusal(f"axis {at} of a signal of {parts} parts")
+    length = _number(dft_length) if dft_length is not None else size
+    if dft_length is None and inverse and onesided:
+        length = 2 * (size - 1)
+    weights = transform(size, parts, length, bool(inverse), bool(onesided))
+    order = [*(a for a in range(rank - 1) if a != at), at, rank - 1]
+    return Transform(weights, at, order, _REAL if inverse and onesided else _COMPLEX)
+
+
+def stft_plan(
+    parts: object, window: Const | None, frame_length: Const | None, onesided: int
+) -> Array:
+    """Return the windowed waves of ONNX's STFT: (results * 2, frame length, parts).
+
+    Raises:
+        Refusal: such a signal has no such transform.
+    """
+    if parts not in (_REAL, _COMPLEX) or not isinstance(parts, int):
+        raise Refusal(f"a signal of {parts} parts")
+    if onesided and parts == _COMPLEX:
+        raise Refusal("onesided of a complex signal")
+    if frame_length is not None:
+        length = _number(frame_length)
+    elif window is not None:
+        length = window.array.size
+    else:
+        raise Refusal("neither window nor frame_length")
+    waves = transform(length, parts, length, False, bool(onesided)).reshape(-1, length, parts)
+    return waves if window is None else waves * window.array.reshape(1, -1, 1)
+
+
+def _number(given: Const) -> int:
+    return int(given.array.reshape(-1)[0])
 
 
 def transform(size: int, parts: int, length: int, inverse: bool, onesided: bool) -> Array:

@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.fourier import transform
+from edgeinfer.convert.lower.fourier import dft_plan, stft_plan
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.registry import ANY, FLOATS, OPS
-from edgeinfer.convert.lower.tflite.sizes import axis_of, extents
+from edgeinfer.convert.lower.tflite.sizes import extents
 
 _VALID = 1
-_REAL, _COMPLEX = 1, 2
 
 
 @OPS.lower("DFT", since=20, dtypes=FLOATS | {ir.DataType.INT64})
@@ -29,22 +28,10 @@ def dft(
     onesided: int = 0,
 ) -> Tensor:
     """FULLY_CONNECTED over the axis and the parts."""
-    at = axis_of(-2 if axis is None else int(axis.array.ravel()[0]), input.rank)
-    size, parts = input.shape[at], input.shape[-1]
-    if size is None or parts is None:
-        raise Refusal("the length of the signal must be known", "dynamic_shape")
-    if at == input.rank - 1 or parts not in (_REAL, _COMPLEX):
-        raise Refusal(f"axis {at} of a signal of {parts} parts")
-    length = int(dft_length.array.ravel()[0]) if dft_length is not None else size
-    if dft_length is None and inverse and onesided:
-        length = 2 * (size - 1)
-    weights = transform(size, parts, length, bool(inverse), bool(onesided))
-    out_parts = _REAL if inverse and onesided else _COMPLEX
-    others = [a for a in range(input.rank - 1) if a != at]
-    order = [*others, at, input.rank - 1]
+    plan = dft_plan(input.shape, dft_length, axis, inverse, onesided)
+    weights = plan.weights
     sizes = extents(g, input)
-    rows = g.transpose(input, order)
-    flat = g.reshape(rows, [-1, size * parts])
+    flat = g.reshape(g.transpose(input, plan.order), [-1, weights.shape[1]])
     shape = (flat.shape[0], len(weights))
     spectrum = g.emit(
         "FULLY_CONNECTED",
@@ -55,8 +42,8 @@ def dft(
         keep_num_dims=False,
         asymmetric_quantize_inputs=False,
     )
-    whole = [*(sizes[a] for a in others), len(weights) // out_parts, out_parts]
-    return g.transpose(g.reshape(spectrum, whole), [order.index(a) for a in range(input.rank)])
+    whole = [*(sizes[a] for a in plan.others), plan.results, plan.parts]
+    return g.transpose(g.reshape(spectrum, whole), plan.back)
 
 
 @OPS.lower("STFT", since=17, dtypes=FLOATS)
@@ -71,32 +58,20 @@ def stft(
 ) -> Tensor:
     """A convolution whose filters are the windowed waves."""
     parts = 1 if signal.rank == 2 else signal.shape[2]
-    if parts not in (_REAL, _COMPLEX):
-        raise Refusal(f"a signal of {parts} parts")
-    if onesided and parts == _COMPLEX:
-        raise Refusal("onesided of a complex signal")
-    if frame_length is not None:
-        length = int(frame_length.array.ravel()[0])
-    elif window is not None:
-        length = window.array.size
-    else:
-        raise Refusal("neither window nor frame_length")
+    waves = stft_plan(parts, window, frame_length, onesided).astype(np.float32)
+    filters, length = waves[:, None], waves.shape[1]
     step = int(frame_step.array.ravel()[0])
-    weights = transform(length, parts, length, False, bool(onesided))
-    filters = weights.reshape(-1, 1, length, parts)
-    if window is not None:
-        filters = filters * window.array.reshape(1, 1, -1, 1).astype(np.float32)
     size = signal.shape[1]
     frames = None if size is None else (size - length) // step + 1
-    line = g.reshape(signal, [g.extent(signal, 0), 1, g.extent(signal, 1), parts])
+    line = g.reshape(signal, [g.extent(signal, 0), 1, g.extent(signal, 1), waves.shape[2]])
     bias = g.const(np.zeros(len(filters), np.float32))
     options = {"padding": _VALID, "stride_w": step, "stride_h": 1, "fused_activation_function": 0}
     dilation = {"dilation_w_factor": 1, "dilation_h_factor": 1}
     shape = (signal.shape[0], 1, frames, len(filters))
     operands = [line, g.const(filters, np.float32), bias]
-    waves = g.emit("CONV_2D", operands, shape, **options, **dilation)
-    sizes = [g.extent(waves, 0), g.extent(waves, 2), len(filters) // 2, 2]
-    return g.reshape(waves, sizes)
+    spectra = g.emit("CONV_2D", operands, shape, **options, **dilation)
+    sizes = [g.extent(spectra, 0), g.extent(spectra, 2), len(filters) // 2, 2]
+    return g.reshape(spectra, sizes)
 
 
 @OPS.lower("HannWindow", since=17, dtypes=ANY)
