@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +15,55 @@ from edgeinfer.convert.lower.coreai.window import padding
 from edgeinfer.convert.lower.registry import Refusal
 
 _BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """Where the windows of a pool lie; each list has a value for each spatial axis.
+
+    Attributes:
+        kernel: size of a window.
+        step: elements from one window to the next.
+        spread: elements from one tap of a window to the next.
+        before: what is added in front of the input.
+        after: what is added behind it.
+        extra: what ``ceil_mode`` adds behind that; no window starts there.
+    """
+
+    kernel: tuple[int, ...]
+    step: tuple[int, ...]
+    spread: tuple[int, ...]
+    before: list[int]
+    after: list[int]
+    extra: list[int]
+
+    @property
+    def behind(self) -> list[int]:
+        return [a + e for a, e in zip(self.after, self.extra, strict=True)]
+
+    def pad(self, g: Builder, x: Tensor, fill: float = 0) -> Tensor:
+        return g.pad(x, [0, 0, *self.before], [0, 0, *self.behind], fill)
+
+
+def _plan(
+    x: Tensor,
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    dilations: tuple[int, ...] | None,
+    auto_pad: str,
+    pads: tuple[int, ...] | None,
+    ceil_mode: int,
+) -> _Windows:
+    spatial = x.rank - 2
+    if not 1 <= spatial <= 3:
+        raise Refusal(f"{spatial} spatial axes", "unsupported_rank")
+    step, spread = strides or (1,) * spatial, dilations or (1,) * spatial
+    sizes = x.shape[2:]
+    before, after = padding(sizes, kernel, step, spread, auto_pad, pads)
+    extra = [0] * spatial
+    if ceil_mode:
+        extra = _ceiled(sizes, kernel, step, spread, before, after)
+    return _Windows(kernel, step, spread, before, after, extra)
 
 
 def _ceiled(
@@ -40,17 +90,10 @@ def _words(values: Sequence[int], fill: int) -> np.ndarray[tuple[int], np.dtype[
     return np.array([fill, *values] if len(values) == 1 else list(values), np.uint32)
 
 
-def _windows(
-    g: Builder,
-    op: str,
-    x: Tensor,
-    kernel: Sequence[int],
-    step: Sequence[int],
-    spread: Sequence[int],
-) -> Tensor:
+def _pool(g: Builder, op: str, x: Tensor, at: _Windows) -> Tensor:
     spatial = x.rank - 2
     line = g.insert_axes(x, [2]) if spatial == 1 else x
-    sizes = (_words(kernel, 1), _words(step, 1), _words(spread, 1))
+    sizes = (_words(at.kernel, 1), _words(at.step, 1), _words(at.spread, 1))
     suffix = "3d" if spatial == 3 else "2d"
     if op == "sum":
         made = g.call(f"sumpool{suffix}", line, *sizes)
@@ -76,21 +119,11 @@ def max_pool(
     storage_order: int = 0,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
-    spatial = X.rank - 2
-    if not 1 <= spatial <= 3:
-        raise Refusal(f"{spatial} spatial axes", "unsupported_rank")
-    step, spread = strides or (1,) * spatial, dilations or (1,) * spatial
-    before, after = padding(X.shape[2:], kernel_shape, step, spread, auto_pad, pads)
-    if ceil_mode:
-        extra = _ceiled(X.shape[2:], kernel_shape, step, spread, before, after)
-        after = [a + e for a, e in zip(after, extra, strict=True)]
+    at = _plan(X, kernel_shape, strides, dilations, auto_pad, pads, ceil_mode)
     if not X.is_float:
         # Half precision holds every integer of 8 bits.
-        whole = g.pad(g.cast(X, np.float16), [0, 0, *before], [0, 0, *after], -128.0)
-        return g.cast(_windows(g, "max", whole, kernel_shape, step, spread), X.dtype)
-    low = float(np.finfo(X.dtype).min)
-    X = g.pad(X, [0, 0, *before], [0, 0, *after], low)
-    return _windows(g, "max", X, kernel_shape, step, spread)
+        return g.cast(_pool(g, "max", at.pad(g, g.cast(X, np.float16), -128.0), at), X.dtype)
+    return _pool(g, "max", at.pad(g, X, float(np.finfo(X.dtype).min)), at)
 
 
 @OPS.lower("AveragePool", since=11, dtypes=FLOATS)
@@ -107,29 +140,19 @@ def average_pool(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
-    spatial = X.rank - 2
-    if not 1 <= spatial <= 3:
-        raise Refusal(f"{spatial} spatial axes", "unsupported_rank")
-    step, spread = strides or (1,) * spatial, dilations or (1,) * spatial
-    before, after = padding(X.shape[2:], kernel_shape, step, spread, auto_pad, pads)
-    extra = [0] * spatial
-    if ceil_mode:
-        extra = _ceiled(X.shape[2:], kernel_shape, step, spread, before, after)
-    behind = [a + e for a, e in zip(after, extra, strict=True)]
-    total = _windows(
-        g, "sum", g.pad(X, [0, 0, *before], [0, 0, *behind]), kernel_shape, step, spread
-    )
-    padded = any(before) or any(after)
-    if not any(extra) and (not padded or count_include_pad):
+    at = _plan(X, kernel_shape, strides, dilations, auto_pad, pads, ceil_mode)
+    total = _pool(g, "sum", at.pad(g, X), at)
+    padded = any(at.before) or any(at.after)
+    if not any(at.extra) and (not padded or count_include_pad):
         return g.binary("mul", total, 1 / int(np.prod(kernel_shape)))
     sizes = [g.extent(X, a) for a in range(2, X.rank)]
-    ones = g.expand(g.const(np.ones((1, 1, *[1] * spatial), X.dtype)), [1, 1, *sizes])
+    ones = g.expand(g.const(np.ones((1, 1, *[1] * len(sizes)), X.dtype)), [1, 1, *sizes])
     if count_include_pad:
-        ones = g.pad(ones, [0, 0, *before], [0, 0, *after], 1)
-        ones = g.pad(ones, [0] * X.rank, [0, 0, *extra])
+        ones = g.pad(ones, [0, 0, *at.before], [0, 0, *at.after], 1)
+        ones = g.pad(ones, [0] * X.rank, [0, 0, *at.extra])
     else:
-        ones = g.pad(ones, [0, 0, *before], [0, 0, *behind])
-    return g.binary("divide", total, _windows(g, "sum", ones, kernel_shape, step, spread))
+        ones = at.pad(g, ones)
+    return g.binary("divide", total, _pool(g, "sum", ones, at))
 
 
 @OPS.lower("LpPool", since=11, dtypes=FLOATS)
@@ -146,16 +169,8 @@ def lp_pool(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
-    spatial = X.rank - 2
-    if not 1 <= spatial <= 3:
-        raise Refusal(f"{spatial} spatial axes", "unsupported_rank")
-    step, spread = strides or (1,) * spatial, dilations or (1,) * spatial
-    before, after = padding(X.shape[2:], kernel_shape, step, spread, auto_pad, pads)
-    if ceil_mode:
-        extra = _ceiled(X.shape[2:], kernel_shape, step, spread, before, after)
-        after = [a + e for a, e in zip(after, extra, strict=True)]
-    powers = g.pad(_power(g, X, p), [0, 0, *before], [0, 0, *after])
-    return _root(g, _windows(g, "sum", powers, kernel_shape, step, spread), p)
+    at = _plan(X, kernel_shape, strides, dilations, auto_pad, pads, ceil_mode)
+    return _root(g, _pool(g, "sum", at.pad(g, _power(g, X, p)), at), p)
 
 
 @OPS.lower("GlobalLpPool", since=2, dtypes=FLOATS)
