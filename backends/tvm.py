@@ -34,7 +34,7 @@ from edgeinfer.backends.checks import (
 from edgeinfer.backends.cuda import cuda_devices
 from edgeinfer.backends.engines import import_tvm_runtime
 from edgeinfer.backends.operators import Operator, OperatorProfile, timed
-from edgeinfer.backends.tvm_library import ENTRY, Library, map_weights, read
+from edgeinfer.backends.tvm_library import ENTRY, Library, check_machine, map_weights, read
 from edgeinfer.backends.tvm_operators import ONE_FUNCTION, profile
 from edgeinfer.backends.tvm_trial import check_runs
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
@@ -98,7 +98,13 @@ class TvmBackend:
         trial = _trial(options)
         path = check_file(NAME, artifact, ("tvm",))
         about = read(path)
-        _check_machine(path, about, options)
+        if about.kind == "regions":
+            raise LoadError(f"tvm refuses {path}: it holds operators for ONNX Runtime")
+        check_machine(path, about)
+        if about.device != options.device:
+            raise LoadError(
+                f"tvm refuses {path}: it is for a {about.device}, not a {options.device}"
+            )
         inputs, outputs = about.inputs, about.outputs
         for spec in (*inputs, *outputs):
             if spec.dtype not in _DTYPES:
@@ -143,36 +149,6 @@ def _trial(options: LoadOptions) -> bool:
     if value not in ("on", "off"):
         raise LoadError(f"tvm: option trial: expected on or off, received {value!r}")
     return value == "on"
-
-
-def _check_machine(path: Path, about: Library, options: LoadOptions) -> None:
-    """Refuse code that this CPU does not understand, before any of it is mapped."""
-    here = platform.machine()
-    if about.arch != here:
-        raise LoadError(f"tvm refuses {path}: it is code for {about.arch}, this is {here}")
-    known = cpu_features()
-    lacking = [f for f in about.features if f not in known]
-    if known and lacking:
-        raise LoadError(
-            f"tvm refuses {path}: it is code for {about.machine}; this CPU lacks "
-            f"{', '.join(lacking)}"
-        )
-    if about.device != options.device:
-        raise LoadError(f"tvm refuses {path}: it is for a {about.device}, not a {options.device}")
-
-
-@cache
-def cpu_features() -> frozenset[str]:
-    """What Linux says this CPU has; empty where it does not say."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()
 
 
 class _Direct:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import json
 import mmap
+import platform
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ ENTRY = "edgeinfer_run"
 
 ALIGNMENT = 64
 PAGE = 4096
+
+KINDS = ("direct", "vm", "regions")
 
 _MAGIC = b"edgetvm1"
 _TAIL = struct.Struct("<Q8s")
@@ -49,7 +53,8 @@ class Library:
     """What the file says of itself.
 
     Attributes:
-        kind: ``direct`` is one function over fixed shapes, ``vm`` a program of TVM's machine.
+        kind: ``direct`` is one function over fixed shapes, ``vm`` a program of TVM's machine,
+            ``regions`` are operators for ONNX Runtime.
         arch: of the CPU, read from the library itself.
         machine: the instruction set the code was made for.
         features: what the CPU must have, as Linux names it.
@@ -125,7 +130,7 @@ def _library(about: dict[str, Any], head: bytes, size: int) -> Library:
         end = weight.offset + np.dtype(weight.dtype).itemsize * int(np.prod(weight.shape))
         if weight.offset < 0 or weight.offset % ALIGNMENT or end > size:
             raise ValueError("a weight lies outside the file")
-    if about["kind"] not in ("direct", "vm") or about["device"] not in ("cpu", "gpu"):
+    if about["kind"] not in KINDS or about["device"] not in ("cpu", "gpu"):
         raise ValueError("unknown kind or device")
     return Library(
         kind=about["kind"],
@@ -174,3 +179,35 @@ def map_weights(path: Path, library: Library) -> list[Array]:
         np.frombuffer(whole, w.dtype, int(np.prod(w.shape)), w.offset).reshape(w.shape)
         for w in library.weights
     ]
+
+
+def check_machine(path: Path, about: Library) -> None:
+    """Refuse code that this CPU does not understand, before any of it is mapped.
+
+    Raises:
+        LoadError: it is for another architecture, or uses instructions that this CPU lacks.
+    """
+    here = platform.machine()
+    if about.arch != here:
+        raise LoadError(f"tvm refuses {path}: it is code for {about.arch}, this is {here}")
+    known = cpu_features()
+    lacking = [f for f in about.features if f not in known]
+    if known and lacking:
+        raise LoadError(
+            f"tvm refuses {path}: it is code for {about.machine}; this CPU lacks "
+            f"{', '.join(lacking)}"
+        )
+
+
+@cache
+def cpu_features() -> frozenset[str]:
+    """What Linux says this CPU has; empty where it does not say."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()

@@ -55,7 +55,7 @@ def main() -> int:
 
 def measure(n: int, k: int, bits: int, threads: int, rounds: int, ggml: Path | None) -> list[str]:
     """Measure one matrix; returns the limits that do not hold."""
-    from edgeinfer.backends.tvm import cpu_features
+    from edgeinfer.backends.tvm_library import cpu_features
     from edgeinfer.convert.lower.tvm.machines import machine
     from edgeinfer.kernels.defs.gemv import DOTS
 

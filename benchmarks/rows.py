@@ -82,7 +82,7 @@ def main() -> None:
     os.environ["TVM_NUM_THREADS"] = "1"
     import tvm_ffi
 
-    from edgeinfer.backends.tvm import cpu_features
+    from edgeinfer.backends.tvm_library import cpu_features
     from edgeinfer.convert.lower.tvm.machines import machine
 
     names = ["x86-64-v3", "x86-64-v4"]

@@ -17,7 +17,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from edgeinfer.backends.tvm import cpu_features
+from edgeinfer.backends.tvm_library import cpu_features
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.profiles.schema import Profile

@@ -76,7 +76,7 @@ def test_describes_itself(made: Artifact) -> None:
 def test_code_for_another_cpu_is_refused_before_it_is_mapped(
     made: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "cpu_features", lambda: frozenset({"sse2", "fma"}))
+    monkeypatch.setattr(tvm_library, "cpu_features", lambda: frozenset({"sse2", "fma"}))
     with pytest.raises(LoadError, match="code for x86-64-v3; this CPU lacks avx, avx2"):
         TvmBackend().load(made, LoadOptions())
     data = bytearray(made.path.read_bytes())
