@@ -41,6 +41,7 @@ from edgeinfer.convert.passes.opset import RaiseOpset, default_opset
 from edgeinfer.convert.passes.settle_squeeze import SettleSqueeze
 from edgeinfer.convert.passes.shapes import InferShapes
 from edgeinfer.convert.passes.share_duplicates import ShareInitializers, ShareNodes
+from edgeinfer.convert.passes.state_defaults import StateDefaults
 from edgeinfer.convert.passes.static_shapes import BindShapes, Shapes
 
 __all__ = [
@@ -70,6 +71,7 @@ PREPARE: Passes = (
     InlineFunctions(),
     NameEverything(),
     LiftConstants(),
+    StateDefaults(),
     InferShapes(),
     FoldShapes(),
     FoldConstants(),

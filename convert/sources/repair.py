@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import onnx
 import onnx_ir as ir
 
+from edgeinfer.convert.passes.state_defaults import StateDefaults
 from edgeinfer.convert.sources.declared import check_declared_shapes
 from edgeinfer.errors import Notes, SourceError
 
@@ -31,6 +32,8 @@ def repair(model: ir.Model, notes: Notes, name: str) -> None:
     for step in _STEPS:
         step(model, notes)
     _sort(model, notes, name)
+    # What is declared is true by the definition, not by an inference that has a default wrong.
+    StateDefaults()(model)
     check_declared_shapes(model, notes)
 
 

@@ -2,8 +2,8 @@
 
 LLVM calls the C library once for each element of a vector. Errors are below 3 units in the last
 place, except for ``erf`` (5e-7 absolute). Infinities, NaN and values below the normal range come
-out as the C library's do. Polynomials are those of Cephes (``expf``, ``tanhf``); the rational form
-of ``erf`` is the one published with Eigen.
+out as the C library's do. Polynomials are those of Cephes (``expf``, ``logf``, ``tanhf``); the
+rational forms of ``erf`` and of gates are the ones published with Eigen.
 """
 
 from __future__ import annotations
@@ -26,6 +26,20 @@ _TANH = (
     1.33314422036e-1,
     -3.33332819422e-1,
 )
+_LOG = (
+    7.0376836292e-2,
+    -1.1514610310e-1,
+    1.1676998740e-1,
+    -1.2420140846e-1,
+    1.4249322787e-1,
+    -1.6668057665e-1,
+    2.0000714765e-1,
+    -2.4999993993e-1,
+    3.3333331174e-1,
+)
+_SMALLEST_NORMAL = 1.17549435e-38
+_HALF_ROOT = 0x3F3504F3
+"""The bits of the square root of a half: what is left of a number lies around one."""
 _ERF_TOP = (
     -2.72614225801306e-10,
     2.77068142495902e-08,
@@ -42,6 +56,24 @@ _ERF_BOTTOM = (
     -7.37332916720468e-03,
     -1.42647390514189e-02,
 )
+
+_GATE_TOP = (
+    -2.76076847742355e-16,
+    2.00018790482477e-13,
+    -8.60467152213735e-11,
+    5.12229709037114e-08,
+    1.48572235717979e-05,
+    6.37261928875436e-04,
+    4.89352455891786e-03,
+)
+_GATE_BOTTOM = (
+    1.19825839466702e-06,
+    1.18534705686654e-04,
+    2.26843463243900e-03,
+    4.89352518554385e-03,
+)
+_GATE_END = 7.90531110763549805
+"""Beyond it the hyperbolic tangent is 1 in float32."""
 
 
 def constant(value: float, like: Expr) -> Expr:
@@ -146,6 +178,39 @@ def exp_to_one(x: Expr) -> Expr:
     return named(x, scaled)
 
 
+def log(x: Expr) -> Expr:
+    """The natural logarithm."""
+
+    def summed(n: Expr, r: Expr) -> Expr:
+        square = r * r
+        tail = _polynomial(r, _LOG) * r * square + n * constant(_LN2_LOW, r)
+        return r + (tail - constant(0.5, r) * square) + n * constant(_LN2_HIGH, r)
+
+    def split(bits: Expr, down: Expr) -> Expr:
+        # What lies above the root of a half, in steps of a power of two.
+        above = bits - constant_int(_HALF_ROOT, bits)
+        power = tirx.shift_right(above, constant_int(23, bits))
+        rest = tirx.bitwise_and(above, constant_int(0x7FFFFF, bits))
+        kind = element_type(down)
+        r = tirx.reinterpret(kind, rest + constant_int(_HALF_ROOT, bits)) - constant(1.0, down)
+        return named(tirx.Cast(kind, power) + down, lambda n: named(r, lambda r: summed(n, r)))
+
+    def normal(x: Expr) -> Expr:
+        is_small = x < constant(_SMALLEST_NORMAL, x)
+        raised = tirx.Select(is_small, x * constant(2.0**23, x), x)
+        down = tirx.Select(is_small, constant(-23.0, x), constant(0.0, x))
+        bits = tirx.reinterpret(_kind(x, "int32"), raised)
+        return named(bits, lambda bits: named(down, lambda down: split(bits, down)))
+
+    def held(x: Expr) -> Expr:
+        infinity, zero = constant(float("inf"), x), constant(0.0, x)
+        below = tirx.Select(x < zero, constant(float("nan"), x), -infinity)
+        value = tirx.Select(x > zero, normal(x), below)
+        return tirx.Select(tirx.Or(is_nan(x), x == infinity), x, value)
+
+    return named(x, held)
+
+
 def constant_int(value: int, like: Expr) -> Expr:
     """An integer of the type and width of another expression."""
     return constant(value, like)
@@ -178,6 +243,28 @@ def tanh(x: Expr) -> Expr:
     return named(x, sized)
 
 
+def gate_tanh(x: Expr) -> Expr:
+    """The hyperbolic tangent with one division and no branch; 3e-7 absolute."""
+
+    def ratio(x: Expr, square: Expr) -> Expr:
+        return x * _polynomial(square, _GATE_TOP) / _polynomial(square, _GATE_BOTTOM)
+
+    def held(x: Expr) -> Expr:
+        # In this order of operands what is NaN stays it.
+        low, high = constant(-_GATE_END, x), constant(_GATE_END, x)
+        above = tirx.Select(x < low, low, x)
+        inside = named(above, lambda a: tirx.Select(a > high, high, a))
+        return named(inside, lambda i: named(i * i, lambda square: ratio(i, square)))
+
+    return named(x, held)
+
+
+def gate_sigmoid(x: Expr) -> Expr:
+    """The logistic function by ``gate_tanh``; 2e-7 absolute."""
+    half = constant(0.5, x)
+    return half * gate_tanh(half * x) + half
+
+
 def erf(x: Expr) -> Expr:
     """The error function."""
 
@@ -196,6 +283,7 @@ def erf(x: Expr) -> Expr:
 
 VECTOR: dict[str, Callable[[Expr], Expr]] = {
     "exp": exp,
+    "log": log,
     "sigmoid": sigmoid,
     "tanh": tanh,
     "erf": erf,

@@ -107,6 +107,8 @@ def test_functions_of_one_value(name: str) -> None:
             [np.inf, -np.inf, np.nan],
             np.linspace(-20, 20, 1011),
             np.linspace(-0.7, 0.7, 999),
+            1 + np.linspace(-1e-3, 1e-3, 99),
+            np.geomspace(1e-45, 3.4e38, 999),
         ]
     ).astype(np.float32)
     lanes = cpu(name).lanes
@@ -115,6 +117,7 @@ def test_functions_of_one_value(name: str) -> None:
     with np.errstate(all="ignore"):
         expected = {
             "exp": np.exp(wide).astype(np.float32),
+            "log": np.log(wide).astype(np.float32),
             "sigmoid": (1 / (1 + np.exp(-wide))).astype(np.float32),
             "tanh": np.tanh(wide).astype(np.float32),
         }
@@ -131,29 +134,73 @@ def test_functions_of_one_value(name: str) -> None:
         np.testing.assert_allclose(got, want, rtol=5e-7, atol=1e-44, err_msg=which)
 
 
+@pytest.mark.parametrize("name", HERE)
+def test_functions_of_gates(name: str) -> None:
+    x = np.concatenate([np.linspace(-30, 30, 4093), [np.inf, -np.inf, np.nan]]).astype(np.float32)
+    lanes = cpu(name).lanes
+    for single, exact in (
+        (math.gate_tanh, np.tanh),
+        (math.gate_sigmoid, lambda v: (1 + np.tanh(v / 2)) / 2),
+    ):
+
+        def body(source, out, single=single):  # type: ignore[no-untyped-def]
+            with loop(x.size // lanes) as at:
+                store(out, [at * lanes], single(load(source, [at * lanes], lanes)), lanes)
+
+        kernel = function("gate", {"x": (x.shape, "float32"), "y": (x.shape, "float32")}, body)
+        got = np.zeros_like(x)
+        compiled(kernel, name)(x, got)
+        np.testing.assert_allclose(got, exact(x.astype(np.float64)), rtol=0, atol=3e-7)
+
+
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-@pytest.mark.parametrize(("hidden", "backwards", "reset"), [(5, False, False), (18, True, True)])
+@pytest.mark.parametrize(
+    ("hidden", "backwards", "reset"), [(5, False, False), (18, True, True), (77, False, True)]
+)
 def test_recurrent(kind: str, hidden: int, backwards: bool, reset: bool) -> None:
-    name = HERE[0]
-    cell = recurrent.Cell(kind, 3, 2, hidden, backwards, reset)
-    rows = cell.gates * hidden
-    x, r = _normal(3, 2, rows), _normal(rows, hidden) * 0.3
-    bias, h, c = _normal(rows) * 0.1, _normal(2, hidden), _normal(2, hidden) * 0.5
-    if kind == "LSTM" or not reset:
+    _recurrent(HERE[0], recurrent.Cell(kind, 3, 2, hidden, backwards, reset))
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize(
+    ("kind", "hidden", "inputs"),
+    [("LSTM", 40, 7), ("GRU", 70, 3), ("LSTM", 3, 0)],
+)
+def test_one_recurrent_step(name: str, kind: str, hidden: int, inputs: int) -> None:
+    _recurrent(name, recurrent.Cell(kind, 1, 1, hidden, before_reset=True, inputs=inputs))
+
+
+def test_a_layer_whose_gate_comes_before_a_product_leaves_inputs_alone() -> None:
+    assert recurrent.takes_inputs(1, 1, "GRU", True)
+    assert not recurrent.takes_inputs(1, 1, "GRU", False)
+    assert not recurrent.takes_inputs(2, 1, "LSTM", False)
+
+
+def _recurrent(name: str, cell: recurrent.Cell) -> None:
+    steps, batch, hidden, rows = cell.steps, cell.batch, cell.hidden, cell.gates * cell.hidden
+    x, r = _normal(steps, batch, cell.inputs or rows), _normal(rows, hidden) * 0.3
+    bias, h, c = _normal(rows) * 0.1, _normal(batch, hidden), _normal(batch, hidden) * 0.5
+    if cell.kind == "LSTM" or not cell.before_reset:
         bias[:] = 0
-    out, last, last_c = np.zeros((3, 2, hidden), np.float32), np.zeros_like(h), np.zeros_like(c)
-    given = [x, recurrent.pack_state(r, cell, cpu(name)), bias, h]
-    extra = ([c], [last_c]) if kind == "LSTM" else ([], [])
+    out = np.zeros((steps, batch, hidden), np.float32)
+    last, last_c = np.zeros_like(h), np.zeros_like(c)
+    given, weights, products = [x], r, x.astype(np.float64)
+    if cell.inputs:
+        w, inner = _normal(cell.inputs, rows).T * 0.2, _normal(rows)
+        given, weights = [x, inner], np.concatenate([w, r], axis=1)
+        products = products @ w.T.astype(np.float64) + inner
+    given += [recurrent.pack_state(weights, cell, cpu(name)), bias, h]
+    extra = ([c], [last_c]) if cell.kind == "LSTM" else ([], [])
     call = compiled(recurrent.recurrent(cpu(name), cell), name)
     call(*map(misaligned, (*given, *extra[0])), out, last, *extra[1])
     want, state = np.zeros(out.shape), h.astype(np.float64)
     memory = c.astype(np.float64)
-    for step in range(3)[::-1] if backwards else range(3):
-        state, memory = _step(cell, x[step].astype(np.float64), r, bias, state, memory)
+    for step in range(steps)[::-1] if cell.backwards else range(steps):
+        state, memory = _step(cell, products[step], r, bias, state, memory)
         want[step] = state
     _close(out, want)
     _close(last, state)
-    if kind == "LSTM":
+    if cell.kind == "LSTM":
         _close(last_c, memory)
 
 

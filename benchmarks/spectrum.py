@@ -1,0 +1,109 @@
+"""A mel spectrogram by a kernel, by NumPy and by ONNX Runtime, in turns.
+
+    python -m benchmarks.spectrum [--rounds 15]
+
+One thread each. NumPy is what pipelines use (float64), and the same in float32; ONNX Runtime
+computes STFT and the rest as a graph, in calls over bound arrays. Microseconds of wall time (CPU
+time) a frame, medians over rounds of the best of four; then the ratio of CPU times to the best of
+the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from benchmarks.gemv import _compiled
+from benchmarks.kernels import Call, bound, interleaved
+from edgeinfer.backends.testing.cases import graph
+from edgeinfer.kernels.defs import spectrum
+from edgeinfer.kernels.defs.emit import Cpu
+from edgeinfer.media.spectrogram import filters, mel_spectrogram
+from edgeinfer.types import Array, SpectrogramInput
+
+KINDS = ((512, 160, 80, 3000), (400, 160, 80, 3000), (1024, 256, 128, 600), (512, 160, 80, 16))
+"""Samples of a transform, from one to the next, bands, frames."""
+
+
+def in_onnx(record: SpectrogramInput, window: Array, frames: int) -> onnx.ModelProto:
+    """The same as a graph."""
+    samples = (frames - 1) * record.hop + record.fft
+    return graph(
+        f"(float[1,{samples},1] x) => (float[1,{frames},{record.mels}] y) "
+        "{ s = STFT(x, hop, window, length) q = Mul(s, s) p = ReduceSum<keepdims=0>(q, axis) "
+        "m = MatMul(p, bands) h = Max(m, floor) y = Log(h) }",
+        hop=np.array(record.hop),
+        length=np.array(record.fft),
+        window=window.astype(np.float32),
+        axis=np.array([3]),
+        bands=filters(record).T.astype(np.float32),
+        floor=np.array(record.floor, np.float32),
+    )
+
+
+def in_float32(sound: Array, record: SpectrogramInput, window: Array, bands: Array) -> Array:
+    """The same by NumPy in float32."""
+    cut = np.lib.stride_tricks.sliding_window_view(sound, record.fft)[:: record.hop]
+    found = np.fft.rfft(cut * window, axis=1)
+    energy = (found.real**2 + found.imag**2) @ bands
+    made: Array = np.log(np.maximum(energy, np.float32(record.floor)))
+    return made
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=15)
+    asked = parser.parse_args()
+    os.environ["TVM_NUM_THREADS"] = "1"
+    import tvm_ffi
+
+    from edgeinfer.backends.tvm_library import cpu_features
+    from edgeinfer.convert.lower.tvm.machines import machine
+
+    names = ["x86-64-v3", "x86-64-v4"]
+    names = [n for n in names if set(machine(n).features) <= cpu_features()]
+    for fft, hop, mels, frames in KINDS:
+        record = SpectrogramInput(16000, fft, hop, mels, log="natural", centered=False)
+        window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(fft) / fft)
+        sound = np.random.default_rng(0).standard_normal((frames - 1) * hop + fft)
+        single = sound.astype(np.float32)
+        mel = spectrum.Mel(fft, hop, mels, log="natural", parallel=False)
+        tables = spectrum.tables(mel, window, filters(record))
+        bands = filters(record).T.astype(np.float32)
+        want = mel_spectrogram(single, record)
+        with tempfile.TemporaryDirectory() as folder:
+            calls: dict[str, Call] = {
+                "numpy": partial(mel_spectrogram, single, record),
+                "numpy, float32": partial(in_float32, single, record, tables[0], bands),
+            }
+            model = in_onnx(record, window, frames)
+            calls["onnxruntime"], _ = bound(model, "onnxruntime", Path(folder, "o"))
+            for name in names:
+                kernel = spectrum.mel_spectrogram(
+                    Cpu(machine(name).lanes, machine(name).registers), mel, tables[3].size
+                )
+                out = np.zeros((frames, mels), np.float32)
+                given = [tvm_ffi.from_dlpack(a) for a in (single, *tables, out)]
+                calls[name] = partial(_compiled(kernel, name), *given)
+                calls[name]()
+                np.testing.assert_allclose(out, want, rtol=0, atol=1e-3)
+            times = interleaved(calls, asked.rounds)
+        best = min(names, key=lambda n: times[n][1])
+        rest = min(cpu for n, (_, cpu) in times.items() if n not in names)
+        cells = ", ".join(f"{n} {w / frames:.3f} ({c / frames:.3f})" for n, (w, c) in times.items())
+        print(
+            f"{fft}/{hop}/{mels}, {frames} frames: {cells}; {rest / times[best][1]:.2f}", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()

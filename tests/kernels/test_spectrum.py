@@ -1,0 +1,75 @@
+"""Mel spectrograms by a kernel, against float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.kernels.run import HERE, Array, compiled, cpu, misaligned
+
+from edgeinfer.kernels.defs import spectrum  # isort: skip
+
+RNG = np.random.default_rng(0)
+ODD = 2 * int(RNG.choice([15, 21, 35, 45, 63, 105]))
+
+
+def _filters(mel: spectrum.Mel) -> Array:
+    """Bands of any width, one of them empty."""
+    found = np.zeros((mel.bands, mel.bins))
+    for band in range(mel.bands):
+        first, last = np.sort(RNG.integers(0, mel.bins + 1, 2))
+        found[band, first:last] = RNG.random(last - first)
+    found[-1] = 0
+    return found
+
+
+def _run(mel: spectrum.Mel, machine: str, frames: int) -> tuple[Array, Array]:
+    window, filters = RNG.random(mel.fft), _filters(mel)
+    sound = RNG.standard_normal((frames - 1) * mel.hop + mel.fft).astype(np.float32)
+    made = spectrum.tables(mel, window, filters)
+    kernel = compiled(spectrum.mel_spectrogram(cpu(machine), mel, made[3].size), machine)
+    shape = (frames, mel.bands) if mel.time_first else (mel.bands, frames)
+    out = misaligned(np.full(shape, np.nan, np.float32))
+    kernel(*map(misaligned, (sound, *made)), out)
+    cut = np.lib.stride_tricks.sliding_window_view(sound.astype(np.float64), mel.fft)[:: mel.hop]
+    want: Array = np.abs(np.fft.rfft(cut * window, axis=1)) ** mel.power @ filters.T
+    return (out if mel.time_first else out.T), want
+
+
+@pytest.mark.parametrize(
+    ("fft", "hop", "frames"), [(2, 1, 3), (512, 160, 37), (400, 7, 1), (ODD, 9, 16)]
+)
+def test_bands(fft: int, hop: int, frames: int) -> None:
+    mel = spectrum.Mel(fft, hop, 5, parallel=frames > 16, time_first=fft != 400)
+    got, want = _run(mel, HERE[-1], frames)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-6 * want.max())
+
+
+@pytest.mark.parametrize(
+    ("log", "by"), [("natural", np.log), ("log10", np.log10), ("db", lambda v: 10 * np.log10(v))]
+)
+def test_logarithms(log: str, by) -> None:  # type: ignore[no-untyped-def]
+    mel = spectrum.Mel(64, 16, 6, power=1, log=log, floor=1e-3)
+    got, want = _run(mel, HERE[0], 20)
+    np.testing.assert_allclose(got, by(np.maximum(want, 1e-3)), rtol=0, atol=3e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"fft": 22}, "fft 22: even sizes"),
+        ({"fft": 25}, "fft 25: even sizes"),
+        ({"hop": 0}, "hop 0"),
+        ({"power": 3}, "power 3"),
+        ({"log": "log2"}, "log 'log2'"),
+    ],
+)
+def test_refused(given: dict[str, int], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        spectrum.Mel(**{"fft": 16, "hop": 4, "bands": 3, **given})  # type: ignore[arg-type]
+
+
+def test_tables_of_another_shape() -> None:
+    mel = spectrum.Mel(16, 4, 3)
+    with pytest.raises(ValueError, match=r"\(16,\) and \(3, 9\) expected"):
+        spectrum.tables(mel, np.ones(15), np.ones((3, 9)))
