@@ -107,16 +107,18 @@ def _layer(
         x = transpose(g, x, (1, 0, 2))
         first = tuple(t if t is None else transpose(g, t, (1, 0, 2)) for t in first)
     hidden = weights[1].array.shape[-1]
+    steps, batch = x.shape[:2]
     ways = 2 if direction == "bidirectional" else 1
     results = []
     for way in range(ways):
         cell = kernel.Cell(
             kind,
-            x.shape[0],
-            x.shape[1],
+            steps,
+            batch,
             hidden,
             backwards=direction == "reverse" or way == 1,
             before_reset=before_reset,
+            inputs=x.shape[2] if kernel.takes_inputs(steps, batch, kind, before_reset) else 0,
         )
         results.append(_direction(g, cell, x, weights, first, way))
     sequence = [reshape(g, r[0], (cell.steps, 1, cell.batch, hidden)) for r in results]
@@ -155,12 +157,17 @@ def _direction(
         kept[2 * cell.hidden :] = state_bias[2 * cell.hidden :]
         state_bias[2 * cell.hidden :] = 0
     inner += state_bias
-    wx = product(g, x, g.const(np.ascontiguousarray(w.array[way].T)))
-    wx = g.map(lambda v, c: v + c, wx, g.const(inner))
+    of_state = r.array[way]
+    if cell.inputs:
+        given = [g.expr(x), relax.const(inner, "float32")]
+        of_state = np.concatenate([w.array[way], of_state], axis=1)
+    else:
+        wx = product(g, x, g.const(np.ascontiguousarray(w.array[way].T)))
+        given = [g.expr(g.map(lambda v, c: v + c, wx, g.const(inner)))]
     state = (cell.batch, cell.hidden)
     starts = [g.expr(_start(g, t, way, state)) for t in first]
-    packed = relax.const(kernel.pack_state(r.array[way], cell, g.cpu), "float32")
-    operands = [g.expr(wx), packed, relax.const(kept, "float32"), *starts]
+    packed = relax.const(kernel.pack_state(of_state, cell, g.cpu), "float32")
+    operands = [*given, packed, relax.const(kept, "float32"), *starts]
     shapes = [(cell.steps, *state), state, *([state] if cell.kind == "LSTM" else [])]
     return g.tir_many(kernel.recurrent(g.cpu, cell), operands, shapes)
 
