@@ -19,6 +19,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     keep_infinite_extreme,
     scalar_condition,
     squeeze_by_reshape,
+    state_frame_length,
     tile_by_expand,
 )
 from edgeinfer.convert.lower.rules import Rule, attribute, by_definition, given
@@ -72,6 +73,13 @@ def _transform(node: ir.Node) -> str:
     place = -2 if axis is None or axis.const_value is None else int(axis.const_value.numpy())
     # The reader takes the first axis after the batch, whatever is asked for.
     return "" if known and place % len(x.shape) == 1 else "the axis is ignored"
+
+
+def _frame_length(node: ir.Node) -> str:
+    window = given(node, 2)
+    if window is None or given(node, 3) is not None:
+        return ""
+    return "the window is not taken without its length"
 
 
 def _extreme(node: ir.Node) -> str:
@@ -222,6 +230,13 @@ RULES: tuple[Rule, ...] = (
         ops=frozenset({"DFT"}),
         fault=_transform,
         source="ONNX node tests test_dft_{rfft,irfft,axis}, openvino 2026.4.1",
+    ),
+    Rule(
+        ops=frozenset({"STFT"}),
+        fault=_frame_length,
+        source="a plain STFT(x, step, window), openvino 2026.4.1",
+        repair=state_frame_length,
+        hint="give frame_length",
     ),
     Rule(
         ops=frozenset({"ReduceMax", "ReduceMin"}),

@@ -43,6 +43,33 @@ def tile_by_expand(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
+def state_frame_length(model: ir.Model, node: ir.Node) -> bool:
+    """Say how long a frame is, which is as long as its window.
+
+    Given::
+
+        y = STFT(x, step, window)
+
+    Result, for a window of 512::
+
+        y = STFT(x, step, window, 512)
+    """
+    window = given(node, 2)
+    size = window.shape[0] if window is not None and window.shape is not None else None
+    if not isinstance(size, int):
+        return False
+    length = ir.Value(
+        name=Namer(model).fresh("frame_length"),
+        type=ir.TensorType(ir.DataType.INT64),
+        shape=ir.Shape([]),
+        const_value=ir.tensor(np.array(size, np.int64)),
+    )
+    model.graph.register_initializer(length)
+    node.resize_inputs(4)
+    node.replace_input_with(3, length)
+    return True
+
+
 def scalar_condition(model: ir.Model, node: ir.Node) -> bool:
     """Reshape a condition of one element to a scalar; ``If`` then takes it.
 

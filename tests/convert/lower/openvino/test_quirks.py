@@ -171,6 +171,18 @@ def test_repair_gives_the_right_numbers(text: str, feeds: Values, tmp_path: Path
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
+def test_a_window_tells_the_length_of_a_frame(tmp_path: Path) -> None:
+    whole = model(
+        "g (float[1,40,1] x) => (float[1,4,9,2] y) <int64 hop = {8}, float[16] w = "
+        "{1,0,2,1,1,1,1,1,1,1,1,1,1,1,3,1}> { y = STFT<onesided = 1>(x, hop, w) }"
+    )
+    x = RNG.standard_normal((1, 40, 1)).astype(F)
+    (expected,) = run(whole, {"x": x})
+    path = lower(whole, tmp_path, "openvino").files[0]
+    (got,) = run_openvino(path, x)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
 def test_attention_window_is_written_out(tmp_path: Path) -> None:
     text = """g (float[1,2,6,8] q) => (float[1,2,6,8] y) {
         y = Attention<is_causal = 1, left_window_size = 2>(q, q, q) }"""
