@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from tvm import tirx
@@ -79,22 +80,115 @@ def block(
     right: Callable[[Expr, Piece], Expr],
     put: Callable[[int, Piece, Expr], None],
 ) -> None:
-    """Write the loops of one register block: ``sum over k of left(i, k) * right(k, columns)``."""
+    """Write the loops of one register block: ``sum over k of left(i, k) * right(k, columns)``.
+
+    Where the block has few sums, each is added up in several strands: one alone would wait for its
+    last multiply-add every time.
+    """
     width = sum(p.width for p in parts)
-    sums = T.alloc_buffer((rows * width,), "float32", scope="local")
-    for i in range(rows):
-        for p in parts:
-            store(sums, [i * width + p.start], splat(T.float32(0), p.width), p.width)
-    with T.serial(depth) as k:
-        columns = [right(k, p) for p in parts]
-        for i in range(rows):
-            for p, column in zip(parts, columns, strict=True):
-                place = [i * width + p.start]
-                value = load(sums, place, p.width) + splat(left(i, k), p.width) * column
-                store(sums, place, value, p.width)
-    for i in range(rows):
-        for p in parts:
-            put(i, p, load(sums, [i * width + p.start], p.width))
+    strands = _strands(rows * len(parts), depth)
+    sums = T.alloc_buffer((strands * rows * width,), "float32", scope="local")
+    cells = [(i, p, i * width + p.start) for i in range(rows) for p in parts]
+    for strand in range(strands):
+        for _, p, place in cells:
+            at = strand * rows * width + place
+            store(sums, [at], splat(T.float32(0), p.width), p.width)
+
+    def add(k: Expr, strand: int) -> None:
+        columns = {p.start: right(k, p) for p in parts}
+        for i, p, place in cells:
+            at = [strand * rows * width + place]
+            value = load(sums, at, p.width) + splat(left(i, k), p.width) * columns[p.start]
+            store(sums, at, value, p.width)
+
+    whole = depth // strands
+    with T.serial(whole) as k:
+        for strand in range(strands):
+            add(k * strands + strand if strands > 1 else k, strand)
+    for rest in range(depth % strands):
+        add(T.int32(whole * strands + rest), rest)
+    for i, p, place in cells:
+        value = load(sums, [place], p.width)
+        for strand in range(1, strands):
+            value = value + load(sums, [strand * rows * width + place], p.width)
+        put(i, p, value)
+
+
+def _strands(sums: int, depth: int) -> int:
+    """How often each sum of a block is there."""
+    found = 1
+    while found * sums < 8 and depth >= 16 * found:
+        found *= 2
+    return found
+
+
+def dot(
+    cpu: Cpu,
+    depth: int,
+    left: Callable[[Expr, int], Expr],
+    right: Callable[[Expr, int], Expr],
+) -> Expr:
+    """Write the product of two runs of neighbouring elements; returns the sum."""
+    strands = max(1, min(4, depth // cpu.lanes))
+    sums = T.alloc_buffer((strands * cpu.lanes,), "float32", scope="local")
+    step = strands * cpu.lanes
+    for strand in range(strands):
+        store(sums, [strand * cpu.lanes], splat(T.float32(0), cpu.lanes), cpu.lanes)
+
+    def add(at: Expr, place: int, width: int) -> None:
+        value = load(sums, [place], width) + left(at, width) * right(at, width)
+        store(sums, [place], value, width)
+
+    if depth // step:
+        with T.serial(depth // step) as k:
+            for place in range(0, step, cpu.lanes):
+                add(k * step + place, place, cpu.lanes)
+    done = depth - depth % step
+    for p in pieces(depth % step, cpu.lanes):
+        add(T.int32(done + p.start), p.start if p.width == cpu.lanes else 0, p.width)
+    count = step
+    for _ in range(1, strands):
+        count -= cpu.lanes
+        value = load(sums, [0], cpu.lanes) + load(sums, [count], cpu.lanes)
+        store(sums, [0], value, cpu.lanes)
+    width = cpu.lanes
+    while width > 1:
+        width //= 2
+        store(sums, [0], load(sums, [0], width) + load(sums, [width], width), width)
+    return T.BufferLoad(sums, [0])
+
+
+def _of_row(buffer: Buffer, row: list[Expr], at: Expr, width: int) -> Expr:
+    return load(buffer, [*row, at], width)
+
+
+def is_narrow(cpu: Cpu, sizes: tuple[int, int, int, int]) -> bool:
+    """Whether columns are too few for vectors along them; then these run along the sum."""
+    _, _, k, n = sizes
+    return 4 * n <= cpu.lanes and k >= 2 * cpu.lanes
+
+
+def narrow(
+    cpu: Cpu,
+    sizes: tuple[int, int, int, int],
+    *,
+    extra: dict[str, tuple[Sequence[int], str]],
+    finish: Callable[..., Finish],
+) -> tirx.PrimFunc:
+    """Multiply (M, K) by a matrix of few columns, which comes as (N, K); as ``matmul`` else."""
+    batch, m, k, n = sizes
+    m *= batch
+
+    def body(a: Buffer, b: Buffer, *rest: Buffer) -> None:
+        *others, out = rest
+        end = finish(*others)
+        with loop(m, m * k * n >= PARALLEL_ABOVE) as row:
+            for column in range(n):
+                total = dot(cpu, k, partial(_of_row, a, [0, row]), partial(_of_row, b, [column]))
+                store(out, [0, row, column], end(total, row, T.int32(column), 1), 1)
+
+    buffers = {"a": ((1, m, k), "float32"), "b": ((n, k), "float32"), **extra}
+    return function("narrow", {**buffers, "out": ((1, m, n), "float32")}, body)
 
 
 def matmul(

@@ -31,6 +31,8 @@ def test_pieces_cover_a_row() -> None:
     [
         ((1, 1, 5, 3), True),
         ((1, 1, 33, 300), True),
+        ((1, 1, 131, 10), True),
+        ((1, 2, 67, 3), False),
         ((1, 7, 16, 17), False),
         ((1, 13, 9, 70), True),
         ((3, 6, 8, 5), False),
@@ -54,6 +56,23 @@ def test_matmul(name: str, sizes: tuple[int, int, int, int], packed: bool) -> No
     out = misaligned(np.zeros((batch, m, n), np.float32))
     compiled(kernel, name)(misaligned(a), misaligned(right), misaligned(bias), out)
     _close(out, a.astype(np.float64) @ b.astype(np.float64) + bias)
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 128, 1), (5, 37, 2), (3, 64, 4), (2, 33, 1)])
+def test_narrow_product(name: str, m: int, k: int, n: int) -> None:
+    a, b, bias = _normal(m, k), _normal(n, k), _normal(1, n)
+    kernel = gemm.narrow(
+        cpu(name),
+        (1, m, k, n),
+        extra={"bias": ((1, n), "float32")},
+        finish=lambda bias: (
+            lambda value, row, column, width: value + load(bias, [0, column], width)
+        ),
+    )
+    out = misaligned(np.zeros((1, m, n), np.float32))
+    compiled(kernel, name)(misaligned(a[None]), misaligned(b), misaligned(bias), out)
+    _close(out[0], a.astype(np.float64) @ b.T.astype(np.float64) + bias)
 
 
 def _convolved(x: Array, weights: Array, w: conv.Window) -> Array:

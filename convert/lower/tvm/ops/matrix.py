@@ -78,7 +78,10 @@ def _own(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     else:
         a, b = _spread(g, a, (*batch, m, k)), _spread(g, b, (*batch, k, n))
         left, sizes, packed = (prod(batch), m, k), (prod(batch), m, k, n), False
-    if packed:
+    is_narrow = packed and gemm.is_narrow(cpu, sizes)
+    if is_narrow:
+        right = g.const(np.ascontiguousarray(np.asarray(b.data).reshape(k, n).T))
+    elif packed:
         width = gemm.panel_width(cpu, sizes[1], n)
         right = g.const(gemm.pack_columns(np.asarray(b.data).reshape(k, n), width))
     else:
@@ -96,8 +99,10 @@ def _own(g: Builder, a: Tensor, b: Tensor) -> Tensor:
         (tuple(range(rank - 1)), (rank - 1,)),
         (sizes[0], sizes[1], n),
         lambda: operands_made,
-        lambda extra, finish: gemm.matmul(
-            cpu, sizes, packed=packed, shared=shared, extra=extra, finish=finish
+        lambda extra, finish: (
+            gemm.narrow(cpu, sizes, extra=extra, finish=finish)
+            if is_narrow
+            else gemm.matmul(cpu, sizes, packed=packed, shared=shared, extra=extra, finish=finish)
         ),
         loops=_loops(g, a, b, shared),
     )
