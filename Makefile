@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test lint test-install test-arm test-models test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
+.PHONY: demo test lint test-install test-arm test-arm-zoo test-models test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -36,6 +36,12 @@ test-install: $(VENV)/installed
 # Bundles on 64-bit Arm, emulated; needs Debian's debootstrap and qemu-user 9 or newer.
 test-arm: $(VENV)/installed
 	$(PYTEST) -m 'slow' tests/e2e/test_arm.py
+
+# Every float model of the zoo as machine code for the Raspberry Pis, emulated: prints how far its
+# numbers are off. Hours on two cores; what an interrupted run had done is kept in build/.
+JOBS ?= 2
+test-arm-zoo: $(VENV)/installed
+	$(BIN)/python -m tests.zoo.emulated --jobs $(JOBS)
 
 # Float, integers and the accuracy budget on seven tasks with data, beside the quantizers of NNCF,
 # ONNX Runtime and LiteRT; writes docs/precision.md. What was measured before stays.

@@ -31,6 +31,9 @@ IN_PROCESS = "EDGEINFER_IN_PROCESS"
 _PATIENCE_S = 600.0
 """For loading and for one run: an engine that hangs fails the gate."""
 
+_EMULATED_S = 7200.0
+"""The same under emulation, which is a hundred times slower."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -111,8 +114,9 @@ def _started(wanted: Wanted, ends: ExitStack) -> list[Backend]:
         return [_Absent(name, place.missing) for name in wanted.names]
     if not apart() and place.emulator is None:
         return [registry.get(name) for name in wanted.names]
+    limit = _PATIENCE_S if place.emulator is None else _EMULATED_S
     backends = [
-        IsolatedBackend(name, run_s=_PATIENCE_S, load_s=_PATIENCE_S, emulator=place.emulator)
+        IsolatedBackend(name, run_s=limit, load_s=limit, emulator=place.emulator)
         for name in wanted.names
     ]
     for backend in backends:

@@ -272,10 +272,9 @@ def _verified(
             notes=(*lowered.notes, place.note) if place.note else lowered.notes,
             constraints=lowered.constraints,
             device=place.device,
+            timed=place.emulator is None,
         )
     ran = result.engines
-    if place.emulator is not None:
-        ran = tuple(replace(e, latency_ms={}) for e in ran)
     if job.profile.strongly_typed and ran[0].skipped:
         note = (
             f"not run on the device's engine, {ran[0].backend}: {ran[0].skipped}; ONNX Runtime ran "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import (
@@ -46,6 +48,20 @@ class InlineControlFlow(ir.passes.InPlacePass):
 
 def take_branch(model: ir.Model, node: ir.Node, name: str) -> None:
     """Move the nodes of a branch before its If and connect the outputs."""
+    connect(node, move_branch(model, node, name), Namer(model))
+
+
+def connect(node: ir.Node, results: Sequence[ir.Value], namer: Namer) -> None:
+    """Have readers of a node's outputs read other values, and remove the node."""
+    for old, new in zip(node.outputs, results, strict=True):
+        if old.uses() or old.is_graph_output():
+            _connect(node, old, new, namer)
+    if node.graph is not None:
+        node.graph.remove(node, safe=True)
+
+
+def move_branch(model: ir.Model, node: ir.Node, name: str) -> list[ir.Value]:
+    """Move the nodes of a branch before its If and return what were the branch's outputs."""
     graph, branch = node.graph, node.attributes[name].as_graph()
     if graph is None:
         raise ValueError(f"node {node.name!r} is in no graph")
@@ -64,10 +80,7 @@ def take_branch(model: ir.Model, node: ir.Node, name: str) -> None:
             if output.name in outer:
                 output.name = namer.fresh(output.name or "value")
     graph.insert_before(node, moved)
-    for old, new in zip(node.outputs, results, strict=True):
-        if old.uses() or old.is_graph_output():
-            _connect(node, old, new, namer)
-    graph.remove(node, safe=True)
+    return results
 
 
 def _connect(node: ir.Node, old: ir.Value, new: ir.Value, namer: Namer) -> None:

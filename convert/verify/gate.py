@@ -167,6 +167,7 @@ def verify_variant(
     notes: Sequence[str] = (),
     constraints: Mapping[str, str] | None = None,
     device: DeviceKind = "cpu",
+    timed: bool = True,
 ) -> VariantResult:
     """Run an artifact on each backend and measure it.
 
@@ -183,6 +184,8 @@ def verify_variant(
         notes: of the lowering, for the report.
         constraints: of the variant; vectors with values that it refuses are not judged.
         device: kind of unit that runs it.
+        timed: False where times say nothing and runs take long: every vector is run once, one of
+            them twice and on one thread, and nothing is timed.
     """
     if budget is None:
         budget = budget_for(precision)
@@ -198,7 +201,7 @@ def verify_variant(
         )
         return VariantResult(id, precision, budget, refusing, 0, ops or {}, tuple(notes))
     judged = taken
-    gate = _Gate(artifact, vectors, expected, budget, judged, device)
+    gate = _Gate(artifact, vectors, expected, budget, judged, device, timed)
     if size_bytes is None:
         size_bytes = sum(f.stat().st_size for f in artifact.path.parent.rglob("*") if f.is_file())
     engines = tuple(gate.ask(b) for b in backends)
@@ -227,6 +230,7 @@ class _Gate:
     budget: Budget
     judged: list[int]
     device: DeviceKind = "cpu"
+    timed: bool = True
 
     def ask(self, backend: Backend) -> EngineResult:
         probe = backend.probe()
@@ -246,10 +250,12 @@ class _Gate:
             problems = _signature_problems(self.artifact, executable)
             answers = [_run(executable, v) for v in self.vectors]
             # In another order than the first time, so that state left behind shows.
-            repeats = [_run(executable, v) for v in reversed(self.vectors)]
-            problems += _repeat_problems(answers, repeats[::-1], self.vectors)
+            again = self.vectors if self.timed else self.vectors[:1]
+            repeats = [_run(executable, v) for v in reversed(again)]
+            first = answers[: len(again)]
+            problems += _repeat_problems(first, repeats[::-1], again)
             outputs = self.judge(answers)
-            latency = {0: _median_ms(executable, self.vectors[0])}
+            latency = {0: _median_ms(executable, self.vectors[0])} if self.timed else {}
             coverage = executable.coverage() if isinstance(executable, Covering) else None
         finally:
             executable.close()
@@ -259,7 +265,7 @@ class _Gate:
             result,
             outputs=tuple(outputs),
             problems=tuple(problems),
-            latency_ms={**latency, 1: single_ms},
+            latency_ms={**latency, **single_ms},
             coverage=coverage,
         )
 
@@ -267,12 +273,17 @@ class _Gate:
         # The answers are judged here, and a finding says more than a refusal.
         return guard.load(backend, self.artifact, options, check_answers=False)
 
-    def _single_thread(self, backend: Backend) -> tuple[list[OutputResult], float]:
+    def _single_thread(self, backend: Backend) -> tuple[list[OutputResult], dict[int, float]]:
         """Measure again with one thread: engines split and sum differently then."""
         executable = self._load(backend, LoadOptions(self.device, threads=1))
         try:
-            outputs = self.judge([_run(executable, v) for v in self.vectors])
-            return outputs, _median_ms(executable, self.vectors[0])
+            if self.timed:
+                outputs = self.judge([_run(executable, v) for v in self.vectors])
+                return outputs, {1: _median_ms(executable, self.vectors[0])}
+            one = self.judged[0] if self.judged else 0
+            fewer = replace(self, judged=self.judged[:1])
+            answers = [*[{}] * one, _run(executable, self.vectors[one])]
+            return fewer.judge(answers), {}
         finally:
             executable.close()
 

@@ -13,6 +13,7 @@ from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.tvm.branches import select
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.interface import input_specs, output_specs
@@ -144,6 +145,9 @@ def _module(source: ir.Model, where: Machine, notes: Notes, tuning: Tuning | Non
     from edgeinfer.convert.lower.tvm.registry import OPS
 
     model = source.clone()
+    if count := select(model):
+        notes.add(f"{count} If: both branches are computed, one result is taken")
+        model = normalise(model).model
     for _ in range(_LEVELS):
         lacking = [
             node

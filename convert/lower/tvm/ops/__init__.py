@@ -3,6 +3,7 @@
 from edgeinfer.convert.lower.tvm.ops import (
     activation,
     arith,
+    control,
     conv,
     cut,
     index,
@@ -19,6 +20,7 @@ from edgeinfer.convert.lower.tvm.ops import (
 __all__ = [
     "activation",
     "arith",
+    "control",
     "conv",
     "cut",
     "index",

@@ -1,0 +1,231 @@
+"""Every float model of the zoo as code for another CPU, through the gate under emulation.
+
+``python -m tests.zoo.emulated`` converts each for both Raspberry Pis and prints how far its
+numbers are from the oracle's; ``--jobs N`` does N at once, ``--results FILE`` keeps a line for each
+and goes on where a run was ended. Times mean nothing: they are an emulator's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import edgeinfer
+from edgeinfer.errors import EdgeInferError, UnsupportedError
+from edgeinfer.types import Array
+from tests.zoo import fixed
+
+TARGETS = ("tvm-cortex-a72", "tvm-cortex-a76")
+
+HEAVY = (
+    *("pose-landmark-heavy.tflite", "ppocrv6-rec.onnx", "resnet-50-script", "basic-pitch.onnx"),
+    *("basic-pitch.tflite", "dnsmos-sig-bak-ovr.onnx", "pdnsmos-sig-bak-ovr.onnx"),
+    *("dnsmos-v8.onnx", "dnsmos-bak-ovr.onnx", "dnsmos-sig.onnx", "efficientnet-b0-script"),
+    *("pose-landmark-full.tflite", "crepe-full-script", "mobilenet-v3-large-script"),
+    *("mobilenet-v2-script", "efficientnet-lite0-script", "resnet-18-script", "vit-tiny-script"),
+    *("minilm-script", "convnext-tiny-script", "mobilenet-v3-small-script", "ppocrv6-det.onnx"),
+    *("pose-landmark-lite.tflite", "face-detection-full-range.tflite", "yolo-head-script"),
+    *("face-detection-full-range-sparse.tflite", "ppocrv4-rec.onnx", "gutenye-ppocrv4-rec.onnx"),
+    *("ppocrv4-det.onnx", "gutenye-ppocrv4-det.onnx", "hand-landmark-full.tflite"),
+    *("hand-landmark-lite.tflite", "blazeface-back.onnx", "face-detection-back.tflite"),
+    *("face-landmark.tflite", "plcmos-v2.onnx", "aecmos-1668423760.onnx", "crepe-tiny-script"),
+    *("unet-script", "magika.onnx", "iris-landmark.tflite", "wake-embedding.onnx"),
+)
+"""Longest first; these are run on one vector, the others on all that the gate makes up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one model went on one CPU.
+
+    Attributes:
+        model: its name in the zoo.
+        target: what it was converted for.
+        outcome: ``right``, ``refused``, ``wrong``, ``missing`` or ``failed``.
+        error: the worst relative error; None where nothing ran.
+        vectors: it was run on.
+        seconds: of all of it.
+        why: what was said where it is not right.
+    """
+
+    model: str
+    target: str
+    outcome: str
+    error: float | None = None
+    vectors: int = 0
+    seconds: float = 0.0
+    why: str = ""
+
+
+def judge(name: str, targets: Sequence[str] = TARGETS) -> list[Row]:
+    """Convert a model and have the gate run it."""
+    start = time.monotonic()
+
+    def rows(outcome: str, why: str) -> list[Row]:
+        return [Row(name, t, outcome, seconds=time.monotonic() - start, why=why) for t in targets]
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            path, shapes = _prepared(name, Path(folder))
+        except Exception as error:
+            return rows("missing", _line(error))
+        data = [_feeds(path, shapes)] if name in HEAVY else None
+        try:
+            found = edgeinfer.export(
+                path,
+                Path(folder) / "m.edge",
+                targets=targets,
+                input_shapes=dict(shapes),
+                data=data,
+            )
+        except UnsupportedError as error:
+            return rows("refused", _line(error))
+        except EdgeInferError as error:
+            if len(targets) == 1:
+                wrong = "VerifyError" in type(error).__name__
+                return rows("wrong" if wrong else "failed", _line(error))
+            return [row for target in targets for row in judge(name, [target])]
+        seconds = time.monotonic() - start
+        return [_row(name, t, v, found.report, seconds) for t, v in _by_target(found, targets)]
+
+
+def _by_target(found: Any, targets: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    for result in found.report.variants:
+        yield next(t for t in targets if result.id.startswith(t)), result
+
+
+def _row(name: str, target: str, result: Any, report: Any, seconds: float) -> Row:
+    metrics = [o.metrics for e in result.engines for o in e.outputs]
+    error = max((float(m.max_rel) for m in metrics), default=None)
+    outcome = "right" if result.passed and metrics else "failed"
+    return Row(name, target, outcome, error, len(report.vectors), seconds)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:400]
+
+
+def _prepared(name: str, folder: Path) -> tuple[Path, fixed.Shapes]:
+    """Return the file, with the inputs that choose a path as constants."""
+    path, shapes = fixed.model(name)
+    values = fixed.VALUES.get(path.stem, {})
+    if not values:
+        return path, shapes
+    import onnx
+
+    model = onnx.load(path)
+    for key, value in values.items():
+        given = next(i for i in model.graph.input if i.name == key)
+        model.graph.input.remove(given)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), key))
+    onnx.save(model, folder / path.name)
+    return folder / path.name, shapes
+
+
+def _feeds(path: Path, shapes: fixed.Shapes) -> dict[str, Array]:
+    """One sample: noise between 0 and 1, small whole numbers."""
+    from edgeinfer.convert import passes, sources
+
+    rng = np.random.default_rng(0)
+    normal = passes.normalise(sources.read(path).model, input_shapes=dict(shapes) or None).model
+    feeds: dict[str, Array] = {}
+    for spec in passes.input_specs(normal):
+        shape = [d if isinstance(d, int) else 1 for d in spec.shape or ()]
+        if np.dtype(spec.dtype).kind == "f":
+            feeds[spec.name] = rng.random(shape).astype(spec.dtype)
+        elif "mask" in spec.name:
+            feeds[spec.name] = np.ones(shape, spec.dtype)
+        else:
+            feeds[spec.name] = rng.integers(1, 200, shape).astype(spec.dtype)
+    return feeds
+
+
+def _all(names: Sequence[str], jobs: int, results: Path, limit_s: float) -> list[Row]:
+    """Judge models in processes of their own, so many at once; each line is written as it comes."""
+    done = {r.model: r for r in _read(results) if r.outcome != "failed"}
+    rank = {name: i for i, name in enumerate(HEAVY)}
+    left = sorted((n for n in names if n not in done), key=lambda n: rank.get(n, len(HEAVY)))
+    until = time.monotonic() + limit_s
+
+    def one(name: str) -> None:
+        remaining = until - time.monotonic()
+        if remaining < 10:
+            return
+        command = [sys.executable, "-m", "tests.zoo.emulated", "--one", name]
+        try:
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=remaining)
+            lines = ran.stdout.splitlines() or [f"exit code {ran.returncode}: {ran.stderr[-300:]}"]
+        except subprocess.TimeoutExpired:
+            lines = ["no end in the time there was"]
+        if not lines[-1].startswith("{"):
+            failed = [Row(name, t, "failed", why=lines[-1]) for t in TARGETS]
+            lines = [json.dumps(asdict(r)) for r in failed]
+        found = [line for line in lines if line.startswith("{")]
+        with results.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in found))
+        for line in found:
+            _say(_shown(Row(**json.loads(line))))
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, left))
+    return _read(results)
+
+
+def _read(results: Path) -> list[Row]:
+    if not results.exists():
+        return []
+    lines = results.read_text(encoding="utf-8").splitlines()
+    return [Row(**json.loads(line)) for line in lines]
+
+
+def _shown(row: Row) -> str:
+    error = "-" if row.error is None else f"{row.error:.1e}"
+    place = row.target.removeprefix("tvm-")
+    return (
+        f"{row.model:42} {place:11} {row.outcome:8} {error:>8} {row.vectors:3} "
+        f"{row.seconds:6.0f} s  {row.why}"
+    )
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Judge what is asked for; 1 if anything is wrong, missing or failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="models; all if none is named")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=int, default=1, help="models at once")
+    parser.add_argument("--minutes", type=float, default=600, help="for all of it")
+    parser.add_argument("--results", type=Path, default=Path("build/arm-zoo.jsonl"))
+    given = parser.parse_args()
+    if given.one:
+        for row in judge(given.one):
+            _say(json.dumps(asdict(row)))
+        return 0
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    given.results.parent.mkdir(parents=True, exist_ok=True)
+    rows = _all(given.names or fixed.names(), given.jobs, given.results, given.minutes * 60)
+    rows = list({(r.model, r.target): r for r in rows}.values())
+    counts = {o: sum(r.outcome == o for r in rows) for o in sorted({r.outcome for r in rows})}
+    _say(f"{len(rows)} conversions: {counts}")
+    expected = {*fixed.REFUSED}
+    return int(any(r.outcome != "right" and r.model not in expected for r in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
