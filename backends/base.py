@@ -111,6 +111,8 @@ class LoadOptions:
         extra: options of one engine, by its own names.
         shapes: smallest, usual and largest shape of inputs with open sizes, by name; for engines
             that are built for them.
+        pooled: memory for runs comes from a store that all pooled executables of this process
+            share, where the engine has one.
     """
 
     device: DeviceKind = "cpu"
@@ -121,6 +123,7 @@ class LoadOptions:
     fallback: bool = False
     extra: dict[str, str] = field(default_factory=dict)
     shapes: dict[str, ShapeRange] = field(default_factory=dict)
+    pooled: bool = False
 
 
 class Bound(Protocol):

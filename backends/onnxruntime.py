@@ -46,6 +46,9 @@ from edgeinfer.backends.onnxruntime_operators import (
     plain,
 )
 from edgeinfer.backends.onnxruntime_operators import profile as profile_session
+from edgeinfer.backends.onnxruntime_pool import use_pool
+from edgeinfer.backends.onnxruntime_regions import FORMAT as WITH_REGIONS
+from edgeinfer.backends.onnxruntime_regions import LIBRARY, register
 from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.bundle.memory import companions, is_in_memory
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
@@ -55,6 +58,8 @@ NAME = "onnxruntime"
 INSTALL = "pip install 'edgeinfer[onnxruntime]'"
 
 _CPU = "CPUExecutionProvider"
+
+_FORMATS = frozenset({"onnx", WITH_REGIONS})
 
 # The engine's log goes to stderr; what matters of it is in the exception already.
 _LOG_FATAL = 4
@@ -100,7 +105,7 @@ class OnnxRuntimeBackend:
 
     def capabilities(self) -> Capabilities:
         """ONNX with dynamic shapes; runs are concurrent and bound buffers are used in place."""
-        return Capabilities(formats=frozenset({"onnx"}), dtypes=frozenset(_DTYPES.values()))
+        return Capabilities(formats=_FORMATS, dtypes=frozenset(_DTYPES.values()))
 
     def load(self, artifact: Artifact, options: LoadOptions) -> OnnxRuntimeExecutable:
         """Open an ONNX model; weights in other files lie next to it.
@@ -110,14 +115,16 @@ class OnnxRuntimeBackend:
             LoadError: the engine refuses the model or an option.
         """
         check_device(self.probe(), options.device, "needs an NVIDIA driver and onnxruntime-gpu")
-        path = check_file(NAME, artifact, ("onnx",))
-        session = _open_session(str(path), options)
+        path = check_file(NAME, artifact, _FORMATS)
+        session = _open_session(str(path), options, regions=artifact.format == WITH_REGIONS)
         inputs, outputs = specs(session)
         if artifact.inputs or artifact.outputs:
             check_signature(NAME, "input", artifact.inputs, [{s.name: s.dtype} for s in inputs])
             check_signature(NAME, "output", artifact.outputs, [{s.name: s.dtype} for s in outputs])
             inputs, outputs = artifact.inputs, artifact.outputs
-        return OnnxRuntimeExecutable(session, inputs, outputs)
+        executable = OnnxRuntimeExecutable(session, inputs, outputs)
+        executable.pooled = options.pooled and options.device == "cpu"
+        return executable
 
     def profile(
         self, artifact: Artifact, options: LoadOptions, feeds: Feeds, *, runs: int
@@ -130,18 +137,23 @@ class OnnxRuntimeBackend:
             RunError: it fails.
         """
         check_device(self.probe(), options.device, "needs an NVIDIA driver and onnxruntime-gpu")
-        path = str(check_file(NAME, artifact, ("onnx",)))
+        path = str(check_file(NAME, artifact, _FORMATS))
+        regions = artifact.format == WITH_REGIONS
         if options.device == "gpu":
             # A recorded run is one step to the engine.
             options = replace(options, extra={GRAPH_OPTION: "0", **options.extra})
-        plain_us = plain(_open_session(path, options), feeds, runs)
+        plain_us = plain(_open_session(path, options, regions=regions), feeds, runs)
         with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
-            session = _open_session(path, options, profiles=folder)
+            session = _open_session(path, options, profiles=folder, regions=regions)
             return profile_session(session, feeds, runs=runs, plain_us=plain_us)
 
 
-def _open_session(path: str, options: LoadOptions, *, profiles: str = "") -> Any:
+def _open_session(
+    path: str, options: LoadOptions, *, profiles: str = "", regions: bool = False
+) -> Any:
     """Open a session, with its profile written to a folder where one is named.
+
+    With ``regions``, operators of the graph are in a library beside it.
 
     Raises:
         NotAvailableError: the provider is not here.
@@ -162,8 +174,12 @@ def _open_session(path: str, options: LoadOptions, *, profiles: str = "") -> Any
     if profiles:
         settings.enable_profiling = True
         settings.profile_file_prefix = f"{profiles}/profile"
+    if options.pooled and options.device == "cpu":
+        use_pool(settings)
     for key, value in config.items():
         settings.add_session_config_entry(key, value)
+    if regions:
+        register(settings, Path(path), options.device)
     wanted = _CUDA if options.device == "gpu" else _CPU
     try:
         session = _session(path, settings, wanted, provider)
@@ -175,10 +191,6 @@ def _open_session(path: str, options: LoadOptions, *, profiles: str = "") -> Any
     if got[0] != wanted:
         raise NotAvailableError(f"onnxruntime offers {', '.join(got)} here instead of {wanted}")
     return session
-
-
-def _is_for_fallback(error: Exception) -> bool:
-    return "fallback to CPU EP has been explicitly disabled" in str(error)
 
 
 def _left_out(path: str, options: LoadOptions) -> str:
@@ -196,6 +208,7 @@ def _session(path: str, settings: Any, wanted: str, provider: dict[str, str]) ->
 
     source: str | bytes = path
     kept = companions(Path(path)) if is_in_memory(Path(path)) else {}
+    kept.pop(LIBRARY, None)
     if kept:
         # The engine takes no links for weights in other files.
         source = Path(path).read_bytes()
@@ -289,6 +302,7 @@ class OnnxRuntimeExecutable:
     Attributes:
         notes: for the session's report.
         wanted: providers of the device that was asked for; empty for the CPU's own.
+        pooled: whether runs take their memory from the common store.
     """
 
     def __init__(
@@ -299,6 +313,7 @@ class OnnxRuntimeExecutable:
         self.inputs = inputs
         self.outputs = outputs
         self.notes: tuple[str, ...] = ()
+        self.pooled = False
         self._session = session
         self._arity = len(inputs)
         self._names = [spec.name for spec in outputs]

@@ -7,6 +7,7 @@ import gc
 import mmap
 import re
 import sys
+from collections.abc import Callable
 
 _MAPPED_FILE = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) r--s [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ [1-9]\d* +"
@@ -18,6 +19,14 @@ private one may hold pages that differ from the file, a library's relocations fo
 device, such as a GPU's registers, has no file to come back from."""
 
 
+_asked: list[Callable[[], None]] = []
+
+
+def when_giving_back(action: Callable[[], None]) -> None:
+    """Have something else give its memory back first, each time that ``give_back`` is called."""
+    _asked.append(action)
+
+
 def give_back() -> None:
     """Give freed memory and the pages of mapped files back to the system; Linux only.
 
@@ -26,6 +35,8 @@ def give_back() -> None:
     the system's cache when it is next touched.
     """
     gc.collect()
+    for action in _asked:
+        action()
     if sys.platform != "linux":
         return
     library = ctypes.CDLL(None)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from edgeinfer.errors import UsageError
 from edgeinfer.runtime.scheduler import Call, Outputs
-from edgeinfer.runtime.session import Session
 from edgeinfer.types import Feeds, TensorSpec
 
 
@@ -26,13 +26,13 @@ class Batching:
     wait_ms: float = 0.0
 
 
-def together(session: Session, calls: list[Call]) -> list[Outputs]:
+def together(run: Callable[[Feeds], Outputs], calls: list[Call]) -> list[Outputs]:
     """Run calls as one batch along the first axis."""
     if len(calls) == 1:
-        return [session.run(calls[0].feeds)]
+        return [run(calls[0].feeds)]
     names = calls[0].feeds.keys()
     sizes = [len(next(iter(call.feeds.values()))) for call in calls]
-    results = session.run({n: np.concatenate([c.feeds[n] for c in calls]) for n in names})
+    results = run({n: np.concatenate([c.feeds[n] for c in calls]) for n in names})
     ends = np.cumsum(sizes)[:-1]
     parts = {name: np.split(array, ends) for name, array in results.items()}
     # Parts are copied, or one kept result would hold the whole batch.

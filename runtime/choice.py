@@ -78,6 +78,7 @@ class Request:
     memory_mb: float | None = None
     on_crash: OnCrash = "raise"
     calls: Calls = "run"
+    pooled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +331,7 @@ class _Chooser:
             threads=self._threads,
             fallback=not self._request.strict,
             shapes=engine_shapes(self._bundle, variant, pair.backend),
+            pooled=self._request.pooled,
         )
         before = resident_mb()
         try:

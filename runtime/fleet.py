@@ -10,24 +10,26 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from edgeinfer.backends.pages import give_back
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import (
-    BackendError,
     ClosedError,
     InputError,
     MemoryBudgetError,
     UsageError,
 )
 from edgeinfer.runtime.batches import Batching, alike, check_batching, together
-from edgeinfer.runtime.bench import resident_mb
-from edgeinfer.runtime.devices import available_cpus
+from edgeinfer.runtime.cores import cores_here
+from edgeinfer.runtime.devices import known_facts
 from edgeinfer.runtime.inputs import InputCheck
 from edgeinfer.runtime.profiledb import ProfileDB
+from edgeinfer.runtime.resident import Engine, openings
 from edgeinfer.runtime.scheduler import Answer, Call, Outputs, Scheduler, deadline_of
-from edgeinfer.runtime.session import Session, load
+from edgeinfer.runtime.session import Session
 from edgeinfer.runtime.telemetry import Recorder, SessionStats
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -73,7 +75,8 @@ class Runtime:
     ...     y = door(x)
 
     Args:
-        threads: that run engines; None takes the processors this process may use.
+        threads: that run engines; None takes the processors this process may use, without slow
+            cores where there are fast ones. Never more than this process may keep busy.
         memory_mb: that engines may take together, as resident memory; None sets no limit.
         history: measurements of this machine; None takes those in the cache folder.
         trusted: public keys, one of which must have signed every bundle, as for ``load``.
@@ -99,13 +102,16 @@ class Runtime:
     ) -> None:
         if threads is not None and threads < 1:
             raise UsageError(f"threads: expected at least 1, received {threads}")
+        cores = cores_here(threads, known_facts().cpu.clusters)
+        if cores.note:
+            _log.warning("runtime: %s", cores.note)
         if memory_mb is not None and memory_mb <= 0:
             raise UsageError(f"memory_mb: expected more than 0, received {memory_mb:g}")
-        self.threads = threads or available_cpus()
+        self.threads = cores.threads
         self.memory_mb = memory_mb
         self._history = history
         self._trust = {"trusted": trusted, "require_signature": require_signature}
-        self.scheduler = Scheduler(self.threads)
+        self.scheduler = Scheduler(self.threads, cores.cpus)
         self._engines: dict[tuple[object, ...], Engine] = {}
         self._models: dict[str, Model] = {}
         self._lock = threading.Lock()
@@ -113,6 +119,7 @@ class Runtime:
         self.loading = threading.Lock()
         self.guard = threading.Lock()
         self.released = threading.Condition(self.guard)
+        self._pool_mb = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -157,12 +164,13 @@ class Runtime:
         place = Path(path).resolve()
         options = {**self._trust, **options}
         options["require_signature"] |= bool(self._trust["require_signature"])
-        with Bundle.open(place, verify=False, **_openings(options)) as bundle:
-            manifest = bundle.manifest
+        with Bundle.open(place, verify=False, **openings(options)) as bundle:
+            manifest, digest = bundle.manifest, bundle.digest
         name = name or manifest.name
         if batching is not None:
             check_batching(name, batching, manifest.inputs, manifest.outputs)
-        key = (place, threads, *sorted((k, repr(v)) for k, v in options.items()))
+        # A copy of a bundle is the same model.
+        key = (digest, threads, *sorted((k, repr(v)) for k, v in options.items()))
         with self._lock:
             if self._is_closed:
                 raise ClosedError("runtime: used after close()")
@@ -170,7 +178,8 @@ class Runtime:
                 raise UsageError(f"runtime: there is a model {name!r} already; give name=")
             engine = self._engines.get(key)
             if engine is None:
-                options = {"history": self._history, "threads": threads, **options}
+                own = {"history": self._history, "threads": threads, "pooled": True}
+                options = {**own, **options}
                 engine = self._engines[key] = Engine(self, place, options)
             engine.users += 1
             model = Model(self, name, engine, manifest.inputs, manifest.outputs)
@@ -250,7 +259,8 @@ class Runtime:
             return
         while self._held_mb() + needed_mb > self.memory_mb:
             others = [e for e in list(self._engines.values()) if e is not engine and e.is_loaded]
-            if any(e.unload_idle() for e in sorted(others, key=lambda e: e.used)):
+            if any(e.unload_idle() for e in sorted(others, key=lambda e: e.used)) or self._pool_mb:
+                self._tidy()
                 continue
             running = [e for e in others if not e.is_pinned]
             if not running:
@@ -262,135 +272,31 @@ class Runtime:
                 if not any(e.is_idle for e in running):
                     self.released.wait(timeout=1.0)
 
+    def fits(self, pool_mb: float) -> bool:
+        """Say whether all is within the budget after a run; what can go goes if it is not.
+
+        Args:
+            pool_mb: that the run added to the memory which runs of all engines share.
+        """
+        with self.guard:
+            self._pool_mb += pool_mb
+        if self.memory_mb is None or self._held_mb() <= self.memory_mb:
+            return True
+        engines = list(self._engines.values())
+        engines.sort(key=lambda e: e.used)
+        fits = any(e.unload_idle() and self._held_mb() <= self.memory_mb for e in engines)
+        self._tidy()
+        return fits
+
+    def _tidy(self) -> None:
+        """Give the system back what closed engines and ended runs left."""
+        give_back()
+        with self.guard:
+            self._pool_mb = 0.0
+
     def _held_mb(self) -> float:
-        return sum(engine.memory_mb for engine in list(self._engines.values()) if engine.is_loaded)
-
-
-def _openings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of ``load`` that opening a bundle takes too."""
-    return {k: options[k] for k in ("trusted", "require_signature", "key") if k in options}
-
-
-class Engine:
-    """A session that comes and goes.
-
-    Attributes:
-        path: of the bundle.
-        users: models that share it.
-        loads: how often it was loaded.
-        memory_mb: that it took when it was loaded last.
-        used: when it ran last.
-        is_pinned: it stays loaded.
-    """
-
-    def __init__(self, runtime: Runtime, path: Path, options: dict[str, Any]) -> None:
-        self.path, self.users, self.loads = path, 0, 0
-        self.used, self.memory_mb = 0.0, 0.0
-        self.is_pinned = False
-        self._runtime, self._options = runtime, options
-        self._guard = runtime.guard
-        self._session: Session | None = None
-        self._runs = 0
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether it is in memory."""
-        return self._session is not None
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing runs on it."""
-        return not self._runs
-
-    def pin(self) -> None:
-        """Load it now and keep it.
-
-        Raises:
-            MemoryBudgetError: it does not fit.
-        """
-        self.is_pinned = True
-        try:
-            self.acquire()
-        except BaseException:
-            self.is_pinned = False
-            raise
-        self.release()
-
-    def acquire(self) -> Session:
-        """Return the session, loaded; it stays so until ``release``.
-
-        Raises:
-            MemoryBudgetError: it does not fit.
-            EdgeInferError: as ``load``.
-        """
-        if (session := self._enter()) is not None:
-            return session
-        # One at a time, or two would count each other's memory; runs go on meanwhile.
-        with self._runtime.loading:
-            if (session := self._enter()) is not None:
-                return session
-            session = self._load()
-            with self._guard:
-                self._session = session
-                self._runs += 1
-            return session
-
-    def _enter(self) -> Session | None:
-        with self._guard:
-            if self._session is not None:
-                self._runs += 1
-            return self._session
-
-    def release(self) -> None:
-        """Let it go again."""
-        with self._guard:
-            self._runs -= 1
-            self.used = time.monotonic()
-            if not self._runs:
-                self._runtime.released.notify_all()
-
-    def unload_idle(self) -> bool:
-        """Free it if it neither runs nor is pinned; return whether that was so."""
-        with self._guard:
-            if self._session is None or self._runs or self.is_pinned:
-                return False
-        self.unloaded()
-        return True
-
-    def unloaded(self) -> BackendError | None:
-        """Free it as ``unload`` does; an error is logged, so that others' work goes on."""
-        try:
-            self.unload()
-        except BackendError as error:
-            _log.warning("%s could not be closed: %s", self.path.name, error)
-            return error
-        return None
-
-    def unload(self) -> None:
-        """Free it after what runs; the next use loads it again."""
-        with self._guard:
-            session, self._session = self._session, None
-        if session is not None:
-            session.close()
-
-    def _load(self) -> Session:
-        least = self._least_mb()
-        self._runtime.make_room(self, max(self.memory_mb, least))
-        before = resident_mb()
-        session = load(self.path, **self._options)
-        self.loads += 1
-        self.memory_mb = max(resident_mb() - before, least)
-        try:
-            self._runtime.make_room(self, self.memory_mb)
-        except BaseException:
-            session.close()
-            raise
-        return session
-
-    def _least_mb(self) -> float:
-        """Return the size of the smallest variant, which an engine needs at least."""
-        with Bundle.open(self.path, verify=False, **_openings(self._options)) as bundle:
-            return min((v.size_bytes for v in bundle.manifest.variants), default=0) / 2**20
+        loaded = [engine for engine in list(self._engines.values()) if engine.is_loaded]
+        return self._pool_mb + sum(engine.memory_mb for engine in loaded)
 
 
 class Model:
@@ -496,7 +402,7 @@ class Model:
             session = self._acquired()
             try:
                 self._batches += 1
-                outputs = session.run(feeds)
+                outputs = self.engine.run(session, feeds)
             finally:
                 self.engine.release()
         except InputError:
@@ -530,7 +436,7 @@ class Model:
         try:
             self._batches += 1
             start = time.monotonic()
-            results = together(session, calls)
+            results = together(partial(self.engine.run, session), calls)
         # Whatever goes wrong belongs to who waits for it; a worker thread has nobody to tell.
         except Exception as error:
             if len(calls) == 1:

@@ -15,12 +15,13 @@ import heapq
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from edgeinfer.errors import ClosedError, DeadlineError, RunError
+from edgeinfer.runtime.cores import on_cores
 from edgeinfer.types import Array, Feeds
 
 Outputs = dict[str, Array]
@@ -148,9 +149,11 @@ class Scheduler:
 
     Args:
         threads: that run at once; each is worth one thread of an engine.
+        cpus: where its own threads run; empty where all cores are alike.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, cpus: Sequence[int] = ()) -> None:
+        self._cpus = cpus
         self._free = self.threads = threads
         # A lock of C is entered in a sixth of the time of a condition, which is Python.
         self._lock = threading.Lock()
@@ -323,6 +326,10 @@ class Scheduler:
             worker.start()
 
     def _work(self) -> None:
+        with on_cores(self._cpus):
+            self._work_here()
+
+    def _work_here(self) -> None:
         mine = self._mine
         mine.works = True
         with self._lock:

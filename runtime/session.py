@@ -60,6 +60,7 @@ def load(
     memory_mb: float | None = None,
     on_crash: OnCrash = "raise",
     calls: Calls = "run",
+    pooled: bool = False,
 ) -> Session:
     """Open a bundle and make ready what is best on this machine.
 
@@ -98,6 +99,9 @@ def load(
             the first time. ``next`` isolates too.
         calls: how the model will be called, which is how engines are timed: ``run`` or ``bind``.
             Some engines save much when buffers are bound, others nothing.
+        pooled: memory that runs need comes from a store that all sessions loaded so share, where
+            the engine has one (ONNX Runtime on the CPU); it stays with the process. For many
+            models in one process.
 
     Raises:
         UsageError: no such bundle, backend or policy.
@@ -135,6 +139,7 @@ def load(
             memory_mb=memory_mb,
             on_crash=on_crash,
             calls=calls,
+            pooled=pooled,
         )
         if history is not None:
             choice = choose(bundle, request, history)
@@ -212,6 +217,11 @@ class Session:
     def __repr__(self) -> str:
         pair = self._choice.current[0].pair
         return f"<Session {self._bundle.manifest.name!r}: {pair}>"
+
+    @property
+    def pooled(self) -> bool:
+        """Whether its runs take their memory from what all pooled sessions share."""
+        return bool(getattr(self._choice.executable, "pooled", False))
 
     @property
     def concurrent(self) -> bool:

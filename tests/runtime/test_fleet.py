@@ -20,7 +20,7 @@ from edgeinfer.errors import (
     SignatureError,
     UsageError,
 )
-from edgeinfer.runtime import batches, fleet
+from edgeinfer.runtime import batches, resident
 from edgeinfer.runtime.batches import Batching
 from edgeinfer.runtime.fleet import Runtime
 from edgeinfer.runtime.profiledb import ProfileDB
@@ -152,7 +152,7 @@ def test_least_recently_used_goes_first(
     for name in "abc":
         fakes.add(name)
     monkeypatch.setattr(
-        fleet, "resident_mb", lambda: 100.0 * sum(len(f.open) for f in fakes.values())
+        resident, "resident_mb", lambda: 100.0 * sum(len(f.open) for f in fakes.values())
     )
     with Runtime(threads=2, memory_mb=250, history=history) as runtime:
         a, b, c = (runtime.add(make_bundle(n, name=f"{n}.edge", vectors=0), name=n) for n in "abc")
@@ -171,7 +171,7 @@ def test_what_runs_is_waited_for_and_what_is_pinned_stays(
     fakes.add("a", delay_s=0.3)
     fakes.add("b")
     monkeypatch.setattr(
-        fleet, "resident_mb", lambda: 100.0 * sum(len(f.open) for f in fakes.values())
+        resident, "resident_mb", lambda: 100.0 * sum(len(f.open) for f in fakes.values())
     )
     with Runtime(threads=2, memory_mb=150, history=history) as runtime:
         a, b = (runtime.add(make_bundle(n, name=f"{n}.edge", vectors=0), name=n) for n in "ab")

@@ -76,6 +76,11 @@ class Bundle:
         self._files = self.manifest.files()
         self._compare_listing()
 
+    @property
+    def digest(self) -> str:
+        """Of the manifest, which has the hash of every file: bundles with the same are copies."""
+        return self._key
+
     @classmethod
     def open(
         cls,

@@ -1,0 +1,178 @@
+"""An engine of a ``Runtime``: loaded when it is used, unloaded when its memory is needed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.errors import BackendError
+from edgeinfer.runtime.bench import resident_mb
+from edgeinfer.runtime.session import Session, load
+from edgeinfer.types import Feeds
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.fleet import Runtime
+    from edgeinfer.runtime.scheduler import Outputs
+
+_log = logging.getLogger("edgeinfer")
+
+
+def openings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of ``load`` that opening a bundle takes too."""
+    return {k: options[k] for k in ("trusted", "require_signature", "key") if k in options}
+
+
+class Engine:
+    """A session that comes and goes.
+
+    Attributes:
+        path: of the bundle.
+        users: models that share it.
+        loads: how often it was loaded.
+        memory_mb: that it took when it was loaded last, and in runs since.
+        used: when it ran last.
+        is_pinned: it stays loaded.
+    """
+
+    def __init__(self, runtime: Runtime, path: Path, options: dict[str, Any]) -> None:
+        self.path, self.users, self.loads = path, 0, 0
+        self.used, self.memory_mb = 0.0, 0.0
+        self.is_pinned = False
+        self._largest = 0
+        self._loaded_mb = 0.0
+        self._is_too_large = False
+        self._runtime, self._options = runtime, options
+        self._guard = runtime.guard
+        self._session: Session | None = None
+        self._runs = 0
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it is in memory."""
+        return self._session is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs on it."""
+        return not self._runs
+
+    def pin(self) -> None:
+        """Load it now and keep it.
+
+        Raises:
+            MemoryBudgetError: it does not fit.
+        """
+        self.is_pinned = True
+        try:
+            self.acquire()
+        except BaseException:
+            self.is_pinned = False
+            raise
+        self.release()
+
+    def acquire(self) -> Session:
+        """Return the session, loaded; it stays so until ``release``.
+
+        Raises:
+            MemoryBudgetError: it does not fit.
+            EdgeInferError: as ``load``.
+        """
+        if (session := self._enter()) is not None:
+            return session
+        # One at a time, or two would count each other's memory; runs go on meanwhile.
+        with self._runtime.loading:
+            if (session := self._enter()) is not None:
+                return session
+            session = self._load()
+            with self._guard:
+                self._session = session
+                self._runs += 1
+            return session
+
+    def _enter(self) -> Session | None:
+        with self._guard:
+            if self._session is not None:
+                self._runs += 1
+            return self._session
+
+    def release(self) -> None:
+        """Let it go again."""
+        with self._guard:
+            self._runs -= 1
+            self.used = time.monotonic()
+            if not self._runs:
+                self._runtime.released.notify_all()
+            goes = self._is_too_large and not self._runs and not self.is_pinned
+        if goes:
+            _log.warning(
+                "%s: unloaded, because its runs take %.0f MB and memory_mb is %.0f",
+                *(self.path.name, self.memory_mb, self._runtime.memory_mb),
+            )
+            self.unload_idle()
+
+    def run(self, session: Session, feeds: Feeds) -> Outputs:
+        """Run once, acquired; what a run of larger inputs than ever takes counts from then on."""
+        if self._runtime.memory_mb is None:
+            return session.run(feeds)
+        size = sum(getattr(array, "nbytes", 0) for array in feeds.values())
+        if size <= self._largest:
+            return session.run(feeds)
+        before = resident_mb()
+        outputs = session.run(feeds)
+        given = sum(array.nbytes for array in outputs.values()) / 2**20
+        grown = max(0.0, resident_mb() - before - given)
+        if not session.pooled:
+            self.memory_mb += grown
+        if self._runtime.fits(grown if session.pooled else 0.0):
+            self._largest = size
+        elif not session.pooled:
+            self._is_too_large = True
+        return outputs
+
+    def unload_idle(self) -> bool:
+        """Free it if it neither runs nor is pinned; return whether that was so."""
+        with self._guard:
+            if self._session is None or self._runs or self.is_pinned:
+                return False
+        self.unloaded()
+        return True
+
+    def unloaded(self) -> BackendError | None:
+        """Free it as ``unload`` does; an error is logged, so that others' work goes on."""
+        try:
+            self.unload()
+        except BackendError as error:
+            _log.warning("%s could not be closed: %s", self.path.name, error)
+            return error
+        return None
+
+    def unload(self) -> None:
+        """Free it after what runs; the next use loads it again."""
+        with self._guard:
+            session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _load(self) -> Session:
+        least = self._least_mb()
+        self._runtime.make_room(self, max(self._loaded_mb, least))
+        before = resident_mb()
+        session = load(self.path, **self._options)
+        self.loads += 1
+        self._largest, self._is_too_large = 0, False
+        self.memory_mb = self._loaded_mb = max(resident_mb() - before, least)
+        try:
+            self._runtime.make_room(self, self.memory_mb)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _least_mb(self) -> float:
+        """Return the size of the smallest variant, which an engine needs at least."""
+        with Bundle.open(self.path, verify=False, **openings(self._options)) as bundle:
+            return min((v.size_bytes for v in bundle.manifest.variants), default=0) / 2**20
