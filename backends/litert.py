@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from edgeinfer.backends.apart import Workers, started
 from edgeinfer.backends.base import (
     Artifact,
     Bound,
@@ -124,7 +125,7 @@ class LitertBackend:
                 raise LoadError(f"litert refuses {path}: it is no .tflite file")
         if trial:
             check_runs(opening, _version())
-        interpreter, ready = _opened(opening)
+        interpreter, ready, workers = _opened(opening)
         signatures = _signatures(interpreter)
         ports = _ports(interpreter, path)
         ins, outs = (
@@ -136,7 +137,8 @@ class LitertBackend:
         if signatures and not artifact.inputs:
             ins = tuple(_with_open_sizes(port, signatures) for port in ins)
             outs = tuple(_Port(_without_sizes(port.spec), port.index) for port in outs)
-        return LitertExecutable(opening, _Runner(interpreter, ready, ins, signatures), ins, outs)
+        runner = _Runner(interpreter, ready, ins, signatures, workers)
+        return LitertExecutable(opening, runner, ins, outs)
 
     def profile(
         self, artifact: Artifact, options: LoadOptions, feeds: Feeds, *, runs: int
@@ -204,9 +206,10 @@ def _library(name: str, device: DeviceKind) -> str:
     raise LoadError(f"litert: no delegate is named {name!r}; there are {', '.join(DELEGATES)}")
 
 
-def _opened(opening: Opening) -> tuple[Any, bool]:
+def _opened(opening: Opening) -> tuple[Any, bool, Workers | None]:
     try:
-        return open_interpreter(opening)
+        with started(NAME) as workers:
+            return *open_interpreter(opening), workers()
     except Exception as error:  # the engine's own exceptions, of any kind
         text = one_line(error)
         custom = re.search(r"unresolved custom op: ([^\s.]+)", text)
@@ -329,7 +332,7 @@ def _closed(*_: object) -> NoReturn:
 class _Runner:
     """An interpreter and the sizes it was allocated for; one thread at a time."""
 
-    __slots__ = ("_results", "_shapes", "_signatures", "interpreter", "keeps_state")
+    __slots__ = ("_results", "_shapes", "_signatures", "_workers", "interpreter", "keeps_state")
 
     def __init__(
         self,
@@ -337,8 +340,10 @@ class _Runner:
         ready: bool,
         inputs: tuple[_Port, ...],
         signatures: Signatures | None = None,
+        workers: Workers | None = None,
     ) -> None:
         self.interpreter = interpreter
+        self._workers = workers
         self._signatures = signatures
         self._results: dict[str, Array] | None = None
         details = {d["index"]: tuple(d["shape"]) for d in interpreter.get_input_details()}
@@ -354,6 +359,8 @@ class _Runner:
     def invoke(self, inputs: tuple[_Port, ...], arrays: list[Array]) -> None:
         """Run once; results stay in the engine's tensors until the next run."""
         engine = self.interpreter
+        if self._workers is not None:
+            self._workers.look()
         if self._signatures:
             engine.reset_all_variables()
             pairs = zip(inputs, arrays, strict=True)
@@ -527,8 +534,8 @@ class LitertExecutable:
         opening = self._opening
         if opening is None:
             _closed()
-        interpreter, ready = _opened(opening)
-        return _Runner(interpreter, ready, self._tensors, _signatures(interpreter))
+        interpreter, ready, workers = _opened(opening)
+        return _Runner(interpreter, ready, self._tensors, _signatures(interpreter), workers)
 
     def _give_back(self, runner: _Runner) -> None:
         if not runner.keeps_state:
