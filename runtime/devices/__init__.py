@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeinfer.backends.checks import available_cpus
+from edgeinfer.runtime.devices.board import Gpu
 from edgeinfer.runtime.devices.facts import Facts, read_facts
+from edgeinfer.runtime.devices.power import power_mode
 
 __all__ = ["Facts", "Fingerprint", "available_cpus", "fingerprint", "known_facts", "read_facts"]
 
@@ -25,7 +27,7 @@ class Fingerprint:
         cpus: how many CPUs this process may keep busy.
         memory_mb: memory of the machine; 0 when unknown.
         gpus: NVIDIA GPUs, each with its driver.
-        power_mode: a Jetson's; it caps the clocks.
+        power_mode: a Jetson's or a Mac's; it caps the clocks.
     """
 
     os: str
@@ -52,7 +54,8 @@ def fingerprint(facts: Facts | None = None) -> Fingerprint:
         facts: of the device; None looks at this one.
     """
     here = facts or known_facts()
-    mode = here.power.mode
+    # A Jetson's owner may change it while a program runs for months.
+    mode = here.power.mode if facts or here.os == "macos" else power_mode(Path("/"))
     return Fingerprint(
         os=here.os,
         arch=here.arch,
@@ -60,10 +63,16 @@ def fingerprint(facts: Facts | None = None) -> Fingerprint:
         features=here.cpu.features,
         cpus=available_cpus(),
         memory_mb=here.memory_mb,
-        gpus=tuple(f"{gpu.name}, driver {gpu.driver or 'unknown'}" for gpu in here.gpus),
+        gpus=tuple(map(_identity, here.gpus)),
         # A governor comes and goes with the load; a power mode is set by the owner.
-        power_mode=mode if mode.startswith("nvpmodel") else "",
+        power_mode=mode if mode.startswith("nvpmodel") or mode.endswith("power mode") else "",
     )
+
+
+def _identity(gpu: Gpu) -> str:
+    """What decides a GPU's speed; a lowered power limit caps its clock for good."""
+    limit = f", limited to {gpu.power_limit_w} W" if gpu.power_limit_w is not None else ""
+    return f"{gpu.name}, driver {gpu.driver or 'unknown'}{limit}"
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""A Mac, as its ``sysctl`` tells."""
+"""A Mac, as its ``sysctl`` and ``pmset`` tell."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import subprocess
 
 from edgeinfer.runtime.devices.cpu import Cache, Cluster, Cpu
+from edgeinfer.runtime.devices.power import Power
 
 _FEATURES = {
     "AdvSIMD": "asimd",
@@ -18,19 +19,49 @@ _FEATURES = {
 """Apple's names as Linux has them: https://developer.apple.com/documentation/kernel."""
 
 
+_KEYS = ("hw", "machdep.cpu", "machdep.xcpm", "kern.osproductversion", "kern.memorystatus_level")
+
+
 def sysctl() -> str:
-    """Return what the system tells; empty where it does not."""
+    """Return what the system tells of itself and of its power; empty where it does not."""
+    return _said("/usr/sbin/sysctl", *_KEYS) + _said("/usr/bin/pmset", "-g")
+
+
+def _said(*command: str) -> str:
+    """What a program prints; those of these keys that a Mac has not are left out by itself."""
     try:
-        ran = subprocess.run(
-            ["/usr/sbin/sysctl", "hw", "machdep.cpu", "kern.osproductversion"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return ran.stdout
+
+
+def parse_power(output: str) -> Power:
+    """Return the power mode, where the power comes from, and what heat does.
+
+    Args:
+        output: of ``pmset -g`` and ``sysctl machdep.xcpm``, which Intel Macs have.
+    """
+    saving = re.search(r"(?m)^\s*lowpowermode\s+1\b", output)
+    fast = re.search(r"(?m)^\s*(?:highpowermode\s+1|powermode\s+2)\b", output)
+    source = re.search(r"drawing from '(\w+)", output)
+    heat = re.search(r"(?m)^machdep\.xcpm\.cpu_thermal_level: (\d+)", output)
+    return Power(
+        "low power mode" if saving else "high power mode" if fast else "",
+        source[1] == "Battery" if source else None,
+        complaints=("heat slows the processor down",) if heat and int(heat[1]) else (),
+    )
+
+
+def parse_free_mb(output: str) -> int | None:
+    """Return the memory that the kernel counts as available, in MiB; None when it does not say.
+
+    Args:
+        output: of ``sysctl hw.memsize kern.memorystatus_level``, a percentage.
+    """
+    keys = dict(re.findall(r"(?m)^([\w.]+): (.*)$", output))
+    level, memory = keys.get("kern.memorystatus_level", ""), _number(keys, "hw.memsize")
+    return (memory >> 20) * int(level) // 100 if level.isdigit() and memory else None
 
 
 def parse_sysctl(output: str) -> tuple[Cpu, str, str, int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgeinfer.backends.sysfs import text
@@ -48,7 +48,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """An NVIDIA GPU as the system's files tell, without its driver library.
+    """An NVIDIA GPU, as the driver's management library tells or, without it, the system's files.
 
     Attributes:
         name: its own name.
@@ -56,6 +56,11 @@ class Gpu:
         driver: version of the kernel driver; empty when unknown.
         cuda: version of the toolkit found; empty without one.
         tensorrt: version of TensorRT's library found; empty without one.
+        memory_mb: of its own; 0 when unknown, and where it shares the machine's.
+        free_mb: of that, now; None when unknown.
+        celsius: its temperature now; None when unknown.
+        power_limit_w: set by the owner; None when unknown or as the maker set it.
+        complaints: what slows it down now.
     """
 
     name: str
@@ -63,6 +68,11 @@ class Gpu:
     driver: str = ""
     cuda: str = ""
     tensorrt: str = ""
+    memory_mb: int = 0
+    free_mb: int | None = None
+    celsius: float | None = None
+    power_limit_w: int | None = None
+    complaints: tuple[str, ...] = ()
 
 
 def read_board(root: Path) -> Board:
@@ -90,17 +100,20 @@ def read_board(root: Path) -> Board:
     return Board(model or f"{vendor} {product}".strip(), "", system)
 
 
-def read_gpus(root: Path) -> tuple[Gpu, ...]:
+def read_gpus(root: Path, told: Sequence[Gpu] = ()) -> tuple[Gpu, ...]:
     """Read which NVIDIA GPUs there are; a Jetson's is on its chip and has no PCI entry.
 
     Args:
         root: of the file system.
+        told: what the driver's management library knows of those that are no Jetson's.
     """
     driver = _driver(root)
     cuda, tensorrt = _cuda(root), _tensorrt(root)
     if chip := _chip(root):
         name = f"{chip} (integrated)"
         return (Gpu(name, _JETSON_SM[chip], driver, cuda, tensorrt),)
+    if told:
+        return tuple(replace(gpu, cuda=cuda, tensorrt=tensorrt) for gpu in told)
     cards = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
     return tuple(Gpu(name, "", driver, cuda, tensorrt) for name in filter(None, map(_card, cards)))
 

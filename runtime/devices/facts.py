@@ -7,11 +7,13 @@ import platform
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from edgeinfer.backends.cgroup import Limits, read_limits
-from edgeinfer.runtime.devices.apple import parse_sysctl, sysctl
+from edgeinfer.runtime.devices.apple import parse_free_mb, parse_power, parse_sysctl, sysctl
 from edgeinfer.runtime.devices.board import Board, Gpu, free_bytes, memory_mb, read_board, read_gpus
 from edgeinfer.runtime.devices.cpu import Cpu, read_cpu
+from edgeinfer.runtime.devices.nvml import library, read_nvml
 from edgeinfer.runtime.devices.power import Power, read_power
 
 _SYSTEMS = {"darwin": "macos"}
@@ -51,6 +53,7 @@ def read_facts(
     system: str | None = None,
     machine: str | None = None,
     controls: str | None = None,
+    nvml: Any | None = None,
 ) -> Facts:
     """Look at this device, or at a recorded one.
 
@@ -58,14 +61,26 @@ def read_facts(
         root: of the file system.
         system: as ``platform.system()`` has it; None asks this one.
         machine: as ``platform.machine()`` has it; None asks this one.
-        controls: output of a Mac's ``sysctl``; None asks this one.
+        controls: output of a Mac's ``sysctl`` and ``pmset``; None asks this one.
+        nvml: NVIDIA's management library; None takes this machine's if ``root`` is.
     """
     found = (system or platform.system()).lower()
     name = (machine or platform.machine()).lower()
     arch, kind = _ARCHES.get(name, name), _SYSTEMS.get(found, found)
     if kind == "macos":
-        cpu, model, version, memory = parse_sysctl(sysctl() if controls is None else controls)
-        return Facts(kind, arch, cpu, Board(model, "apple", version), memory_mb=memory)
+        told = sysctl() if controls is None else controls
+        cpu, model, version, memory = parse_sysctl(told)
+        return Facts(
+            kind,
+            arch,
+            cpu,
+            Board(model, "apple", version),
+            power=parse_power(told),
+            memory_mb=memory,
+            free_mb=parse_free_mb(told),
+        )
+    if nvml is None and root == Path("/"):
+        nvml = library()
     board = read_board(root)
     android = board.family == "android" or (system is None and _is_android())
     limits = read_limits(root)
@@ -74,7 +89,7 @@ def read_facts(
         arch,
         read_cpu(root, default=platform.processor() or name),
         board,
-        read_gpus(root),
+        read_gpus(root, read_nvml(nvml)),
         limits,
         read_power(root),
         memory_mb(root),

@@ -44,10 +44,11 @@ def read_power(root: Path) -> Power:
     Args:
         root: of the file system.
     """
-    return Power(_mode(root), _battery(root), _temperatures(root), _complaints(root))
+    return Power(power_mode(root), _battery(root), _temperatures(root), _complaints(root))
 
 
-def _mode(root: Path) -> str:
+def power_mode(root: Path) -> str:
+    """Return a Jetson's power mode or the clock governor; empty when unknown."""
     match = re.search(r"pmode:(\d+)", text(root / "var/lib/nvpmodel/status"))
     if not match:
         return text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")

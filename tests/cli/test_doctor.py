@@ -1,7 +1,9 @@
 """``edgeinfer doctor``: what is missing, and the line that gets it."""
 
 import json
+import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Device, Probe
 from edgeinfer.cli import doctor
 from edgeinfer.runtime import devices
-from edgeinfer.runtime.devices import Facts
+from edgeinfer.runtime.devices import Facts, installs
 from edgeinfer.runtime.devices.board import Gpu
 from edgeinfer.runtime.devices.cpu import Cpu
+from edgeinfer.runtime.devices.power import Power
 
 
 def probes(monkeypatch: pytest.MonkeyPatch, *found: Probe) -> None:
@@ -72,7 +75,37 @@ def test_json(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_extra(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "EXTRAS", (("acme", ("no_such_module",), "acme models"),))
     assert "no no_such_module" in cli("doctor").out
-    assert 'for acme models: pip install "edgeinfer[acme]"' in cli("doctor").out
+    line = f'for acme models: {sys.executable} -m pip install "edgeinfer[acme]"'
+    assert line in cli("doctor").out
+    debian = installs.Python((3, 13), "python3", managed=True)
+    monkeypatch.setattr(installs, "this_python", lambda: debian)
+    line = 'python3 -m venv ~/edgeinfer && ~/edgeinfer/bin/pip install "edgeinfer[acme]"'
+    assert line in cli("doctor").out
+
+
+def test_every_extra_exists_and_brings_what_is_looked_for() -> None:
+    project = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    for extra, modules, _ in doctor.EXTRAS:
+        named = " ".join(extras[extra]).lower()
+        for module in modules:
+            assert doctor.PACKAGES.get(module, module) in named, (extra, module)
+
+
+def test_heat_and_power_that_slow_it_down(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    probes(monkeypatch, HERE)
+    assert "speed" not in cli("doctor").out
+    gpu = Gpu("NVIDIA H200", complaints=("the power limit caps the clock",))
+    hot = Power(complaints=("the processor is throttled",))
+    facts = Facts("linux", "aarch64", CORE, gpus=(gpu,), power=hot)
+    monkeypatch.setattr(devices, "read_facts", lambda: facts)
+    out = cli("doctor").out
+    assert re.search(
+        "\n!!  speed +the processor is throttled; the power limit caps the clock\n", out
+    )
+    assert (
+        "\nspeed: figures measured now are too slow: mind cooling and power supply first\n" in out
+    )
 
 
 def test_a_cache_that_cannot_be_written(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from edgeinfer.backends.base import Probe
     from edgeinfer.runtime.devices import Facts, Fingerprint
+    from edgeinfer.runtime.devices.board import Gpu
 
 
 @click.command()
@@ -52,13 +53,8 @@ def _facts(facts: Facts) -> Iterator[str]:
         caches = [f"L{c.level} {c.size_kb} KiB" for c in facts.cpu.caches]
         yield f"caches: {', '.join(caches)}"
     for gpu in facts.gpus:
-        parts = (
-            gpu.compute_capability and f"compute capability {gpu.compute_capability}",
-            gpu.driver and f"driver {gpu.driver}",
-            gpu.cuda and f"CUDA {gpu.cuda}",
-            gpu.tensorrt and f"TensorRT {gpu.tensorrt}",
-        )
-        yield ", ".join((f"gpu: {gpu.name}", *filter(None, parts)))
+        yield ", ".join((f"gpu: {gpu.name}", *_gpu(gpu)))
+        yield from (f"!! gpu {gpu.name}: {complaint}" for complaint in gpu.complaints)
     if limit := facts.limits.memory_bytes:
         yield f"memory limit: {size(limit)}"
     if power.mode:
@@ -67,6 +63,24 @@ def _facts(facts: Facts) -> Iterator[str]:
         hottest = max(power.celsius, key=lambda zone: power.celsius[zone])
         yield f"temperature: {power.celsius[hottest]:.0f} °C ({hottest})"
     yield from (f"!! {complaint}" for complaint in power.complaints)
+
+
+def _gpu(gpu: Gpu) -> Iterator[str]:
+    for label, value in (
+        ("compute capability", gpu.compute_capability),
+        ("driver", gpu.driver),
+        ("CUDA", gpu.cuda),
+        ("TensorRT", gpu.tensorrt),
+    ):
+        if value:
+            yield f"{label} {value}"
+    if gpu.memory_mb:
+        free = "" if gpu.free_mb is None else f" ({size(gpu.free_mb << 20)} free)"
+        yield f"{size(gpu.memory_mb << 20)} memory{free}"
+    if gpu.celsius is not None:
+        yield f"{gpu.celsius:.0f} °C"
+    if gpu.power_limit_w is not None:
+        yield f"limited to {gpu.power_limit_w} W"
 
 
 def _rows(probes: tuple[Probe, ...]) -> Iterator[tuple[str, str, str, str]]:

@@ -24,9 +24,20 @@ EXTRAS = (
     ("apple", ("onnx", "onnx_ir", "coremltools", "jinja2"), "converting for Apple, nothing else"),
     ("torch", ("torch", "onnxscript"), "PyTorch models as a source"),
     ("media", ("PIL", "soundfile", "soxr"), "pictures and recordings as inputs"),
+    ("text", ("tokenizers",), "texts as inputs"),
+    ("camera", ("cv2",), "cameras and videos"),
     ("sign", ("cryptography",), "signed and encrypted bundles"),
+    ("telemetry", ("opentelemetry",), "counters in OpenTelemetry"),
 )
 """Extra, the modules it brings, and what they are for; engines are asked through their probes."""
+
+PACKAGES = {
+    "PIL": "pillow",
+    "onnx_ir": "onnx-ir",
+    "cv2": "opencv-python-headless",
+    "opentelemetry": "opentelemetry-api",
+}
+"""Modules whose package has another name."""
 
 CHECKER = "reference"
 """The backend that is there to compare with; a machine that has no other one cannot work."""
@@ -62,7 +73,7 @@ def doctor(bundle: str | None, policy: str, out: Output) -> None:
 
     Exits with 3 when no engine can run here.
     """
-    findings = [*_machine(), *_engines(), *_extras(), _cache(), _memory()]
+    findings = [*_machine(), *_engines(), *_extras(), _cache(), _memory(), *_speed()]
     if bundle is not None:
         from edgeinfer.cli.whynot import findings_of
 
@@ -120,17 +131,20 @@ def _first(reason: str) -> str:
 
 
 def _extras() -> Iterator[Finding]:
+    from edgeinfer.runtime.devices.installs import install_line, this_python
+
+    python = this_python()
     for extra, modules, purpose in EXTRAS:
         missing = [m for m in modules if importlib.util.find_spec(m) is None]
         if missing:
-            fix = f'for {purpose}: pip install "edgeinfer[{extra}]"'
+            fix = f"for {purpose}: {install_line(python, f'edgeinfer[{extra}]')}"
             yield Finding(f"extra {extra}", None, f"no {', '.join(missing)}", fix)
         else:
             yield Finding(f"extra {extra}", True, ", ".join(map(_version, modules)))
 
 
 def _version(module: str) -> str:
-    name = {"PIL": "pillow", "onnx_ir": "onnx-ir"}.get(module, module)
+    name = PACKAGES.get(module, module)
     try:
         return f"{name} {importlib.metadata.version(name)}"
     except importlib.metadata.PackageNotFoundError:
@@ -158,6 +172,17 @@ def _memory() -> Finding:
     low = free < LOW_MEMORY_MB
     fix = "conversion may run out of memory; convert on another machine" if low else ""
     return Finding("memory", not low, f"{size(free << 20)} free", fix)
+
+
+def _speed() -> Iterator[Finding]:
+    """What keeps this device from its full speed; nothing where nothing is known to."""
+    from edgeinfer.runtime.devices import read_facts
+
+    facts = read_facts()
+    told = [*facts.power.complaints, *(c for gpu in facts.gpus for c in gpu.complaints)]
+    if told:
+        fix = "figures measured now are too slow: mind cooling and power supply first"
+        yield Finding("speed", False, "; ".join(told), fix)
 
 
 def _view(findings: list[Finding], usable: bool) -> Iterator[str | Table]:

@@ -187,6 +187,14 @@ hw.optional.arm.FEAT_I8MM: 1
 hw.optional.arm.FEAT_SME: 1
 machdep.cpu.brand_string: Apple M4
 kern.osproductversion: 15.3
+kern.memorystatus_level: 62
+System-wide power settings:
+Currently in use:
+ standby              1
+ Sleep On Power Button 1
+ lowpowermode         1
+ sleep                1 (sleep prevented by powerd)
+Now drawing from 'Battery Power'
 """
 INTEL_MAC = """hw.memsize: 17179869184
 hw.model: MacBookPro16,1
@@ -194,6 +202,7 @@ hw.logicalcpu: 12
 machdep.cpu.brand_string: Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz
 machdep.cpu.features: FPU SSE4.2 FMA AVX1.0 F16C
 machdep.cpu.leaf7_features: BMI1 AVX2
+machdep.xcpm.cpu_thermal_level: 73
 """
 
 

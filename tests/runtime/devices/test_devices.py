@@ -9,6 +9,7 @@ from edgeinfer.backends.cgroup import Limits
 from edgeinfer.runtime.devices import Facts, available_cpus, fingerprint, read_facts
 from edgeinfer.runtime.devices.board import Board, Gpu
 from edgeinfer.runtime.devices.cpu import Cache, Cluster
+from edgeinfer.runtime.devices.power import Power
 from tests.runtime.devices.recorded import DEVICES, INTEL_MAC, MAC, record
 
 A76 = ("asimd", "asimddp", "asimdhp")
@@ -136,9 +137,20 @@ def test_macs() -> None:
     assert (fast.name, fast.cpus) == ("Performance", (6, 7, 8, 9))
     assert (slow.name, slow.cpus) == ("Efficiency", (0, 1, 2, 3, 4, 5))
     assert found.cpu.caches == (Cache(1, "data", 128, 1), Cache(2, "unified", 16384, 4))
+    assert found.power == Power("low power mode", True)
+    assert found.free_mb == (24 << 10) * 62 // 100
     old = read_facts(Path("/nowhere"), system="Darwin", machine="x86_64", controls=INTEL_MAC)
     assert old.cpu.features == ("avx", "avx2", "f16c", "fma")
     assert old.cpu.big == tuple(range(12))
+    assert old.power == Power(complaints=("heat slows the processor down",))
+    assert old.free_mb is None
+    cool = MAC.replace("lowpowermode         1", "powermode            2")
+    found = read_facts(Path("/nowhere"), system="Darwin", machine="arm64", controls=cool)
+    assert found.power.mode == "high power mode"
+    # A laptop that saves power is measured anew.
+    assert fingerprint(found).key != fingerprint(replace(found, power=Power())).key
+    nothing = read_facts(Path("/nowhere"), system="Darwin", machine="arm64", controls="")
+    assert (nothing.power, nothing.free_mb, nothing.memory_mb) == (Power(), None, 0)
 
 
 def test_nothing_readable_is_nothing_known(tmp_path: Path) -> None:
