@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.backends.base import Artifact, Backend, LoadOptions
+from edgeinfer.backends.onnxruntime_regions import FORMAT as REGIONS
 from edgeinfer.convert import engines
 from edgeinfer.convert.engines import Wanted, place_for
 from edgeinfer.convert.lower import target_for
@@ -363,9 +364,10 @@ class Front:
         def write() -> Lowered:
             with self._stage(f"lower {job.title}"):
                 graph = self._quantize.graph(job, normal)
-                options = replace(
-                    self._halves.options(self._options), samples=self._quantize.samples
-                )
+                samples = self._quantize.samples
+                if job.format == REGIONS:
+                    samples = tuple(v.feeds for v in report.vectors if not v.edge)[:1]
+                options = replace(self._halves.options(self._options), samples=samples)
                 lowered = target.lower(graph, job.profile, options, folder)
                 lowered = self._quantize.read_back(job, lowered, report)
                 return _named(lowered) if self._is_quantized else lowered

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from edgeinfer.backends.onnxruntime_regions import FORMAT as REGIONS
 from edgeinfer.convert import small
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
@@ -85,6 +86,9 @@ def plan(
             refused[job.title] = problems
         else:
             notes.extend(f"{job.title} was left out: {p}" for p in problems)
+    # A model that is code as a whole needs no parts.
+    if not (integers or refused or any(job.spare for job in jobs)):
+        jobs += _with_regions(model, profiles, options)
     if refused:
         raise UnsupportedError(", ".join(refused), [p for ps in refused.values() for p in ps])
     return Plan(tuple(jobs), tuple(notes))
@@ -104,6 +108,11 @@ def _with_code(jobs: list[Job], code: Profile) -> list[Job]:
             jobs[index] = replace(job, targets=(*job.targets, code.name))
             return jobs
     return [*jobs, Job("tvm", code, (code.name,), spare=True)]
+
+
+def _with_regions(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> list[Job]:
+    parts = small.with_regions(model, profiles, options)
+    return [] if parts is None else [Job(REGIONS, parts, (parts.name,), spare=True)]
 
 
 def _shared(profiles: Sequence[Profile], integers: bool, apart: AbstractSet[str]) -> list[Job]:

@@ -1,8 +1,9 @@
-"""Machine code beside the other artifacts, for models so small that an engine's call is the cost.
+"""Machine code beside the other artifacts: of whole models, where they are small, and of regions.
 
 The target ``cpu`` is the machine that converts. Where TVM and a compiler driver are installed, a
-model of few multiplications in float32 is written as code for it too, for the device to measure. It
-is an extra: what keeps it from being written, or from its accuracy budget, is told in the report.
+model of few multiplications in float32 is written as code for it too, for the device to measure: a
+call of an engine costs more. Of all models parts are tried as code inside ONNX Runtime. Both are
+extras: what keeps one from being written, or from its accuracy budget, is told in the report.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from edgeinfer.backends.tvm_library import cpu_features
+from edgeinfer.convert.lower.regions.setting import machine_here, seconds
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.profiles.schema import Profile
@@ -30,6 +32,9 @@ SWITCH = "EDGEINFER_SMALL_CODE"
 
 UP_TO = 500_000
 """Multiplications of a model that is small: about 50 microseconds of one core."""
+
+MOST_BYTES = 128 << 20
+"""Weights of a model whose parts are tried; each try opens it twice more."""
 
 _TARGET = "cpu"
 _MACHINE = "x86-64-v3"
@@ -47,6 +52,21 @@ def profile_of(
     if count is None or count > UP_TO:
         return None
     return replace(asked, machine=_MACHINE)
+
+
+def with_regions(
+    model: ir.Model, profiles: Sequence[Profile], options: LowerOptions
+) -> Profile | None:
+    """Return what to try parts of a model as code with; None where nothing is to be tried."""
+    asked = next((p for p in profiles if p.name == _TARGET), None)
+    if asked is None or not seconds() or not _plain(options) or not _can():
+        return None
+    weights = sum(
+        v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None
+    )
+    if weights > MOST_BYTES or any(n.op_type == "QuantizeLinear" for n in model.graph):
+        return None
+    return replace(asked, machine=machine_here())
 
 
 def _plain(options: LowerOptions) -> bool:

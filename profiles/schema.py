@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-FORMATS = frozenset({"onnx", "openvino_ir", "tflite", "mlprogram", "aimodel", "tvm"})
+FORMATS = frozenset({"onnx", "openvino_ir", "tflite", "mlprogram", "aimodel", "tvm", "onnx_tvm"})
 """Artifact formats of a manifest's variants."""
 
 OSES = frozenset({"linux", "macos", "windows", "android", "ios"})
@@ -76,7 +76,7 @@ class Quantization:
         half_blocks: likewise, of float16.
         float_bias: a bias is written as floats, with the very values that 32 bits hold.
         fallbacks: what layers that stay float may become instead, where that is smaller or faster:
-            ``wi8``, ``ai16``, ``fp16``.
+            ``wi8``, ``dynamic``, ``ai16``, ``fp16``.
         late_tables: rows of a constant are taken as integers and made floats after, not before.
         bare_weights: weights are written without their zero points, which are zero.
         recurrent: operators with a state whose weights are stored as integers and whose arithmetic

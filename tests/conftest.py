@@ -11,6 +11,7 @@ import pytest
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # Nearly all models of tests are small: each would be compiled. Tests of that turn it on.
 os.environ.setdefault("EDGEINFER_SMALL_CODE", "off")
+os.environ.setdefault("EDGEINFER_REGIONS", "off")
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 

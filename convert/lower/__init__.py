@@ -15,6 +15,7 @@ _TARGETS = {
     "aimodel": ("edgeinfer.convert.lower.coreai.target", "CoreAITarget"),
     "mlprogram": ("edgeinfer.convert.lower.coreml.target", "CoreMLTarget"),
     "tflite": ("edgeinfer.convert.lower.tflite.target", "TfliteTarget"),
+    "onnx_tvm": ("edgeinfer.convert.lower.regions.target", "RegionsTarget"),
     "tvm": ("edgeinfer.convert.lower.tvm.target", "TvmTarget"),
 }
 

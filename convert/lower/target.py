@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 PRECISION_KEY = "edgeinfer.precision"
 """Where a graph whose weights are integers keeps its recipe's name, among the model's metadata."""
 
+DYNAMIC_KEY = "edgeinfer.dynamic"
+"""Metadata of the ``DequantizeLinear`` of weights: a kernel that multiplies with the integers, and
+gives activations 8 bits and a scale of their own in each run, is to do so."""
+
 
 @dataclass(frozen=True, slots=True)
 class LowerOptions:
@@ -40,7 +44,8 @@ class LowerOptions:
         classifier: formats with class names in the artifact let it name the class.
         recipe: the whole of what was asked for, of which ``precision`` is what is left to do
             where integers are in the graph already.
-        samples: inputs of the model, for formats whose own tools quantize what was written.
+        samples: inputs of the model, for formats whose own tools quantize what was written, or
+            that are timed.
         deployment: oldest system of Apple's that is to open the artifact; empty takes the
             profile's.
         io_dtypes: element types of inputs and outputs by name, of all others under the empty name;

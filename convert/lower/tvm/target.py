@@ -39,7 +39,7 @@ class TvmTarget:
     def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
         """List every node without a lowering."""
         where = _machine(profile, options)
-        return _module(model, where, Notes()).problems
+        return module_of(model, where, Notes()).problems
 
     def lower(
         self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
@@ -55,7 +55,7 @@ class TvmTarget:
 
         tuning = tuned.for_machine(where, options.records)
         notes = Notes()
-        made = _module(model, where, notes, tuning)
+        made = module_of(model, where, notes, tuning)
         if made.module is None:
             raise UnsupportedError(profile.name, made.problems)
         import tvm
@@ -73,6 +73,7 @@ class TvmTarget:
             "inputs": tvm_library.describe(input_specs(model)),
             "outputs": tvm_library.describe(output_specs(model)),
             "tvm": str(tvm.__version__),
+            "memory": [list(m) for m in built.memory],
         }
         tvm_library.append(path, about, built.weights)
         _tell(notes, made, built.kind, built.kernels, built.reason)
@@ -108,7 +109,7 @@ def workloads(
     from edgeinfer.convert.lower.tvm.build import prepared
 
     tuning = tuned.Tuning(collect=True)
-    made = _module(model, where, Notes(), tuning)
+    made = module_of(model, where, Notes(), tuning)
     if made.module is None:
         raise UnsupportedError(profile.name, made.problems)
     prepared(made.module, where, tuning)
@@ -140,7 +141,10 @@ def _machine(profile: Profile, options: LowerOptions) -> Machine:
     return machine(profile.machine)
 
 
-def _module(source: ir.Model, where: Machine, notes: Notes, tuning: Tuning | None = None) -> Module:
+def module_of(
+    source: ir.Model, where: Machine, notes: Notes, tuning: Tuning | None = None
+) -> Module:
+    """Lower a normalised model; what has no lowering is replaced by its definition first."""
     from edgeinfer.convert.lower.tvm.graph import lower_graph
     from edgeinfer.convert.lower.tvm.registry import OPS
 

@@ -1,0 +1,171 @@
+"""Write a model as ONNX in which parts are machine code, where that makes all of it faster here."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from edgeinfer.backends import child
+from edgeinfer.backends.onnxruntime_regions import FORMAT
+from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert.lower.onnxruntime.target import OnnxTarget
+from edgeinfer.convert.lower.precision import read_back
+from edgeinfer.convert.lower.regions.outcome import MODULE, Order, Outcome, Trial, to_json
+from edgeinfer.convert.lower.regions.setting import SECONDS, machine_here, seconds
+from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.tvm.machines import machine
+from edgeinfer.errors import CrashedError, NotAvailableError, Problem, UsageError
+from edgeinfer.profiles.schema import Profile
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+_PATIENCE_S = 120.0
+"""For what is under way when the seconds are over: one part is compiled and raced."""
+
+_OLDEST = ">=1.17"
+
+
+class RegionsTarget:
+    """Format ``onnx_tvm``."""
+
+    format: ClassVar[str] = FORMAT
+
+    def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
+        """List every node that ONNX Runtime cannot run or gets wrong."""
+        return OnnxTarget().check(model, profile, options)
+
+    def lower(
+        self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
+    ) -> Lowered:
+        """Write ``model.onnx``, ``regions.so``, and in ``regions.json`` what was measured.
+
+        Raises:
+            UnsupportedError: with the list of ``check``.
+            NotAvailableError: no part of the model is faster as code, or none could be tried.
+        """
+        where = profile.machine or machine_here()
+        if not where:
+            raise NotAvailableError("no code for this CPU can be made")
+        if not options.samples:
+            raise UsageError(f"format {FORMAT!r}: no inputs to time the model with")
+        with tempfile.TemporaryDirectory(prefix="edgeinfer-") as name:
+            plain, work = Path(name, "plain"), Path(name, "work")
+            plain.mkdir()
+            work.mkdir()
+            lowered = OnnxTarget().lower(model, profile, options, plain)
+            order = Order(
+                lowered.files[0], work, where, options.records, dict(options.samples[0]), seconds()
+            )
+            outcome = _raced(order)
+            if outcome.final is None or not outcome.final.kept:
+                raise NotAvailableError(_why_none(outcome))
+            files = []
+            for file in ("model.onnx", "regions.so"):
+                files.append(folder / file)
+                shutil.move(work / file, files[-1])
+        told = folder / "regions.json"
+        told.write_bytes(to_json(outcome))
+        found = machine(where)
+        precision, ops = read_back(files[0])
+        return replace(
+            lowered,
+            format=self.format,
+            files=(*files, told),
+            precision=precision,
+            ops=ops,
+            engines=tuple(_at_least(e) for e in lowered.engines),
+            notes=(*lowered.notes, *lines(outcome)),
+            constraints={
+                **lowered.constraints,
+                "os": "linux",
+                "arch": found.arch,
+                "device": "cpu",
+                "cpu_features": ",".join(found.features),
+            },
+        )
+
+
+def _at_least(engine: EngineRequirement) -> EngineRequirement:
+    """Ask for an engine that has what regions call, on top of what the graph asks for."""
+    version = ",".join(v for v in (engine.version, _OLDEST) if v)
+    return replace(engine, version=version)
+
+
+def _raced(order: Order) -> Outcome:
+    """Race in a process of its own, which may be ended.
+
+    Raises:
+        NotAvailableError: it took too long.
+        CrashedError: it ended.
+    """
+    process = child.Child(MODULE)
+    stage = "look for regions"
+    try:
+        process.send(order)
+        while True:
+            kind, *content = process.receive(order.seconds + _PATIENCE_S)
+            if kind == "stage":
+                stage = content[0]
+            elif kind == "failed":
+                error, text = content
+                raise error from child.RemoteTraceback(text)
+            else:
+                outcome: Outcome = content[0]
+                return outcome
+    except TimeoutError:
+        raise NotAvailableError(f"{stage}: no end after {_PATIENCE_S:g} s") from None
+    except child.ChildEndedError as error:
+        raise CrashedError("race of regions", stage, error.how, "nothing was written") from error
+    finally:
+        process.kill()
+
+
+def lines(outcome: Outcome) -> list[str]:
+    """Say which parts are code and by how much that pays, and what was tried in vain."""
+    found = [
+        f"{trial.name} is machine code in the place of {_listed(trial.nodes)}: the whole model "
+        f"{trial.gain:.2f} times as fast, three rounds in four of {trial.rounds} at least "
+        f"{trial.sure:.2f} (±{trial.spread:.0%})"
+        for trial in outcome.kept
+    ]
+    whole = outcome.final
+    if whole is not None:
+        found.append(
+            f"with all regions {whole.after_us:.4g} µs, {whole.gain:.2f} times as fast as ONNX "
+            f"Runtime alone with {whole.before_us:.4g}, three rounds in four of {whole.rounds} at "
+            f"least {whole.sure:.2f} (±{whole.spread:.0%})"
+        )
+    found += [_lost(t) for t in outcome.trials if not t.kept]
+    if outcome.left:
+        found.append(f"{outcome.left} parts were not tried, for want of time ({SECONDS})")
+    return [*found, *outcome.notes]
+
+
+def _why_none(outcome: Outcome) -> str:
+    if outcome.final is not None:
+        return f"all regions together: {_lost(outcome.final)}"
+    if not outcome.trials:
+        return "no part of the model promised to be faster as machine code"
+    return "no part of the model is faster as machine code: " + "; ".join(
+        _lost(t) for t in outcome.trials
+    )
+
+
+def _lost(trial: Trial) -> str:
+    figures = (
+        f" ({trial.gain:.2f} times, three rounds in four of {trial.rounds} at least "
+        f"{trial.sure:.2f})"
+        if trial.rounds
+        else ""
+    )
+    return f"{_listed(trial.nodes)}: {trial.reason}{figures}"
+
+
+def _listed(nodes: tuple[str, ...]) -> str:
+    if len(nodes) <= 3:
+        return ", ".join(nodes) or "the whole"
+    return f"{nodes[0]} to {nodes[-1]} ({len(nodes)} operators)"
