@@ -226,7 +226,10 @@ def _unfit(
     if not probe.available:
         return probe.reason or "engine is not available"
     if not _accepts(engine.version, probe.version):
-        return f"expected version {engine.version}, received {probe.version}"
+        return (
+            f"expected version {engine.version}, received {probe.version}; install one that fits, or "
+            "convert the model again for this one"
+        )
     return _violated(variant.constraints, device)
 
 
@@ -272,7 +275,10 @@ def _violated(constraints: Mapping[str, str], device: Fingerprint) -> str:
                 except ValueError as e:
                     return f"has a malformed constraint {key}: {e}"
             case _:
-                return f"has a constraint that this version does not know: {key}={value}"
+                return (
+                    f"has a constraint that this version of edgeinfer does not know: {key}={value}; "
+                    "another version made it: convert the model again, or update edgeinfer here"
+                )
     return ""
 
 
