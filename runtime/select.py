@@ -227,8 +227,8 @@ def _unfit(
         return probe.reason or "engine is not available"
     if not _accepts(engine.version, probe.version):
         return (
-            f"expected version {engine.version}, received {probe.version}; install one that fits, or "
-            "convert the model again for this one"
+            f"expected version {engine.version}, received {probe.version}; install one that fits, "
+            "or convert the model again for this one"
         )
     return _violated(variant.constraints, device)
 
@@ -276,8 +276,9 @@ def _violated(constraints: Mapping[str, str], device: Fingerprint) -> str:
                     return f"has a malformed constraint {key}: {e}"
             case _:
                 return (
-                    f"has a constraint that this version of edgeinfer does not know: {key}={value}; "
-                    "another version made it: convert the model again, or update edgeinfer here"
+                    "has a constraint that this version of edgeinfer does not know: "
+                    f"{key}={value}; another version made it: convert the model again, or update "
+                    "edgeinfer here"
                 )
     return ""
 
