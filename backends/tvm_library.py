@@ -117,7 +117,12 @@ def read(path: Path) -> Library:
                 raise LoadError(f"tvm refuses {path}: its description is damaged")
             file.seek(size - _TAIL.size - length)
             return _library(json.loads(file.read(length)), head, size)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except KeyError as error:
+        raise LoadError(
+            f"tvm refuses {path}: its description lacks {error}: another version of edgeinfer made "
+            "it; convert the model again"
+        ) from error
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise LoadError(f"tvm refuses {path}: its description is damaged: {error!r}") from error
 
 

@@ -95,6 +95,13 @@ def test_damaged_descriptions_are_refused(made: Artifact, change: bytes) -> None
         TvmBackend().load(made, LoadOptions())
 
 
+def test_a_description_of_another_version_says_what_to_do(made: Artifact) -> None:
+    data = made.path.read_bytes()
+    made.path.write_bytes(data.replace(b'"parallel": ', b'"parallels":'))
+    with pytest.raises(LoadError, match=r"lacks 'parallel': another version .* convert the model"):
+        TvmBackend().load(made, LoadOptions())
+
+
 def test_a_weight_outside_the_file_is_refused(tmp_path: Path) -> None:
     found = artifact(
         graph("(float[1,3] x) => (float[1,2] y) { y = MatMul(x, w) }", w=np.ones((3, 2), "f4")),
