@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 PRECISION_KEY = "edgeinfer.precision"
 """Where a graph whose weights are integers keeps its recipe's name, among the model's metadata."""
 
-DYNAMIC_KEY = "edgeinfer.dynamic"
-"""Metadata of the ``DequantizeLinear`` of weights: a kernel that multiplies with the integers, and
-gives activations 8 bits and a scale of their own in each run, is to do so."""
+ARITHMETIC_KEY = "edgeinfer.arithmetic"
+"""Metadata of the ``DequantizeLinear`` of weights, where it is not what stands around it that says
+how they are multiplied: ``float``, or ``dynamic`` for kernels that give activations 8 bits and a
+scale of their own in each run."""
 
 
 @dataclass(frozen=True, slots=True)

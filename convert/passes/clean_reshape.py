@@ -22,18 +22,23 @@ from edgeinfer.convert.passes.infra import (
 )
 from edgeinfer.convert.passes.shapes import VIEWS
 
+_REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin")
+
 
 class CleanReshape(ir.passes.InPlacePass):
     """Cut chains of Reshape, Flatten, Squeeze and Unsqueeze, none of which moves data.
 
     Given: ``a = Unsqueeze(x, [0]); b = Reshape(a, [6]); y = Reshape(b, [2,3])``
     Result: ``y = Reshape(x, [2,3])``, or ``x`` itself where that is its shape
+
+    A mean, sum, product or extreme over axes of size 1 is such a node too.
     """
 
     def call(self, model: ir.Model) -> Outcome:
         """Look back from every such node."""
         namer, count = Namer(model), 0
         for node in all_nodes(model):
+            count += _of_one(node)
             if not is_op(node, *VIEWS):
                 continue
             if _cancel(node):
@@ -41,6 +46,27 @@ class CleanReshape(ir.passes.InPlacePass):
             elif is_op(node, "Reshape"):
                 count += _merge(node, namer)
         return outcome(model, count)
+
+
+def _of_one(node: ir.Node) -> int:
+    """Let a reduction that finds one element each time be what it then is."""
+    x, y = input_at(node, 0), node.outputs[0] if node.outputs else None
+    if not is_op(node, *_REDUCTIONS) or x is None or x.shape is None or y is None:
+        return 0
+    axes = input_at(node, 1)
+    places = range(len(x.shape)) if axes is None else ints(axes)
+    if not places:
+        # None at all, or those that only a run knows.
+        return 0
+    if axes is None and attr(node, "noop_with_empty_axes", 0):
+        return 0
+    if any(not -len(x.shape) <= p < len(x.shape) or x.shape[p] != 1 for p in places):
+        return 0
+    node.op_type = "Identity" if attr(node, "keepdims", 1) else "Squeeze"
+    node.attributes.clear()
+    if node.op_type == "Identity":
+        node.resize_inputs(1)
+    return 1
 
 
 def _cancel(node: ir.Node) -> bool:

@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from edgeinfer.convert.quantize.calibrate import limits_of
 from edgeinfer.convert.quantize.fallback import FORMS
+from edgeinfer.convert.quantize.recipe import METHODS
 from edgeinfer.convert.quantize.rules import layers
-from edgeinfer.convert.quantize.search import Layer, Measure, Memory, Outcome, Point, Search
+from edgeinfer.convert.quantize.search import (
+    Layer,
+    Measure,
+    Measures,
+    Memory,
+    Outcome,
+    Point,
+    Search,
+)
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.quantize.trial import (
     Samples,
@@ -37,7 +46,8 @@ ALIKE = 1.05
 
 _LIKE_SIZE = 1.02
 _CLEARLY_SMALLER = 0.9
-_ALONE = "weight_only_wi8_afp32"
+_WHOLE = ("weight_only_wi8_afp32", "dynamic_wi8_afp32")
+"""Recipes that the whole net is tried with: no range of activations is needed for them."""
 
 _TIGHTER = 4
 """Searches, each for half of what the one before might lose, until the gate takes what is found;
@@ -46,6 +56,13 @@ beyond that, every layer stays float."""
 SECONDS = 1800.0
 """After so long the search settles on the best that it has measured."""
 
+
+_SOME = 64
+"""Samples by whose noise ranges are compared."""
+
+_NARROWED = (0.85, 0.7, 0.6, 0.5, 0.4)
+"""What ranges are narrowed to, too: a few loud samples take the steps of all others, and what is
+clipped in those may not matter."""
 
 Remembered = Callable[[str, frozenset[str], Measure], Point]
 
@@ -102,6 +119,11 @@ class Fitted:
             f"{chosen.size_bytes / 1e6:.2f} MB (float {before.size_bytes / 1e6:.2f} MB), "
             f"{len(self.outcome.points)} candidates"
         ]
+        if chosen.calibrator:
+            found.append(
+                f"{self.title}: ranges are those of the calibrator {chosen.calibrator!r}: they "
+                "leave the least noise, and those that were asked for did not hold the budget"
+            )
         found += [self._line(layer) for layer in self.layers if layer.name in kept]
         found += [f"{self.title}: the gate would refuse: {why}" for why in self.outcome.refused]
         if self.outcome.stopped:
@@ -188,10 +210,27 @@ def fit(
         ),
         told,
         SECONDS,
+        _calibrators(trials, samples, few),
     )
     outcome, before = _settled(trials, search, samples, report.vectors)
     kinds = (tuple(known), whole, job.title, max_drop, trials.is_timed)
     return Fitted(outcome, before, *kinds, measured=len(samples.feeds))
+
+
+def _calibrators(trials: Trials, samples: Samples, few: Samples) -> dict[str, Measures]:
+    """Return how candidates are measured with other ranges, and with those asked for."""
+    asked = trials.quantizer.settings.method
+    names = ["", *(m for m in METHODS if m != asked), *(f"{asked}*{f}" for f in _NARROWED)]
+    some = samples.fewer(_SOME)
+    measure = trials.measure
+    return {
+        n: Measures(
+            partial(measure, samples=samples, timed=True, calibrator=n),
+            partial(measure, samples=few, timed=False, calibrator=n),
+            partial(measure, samples=some, timed=False, calibrator=n),
+        )
+        for n in names
+    }
 
 
 def _settled(
@@ -233,17 +272,18 @@ def _finalists(
     kept = frozenset(chosen.kept)
     limits = limits_of(job.profile, job.format)
     for form in limits.fallbacks if kept and trials.changes(kept) else ():
-        measure = partial(trials.measure, samples=samples, timed=True, form=form)
-        found.append(remembered(f"full {form}", kept, measure))
-    if _ALONE in job.profile.precisions and trials.is_timed:
-        found.append(
-            remembered(
-                f"full {_ALONE}",
-                frozenset(),
-                lambda _: trials.measure_recipe(_ALONE, samples),
-            )
-        )
+        by = chosen.calibrator
+        measure = partial(trials.measure, samples=samples, timed=True, form=form, calibrator=by)
+        found.append(remembered(f"full {form} {by}".rstrip(), kept, measure))
+    for recipe in _WHOLE if trials.is_timed else ():
+        if recipe in job.profile.precisions:
+            measure = partial(_by_recipe, trials, recipe, samples)
+            found.append(remembered(f"full {recipe}", frozenset(), measure))
     return found
+
+
+def _by_recipe(trials: Trials, recipe: str, samples: Samples, _: frozenset[str]) -> Point:
+    return trials.measure_recipe(recipe, samples)
 
 
 def best(points: list[Point], max_drop: float, *, timed: bool) -> Point:

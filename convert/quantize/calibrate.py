@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -17,7 +17,7 @@ from edgeinfer.convert.quantize.judge import Finding, Verdict, judge
 from edgeinfer.convert.quantize.observe import Observation, channel_axis, observe
 from edgeinfer.convert.quantize.qdq import Written
 from edgeinfer.convert.quantize.ranges import Range, choose
-from edgeinfer.convert.quantize.recipe import Method, Recipe
+from edgeinfer.convert.quantize.recipe import METHODS, Method, Recipe
 from edgeinfer.convert.quantize.rounding import (
     Grid,
     Rounding,
@@ -41,6 +41,9 @@ _WRITTEN = {False: "integers", True: "floats of 8 bits"}
 
 _TRIED = 16
 """Samples by which rounding by data is compared with the nearest."""
+
+_BOUNDED = frozenset({"Sigmoid", "HardSigmoid", "Softmax", "Tanh"})
+"""Operators whose results end at known numbers: narrower ranges would cut answers off."""
 
 _NEEDLESS = 1e-5
 """Share of the outputs' energy that may be wrong without weights being rounded by data."""
@@ -233,6 +236,29 @@ class Quantizer:
             self.notes.append(f"weights evened out between {pairs} pairs of convolutions")
         if places:
             self.notes.append(f"outliers moved into weights behind {places} normalisations")
+
+    def by(self, calibrator: str) -> Quantizer:
+        """Return the same with other ranges; nothing is run again.
+
+        Args:
+            calibrator: one of ``METHODS``, which may be followed by ``*`` and a factor that narrows
+                its ranges; empty for the one that was asked for.
+        """
+        name, _, factor = calibrator.partition("*")
+        method = next((m for m in METHODS if m == name), self.settings.method)
+        narrow = float(factor or 1.0)
+        if method == self.settings.method and narrow == 1.0:
+            return self
+        found = self.ranges
+        if method != self.settings.method:
+            found = {n: choose(self.seen.values[n], method) for n in self.ranges}
+        whole = {
+            v.name for n in self.model.graph if n.op_type in _BOUNDED for v in n.outputs if v.name
+        }
+        ranges = {
+            n: r if n in whole else Range(narrow * r.low, narrow * r.high) for n, r in found.items()
+        }
+        return replace(self, settings=replace(self.settings, method=method), ranges=ranges)
 
     def _range(self, name: str, value: ir.Value) -> Range:
         try:

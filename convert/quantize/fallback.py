@@ -12,13 +12,15 @@ from edgeinfer.convert.passes.dead_code import RemoveDeadCode
 from edgeinfer.convert.passes.infra import Namer, add_initializer, constant
 from edgeinfer.convert.quantize.ranges import Range, Scale, scale_of
 from edgeinfer.convert.quantize.units import WEIGHTED, array_of, clip_after, weights_axis
-from edgeinfer.convert.quantize.weights import store
+from edgeinfer.convert.quantize.weight_only import is_product, measured
+from edgeinfer.convert.quantize.weights import mark, store
 from edgeinfer.profiles.schema import Quantization
 from edgeinfer.types import Array
 
 FORMS: dict[str, str] = {
     "wi8": "weights alone in 8 bits",
     "ai16": "weights in 8 bits, activations in 16",
+    "dynamic": "8 bits, activations with a scale of their own in each run",
     "fp16": "weights in half precision",
     "fp32": "float",
 }
@@ -50,8 +52,9 @@ def apply(
     if form == "fp32":
         return 0
     write: Callable[[_Writer, ir.Node], bool] = {
-        "wi8": _Writer.narrow,
+        "wi8": _Writer.alone,
         "ai16": _Writer.wide,
+        "dynamic": _Writer.dynamic,
         "fp16": _Writer.half,
     }[form]
     writer = _Writer(model, limits, ranges)
@@ -81,8 +84,14 @@ class _Writer:
         self._model, self._limits, self._ranges = model, limits, ranges
         self._namer = Namer(model)
 
-    def narrow(self, node: ir.Node) -> bool:
+    def alone(self, node: ir.Node) -> bool:
         """Store the weights in 8 bits; they are floats again before they are used."""
+        self.narrow(node)
+        mark(node.inputs[1], "float")
+        return True
+
+    def narrow(self, node: ir.Node) -> bool:
+        """Store the weights in 8 bits."""
         weights = node.inputs[1]
         name = (weights.name if weights is not None else "") or "weights"
         groups = node.attributes.get("group")
@@ -96,6 +105,17 @@ class _Writer:
         attributes = {} if made.axis is None else {"axis": made.axis}
         dequantize = ir.node("DequantizeLinear", operands, attributes)
         self._before(node, 1, dequantize, f"{name}.dq", ir.DataType.FLOAT)
+        return True
+
+    def dynamic(self, node: ir.Node) -> bool:
+        """Let activations be measured in each run, where the target has a kernel for it."""
+        if self._limits.format == "onnx":
+            fits = is_product(node)
+            if fits:
+                measured(self._model, node, self._namer)
+            return fits
+        self.narrow(node)
+        mark(node.inputs[1], "dynamic")
         return True
 
     def half(self, node: ir.Node) -> bool:

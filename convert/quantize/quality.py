@@ -40,6 +40,8 @@ class Loss:
         quality: what was measured, in the metric's own unit.
         metric: its name.
         margin: standard error of ``drop``, where it was asked for.
+        noise: share of the outputs' energy that is wrong, the mean of all outputs: where a drop
+            is one of a few answers or the worst channel is lost already, this still tells.
     """
 
     drop: float
@@ -47,6 +49,7 @@ class Loss:
     quality: float
     metric: str
     margin: float = 0.0
+    noise: float = 0.0
 
 
 @dataclass(slots=True)
@@ -71,6 +74,11 @@ class Judgement:
 
     def signed_loss(self, actual: Sequence[Outputs]) -> Loss:
         """Compare likewise; the drop of a better model is below zero."""
+        shares = [_share(e, a) for e, a in self._pairs(actual) if e[0].dtype.kind == "f"]
+        noise = float(np.mean(shares)) if shares else 0.0
+        return replace(self._loss(actual), noise=noise)
+
+    def _loss(self, actual: Sequence[Outputs]) -> Loss:
         error = max((_error(a, b) for a, b in self._pairs(actual)), default=0.0)
         if self.metric is not None:
             before = self._before(self.metric)
@@ -152,14 +160,23 @@ def _error(expected: list[Array], actual: list[Array]) -> float:
         return 1.0 - float(np.mean([np.array_equal(e, a) for e, a in _both(expected, actual)]))
     if any(e.shape != a.shape for e, a in _both(expected, actual)):
         return 1.0
-    signal = sum(float(np.sum(np.square(e, dtype=np.float64))) for e in expected)
-    noise = sum(float(np.sum(_noise(e, a))) for e, a in _both(expected, actual))
-    if not np.isfinite(noise):
+    worst = _share(expected, actual)
+    if not np.isfinite(worst):
         return 1.0
-    worst = noise / signal if signal > 0 else float(noise > 0)
     for axis in _channel_axes(expected):
         worst = max(worst, _worst_channel(expected, actual, axis))
     return min(1.0, worst)
+
+
+def _share(expected: list[Array], actual: list[Array]) -> float:
+    """Return noise over signal of the whole; infinite where there is no comparing."""
+    if any(e.shape != a.shape for e, a in _both(expected, actual)):
+        return math.inf
+    signal = sum(float(np.sum(np.square(e, dtype=np.float64))) for e in expected)
+    noise = sum(float(np.sum(_noise(e, a))) for e, a in _both(expected, actual))
+    if not np.isfinite(noise):
+        return math.inf
+    return noise / signal if signal > 0 else float(noise > 0)
 
 
 def _noise(expected: Array, actual: Array) -> npt.NDArray[np.float64]:

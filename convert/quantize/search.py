@@ -58,6 +58,8 @@ class Point:
         form: what the layers that stay float are instead, see ``fallback.FORMS``.
         recipe: by which the others were written; empty for the one that was asked for.
         margin: standard error of the drop: what so few samples leave open.
+        calibrator: by which ranges were chosen; empty for the one that was asked for.
+        noise: see ``Loss.noise``.
     """
 
     kept: tuple[str, ...]
@@ -69,6 +71,8 @@ class Point:
     form: str = "fp32"
     recipe: str = ""
     margin: float = 0.0
+    calibrator: str = ""
+    noise: float = 0.0
 
     @property
     def bound(self) -> float:
@@ -82,6 +86,7 @@ class Point:
         return cls(
             *(names, loss.drop, loss.error, loss.quality, latency_ms, size_bytes),
             margin=loss.margin,
+            noise=loss.noise,
         )
 
 
@@ -124,6 +129,21 @@ class Outcome:
             "pareto": [asdict(p) for p in self.pareto()],
             "gains": dict(sorted(self.gains.items(), key=lambda item: -item[1])),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """How candidates are measured with the ranges of one calibrator.
+
+    Attributes:
+        full: on all samples.
+        quick: on a few, to compare layers.
+        some: on as many as tell one calibrator's noise from another's.
+    """
+
+    full: Measure
+    quick: Measure
+    some: Measure
 
 
 @dataclass(slots=True)
@@ -185,6 +205,8 @@ class Search:
         memory: of earlier measurements.
         told: about what is being done.
         seconds: after which no further layer is tried by itself.
+        calibrators: measures with other ranges, by the calibrators' names; the empty name has those
+            that were asked for.
     """
 
     layers: Sequence[Layer]
@@ -194,6 +216,8 @@ class Search:
     memory: Memory = field(default_factory=Memory)
     told: Told | None = None
     seconds: float = math.inf
+    calibrators: Mapping[str, Measures] = field(default_factory=dict)
+    _calibrator: str = ""
     _stopped: str = ""
     _started: float = field(default_factory=time.monotonic)
     _points: list[Point] = field(default_factory=list)
@@ -201,6 +225,8 @@ class Search:
     def run(self) -> Outcome:
         """Search: all integers, then what rules say, then layer by layer what it takes."""
         plain = self._full(frozenset())
+        if not self._holds(plain):
+            plain = self._by_others(plain)
         if self._holds(plain):
             return self._outcome(plain, {})
         ruled = frozenset(y.name for y in self.layers if y.rule)
@@ -210,6 +236,22 @@ class Search:
         order = self._order(gains)
         found = self._shortest(order)
         return self._outcome(self._returned(found, gains), gains)
+
+    def _by_others(self, plain: Point) -> Point:
+        """Take the ranges with the least noise: they cost neither time nor size.
+
+        Drops of calibrators differ by an answer or two, which is chance; noise does not.
+        """
+        if self._calibrator or not self.calibrators:
+            return plain
+        noise: dict[str, float] = {}
+        for name, measures in self.calibrators.items():
+            if self.told is not None:
+                self.told("try other ranges", len(noise) / len(self.calibrators))
+            point = self._measured(f"some {name}".rstrip(), frozenset(), measures.some)
+            noise[name] = point.noise
+        self._calibrator = min(noise, key=lambda n: noise[n])
+        return self._full(frozenset())
 
     def _is_over(self) -> bool:
         return time.monotonic() - self._started > self.seconds
@@ -221,7 +263,7 @@ class Search:
         return Outcome(chosen, tuple(self._points), dict(gains), self._holds(chosen), self._stopped)
 
     def _full(self, kept: frozenset[str]) -> Point:
-        point = self._measured("full", kept, self.full)
+        point = self._by_calibrator("full", kept)
         if point not in self._points:
             self._points.append(point)
         return point
@@ -229,6 +271,12 @@ class Search:
     def remembered(self, kind: str, kept: frozenset[str], measure: Measure) -> Point:
         """Measure a candidate of another kind, unless it was measured before."""
         return self._measured(kind, kept, measure)
+
+    def _by_calibrator(self, kind: str, kept: frozenset[str]) -> Point:
+        measures = self.calibrators.get(self._calibrator)
+        full, quick = (measures.full, measures.quick) if measures else (self.full, self.quick)
+        measure = full if kind == "full" else quick
+        return self._measured(f"{kind} {self._calibrator}".rstrip(), kept, measure)
 
     def _measured(self, kind: str, kept: frozenset[str], measure: Measure) -> Point:
         point = self.memory.get(kind, kept)
@@ -252,7 +300,10 @@ class Search:
         return gains | self._tried([[y] for run in runs[:BEST_RUNS] for y in run])
 
     def _tried(self, groups: Sequence[Sequence[Layer]]) -> dict[str, float]:
-        base = self._measured("quick", frozenset(), self.quick).error
+        before = self._by_calibrator("quick", frozenset())
+        # Where the worst channel is lost altogether, no layer alone brings it back.
+        measure = "noise" if before.error >= 1.0 else "error"
+        base = getattr(before, measure)
         gains: dict[str, float] = {}
         for index, group in enumerate(groups):
             if self._is_over():
@@ -260,8 +311,9 @@ class Search:
                 break
             if self.told is not None:
                 self.told("try layer by layer", index / len(groups))
-            error = self._measured("quick", frozenset(y.name for y in group), self.quick).error
-            gains.update({y.name: (base - error) / len(group) for y in group})
+            point = self._by_calibrator("quick", frozenset(y.name for y in group))
+            left = getattr(point, measure)
+            gains.update({y.name: (base - left) / len(group) for y in group})
         return gains
 
     def _order(self, gains: Mapping[str, float]) -> list[str]:

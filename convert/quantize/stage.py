@@ -204,7 +204,8 @@ class Stage:
                 continue
             kept = frozenset() if choice is None else frozenset(choice.kept)
             limits = limits_of(job.profile, job.format, self.recipe)
-            errors = layer_errors(quantizer, limits, data, kept)
+            chosen = quantizer if choice is None else quantizer.by(choice.calibrator)
+            errors = layer_errors(chosen, limits, data, kept)
             self._errors[job.title] = to_json(errors)
             quantizer.notes.append(summary(job.title, errors))
 
@@ -222,9 +223,8 @@ class Stage:
             other = Quantizer(self.base(model), recipe(choice.recipe), self._quantizer.settings)
             return other.write(limits).model
         kept = frozenset(choice.kept)
-        return self._quantizer.write(
-            limits, model=self.base(model), kept=kept, form=choice.form
-        ).model
+        quantizer = self._quantizer.by(choice.calibrator)
+        return quantizer.write(limits, model=self.base(model), kept=kept, form=choice.form).model
 
     def base(self, model: ir.Model) -> ir.Model:
         """Return the float graph that the ranges are of: the same function, evened out."""

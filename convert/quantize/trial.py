@@ -204,6 +204,7 @@ class Trials:
     outputs: tuple[TensorSpec, ...]
     metric: Metric | None = None
     _judged: dict[int, Margins] = field(default_factory=dict)
+    _quantizers: dict[str, Quantizer] = field(default_factory=dict)
 
     def in_time(self, samples: Samples) -> Samples:
         """Return as many samples as there is time to run each candidate on."""
@@ -215,13 +216,25 @@ class Trials:
         return samples.fewer(affordable(once))
 
     def measure(
-        self, kept: frozenset[str], samples: Samples, *, timed: bool, form: str = "fp32"
+        self,
+        kept: frozenset[str],
+        samples: Samples,
+        *,
+        timed: bool,
+        form: str = "fp32",
+        calibrator: str = "",
     ) -> Point:
         """Measure the graph with some layers in float, or in another form."""
         limits = limits_of(self.job.profile, self.job.format)
-        written = self.quantizer.write(limits, kept=kept, form=form)
+        written = self.by(calibrator).write(limits, kept=kept, form=form)
         point = self._run(written.model, kept, samples, timed)
-        return replace(point, form=form)
+        return replace(point, form=form, calibrator=calibrator)
+
+    def by(self, calibrator: str) -> Quantizer:
+        """Return the quantizer with the ranges of a calibrator."""
+        if calibrator not in self._quantizers:
+            self._quantizers[calibrator] = self.quantizer.by(calibrator)
+        return self._quantizers[calibrator]
 
     def measure_recipe(self, name: str, samples: Samples) -> Point:
         """Measure the graph as another recipe writes all of it."""
@@ -263,7 +276,8 @@ class Trials:
         if point.recipe:
             return self.by_recipe(point.recipe)
         limits = limits_of(self.job.profile, self.job.format)
-        return self.quantizer.write(limits, kept=frozenset(point.kept), form=point.form).model
+        quantizer = self.by(point.calibrator)
+        return quantizer.write(limits, kept=frozenset(point.kept), form=point.form).model
 
     def _run(self, model: ir.Model, kept: frozenset[str], samples: Samples, timed: bool) -> Point:
         with ExitStack() as stack:
@@ -354,7 +368,7 @@ def key_of(quantizer: Quantizer, job: Job, samples: Samples, metric: Metric | No
         quantizer.recipe.name,
     ]
     # Measurements of older versions have no margins.
-    parts += [repr(metric), "with margins"]
+    parts += [repr(metric), "with margins and noise"]
     found = hashlib.blake2b("\n".join(parts).encode(), digest_size=16)
     # How weights are rounded and biases corrected is no setting; it is in what is written.
     for node in (graph := quantizer.write(limits).model.graph):

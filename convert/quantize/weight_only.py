@@ -76,7 +76,7 @@ def write(
             for place in stateful_weights(node):
                 _channels(model, node, namer, shared, STATEFUL_AXIS, place, half=recipe.half)
         elif recipe.dynamic and is_product(node):
-            _dynamic(model, node, namer)
+            measured(model, node, namer)
         elif block := block_of(node, recipe, whole=whole_blocks, smaller=smaller_blocks):
             _blocks(model, node, block, namer, positive=positive_blocks, half=half_blocks)
         else:
@@ -212,7 +212,7 @@ def _blocks(
     node.attributes.pop("transB", None)
 
 
-def _dynamic(model: ir.Model, node: ir.Node, namer: Namer) -> None:
+def measured(model: ir.Model, node: ir.Node, namer: Namer) -> None:
     """Measure the activations in each run.
 
     Given::

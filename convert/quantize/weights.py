@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
+from edgeinfer.convert.lower.target import ARITHMETIC_KEY
 from edgeinfer.convert.quantize.ranges import LARGEST_FLOAT8, SMALLEST, half_float8
 from edgeinfer.convert.quantize.ties import off_ties
 from edgeinfer.errors import UsageError
@@ -42,6 +45,13 @@ class Stored:
     def wide_scale(self) -> npt.NDArray[np.float32]:
         """Return the scales shaped to broadcast over the integers."""
         return _wide(self.scale, self.values.ndim, self.axis)
+
+
+def mark(value: ir.Value | None, arithmetic: Literal["float", "dynamic"]) -> None:
+    """Say how the integers that weights are made of are multiplied, whatever stands around them."""
+    maker = None if value is None else value.producer()
+    if maker is not None:
+        maker.metadata_props[ARITHMETIC_KEY] = arithmetic
 
 
 def store_floats(weights: Array, axis: int | None, *, name: str = "") -> Stored:

@@ -37,12 +37,21 @@ class Builder(Graph):
     Attributes:
         scales: symmetric scales that constants were stored with, one vector a constant.
         blocks: constants that were stored in 4 bits.
+        dynamic: scales of weights that kernels are to multiply with as they are stored, and floats.
+        apart: of these, and of weights that floats are to be multiplied with.
     """
 
     def __init__(self, name: str = "main", prefix: str = "") -> None:
         super().__init__(name, prefix)
         self.scales: list[Array] = []
         self.blocks: list[Blocks] = []
+        self.dynamic: list[Array] = []
+        self.apart: list[Array] = []
+
+    @property
+    def arithmetic(self) -> str:
+        """How the weights that are being lowered are multiplied; empty where it is not said."""
+        return ""
 
     def add(
         self,

@@ -8,6 +8,8 @@ only FULLY_CONNECTED makes sense: DEQUANTIZE takes them and gives other numbers 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import ml_dtypes
 import numpy as np
 
@@ -19,8 +21,12 @@ _BLOCK = 32
 """XNNPACK takes multiples of it."""
 
 
-def multiply_stored(graph: Graph) -> None:
+def multiply_stored(graph: Graph, only: Sequence[Array] | None = None) -> None:
     """Let the kernels that can read stored weights do so, in place, in bodies too.
+
+    Args:
+        graph: rewritten in place.
+        only: scales of the weights that this is for; None for all.
 
     Given::
 
@@ -33,20 +39,22 @@ def multiply_stored(graph: Graph) -> None:
     stored = {
         id(op.outputs[0]): op.inputs[0]
         for op in graph.ops
-        if op.code == "DEQUANTIZE" and op.inputs[0] is not None and _is_stored(op.inputs[0])
+        if op.code == "DEQUANTIZE" and op.inputs[0] is not None and _is_stored(op.inputs[0], only)
     }
     for op in graph.ops:
         for body in op.bodies.values():
-            multiply_stored(body)
+            multiply_stored(body, only)
         weights = stored.get(id(op.inputs[1])) if len(op.inputs) > 1 else None
         if weights is not None and _takes(op, weights):
             op.inputs[1] = weights
     graph.drop_dead()
 
 
-def _is_stored(tensor: Tensor) -> bool:
+def _is_stored(tensor: Tensor, only: Sequence[Array] | None) -> bool:
     q = tensor.quantization
     if tensor.data is None or q is None or tensor.dtype != np.int8:
+        return False
+    if only is not None and not any(np.array_equal(q.scale, scales) for scales in only):
         return False
     return q.axis == 0 and not q.zero_point.any()
 

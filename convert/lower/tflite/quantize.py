@@ -242,7 +242,7 @@ class _Rewrite:
         if weights is None or weights.data is None or weights.dtype != np.float32:
             return None
         stored = as_stored(self.graph, weights, axis)
-        if stored is None or stored.quantization is None:
+        if stored is None or stored.quantization is None or self._is_apart(stored):
             return None
         operands = list(op.inputs)
         operands[at], operands[weights_at] = source, stored
@@ -263,6 +263,11 @@ class _Rewrite:
         )
         operands[bias_at] = made
         return operands
+
+    def _is_apart(self, weights: Tensor) -> bool:
+        """Whether weights are to be multiplied with floats, though integers are around them."""
+        q, known = weights.quantization, getattr(self.graph, "apart", [])
+        return q is not None and any(np.array_equal(q.scale, scales) for scales in known)
 
     def _sum(self, op: Op, place: Tensor) -> list[Tensor | None] | None:
         if place.dtype != np.int8:

@@ -142,6 +142,9 @@ class Cell:
 def _cut(g: Builder, r: Tensor, hidden: int) -> tuple[Tensor, Tensor]:
     """Part a GRU's recurrent weights: both gates, and the new state."""
     if r.data is not None:
+        # Integers stay integers: each part with the scales of its own rows.
+        for known in (g.scales, g.dynamic, g.apart):
+            known += [p for s in known if s.size == 3 * hidden for p in np.split(s, [2 * hidden])]
         return g.const(r.data[: 2 * hidden]), g.const(r.data[2 * hidden :])
     gates, last = g.split(r, [2 * hidden, hidden], 0)
     return gates, last
@@ -216,17 +219,26 @@ def _unrolled(
     g: Builder, cell: Cell, over: Steps, state: State, steps: int
 ) -> tuple[Tensor, State]:
     """Write out every step."""
-    shape = over.x.shape[1:]
-    inputs = [g.tensor(shape, over.x.dtype) for _ in range(steps)]
-    g.add("UNPACK", [over.x], inputs, num=steps, axis=0)
+    inputs = _parts(g, over.x, steps)
     results: dict[int, Tensor] = {}
     for index in reversed(range(steps)) if over.reverse else range(steps):
         new = cell.step(g, inputs[index], state)
         running = _running(g, over, index)
         results[index], state = _masked(g, running, new, state)
     made = [results[index] for index in range(steps)]
+    if steps == 1:
+        return g.insert_axis(made[0], 0), state
     shape = (steps, *made[0].shape)
     return g.emit("PACK", made, shape, values_count=steps, axis=0), state
+
+
+def _parts(g: Builder, x: Tensor, steps: int) -> list[Tensor]:
+    """Take a sequence apart; of a single step nothing is copied, and XNNPACK has no UNPACK."""
+    if steps == 1:
+        return [g.drop_axis(x, 0)]
+    parts = [g.tensor(x.shape[1:], x.dtype) for _ in range(steps)]
+    g.add("UNPACK", [x], parts, num=steps, axis=0)
+    return parts
 
 
 def _running(g: Builder, over: Steps, index: int) -> Tensor | None:

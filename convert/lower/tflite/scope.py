@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.registry import Driver, Refusal
+from edgeinfer.convert.lower.target import ARITHMETIC_KEY
 from edgeinfer.convert.lower.tflite import ops as _families  # noqa: F401  (fills the registry)
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
@@ -30,6 +31,12 @@ class Scope(Builder):
         self._opsets = opsets
         self.driver: Driver[Tensor] = Driver(OPS, self)
         self._bodies = 0
+
+    @property
+    def arithmetic(self) -> str:
+        """What the node that is being lowered says of it."""
+        node = self.driver.node
+        return "" if node is None else node.metadata_props.get(ARITHMETIC_KEY, "")
 
     def input(self, value: ir.Value) -> Tensor:
         """Add an input of the model, with its name and layout."""

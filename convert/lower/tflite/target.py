@@ -180,8 +180,7 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     # Else weights that are replaced from here on stay in memory beside what replaces them.
     scope.driver.values.clear()
     fuse(scope)
-    if dynamic:
-        multiply_stored(scope)
+    multiply_stored(scope, None if dynamic else scope.dynamic)
     if recipe == _BLOCKS and (count := multiply_blocks(scope)):
         notes.add(f"{count} products with 4-bit weights round their activations to 8 bits")
     return scope

@@ -69,3 +69,34 @@ def test_what_cannot_be_known_or_named_otherwise_stays(text: str) -> None:
         return
     InferShapes()(model)
     check_left_alone(model, CleanReshape())
+
+
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize(
+    ("shape", "body", "left"),
+    [
+        ("2,1", "<int64[1] a = {1}> { b = OP(x, a) y = Neg(b) }", {"Identity": 1, "Neg": 1}),
+        ("2", "<int64[1] a = {-1}> { b = OP<keepdims=0>(x, a) y = Neg(b) }", None),
+    ],
+)
+def test_a_reduction_of_single_elements_moves_none(
+    op: str, shape: str, body: str, left: dict[str, int] | None
+) -> None:
+    model = parse(f"g (float[2,1] x) => (float[{shape}] y) " + body.replace("OP", op))
+    check(model, PASSES, left or {"Squeeze": 1, "Neg": 1}, {"x": X[:, :1]})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[2,3] x) => (float[2] y) <int64[1] a = {1}> { y = ReduceMean<keepdims=0>(x, a) }",
+        "g (float[2,N] x) => (float[2] y) <int64[1] a = {1}> { y = ReduceMean<keepdims=0>(x, a) }",
+        "g (float[2,1] x, int64[1] a) => (float[N] y) { y = ReduceSum<keepdims=0>(x, a) }",
+        "g (float[2,1] x) => (float[1,1] y) { y = ReduceMax(x) }",
+        "g (float[2,1] x) => (float[2,1] y) <int64[1] a = {1}> { y = ReduceL2(x, a) }",
+    ],
+)
+def test_a_reduction_of_more_or_of_another_function_stays(text: str) -> None:
+    model = parse(text)
+    InferShapes()(model)
+    check_left_alone(model, CleanReshape())

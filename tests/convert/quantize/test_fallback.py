@@ -1,9 +1,16 @@
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.quantize import fallback, qdq
+from edgeinfer import profiles
+from edgeinfer.convert.lower import target_for
+from edgeinfer.convert.lower.target import ARITHMETIC_KEY, LowerOptions
+from edgeinfer.convert.quantize import fallback, qdq, readback
+from edgeinfer.convert.quantize.calibrate import limits_of
 from edgeinfer.convert.quantize.ranges import Range
 from tests.convert.quantize.conftest import LIMITS, graph
 
@@ -85,6 +92,41 @@ def test_activations_of_16_bits_have_scales_of_their_own() -> None:
     relu = next(n for n in model.graph if n.name == "Relu_3")
     (after,) = {u.op_type for u, _ in relu.outputs[0].uses()}
     assert after == "QuantizeLinear"
+
+
+def test_activations_are_measured_in_each_run_where_kernels_do_so() -> None:
+    model, ranges, _ = written()
+    assert fallback.apply(model, KEPT, "dynamic", replace(LIMITS, format="tflite"), ranges) == 1
+    made = operand(model, 1)
+    assert (made.op_type, stored(made)) == ("DequantizeLinear", ir.DataType.INT8)
+    assert made.metadata_props[ARITHMETIC_KEY] == "dynamic"
+    others = [n for n in model.graph if n is not made and n.op_type == "DequantizeLinear"]
+    assert others
+    assert not any(ARITHMETIC_KEY in n.metadata_props for n in others)
+
+
+def test_onnx_has_such_kernels_for_products_alone() -> None:
+    model, ranges, _ = written()
+    assert fallback.apply(model, KEPT, "dynamic", replace(LIMITS, format="onnx"), ranges) == 0
+    product = graph(
+        """<ir_version: 10, opset_import: ["" : 24]>
+        net (float[1,32] x) => (float[1,32] y) <float[32,32] w> { y = MatMul(x, w) }""",
+        w=np.random.default_rng(0).normal(size=(32, 32)).astype(np.float32),
+    )
+    name = product.graph[0].name or ""
+    assert fallback.apply(product, {name}, "dynamic", replace(LIMITS, format="onnx"), {}) == 1
+    onnx.checker.check_model(ir.to_proto(product), full_check=True)
+    assert "MatMulInteger" in {n.op_type for n in product.graph}
+
+
+@pytest.mark.parametrize(("form", "kind"), [("dynamic", "dynamic/int8"), ("wi8", "fp32/int8")])
+def test_in_tflite_marked_layers_alone_multiply_so(form: str, kind: str, tmp_path: Path) -> None:
+    model, ranges, _ = written()
+    profile = profiles.load("android")
+    assert fallback.apply(model, KEPT, form, limits_of(profile, "tflite"), ranges) == 1
+    lowered = target_for("tflite").lower(model, profile, LowerOptions("fp32"), tmp_path)
+    found = readback.counts(readback.layers(lowered.files[0], "tflite"))
+    assert found == {kind: 1, "int8/int8": 2}
 
 
 def test_float_changes_nothing() -> None:

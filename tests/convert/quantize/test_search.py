@@ -4,13 +4,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from edgeinfer.convert.quantize.quality import Loss
-from edgeinfer.convert.quantize.search import Layer, Memory, Point, Search
+from edgeinfer.convert.quantize.search import Layer, Measures, Memory, Point, Search
 
 
 @dataclass
@@ -72,6 +72,62 @@ def test_a_large_net_is_searched_by_runs_of_neighbours_first() -> None:
     assert set(outcome.chosen.kept) == {"l77", "l130"}
     # 29 runs of 7, the layers of 6 of them, and a few whole candidates.
     assert len(made.runs) < 85
+
+
+def with_ranges(made: Net, noises: dict[str, float], drops: dict[str, float]) -> Search:
+    """Let each calibrator have its own noise, and what integers everywhere lose with it."""
+    search = made.search(0.06)
+
+    def measures(name: str) -> Measures:
+        def measure(kept: frozenset[str]) -> Point:
+            point = made.measure(kept)
+            drop = point.drop * drops.get(name, 1.0)
+            loss = Loss(drop, drop, 1 - drop, "made up", noise=noises[name])
+            return replace(Point.of(kept, loss, 1.0, 1000), calibrator=name)
+
+        return Measures(measure, measure, measure)
+
+    search.calibrators = {n: measures(n) for n in noises}
+    return search
+
+
+def test_ranges_with_the_least_noise_are_tried_before_layers_stay_float() -> None:
+    noises = {"": 0.02, "entropy": 0.005, "mse*0.5": 0.001, "minmax": 0.03}
+    # With minmax the drop is the smallest, by chance: that is not what decides.
+    outcome = with_ranges(net(), noises, {"mse*0.5": 0.2, "minmax": 0.1}).run()
+    assert (outcome.chosen.kept, outcome.chosen.calibrator) == ((), "mse*0.5")
+    assert outcome.holds
+
+
+def test_layers_stay_float_with_the_ranges_that_were_found() -> None:
+    noises = {"": 0.02, "entropy": 0.005}
+    outcome = with_ranges(net(), noises, {"entropy": 0.9}).run()
+    assert outcome.chosen.calibrator == "entropy"
+    assert set(outcome.chosen.kept) == {"bad", "worse"}
+    again = with_ranges(net(), {"": 0.001, "entropy": 0.005}, {}).run()
+    assert again.chosen.calibrator == ""
+
+
+def test_other_ranges_are_not_tried_where_the_budget_holds() -> None:
+    made = net()
+    search = with_ranges(made, {"": 0.02, "entropy": 0.005}, {})
+    search.max_drop = 0.5
+    assert search.run().chosen.calibrator == ""
+    assert made.runs == [frozenset()]
+
+
+def test_a_channel_that_is_lost_does_not_hide_what_layers_give() -> None:
+    made = net()
+    search = made.search(0.06)
+
+    def lost(kept: frozenset[str]) -> Point:
+        point = made.measure(kept)
+        return replace(point, error=1.0, noise=point.drop)
+
+    search.quick = lost
+    outcome = search.run()
+    assert max(outcome.gains, key=lambda n: outcome.gains[n]) == "worse"
+    assert set(outcome.chosen.kept) == {"bad", "worse"}
 
 
 def test_a_budget_of_nothing_keeps_every_layer_that_errs() -> None:

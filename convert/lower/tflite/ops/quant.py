@@ -219,4 +219,8 @@ def _constant(
         g.blocks.append(Blocks(values, stored, scales, block_size))
     if not block_size and stored.dtype in (np.int8, np.int16) and not points.any():
         g.scales.append(scales.ravel().astype(np.float32))
+        if g.arithmetic:
+            g.apart.append(g.scales[-1])
+        if g.arithmetic == "dynamic":
+            g.dynamic.append(g.scales[-1])
     return g.const(values)
