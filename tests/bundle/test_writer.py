@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -78,6 +79,27 @@ def test_what_is_not_a_bundle_is_never_replaced(tmp_path: Path, writer_of_small:
         writer_of_small("/", overwrite=True)
     assert (tmp_path / "photos" / "cat.jpg").read_bytes() == b"cat"
     assert (tmp_path / "source.onnx").read_bytes() == b"model"
+    with zipfile.ZipFile(tmp_path / "letter.docx", "w") as archive:
+        archive.writestr("word/document.xml", "dear")
+    (tmp_path / "photo.png").write_bytes(b"\x89PNG")
+    for name in ("letter.docx", "photo.png"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(UsageError, match="exists and is not a bundle; choose another output"):
+            writer_of_small(tmp_path / name, overwrite=True)
+        assert (tmp_path / name).read_bytes() == before
+
+
+def test_a_bundle_of_any_name_and_a_damaged_one_are_replaced(
+    zipped: Path, tmp_path: Path, writer_of_small: Small
+) -> None:
+    other = tmp_path / "bundle.bin"
+    other.write_bytes(zipped.read_bytes())
+    (tmp_path / "cut.edge").write_bytes(zipped.read_bytes()[:100])
+    (tmp_path / "reserved.bin").touch()
+    for path in (other, tmp_path / "cut.edge", tmp_path / "reserved.bin"):
+        writer_of_small(path, overwrite=True, model=b"new")
+        with Bundle.open(path) as bundle:
+            assert bundle.read(bundle.manifest.variants[0].files[0]) == b"new"
 
 
 @pytest.mark.parametrize("output", ["none/x.edge", "file/x.edge"])

@@ -74,6 +74,14 @@ def test_a_key_made_for_nothing_does_not_stay(
     assert cli("encrypt", bundle, "--key", key, "--new-key").code == 0
     assert cli("encrypt", bundle, "--key", key, "--new-key", "--overwrite").code == 2
     assert key.exists()
+    photo = tmp_path / "photo.png"
+    photo.write_bytes(b"\x89PNG")
+    sealed = next(tmp_path.glob("**/*.enc.edge"))
+    for command, given in (("encrypt", bundle), ("decrypt", sealed)):
+        refused = cli(command, given, "--key", key, "-o", photo, "--overwrite")
+        assert refused.code == 2
+        assert "photo.png: exists and is not a bundle" in refused.err
+    assert photo.read_bytes() == b"\x89PNG"
 
 
 def test_a_key_that_cannot_be_written_is_told_as_a_full_disk(

@@ -12,7 +12,7 @@ from typing import IO, cast
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.sealing import CHUNK, Key, SealedReader, SealingWriter, is_sealed
 from edgeinfer.bundle.staging import Staging
-from edgeinfer.bundle.writer import zip_member
+from edgeinfer.bundle.writer import is_bundle_file, zip_member
 from edgeinfer.errors import OutputError, UsageError
 
 
@@ -88,6 +88,8 @@ def _check_output(location: Path, output: Path, overwrite: bool) -> None:
     if output.exists():
         if output.samefile(location):
             raise UsageError(f"{output}: is the bundle itself; give it another name")
+        if not is_bundle_file(output):
+            raise UsageError(f"{output}: exists and is not a bundle; choose another output")
         if not overwrite:
             raise UsageError(f"{output}: exists; add --overwrite")
 

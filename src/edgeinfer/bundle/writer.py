@@ -17,6 +17,7 @@ from typing import BinaryIO, Self
 from edgeinfer.bundle.manifest import FileRecord, Manifest, VectorRecord, spread_of
 from edgeinfer.bundle.paths import path_problem
 from edgeinfer.bundle.rules import MANIFEST_NAME
+from edgeinfer.bundle.sealing import is_sealed
 from edgeinfer.bundle.signing import SIGNATURES_NAME
 from edgeinfer.bundle.staging import Staging, fsync_folder, is_staged
 from edgeinfer.bundle.vectors import dump_vector
@@ -278,8 +279,24 @@ def _check_replaceable(output: Path, overwrite: bool) -> None:
         raise UsageError(f"{output}: is not a regular file; choose another output")
     elif output.suffix.lower() in _MODEL_SUFFIXES:
         raise UsageError(f"{output}: is a model, not a bundle; choose another output")
+    elif not is_bundle_file(output):
+        raise UsageError(f"{output}: exists and is not a bundle; choose another output")
     if not overwrite:
         raise UsageError(f"{output}: exists; give overwrite (--overwrite) to replace it")
+
+
+def is_bundle_file(path: Path) -> bool:
+    """Whether a file is a bundle, or was one, or is empty, so that a bundle may take its place."""
+    if path.suffix.lower() == ".edge":
+        # It may be damaged, which is why it is written again.
+        return True
+    try:
+        if not path.stat().st_size or is_sealed(path):
+            return True
+        with zipfile.ZipFile(path) as archive:
+            return MANIFEST_NAME in archive.namelist()
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
 
 
 @contextmanager
