@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 import edgeinfer
-from edgeinfer.heads import Segment
 from edgeinfer.media import parse_description
 from edgeinfer.results import Detection, Segmentation
 from edgeinfer.tasks import (
@@ -271,16 +270,7 @@ def test_a_page_is_read(reader: list[Path], tmp_path: Path) -> None:
 
 def test_text_is_segmented(bundle: Bundle, tmp_path: Path) -> None:
     """The same model as pixels instead of boxes: text is where the sign has its words."""
-    reader = bundle("ppocr-det", fetch("ppocrv4-det.onnx"))
-    described = parse_description(reader.with_name("ppocr-det.toml"))
-    changed = tmp_path / "text.edge"
-    edgeinfer.export(
-        fetch("ppocrv4-det.onnx"),
-        changed,
-        targets=["onnxruntime"],
-        labels=("background", "text"),
-        description=type(described)(described.preprocessing, Segment(threshold=0.3)),
-    )
+    changed = bundle("text-regions", fetch("ppocrv4-det.onnx"))
     with Segmenter(changed) as segmenter:
         found = segmenter.segment(fetch("scenetext01.jpg"))
     assert isinstance(found, Segmentation)
@@ -293,6 +283,11 @@ def test_text_is_segmented(bundle: Bundle, tmp_path: Path) -> None:
     sign = found.mask[30:260, 265:440].sum()
     assert sign / found.mask.sum() > 0.7
     assert found.shares[1] < 0.1
+    drawn = tmp_path / "drawn.png"
+    told = command("run", changed, fetch("scenetext01.jpg"), "--overlay", drawn, folder=tmp_path)
+    shares = told["results"][0]["found"][0]["shares"]
+    assert shares == pytest.approx({"background": found.shares[0], "text": found.shares[1]})
+    assert Image.open(drawn).size == found.mask.shape[::-1]
 
 
 SPEECH = {
