@@ -7,6 +7,7 @@ rounded to 8 bits by blocks of 32 as they come in, with a scale for each block.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,12 +29,14 @@ class Dot:
     """How a CPU multiplies bytes.
 
     Attributes:
-        name: ``vnni512``, ``avx2`` or ``sdot``.
+        name: ``vnni512``, ``avx2``, ``sdot`` or ``smmla``.
         rows: rows side by side, one in each 32-bit lane of a vector.
+        together: vectors that one instruction multiplies.
     """
 
     name: str
     rows: int
+    together: int = 1
 
 
 DOTS = {
@@ -41,37 +44,55 @@ DOTS = {
     "x86-64-v3": Dot("avx2", 8),
     "x86-64-v4": Dot("avx2", 8),
     "cortex-a76": Dot("sdot", 4),
+    "neoverse-v1": Dot("smmla", 4, together=2),
 }
 """By machine."""
 
+_TILE = 4
+"""Vectors at once: more sums than that leave the registers."""
 
-def pack_int4(q: Array, dot: Dot) -> Array:
+
+def pack_int4(q: Array, dot: Dot, block: int = BLOCK) -> Array:
     """Lay nibbles (N, K), 0 to 15, out as (N / rows, K / 32, 4, rows * 4) bytes.
 
-    Each byte holds weights ``k`` and ``k + 16`` of a block; four bytes of a row lie side by side.
+    Rows and blocks that are not full are filled up. Each byte holds weights ``k`` and ``k + 16`` of
+    a block; four bytes of a row lie side by side, for ``smmla`` eight.
     """
+    q = _filled(q, dot.rows, block, _ZERO)
     n, k = q.shape
-    parts = q.reshape(n // dot.rows, dot.rows, k // BLOCK, 2, 4, 4)
-    both = parts[:, :, :, 0] | (parts[:, :, :, 1] << 4)
-    laid = both.transpose(0, 2, 3, 1, 4)
-    return np.ascontiguousarray(laid.reshape(n // dot.rows, k // BLOCK, 4, dot.rows * 4))
+    halves = q.reshape(n, k // BLOCK, 2, BLOCK // 2)
+    return _laid(halves[:, :, 0] | (halves[:, :, 1] << 4), dot)
 
 
-def pack_int8(q: Array, dot: Dot) -> Array:
-    """Lay bytes (N, K) out as (N / rows, K / 32, 8, rows * 4).
-
-    They become unsigned for ``vnni512`` and ``avx2``, whose weights count from -128.
-    """
+def pack_int8(q: Array, dot: Dot, block: int = BLOCK) -> Array:
+    """Lay bytes (N, K) out as (N / rows, K / 32, 8, rows * 4), filled up likewise."""
+    q = _filled(q, dot.rows, block, 0)
     n, k = q.shape
-    parts = q.reshape(n // dot.rows, dot.rows, k // BLOCK, 8, 4)
-    laid = parts.transpose(0, 2, 3, 1, 4).reshape(n // dot.rows, k // BLOCK, 8, dot.rows * 4)
-    return np.ascontiguousarray(laid)
+    return _laid(q.reshape(n, k // BLOCK, BLOCK), dot)
 
 
 def pack_scales(scales: Array, dot: Dot) -> Array:
-    """Lay scales (N, K / block) out as (N / rows, K / block, rows)."""
+    """Lay scales (N, blocks) out as (N / rows, blocks, rows), rows filled up."""
+    scales = _filled(scales, dot.rows, 1, 0)
     n, blocks = scales.shape
     return np.ascontiguousarray(scales.reshape(n // dot.rows, dot.rows, blocks).transpose(0, 2, 1))
+
+
+def _filled(array: Array, rows: int, columns: int, value: int) -> Array:
+    n, k = array.shape
+    return np.pad(array, ((0, -n % rows), (0, -k % columns)), constant_values=value)
+
+
+def _laid(bytes_: Array, dot: Dot) -> Array:
+    """Bring the bytes (N, groups, bytes of a group) of neighbouring rows together."""
+    n, groups, count = bytes_.shape
+    if dot.together == 1:
+        parts = bytes_.reshape(n // dot.rows, dot.rows, groups, count // 4, 4)
+        laid = parts.transpose(0, 2, 3, 1, 4)
+    else:
+        pairs = bytes_.reshape(n // dot.rows, dot.rows // 2, 2, groups, count // 8, 8)
+        laid = pairs.transpose(0, 3, 4, 1, 2, 5)
+    return np.ascontiguousarray(laid.reshape(n // dot.rows, groups, count // 4, dot.rows * 4))
 
 
 def gemv_int4(
@@ -84,14 +105,14 @@ def gemv_int4(
 
     Args:
         dot: of the CPU.
-        n: rows, a multiple of ``dot.rows``.
-        k: columns, a multiple of the block.
-        block: weights that share a scale: 32, 64 or 128.
-        vectors: that are multiplied at once, each weight being read once for all.
+        n: rows.
+        k: columns.
+        block: weights that share a scale: 32, 64 or 128; the last one of a row may be shorter.
+        vectors: that are multiplied at once, each weight being read once for four of them.
         parallel: rows are shared out among threads.
 
     Raises:
-        ValueError: a size is no such multiple.
+        ValueError: the block is no multiple of 32, or a size is none.
     """
     return _gemv(dot, n, k, 4, block, vectors, parallel)
 
@@ -106,67 +127,126 @@ def gemv_int8(
 def _gemv(
     dot: Dot, n: int, k: int, bits: int, block: int, columns: int, parallel: bool
 ) -> tirx.PrimFunc:
-    if n % dot.rows or block % BLOCK or k % block:
+    if block % BLOCK or min(n, k, block, columns) < 1:
         raise ValueError(
-            f"({n}, {k}): rows by {dot.rows} and columns by {block}, a multiple of {BLOCK}"
+            f"({n}, {k}) by blocks of {block}, {columns} vectors: sizes from 1, and blocks of a "
+            f"multiple of {BLOCK}"
         )
-    groups, blocks, inside = k // BLOCK, n // dot.rows, block // BLOCK
+    plan = _Plan(dot, n, k, bits, block, columns)
     kind = "uint8" if bits == 4 else "int8"
     buffers = {
-        "w": ((blocks, groups, bits, dot.rows * 4), kind),
-        "s": ((blocks, k // block, dot.rows), "float16"),
+        "w": ((plan.blocks, plan.groups, bits, dot.rows * 4), kind),
+        "s": ((plan.blocks, plan.scales, dot.rows), "float16"),
         "x": ((columns, k), "float32"),
         "y": ((columns, n), "float32"),
     }
+    blocks = plan.blocks
     # Threads take whole runs of rows; short ones even out what else the machine does.
     share = next((c for c in (8, 4, 2) if blocks % c == 0 and blocks // c >= 8), 1)
+    tiles, rest = divmod(columns, _TILE)
 
     def body(w: Buffer, s: Buffer, x: Buffer, y: Buffer) -> None:
-        rounded = Rounded(
-            T.alloc_buffer((columns, groups, 8), "int32"),
-            T.alloc_buffer((columns, groups), "float32"),
-            T.alloc_buffer((columns, groups), "int32"),
-        )
-        for column in range(columns):
-            _round(x, rounded, column, groups, _shift(dot, bits))
+        rounded = _round(plan, x)
         with loop(blocks // share, parallel) as outer, T.serial(share) as inner:
             at = outer * share + inner
-            totals = [_zeros(dot.rows) for _ in range(columns)]
-            with T.serial(k // block) as g:
-                scale = tirx.Cast(f"float32x{dot.rows}", load(s, [at, g, 0], dot.rows))
-                sums = totals if inside == 1 else [_zeros(dot.rows) for _ in range(columns)]
-                with T.serial(inside) as i:
-                    part = g * inside + i
-                    weights = _weights(dot, bits, w, at, part)
-                    for column, total in enumerate(sums):
-                        whole = _block(dot, bits, weights, rounded, column, part)
-                        factor = splat(T.BufferLoad(rounded.scales, [column, part]), dot.rows)
-                        factor = scale * factor if inside == 1 else factor
-                        value = tirx.Cast(f"float32x{dot.rows}", whole) * factor
-                        store(total, [0], load(total, [0], dot.rows) + value, dot.rows)
-                if inside > 1:
-                    for total, one in zip(totals, sums, strict=True):
-                        value = load(one, [0], dot.rows) * scale
-                        store(total, [0], load(total, [0], dot.rows) + value, dot.rows)
-            for column, total in enumerate(totals):
-                store(y, [column, at * dot.rows], load(total, [0], dot.rows), dot.rows)
+            if tiles:
+                with T.serial(tiles) as tile:
+                    _tile(plan, (w, s, y), rounded, at, tile * _TILE, _TILE)
+            if rest:
+                _tile(plan, (w, s, y), rounded, at, tiles * _TILE, rest)
 
     return function(f"gemv_int{bits}", buffers, body)
 
 
 @dataclass(frozen=True, slots=True)
-class Rounded:
+class _Plan:
+    """Sizes of one kernel."""
+
+    dot: Dot
+    n: int
+    k: int
+    bits: int
+    block: int
+    columns: int
+
+    @property
+    def blocks(self) -> int:
+        """Runs of rows that stand side by side."""
+        return -(-self.n // self.dot.rows)
+
+    @property
+    def scales(self) -> int:
+        """Of a row."""
+        return -(-self.k // self.block)
+
+    @property
+    def groups(self) -> int:
+        """Of 32 weights of a row, those that fill its last block up among them."""
+        return self.scales * self.block // BLOCK
+
+    @property
+    def shift(self) -> int:
+        """What each weight was moved by, to be taken off with the sum of the vector's block."""
+        return _ZERO if self.bits == 4 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Rounded:
     """Vectors in 8 bits.
 
     Attributes:
-        words: four neighbouring elements each; (vectors, K / 32, 8).
+        words: four neighbouring elements each; (vectors, K / 32, 8), and for instructions that
+            multiply two vectors (vectors / 2, K / 32, 16), two words of each in turns.
         scales: of the blocks; (vectors, K / 32).
-        starts: what a sum over a block begins with, for weights that were moved.
+        starts: what is added to a sum over a block, for weights that were moved.
     """
 
     words: Buffer
     scales: Buffer
     starts: Buffer
+
+
+def _tile(
+    plan: _Plan, buffers: tuple[Buffer, ...], rounded: _Rounded, at: Expr, first: Expr, width: int
+) -> None:
+    """Multiply one run of rows by some vectors."""
+    w, s, y = buffers
+    rows, inside = plan.dot.rows, plan.block // BLOCK
+    totals = [_zeros(rows) for _ in range(width)]
+    with T.serial(plan.scales) as g:
+        scale = tirx.Cast(f"float32x{rows}", load(s, [at, g, 0], rows))
+        sums = totals if inside == 1 else [_zeros(rows) for _ in range(width)]
+        with T.serial(inside) as i:
+            part = g * inside + i
+            weights = _weights(plan, w, at, part)
+            wholes = _SUMS[plan.dot.name](plan, weights, rounded, (first, width), part)
+            for column, (total, whole) in enumerate(zip(sums, wholes, strict=True)):
+                factor = splat(T.BufferLoad(rounded.scales, [first + column, part]), rows)
+                factor = scale * factor if inside == 1 else factor
+                value = tirx.Cast(f"float32x{rows}", whole) * factor
+                store(total, [0], load(total, [0], rows) + value, rows)
+        if inside > 1:
+            for total, one in zip(totals, sums, strict=True):
+                value = load(one, [0], rows) * scale
+                store(total, [0], load(total, [0], rows) + value, rows)
+    for column, total in enumerate(totals):
+        _stored(plan, y, first + column, at, total)
+
+
+def _stored(plan: _Plan, y: Buffer, column: Expr, at: Expr, total: Buffer) -> None:
+    """Write sums; of the last run only those of rows that there are."""
+    rows, left = plan.dot.rows, plan.n % plan.dot.rows
+    whole = load(total, [0], rows)
+    if not left:
+        store(y, [column, at * rows], whole, rows)
+        return
+    with T.If(at < plan.n // rows):
+        with T.Then():
+            store(y, [column, at * rows], whole, rows)
+        with T.Else():
+            for row in range(left):
+                last = plan.n - left + row
+                T.buffer_store(y, T.BufferLoad(total, [row]), [column, last])
 
 
 def _zeros(rows: int) -> Buffer:
@@ -175,69 +255,123 @@ def _zeros(rows: int) -> Buffer:
     return made
 
 
-def _shift(dot: Dot, bits: int) -> int:
-    """What each weight was moved by, to be taken off with the sum of the vector's block."""
-    if dot.name == "sdot":
-        return 0
-    return _ZERO if bits == 4 else 0
+def _round(plan: _Plan, x: Buffer) -> _Rounded:
+    """Round vectors by blocks; four neighbours become one 32-bit number."""
+    together, columns, groups = plan.dot.together, plan.columns, plan.groups
+    runs = -(-columns // together)
+    into = _Rounded(
+        T.alloc_buffer((runs, groups, 8 * together), "int32"),
+        T.alloc_buffer((columns, groups), "float32"),
+        T.alloc_buffer((columns, groups), "int32"),
+    )
+    full, left = divmod(plan.k, BLOCK)
+    with T.serial(columns) as column:
+        with T.serial(full) as g:
+            _round_block(plan, x, into, column, g, BLOCK)
+        if left:
+            _round_block(plan, x, into, column, full, left)
+        known = full + (left > 0)
+        if known < groups:
+            with T.serial(groups - known) as g:
+                for j in range(8):
+                    _word(plan, into, column, known + g, j, T.int32(0))
+                T.buffer_store(into.scales, T.float32(0), [column, known + g])
+                T.buffer_store(into.starts, T.int32(0), [column, known + g])
+    if columns % together:
+        # The last vector has no partner.
+        with T.serial(groups) as g:
+            for j in range(8):
+                _word(plan, into, columns, g, j, T.int32(0))
+    return into
 
 
-def _round(x: Buffer, into: Rounded, column: int, groups: int, shift: int) -> None:
-    """Round a vector by blocks; four neighbours become one 32-bit number."""
+def _word(plan: _Plan, into: _Rounded, column: Expr, g: Expr, j: Expr, word: Expr) -> None:
+    if plan.dot.together == 1:
+        T.buffer_store(into.words, word, [column, g, j])
+        return
+    place = j // 2 * 4 + column % 2 * 2 + j % 2
+    T.buffer_store(into.words, word, [column // 2, g, place])
+
+
+def _round_block(plan: _Plan, x: Buffer, into: _Rounded, column: Expr, g: Expr, count: int) -> None:
+    """Round up to 32 elements; those that lack are zeros."""
     largest = T.alloc_buffer((1,), "float32", scope="local")
     total = T.alloc_buffer((1,), "int32", scope="local")
-    with T.serial(groups) as g:
-        T.buffer_store(largest, T.float32(0), [0])
-        with T.serial(BLOCK) as i:
-            size = tirx.abs(T.BufferLoad(x, [column, g * BLOCK + i]))
-            T.buffer_store(largest, tirx.Max(T.BufferLoad(largest, [0]), size), [0])
-        T.buffer_store(into.scales, T.BufferLoad(largest, [0]) / T.float32(127), [column, g])
-        T.buffer_store(total, T.int32(0), [0])
+    T.buffer_store(largest, T.float32(0), [0])
+    with T.serial(count) as i:
+        size = tirx.abs(T.BufferLoad(x, [column, g * BLOCK + i]))
+        T.buffer_store(largest, tirx.Max(T.BufferLoad(largest, [0]), size), [0])
+    T.buffer_store(into.scales, T.BufferLoad(largest, [0]) / T.float32(127), [column, g])
+    T.buffer_store(total, T.int32(0), [0])
+
+    def four(j: Expr, there: int) -> None:
+        inverse = tirx.Select(
+            T.BufferLoad(largest, [0]) > T.float32(0),
+            T.float32(127) / T.BufferLoad(largest, [0]),
+            T.float32(0),
+        )
+        parts = [T.int32(0)] * 4
+        for b in range(there):
+            value = T.BufferLoad(x, [column, g * BLOCK + j * 4 + b]) * inverse
+            parts[b] = tirx.Cast("int32", tirx.nearbyint(value))
+        T.buffer_store(
+            total, T.BufferLoad(total, [0]) + parts[0] + parts[1] + parts[2] + parts[3], [0]
+        )
+        word = tirx.bitwise_and(parts[0], T.int32(255))
+        for b in range(1, 4):
+            one = tirx.shift_left(tirx.bitwise_and(parts[b], T.int32(255)), T.int32(8 * b))
+            word = tirx.bitwise_or(word, one)
+        _word(plan, into, column, g, j, word)
+
+    if count == BLOCK:
         with T.serial(8) as j:
-            inverse = tirx.Select(
-                T.BufferLoad(largest, [0]) > T.float32(0),
-                T.float32(127) / T.BufferLoad(largest, [0]),
-                T.float32(0),
-            )
-            parts = []
-            for b in range(4):
-                value = T.BufferLoad(x, [column, g * BLOCK + j * 4 + b]) * inverse
-                parts.append(tirx.Cast("int32", tirx.nearbyint(value)))
-            T.buffer_store(
-                total, T.BufferLoad(total, [0]) + parts[0] + parts[1] + parts[2] + parts[3], [0]
-            )
-            word = tirx.bitwise_and(parts[0], T.int32(255))
-            for b in range(1, 4):
-                one = tirx.shift_left(tirx.bitwise_and(parts[b], T.int32(255)), T.int32(8 * b))
-                word = tirx.bitwise_or(word, one)
-            T.buffer_store(into.words, word, [column, g, j])
-        T.buffer_store(into.starts, T.BufferLoad(total, [0]) * T.int32(-shift), [column, g])
+            four(j, 4)
+    else:
+        for j in range(8):
+            four(j, min(4, max(0, count - 4 * j)))
+    T.buffer_store(into.starts, T.BufferLoad(total, [0]) * T.int32(-plan.shift), [column, g])
 
 
-def _weights(dot: Dot, bits: int, w: Buffer, at: Expr, g: Expr) -> list[Expr]:
-    """One block of all rows, four weights of each row in a vector; in the order of the words."""
-    bytes_ = dot.rows * 4
-    vectors = [load(w, [at, g, v, 0], bytes_) for v in range(bits)]
-    if bits == 8:
+def _weights(plan: _Plan, w: Buffer, at: Expr, g: Expr) -> list[Expr]:
+    """One block of all rows, as it lies; nibbles as bytes, first those of its first half."""
+    bytes_ = plan.dot.rows * 4
+    vectors = [load(w, [at, g, v, 0], bytes_) for v in range(plan.bits)]
+    if plan.bits == 8:
         return vectors
     low = [tirx.bitwise_and(v, splat(tirx.const(15, "uint8"), bytes_)) for v in vectors]
     high = [tirx.shift_right(v, splat(tirx.const(4, "uint8"), bytes_)) for v in vectors]
     return low + high
 
 
-def _block(
-    dot: Dot, bits: int, weights: list[Expr], rounded: Rounded, column: int, g: Expr
-) -> Expr:
-    """The sums of one block of all rows, as 32-bit integers."""
-    pairs = []
-    for j, weight in enumerate(weights):
-        word = splat(T.BufferLoad(rounded.words, [column, g, j]), dot.rows)
-        pairs.append((weight, tirx.reinterpret(f"int8x{dot.rows * 4}", word)))
-    first = splat(T.BufferLoad(rounded.starts, [column, g]), dot.rows)
-    return _SUMS[dot.name](pairs, first, dot.rows, bits)
+Columns = tuple[Expr, int]
+"""The first vector, and how many."""
+
+_Pairs = list[tuple[Expr, Expr]]
 
 
-def _vnni512(pairs: list[tuple[Expr, Expr]], first: Expr, rows: int, bits: int) -> Expr:
+def _by_column(
+    add: Callable[[_Pairs, Expr, int, int], Expr],
+) -> Callable[[_Plan, list[Expr], _Rounded, Columns, Expr], list[Expr]]:
+    """Sums of one block of all rows, as 32-bit integers, for one vector after the other."""
+
+    def sums(
+        plan: _Plan, weights: list[Expr], rounded: _Rounded, columns: Columns, g: Expr
+    ) -> list[Expr]:
+        first, width = columns
+        rows, found = plan.dot.rows, []
+        for column in range(width):
+            pairs = []
+            for j, weight in enumerate(weights):
+                word = splat(T.BufferLoad(rounded.words, [first + column, g, j]), rows)
+                pairs.append((weight, tirx.reinterpret(f"int8x{rows * 4}", word)))
+            start = splat(T.BufferLoad(rounded.starts, [first + column, g]), rows)
+            found.append(add(pairs, start, rows, plan.bits))
+        return found
+
+    return sums
+
+
+def _vnni512(pairs: _Pairs, first: Expr, rows: int, bits: int) -> Expr:
     whole = first
     for weight, value in pairs:
         left, right = weight, value
@@ -260,7 +394,7 @@ def _signs_moved(weight: Expr, value: Expr, rows: int) -> tuple[Expr, Expr]:
     return tirx.Select(below, zero - weight, weight), tirx.Select(below, zero - value, value)
 
 
-def _avx2(pairs: list[tuple[Expr, Expr]], first: Expr, rows: int, bits: int) -> Expr:
+def _avx2(pairs: _Pairs, first: Expr, rows: int, bits: int) -> Expr:
     """Pairs of products in 16 bits: eight of 15 times 127 twice still fit; one of 128 does."""
     halves = f"int16x{rows * 2}"
     ones = T.broadcast(tirx.const(1, "int16"), rows * 2)
@@ -280,18 +414,43 @@ def _avx2(pairs: list[tuple[Expr, Expr]], first: Expr, rows: int, bits: int) -> 
     return whole
 
 
-def _sdot(pairs: list[tuple[Expr, Expr]], first: Expr, rows: int, bits: int) -> Expr:
+def _sdot(pairs: _Pairs, first: Expr, rows: int, bits: int) -> Expr:
     whole = first
     for weight, value in pairs:
-        signed = weight
-        if bits == 4:
-            signed = tirx.reinterpret(f"int8x{rows * 4}", weight) - T.broadcast(
-                tirx.const(_ZERO, "int8"), rows * 4
-            )
+        # Nibbles are below 16: as bytes with a sign they are the same.
+        signed = tirx.reinterpret(f"int8x{rows * 4}", weight) if bits == 4 else weight
         whole = T.call_llvm_pure_intrin(
             f"int32x{rows}", "llvm.aarch64.neon.sdot.v4i32.v16i8", whole, signed, value
         )
     return whole
 
 
-_SUMS = {"vnni512": _vnni512, "avx2": _avx2, "sdot": _sdot}
+def _smmla(
+    plan: _Plan, weights: list[Expr], rounded: _Rounded, columns: Columns, g: Expr
+) -> list[Expr]:
+    """Two vectors times two rows at an instruction, eight weights of each."""
+    first, width = columns
+    found: list[Expr] = []
+    for pair in range(-(-width // 2)):
+        sums = [T.broadcast(T.int32(0), 4)] * 2
+        for index, weight in enumerate(weights):
+            eight, rows = divmod(index, 2)
+            words = load(rounded.words, [first // 2 + pair, g, eight * 4], 4)
+            value = tirx.reinterpret("int8x16", words)
+            signed = tirx.reinterpret("int8x16", weight) if plan.bits == 4 else weight
+            sums[rows] = T.call_llvm_pure_intrin(
+                "int32x4", "llvm.aarch64.neon.smmla.v4i32.v16i8", sums[rows], value, signed
+            )
+        for column in range(2 * pair, min(2 * pair + 2, width)):
+            start = splat(T.BufferLoad(rounded.starts, [first + column, g]), 4)
+            lanes = [column % 2 * 2 + lane for lane in (0, 1, 4, 5)]
+            found.append(tirx.Shuffle(sums, [tirx.const(i, "int32") for i in lanes]) + start)
+    return found
+
+
+_SUMS = {
+    "vnni512": _by_column(_vnni512),
+    "avx2": _by_column(_avx2),
+    "sdot": _by_column(_sdot),
+    "smmla": _smmla,
+}

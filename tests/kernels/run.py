@@ -6,8 +6,6 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 
 if importlib.util.find_spec("tvm") is None:
@@ -19,8 +17,9 @@ import tvm_ffi
 from edgeinfer.backends.tvm_library import cpu_features
 from edgeinfer.convert.lower.tvm.machines import MACHINES, machine
 from edgeinfer.kernels.defs.emit import Cpu
+from tests.kernels.placed import Array, misaligned
 
-Array = npt.NDArray[Any]
+__all__ = ["HERE", "Array", "compiled", "cpu", "misaligned", "tvm"]
 
 HERE = tuple(
     name
@@ -45,13 +44,3 @@ def compiled(kernel: Any, name: str) -> Callable[..., None]:
         function(*(tvm_ffi.from_dlpack(a) for a in arrays))
 
     return call
-
-
-def misaligned(array: Array) -> Array:
-    """A copy that starts one element behind a cache line's start."""
-    size = max(1, array.itemsize)
-    raw = np.zeros(array.nbytes + 64 + size, np.uint8)
-    start = -raw.ctypes.data % 64 + size
-    found = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    found[...] = array
-    return found

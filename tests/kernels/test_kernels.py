@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.kernels.products import Product
 from tests.kernels.run import HERE, Array, compiled, cpu, misaligned
 
 from edgeinfer.kernels.defs import conv, gemm, gemv, math, preprocess, recurrent  # isort: skip
@@ -247,41 +248,30 @@ def _step(
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(
     ("shape", "block", "vectors"),
-    [((16, 32), 32, 1), ((48, 96), 32, 3), ((256, 128), 64, 1), ((32, 256), 128, 2)],
+    [
+        ((16, 32), 32, 1),
+        ((48, 96), 32, 3),
+        ((256, 128), 64, 1),
+        ((32, 256), 128, 2),
+        # Rows, columns and blocks that are not full.
+        ((37, 77), 64, 9),
+        ((3, 5), 128, 1),
+    ],
 )
 def test_gemv(name: str, bits: int, shape: tuple[int, int], block: int, vectors: int) -> None:
-    rng, dot = np.random.default_rng(0), gemv.DOTS[name]
-    n, k = shape
-    low, high = (0, 16) if bits == 4 else (-128, 128)
-    q = rng.integers(low, high, shape).astype(np.uint8 if bits == 4 else np.int8)
-    # The extremes are what narrow sums overflow on.
-    q[0], q[1] = low, high - 1
-    scales = (rng.random((n, k // block)) * 0.02).astype(np.float16)
-    x = rng.standard_normal((vectors, k)).astype(np.float32)
-    x[0, :32] = 0
-    x[0, 32 : min(k, 64)] = 3
-    pack, make = (gemv.pack_int4, gemv.gemv_int4) if bits == 4 else (gemv.pack_int8, gemv.gemv_int8)
-    y = misaligned(np.zeros((vectors, n), np.float32))
-    packed = [pack(q, dot), gemv.pack_scales(scales, dot), x]
-    compiled(make(dot, n, k, block, vectors), name)(*map(misaligned, packed), y)
-    whole = q.astype(np.float64) - (8 if bits == 4 else 0)
-    wide = whole * np.repeat(scales.astype(np.float64), block, axis=1)
-    _close(y, _rounded(x) @ wide.T, 1e-5)
+    case = Product(bits, shape, block, vectors)
+    y = misaligned(np.zeros((vectors, shape[0]), np.float32))
+    compiled(case.kernel(gemv.DOTS[name]), name)(*case.operands(gemv.DOTS[name]), y)
+    _close(y, case.expected(), 1e-5)
 
 
-def _rounded(x: Array) -> Array:
-    """What vectors are after rounding to 8 bits by blocks of 32."""
-    blocks = x.astype(np.float64).reshape(-1, 32)
-    step = np.abs(blocks).max(1, keepdims=True) / 127
-    rounded: Array = np.round(blocks / np.where(step == 0, 1, step)) * step
-    return rounded.reshape(x.shape)
-
-
-@pytest.mark.parametrize("block", [32, 64])
-def test_gemv_refuses_other_sizes(block: int) -> None:
-    for n, k in ((12, 64), (8, 48), (8, 96 if block == 64 else 40)):
-        with pytest.raises(ValueError, match=f"rows by 8 and columns by {block}"):
-            gemv.gemv_int4(gemv.DOTS["x86-64-v3"], n, k, block)
+@pytest.mark.parametrize(
+    ("shape", "block", "vectors"),
+    [((8, 64), 48, 1), ((0, 64), 32, 1), ((8, 0), 32, 1), ((8, 64), 0, 1), ((8, 64), 32, 0)],
+)
+def test_gemv_refuses_other_sizes(shape: tuple[int, int], block: int, vectors: int) -> None:
+    with pytest.raises(ValueError, match="sizes from 1, and blocks of a multiple of 32"):
+        gemv.gemv_int4(gemv.DOTS["x86-64-v3"], *shape, block, vectors)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

@@ -158,17 +158,22 @@ def _all(names: Sequence[str], jobs: int, results: Path, limit_s: float) -> list
     rank = {name: i for i, name in enumerate(HEAVY)}
     left = sorted((n for n in names if n not in done), key=lambda n: rank.get(n, len(HEAVY)))
     until = time.monotonic() + limit_s
+    free = list(os.sched_getaffinity(0))
 
     def one(name: str) -> None:
         remaining = until - time.monotonic()
         if remaining < 10:
             return
-        command = [sys.executable, "-m", "tests.zoo.emulated", "--one", name]
+        # One CPU for each: an emulator with as many threads as there are CPUs is slow.
+        cpu = free.pop()
+        command = [sys.executable, "-m", "tests.zoo.emulated", "--one", name, "--cpu", str(cpu)]
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=remaining)
             lines = ran.stdout.splitlines() or [f"exit code {ran.returncode}: {ran.stderr[-300:]}"]
         except subprocess.TimeoutExpired:
             lines = ["no end in the time there was"]
+        finally:
+            free.append(cpu)
         if not lines[-1].startswith("{"):
             failed = [Row(name, t, "failed", why=lines[-1]) for t in TARGETS]
             lines = [json.dumps(asdict(r)) for r in failed]
@@ -178,7 +183,7 @@ def _all(names: Sequence[str], jobs: int, results: Path, limit_s: float) -> list
         for line in found:
             _say(_shown(Row(**json.loads(line))))
 
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(min(jobs, len(free))) as pool:
         list(pool.map(one, left))
     return _read(results)
 
@@ -209,11 +214,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="models; all if none is named")
     parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--cpu", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--jobs", type=int, default=1, help="models at once")
     parser.add_argument("--minutes", type=float, default=600, help="for all of it")
     parser.add_argument("--results", type=Path, default=Path("build/arm-zoo.jsonl"))
     given = parser.parse_args()
     if given.one:
+        if given.cpu is not None:
+            os.sched_setaffinity(0, {given.cpu})
         for row in judge(given.one):
             _say(json.dumps(asdict(row)))
         return 0

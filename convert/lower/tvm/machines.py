@@ -95,6 +95,9 @@ MACHINES = {
         ),
         Machine("cortex-a72", cpu="cortex-a72", features=("asimd",), **_ARM),
         Machine("cortex-a76", cpu="cortex-a76", features=("asimd", "asimddp", "fphp"), **_ARM),
+        Machine(
+            "neoverse-v1", cpu="neoverse-v1", features=("asimd", "asimddp", "i8mm", "fphp"), **_ARM
+        ),
         Machine("sm_87", cpu="cortex-a78", features=("asimd", "asimddp"), cuda="sm_87", **_ARM),
         Machine(
             "sm_90", cpu="x86-64-v3", lanes=8, registers=16, features=_V3, cuda="sm_90", **_X86
