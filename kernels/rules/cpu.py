@@ -7,15 +7,20 @@ where vectors can follow it.
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
 
 from edgeinfer.kernels.defs.emit import Cpu
+from edgeinfer.kernels.rules import vectors
 
 _PARALLEL_ABOVE = 1 << 17
 """Elements, or products, from which a second thread is worth its start."""
+
+_NARROWEST = 4
+"""Elements of a vector below which LLVM is left alone."""
 
 
 def schedule(function: tirx.PrimFunc, cpu: Cpu) -> tirx.PrimFunc:
@@ -80,11 +85,27 @@ def _arrange(sch: s_tir.Schedule, block: Any, cpu: Cpu) -> None:
     if len(kept) + len(summed) != len(loops):
         return
     if not summed:
-        _outer(sch, kept, large)
+        run = vectors.runs(sch.get(block), [_extent(sch, x) for x in kept])
+        _outer(sch, _along(sch, kept, run, cpu), large)
     elif kept and _extent(sch, kept[-1]) >= cpu.lanes // 2:
         _kept_last(sch, block, kept, summed, large)
     else:
         _summed_last(sch, block, kept, summed, large)
+
+
+def _along(sch: s_tir.Schedule, loops: list[Any], run: int, cpu: Cpu) -> list[Any]:
+    """Make vectors of a run of last loops that lies in one piece; returns all loops but those."""
+    if not run:
+        return loops
+    *outer, last = loops[: len(loops) - run + 1]
+    if run > 1:
+        last = sch.fuse(*loops[len(loops) - run :])
+    width = gcd(_extent(sch, last), cpu.lanes)
+    if width < _NARROWEST:
+        return [*outer, last]
+    whole, part = sch.split(last, [None, width])
+    sch.vectorize(part)
+    return [*outer, whole]
 
 
 def _outer(sch: s_tir.Schedule, loops: list[Any], large: bool) -> None:
