@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.backends.onnxruntime_regions import DOMAIN
@@ -38,23 +38,6 @@ def border(graph: ir.Graph, nodes: Sequence[ir.Node]) -> Border:
     return Border(tuple(inputs), tuple(outputs))
 
 
-def is_convex(nodes: AbstractSet[ir.Node], order: dict[ir.Node, int]) -> bool:
-    """Whether no way leads out of a part and back into it."""
-    last = max(order[n] for n in nodes)
-    todo = [s for n in nodes for s in n.successors() if s not in nodes]
-    seen: set[ir.Node] = set()
-    while todo:
-        node = todo.pop()
-        if node in nodes:
-            return False
-        # What stands behind the last of them leads to none of them.
-        if node in seen or order.get(node, last) >= last:
-            continue
-        seen.add(node)
-        todo.extend(node.successors())
-    return True
-
-
 def taken_out(model: ir.Model, nodes: Sequence[ir.Node]) -> ir.Model:
     """Return a part as a model with inputs and outputs of its own."""
     edge = border(model.graph, nodes)
@@ -68,20 +51,17 @@ def taken_out(model: ir.Model, nodes: Sequence[ir.Node]) -> ir.Model:
             names[value] = ir.Value(name=value.name, type=value.type, shape=value.shape)
             names[value].const_value = value.const_value
             constants.append(names[value])
-    made = []
+    made: list[ir.Node] = []
     for node in nodes:
         outputs = [ir.Value(name=v.name, type=v.type, shape=v.shape) for v in node.outputs]
         names.update(zip(node.outputs, outputs, strict=True))
+        given = [None if v is None else names[v] for v in node.inputs]
+        if is_gelu(node):
+            made += _gelu(given[0], outputs[0])
+            continue
+        kept = list(node.attributes.values())
         made.append(
-            ir.Node(
-                node.domain,
-                node.op_type,
-                [None if v is None else names[v] for v in node.inputs],
-                list(node.attributes.values()),
-                overload=node.overload,
-                outputs=outputs,
-                name=node.name,
-            )
+            ir.Node(node.domain, node.op_type, given, kept, outputs=outputs, name=node.name)
         )
     graph = ir.Graph(
         inputs,
@@ -92,6 +72,28 @@ def taken_out(model: ir.Model, nodes: Sequence[ir.Node]) -> ir.Model:
         name="region",
     )
     return ir.Model(graph, ir_version=model.ir_version)
+
+
+def is_gelu(node: ir.Node) -> bool:
+    """Whether a node is the engine's own exact Gelu, which the standard had later."""
+    return (node.domain, node.op_type) == ("com.microsoft", "Gelu")
+
+
+def _gelu(x: ir.Value | None, result: ir.Value) -> list[ir.Node]:
+    """Write it as the formula, which the passes know."""
+    kind = None if x is None or x.dtype is None else x.dtype.numpy()
+
+    def number(value: float) -> ir.Node:
+        tensor = ir.tensor(np.asarray(value, kind))
+        return ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)])
+
+    root, one, half = number(2**0.5), number(1.0), number(0.5)
+    divided = ir.Node("", "Div", [x, root.outputs[0]])
+    erf = ir.Node("", "Erf", divided.outputs)
+    raised = ir.Node("", "Add", [erf.outputs[0], one.outputs[0]])
+    scaled = ir.Node("", "Mul", [x, raised.outputs[0]])
+    last = ir.Node("", "Mul", [scaled.outputs[0], half.outputs[0]], outputs=[result])
+    return [root, one, half, divided, erf, raised, scaled, last]
 
 
 def put_in(

@@ -21,6 +21,7 @@ import tvm
 
 from edgeinfer.backends import tvm_library
 from edgeinfer.backends.onnxruntime_regions import DOMAIN
+from edgeinfer.convert.lower.regions.cut import is_gelu
 from edgeinfer.convert.lower.tvm.build import linker_for, prepared
 from edgeinfer.convert.lower.tvm.direct import NotDirectError, direct
 from edgeinfer.convert.lower.tvm.machines import Machine
@@ -182,7 +183,7 @@ def supported(model: ir.Model) -> list[ir.Node]:
 
     def is_known(node: ir.Node) -> bool:
         if node.domain not in ("", "ai.onnx"):
-            return False
+            return is_gelu(node)
         if OPS.find(node.op_type, newest) is not None:
             return True
         try:

@@ -48,9 +48,12 @@ class Trial:
         reason: why not, or how it was measured.
         before_us: the whole model without it, median of rounds of a bound call.
         after_us: with it.
+        before_cpu_us: time of the processor, likewise.
+        after_cpu_us: with it.
         sure: how many times as fast three rounds in four at least were.
         spread: of ``after_us``, half the distance of the quartiles over the median.
         rounds: measured in turns.
+        engine_us: what the nodes take by the engine's profile.
     """
 
     name: str
@@ -59,9 +62,12 @@ class Trial:
     reason: str = ""
     before_us: float = 0.0
     after_us: float = 0.0
+    before_cpu_us: float = 0.0
+    after_cpu_us: float = 0.0
     sure: float = 0.0
     spread: float = 0.0
     rounds: int = 0
+    engine_us: float = 0.0
 
     @property
     def gain(self) -> float:
@@ -71,7 +77,14 @@ class Trial:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came out: ``plain_us`` and ``final_us`` are of one last race of both."""
+    """What came out.
+
+    Attributes:
+        trials: in the order they were made.
+        final: one last race of all regions that stay against the graph without any.
+        left: how many parts were not tried, for want of time.
+        notes: of the code that was written.
+    """
 
     trials: list[Trial] = field(default_factory=list)
     final: Trial | None = None

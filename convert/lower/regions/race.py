@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,6 +19,7 @@ import onnx_ir as ir
 
 from edgeinfer.backends import child, registry
 from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.backends.checks import one_line
 from edgeinfer.backends.onnxruntime_regions import FORMAT, LIBRARY
 from edgeinfer.convert import onnx_file
 from edgeinfer.convert.lower.regions import candidates, cut
@@ -26,8 +28,9 @@ from edgeinfer.convert.lower.regions.outcome import WORTH, Order, Outcome, Trial
 from edgeinfer.errors import BackendError, EdgeInferError
 from edgeinfer.types import Array
 
-ROUNDS = 41
-_LEAST_ROUNDS = 11
+ROUNDS = 21
+_TURNS = 3
+_LEAST_ROUNDS = 9
 _BATCH_S = 0.004
 _RACE_S = 8.0
 _PROFILED = 24
@@ -36,7 +39,9 @@ _MOST_TRIED = 8
 _TOLERANCE = 1e-3
 
 
-class _Racer:
+class Racer:
+    """Knows what was tried; told what is being tried."""
+
     def __init__(self, order: Order, tell: Callable[[str], None]) -> None:
         self._order, self._tell = order, tell
         self._until = time.monotonic() + order.seconds
@@ -47,24 +52,32 @@ class _Racer:
         self._loaded = LoadOptions()
 
     def run(self) -> Outcome:
+        """Race."""
+        order = self._order
+        engine_us = self._profile()
+        least = (WORTH - 1) * sum(engine_us.values())
+
+        def promising(nodes: Iterable[ir.Node]) -> list[Candidate]:
+            found = candidates.find(self._model, engine_us, nodes)
+            return [c for c in found if c.gain_us > least]
+
+        if not promising(self._model.graph):
+            return self._outcome
+        # The compiler is loaded here and not before.
         from edgeinfer.convert.lower.regions.library import supported
         from edgeinfer.convert.lower.tvm import tuned
         from edgeinfer.convert.lower.tvm.machines import machine
 
-        order = self._order
-        engine_us = self._profile()
-        found = candidates.find(self._model, engine_us, supported(self._model))
-        whole = sum(engine_us.values())
-        promising = [c for c in found if c.gain_us > (WORTH - 1) * whole]
         self._machine = machine(order.machine)
         self._tuning = tuned.for_machine(self._machine, order.records)
-        for index, candidate in enumerate(promising):
+        tried = promising(supported(self._model))
+        for index, candidate in enumerate(tried):
             if time.monotonic() > self._until or index >= _MOST_TRIED:
-                self._outcome.left = len(promising) - index
+                self._outcome.left = len(tried) - index
                 break
             if self._removed & {n.name or "" for n in candidate.nodes}:
                 continue
-            self._tell(f"region {index + 1} of {len(promising)}: {candidate.title}")
+            self._tell(f"region {index + 1} of {len(tried)}: {candidate.title}")
             self._outcome.trials.append(self._tried(candidate, f"Region{index}"))
         if self._outcome.kept:
             self._outcome.final = self._compare(
@@ -107,6 +120,8 @@ class _Racer:
             made = compile_region(cut.taken_out(model, part), name, self._machine, self._tuning)
         except NotARegionError as error:
             return Trial(name, nodes, reason=f"it cannot be written: {error}")
+        except Exception as error:  # the compiler raises types of its own
+            return Trial(name, nodes, reason=f"the compiler fails: {one_line(error)}")
         cut.put_in(model, part, name, made.weights)
         self._compiled.append(made)
         self._model = model
@@ -114,6 +129,7 @@ class _Racer:
             trial = self._compare(*before, self._graph(), name, nodes)
         except BackendError as error:
             trial = Trial(name, nodes, reason=str(error))
+        trial = replace(trial, engine_us=candidate.engine_us)
         if trial.kept:
             self._removed |= set(nodes)
             return trial
@@ -155,7 +171,7 @@ class _Racer:
         ]
         try:
             results = [e.run(self._order.feeds) for e in loaded]
-            if (fault := _difference(*results)) is not None:
+            if (fault := difference(*results)) is not None:
                 return Trial(name, nodes, reason=fault)
             calls = [
                 e.bind(self._order.feeds, {k: np.empty_like(v) for k, v in r.items()})
@@ -168,27 +184,40 @@ class _Racer:
         return judged(name, nodes, *times)
 
 
-def judged(name: str, nodes: tuple[str, ...], before: list[float], after: list[float]) -> Trial:
-    """Decide by what was measured, round by round, in seconds."""
-    ratios = [b / a for b, a in zip(before, after, strict=True)]
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of a call in each round, by the clock and of the processor."""
+
+    wall: list[float]
+    cpu: list[float]
+
+
+def judged(name: str, nodes: tuple[str, ...], before: Times, after: Times) -> Trial:
+    """Decide by what was measured, round by round."""
+    ratios = [b / a for b, a in zip(before.wall, after.wall, strict=True)]
     sure = float(np.quantile(ratios, 0.25))
-    low, middle, high = np.quantile(after, (0.25, 0.5, 0.75))
+    low, middle, high = np.quantile(after.wall, (0.25, 0.5, 0.75))
     kept = median(ratios) > WORTH and sure > WORTH
     return Trial(
         name,
         nodes,
         kept,
         "" if kept else f"the whole model is not {WORTH:g} times as fast",
-        median(before) * 1e6,
+        median(before.wall) * 1e6,
         float(middle) * 1e6,
+        median(before.cpu) * 1e6,
+        median(after.cpu) * 1e6,
         sure,
         float((high - low) / 2 / middle),
-        len(before),
+        len(before.wall),
     )
 
 
-def in_turns(calls: Sequence[Callable[[], object]]) -> list[list[float]]:
-    """Time calls in turns, for a bounded time; returns seconds of a call in each round."""
+def in_turns(calls: Sequence[Callable[[], object]]) -> list[Times]:
+    """Time calls in turns, for a bounded time.
+
+    A round has several turns, of which the least counts: other work on the machine only adds.
+    """
     counts = []
     spent = 0.0
     for call in calls:
@@ -197,19 +226,25 @@ def in_turns(calls: Sequence[Callable[[], object]]) -> list[list[float]]:
         call()
         took = max(1e-7, time.perf_counter() - start)
         counts.append(max(1, int(_BATCH_S / took)))
-        spent += counts[-1] * took
+        spent += counts[-1] * took * _TURNS
     rounds = max(_LEAST_ROUNDS, min(ROUNDS, int(_RACE_S / spent)))
-    found: list[list[float]] = [[] for _ in calls]
+    found = [Times([], []) for _ in calls]
     for _ in range(rounds):
-        for row, call, count in zip(found, calls, counts, strict=True):
-            start = time.perf_counter()
-            for _ in range(count):
-                call()
-            row.append((time.perf_counter() - start) / count)
+        turns = [[_timed(c, n) for c, n in zip(calls, counts, strict=True)] for _ in range(_TURNS)]
+        for times, mine in zip(found, zip(*turns, strict=True), strict=True):
+            times.wall.append(min(wall for wall, _ in mine))
+            times.cpu.append(min(cpu for _, cpu in mine))
     return found
 
 
-def _difference(before: dict[str, Array], after: dict[str, Array]) -> str | None:
+def _timed(call: Callable[[], object], count: int) -> tuple[float, float]:
+    cpu, start = time.process_time(), time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - start) / count, (time.process_time() - cpu) / count
+
+
+def difference(before: dict[str, Array], after: dict[str, Array]) -> str | None:
     """Say how far results are apart where that is too far; the gate judges them later."""
     for name, wanted in before.items():
         found = after[name]
@@ -268,7 +303,7 @@ def main() -> None:
     order: Order = child.read(connection)
     child.make_expendable()
     try:
-        outcome = _Racer(order, lambda line: child.write(connection, ("stage", line))).run()
+        outcome = Racer(order, lambda line: child.write(connection, ("stage", line))).run()
     except EdgeInferError as error:
         child.write(connection, ("failed", *child.portable(error)))
     else:

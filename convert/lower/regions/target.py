@@ -137,7 +137,8 @@ def lines(outcome: Outcome) -> list[str]:
         found.append(
             f"with all regions {whole.after_us:.4g} µs, {whole.gain:.2f} times as fast as ONNX "
             f"Runtime alone with {whole.before_us:.4g}, three rounds in four of {whole.rounds} at "
-            f"least {whole.sure:.2f} (±{whole.spread:.0%})"
+            f"least {whole.sure:.2f} (±{whole.spread:.0%}); time of the processor "
+            f"{whole.after_cpu_us:.4g} and {whole.before_cpu_us:.4g}"
         )
     found += [_lost(t) for t in outcome.trials if not t.kept]
     if outcome.left:

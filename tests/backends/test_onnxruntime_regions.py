@@ -1,0 +1,141 @@
+"""Graphs whose regions are operators of a library."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm", reason="apache-tvm is not installed")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+from edgeinfer.backends import tvm_library
+from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.backends.onnxruntime import OnnxRuntimeBackend
+from edgeinfer.backends.onnxruntime_regions import LIBRARY
+from edgeinfer.backends.tvm import TvmBackend
+from edgeinfer.convert.lower.tvm.machines import machine
+from edgeinfer.errors import LoadError, RunError
+from edgeinfer.types import Array
+from tests.convert.lower.regions.made import MACHINE, model, region, written
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64"
+    or not set(machine(MACHINE).features) <= tvm_library.cpu_features(),
+    reason="no code is made for this machine",
+)
+
+# Two regions; the second one's loop is large enough for several threads.
+TEXT = """(float[N,4] x, float[4,4] w) => (float[4,4] y, float[512,512] t)
+<float[4,4] a, float[4,4] b, float[4,4] c, float[512,512] p, float[512,512] q,
+ int64[2] size = {512, 512}, float o = {0.5}>
+{ a = MatMul(x, w)  b = Relu(a)  c = Tanh(b)  y = Neg(c)
+  p = Expand(o, size)  q = Exp(p)  t = Sqrt(q) }"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("regions")
+    source = model(TEXT)
+    made = [region(source, ["b", "c"], "Region0"), region(source, ["q"], "Region1")]
+    written(source, made, path)
+    return path
+
+
+@pytest.fixture
+def made(folder: Path, tmp_path: Path) -> Artifact:
+    shutil.copytree(folder, tmp_path / "copy")
+    return Artifact("onnx_tvm", tmp_path / "copy" / "model.onnx", (), ())
+
+
+def _feeds(rows: int = 4) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    return {
+        "x": rng.standard_normal((rows, 4)).astype(np.float32),
+        "w": rng.standard_normal((4, 4)).astype(np.float32),
+    }
+
+
+def _expected(feeds: dict[str, Array]) -> dict[str, Array]:
+    y = -np.tanh(np.maximum(feeds["x"] @ feeds["w"], 0))
+    return {"y": y, "t": np.full((512, 512), np.exp(0.25), np.float32)}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_numbers(made: Artifact, threads: int) -> None:
+    executable = OnnxRuntimeBackend().load(made, LoadOptions(threads=threads))
+    feeds = _feeds()
+    for name, wanted in _expected(feeds).items():
+        np.testing.assert_allclose(executable.run(feeds)[name], wanted, rtol=1e-5, atol=1e-6)
+    buffers = {"y": np.empty((4, 4), np.float32), "t": np.empty((512, 512), np.float32)}
+    executable.bind(feeds, buffers)()
+    for name, wanted in _expected(feeds).items():
+        np.testing.assert_allclose(buffers[name], wanted, rtol=1e-5, atol=1e-6)
+    executable.close()
+
+
+def test_several_threads_run_several_sessions(made: Artifact) -> None:
+    backend = OnnxRuntimeBackend()
+
+    def once(seed: int) -> bool:
+        executable = backend.load(made, LoadOptions(threads=2))
+        feeds = {k: v + np.float32(seed) for k, v in _feeds().items()}
+        wanted = _expected(feeds)
+        return all(
+            np.allclose(executable.run(feeds)[name], wanted[name], rtol=1e-5, atol=1e-6)
+            for name in wanted
+            for _ in range(10)
+        )
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(once, range(12)))
+
+
+def test_another_size_is_refused(made: Artifact) -> None:
+    executable = OnnxRuntimeBackend().load(made, LoadOptions(threads=1))
+    with pytest.raises(RunError, match="another size than the region was made for"):
+        executable.run(_feeds(rows=5))
+    # It goes on.
+    feeds = _feeds()
+    np.testing.assert_allclose(executable.run(feeds)["y"], _expected(feeds)["y"], rtol=1e-5)
+
+
+def test_the_profile_names_regions(made: Artifact) -> None:
+    told = OnnxRuntimeBackend().profile(made, LoadOptions(threads=1), _feeds(), runs=4)
+    assert {"Region0", "Region1"} <= {op.kind for op in told.operators}
+
+
+def test_without_its_library_a_graph_is_refused(made: Artifact) -> None:
+    made.path.with_name(LIBRARY).unlink()
+    with pytest.raises(LoadError, match=r"regions\.so: its description is damaged"):
+        OnnxRuntimeBackend().load(made, LoadOptions())
+
+
+def test_a_graph_alone_is_no_plain_one(made: Artifact) -> None:
+    with pytest.raises(LoadError, match=r"edgeinfer\.regions"):
+        OnnxRuntimeBackend().load(replace(made, format="onnx"), LoadOptions())
+
+
+@pytest.mark.parametrize("cut", [0, 10, 5000, -1, -30])
+def test_damaged_libraries_are_refused(made: Artifact, cut: int) -> None:
+    library = made.path.with_name(LIBRARY)
+    library.write_bytes(library.read_bytes()[:cut])
+    with pytest.raises(LoadError, match=r"onnxruntime|tvm refuses"):
+        OnnxRuntimeBackend().load(made, LoadOptions())
+
+
+def test_code_for_another_cpu_is_refused(made: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tvm_library, "cpu_features", lambda: frozenset({"sse2"}))
+    with pytest.raises(LoadError, match="code for x86-64-v3; this CPU lacks avx, avx2"):
+        OnnxRuntimeBackend().load(made, LoadOptions())
+
+
+def test_a_library_of_regions_is_no_model(made: Artifact) -> None:
+    path = made.path.with_name(LIBRARY)
+    with pytest.raises(LoadError, match="it holds operators for ONNX Runtime"):
+        TvmBackend().load(Artifact("tvm", path, (), ()), LoadOptions())
