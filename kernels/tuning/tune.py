@@ -26,6 +26,8 @@ _LEAST_SHARE = 0.01
 _FINALISTS, _FINAL_ROUNDS = 3, 21
 _RECONNECTS, _PAUSE_S = 3, 2.0
 _LAST_SHARE = 0.12
+_LOOK_SHARE = 0.5
+"""Of the time, in which all own kernels are measured; what is left of it is for the hot ones."""
 """Of a workload's time, for the last comparison."""
 
 Progress = Callable[[str, float | None], None]
@@ -111,7 +113,7 @@ class Budget:
     until: float = field(default=0.0)
 
     def start(self) -> None:
-        """Start the clock."""
+        """Start the clock; a tuner does so itself where nobody did before."""
         self.until = time.monotonic() + self.minutes * 60
 
     @property
@@ -161,7 +163,8 @@ class Tuner:
             NotAvailableError: the device is gone; what was measured is kept.
             OutputError: the database cannot be written; likewise.
         """
-        self._budget.start()
+        if not self._budget.until:
+            self._budget.start()
         outcomes = self._hot(self._each(self._before, tasks))
         todo = [o for o in outcomes if not o.problem][: self._budget.tasks]
         todo = [o for o in todo if o.share >= _LEAST_SHARE]
@@ -203,6 +206,9 @@ class Tuner:
             if record.kind == TRIED and record.trace is None and record.us is not None:
                 outcome.before_us = record.us
                 return outcome
+        if self._budget.left_s <= self._budget.minutes * 60 * (1 - _LOOK_SHARE):
+            outcome.problem = "the time for a first look at all kernels was over before its turn"
+            return outcome
         record = self._measured(task, None, worker)
         outcome.before_us = record.us
         if record.us is None:

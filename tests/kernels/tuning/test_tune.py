@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -270,13 +271,47 @@ def test_ctrl_c_ends_the_workers_and_keeps_what_was_measured(part: Part, tmp_pat
 
 
 def test_small_parts_and_late_ones_are_told(part: Part, tmp_path: Path) -> None:
-    part._candidate = lambda text, trace: (float(text) * 1e-6, 0.0)  # type: ignore[method-assign]
+    budget = Budget()
+
+    def candidate(text: str, trace: Any) -> Any:
+        if text == "100":
+            budget.until = time.monotonic()
+        return float(text) * 1e-6, 0.0
+
+    part._candidate = candidate  # type: ignore[method-assign]
     large = Task("large", "large", "100", "100", calls=5)
     tiny = Task("tiny", "tiny", "1", "1")
-    found = {o.task.key: o for o in _run(Database(tmp_path / "d.jsonl"), tiny, large, minutes=0.0)}
+    late = Task("late", "late", "3", "3")
+    with Tuner(WHERE, Database(tmp_path / "d.jsonl"), budget) as tuner:
+        found = {o.task.key: o for o in tuner.run([tiny, large, late])}
+    look = "own kernel kept: the time for a first look at all kernels was over before its turn"
+    assert (found["late"].verdict, found["late"].before_us) == (look, None)
     assert found["large"].share == pytest.approx(500 / 501)
     assert found["large"].verdict == "own kernel kept: the time was over before its turn"
     assert found["tiny"].verdict == "own kernel kept: not tuned, too small a part of the time"
+
+
+def test_a_first_look_leaves_half_of_the_time(part: Part, tmp_path: Path) -> None:
+    """Forty kernels of 50 ms each, in a second: less than half of them are looked at."""
+    measured: list[str] = []
+
+    def candidate(text: str, trace: Any) -> Any:
+        time.sleep(0.05)
+        if trace is None:
+            measured.append(text)
+        return 1e-5, 0.0
+
+    part._candidate = candidate  # type: ignore[method-assign]
+    tasks = [Task(str(i), str(i), str(i), str(i)) for i in range(40)]
+    start = time.monotonic()
+    outcomes = _run(Database(tmp_path / "d.jsonl"), *tasks, minutes=1 / 60)
+    assert time.monotonic() - start < 3
+    assert 0 < len(measured) <= 11
+    assert sum("first look" in o.problem for o in outcomes) == 40 - len(measured)
+    # What was measured is not measured again, so the next run sees the others.
+    before = len(measured)
+    _run(Database(tmp_path / "d.jsonl"), *tasks, minutes=1 / 60)
+    assert len(set(measured)) == len(measured) > before
 
 
 def test_the_time_left_is_told(part: Part, tmp_path: Path) -> None:
@@ -301,7 +336,7 @@ def test_own_kernels_are_measured_by_all_at_once(part: Part, tmp_path: Path) -> 
     part._candidate = candidate  # type: ignore[method-assign]
     where = Where(WHERE.target, WHERE.machine, "c", 1, "gcc", workers=3)
     tasks = [Task(name, name, name, name) for name in ("3", "5", "2")]
-    found = _run(Database(tmp_path / "d.jsonl"), *tasks, where=where, minutes=0.0)
+    found = _run(Database(tmp_path / "d.jsonl"), *tasks, where=where, **{"tasks": 0})
     assert [(o.task.key, o.before_us) for o in found] == [("5", 5.0), ("3", 3.0), ("2", 2.0)]
 
 
