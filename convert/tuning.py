@@ -146,6 +146,8 @@ def tune(model: str | Path, order: Order, progress: Progress | None = None) -> T
     if "tvm" not in profile.formats:
         known = ", ".join(n for n in profiles.names() if n.startswith("tvm-"))
         raise UsageError(f"target {order.target!r} is not made by TVM; known: {known}")
+    budget = Budget(order.minutes, order.trials, order.tasks)
+    budget.start()
     with tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary:
         source = _source(Path(model), Path(temporary))
         if progress is not None:
@@ -156,7 +158,6 @@ def tune(model: str | Path, order: Order, progress: Progress | None = None) -> T
         if progress is not None:
             progress("profile ONNX Runtime", None)
         engine_us = _engine_us(ready, Path(temporary), order.threads)
-        budget = Budget(order.minutes, order.trials, order.tasks)
         with Tuner(where, database, budget, progress, order.seed) as tuner:
             outcomes = tuner.run(tasks)
             kept = tuner.kept

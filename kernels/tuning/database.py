@@ -131,6 +131,9 @@ class Database:
                     os.fsync(file)
                 except OSError:
                     os.ftruncate(file, start)
+                    if not start:
+                        # A file that says nothing would look like a beginning.
+                        self.path.unlink(missing_ok=True)
                     raise
         except OSError as error:
             raise OutputError(
@@ -160,13 +163,24 @@ class Database:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        while True:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            try:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                    if not self._is_there(file):
+                        continue
+                yield file
+                return
+            finally:
+                os.close(file)
+
+    def _is_there(self, file: int) -> bool:
+        """Whether an open file still has its name; whoever held the lock may have removed it."""
         try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
-        finally:
-            os.close(file)
+            return os.path.samestat(os.fstat(file), os.stat(self.path))
+        except FileNotFoundError:
+            return False
 
 
 def _record(line: bytes) -> Record | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +128,35 @@ def test_a_full_disk_is_told_and_leaves_what_was_there(database: Database) -> No
     assert database.path.read_bytes() == before
     database.add(replace(ONE, key="k2"))
     assert [r.key for r in database.read().records] == ["k1", "k2"]
+
+
+def test_a_full_disk_leaves_no_empty_file(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(OutputError, match="cannot keep a measurement: No space left"):
+            database.add(ONE)
+    assert not database.path.exists()
+    database.add(ONE)
+    assert [r.key for r in database.read().records] == ["k1"]
+
+
+def test_who_waits_for_a_file_that_is_removed_writes_into_the_next(database: Database) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    database.path.parent.mkdir(exist_ok=True)
+    database.path.touch()
+    with database.path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        waiting = threading.Thread(target=database.add, args=(ONE,))
+        waiting.start()
+        time.sleep(0.1)
+        database.path.unlink()
+    waiting.join(10)
+    assert [r.key for r in database.read().records] == ["k1"]
 
 
 def test_another_program_waits_for_the_lock(database: Database) -> None:
