@@ -87,7 +87,8 @@ class ProfileDB:
             self._db = self._open(self.path)
         except (OSError, sqlite3.Error) as e:
             where = cache_root() / FILE if path is None else path
-            self.notes.append(f"history {where} cannot be written ({e}): kept in memory only")
+            why = (e.strerror or e) if isinstance(e, OSError) else e
+            self.notes.append(f"history {where} cannot be written ({why}): kept in memory only")
             self.path = None
             self._db = _copy_in_memory(where)
 

@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +47,17 @@ def heap_of_imports_is_left_alone() -> None:
         _modules = len(sys.modules)
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture
+def faulty_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Register engines that fail as they are told to, here and in processes started from here."""
+    from edgeinfer.backends import registry
+    from edgeinfer.backends.testing import faults
+
+    folder = tmp_path / "plugin"
+    faults.install(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    registry._load.cache_clear()
+    return folder

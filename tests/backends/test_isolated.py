@@ -15,7 +15,7 @@ import pytest
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.isolated import IsolatedBackend, IsolatedExecutable
-from edgeinfer.backends.testing import faults, run_checks
+from edgeinfer.backends.testing import run_checks
 from edgeinfer.errors import ClosedError, CrashedError, LoadError, RunError
 from edgeinfer.types import TensorSpec
 
@@ -27,17 +27,7 @@ Load = Callable[..., IsolatedExecutable]
 
 
 @pytest.fixture
-def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the plugin ``faulty``, on the path."""
-    folder = tmp_path / "plugin"
-    faults.install(folder)
-    monkeypatch.syspath_prepend(str(folder))
-    registry._load.cache_clear()
-    return folder
-
-
-@pytest.fixture
-def load(faulty: Path, tmp_path: Path) -> Load:
+def load(faulty_engines: Path, tmp_path: Path) -> Load:
     def make(does: str, **limits: float) -> IsolatedExecutable:
         path = tmp_path / "m.onnx"
         path.write_text(does)
@@ -88,7 +78,7 @@ def test_what_hangs_is_stopped(load: Load) -> None:
 
 @pytest.mark.parametrize("fault", ["segv", "hang"])
 def test_a_crashing_probe_is_a_reason(
-    faulty: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+    faulty_engines: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     monkeypatch.setenv("FAULTY_PROBE", fault)
     with IsolatedBackend("faulty", load_s=1.0) as backend:
@@ -208,7 +198,7 @@ def test_nothing_is_left_behind(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_it_ends_with_its_parent(load: Load, faulty: Path, tmp_path: Path) -> None:
+def test_it_ends_with_its_parent(load: Load, faulty_engines: Path, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_text("run:hang")
     script = (
         "import sys, threading, time; sys.path.insert(0, sys.argv[1])\n"
@@ -222,7 +212,7 @@ def test_it_ends_with_its_parent(load: Load, faulty: Path, tmp_path: Path) -> No
         "e.run({'x': np.ones(1)})\n"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", script, str(faulty), str(tmp_path / "m.onnx")],
+        [sys.executable, "-c", script, str(faulty_engines), str(tmp_path / "m.onnx")],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from edgeinfer.backends.base import Artifact, LoadOptions
@@ -22,17 +21,6 @@ from edgeinfer.backends.operators import undisturbed
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
 Write = Callable[[str], Artifact]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def made(graph: str) -> Artifact:
-        model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> g {graph}')
-        path = tmp_path / "model.onnx"
-        onnx.save(model, str(path))
-        return Artifact("onnx", path, (), ())
-
-    return made
 
 
 def event(name: str, kind: str, ts: int, dur: int, **args: Any) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """What OpenVINO, LiteRT and TVM say of their operators."""
 
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from edgeinfer.backends import openvino as openvino_module
@@ -23,17 +21,6 @@ Write = Callable[[str], Artifact]
 
 GRAPH = """(float[1, 8, 32, 32] x, float[8, 8, 3, 3] w) => (float[1, 32, 32, 8] y)
 { a = Conv <pads = [1, 1, 1, 1]> (x, w) b = Relu (a) y = Transpose <perm = [0, 2, 3, 1]> (b) }"""
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def made(graph: str) -> Artifact:
-        model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> g {graph}')
-        path = tmp_path / "model.onnx"
-        onnx.save(model, str(path))
-        return Artifact("onnx", path, (), ())
-
-    return made
 
 
 def available(name: str) -> Any:

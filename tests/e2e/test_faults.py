@@ -18,8 +18,6 @@ import numpy as np
 import pytest
 
 import edgeinfer
-from edgeinfer.backends import registry
-from edgeinfer.backends.testing import faults
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import (
@@ -42,13 +40,8 @@ Make = Callable[..., Path]
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+def make(tmp_path: Path, faulty_engines: Path) -> Make:
     """Write a bundle whose artifact says how engines are to fail."""
-    plugin = tmp_path / "plugin"
-    faults.install(plugin)
-    monkeypatch.syspath_prepend(str(plugin))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(plugin), *filter(None, sys.path)]))
-    registry._load.cache_clear()
 
     def write(does: str, *engines: str, vectors: int = 1, name: str = "m") -> Path:
         path = tmp_path / f"{name}.edge"
@@ -403,6 +396,7 @@ def test_a_cache_that_cannot_be_written(
         notes = session.report().notes
     assert any("unpacked into a temporary folder" in note for note in notes)
     assert any("kept in memory only" in note for note in notes)
+    assert not any("Errno" in note for note in notes)
     assert all(str(tmp_path / place) in note for note in notes)
 
 
