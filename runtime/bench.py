@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from edgeinfer.runtime.select import Measured
 from edgeinfer.types import Array
 
 K = TypeVar("K")
+K_in = TypeVar("K_in", contravariant=True)
 Vector = tuple[dict[str, Array], dict[str, Array]]
 
 MIN_ROUNDS = 7
@@ -47,6 +48,11 @@ where they stay. Also what the first of those turns are: an estimate of how many
 CLOSE = 1.25
 """Times the fastest up to which one that dropped out races the winner again: what slows a machine
 lasts longer than a turn, so that several in a row may be wrong together."""
+
+LUCK = 2.0
+"""Times the fastest up to which one is opened anew before it loses. Instances of one engine differ:
+by the cores that their workers come to sit on, by where their memory lies. LiteRT with two threads
+was seen to take 0.039 or 0.060 ms of one file for as long as an instance lived."""
 
 TIE = 0.01
 """Relative difference that is too small to look for."""
@@ -104,6 +110,22 @@ def accuracy_problem(
     return ""
 
 
+class Instances(Protocol[K_in]):
+    """What opens engines anew."""
+
+    def fresh(self, key: K_in, /) -> Executable | None:
+        """Open another instance; None where that would take too much or is not possible."""
+        ...
+
+    def keep(self, key: K_in, executable: Executable, /) -> None:
+        """Take an instance in place of the first one, which is not used any more."""
+        ...
+
+    def drop(self, executable: Executable, /) -> None:
+        """Let go of an instance that was opened anew."""
+        ...
+
+
 def measure(
     executables: Mapping[K, Executable],
     vectors: Sequence[Vector],
@@ -113,13 +135,14 @@ def measure(
     bound: bool = False,
     by_cpu: bool = False,
     known: Mapping[K, float] | None = None,
+    instances: Instances[K] | None = None,
 ) -> dict[K, Measured]:
     """Time candidates against each other, until it is known which one is the fastest.
 
     They run in turns of some milliseconds, so that a change of the machine's load hits all alike.
     One that is surely slower than the fastest drops out; it is over when one is left, or when those
     that are left surely differ by less than ``TIE``. A winner that was close races those it was
-    close to once more.
+    close to once more, each by the better one of two instances where it can be opened anew.
 
     Args:
         executables: loaded and known to give right numbers.
@@ -129,9 +152,14 @@ def measure(
         bound: time calls over bound buffers.
         by_cpu: those drop out that take more processor time, not those that take longer.
         known: seconds of a run of each, as seen before; the hopeless are not run again.
+        instances: opens them anew; the one of two that is kept is the one that the figures are of.
     """
-    race = _Race(executables, vectors, bound, by_cpu)
-    race.run(seconds, known or {})
+    race = _Race(executables, vectors, bound, by_cpu, instances)
+    try:
+        race.run(seconds, known or {})
+        executables = race.kept(executables)
+    finally:
+        race.drop()
     results = race.results()
     if not callers:
         return results
@@ -233,19 +261,25 @@ class _Race(Generic[K]):
         vectors: Sequence[Vector],
         bound: bool,
         by_cpu: bool,
+        instances: Instances[K] | None = None,
     ) -> None:
         self._by_cpu = by_cpu
+        self._instances = instances
+        self._call = partial(_calls, vectors=vectors, bound=bound)
+        self._fresh: dict[K, tuple[Executable, _Runner]] = {}
+        self._better: dict[K, Executable] = {}
         self._failed: dict[K, str] = {}
         self._runners: dict[K, _Runner] = {}
         for key, executable in executables.items():
             try:
-                self._runners[key] = _Runner(_calls(executable, vectors, bound), by_cpu)
+                self._runners[key] = _Runner(self._call(executable), by_cpu)
             except (BackendError, InputError) as e:
                 self._failed[key] = str(e)
         self._order = list(executables)
         self._alive: list[K] = []
         self._random = random.Random(0)
         self._since = 0
+        self._is_again = False
 
     def run(self, seconds: float, known: Mapping[K, float]) -> None:
         """Warm up, then race for so many seconds at most."""
@@ -256,15 +290,20 @@ class _Race(Generic[K]):
         while self._alive and not self._is_over(number, start, seconds):
             self._round(number)
             number += 1
-            if number - self._since >= MIN_ROUNDS and len(self._alive) > 1:
+            if number - self._since < MIN_ROUNDS or len(self._runners) < 2:
+                continue
+            self._take_better()
+            if len(self._alive) > 1:
                 self._drop_slower()
-                if len(self._alive) == 1 and not self._since:
-                    self._race_again(number)
+                if not self._is_again and self._is_tie():
+                    number = self._race_again(number)
 
     def _round(self, number: int) -> None:
         """Give each a turn, in any order, or one would always run after the same other."""
-        for key in self._random.sample(self._alive, len(self._alive)):
-            self._try(key, number)
+        running = [(key, self._runners[key]) for key in self._alive]
+        running += [(key, runner) for key, (_, runner) in self._fresh.items() if key in self._alive]
+        for key, runner in self._random.sample(running, len(running)):
+            self._try(key, runner, number)
         self._alive = [key for key in self._alive if key not in self._failed]
 
     def _settle(self, seconds: float) -> None:
@@ -281,25 +320,87 @@ class _Race(Generic[K]):
         for key in self._alive if number else ():
             self._runners[key].forget()
 
-    def _race_again(self, number: int) -> None:
-        """Let the winner race those that it was close to, in new turns."""
-        winner = self._alive[0]
+    def _race_again(self, number: int) -> int:
+        """Let the winner race those that it was close to, in new turns; return the next one.
+
+        Those that an instance's luck may have decided about are opened anew, and the winner too.
+        """
+        self._is_again = True
+        winner = self._leader()
         turns = self._runners[winner].turns
-        close = [
-            key
+        behind = {
+            key: _against(runner.turns, turns)[0]
             for key, runner in self._runners.items()
-            if key != winner
-            and key not in self._failed
-            and runner.turns
-            and _against(runner.turns, turns)[0] < CLOSE
-        ]
-        if close:
-            self._alive = [winner, *close]
-            self._since = number
+            if key != winner and key not in self._failed and runner.turns
+        }
+        if lucky := [key for key, ratio in behind.items() if ratio < LUCK]:
+            for key in (winner, *lucky):
+                self._open_anew(key)
+        close = [key for key in lucky if behind[key] < CLOSE or key in self._fresh]
+        if not close and not self._fresh:
+            return number
+        self._alive = [winner, *close]
+        until = time.perf_counter() + SETTLE_S
+        while self._fresh and time.perf_counter() < until:
+            self._round(number)
+            number += 1
+        for _, runner in self._fresh.values():
+            runner.forget()
+        self._since = number
+        return number
+
+    def _open_anew(self, key: K) -> None:
+        """Have another instance run beside the first one."""
+        executable = self._instances.fresh(key) if self._instances else None
+        if executable is None:
+            return
+        try:
+            runner = _Runner(self._call(executable), self._by_cpu)
+            self._fresh[key] = executable, runner
+            runner.warm(self._runners[key].each)
+        except (BackendError, InputError):
+            self._forget_fresh(key)
+
+    def _forget_fresh(self, key: K) -> None:
+        executable, _ = self._fresh.pop(key)
+        if self._instances:
+            self._instances.drop(executable)
+
+    def _take_better(self) -> None:
+        """Of two instances of an engine keep the better one."""
+        for key, (executable, fresh) in list(self._fresh.items()):
+            first = self._runners[key]
+            ratio, _, _ = _against(fresh.turns, first.turns)
+            if key in self._failed or ratio > 1 - TIE:
+                self._forget_fresh(key)
+                continue
+            # Those that dropped out before are compared by turns that it had no part in.
+            fresh.turns |= {n: t * ratio for n, t in first.turns.items() if n < self._since}
+            self._runners[key], self._better[key] = fresh, executable
+            del self._fresh[key]
+
+    def kept(self, executables: Mapping[K, Executable]) -> Mapping[K, Executable]:
+        """Hand over the better instances; return the one of each that is used from now on."""
+        instances, better = self._instances, self._better
+        while instances and better:
+            key, executable = better.popitem()
+            instances.keep(key, executable)
+            executables = {**executables, key: executable}
+        return executables
+
+    def drop(self) -> None:
+        """Let go of the instances that were opened anew and not handed over."""
+        for key in list(self._fresh):
+            self._forget_fresh(key)
+        while self._instances and self._better:
+            self._instances.drop(self._better.popitem()[1])
 
     def results(self) -> dict[K, Measured]:
         """Figures of all."""
-        medians = {k: r.middle() for k, r in self._runners.items() if k not in self._failed}
+        since = dict.fromkeys(self._alive, self._since)
+        medians = {
+            k: r.middle(since.get(k, 0)) for k, r in self._runners.items() if k not in self._failed
+        }
         best = (
             self._leader() if self._alive else min(medians, key=medians.__getitem__, default=None)
         )
@@ -350,11 +451,14 @@ class _Race(Generic[K]):
             self._runners[key].wall.clear()
             self._runners[key].busy = 0.0
 
-    def _try(self, key: K, number: int) -> None:
+    def _try(self, key: K, runner: _Runner, number: int) -> None:
         try:
-            self._runners[key].turn(number)
+            runner.turn(number)
         except (BackendError, InputError) as e:
-            self._failed[key] = str(e)
+            if runner is self._runners[key]:
+                self._failed[key] = str(e)
+            else:
+                self._forget_fresh(key)
 
     def _leader(self) -> K:
         return min(self._alive, key=lambda k: self._runners[k].middle(self._since))
@@ -376,7 +480,11 @@ class _Race(Generic[K]):
         if rounds - self._since < MIN_ROUNDS:
             return False
         if len(self._alive) == 1:
-            return rounds >= ALONE_ROUNDS or len(self._runners) > 1
+            return not self._fresh and (rounds >= ALONE_ROUNDS or len(self._runners) > 1)
+        return self._is_tie()
+
+    def _is_tie(self) -> bool:
+        """Whether those that are left surely differ by less than anybody cares for."""
         leader = self._leader()
         spans = [self._against(key, leader) for key in self._alive if key != leader]
         return all(abs(ratio - 1) + _SIGMAS * noise < TIE for ratio, noise, _ in spans)

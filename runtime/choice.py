@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -23,7 +23,7 @@ from edgeinfer.backends.base import (
     Probe,
 )
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.bundle.manifest import Variant
+from edgeinfer.bundle.manifest import Variant, VectorRecord
 from edgeinfer.bundle.values import KEY, fits
 from edgeinfer.errors import BackendError, InputError, LoadError, UsageError
 from edgeinfer.metrics import budget_for
@@ -55,6 +55,10 @@ SLOW_CHECK_S = 0.5
 
 RACE_S, ALONE_S = 3.0, 0.2
 """Seconds that candidates are timed for at most, and a single one."""
+
+ANEW_S, ANEW_MB = 0.5, 200.0
+"""Seconds and memory that a candidate's loading may have taken for it to be opened anew: where it
+takes more, runs are long enough to make little of an instance's luck."""
 
 OnCrash = Literal["raise", "next"]
 Calls = Literal["run", "bind"]
@@ -159,6 +163,7 @@ class _Chooser:
         self._known = self._remembered()
         self._loaded: dict[Pair, Executable] = {}
         self._grown: dict[Pair, float] = {}
+        self._took: dict[Pair, float] = {}
         self._spent: dict[Pair, float] = {}
 
     def run(self) -> Choice:
@@ -324,6 +329,18 @@ class _Chooser:
 
     def _load(self, pair: Pair) -> None:
         """Load a pair, or note why that failed, which takes it out of the next ranking."""
+        before, start = resident_mb(), time.perf_counter()
+        try:
+            self._loaded[pair] = self._open(pair)
+        except (BackendError, InputError) as e:
+            self._fail(pair, str(e))
+            return
+        self._took[pair] = time.perf_counter() - start
+        size = self._by_id[pair.variant].size_bytes / 2**20
+        self._grown[pair] = max(resident_mb() - before, size)
+        self._refuse_elsewhere(pair)
+
+    def _open(self, pair: Pair) -> Executable:
         variant = self._by_id[pair.variant]
         artifact = artifact_of(self._bundle, variant)
         options = LoadOptions(
@@ -333,15 +350,8 @@ class _Chooser:
             shapes=engine_shapes(self._bundle, variant, pair.backend),
             pooled=self._request.pooled,
         )
-        before = resident_mb()
-        try:
-            with on_cores(self._cores.cpus):
-                self._loaded[pair] = guard.load(self._backend(pair.backend), artifact, options)
-        except (BackendError, InputError) as e:
-            self._fail(pair, str(e))
-            return
-        self._grown[pair] = max(resident_mb() - before, variant.size_bytes / 2**20)
-        self._refuse_elsewhere(pair)
+        with on_cores(self._cores.cpus):
+            return guard.load(self._backend(pair.backend), artifact, options)
 
     def _refuse_elsewhere(self, pair: Pair) -> None:
         """Operators that do not run on the accelerator that was chosen are never taken silently."""
@@ -362,10 +372,7 @@ class _Chooser:
     def _close(self, pair: Pair) -> None:
         """Free one that is not used; that it cannot even be closed must not stop the others."""
         if executable := self._loaded.pop(pair, None):
-            try:
-                executable.close()
-            except BackendError as e:
-                _log.warning("%s could not be closed: %s", pair, e)
+            _free(executable, pair)
 
     def _measure(self, pairs: Sequence[Pair]) -> None:
         if not self._request.measure:
@@ -408,6 +415,7 @@ class _Chooser:
             bound=self._request.calls == "bind",
             by_cpu=policy == "energy",
             known=self._spent,
+            instances=None if alone else _Anew(partial(self._fresh, vectors=vectors), self._keep),
         ).items():
             if measured.problem:
                 self._fail(pair, measured.problem)
@@ -417,18 +425,14 @@ class _Chooser:
     def _check(self, pair: Pair, vectors: Sequence[Vector], most: float = CHECK_S) -> None:
         """Run the vectors for so many seconds, and refuse a pair whose numbers are wrong."""
         variant = self._by_id[pair.variant]
-        precision = variant.precision
         try:
-            budget = budget_for(precision)
+            budget = budget_for(variant.precision)
         except UsageError as e:
             self._fail(pair, str(e))
             return
-        known = zip(vectors, self._bundle.manifest.vectors, strict=False)
-        judged = [(v, r) for v, r in known if r.judged_at(precision)]
-        judged = [(v, r) for v, r in judged if fits(variant.constraints, v[0])]
-        if not judged:
+        feeds, records = self._judged(variant, vectors)
+        if not feeds:
             self._notes.append(f"{pair}: no test vector is for it, so nothing was checked")
-        feeds, records = [v for v, _ in judged], [r for _, r in judged]
         # One that is many times slower than another is not asked for every vector.
         quickest = min(self._spent.values(), default=math.inf) * len(feeds)
         seconds = min(most, max(SLOW_CHECK_S, 4 * quickest))
@@ -439,6 +443,40 @@ class _Chooser:
         elif len(spent) > 1:
             # The first run may compile.
             self._spent[pair] = min(spent[1:])
+
+    def _judged(
+        self, variant: Variant, vectors: Sequence[Vector]
+    ) -> tuple[list[Vector], list[VectorRecord]]:
+        """Return the vectors that a variant answers for."""
+        known = zip(vectors, self._bundle.manifest.vectors, strict=False)
+        judged = [(v, r) for v, r in known if r.judged_at(variant.precision)]
+        judged = [(v, r) for v, r in judged if fits(variant.constraints, v[0])]
+        return [v for v, _ in judged], [r for _, r in judged]
+
+    def _fresh(self, pair: Pair, vectors: Sequence[Vector]) -> Executable | None:
+        """Open one that loads quickly once more, and see that its numbers are right too."""
+        is_small = self._took[pair] <= ANEW_S and self._grown[pair] <= ANEW_MB
+        if not is_small or pair.device != "cpu" or self._apart(pair.backend):
+            return None
+        variant = self._by_id[pair.variant]
+        feeds, records = self._judged(variant, vectors)
+        try:
+            executable = self._open(pair)
+        except (BackendError, InputError) as e:
+            _log.info("%s was not opened anew: %s", pair, e)
+            return None
+        problem = accuracy_problem(executable, feeds, budget_for(variant.precision), 0.0, records)
+        if not problem:
+            return executable
+        _log.warning("%s, opened anew: %s", pair, problem)
+        _free(executable, pair)
+        return None
+
+    def _keep(self, pair: Pair, executable: Executable) -> None:
+        """Go on with an instance that is quicker than the first one."""
+        _log.info("%s: an instance opened anew is quicker and is kept", pair)
+        self._close(pair)
+        self._loaded[pair] = executable
 
     def _refuse_fallback(self, plan: Plan) -> None:
         """A CPU in place of an accelerator that is here but failed is never taken in silence."""
@@ -455,6 +493,25 @@ class _Chooser:
             hint = "load with allow_fallback=True or device='cpu' to go on without it"
             raise LoadError(f"the accelerator cannot be used: {'; '.join(failed)}; {hint}")
         self._notes.append(f"runs on the CPU because {'; '.join(failed)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Anew:
+    """How candidates are opened anew while they race."""
+
+    fresh: Callable[[Pair], Executable | None]
+    keep: Callable[[Pair, Executable], None]
+
+    def drop(self, executable: Executable) -> None:
+        """Free an instance that is not kept."""
+        _free(executable, "an instance that was opened anew")
+
+
+def _free(executable: Executable, who: object) -> None:
+    try:
+        executable.close()
+    except BackendError as e:
+        _log.warning("%s could not be closed: %s", who, e)
 
 
 def _chip(machine: Fingerprint) -> Chip | None:

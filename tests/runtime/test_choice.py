@@ -332,3 +332,80 @@ def test_all_candidates_together_are_checked_for_a_bounded_time(
     with edgeinfer.load(make_bundle(names, vectors=8)) as session:
         assert all(c.measured for c in session.report().candidates)
     assert time.perf_counter() - start < 3.0, "eight vectors on each alone take 3.5 s"
+
+
+class TestInstancesThatDiffer:
+    """One engine whose first instance is slow for as long as it lives, and its next is not."""
+
+    @pytest.fixture
+    def loaded(self, fakes: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        made: list[Any] = []
+        fakes.add("steady", delay_s=0.004)
+        backend = fakes.add("bimodal")
+        load = backend.load
+
+        def bimodal(artifact: Any, options: Any) -> Any:
+            executable = load(artifact, options)
+            run, seconds = executable.run, 0.001 if made else 0.0065
+
+            def slow(feeds: Any) -> Any:
+                time.sleep(seconds)
+                return run(feeds)
+
+            executable.run = slow
+            made.append(executable)
+            return executable
+
+        monkeypatch.setattr(backend, "load", bimodal)
+        return made
+
+    def test_the_first_one_does_not_decide(
+        self, fakes: Any, make_bundle: MakeBundle, loaded: list[Any]
+    ) -> None:
+        with edgeinfer.load(make_bundle(("steady", "bimodal"))) as session:
+            assert session.report().backend == "bimodal"
+            assert fakes["bimodal"].open == [loaded[1]], "the one that is quicker is kept"
+            assert fakes["steady"].open == []
+        assert fakes["bimodal"].open == []
+        assert [fakes[n].loads for n in ("steady", "bimodal")] == [2, 2]
+
+    def test_a_new_one_with_wrong_numbers_is_not_kept(
+        self, fakes: Any, make_bundle: MakeBundle, loaded: list[Any], caplog: Any
+    ) -> None:
+        def wrong(artifact: Any, options: Any, load: Any = fakes["bimodal"].load) -> Any:
+            executable = load(artifact, options)
+            if len(loaded) > 1:
+                run = executable.run
+                executable.run = lambda feeds: {k: v * 3 for k, v in run(feeds).items()}
+            return executable
+
+        fakes["bimodal"].load = wrong
+        with edgeinfer.load(make_bundle(("steady", "bimodal"))) as session:
+            assert session.report().backend == "steady"
+        assert "bimodal (cpu), opened anew: wrong numbers in vector 0" in caplog.text
+        assert fakes["bimodal"].open == []
+
+    def test_what_loads_slowly_is_opened_once(
+        self,
+        fakes: Any,
+        make_bundle: MakeBundle,
+        loaded: list[Any],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(choice, "ANEW_S", 0.0)
+        with edgeinfer.load(make_bundle(("steady", "bimodal"))) as session:
+            assert session.report().backend == "steady"
+        assert [fakes[n].loads for n in ("steady", "bimodal")] == [1, 1]
+
+    def test_one_that_does_not_open_again_costs_nothing(
+        self, fakes: Any, make_bundle: MakeBundle, loaded: list[Any]
+    ) -> None:
+        def once(artifact: Any, options: Any, load: Any = fakes["bimodal"].load) -> Any:
+            if loaded:
+                raise LoadError("the device takes one at a time")
+            return load(artifact, options)
+
+        fakes["bimodal"].load = once
+        with edgeinfer.load(make_bundle(("steady", "bimodal"))) as session:
+            assert session.report().backend == "steady"
+            assert session.report().rejected == ()
