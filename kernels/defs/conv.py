@@ -39,6 +39,10 @@ taps its convolution would be 700,000, over which LLVM takes minutes."""
 BLOCKS_UP_TO = 16
 """Blocks of a row that are written one behind the other."""
 
+TAPS_UP_TO = 16
+"""Taps along an axis that are gathered one behind the other; more are a loop, or a filter of 256
+taps over a sound would be 512 lines before the first product."""
+
 DEPTHWISE_UP_TO = 4
 """Filters of one input channel that are written one behind the other, whatever their size."""
 
@@ -109,9 +113,15 @@ class Window:
         """First and last + 1 output index along an axis whose input at a tap is not padding."""
         shift = tap * self.dilations[axis] - self.pads[axis]
         stride, size = self.strides[axis], self.size[axis]
-        first = max(0, -(shift // stride))
+        first = min(max(0, -(shift // stride)), self.out[axis])
         last = min(self.out[axis], (size - 1 - shift) // stride + 1)
         return first, max(first, last)
+
+    def covers(self, axis: int) -> bool:
+        """Whether every tap along an axis stays inside the input."""
+        last = (self.kernel[axis] - 1) * self.dilations[axis]
+        reach = (self.out[axis] - 1) * self.strides[axis] + last
+        return self.pads[axis] <= 0 and reach - self.pads[axis] < self.size[axis]
 
 
 def pack(weights: Array, window: Window, cpu: Cpu) -> Array:
@@ -275,44 +285,62 @@ def _gather(
     per = w.channels // w.groups
     kh, kw = w.kernel
     with T.serial(per) as c, T.serial(rows) as r:
-        for i in range(kh):
+
+        def tap_row(i: Expr | int) -> None:
             row = (first + r) * w.strides[0] + (i * w.dilations[0] - w.pads[0])
-            inside = tirx.all(row >= 0, row < w.size[0])
-            covers = w.valid(0, i) == (0, w.out[0])
-            for j in range(kw):
-                low, high = w.valid(1, j)
-                k = (c * kh + i) * kw + j
-                shift = j * w.dilations[1] - w.pads[1]
 
-                def copy(
-                    row: Expr = row,
-                    k: Expr = k,
-                    low: int = low,
-                    high: int = high,
-                    shift: int = shift,
-                ) -> None:
-                    source = row * w.size[1] + shift
-                    channel = group * per + c
-                    _fill(panel, k, r * width, low)
-                    if high > low:
-                        with T.serial(high - low) as at:
-                            place = source + (at + low) * w.strides[1]
-                            value = T.BufferLoad(x, [n, channel, place])
-                            T.buffer_store(panel, value, [k, r * width + low + at])
-                    _fill(panel, k, r * width + high, width - high)
+            def taps(fill: Callable[[Expr, Expr | int], None]) -> None:
+                _taps(kw, lambda j: fill((c * kh + i) * kw + j, j))
 
-                if covers:
-                    copy()
-                    continue
-                with T.If(inside):
-                    with T.Then():
-                        copy()
-                    with T.Else():
-                        _fill(panel, k, r * width, width)
+            def copy(k: Expr, j: Expr | int) -> None:
+                low, high = _bounds(w, j)
+                _fill(panel, k, r * width, low)
+                _fill(panel, k, r * width + high, width - high)
+                source = row * w.size[1] + (j * w.dilations[1] - w.pads[1])
+                if isinstance(high, int) and high == low:
+                    return
+                with T.serial(high - low) as at:
+                    place = source + (at + low) * w.strides[1]
+                    value = T.BufferLoad(x, [n, group * per + c, place])
+                    T.buffer_store(panel, value, [k, r * width + low + at])
+
+            is_inside = isinstance(i, int) and w.valid(0, i) == (0, w.out[0])
+            if is_inside or w.covers(0):
+                taps(copy)
+                return
+            with T.If(tirx.all(row >= 0, row < w.size[0])):
+                with T.Then():
+                    taps(copy)
+                with T.Else():
+                    taps(lambda k, j: _fill(panel, k, r * width, width))
+
+        _taps(kh, tap_row)
 
 
-def _fill(panel: Buffer, k: Expr, start: Expr, count: int) -> None:
-    if count > 0:
+def _taps(count: int, one: Callable[[Expr | int], None]) -> None:
+    """Emit something for each tap, one behind the other where they are few."""
+    if count > TAPS_UP_TO:
+        with T.serial(count) as tap:
+            one(tap)
+    else:
+        for tap in range(count):
+            one(tap)
+
+
+def _bounds(w: Window, tap: Expr | int) -> tuple[Expr | int, Expr | int]:
+    """First and last + 1 column whose input at a tap is not padding."""
+    if isinstance(tap, int):
+        return w.valid(1, tap)
+    if w.covers(1):
+        return 0, w.out[1]
+    shift = tap * w.dilations[1] - w.pads[1]
+    first = tirx.max(0, 0 - tirx.floordiv(shift, w.strides[1]))
+    last = tirx.min(w.out[1], tirx.floordiv(w.size[1] - 1 - shift, w.strides[1]) + 1)
+    return tirx.min(first, w.out[1]), tirx.max(tirx.min(first, w.out[1]), last)
+
+
+def _fill(panel: Buffer, k: Expr, start: Expr, count: Expr | int) -> None:
+    if not isinstance(count, int) or count > 0:
         with T.serial(count) as at:
             T.buffer_store(panel, T.float32(0), [k, start + at])
 
