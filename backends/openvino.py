@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from edgeinfer.backends import openvino_floats
 from edgeinfer.backends.base import (
     Artifact,
     Bound,
@@ -123,10 +124,13 @@ class OpenVinoBackend:
         # Compiling merges tensors and their names, so names are looked up before it.
         inputs = _specs("input", model.inputs, artifact, artifact.inputs)
         outputs = _specs("output", model.outputs, artifact, artifact.outputs)
+        asked = openvino_floats.config_of(_core(), model, device)
         try:
-            compiled = _core().compile_model(model, device, _config(options))
+            config = _config(options) | asked | options.extra
+            compiled = _core().compile_model(model, device, config)
         except Exception as error:
             raise LoadError(f"openvino refuses {path}: {_reason(error)}") from error
+        openvino_floats.check(model, compiled)
         return OpenVinoExecutable(
             compiled,
             tuple(_Port(spec, compiled.inputs[index]) for spec, index in inputs),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
     from edgeinfer.convert.lower.target import Lowered, LowerOptions
     from edgeinfer.convert.verify import EngineResult, Report
-    from edgeinfer.types import Feeds
+    from edgeinfer.convert.verify.answers import Expected
+    from edgeinfer.metrics import Budget
+    from edgeinfer.types import Array, Feeds
+
+_BFLOAT = "bf16"
 
 _ROUNDS_ITSELF = frozenset({"mlprogram"})
 """Formats whose engine in the gate rounds every result to half precision."""
@@ -31,13 +35,15 @@ class Halves:
 
     def __init__(self, precision: str) -> None:
         """Take note."""
-        self.asked = precision == "fp16"
+        self.asked = precision in ("fp16", _BFLOAT)
+        self._precision = precision
         self._kept: dict[str, str] | None = None
         self._repaired = False
 
     def look(self, model: ir.Model, samples: Sequence[Feeds]) -> list[str]:
         """Find what has to stay in single precision; return lines for the report."""
-        if not self.asked or self._kept is not None:
+        if self._precision != "fp16" or self._kept is not None:
+            # bfloat16 has the range of single precision.
             return []
         from edgeinfer.convert.quantize.half_ranges import describe, outside
 
@@ -69,9 +75,12 @@ class Halves:
         """
         from edgeinfer.convert.verify.half import ask_file, ask_in_half, sentence
 
-        if not self.asked or report.expected is None or "fp16" not in lowered.precision:
+        kind = self._precision
+        if not self.asked or report.expected is None or kind not in lowered.precision:
             return (), "nothing in half precision was checked"
         budget = budget_for(lowered.precision)
+        if kind == _BFLOAT:
+            return self._check_bfloat(model, report, report.expected, budget)
         if lowered.format == "onnx":
             result = ask_file(lowered.files[0], report.vectors, report.expected, budget)
             return (result,), sentence(result, "in the arithmetic of half-precision hardware")
@@ -79,11 +88,43 @@ class Halves:
             return (), "the engine of the gate rounds every result to half precision itself"
         if lowered.format in _UNPACKED:
             result = ask_in_half(
-                model, report.vectors, report.expected, budget, everywhere=True, seconds=30.0
+                model, report.vectors, report.expected, budget, everywhere="float16", seconds=30.0
             )
             where = f"half-precision weights, computed in fp32; on {_UNPACKED[lowered.format]}"
             return (), sentence(result, where)
         return (), "the arithmetic of half-precision hardware was not checked"
+
+    def run(self, model: ir.Model, lowered: Lowered, feeds: Feeds) -> Mapping[str, Array]:
+        """Evaluate an artifact once, as ``check`` does.
+
+        Raises:
+            CannotEvaluate: an operator is unknown or failed.
+        """
+        from edgeinfer.convert.verify.evaluate import Evaluator
+        from edgeinfer.convert.verify.half import run_file, run_in_half
+
+        if self._precision != _BFLOAT:
+            return run_file(lowered.files[0], feeds)
+        return run_in_half(Evaluator(model, wide=False, halved="bfloat16"), feeds)
+
+    @staticmethod
+    def _check_bfloat(
+        model: ir.Model, report: Report, expected: Expected, budget: Budget
+    ) -> tuple[tuple[EngineResult, ...], str]:
+        """Let the evaluator judge where no processor at hand computes in bfloat16.
+
+        Where one does, the gate runs what is real, of which the plugin keeps some in single
+        precision; the evaluator rounds everything.
+        """
+        from edgeinfer.backends.engines import import_openvino
+        from edgeinfer.backends.openvino_floats import has_bf16
+        from edgeinfer.convert.verify.half import ask_in_half, sentence
+
+        result = ask_in_half(model, report.vectors, expected, budget, everywhere="bfloat16")
+        if has_bf16(import_openvino().Core()):
+            where = "in bf16 on this processor; with every operator's result rounded to bf16"
+            return (), sentence(result, where)
+        return (result,), sentence(result, "in the arithmetic of processors with bf16")
 
     def repair(
         self,
@@ -97,7 +138,9 @@ class Halves:
         Returns:
             A line for the report; empty where there is nothing to repair, or nothing helps.
         """
-        if self._repaired or all(c.passed or c.skipped for c in checks):
+        if self._repaired or self._precision != "fp16":
+            return ""
+        if all(c.passed or c.skipped for c in checks):
             return ""
         from edgeinfer.convert.lower.onnxruntime.fp16 import halve
         from edgeinfer.convert.quantize.half_repair import first_part

@@ -22,7 +22,13 @@ from edgeinfer.convert.quantize.units import (
     stateful_weights,
     weights_axis,
 )
-from edgeinfer.convert.quantize.weights import Stored, store, store_bias, store_floats
+from edgeinfer.convert.quantize.weights import (
+    Stored,
+    mark,
+    store,
+    store_bias,
+    store_floats,
+)
 from edgeinfer.profiles.schema import FLOAT8, Quantization
 from edgeinfer.types import Array
 
@@ -271,7 +277,8 @@ class _Writer:
             value = node.inputs[place]
             name = (value.name if value is not None else "") or "weights"
             stored = store(array_of(value), STATEFUL_AXIS, name=name)
-            node.replace_input_with(place, self._shared(stored, name))
+            node.replace_input_with(place, made := self._shared(stored, name))
+            mark(made, "dynamic")
 
     def _operand(self, value: ir.Value, node: ir.Node, unit: Unit) -> ir.Value:
         array = array_of(value).astype(np.float32)

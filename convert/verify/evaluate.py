@@ -33,15 +33,14 @@ class CannotEvaluate(Exception):  # noqa: N818 - an oracle that abstains, not an
 class Evaluator:
     """Evaluates one model, on any number of inputs."""
 
-    def __init__(
-        self, model: ir.Model, *, wide: bool, halved: bool = False, own: bool = True
-    ) -> None:
+    def __init__(self, model: ir.Model, *, wide: bool, halved: str = "", own: bool = True) -> None:
         """Prepare.
 
         Args:
             model: it is not modified.
             wide: compute every float in float64; otherwise in the types of the model.
-            halved: round every float32, weights and inputs too, to half precision.
+            halved: round every float32, weights and inputs too, to this type, ``float16`` or
+                ``bfloat16``.
             own: use our operators; otherwise only those that ONNX itself defines.
         """
         model = model.clone()
@@ -52,7 +51,8 @@ class Evaluator:
             model = ShapeInferencePass()(model).model
         self.graph = model.graph
         self._opsets = {("" if d in _MAIN else d): v for d, v in model.opset_imports.items()}
-        self._wide, self._halved, self._own = wide, halved, own
+        self._wide, self._own = wide, own
+        self._halved = np.dtype(halved) if halved else None
         self._kernels: dict[ir.Node, Callable[..., tuple[Any, ...]]] = {}
         self._until = float("inf")
 
@@ -161,9 +161,9 @@ class Evaluator:
         if isinstance(value, list):
             return [self._widen(v) for v in value]
         if isinstance(value, np.ndarray | np.generic):
-            if self._halved and value.dtype == np.float32:
+            if self._halved is not None and value.dtype == np.float32:
                 with np.errstate(over="ignore"):
-                    return np.asarray(value, np.float16).astype(np.float32)
+                    return np.asarray(value).astype(self._halved).astype(np.float32)
             narrow = value.dtype.name in ("float16", "float32", "bfloat16")
             return np.asarray(value, np.float64) if self._wide and narrow else np.asarray(value)
         return value

@@ -26,7 +26,7 @@ from edgeinfer.types import Array, Feeds
 SECONDS = 60.0
 """CPU time after which no further vector is begun."""
 
-_RULE = "results of all operators rounded to fp16, sums inside of one in fp32"
+_NAMES = {"": "fp16", "float16": "fp16", "bfloat16": "bf16"}
 
 
 def ask_in_half(
@@ -35,7 +35,7 @@ def ask_in_half(
     expected: Expected,
     budget: Budget,
     *,
-    everywhere: bool = False,
+    everywhere: str = "",
     seconds: float = SECONDS,
 ) -> EngineResult:
     """Evaluate a graph in half precision and hold it to a budget.
@@ -45,11 +45,12 @@ def ask_in_half(
         vectors: inputs; those that are no extremes are run, as many as time allows.
         expected: the oracles' answers to all of them.
         budget: what may be lost.
-        everywhere: compute float32 in half precision too, as a device does that has nothing else.
+        everywhere: compute float32 in this type too, ``float16`` or ``bfloat16``, as a device does
+            that has nothing else.
         seconds: of CPU time.
     """
     result = EngineResult(HALF, np.__version__)
-    evaluator = Evaluator(model, wide=False, halved=everywhere)
+    evaluator, kind = Evaluator(model, wide=False, halved=everywhere), _NAMES[everywhere]
     wanted = [i for i, v in enumerate(vectors) if not v.edge]
     done: list[int] = []
     answers: list[dict[str, Array]] = []
@@ -63,12 +64,13 @@ def ask_in_half(
             done.append(index)
     except CannotEvaluate as e:
         if not done:
-            return replace(result, skipped=f"not checked in fp16 arithmetic: {e}")
+            return replace(result, skipped=f"not checked in {kind} arithmetic: {e}")
     if not done:
-        return replace(result, skipped="not checked in fp16 arithmetic: no ordinary inputs")
+        return replace(result, skipped=f"not checked in {kind} arithmetic: no ordinary inputs")
     some = replace(expected, answers=tuple(expected.answers[i] for i in done))
     outputs = judge_answers(answers, [vectors[i] for i in done], some, budget)
-    note = f"{len(done)} of {len(wanted)} inputs in fp16 arithmetic: {_RULE}"
+    rule = f"results of all operators rounded to {kind}, sums inside of one in fp32"
+    note = f"{len(done)} of {len(wanted)} inputs in {kind} arithmetic: {rule}"
     return replace(result, outputs=tuple(outputs), notes=(note,))
 
 

@@ -16,6 +16,7 @@ from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
 from edgeinfer.convert.lower.loops import settle_loops
+from edgeinfer.convert.lower.openvino import bfloat
 from edgeinfer.convert.lower.openvino.integers import tidy
 from edgeinfer.convert.lower.openvino.names import restore_names, settle_names
 from edgeinfer.convert.lower.openvino.precision import read_back
@@ -35,7 +36,7 @@ from edgeinfer.profiles.schema import Profile
 _REFUSED = frozenset(
     d for d in ir.DataType if d.name.startswith("FLOAT8") or d == ir.DataType.STRING
 )
-_PRECISIONS = frozenset({"fp32", "fp16"})
+_PRECISIONS = frozenset({"fp32", "fp16", "bf16"})
 
 
 class OpenVinoTarget:
@@ -63,6 +64,8 @@ class OpenVinoTarget:
         if problems:
             raise UnsupportedError(profile.name, problems)
         openvino = import_openvino()
+        if options.precision == "bf16":
+            bfloat.clamp_masks(prepared, notes)
 
         path = folder / "model.xml"
         compress = options.compress_weights or options.precision == "fp16"
@@ -83,6 +86,10 @@ class OpenVinoTarget:
             settle_names(written)
             if squeezed:
                 written.set_rt_info(json.dumps(squeezed), [*SQUEEZED])
+            if options.precision == "bf16":
+                count = bfloat.store(written)
+                notes.add(f"bf16: {count} weights are stored in two bytes an element")
+                notes.add(bfloat.check_plan(probe.core, written, profile.name))
             openvino.save_model(written, path, compress_to_fp16=compress)
             del written
         precision, ops = read_back(path)

@@ -44,7 +44,7 @@ def test_fully_masked_row_of_an_input_is_not_nan(text: str, low: float) -> None:
     np.testing.assert_allclose(actual[0], expected[0], atol=5e-3)
     assert notes.lines[0] == f"fp16: mask 'mask': what is below {MASKED:.0f} becomes {MASKED:.0f}"
     # Without the clamp it is what a plain cast makes of it.
-    rounded = Evaluator(model(text), wide=False, halved=True).run(feeds(low))["y"]
+    rounded = Evaluator(model(text), wide=False, halved="float16").run(feeds(low))["y"]
     assert np.isnan(rounded[1]).all() or text == FUSED
 
 

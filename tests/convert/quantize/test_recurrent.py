@@ -21,7 +21,7 @@ from tests.convert.quantize.conftest import graph
 
 TARGETS = [
     ("onnxruntime", "onnx", "onnxruntime", "dynamic/int8"),
-    ("android", "tflite", "litert", "fp32/int8"),
+    ("android", "tflite", "litert", "dynamic/int8"),
     ("ios", "mlprogram", "coreml-reference", "fp32/int8"),
 ]
 X = np.random.default_rng(1).normal(size=(1, 1, 40)).astype(np.float32)
@@ -85,3 +85,23 @@ def test_its_products_are_its_cost() -> None:
     units = lay_out(model, limits_of(profiles.load("android"), "tflite")).units
     costs = {y.op: y.cost for y in layers(units, RANGES)}
     assert costs["LSTM"] / costs["MatMul"] == pytest.approx(192 * (40 + 48) / (48 * 16))
+
+
+def test_the_parts_of_a_gru_that_resets_first_stay_integers(tmp_path: Path) -> None:
+    """Its gates and its new state are two products, each with the scales of its own rows."""
+    rng = np.random.default_rng(0)
+    shapes = {"w": (1, 144, 40), "r": (1, 144, 48), "b": (1, 288)}
+    model = passes.normalise(
+        graph(
+            """<ir_version: 10, opset_import: ["" : 22]>
+            net (float[2,1,40] x) => (float[2,1,1,48] q, float[1,1,48] h)
+            <float[1,144,40] w, float[1,144,48] r, float[1,288] b>
+            { q, h = GRU<hidden_size=48>(x, w, r, b) }""",
+            **{n: (0.2 * rng.normal(size=s)).astype(np.float32) for n, s in shapes.items()},
+        )
+    ).model
+    profile = profiles.load("android")
+    written = qdq.write(model, limits_of(profile, "tflite"), {}).model
+    lowered = target_for("tflite").lower(written, profile, LowerOptions("fp32"), tmp_path)
+    # One product of the inputs; two of the state at each of two steps.
+    assert readback.counts(readback.layers(lowered.files[0], "tflite")) == {"dynamic/int8": 5}
