@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from edgeinfer.cli.plain import plain_call
+from edgeinfer.runtime import cores
 from tests.cli.conftest import write_bundle
 
 QUICK = ("--runs", "5", "--seconds", "0.01")
 
 
-def test_rows(cli: Any, bundle: Path) -> None:
+def test_rows(cli: Any, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "available_cpus", lambda: 2)
     result = cli("bench", bundle, *QUICK, "--threads", "1,2")
     assert result.code == 0
     lines = result.out.splitlines()
@@ -30,6 +32,18 @@ def test_rows(cli: Any, bundle: Path) -> None:
     # What the plain engine does by itself: its own threads wait for work by spinning.
     spins = [" ".join(cells[1:]) for row, cells in zip(rows, told, strict=True) if "plain" in row]
     assert sorted(spins) == ["", "threads spin between runs"]
+
+
+def test_threads_stay_within_what_the_process_may_keep_busy(
+    cli: Any, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cores, "available_cpus", lambda: 2)
+    note = "note: 1000 threads were asked for, this process may keep 2 CPUs busy\n"
+    benched = cli("bench", bundle, *QUICK, "--threads", "1000,2", "--json")
+    assert benched.err == note
+    assert {row["threads"] for row in json.loads(benched.out)["rows"]} == {2}
+    verified = cli("verify", bundle, "--threads", "1000")
+    assert (verified.code, verified.err) == (0, note)
 
 
 def test_plain_openvino_says_what_it_computes_in(tmp_path: Path) -> None:

@@ -103,9 +103,10 @@ def bench(
     only = None if backend == "all" else backend
     with out.progress() as progress, contextlib.ExitStack() as stack:
         from edgeinfer.bundle.archive import Bundle
-        from edgeinfer.cli.pairs import pairs
+        from edgeinfer.cli.pairs import pairs, within
         from edgeinfer.runtime.devices import fingerprint
 
+        counts = [*dict.fromkeys(within(count, out) for count in counts)]
         source = None if is_bundle(Path(path)) else Path(path)
         place = path if source is None else _converted(path, stack, progress)
         bundle = stack.enter_context(Bundle.open(place))

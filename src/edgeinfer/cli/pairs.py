@@ -8,8 +8,10 @@ from edgeinfer.backends import guard, registry
 from edgeinfer.backends.base import Executable, LoadOptions
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
+from edgeinfer.cli.output import Output
 from edgeinfer.errors import LoadError, NotAvailableError
 from edgeinfer.runtime.ahead import artifact_of, engine_shapes
+from edgeinfer.runtime.cores import cores_here
 from edgeinfer.runtime.devices import fingerprint
 from edgeinfer.runtime.offered import by_name_only, with_requested
 from edgeinfer.runtime.operators import placement_of
@@ -87,6 +89,21 @@ def open_pair(
         executable.close()
         raise LoadError(f"{problem}; --allow-fallback lets them run there")
     return executable
+
+
+def within(threads: int | None, out: Output) -> int | None:
+    """Return as many threads as this process may keep busy, and say where that is fewer.
+
+    Args:
+        threads: as asked for; None leaves them to the engine.
+        out: where to say it.
+    """
+    if threads is None:
+        return None
+    cores = cores_here(threads, ())
+    if cores.note:
+        out.remark(f"note: {cores.note}")
+    return cores.threads
 
 
 def fallen(executable: Executable) -> str:

@@ -73,8 +73,9 @@ def verify(
     Exits with 1 when an artifact leaves its accuracy budget on an engine.
     """
     from edgeinfer.bundle.archive import Bundle
-    from edgeinfer.cli.pairs import pairs
+    from edgeinfer.cli.pairs import pairs, within
 
+    threads = within(threads, out)
     with out.progress() as progress, Bundle.open(bundle, trusted=trusted) as opened:
         if not opened.manifest.vectors:
             raise BundleError(f"{bundle}: has no test vectors, so nothing can be verified")
