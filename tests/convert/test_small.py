@@ -20,7 +20,7 @@ from edgeinfer.convert.lower.tvm.target import TvmTarget
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.pipeline import export
 from edgeinfer.convert.plan import plan
-from edgeinfer.errors import UnsupportedError
+from edgeinfer.errors import UnsupportedError, UsageError
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64" or not small._can(), reason="no code is made for this machine"
@@ -130,3 +130,50 @@ def test_what_cannot_be_written_is_told_and_left(
     assert [v.format for v in made.manifest.variants if v.format == "tvm"] == []
     lines = [line for change in made.report.changes for line in change.lines]
     assert [x for x in lines if x.startswith("cpu (tvm) was left out")]
+
+
+# ---- regions
+
+
+def _jobs(model: Any, *targets: str, options: LowerOptions = ORDINARY) -> list[tuple[Any, ...]]:
+    chosen = [profiles.load(t) for t in targets]
+    jobs = plan(_normal(model), chosen, options).jobs
+    return [(j.format, j.targets, j.spare) for j in jobs if j.format == "onnx_tvm"]
+
+
+@pytest.fixture
+def regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEINFER_REGIONS", "30")
+    monkeypatch.setenv(small.SWITCH, "off")
+
+
+@pytest.mark.usefixtures("regions")
+def test_parts_are_tried_beside_the_default_target() -> None:
+    assert _jobs(_product(64, 10), "cpu") == [("onnx_tvm", ("cpu",), True)]
+    assert _jobs(_product(64, 10), "openvino") == []
+    assert _jobs(_product(64, 10), "cpu", options=LowerOptions("fp16", recipe="fp16")) == []
+
+
+@pytest.mark.usefixtures("regions")
+def test_a_model_that_is_code_as_a_whole_needs_no_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(small.SWITCH, "on")
+    assert _jobs(_product(64, 10), "cpu") == []
+    assert _formats(_product(64, 10), "cpu") == [("tvm", ("cpu",), True)]
+    # One that is too large for it.
+    assert _jobs(_product(2000, 1000), "cpu") == [("onnx_tvm", ("cpu",), True)]
+
+
+@pytest.mark.usefixtures("regions")
+def test_parts_are_not_tried_where_that_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    for off in ("off", "0"):
+        monkeypatch.setenv("EDGEINFER_REGIONS", off)
+        assert _jobs(_product(64, 10), "cpu") == []
+    monkeypatch.setenv("EDGEINFER_REGIONS", "a while")
+    with pytest.raises(UsageError, match="EDGEINFER_REGIONS='a while': expected seconds or off"):
+        _jobs(_product(64, 10), "cpu")
+
+
+@pytest.mark.usefixtures("regions")
+def test_weights_of_many_bytes_are_not_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "MOST_BYTES", 1000)
+    assert _jobs(_product(64, 10), "cpu") == []
