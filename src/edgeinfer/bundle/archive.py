@@ -118,8 +118,8 @@ class Bundle:
         keys = [Path(k) for k in trusted] or trusted_here()
         if require_signature and not keys:
             raise SignatureError(
-                f"{location}: a signature is required, but no key is trusted: give trusted= or set "
-                f"{TRUSTED_ENV}"
+                f"{location}: a signature is required, but no key is trusted: give trusted= "
+                f"(--trusted) or set {TRUSTED_ENV}"
             )
         sealed_by = ""
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.cli.files import write_bytes
+from edgeinfer.cli.loading import told_stats
 from edgeinfer.cli.output import Output, milliseconds
 from edgeinfer.cli.ranking import ranking, why
 from edgeinfer.errors import UsageError
@@ -22,13 +23,16 @@ if TYPE_CHECKING:
 _ARRAYS = (".npz", ".npy")
 
 
-def means_something(bundle: str, inputs: Sequence[str], asked: bool) -> bool:
+def means_something(
+    bundle: str, inputs: Sequence[str], asked: bool, opening: Mapping[str, Any]
+) -> bool:
     """Whether inputs are to be run through a pipeline.
 
     Args:
         bundle: its manifest is read.
         inputs: arrays, and files named as NAME=FILE, ask for tensors.
         asked: an option asks for it.
+        opening: how the bundle is opened.
 
     Raises:
         UsageError: it was asked for, but the inputs are arrays.
@@ -40,7 +44,7 @@ def means_something(bundle: str, inputs: Sequence[str], asked: bool) -> bool:
         return asked
     from edgeinfer.bundle.archive import Bundle
 
-    with Bundle.open(bundle, verify=False) as opened:
+    with Bundle.open(bundle, verify=False, **opening) as opened:
         manifest = opened.manifest
     named = [i for i in inputs if any(i.startswith(f"{s.name}=") for s in manifest.inputs)]
     return asked or (manifest.head is not None and not named)
@@ -71,10 +75,11 @@ def run_pipeline(
                 raise UsageError(f"{bundles[0]}: no INPUT given; it takes {opened.takes}")
             found, spent = _each(opened, inputs, repeat)
             reports = [model.session.report() for model in opened.models]
+            stats = [told_stats(model.session, options) for model in opened.models]
     if overlay is not None:
         _draw(Path(overlay), inputs[0], found[0], overwrite)
     ordered = sorted(spent)
-    data = {
+    data: dict[str, Any] = {
         "bundle": bundles[0],
         "bundles": list(bundles),
         "engines": [
@@ -94,6 +99,8 @@ def run_pipeline(
         "notes": [note for report in reports for note in report.notes],
         "rankings": [ranking(report) for report in reports],
     }
+    if options["stats"]:
+        data["stats"] = stats
 
     def view() -> Iterator[str | Table]:
         for report in reports:
@@ -109,6 +116,7 @@ def run_pipeline(
             yield f"{len(ordered)} runs with pre- and post-processing: median {median}, max {p95}"
         if overlay is not None:
             yield f"drawn into {overlay}"
+        yield from (f"{s.labels['model']}: {s}" for s in stats if s is not None)
         yield from (f"note: {note}" for report in reports for note in report.notes)
         yield from why(reports) if verbose else ()
 

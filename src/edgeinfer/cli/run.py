@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.files import check_output
+from edgeinfer.cli.loading import as_loaded, loading_options, opening, told_stats
 from edgeinfer.cli.meaning import means_something, run_pipeline
 from edgeinfer.cli.output import Output, milliseconds, output_options, table
 from edgeinfer.cli.ranking import ranking, why
@@ -37,11 +38,8 @@ SHOWN = 8
 @click.option("--raw", is_flag=True, help="Give tensors, not what they mean.")
 @click.option("-o", "--output", metavar="NPZ", help="Save the outputs, named as in the model.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is no .npz.")
-@click.option("-b", "--backend", metavar="NAME", help="Use this engine or fail.")
-@click.option("--policy", default="latency", show_default=True, metavar="NAME", help="What counts.")
-@click.option("--threads", type=click.IntRange(1, 1024), help="Of the engine.")
+@loading_options
 @click.option("--repeat", type=click.IntRange(1), default=1, help="Runs to time.")
-@click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU, and say which.")
 @click.option("-v", "--verbose", is_flag=True, help="Say why this engine, and what else could run.")
 @click.option("--allow-nonfinite", is_flag=True, help="Take NaN and infinity in inputs.")
 @output_options
@@ -53,14 +51,11 @@ def run(
     raw: bool,
     output: str | None,
     overwrite: bool,
-    backend: str | None,
-    policy: Any,
-    threads: int | None,
     repeat: int,
     verbose: bool,
-    allow_fallback: bool,
     allow_nonfinite: bool,
     out: Output,
+    **loading: Any,
 ) -> None:
     """Run BUNDLE on pictures, recordings or arrays.
 
@@ -72,14 +67,9 @@ def run(
     boxes, notes or words instead; --raw and -o give tensors. --then names bundles that work
     together with BUNDLE, such as those that turn and read the lines of text that it finds.
     """
-    options = {
-        "backend": backend,
-        "policy": policy,
-        "threads": threads,
-        "check_finite": not allow_nonfinite,
-        "allow_fallback": allow_fallback,
-    }
-    if not raw and output is None and means_something(bundle, inputs, bool(then or overlay)):
+    options = as_loaded(**loading, check_finite=not allow_nonfinite)
+    means = means_something(bundle, inputs, bool(then or overlay), opening(options))
+    if not raw and output is None and means:
         run_pipeline(
             *((bundle, *then), inputs, overlay, overwrite, options, repeat, out), verbose=verbose
         )
@@ -95,7 +85,7 @@ def run(
         from edgeinfer.bundle.archive import Bundle
         from edgeinfer.media import calls_for, write_arrays
 
-        with Bundle.open(bundle, verify=False) as opened:
+        with Bundle.open(bundle, verify=False, **opening(options)) as opened:
             manifest = opened.manifest
         if not inputs and manifest.inputs:
             wanted = "; ".join(map(str, manifest.inputs))
@@ -105,7 +95,7 @@ def run(
         calls = itertools.chain([next(calls)], calls)
         with load(bundle, **options) as session:
             results, times = _run(session, calls, manifest, repeat)
-            report = session.report()
+            report, stats = session.report(), told_stats(session, options)
         if output is not None:
             write_arrays(output, results)
     top = _top(results, manifest)
@@ -123,6 +113,8 @@ def run(
         "notes": list(report.notes),
         "ranking": ranking(report),
     }
+    if stats is not None:
+        data["stats"] = stats
     out.result(data, lambda: [*_view(data, repeat), *(why([report]) if verbose else [])])
 
 
@@ -236,6 +228,8 @@ def _view(data: dict[str, Any], repeat: int) -> Iterator[str | Table]:
         yield f"{times['runs']} runs: median {median}, p95 {p95}"
     if data["saved"]:
         yield f"saved to {data['saved']}"
+    if "stats" in data:
+        yield str(data["stats"])
     yield from (f"note: {note}" for note in data["notes"])
 
 

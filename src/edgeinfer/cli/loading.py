@@ -1,0 +1,76 @@
+"""Options of ``edgeinfer run`` that say how a bundle is loaded; those of ``edgeinfer.load``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.session import Session
+    from edgeinfer.runtime.telemetry import SessionStats
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("-b", "--backend", metavar="NAME", help="Use this engine or fail."),
+    click.option(
+        "--policy", default="latency", show_default=True, metavar="NAME", help="What counts."
+    ),
+    click.option("--device", type=click.Choice(["cpu", "gpu", "npu"]), help="Use this or fail."),
+    click.option("--threads", type=click.IntRange(1, 1024), help="Of the engine."),
+    click.option(
+        "--allow-fallback", is_flag=True, help="Let operators run on the CPU, and say which."
+    ),
+    click.option("--isolate", is_flag=True, help="Run the engine in a process of its own."),
+    click.option(
+        "--run-timeout", type=float, metavar="SECONDS", help="Stop a run of it that takes longer."
+    ),
+    click.option(
+        "--on-crash",
+        type=click.Choice(["raise", "next"]),
+        default="raise",
+        show_default=True,
+        help="'next' hands over to the next engine when one goes down twice; isolates.",
+    ),
+    click.option(
+        "--trusted",
+        multiple=True,
+        metavar="PUBLIC",
+        help="Public key, a PEM file, that must have signed it; may be given several times.",
+    ),
+    click.option("--require-signature", is_flag=True, help="Load nothing that is not signed."),
+    click.option("--stats", is_flag=True, help="Count runs, and tell times and failures."),
+)
+
+
+def loading_options(command: F) -> F:
+    """Add the options; the command gets them by keyword, for ``as_loaded`` to read."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def as_loaded(
+    *, run_timeout: float | None, on_crash: str, isolate: bool, stats: bool, **given: Any
+) -> dict[str, Any]:
+    """Return them as ``edgeinfer.load`` takes them."""
+    return {
+        **given,
+        "isolate": isolate or run_timeout is not None,
+        "run_timeout_s": run_timeout,
+        "on_crash": on_crash,
+        # Unasked, the environment decides.
+        "stats": True if stats else None,
+    }
+
+
+def opening(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of them that opening a bundle takes."""
+    return {name: options[name] for name in ("trusted", "require_signature")}
+
+
+def told_stats(session: Session, options: Mapping[str, Any]) -> SessionStats | None:
+    """Return what a session counted, where that was asked for."""
+    return session.stats() if options["stats"] else None
