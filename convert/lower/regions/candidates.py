@@ -173,10 +173,15 @@ def sizes(value: ir.Value) -> tuple[int, ...] | None:
     return found if len(found) == len(value.shape) and all(found) else None
 
 
+def is_product(node: ir.Node) -> bool:
+    """Whether it multiplies matrices, which engines do well."""
+    return node.op_type in _PRODUCTS
+
+
 def _kind(node: ir.Node, us: float) -> str:
     if node.op_type in _RECURRENT:
         return "recurrent"
-    if node.op_type in _PRODUCTS:
+    if is_product(node):
         return "small" if us < _SMALL_US else "product"
     return "other"
 

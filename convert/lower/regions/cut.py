@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from edgeinfer.backends.onnxruntime_regions import DOMAIN
 from edgeinfer.convert.passes.infra import Namer, add_initializer
@@ -72,6 +73,15 @@ def taken_out(model: ir.Model, nodes: Sequence[ir.Node]) -> ir.Model:
         name="region",
     )
     return ir.Model(graph, ir_version=model.ir_version)
+
+
+def up_to(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """Return a copy that gives values from inside and computes nothing else."""
+    made = model.clone()
+    values = {v.name: v for n in made.graph for v in n.outputs}
+    made.graph.outputs[:] = [values[name] for name in names]
+    RemoveUnusedNodesPass()(made)
+    return made
 
 
 def is_gelu(node: ir.Node) -> bool:

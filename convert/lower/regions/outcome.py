@@ -38,6 +38,49 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
+class Figures:
+    """Two graphs measured in turns by bound calls; microseconds, medians of rounds.
+
+    Attributes:
+        before: without a region.
+        after: with it.
+        before_cpu: time of the processor.
+        after_cpu: likewise.
+        gain: how many times as fast, median of the rounds.
+        sure: how many times as fast three rounds in four at least were.
+        sure_cpu: the same by time of the processor.
+        spread: of ``after``, half the distance of the quartiles over the median.
+        rounds: that were measured.
+    """
+
+    before: float
+    after: float
+    before_cpu: float
+    after_cpu: float
+    gain: float
+    sure: float
+    sure_cpu: float
+    spread: float
+    rounds: int
+
+    @property
+    def pays(self) -> bool:
+        """Whether the gain is worth it, and no noise.
+
+        By the clock it has to be faster. That this is no noise has to show in three rounds of
+        four, by the clock or, where other work disturbs that, by the time of the processor.
+        """
+        return self.gain > WORTH and max(self.sure, self.sure_cpu) > WORTH
+
+    def __str__(self) -> str:
+        return (
+            f"{self.gain:.2f} times as fast, {self.after:.3g} µs for {self.before:.3g}; three "
+            f"rounds in four of {self.rounds} at least {self.sure:.2f}, by processor time "
+            f"{self.sure_cpu:.2f} (±{self.spread:.0%})"
+        )
+
+
+@dataclass(slots=True)
 class Trial:
     """What became of one part.
 
@@ -45,33 +88,22 @@ class Trial:
         name: of the operator that stands for it.
         nodes: names of the nodes that it replaces.
         kept: whether it stays.
-        reason: why not, or how it was measured.
-        before_us: the whole model without it, median of rounds of a bound call.
-        after_us: with it.
-        before_cpu_us: time of the processor, likewise.
-        after_cpu_us: with it.
-        gain: how many times as fast the whole model is, median of the rounds.
-        sure: how many times as fast three rounds in four at least were.
-        sure_cpu: the same by time of the processor.
-        spread: of ``after_us``, half the distance of the quartiles over the median.
-        rounds: measured in turns.
-        engine_us: what the nodes take by the engine's profile.
+        reason: why it does not; empty where figures say it.
+        alone: the part by itself, in the engine and as code in the engine.
+        whole: the whole model without and with this part as code, where that was asked.
     """
 
     name: str
     nodes: tuple[str, ...]
     kept: bool = False
     reason: str = ""
-    before_us: float = 0.0
-    after_us: float = 0.0
-    before_cpu_us: float = 0.0
-    after_cpu_us: float = 0.0
-    gain: float = 0.0
-    sure: float = 0.0
-    sure_cpu: float = 0.0
-    spread: float = 0.0
-    rounds: int = 0
-    engine_us: float = 0.0
+    alone: Figures | None = None
+    whole: Figures | None = None
+
+    @property
+    def saved_us(self) -> float:
+        """What the part alone saves."""
+        return self.alone.before - self.alone.after if self.alone is not None else 0.0
 
 
 @dataclass(slots=True)
@@ -80,13 +112,13 @@ class Outcome:
 
     Attributes:
         trials: in the order they were made.
-        final: one last race of all regions that stay against the graph without any.
+        final: the whole model without any region and with all that stay.
         left: how many parts were not tried, for want of time.
         notes: of the code that was written.
     """
 
     trials: list[Trial] = field(default_factory=list)
-    final: Trial | None = None
+    final: Figures | None = None
     left: int = 0
     notes: tuple[str, ...] = ()
 
@@ -98,9 +130,5 @@ class Outcome:
 
 def to_json(outcome: Outcome) -> bytes:
     """What is written beside the graph."""
-    data = {
-        "trials": [dataclasses.asdict(t) for t in outcome.trials],
-        "whole": dataclasses.asdict(outcome.final) if outcome.final else None,
-        "left": outcome.left,
-    }
+    data = dataclasses.asdict(outcome)
     return (json.dumps(data, indent=1, sort_keys=True) + "\n").encode()

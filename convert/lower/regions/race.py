@@ -1,4 +1,7 @@
-"""Try parts of a graph as code, each in the whole model, and keep those that make it faster.
+"""Try parts of a graph as code, and keep those that make the whole model faster.
+
+Each part is compiled and raced alone first, in the engine against itself as code in the engine.
+Those that win are put into the graph together; where that does not pay, one after the other.
 
 A process of its own: what is tried is machine code that nobody ran before, and a compiler that may
 take long over it.
@@ -9,12 +12,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.backends import child, registry
@@ -22,21 +22,21 @@ from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.checks import one_line
 from edgeinfer.backends.onnxruntime_regions import FORMAT, LIBRARY
 from edgeinfer.convert import onnx_file
-from edgeinfer.convert.lower.regions import candidates, cut
+from edgeinfer.convert.lower.regions import candidates, cut, measure
 from edgeinfer.convert.lower.regions.candidates import Candidate
 from edgeinfer.convert.lower.regions.outcome import WORTH, Order, Outcome, Trial
 from edgeinfer.errors import BackendError, EdgeInferError
 from edgeinfer.types import Array
 
-ROUNDS = 21
-_TURNS = 3
-_LEAST_ROUNDS = 9
-_BATCH_S = 0.004
-_RACE_S = 8.0
+if TYPE_CHECKING:
+    from edgeinfer.convert.lower.regions.library import Compiled
+
 _PROFILED = 24
 _MOST_FUSED = 4
-_MOST_TRIED = 8
-_TOLERANCE = 1e-3
+_MOST_ALONE = 40
+_MOST_IN_TURN = 6
+_RESERVED = 0.35
+"""Share of the time that is kept for races of the whole model."""
 
 
 class Racer:
@@ -44,12 +44,12 @@ class Racer:
 
     def __init__(self, order: Order, tell: Callable[[str], None]) -> None:
         self._order, self._tell = order, tell
-        self._until = time.monotonic() + order.seconds
-        self._model = _named(order.plain)
+        self._start = time.monotonic()
+        self._plain = _named(order.plain)
         self._outcome = Outcome()
-        self._compiled: list[Any] = []
-        self._removed: set[str] = set()
-        self._loaded = LoadOptions()
+        self._won: list[tuple[Trial, Compiled]] = []
+        self._machine: Any = None
+        self._tuning: Any = None
 
     def run(self) -> Outcome:
         """Race."""
@@ -58,10 +58,10 @@ class Racer:
         least = (WORTH - 1) * sum(engine_us.values())
 
         def promising(nodes: Iterable[ir.Node]) -> list[Candidate]:
-            found = candidates.find(self._model, engine_us, nodes)
-            return [c for c in found if c.gain_us > least]
+            found = candidates.find(self._plain, engine_us, nodes)
+            return found if sum(c.gain_us for c in found) > least else []
 
-        if not promising(self._model.graph):
+        if not promising(self._plain.graph):
             return self._outcome
         # The compiler is loaded here and not before.
         from edgeinfer.convert.lower.regions.library import supported
@@ -70,35 +70,28 @@ class Racer:
 
         self._machine = machine(order.machine)
         self._tuning = tuned.for_machine(self._machine, order.records)
-        tried = promising(supported(self._model))
-        for index, candidate in enumerate(tried):
-            if time.monotonic() > self._until or index >= _MOST_TRIED:
-                self._outcome.left = len(tried) - index
-                break
-            if self._removed & {n.name or "" for n in candidate.nodes}:
-                continue
-            self._tell(f"region {index + 1} of {len(tried)}: {candidate.title}")
-            self._outcome.trials.append(self._tried(candidate, f"Region{index}"))
-        if self._outcome.kept:
-            self._outcome.final = self._compare(
-                order.plain, "onnx", self._graph(), "all regions", ()
-            )
+        self._race_alone(promising(supported(self._plain)), engine_us)
+        if self._won:
+            self._race_whole()
         self._outcome.notes = tuple(self._tuning.lines())
         return self._outcome
+
+    def _is_over(self, share: float) -> bool:
+        return time.monotonic() - self._start > self._order.seconds * share
 
     def _profile(self) -> dict[str, float]:
         """Microseconds of each operator in the engine, by name."""
         path = self._order.folder / "named.onnx"
-        onnx_file.save(self._model, path)
+        onnx_file.save(self._plain, path)
         backend = registry.get("onnxruntime")
         told = backend.profile(  # type: ignore[attr-defined]
-            Artifact("onnx", path, (), ()), self._loaded, self._order.feeds, runs=_PROFILED
+            Artifact("onnx", path, (), ()), LoadOptions(), self._order.feeds, runs=_PROFILED
         )
         path.unlink()
         # The clock is coarse, and going from one operator to the next is in none of the figures.
         between = max(0.0, told.plain_us - told.timed_us) / max(1, len(told.operators))
-        makers = {n.name or "": n for n in self._model.graph}
-        makers |= {v.name or "": n for n in self._model.graph for v in n.outputs}
+        makers = {n.name or "": n for n in self._plain.graph}
+        makers |= {v.name or "": n for n in self._plain.graph for v in n.outputs}
         found: dict[str, float] = {}
         for step in told.operators:
             for name in step.nodes:
@@ -107,166 +100,172 @@ class Racer:
                     found[node.name or ""] = found.get(node.name or "", 0.0) + us
         return found
 
-    def _tried(self, candidate: Candidate, name: str) -> Trial:
+    # ---- alone
+
+    def _race_alone(self, tried: list[Candidate], engine_us: Mapping[str, float]) -> None:
+        """Try parts until the time is over; one that loses is tried without its products."""
+        taken: set[ir.Node] = set()
+        seen: set[frozenset[ir.Node]] = set()
+        for index in range(_MOST_ALONE):
+            if not tried or self._is_over(1 - _RESERVED):
+                break
+            candidate = tried.pop(0)
+            nodes = frozenset(candidate.nodes)
+            if taken & nodes or nodes in seen:
+                continue
+            seen.add(nodes)
+            self._tell(f"region {index + 1}, {len(tried)} to come: {candidate.title}")
+            trial, made = self._alone(candidate, f"Region{index}")
+            self._outcome.trials.append(trial)
+            if made is not None and trial.alone is not None and trial.alone.pays:
+                self._won.append((trial, made))
+                if self._fits_together(trial):
+                    taken |= nodes
+                else:
+                    self._won.pop()
+                continue
+            rest = [n for n in candidate.nodes if not candidates.is_product(n)]
+            if len(rest) < len(nodes):
+                tried[:0] = candidates.find(self._plain, engine_us, rest)
+        self._outcome.left = len([c for c in tried if not taken & set(c.nodes)])
+
+    def _fits_together(self, trial: Trial) -> bool:
+        """Whether a part and the others do not wait for each other."""
+        try:
+            self._with([t for t, _ in self._won])
+        except ValueError:
+            trial.reason = "it and another region would each need a result of the other"
+            return False
+        return True
+
+    def _alone(self, candidate: Candidate, name: str) -> tuple[Trial, Compiled | None]:
         from edgeinfer.convert.lower.regions.library import NotARegionError, compile_region
 
-        nodes = tuple(n.name or "" for n in candidate.nodes)
-        before = self._best()
-        kept = self._model
-        model = kept.clone()
-        by_name = {n.name: n for n in model.graph}
-        part = [by_name[n] for n in nodes]
+        trial = Trial(name, tuple(n.name or "" for n in candidate.nodes))
+        part = cut.taken_out(self._plain, candidate.nodes)
         try:
-            made = compile_region(cut.taken_out(model, part), name, self._machine, self._tuning)
+            made = compile_region(part, name, self._machine, self._tuning)
         except NotARegionError as error:
-            return Trial(name, nodes, reason=f"it cannot be written: {error}")
+            trial.reason = f"it cannot be written: {error}"
+            return trial, None
         except Exception as error:  # the compiler raises types of its own
-            return Trial(name, nodes, reason=f"the compiler fails: {one_line(error)}")
-        cut.put_in(model, part, name, made.weights)
-        self._compiled.append(made)
-        self._model = model
+            trial.reason = f"the compiler fails: {one_line(error)}"
+            return trial, None
         try:
-            trial = self._compare(*before, self._graph(), name, nodes)
+            feeds = self._inside(candidate)
+            folder = self._fresh("alone")
+            path = folder / "part.onnx"
+            onnx_file.save(part, path)
+            cut.put_in(part, list(part.graph), name, made.weights)
+            after = self._written(part, [made], folder)
+            artifacts = (Artifact("onnx", path, (), ()), Artifact(FORMAT, after, (), ()))
+            trial.alone = measure.compare(artifacts, feeds)
         except BackendError as error:
-            trial = Trial(name, nodes, reason=str(error))
-        trial = replace(trial, engine_us=candidate.engine_us)
-        if trial.kept:
-            self._removed |= set(nodes)
-            return trial
-        self._compiled.pop()
-        self._model = kept
-        return trial
+            trial.reason = str(error)
+        return trial, made
 
-    def _best(self) -> tuple[Path, str]:
-        """The fastest graph so far, kept apart from what is written next."""
-        if not self._compiled:
-            return self._order.plain, "onnx"
-        best = self._order.folder / "best"
-        shutil.rmtree(best, ignore_errors=True)
-        path = self._graph()
-        best.mkdir()
-        for file in (path, path.with_name(LIBRARY)):
-            shutil.move(file, best / file.name)
-        return best / path.name, FORMAT
+    def _inside(self, candidate: Candidate) -> dict[str, Array]:
+        """The values that a part is given in a run of the model."""
+        names = [v.name or "" for v in cut.border(self._plain.graph, candidate.nodes).inputs]
+        wanted = [n for n in names if n not in self._order.feeds]
+        found = {n: self._order.feeds[n] for n in names if n in self._order.feeds}
+        if wanted:
+            path = self._fresh("inside") / "model.onnx"
+            onnx_file.save(cut.up_to(self._plain, wanted), path)
+            executable = registry.get("onnxruntime").load(
+                Artifact("onnx", path, (), ()), LoadOptions(optimize=False)
+            )
+            feeds = {s.name: self._order.feeds[s.name] for s in executable.inputs}
+            found |= executable.run(feeds)
+            executable.close()
+        return found
 
-    def _graph(self) -> Path:
-        """Write the graph with the regions that stand in it."""
+    # ---- in the whole model
+
+    def _race_whole(self) -> None:
+        """Put in all that won alone; where that does not pay, one after the other."""
+        self._tell(f"the whole model with {len(self._won)} regions")
+        plain = Artifact("onnx", self._order.plain, (), ())
+        everything = [trial for trial, _ in self._won]
+        if self._race(plain, everything):
+            return
+        if len(everything) == 1:
+            everything[0].whole = self._outcome.final
+            return
+        kept: list[Trial] = []
+        before = plain
+        order = sorted(everything, key=lambda t: -t.saved_us)[:_MOST_IN_TURN]
+        for trial in order:
+            if self._is_over(1.0):
+                break
+            self._tell(f"the whole model with {trial.name}")
+            path = self._graph([*kept, trial], "tried")
+            try:
+                trial.whole = measure.compare(
+                    (before, Artifact(FORMAT, path, (), ())), self._order.feeds
+                )
+            except BackendError as error:
+                trial.reason = str(error)
+                continue
+            if trial.whole.pays:
+                kept.append(trial)
+                before = Artifact(FORMAT, self._graph(kept, "best"), (), ())
+        if kept:
+            self._race(plain, kept)
+
+    def _race(self, plain: Artifact, trials: Sequence[Trial]) -> bool:
+        """Race a graph with some regions against the plain one; write it where that pays."""
+        path = self._graph(trials, "all")
+        try:
+            self._outcome.final = measure.compare(
+                (plain, Artifact(FORMAT, path, (), ())), self._order.feeds
+            )
+        except BackendError as error:
+            for trial in trials:
+                trial.reason = str(error)
+            return False
+        if not self._outcome.final.pays:
+            return False
+        for trial in trials:
+            trial.kept = True
+        for file in path.parent.iterdir():
+            shutil.copy(file, self._order.folder / file.name)
+        return True
+
+    def _graph(self, trials: Sequence[Trial], folder: str) -> Path:
+        """Write the graph with some regions."""
+        model, made = self._with(trials)
+        return self._written(model, made, self._fresh(folder))
+
+    def _with(self, trials: Sequence[Trial]) -> tuple[ir.Model, list[Compiled]]:
+        """Put some regions into the graph.
+
+        Raises:
+            ValueError: the graph is no longer one without circles.
+        """
+        model = self._plain.clone()
+        used = []
+        for trial, made in self._won:
+            if trial in trials:
+                part = [n for n in model.graph if n.name in set(trial.nodes)]
+                cut.put_in(model, part, made.name, made.weights)
+                used.append(made)
+        return model, used
+
+    def _written(self, model: ir.Model, made: Sequence[Compiled], folder: Path) -> Path:
         from edgeinfer.convert.lower.regions.library import link
 
-        path = self._order.folder / "model.onnx"
-        onnx_file.save(self._model, path)
-        library = path.with_name(LIBRARY)
-        # A new file: the old one may be mapped.
-        library.unlink(missing_ok=True)
-        link(self._compiled, self._machine, library)
+        path = folder / "model.onnx"
+        onnx_file.save(model, path)
+        link(made, self._machine, folder / LIBRARY)
         return path
 
-    def _compare(
-        self, before: Path, form: str, after: Path, name: str, nodes: tuple[str, ...]
-    ) -> Trial:
-        backend = registry.get("onnxruntime")
-        loaded = [
-            backend.load(Artifact(f, p, (), ()), self._loaded)
-            for f, p in ((form, before), (FORMAT, after))
-        ]
-        try:
-            results = [e.run(self._order.feeds) for e in loaded]
-            if (fault := difference(*results)) is not None:
-                return Trial(name, nodes, reason=fault)
-            calls = [
-                e.bind(self._order.feeds, {k: np.empty_like(v) for k, v in r.items()})
-                for e, r in zip(loaded, results, strict=True)
-            ]
-            times = in_turns(calls)
-        finally:
-            for executable in loaded:
-                executable.close()
-        return judged(name, nodes, *times)
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Seconds of a call in each round, by the clock and of the processor."""
-
-    wall: list[float]
-    cpu: list[float]
-
-
-def judged(name: str, nodes: tuple[str, ...], before: Times, after: Times) -> Trial:
-    """Decide by what was measured, round by round.
-
-    By the clock it has to be faster. That this is no noise has to show in three rounds of four, by
-    the clock or, where other work disturbs that, by the time of the processor.
-    """
-    ratios = _ratios(before.wall, after.wall)
-    sure = float(np.quantile(ratios, 0.25))
-    sure_cpu = float(np.quantile(_ratios(before.cpu, after.cpu), 0.25))
-    low, middle, high = np.quantile(after.wall, (0.25, 0.5, 0.75))
-    kept = median(ratios) > WORTH and max(sure, sure_cpu) > WORTH
-    return Trial(
-        name,
-        nodes,
-        kept,
-        "" if kept else f"the whole model is not {WORTH:g} times as fast",
-        before_us=median(before.wall) * 1e6,
-        after_us=float(middle) * 1e6,
-        before_cpu_us=median(before.cpu) * 1e6,
-        after_cpu_us=median(after.cpu) * 1e6,
-        gain=float(median(ratios)),
-        sure=sure,
-        sure_cpu=sure_cpu,
-        spread=float((high - low) / 2 / middle),
-        rounds=len(before.wall),
-    )
-
-
-def _ratios(before: list[float], after: list[float]) -> list[float]:
-    return [b / max(a, 1e-9) for b, a in zip(before, after, strict=True)]
-
-
-def in_turns(calls: Sequence[Callable[[], object]]) -> list[Times]:
-    """Time calls in turns, for a bounded time.
-
-    A round has several turns, of which the least counts: other work on the machine only adds.
-    """
-    counts = []
-    spent = 0.0
-    for call in calls:
-        call()
-        start = time.perf_counter()
-        call()
-        took = max(1e-7, time.perf_counter() - start)
-        counts.append(max(1, int(_BATCH_S / took)))
-        spent += counts[-1] * took * _TURNS
-    rounds = max(_LEAST_ROUNDS, min(ROUNDS, int(_RACE_S / spent)))
-    found = [Times([], []) for _ in calls]
-    for _ in range(rounds):
-        turns = [[_timed(c, n) for c, n in zip(calls, counts, strict=True)] for _ in range(_TURNS)]
-        for times, mine in zip(found, zip(*turns, strict=True), strict=True):
-            times.wall.append(min(wall for wall, _ in mine))
-            times.cpu.append(min(cpu for _, cpu in mine))
-    return found
-
-
-def _timed(call: Callable[[], object], count: int) -> tuple[float, float]:
-    cpu, start = time.process_time(), time.perf_counter()
-    for _ in range(count):
-        call()
-    return (time.perf_counter() - start) / count, (time.process_time() - cpu) / count
-
-
-def difference(before: dict[str, Array], after: dict[str, Array]) -> str | None:
-    """Say how far results are apart where that is too far; the gate judges them later."""
-    for name, wanted in before.items():
-        found = after[name]
-        if wanted.shape != found.shape:
-            return f"output {name!r} has another shape"
-        if wanted.dtype.kind != "f":
-            continue
-        scale = float(np.max(np.abs(wanted), initial=0.0, where=np.isfinite(wanted))) or 1.0
-        if not np.allclose(wanted, found, rtol=_TOLERANCE, atol=_TOLERANCE * scale, equal_nan=True):
-            return f"output {name!r} is another one than the engine's"
-    return None
+    def _fresh(self, name: str) -> Path:
+        """An empty folder: files of the last one of that name may be mapped still."""
+        folder = self._order.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
 
 
 def _named(path: Path) -> ir.Model:

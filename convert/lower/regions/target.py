@@ -13,7 +13,14 @@ from edgeinfer.backends.onnxruntime_regions import FORMAT
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.onnxruntime.target import OnnxTarget
 from edgeinfer.convert.lower.precision import read_back
-from edgeinfer.convert.lower.regions.outcome import MODULE, Order, Outcome, Trial, to_json
+from edgeinfer.convert.lower.regions.outcome import (
+    MODULE,
+    WORTH,
+    Order,
+    Outcome,
+    Trial,
+    to_json,
+)
 from edgeinfer.convert.lower.regions.setting import SECONDS, machine_here, seconds
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.tvm.machines import machine
@@ -61,7 +68,7 @@ class RegionsTarget:
                 lowered.files[0], work, where, options.records, dict(options.samples[0]), seconds()
             )
             outcome = _raced(order)
-            if outcome.final is None or not outcome.final.kept:
+            if not outcome.kept:
                 raise NotAvailableError(_why_none(outcome))
             files = []
             for file in ("model.onnx", "regions.so"):
@@ -126,42 +133,33 @@ def _raced(order: Order) -> Outcome:
 def lines(outcome: Outcome) -> list[str]:
     """Say which parts are code and by how much that pays, and what was tried in vain."""
     found = [
-        f"{t.name} is code in the place of {_listed(t.nodes)}: the whole model {_figures(t)}"
+        f"{t.name} is code in the place of {_listed(t.nodes)}: the part alone {t.alone}"
+        + (f"; the whole model {t.whole}" if t.whole is not None else "")
         for t in outcome.kept
     ]
-    whole = outcome.final
-    if whole is not None:
-        found.append(
-            f"with all regions {whole.after_us:.4g} µs, ONNX Runtime alone {whole.before_us:.4g}, "
-            f"of processor time {whole.after_cpu_us:.4g} and {whole.before_cpu_us:.4g}: "
-            f"{_figures(whole)}"
-        )
+    if outcome.final is not None:
+        found.append(f"the whole model with these, against ONNX Runtime alone: {outcome.final}")
     found += [_lost(t) for t in outcome.trials if not t.kept]
     if outcome.left:
         found.append(f"{outcome.left} parts were not tried, for want of time ({SECONDS})")
     return [*found, *outcome.notes]
 
 
-def _figures(trial: Trial) -> str:
-    return (
-        f"{trial.gain:.2f} times as fast, three rounds in four of {trial.rounds} at least "
-        f"{trial.sure:.2f}, by processor time {trial.sure_cpu:.2f} (±{trial.spread:.0%})"
-    )
-
-
 def _why_none(outcome: Outcome) -> str:
-    if outcome.final is not None:
-        return f"all regions together: {_lost(outcome.final)}"
     if not outcome.trials:
         return "no part of the model promised to be faster as machine code"
-    return "no part of the model is faster as machine code: " + "; ".join(
-        _lost(t) for t in outcome.trials
-    )
+    tried = "; ".join(_lost(t) for t in outcome.trials)
+    if outcome.final is not None:
+        return f"the whole model is not {WORTH:g} times as fast with regions: {outcome.final}"
+    return f"no part of the model is faster as machine code: {tried}"
 
 
 def _lost(trial: Trial) -> str:
-    figures = f" ({_figures(trial)})" if trial.rounds else ""
-    return f"{_listed(trial.nodes)}: {trial.reason}{figures}"
+    if trial.reason:
+        return f"{_listed(trial.nodes)}: {trial.reason}"
+    if trial.whole is not None:
+        return f"{_listed(trial.nodes)} does not pay: the whole model {trial.whole}"
+    return f"{_listed(trial.nodes)} does not pay: alone {trial.alone}"
 
 
 def _listed(nodes: tuple[str, ...]) -> str:

@@ -17,8 +17,8 @@ from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.onnxruntime import OnnxRuntimeBackend
 from edgeinfer.backends.onnxruntime_regions import FORMAT
 from edgeinfer.backends.tvm_library import cpu_features
-from edgeinfer.convert.lower.regions import race, target
-from edgeinfer.convert.lower.regions.outcome import Order, Outcome, to_json
+from edgeinfer.convert.lower.regions import measure, race, target
+from edgeinfer.convert.lower.regions.outcome import Figures, Order, Outcome, to_json
 from edgeinfer.convert.lower.tvm.machines import machine
 from tests.convert.lower.regions.made import MACHINE, model
 
@@ -33,21 +33,23 @@ TEXT = """(float[1,64] x) => (float[1,64] y)
 
 
 def _race(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, after: float
+    folder: Path, monkeypatch: pytest.MonkeyPatch, after: float, text: str = TEXT
 ) -> tuple[Outcome, dict[str, np.ndarray], Path]:
     """Race a chain whose figures are made up: 100 µs before, so many after."""
     plain, work = folder / "plain.onnx", folder / "work"
     work.mkdir()
-    source = model(TEXT)
-    ir.save(source, plain)
-    feeds = {"x": np.random.default_rng(0).standard_normal((1, 64)).astype(np.float32)}
+    ir.save(model(text), plain)
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal((1, 64)).astype(np.float32)}
+    if text == TWO:
+        feeds["w"] = rng.standard_normal((64, 9)).astype(np.float32)
 
-    def in_turns(calls: Sequence[Callable[[], object]]) -> list[race.Times]:
+    def in_turns(calls: Sequence[Callable[[], object]]) -> list[measure.Times]:
         for call in calls:
             call()
-        return [race.Times([us] * 11, [us] * 11) for us in (1e-4, after)]
+        return [measure.Times([us] * 11, [us] * 11) for us in (1e-4, after)]
 
-    monkeypatch.setattr(race, "in_turns", in_turns)
+    monkeypatch.setattr(measure, "in_turns", in_turns)
     outcome = race.Racer(Order(plain, work, MACHINE, (), feeds, 60.0), lambda _: None).run()
     return outcome, feeds, work
 
@@ -57,11 +59,11 @@ def test_a_part_that_pays_stays_and_gives_the_same_numbers(
 ) -> None:
     outcome, feeds, work = _race(tmp_path, monkeypatch, 0.5e-4)
     assert [t.kept for t in outcome.trials] == [True]
-    trial = outcome.trials[0]
+    trial, final = outcome.trials[0], outcome.final
     assert set(trial.nodes) == set("abcdey")
-    assert (round(trial.before_us, 6), round(trial.after_us, 6), trial.rounds) == (100, 50, 11)
-    assert outcome.final is not None
-    assert outcome.final.gain == pytest.approx(2)
+    assert final is not None
+    assert (final.before, final.after) == pytest.approx((100, 50))
+    assert (final.gain, final.sure, final.rounds) == (2, 2, 11)
     backend = OnnxRuntimeBackend()
     plain = backend.load(Artifact("onnx", tmp_path / "plain.onnx", (), ()), LoadOptions(threads=1))
     made = backend.load(Artifact(FORMAT, work / "model.onnx", (), ()), LoadOptions(threads=1))
@@ -70,39 +72,78 @@ def test_a_part_that_pays_stays_and_gives_the_same_numbers(
     assert told["trials"][0]["kept"] is True
     assert sorted(told["trials"][0]["nodes"]) == sorted("abcdey")
     lines = target.lines(outcome)
-    assert lines[0].startswith("Region0 is code in the place of a to y (6 operators)")
-    assert "with all regions 50 µs, ONNX Runtime alone 100, " in lines[1]
-    assert "2.00 times as fast, three rounds in four of 11 at least 2.00" in lines[1]
+    assert lines[0].startswith("Region0 is code in the place of a to y (6 operators): the part alo")
+    assert "ONNX Runtime alone: 2.00 times as fast, 50 µs for 100; three rounds in four" in lines[1]
 
 
 def test_a_part_that_does_not_pay_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, _, _ = _race(tmp_path, monkeypatch, 0.98e-4)
     assert outcome.final is None
     assert [t.kept for t in outcome.trials] == [False]
-    assert "is not 1.03 times as fast (1.02 times" in target._why_none(outcome)
+    assert "does not pay: alone 1.02 times as fast" in target._why_none(outcome)
+
+
+def test_what_wins_alone_has_to_pay_in_the_whole_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = iter([_figures(2.0), _figures(1.01)])
+    monkeypatch.setattr(measure, "compare", lambda *_: next(figures))
+    outcome, _, _ = _race(tmp_path, monkeypatch, 1e-4)
+    assert outcome.kept == []
+    assert target._why_none(outcome).startswith(
+        "the whole model is not 1.03 times as fast with regions: 1.01 times"
+    )
+
+
+TWO = """(float[1,64] x, float[64,N] w) => (float[1,64] y, float[1,64] z)
+<float[1,64] a, float[1,64] b, float[1,64] c, float[1,64] d, float[1,N] m, float[1,64] s>
+{ a = Exp(x)  b = Sqrt(a)  m = MatMul(b, w)  s = ReduceSum<keepdims=1>(m)  c = Add(s, x)
+  d = Cos(c)  y = Tanh(d)  z = Abs(b) }"""
+
+
+def test_where_all_together_do_not_pay_each_has_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two parts win alone; together they lose, one of them wins, then the last race.
+    figures = iter([_figures(g) for g in (2.0, 3.0, 0.9, 0.8, 1.5, 1.4)])
+    monkeypatch.setattr(measure, "compare", lambda *_: next(figures))
+    outcome, _, work = _race(tmp_path, monkeypatch, 1e-4, TWO)
+    assert [t.kept for t in outcome.trials] in ([True, False], [False, True])
+    assert outcome.final is not None
+    assert outcome.final.gain == 1.4
+    (kept,) = outcome.kept
+    assert kept.whole is not None
+    assert kept.whole.gain == 1.5
+    graph = ir.load(work / "model.onnx").graph
+    assert [n.op_type for n in graph if n.op_type.startswith("Region")] == [kept.name]
+    assert "does not pay: the whole model 0.80 times as fast" in target.lines(outcome)[2]
+
+
+def _figures(gain: float) -> Figures:
+    return Figures(100.0, 100 / gain, 100.0, 100 / gain, gain, gain, gain, 0.01, 21)
 
 
 def test_both_the_median_and_the_lower_quartile_count() -> None:
-    def kept(wall: list[float], cpu: list[float]) -> bool:
-        before = race.Times([1.0] * 8, [1.0] * 8)
-        return race.judged("r", (), before, race.Times(wall, cpu)).kept
+    def pays(wall: list[float], cpu: list[float]) -> bool:
+        before = measure.Times([1.0] * 8, [1.0] * 8)
+        return measure.figures(before, measure.Times(wall, cpu)).pays
 
     faster, slower, same = [0.9] * 8, [1.1] * 8, [0.98] * 8
     # Twice as fast by the median, and slower in three rounds of eight.
     noisy = [0.5] * 5 + [1.1] * 3
-    assert kept(faster, faster)
-    assert not kept(same, same)
-    assert not kept(noisy, noisy)
+    assert pays(faster, faster)
+    assert not pays(same, same)
+    assert not pays(noisy, noisy)
     # What disturbs the clock leaves the processor's time as it is.
-    assert kept(noisy, faster)
+    assert pays(noisy, faster)
     # Less work on one core is no gain where the engine uses several.
-    assert not kept(slower, faster)
+    assert not pays(slower, faster)
 
 
 def test_the_least_of_several_turns_counts() -> None:
-    calls = []
-    first, second = race.in_turns([lambda: calls.append(0), lambda: calls.append(1)])
-    assert len(first.wall) == len(second.cpu) == race.ROUNDS
+    calls: list[int] = []
+    first, second = measure.in_turns([lambda: calls.append(0), lambda: calls.append(1)])
+    assert len(first.wall) == len(second.cpu) == measure.ROUNDS
     assert all(0 < t < 1e-3 for t in (*first.wall, *second.wall))
     # In turns, not one after the other.
     half = len(calls) // 2
@@ -112,9 +153,9 @@ def test_the_least_of_several_turns_counts() -> None:
 
 def test_wrong_numbers_lose() -> None:
     right = {"y": np.array([1.0, 2.0, np.nan], np.float32)}
-    assert race.difference(right, {"y": np.array([1.0, 2.0001, np.nan], np.float32)}) is None
-    assert race.difference(right, {"y": np.array([1.0, 2.1, np.nan], np.float32)})
-    assert race.difference(right, {"y": np.array([1.0, 2.0], np.float32)})
+    assert measure.difference(right, {"y": np.array([1.0, 2.0001, np.nan], np.float32)}) is None
+    assert measure.difference(right, {"y": np.array([1.0, 2.1, np.nan], np.float32)})
+    assert measure.difference(right, {"y": np.array([1.0, 2.0], np.float32)})
 
 
 def test_time_of_a_fused_step_is_its_own_operators() -> None:
