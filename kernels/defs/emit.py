@@ -62,6 +62,15 @@ def store(buffer: Buffer, index: Sequence[Expr], value: Expr, width: int) -> Non
     T.buffer_store(buffer, value, [*outer, last if width == 1 else T.ramp(last, 1, width)])
 
 
+def registers(count: int, dtype: str = "float32") -> Buffer:
+    """Memory of a kernel that LLVM keeps in registers, where it is read and written in one width.
+
+    TVM puts up to 1023 bytes on the stack, from where they go there; what is larger, or of another
+    scope than the default one, it asks its runtime for in each call.
+    """
+    return T.alloc_buffer((count,), dtype)
+
+
 def splat(value: Expr, width: int) -> Expr:
     """One value in each element of a vector."""
     return value if width == 1 else T.broadcast(value, width)

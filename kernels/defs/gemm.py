@@ -19,9 +19,11 @@ from edgeinfer.kernels.defs.emit import (
     load,
     loop,
     pieces,
+    registers,
     splat,
     store,
 )
+from edgeinfer.kernels.defs.fold import folded
 from edgeinfer.types import Array
 
 PARALLEL_ABOVE = 2_000_000
@@ -87,30 +89,30 @@ def block(
     """
     width = sum(p.width for p in parts)
     strands = _strands(rows * len(parts), depth)
-    sums = T.alloc_buffer((strands * rows * width,), "float32", scope="local")
-    cells = [(i, p, i * width + p.start) for i in range(rows) for p in parts]
-    for strand in range(strands):
-        for _, p, place in cells:
-            at = strand * rows * width + place
-            store(sums, [at], splat(T.float32(0), p.width), p.width)
+    sums = [[registers(width) for _ in range(rows)] for _ in range(strands)]
+    cells = [(i, p) for i in range(rows) for p in parts]
+    for strand in sums:
+        for i, p in cells:
+            store(strand[i], [p.start], splat(T.float32(0), p.width), p.width)
 
-    def add(k: Expr, strand: int) -> None:
+    def add(k: Expr, strand: list[Buffer]) -> None:
         columns = {p.start: right(k, p) for p in parts}
-        for i, p, place in cells:
-            at = [strand * rows * width + place]
-            value = load(sums, at, p.width) + splat(left(i, k), p.width) * columns[p.start]
-            store(sums, at, value, p.width)
+        for i, p in cells:
+            value = (
+                load(strand[i], [p.start], p.width) + splat(left(i, k), p.width) * columns[p.start]
+            )
+            store(strand[i], [p.start], value, p.width)
 
     whole = depth // strands
     with T.serial(whole) as k:
-        for strand in range(strands):
-            add(k * strands + strand if strands > 1 else k, strand)
+        for index, strand in enumerate(sums):
+            add(k * strands + index if strands > 1 else k, strand)
     for rest in range(depth % strands):
-        add(T.int32(whole * strands + rest), rest)
-    for i, p, place in cells:
-        value = load(sums, [place], p.width)
-        for strand in range(1, strands):
-            value = value + load(sums, [strand * rows * width + place], p.width)
+        add(T.int32(whole * strands + rest), sums[rest])
+    for i, p in cells:
+        value = load(sums[0][i], [p.start], p.width)
+        for strand in sums[1:]:
+            value = value + load(strand[i], [p.start], p.width)
         put(i, p, value)
 
 
@@ -122,44 +124,12 @@ def _strands(sums: int, depth: int) -> int:
     return found
 
 
-def dot(
-    cpu: Cpu,
-    depth: int,
-    left: Callable[[Expr, int], Expr],
-    right: Callable[[Expr, int], Expr],
-) -> Expr:
-    """Write the product of two runs of neighbouring elements; returns the sum."""
-    strands = max(1, min(4, depth // cpu.lanes))
-    sums = T.alloc_buffer((strands * cpu.lanes,), "float32", scope="local")
-    step = strands * cpu.lanes
-    for strand in range(strands):
-        store(sums, [strand * cpu.lanes], splat(T.float32(0), cpu.lanes), cpu.lanes)
-
-    def add(at: Expr, place: int, width: int) -> None:
-        value = load(sums, [place], width) + left(at, width) * right(at, width)
-        store(sums, [place], value, width)
-
-    if depth // step:
-        with T.serial(depth // step) as k:
-            for place in range(0, step, cpu.lanes):
-                add(k * step + place, place, cpu.lanes)
-    done = depth - depth % step
-    for p in pieces(depth % step, cpu.lanes):
-        add(T.int32(done + p.start), p.start if p.width == cpu.lanes else 0, p.width)
-    count = step
-    for _ in range(1, strands):
-        count -= cpu.lanes
-        value = load(sums, [0], cpu.lanes) + load(sums, [count], cpu.lanes)
-        store(sums, [0], value, cpu.lanes)
-    width = cpu.lanes
-    while width > 1:
-        width //= 2
-        store(sums, [0], load(sums, [0], width) + load(sums, [width], width), width)
-    return T.BufferLoad(sums, [0])
+def _add(a: Expr, b: Expr) -> Expr:
+    return a + b
 
 
-def _of_row(buffer: Buffer, row: list[Expr], at: Expr, width: int) -> Expr:
-    return load(buffer, [*row, at], width)
+def _multiplied(a: Buffer, b: Buffer, row: Expr, column: int, at: Expr, width: int) -> Expr:
+    return load(a, [0, row, at], width) * load(b, [column, at], width)
 
 
 def is_narrow(cpu: Cpu, sizes: tuple[int, int, int, int]) -> bool:
@@ -184,7 +154,7 @@ def narrow(
         end = finish(*others)
         with loop(m, m * k * n >= PARALLEL_ABOVE) as row:
             for column in range(n):
-                total = dot(cpu, k, partial(_of_row, a, [0, row]), partial(_of_row, b, [column]))
+                total = folded(cpu, k, 0.0, _add, partial(_multiplied, a, b, row, column))
                 store(out, [0, row, column], end(total, row, T.int32(column), 1), 1)
 
     buffers = {"a": ((1, m, k), "float32"), "b": ((n, k), "float32"), **extra}

@@ -23,6 +23,7 @@ from edgeinfer.kernels.defs.emit import (
     function,
     load,
     pieces,
+    registers,
     splat,
     store,
 )
@@ -225,7 +226,7 @@ def _sums(
     """
     weights = at.named["r"]
     width = sum(p.width for p in parts)
-    sums = T.alloc_buffer((len(first) * width,), "float32", scope="local")
+    sums = registers(len(first) * width)
     for i, start in enumerate(first):
         for p in parts:
             store(sums, [i * width + p.start], start(p), p.width)

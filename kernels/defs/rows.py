@@ -21,9 +21,11 @@ from edgeinfer.kernels.defs.emit import (
     load,
     loop,
     pieces,
+    registers,
     splat,
     store,
 )
+from edgeinfer.kernels.defs.fold import folded
 
 _FULL = 127
 _LEAST = 1e-35
@@ -62,8 +64,8 @@ def rms_norm_int8(
 
     def body(x: Buffer, w: Buffer, q: Buffer, s: Buffer) -> None:
         with loop(rows, parallel) as row:
-            squares = _reduced(cpu, size, 0.0, _add, lambda at, n: _square(load(x, [row, at], n)))
-            factor = _scalar(
+            squares = folded(cpu, size, 0.0, _add, lambda at, n: _square(load(x, [row, at], n)))
+            factor = scalar(
                 T.float32(1) / tirx.sqrt(squares / T.float32(size) + T.float32(epsilon))
             )
 
@@ -72,10 +74,8 @@ def rms_norm_int8(
                 return scaled * load(w, [at], width)
 
             def rounded(start: Expr, index: Expr, count: int) -> None:
-                largest = _reduced(
-                    cpu, count, 0.0, _max, lambda at, n: _size(normed(start + at, n))
-                )
-                inverse = _scalar(
+                largest = folded(cpu, count, 0.0, _max, lambda at, n: _size(normed(start + at, n)))
+                inverse = scalar(
                     tirx.Select(
                         largest > T.float32(_LEAST), T.float32(_FULL) / largest, T.float32(0)
                     )
@@ -88,7 +88,7 @@ def rms_norm_int8(
                     value = normed(start + at, width) * splat(T.BufferLoad(inverse, [0]), width)
                     store(q, [row, start + at], _byte(value, width), width)
 
-                _sweep(cpu, count, write)
+                sweep(cpu, count, write)
 
             whole = size // step
             with T.serial(whole) as index:
@@ -154,8 +154,8 @@ def rope(
                     last = p if width == 1 else T.ramp(p, stride, width)
                     T.buffer_store(y, value, [token, head, last])
 
-            _sweep(cpu, half, pair)
-            _sweep(
+            sweep(cpu, half, pair)
+            sweep(
                 cpu,
                 size - turned,
                 lambda i, n: store(
@@ -191,7 +191,7 @@ def silu_mul(
                 value = math.named(gate, lambda g: g * math.sigmoid(g) * other)
                 store(y, [row, at], value, width)
 
-            _sweep(cpu, size, write)
+            sweep(cpu, size, write)
 
     return function("silu_mul", buffers, body)
 
@@ -213,7 +213,7 @@ def softmax(
             def scaled(at: Expr, width: int) -> Expr:
                 return load(x, [row, at], width) * splat(T.float32(scale), width)
 
-            largest = _reduced(cpu, size, -float("inf"), _max, scaled)
+            largest = folded(cpu, size, -float("inf"), _max, scaled)
 
             def raised(at: Expr, width: int) -> Expr:
                 store(
@@ -221,14 +221,14 @@ def softmax(
                 )
                 return load(y, [row, at], width)
 
-            total = _reduced(cpu, size, 0.0, _add, raised)
-            inverse = _scalar(T.float32(1) / total)
+            total = folded(cpu, size, 0.0, _add, raised)
+            inverse = scalar(T.float32(1) / total)
 
             def write(at: Expr, width: int) -> None:
                 factor = splat(T.BufferLoad(inverse, [0]), width)
                 store(y, [row, at], load(y, [row, at], width) * factor, width)
 
-            _sweep(cpu, size, write)
+            sweep(cpu, size, write)
 
     return function("softmax", buffers, body)
 
@@ -239,7 +239,7 @@ def _counts(**given: int) -> None:
             raise ValueError(f"{name} {count}: a count")
 
 
-def _sweep(cpu: Cpu, count: int, step: Callable[[Expr, int], None]) -> None:
+def sweep(cpu: Cpu, count: int, step: Callable[[Expr, int], None]) -> None:
     """Go along a row by whole vectors, then by the narrower ones of its end."""
     whole = count // cpu.lanes
     if whole:
@@ -249,32 +249,9 @@ def _sweep(cpu: Cpu, count: int, step: Callable[[Expr, int], None]) -> None:
         step(T.int32(whole * cpu.lanes + piece.start), piece.width)
 
 
-def _reduced(
-    cpu: Cpu,
-    count: int,
-    first: float,
-    join: Callable[[Expr, Expr], Expr],
-    value: Callable[[Expr, int], Expr],
-) -> Expr:
-    """Join all values of a row into one; a vector holds as many results until the end."""
-    lanes = cpu.lanes
-    held = T.alloc_buffer((lanes,), "float32", scope="local")
-    store(held, [0], splat(T.float32(first), lanes), lanes)
-
-    def step(at: Expr, width: int) -> None:
-        store(held, [0], join(load(held, [0], width), value(at, width)), width)
-
-    _sweep(cpu, count, step)
-    width = lanes
-    while width > 1:
-        width //= 2
-        store(held, [0], join(load(held, [0], width), load(held, [width], width)), width)
-    return T.BufferLoad(held, [0])
-
-
-def _scalar(value: Expr) -> Buffer:
+def scalar(value: Expr) -> Buffer:
     """Compute a number once, outside the loops that use it."""
-    held = T.alloc_buffer((1,), "float32", scope="local")
+    held = registers(1)
     T.buffer_store(held, value, [0])
     return held
 

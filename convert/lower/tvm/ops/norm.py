@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
+import numpy as np
 from tvm import te, tirx
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape
-from edgeinfer.convert.lower.tvm.ops.reduce import reduced
+from edgeinfer.convert.lower.tvm.ops.reduce import as_rows, reduced
 from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
+from edgeinfer.kernels.defs import norms
 from edgeinfer.kernels.defs.math import constant
 
 
@@ -34,6 +37,38 @@ def _scaled(g: Builder, x: Tensor, axes: tuple[int, ...], epsilon: float) -> Ten
     return g.map(lambda v, s: v * s, x, inverse)
 
 
+def _own(
+    g: Builder,
+    x: Tensor,
+    axes: tuple[int, ...],
+    epsilon: float,
+    factors: list[Tensor],
+    kind: str,
+    *,
+    centred: bool = True,
+) -> Tensor | None:
+    """Normalise in one kernel where the axes are rows and the factors one for each of a kind."""
+    lying = as_rows(g, x, axes)
+    if lying is None:
+        return None
+    count = lying[1] if kind == "column" else lying[0]
+    if any(t.dtype != "float32" or not t.is_static or prod(t.shape) != count for t in factors):
+        return None
+    kernel = norms.normalised(
+        g.cpu, *lying, epsilon, centred=centred, factors=[kind] * len(factors)
+    )
+    operands = [reshape(g, x, lying), *(reshape(g, t, (count,)) for t in factors)]
+    made = g.wrap(g.tir(kernel, [g.expr(t) for t in operands], lying))
+    return reshape(g, made, x.shape)
+
+
+def _each(g: Builder, channels: Tensor, batch: Any) -> Tensor:
+    """Values of channels for each picture's channels."""
+    if channels.data is None or not isinstance(batch, int):
+        return channels
+    return g.const(np.tile(channels.data, batch))
+
+
 @OPS.lower("LayerNormalization", since=17, dtypes=FLOATS)
 def layer_normalization(
     g: Builder,
@@ -50,6 +85,9 @@ def layer_normalization(
         raise Refusal("its further outputs")
     x = convert(g, X, "float32") if X.dtype == "float16" else X
     axes = tuple(range(axis % X.rank, X.rank))
+    own = _own(g, X, axes, epsilon, [t for t in (Scale, B) if t is not None], "column")
+    if own is not None:
+        return own
     result = convert(g, _centred(g, x, axes, epsilon), X.dtype)
     result = g.map(lambda v, s: v * s, result, Scale)
     return result if B is None else g.map(lambda v, b: v + b, result, B)
@@ -68,6 +106,9 @@ def rms_normalization(
     """Unit mean square over the last axes."""
     x = convert(g, X, "float32") if X.dtype == "float16" else X
     axes = tuple(range(axis % X.rank, X.rank))
+    own = _own(g, X, axes, epsilon, [scale], "column", centred=False)
+    if own is not None:
+        return own
     result = convert(g, _scaled(g, x, axes, epsilon), X.dtype)
     return g.map(lambda v, s: v * s, result, scale)
 
@@ -82,8 +123,12 @@ def instance_normalization(
     epsilon: float = 9.999999747378752e-06,
 ) -> Tensor:
     """Zero mean and unit variance of each channel of each picture."""
+    axes = tuple(range(2, input.rank))
+    own = _own(g, input, axes, epsilon, [_each(g, t, input.shape[0]) for t in (scale, B)], "row")
+    if own is not None:
+        return own
     x = convert(g, input, "float32") if input.dtype == "float16" else input
-    result = convert(g, _centred(g, x, tuple(range(2, x.rank)), epsilon), input.dtype)
+    result = convert(g, _centred(g, x, axes, epsilon), input.dtype)
     return _per_channel(g, result, scale, B)
 
 
@@ -110,7 +155,9 @@ def group_normalization(
         raise Refusal("an open number of channels", "dynamic_shape")
     x = convert(g, X, "float32") if X.dtype == "float16" else X
     parted = reshape(g, x, (x.shape[0], num_groups, channels // num_groups, *x.shape[2:]))
-    result = _centred(g, parted, tuple(range(2, parted.rank)), epsilon)
+    axes = tuple(range(2, parted.rank))
+    own = _own(g, parted, axes, epsilon, [], "row")
+    result = _centred(g, parted, axes, epsilon) if own is None else own
     return _per_channel(g, convert(g, reshape(g, result, X.shape), X.dtype), scale, bias)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from tvm import relax, te, tirx
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert, function
+from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 from edgeinfer.convert.lower.tvm.registry import FLOATS, NUMBERS, OPS
+from edgeinfer.kernels.defs import norms, rows
 from edgeinfer.kernels.defs.math import is_nan
 
 Value = Any
@@ -70,6 +73,11 @@ def reduced(
     outer = tuple(1 if a in axes else x.shape[a] for a in range(x.rank)) if keepdims else inner
     if kind in ("max", "min") and any(isinstance(x.shape[a], int) and not x.shape[a] for a in axes):
         raise Refusal("the extreme of nothing")
+    lying = as_rows(g, x, axes)
+    if lying and kind in norms.KINDS:
+        kernel = norms.reduced(g.cpu, *lying, kind, before, after)
+        made = g.tir(kernel, [g.expr(reshape(g, x, lying))], (lying[0],))
+        return reshape(g, g.wrap(made), outer)
     reducer = _reducer(kind, bool(g.machine.cuda))
 
     def compute(data: Any) -> Any:
@@ -98,6 +106,17 @@ def reduced(
         return te.compute(outer, element, name="result")
 
     return g.te(compute, x, name=f"reduce_{kind}")
+
+
+def as_rows(g: Builder, x: Tensor, axes: Sequence[int]) -> tuple[int, int] | None:
+    """Return rows and their length where a kernel over rows can take these axes."""
+    first = x.rank - len(axes)
+    if not g.on_cpu or x.dtype != "float32" or not x.is_static or not axes:
+        return None
+    if list(axes) != list(range(first, x.rank)):
+        return None
+    rows, size = prod(x.shape[:first]), prod(x.shape[first:])
+    return (rows, size) if rows and size >= g.cpu.lanes else None
 
 
 def _divided(value: Value, count: Value, dtype: str) -> Value:
@@ -201,6 +220,11 @@ def _softmax(g: Builder, x: Tensor, axis: int, *, logarithm: bool) -> Tensor:
     at = axis % x.rank
     if g.machine.cuda:
         return g.op(relax.op.nn.log_softmax if logarithm else relax.op.nn.softmax, x, axis=at)
+    lying = as_rows(g, x, [at])
+    if lying and at == x.rank - 1 and not logarithm:
+        large = prod(lying) >= norms.PARALLEL_ABOVE
+        kernel = rows.softmax(g.cpu, *lying, parallel=large and lying[0] > 1)
+        return reshape(g, g.wrap(g.tir(kernel, [g.expr(reshape(g, x, lying))], lying)), x.shape)
     wide = "float32" if x.dtype == "float16" else x.dtype
     exp = function(g, "exp", Tensor(wide, ()))
     biggest = te.comm_reducer(_pick(False), least, name="max")
