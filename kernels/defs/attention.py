@@ -187,13 +187,12 @@ class _Pass:
             rows,
         )
         count, size = len(rows), what.cache.size
-        local = "local"
-        self.best = T.alloc_buffer((count,), "float32", scope=local)
-        self.total = T.alloc_buffer((count,), "float32", scope=local)
+        self.best = T.alloc_buffer((count,), "float32")
+        self.total = T.alloc_buffer((count,), "float32")
         self.query = T.alloc_buffer((count, size), "float32")
-        self.sums = T.alloc_buffer((count,), "float32", scope=local)
+        self.sums = T.alloc_buffer((count,), "float32")
         self.scores = T.alloc_buffer((count, PAGE), "float32")
-        self.shrink = T.alloc_buffer((count,), "float32", scope=local)
+        self.shrink = T.alloc_buffer((count,), "float32")
         self.result = T.alloc_buffer((count, size), "float32")
 
     def write(self) -> None:
@@ -235,7 +234,7 @@ class _Pass:
     def _score(self, page: Expr) -> None:
         """Products with all keys of a page, without the factors of its tokens."""
         keys, half = self.named["k"], self.cache.size // 2
-        sums = [T.alloc_buffer((PAGE,), "float32", scope="local") for _ in self.rows]
+        sums = [T.alloc_buffer((PAGE,), "float32") for _ in self.rows]
         for one in sums:
             store(one, [0], splat(T.float32(0), PAGE), PAGE)
 
@@ -271,7 +270,7 @@ class _Pass:
             seen = tirx.And(seen, tokens > edge)
         none = splat(T.float32(_LOWEST), PAGE)
         store(self.scores, [row, 0], tirx.Select(seen, score, none), PAGE)
-        before = T.alloc_buffer((1,), "float32", scope="local")
+        before = T.alloc_buffer((1,), "float32")
         T.buffer_store(before, T.BufferLoad(self.best, [row]), [0])
         with T.serial(PAGE) as t:
             value = tirx.Max(T.BufferLoad(self.best, [row]), T.BufferLoad(self.scores, [row, t]))
@@ -289,7 +288,7 @@ class _Pass:
 
     def _gather(self, page: Expr) -> None:
         """Add a page's values by their weights."""
-        offsets = T.alloc_buffer((len(self.rows),), "float32", scope="local")
+        offsets = T.alloc_buffer((len(self.rows),), "float32")
         if self.cache.quantized:
             for row in range(len(self.rows)):
                 scaled = load(self.scores, [row, 0], PAGE) * self._factor(page, 1, 0)
@@ -304,10 +303,7 @@ class _Pass:
     def _gather_elements(self, page: Expr, offsets: Buffer) -> None:
         halves = 2 if self.cache.kind == "uint4" else 1
         with T.serial(self.cache.size // halves // 16) as i:
-            sums = [
-                [T.alloc_buffer((16,), "float32", scope="local") for _ in range(halves)]
-                for _ in self.rows
-            ]
+            sums = [[T.alloc_buffer((16,), "float32") for _ in range(halves)] for _ in self.rows]
             for row, parts in enumerate(sums):
                 for half, one in enumerate(parts):
                     old = load(self.result, [row, self._element(i, half)], 16)
@@ -384,7 +380,7 @@ def _append_one(
         with T.serial(cache.size) as d:
             put(d, tirx.Cast("float16", T.BufferLoad(given, [token, head, d])))
         return
-    low, high = (T.alloc_buffer((1,), "float32", scope="local") for _ in range(2))
+    low, high = (T.alloc_buffer((1,), "float32") for _ in range(2))
     for bound in (low, high):
         T.buffer_store(bound, T.float32(0), [0])
     with T.serial(cache.size) as d:
@@ -393,9 +389,9 @@ def _append_one(
         T.buffer_store(high, tirx.Max(T.BufferLoad(high, [0]), value), [0])
     span = T.BufferLoad(high, [0]) - T.BufferLoad(low, [0])
     step = tirx.Select(span > T.float32(0), span / T.float32(cache.levels), T.float32(1))
-    scale = T.alloc_buffer((1,), "float32", scope="local")
+    scale = T.alloc_buffer((1,), "float32")
     T.buffer_store(scale, step, [0])
-    zero = T.alloc_buffer((1,), "float32", scope="local")
+    zero = T.alloc_buffer((1,), "float32")
     T.buffer_store(zero, tirx.nearbyint(-T.BufferLoad(low, [0]) / T.BufferLoad(scale, [0])), [0])
     T.buffer_store(named["factors"], T.BufferLoad(scale, [0]), [page, head, which, 0, at])
     T.buffer_store(named["factors"], T.BufferLoad(zero, [0]), [page, head, which, 1, at])

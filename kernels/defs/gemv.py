@@ -250,7 +250,7 @@ def _stored(plan: _Plan, y: Buffer, column: Expr, at: Expr, total: Buffer) -> No
 
 
 def _zeros(rows: int) -> Buffer:
-    made = T.alloc_buffer((rows,), "float32", scope="local")
+    made = T.alloc_buffer((rows,), "float32")
     store(made, [0], splat(T.float32(0), rows), rows)
     return made
 
@@ -295,8 +295,8 @@ def _word(plan: _Plan, into: _Rounded, column: Expr, g: Expr, j: Expr, word: Exp
 
 def _round_block(plan: _Plan, x: Buffer, into: _Rounded, column: Expr, g: Expr, count: int) -> None:
     """Round up to 32 elements; those that lack are zeros."""
-    largest = T.alloc_buffer((1,), "float32", scope="local")
-    total = T.alloc_buffer((1,), "int32", scope="local")
+    largest = T.alloc_buffer((1,), "float32")
+    total = T.alloc_buffer((1,), "int32")
     T.buffer_store(largest, T.float32(0), [0])
     with T.serial(count) as i:
         size = tirx.abs(T.BufferLoad(x, [column, g * BLOCK + i]))

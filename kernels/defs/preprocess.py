@@ -70,9 +70,9 @@ def preprocess(picture: Picture) -> tirx.PrimFunc:
             _taps(_place(box, 0, x, picture.width), width, (near, share, beyond), x)
             T.buffer_store(some, T.BufferLoad(some, [0]) + T.BufferLoad(beyond, [x]), [0])
         with loop(picture.height, picture.parallel) as y:
-            rows = T.alloc_buffer((1, 2), "int32", scope="local")
-            part = T.alloc_buffer((1,), "float32", scope="local")
-            out_y = T.alloc_buffer((1,), "int32", scope="local")
+            rows = T.alloc_buffer((1, 2), "int32")
+            part = T.alloc_buffer((1,), "float32")
+            out_y = T.alloc_buffer((1,), "int32")
             # Four lanes to a pixel: one load takes its three channels and a byte of the next.
             line = T.alloc_buffer((picture.width, 4), "float32")
             _taps(_place(box, 1, y, picture.height), height, (rows, part, out_y), 0)

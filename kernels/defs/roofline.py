@@ -20,7 +20,7 @@ def read_bytes(count: int, lanes: int) -> tirx.PrimFunc:
 
     def body(x: Buffer, out: Buffer) -> None:
         with loop(_PARTS, True) as part:
-            sums = T.alloc_buffer((step,), "float32", scope="local")
+            sums = T.alloc_buffer((step,), "float32")
             for v in range(16):
                 store(sums, [v * lanes], splat(T.float32(0), lanes), lanes)
             with T.serial(each) as at:
@@ -40,7 +40,7 @@ def multiply_add(cpu: Cpu) -> tuple[tirx.PrimFunc, int]:
 
     def body(x: Buffer, out: Buffer) -> None:
         with loop(_PARTS, True) as part:
-            sums = T.alloc_buffer((width,), "float32", scope="local")
+            sums = T.alloc_buffer((width,), "float32")
             for v in range(vectors):
                 store(sums, [v * lanes], splat(T.BufferLoad(x, [v]), lanes), lanes)
             with T.serial(_ROUNDS):

@@ -167,7 +167,7 @@ def mel_spectrogram(cpu: Cpu, mel: Mel, weights: int) -> tirx.PrimFunc:
             spectrum = held.other
             _magnitudes(mel, held, spectrum, _starts(mel)[-1])
             with T.serial(mel.bands) as b:
-                total = T.alloc_buffer((lanes,), "float32", scope="local")
+                total = T.alloc_buffer((lanes,), "float32")
                 store(total, [0], splat(T.float32(0), lanes), lanes)
                 with T.serial(T.BufferLoad(band, [b, 1])) as i:
                     share = T.BufferLoad(weight, [T.BufferLoad(band, [b, 2]) + i])
@@ -224,7 +224,7 @@ class _Complex:
 
     def keep(self, value: Pair) -> Pair:
         """Compute numbers once where they are used several times."""
-        held = T.alloc_buffer((2 * self._lanes,), "float32", scope="local")
+        held = T.alloc_buffer((2 * self._lanes,), "float32")
         for i, part in enumerate(value):
             store(held, [i * self._lanes], part, self._lanes)
         return load(held, [0], self._lanes), load(held, [self._lanes], self._lanes)
