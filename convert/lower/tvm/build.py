@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.support import cc
 
+from edgeinfer.convert.lower.tvm import cuda_code
 from edgeinfer.convert.lower.tvm.direct import NotDirectError, direct
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.lower.tvm.tuned import MARK, Tuning, sizes_of
@@ -65,10 +66,8 @@ def linker_for(machine: Machine) -> str:
         raise NotAvailableError(
             f"libraries for {machine.name} need {machine.linker}; apt-get install {package}"
         )
-    if machine.cuda and shutil.which("nvcc") is None:
-        raise NotAvailableError(
-            f"kernels for {machine.name} need nvcc of the CUDA toolkit on the PATH"
-        )
+    if machine.cuda:
+        cuda_code.get_ready(machine.name)
     return found
 
 
@@ -93,13 +92,15 @@ def build(
             weights = made.weights
             name = str(made.function.attrs["global_symbol"])
             # TVM's own sharing of memory does not see that two shapes may be one buffer.
-            with tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}):
+            with target, tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}):
                 compiled = tvm.compile(tvm.IRModule({name: made.function}), target=target)
     if reason:
         with target:
             compiled = tvm.compile(ready, target=target)
     with tempfile.TemporaryDirectory() as folder:
         compiled.export_library(str(path), fcompile=cc.cross_compiler(linker), workspace_dir=folder)
+    if machine.cuda:
+        cuda_code.check(path, machine.name)
     return Built("vm" if reason else "direct", weights, parallel, kernels, reason)
 
 

@@ -100,6 +100,13 @@ MACHINES = {
         ),
         Machine("sm_87", cpu="cortex-a78", features=("asimd", "asimddp"), cuda="sm_87", **_ARM),
         Machine(
+            "sm_110",
+            cpu="neoverse-v3ae",
+            features=("asimd", "asimddp", "i8mm", "sve2"),
+            cuda="sm_110",
+            **_ARM,
+        ),
+        Machine(
             "sm_90", cpu="x86-64-v3", lanes=8, registers=16, features=_V3, cuda="sm_90", **_X86
         ),
     )

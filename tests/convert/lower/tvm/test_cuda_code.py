@@ -1,0 +1,65 @@
+"""Kernels for GPUs: compiled here without one, or refused with what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm", reason="apache-tvm is not installed")
+
+from edgeinfer.backends.testing.cases import graph
+from edgeinfer.convert.lower.tvm import cuda_code
+from edgeinfer.errors import NotAvailableError
+from tests.convert.lower.tvm.run import lower
+
+_ELF = b"\x7fELF\x02\x01\x01" + bytes(11)
+HOST, GPU = _ELF + b"\xb7\x00", _ELF + b"\xbe\x00"
+
+
+@pytest.mark.parametrize(
+    ("content", "compiled"),
+    [
+        (HOST + b'extern "C" __global__ void k()', False),
+        (HOST + HOST, False),
+        (GPU, False),
+        (HOST + bytes(9) + GPU, True),
+        (HOST + b"\x50\xed\x55\xba", True),
+    ],
+)
+def test_text_is_no_code(content: bytes, compiled: bool, tmp_path: Path) -> None:
+    path = tmp_path / "model.so"
+    path.write_bytes(content)
+    if compiled:
+        cuda_code.check(path, "sm_87")
+        return
+    with pytest.raises(NotAvailableError, match="sm_87 were not compiled; pip install"):
+        cuda_code.check(path, "sm_87")
+
+
+def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(cuda_code.MODE, raising=False)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(NotAvailableError, match=r"need a CUDA compiler: pip install .*tvm-cuda"):
+        cuda_code.get_ready("sm_87")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("machine", "arch"), [("sm_87", 183), ("sm_110", 183), ("sm_90", 62)])
+def test_a_library_has_host_code_and_the_gpus_own(machine: str, arch: int, tmp_path: Path) -> None:
+    if not shutil.which("nvcc") and not importlib.util.find_spec("cuda"):
+        pytest.skip("no CUDA compiler")
+    model = graph(
+        "(float[4,24] x) => (float[4,10] y) { a = MatMul(x, w) y = Relu(a) }",
+        w=np.ones((24, 10), np.float32),
+    )
+    data = lower(model, tmp_path, machine).files[0].read_bytes()
+    assert int.from_bytes(data[18:20], "little") == arch
+    # The GPU's own file: machine 190, and its architecture in the second byte of the flags.
+    starts = [i for i in range(1, len(data)) if data.startswith(b"\x7fELF", i)]
+    code = next(data[i : i + 52] for i in starts if data[i + 18 : i + 20] == b"\xbe\x00")
+    assert code[49] == int(machine.removeprefix("sm_"))
