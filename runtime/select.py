@@ -13,6 +13,7 @@ from edgeinfer.bundle.manifest import EngineRequirement, Variant
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.profiles.schema import Chip, Profile
 from edgeinfer.runtime.devices import Fingerprint
+from edgeinfer.versions import accepts
 
 Policy = Literal["latency", "throughput", "memory", "energy", "explicit"]
 """What counts; ``explicit`` takes what the caller names, in the bundle's order, however fast."""
@@ -225,24 +226,12 @@ def _unfit(
         return "backend is unknown here"
     if not probe.available:
         return probe.reason or "engine is not available"
-    if not _accepts(engine.version, probe.version):
+    if not accepts(engine.version, probe.version):
         return (
             f"expected version {engine.version}, received {probe.version}; install one that fits, "
             "or convert the model again for this one"
         )
     return _violated(variant.constraints, device)
-
-
-def _accepts(specifier: str, version: str | None) -> bool:
-    if not specifier:
-        return True
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import InvalidVersion
-
-    try:
-        return SpecifierSet(specifier).contains(version or "", prereleases=True)
-    except InvalidVersion:
-        return False
 
 
 def _violated(constraints: Mapping[str, str], device: Fingerprint) -> str:

@@ -27,6 +27,7 @@ LAYERS = {
     "types": 1,
     "errors": 0,
     "bounded": 0,
+    "versions": 0,
 }
 """A module imports its own layer's package and anything of a lower number."""
 
@@ -44,7 +45,7 @@ SIDEWAYS = {
 
 DEVICE = (
     *("runtime", "backends", "bundle", "metrics", "media", "decode", "profiles"),
-    *("heads", "results", "types", "errors", "bounded"),
+    *("heads", "results", "types", "errors", "bounded", "versions"),
 )
 """What a device install imports."""
 

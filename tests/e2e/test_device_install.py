@@ -101,6 +101,29 @@ def test_one_engine_is_enough(engine: str, wheel: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
+def test_numpy_and_one_engine_are_enough_in_python(wheel: Path, tmp_path: Path) -> None:
+    """Nothing else is installed, not even what the command line is made of."""
+    source, bundle = tmp_path / "net.onnx", tmp_path / "net.edge"
+    save(NET, source)
+    edgeinfer.export(source, bundle, targets=["rpi4"])
+    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32)
+    np.save(tmp_path / "x.npy", x)
+    _call(sys.executable, "-m", "venv", tmp_path / "v")
+    python, command = (tmp_path / "v" / "bin" / name for name in ("python", "edgeinfer"))
+    _call(python, "-m", "pip", "install", "-q", "numpy", "ai-edge-litert")
+    _call(python, "-m", "pip", "install", "-q", "--no-deps", wheel)
+    found = json.loads(_call(python, "-I", "-c", RUN, bundle, tmp_path / "x.npy"))
+    assert (found["backend"], found["passed"]) == ("litert", True)
+    own = {"click", "rich", "packaging", "platformdirs", "onnx"}
+    assert not own & set(found["modules"])
+    installed = {p["name"] for p in json.loads(_call(python, "-m", "pip", "list", "--format=json"))}
+    assert not own & installed
+    said = _call(command, "devices", fails=3)
+    assert said.startswith("edgeinfer: the command line needs click: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.timeout(600)
 def test_apple_is_enough_to_convert_for_apple(wheel: Path, tmp_path: Path) -> None:
     source, bundle = tmp_path / "net.onnx", tmp_path / "net.edge"
     save(NET, source)

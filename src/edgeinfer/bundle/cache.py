@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,9 +15,18 @@ def cache_root() -> Path:
     given = os.environ.get(ENV)
     if given:
         return Path(given)
-    import platformdirs
+    return user_cache() / "edgeinfer"
 
-    return Path(platformdirs.user_cache_dir("edgeinfer", appauthor=False))
+
+def user_cache() -> Path:
+    """Return where programs of this user keep what they can make again."""
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData/Local")
+        return Path(local)
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Caches"
+    given = os.environ.get("XDG_CACHE_HOME", "").strip()
+    return Path(given) if given else Path.home() / ".cache"
 
 
 def writable_folder(*parts: str) -> Path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from edgeinfer.bundle.headrules import pipeline_problems
 from edgeinfer.bundle.paths import collisions, path_problem
 from edgeinfer.types import TensorSpec
+from edgeinfer.versions import is_specifier
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
@@ -124,7 +125,7 @@ def _variant(where: str, variant: Variant) -> list[str]:
     for i, engine in enumerate(variant.engines):
         if not engine.backend:
             found.append(f"{where}.engines[{i}].backend: is empty")
-        if not _is_specifier(engine.version):
+        if not is_specifier(engine.version):
             text = f"{engine.version!r} is not a version specifier"
             found.append(f"{where}.engines[{i}].version: {text}")
     if variant.latency_ms is not None and variant.latency_ms < 0:
@@ -149,18 +150,6 @@ def _stored(where: str, variant: Variant, specs: tuple[TensorSpec, ...]) -> list
         if not 0 < stored.scale < math.inf:
             found.append(f"{where}[{name!r}].scale: expected above 0, received {stored.scale}")
     return found
-
-
-def _is_specifier(text: str) -> bool:
-    if not text:
-        return True
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    try:
-        SpecifierSet(text)
-    except InvalidSpecifier:
-        return False
-    return True
 
 
 def _files(entries: list[tuple[str, FileRecord]]) -> list[str]:

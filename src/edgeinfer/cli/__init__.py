@@ -19,6 +19,14 @@ def main() -> None:
         from edgeinfer.cli.group import edgeinfer
     except KeyboardInterrupt:
         sys.exit(130)
+    except ModuleNotFoundError as error:
+        if error.name not in ("click", "rich"):
+            raise
+        sys.stderr.write(
+            f"edgeinfer: the command line needs {error.name}: {sys.executable} -m pip install "
+            "click rich; in Python, edgeinfer.load works without them\n"
+        )
+        sys.exit(3)
     if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete
 
