@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from collections import Counter
@@ -33,6 +34,13 @@ DIRECT_LINES = 5000
 """Lines of loops in one function. TVM's passes take more than twice as long over twice as many:
 seven minutes over 16,000, and two where the same loops stand in functions of their own. What has
 so many computes for long enough not to notice the machine."""
+
+
+LINE_S, WAIT_S = 2e-3, 30.0
+"""Seconds that TVM and LLVM take for a line of loops, 0.9 to 1.6 ms on a quiet core (15,000 lines
+of basic-pitch, 17,000 of a text classifier); and those that are not told before."""
+
+_log = logging.getLogger("edgeinfer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +89,10 @@ def build(
     kernels = _calls(ready)
     texts = [f.script() for f in ready.functions.values() if isinstance(f, tirx.PrimFunc)]
     parallel = any("T.parallel" in text for text in texts)
-    reason = _not_direct(machine, kernels, static, sum(t.count("\n") for t in texts))
+    lines = sum(t.count("\n") for t in texts)
+    if told := effort(kernels, lines):
+        _log.warning("%s", told)
+    reason = _not_direct(machine, kernels, static, lines)
     weights: list[Array] = []
     if not reason:
         try:
@@ -102,6 +113,17 @@ def build(
     if machine.cuda:
         cuda_code.check(path, machine.name)
     return Built("vm" if reason else "direct", weights, parallel, kernels, reason)
+
+
+def effort(kernels: int, lines: int) -> str:
+    """Say how long TVM will take; empty where nobody has to wait for it."""
+    seconds = lines * LINE_S
+    if seconds < WAIT_S:
+        return ""
+    return (
+        f"TVM compiles {kernels} kernels, {lines} lines of loops, which takes about "
+        f"{seconds:.0f} s of one core"
+    )
 
 
 def _not_direct(machine: Machine, kernels: int, static: bool, lines: int) -> str:
