@@ -16,6 +16,7 @@ from edgeinfer import profiles
 from edgeinfer.backends.testing.cases import graph
 from edgeinfer.convert import small
 from edgeinfer.convert.lower import LowerOptions
+from edgeinfer.convert.lower.regions.setting import machine_here
 from edgeinfer.convert.lower.tvm.target import TvmTarget
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.pipeline import export
@@ -77,13 +78,13 @@ def test_small_models_for_this_machine_only() -> None:
     one = _product(64, 10)
     assert _formats(one, "cpu") == [("tvm", ("cpu",), True)]
     assert _formats(one, "onnxruntime") == []
-    assert _formats(_product(1024, 512), "cpu") == []
+    assert _formats(_product(2000, 1000), "cpu") == []
     assert _formats(_product(64, 10, "n"), "cpu") == []
 
 
 def test_one_that_is_asked_for_is_shared() -> None:
-    shared = [("tvm", ("tvm-x86-64-v3", "cpu"), False)]
-    assert _formats(_product(64, 10), "cpu", "tvm-x86-64-v3") == shared
+    target = f"tvm-{machine_here()}"
+    assert _formats(_product(64, 10), "cpu", target) == [("tvm", (target, "cpu"), False)]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_not_where_it_is_switched_off_or_cannot_be_made(monkeypatch: pytest.Monk
     for name, value in (
         ("shutil.which", lambda _: None),
         ("importlib.util.find_spec", lambda _: None),
-        ("platform.machine", lambda: "aarch64"),
+        ("machine_here", lambda: ""),
     ):
         with monkeypatch.context() as m:
             m.setattr(f"edgeinfer.convert.small.{name}", value)
