@@ -1,3 +1,5 @@
+import json
+import subprocess
 import sys
 import threading
 import time
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 
 import edgeinfer
+from benchmarks.tiny import MLP
+from benchmarks.tiny import bundle as tiny
 from edgeinfer.errors import InputError, UsageError
 from edgeinfer.runtime.telemetry import Recorder
 
@@ -141,3 +145,62 @@ def test_runs_are_told_to_the_meter_of_the_application(monkeypatch: pytest.Monke
         1,
         {"edgeinfer.model": "m", "error.type": "ZeroDivisionError"},
     )
+
+
+def test_opentelemetry_itself_exports_what_a_session_did(tmp_path: Path) -> None:
+    """The real API and SDK, in a process of its own: a provider is set once for all."""
+    pytest.importorskip("opentelemetry.sdk")
+    path = tiny(MLP, tmp_path / "mlp.edge", {"x": np.ones((1, 16), np.float32)})
+
+    def told(counts: str) -> dict[str, list[Any]]:
+        done = subprocess.run(
+            [sys.executable, "-c", EXPORTED, str(path), counts],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found: dict[str, list[Any]] = json.loads(done.stdout)
+        return found
+
+    assert told("off") == {}
+    found = told("on")
+    labels = {
+        "edgeinfer.model": "mlp",
+        "edgeinfer.variant": "cpu-onnx-fp32",
+        "edgeinfer.backend": "onnxruntime",
+        "edgeinfer.device": "cpu",
+    }
+    assert found["edgeinfer.run.duration"] == [[labels, 5]]
+    assert found["edgeinfer.run.failures"] == [[{**labels, "error.type": "InputError"}, 1]]
+
+
+EXPORTED = """
+import json, sys
+import numpy as np
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+import edgeinfer
+
+# A session may be loaded before the application sets up its exporter.
+session = edgeinfer.load(sys.argv[1], stats=sys.argv[2] == "on", measure=False)
+reader = InMemoryMetricReader()
+metrics.set_meter_provider(MeterProvider([reader]))
+x = np.ones((1, 16), np.float32)
+for _ in range(5):
+    session(x)
+try:
+    session(x[:, :3])
+except edgeinfer.errors.InputError:
+    pass
+data = reader.get_metrics_data()
+found = {}
+for resource in data.resource_metrics if data is not None else ():
+    for scope in resource.scope_metrics:
+        for metric in scope.metrics if scope.scope.name == "edgeinfer" else ():
+            points = metric.data.data_points
+            counts = [p.count if hasattr(p, "count") else p.value for p in points]
+            found[metric.name] = [[dict(p.attributes), n] for p, n in zip(points, counts)]
+print(json.dumps(found))
+"""
