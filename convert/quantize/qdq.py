@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.dead_code import RemoveDeadCode
 from edgeinfer.convert.passes.infra import Namer, add_initializer, constant
+from edgeinfer.convert.quantize.alike import settle
 from edgeinfer.convert.quantize.ranges import Range, Scale, scale_of
-from edgeinfer.convert.quantize.ties import sum_off_ties
 from edgeinfer.convert.quantize.units import (
     STATEFUL_AXIS,
     Layout,
@@ -167,14 +167,15 @@ class _Writer:
     ) -> None:
         user, index = place
         name = user.inputs[index].name if user.inputs[index] is not None else "bias"  # type: ignore[union-attr]
-        if user is node and scale.dtype not in ("int16", FLOAT8):
+        if scale.dtype not in ("int16", FLOAT8):
             per_channel = stored.scale
             if per_channel.ndim == 0:
                 per_channel = np.full(flat.size, per_channel, np.float32)
             made = store_bias(flat, scale.scale, per_channel)
-            if not self.limits.float_bias:
+            if user is node and not self.limits.float_bias:
                 user.replace_input_with(index, self.constant(made, name or "bias", node))
                 return
+            # A part of a product's step would bring back ties that the scales have none of.
             flat = made.floats()
         # The sum behind a product is the engine's to fuse; 16-bit data has a 64-bit bias, and
         # products of floats have floats.
@@ -344,7 +345,7 @@ def write(
     """
     model = model.clone()
     layout = lay_out(model, limits, kept)
-    scales = _scales(layout, limits, {**ranges, **_tables(layout, ranges)}, bits)
+    scales = _scales(model, layout, limits, {**ranges, **_tables(layout, ranges)}, bits)
     named = {v.name or "": s for v, s in scales.items()}
     weighted = {u.nodes[0] for u in layout.units if u.kind == "weighted"}
     left = tuple(
@@ -386,7 +387,11 @@ def _has_weights(node: ir.Node) -> bool:
 
 
 def _scales(
-    layout: Layout, limits: Quantization, ranges: Mapping[str, Range], bits: int
+    model: ir.Model,
+    layout: Layout,
+    limits: Quantization,
+    ranges: Mapping[str, Range],
+    bits: int,
 ) -> dict[ir.Value, Scale]:
     dtype = "int16" if bits == 16 else limits.activations
     found: dict[ir.Value, Scale] = {}
@@ -401,29 +406,5 @@ def _scales(
         scale = scale_of(span, dtype, symmetric=limits.symmetric)
         found.update(dict.fromkeys(members, scale))
     if dtype in _EIGHTS:
-        _part_from_ties(layout, found)
+        settle(layout, found, model, symmetric=limits.symmetric)
     return found
-
-
-def _part_from_ties(layout: Layout, scales: dict[ir.Value, Scale]) -> None:
-    """Let scales grow a little, so that no sum of two integers is rounded from halfway."""
-    groups = {v: tuple(g) for g in layout.members().values() for v in g}
-    # A clip is left out by engines where the integers end just where it does.
-    fixed = {groups[v] for v in groups if (n := v.producer()) is not None and n.op_type == "Clip"}
-    for unit in layout.units:
-        if unit.op != "Add" or unit.kind != "light" or len(unit.reads) != 2:
-            continue
-        values = (*unit.reads, unit.result)
-        if any(v not in scales for v in values) or len({groups[v] for v in values}) < 3:
-            continue
-        first, other, result = values
-        if groups[other] in fixed:
-            first, other = other, first
-        moved = groups[other], groups[result]
-        if not fixed & {*moved}:
-            found = sum_off_ties(*(scales[v].scale for v in (first, other, result)))
-            for group, scale in zip(moved, found or (), strict=False):
-                scales.update(
-                    {v: replace(scales[v], scale=float(np.float32(scale))) for v in group}
-                )
-        fixed |= {groups[v] for v in values}

@@ -22,6 +22,7 @@ from edgeinfer.convert.lower.openvino.names import restore_names, settle_names
 from edgeinfer.convert.lower.openvino.precision import read_back
 from edgeinfer.convert.lower.openvino.probe import Probe
 from edgeinfer.convert.lower.openvino.quirks import RULES
+from edgeinfer.convert.lower.openvino.shifts import round_before_shift
 from edgeinfer.convert.lower.openvino.special import input_constraint
 from edgeinfer.convert.lower.openvino.surgery import repair
 from edgeinfer.convert.lower.rules import apply
@@ -82,6 +83,7 @@ class OpenVinoTarget:
                 raise UnsupportedError(profile.name, probe.explain(e, prepared)) from e
             repair(written)
             tidy(written)
+            round_before_shift(written)
             written = restore_names(written, model, prepared)
             settle_names(written)
             if squeezed:

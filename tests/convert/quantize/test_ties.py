@@ -5,7 +5,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from edgeinfer.convert.quantize.ties import LARGEST, off_ties, sum_off_ties
+from edgeinfer.convert.quantize.ties import (
+    LARGEST,
+    SMALLEST_FACTOR,
+    curve_off_ties,
+    exact_multiples,
+    off_ties,
+    sum_off_ties,
+)
 from edgeinfer.convert.quantize.weights import store
 
 RNG = np.random.default_rng(0)
@@ -65,3 +72,39 @@ def test_sums_are_not_near_the_middle_of_two_integers(scales: tuple[float, float
 def test_an_operand_that_hardly_counts_leaves_scales_alone() -> None:
     assert sum_off_ties(1e-4, 1.0, 1.0) is None
     assert sum_off_ties(1.0, 1e-4, 1.0) is None
+
+
+def test_small_factors_are_one_part_of_an_odd_number() -> None:
+    factors = np.exp(RNG.uniform(np.log(SMALLEST_FACTOR * 1.001), np.log(0.999 / LARGEST), 200))
+    found = off_ties(factors)
+    parts = np.rint(1.0 / found)
+    np.testing.assert_allclose(found * parts, 1.0, rtol=1e-12)
+    assert (parts % 2 == 1).all()
+    assert np.abs(found / factors - 1.0).max() < 3e-4
+
+
+def test_scales_have_exact_multiples_and_nearly_exact_reciprocals() -> None:
+    values = RNG.uniform(-130, 130, 2000)
+    others = []
+    for scale in np.exp(RNG.uniform(-30, 10, 300)):
+        found = exact_multiples(scale)
+        assert 1.0 - 1.1e-3 < found / scale <= 1.0
+        multiples = np.arange(-255, 256) * found
+        np.testing.assert_array_equal(multiples.astype(np.float32), multiples)
+        given, single = (values * found).astype(np.float32), np.float32(found)
+        others.append(np.mean(given / single != given * (np.float32(1.0) / single)))
+    assert np.mean(others) < 0.05
+
+
+@pytest.mark.parametrize("scale", [1.0, 1 / 128, 3 / 256, 2.0**-90])
+def test_scales_of_few_digits_stay(scale: float) -> None:
+    assert exact_multiples(scale) == scale
+
+
+def test_a_curve_keeps_away_from_halfway_though_it_began_there() -> None:
+    values = np.arange(-3, 60) * 0.5 * 0.03
+    found = curve_off_ties(values, 0.03)
+    steps = values / found
+    assert np.abs(steps - np.floor(steps) - 0.5).min() > 2e-4
+    assert 1.0 <= found / 0.03 < 1.0 + 2.1e-3
+    np.testing.assert_array_equal((255 * np.float64(found)), np.float32(255 * found))

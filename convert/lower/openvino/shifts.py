@@ -1,0 +1,90 @@
+"""Round floats to integers before the zero point is added, as every other engine does.
+
+The plugin multiplies by the reciprocal of the scale, adds the zero point and rounds: between 128
+and 256 a float32 knows 65536 parts of a step only, and what is nearer than that to halfway is
+rounded the other way. In a net of attention a dozen such values move most of those behind them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.backends.engines import import_openvino
+
+_PASSED = frozenset({
+    *("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "StridedSlice", "Split"),
+    *("VariadicSplit", "DepthToSpace", "SpaceToDepth", "ReduceMax", "MaxPool", "AvgPool"),
+    *("ReduceMean", "Concat", "Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum"),
+    *("Relu", "Clamp", "PRelu", "Sigmoid", "Tanh", "Gelu", "Erf", "Swish", "HSwish", "Mish"),
+    *("HSigmoid", "Elu", "Selu", "SoftPlus", "Exp", "Pad", "Interpolate"),
+})  # fmt: skip
+"""Operators that are computed together with what gives their operand, or with integers."""
+
+_PRODUCTS = frozenset({
+    "Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData",
+    "MatMul",
+})  # fmt: skip
+_INTEGERS = frozenset({"FakeQuantize", "Convert", "Parameter"})
+
+
+def round_before_shift(written: Any) -> None:
+    """Rewrite the rounding of floats that come of no product with weights, in place.
+
+    Given: ``y = FakeQuantize(x, -z * s, (255 - z) * s, -z * s, (255 - z) * s)``
+    Result: ``y = FakeQuantize(Round(x * (1 / s)), -z, 255 - z, -z * s, (255 - z) * s)``
+    """
+    opset = import_openvino().opset13
+    for node in written.get_ordered_ops():
+        if node.get_type_name() != "FakeQuantize" or node.get_attributes()["levels"] != 256:
+            continue
+        ends = [_single(node.input_value(i)) for i in (1, 2, 3, 4)]
+        if None in ends or ends[:2] != ends[2:] or not _of_floats(node.input_value(0)):
+            continue
+        low, high = (float(e) for e in ends[2:] if e is not None)
+        step = np.float32((high - low) / 255.0)
+        zero = np.rint(-low / step)
+        if zero == 0:
+            continue
+        scaled = opset.multiply(node.input_value(0), opset.constant(np.float32(1.0) / step))
+        rounded = opset.round(scaled, "half_to_even")
+        node.input(0).replace_source_output(rounded.output(0))
+        for place, end in ((1, -zero), (2, 255.0 - zero)):
+            made = opset.constant(np.float32(end))
+            node.input(place).replace_source_output(made.output(0))
+
+
+def _of_floats(output: Any) -> bool:
+    roots: set[str] = set()
+    seen: set[str] = set()
+    left = [output]
+    while left:
+        node = left.pop().get_node()
+        if node.get_name() in seen:
+            continue
+        seen.add(node.get_name())
+        kind = node.get_type_name()
+        if kind in _PASSED:
+            left += [node.input_value(i) for i in range(node.get_input_size())]
+        elif kind in _PRODUCTS and _is_weight(node.input_value(1)):
+            roots.add("product")
+        elif kind not in _INTEGERS and kind != "Constant":
+            roots.add("float")
+    return roots == {"float"}
+
+
+def _is_weight(output: Any) -> bool:
+    """Whether an operand is made of constants alone."""
+    node = output.get_node()
+    count = node.get_input_size()
+    if node.get_type_name() == "Constant":
+        return True
+    return bool(count) and all(_is_weight(node.input_value(i)) for i in range(count))
+
+
+def _single(output: Any) -> float | None:
+    node = output.get_node()
+    if node.get_type_name() != "Constant" or node.data.size != 1:
+        return None
+    return float(node.data.ravel()[0])
