@@ -19,6 +19,18 @@ UNTIMED = ("coreml-reference",)
 
 _WIDTH = 100
 
+_HOW = """
+Written by `python -m benchmarks.precision --markdown`. Quality is of held-out samples; the drop is
+against the float file on the same engine. Time is the median processor time of one run on one
+thread; files of one engine took turns, and ratios are medians of the turns' ratios, with the middle
+half of them and their number. Where it says openings, all files were opened anew so often, each
+opening counts with its median, and the least and the largest of these are told.
+`static_wi8_ai8` is what the quantizer writes, whether the gate would take it or not; `auto` passed
+the gate. Core ML packages are evaluated operator by operator: their time says nothing. Files of
+`auto` are no larger than those of the fastest peer that holds the budget, and no slower beyond 5 %,
+or the last section says that it fails. A row without numbers has the reason in its last column.
+"""
+
 PLAIN = "static_wi8_ai8"
 
 OURS = ("fp32", PLAIN, "auto")
@@ -41,6 +53,7 @@ class Row:
         note: why there is no file, or what the search says.
         unit: what quality is.
         times: of each turn, in ms; files of one engine took turns.
+        openings: turns each time that the files were opened; empty where that was once.
     """
 
     task: str
@@ -55,6 +68,7 @@ class Row:
     note: str = ""
     unit: str = ""
     times: tuple[float, ...] = ()
+    openings: tuple[int, ...] = ()
 
     def line(self) -> str:
         """Return one line for a terminal."""
@@ -107,12 +121,21 @@ def _one(title: str, here: dict[str, Row]) -> Finding:
 
 
 def compared(one: Row, other: Row) -> tuple[float, str]:
-    """Return the median ratio of times, turn by turn, and its middle half and number in words."""
+    """Return the median ratio of times, and its spread and number in words.
+
+    Ratios are of turns beside each other, and of each opening of the files the median counts: in
+    one opening all turns have the same luck with memory.
+    """
     pairs = [a / b for a, b in zip(one.times, other.times, strict=False) if b > 0]
     if not pairs:
         return one.latency_ms / max(other.latency_ms, 1e-9), "no turns"
-    low, middle, high = (float(np.quantile(pairs, q)) for q in (0.25, 0.5, 0.75))
-    return middle, f"{low:.2f}..{high:.2f}, {len(pairs)} turns"
+    if sum(one.openings) != len(pairs) or one.openings != other.openings or len(one.openings) < 2:
+        low, middle, high = (float(np.quantile(pairs, q)) for q in (0.25, 0.5, 0.75))
+        return middle, f"{low:.2f}..{high:.2f}, {len(pairs)} turns"
+    ends = np.cumsum(one.openings)[:-1]
+    ratios = [float(np.median(part)) for part in np.split(np.asarray(pairs), ends)]
+    spread = f"{min(ratios):.2f}..{max(ratios):.2f}, {len(ratios)} openings, {len(pairs)} turns"
+    return float(np.median(ratios)), spread
 
 
 def markdown(rows: Sequence[Row], lacking: Sequence[str] = (), note: str = "") -> str:
@@ -126,21 +149,7 @@ def markdown(rows: Sequence[Row], lacking: Sequence[str] = (), note: str = "") -
     lines = [
         "# Precision, measured",
         "",
-        "Written by `python -m benchmarks.precision --markdown`. Quality is of held-out samples; "
-        "the drop is",
-        "against the float file on the same engine. Time is the median processor time of one run "
-        "on one thread;",
-        "files of one engine took turns, and ratios are medians of the turns' ratios, with the "
-        "middle half of",
-        "them and their number. `static_wi8_ai8` is what the quantizer writes, whether the gate "
-        "would take it or",
-        "not; `auto` passed the gate. Core ML packages are evaluated operator by "
-        "operator: their time",
-        "says nothing. Files of `auto` are no larger than those of the fastest peer that holds the "
-        "budget, and no",
-        "slower beyond 5 %, or the last section says that it fails. A row without numbers has the "
-        "reason in its",
-        "last column.",
+        *textwrap.wrap(_HOW, _WIDTH, break_on_hyphens=False),
         "",
         *([*textwrap.wrap(note, _WIDTH, break_on_hyphens=False), ""] if note else []),
     ]

@@ -47,6 +47,18 @@ def test_times_are_compared_turn_by_turn() -> None:
     assert slow.failed
 
 
+def test_each_opening_of_the_files_counts_once() -> None:
+    """In one opening a file had bad luck with its memory, and that in all of its turns."""
+    luck = [1.3] * 9 + [1.01] * 3 + [0.99] * 3
+    auto = replace(AUTO, times=tuple(luck), openings=(9, 3, 3))
+    peer = replace(PEER, times=(1.0,) * 15, openings=(9, 3, 3))
+    (found,) = verdict([auto, peer])
+    assert found.line.endswith("time of peer x 1.01 (0.99..1.30, 3 openings, 15 turns)")
+    assert not found.failed
+    (once,) = verdict([replace(auto, openings=()), replace(peer, openings=())])
+    assert once.failed
+
+
 def test_the_page_has_every_row_and_what_is_lacking() -> None:
     refused = replace(PEER, what="nncf", samples=0, note="it raised")
     page = markdown([AUTO, PEER, refused], ["mail on openvino"])
