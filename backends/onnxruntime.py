@@ -48,7 +48,7 @@ from edgeinfer.backends.onnxruntime_operators import (
 from edgeinfer.backends.onnxruntime_operators import profile as profile_session
 from edgeinfer.backends.onnxruntime_pool import use_pool
 from edgeinfer.backends.onnxruntime_regions import FORMAT as WITH_REGIONS
-from edgeinfer.backends.onnxruntime_regions import LIBRARY, register
+from edgeinfer.backends.onnxruntime_regions import LIBRARY, register, without_trial
 from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.bundle.memory import companions, is_in_memory
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
@@ -162,6 +162,7 @@ def _open_session(
     """
     onnxruntime = import_onnxruntime()
 
+    trial, options = without_trial(options) if regions else (False, options)
     config, provider = _split_extra(options)
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = _LOG_FATAL
@@ -179,7 +180,7 @@ def _open_session(
     for key, value in config.items():
         settings.add_session_config_entry(key, value)
     if regions:
-        register(settings, Path(path), options.device)
+        register(settings, Path(path), options.device, trial, str(onnxruntime.__version__))
     wanted = _CUDA if options.device == "gpu" else _CPU
     try:
         session = _session(path, settings, wanted, provider)

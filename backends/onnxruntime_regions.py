@@ -6,11 +6,13 @@ The engine maps it; what the code needs of the CPU is compared before that.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.backends.base import DeviceKind
+from edgeinfer.backends.base import DeviceKind, LoadOptions
 from edgeinfer.backends.checks import one_line
+from edgeinfer.backends.onnxruntime_regions_trial import check_runs
 from edgeinfer.backends.tvm_library import check_machine, read
 from edgeinfer.errors import LoadError
 
@@ -24,13 +26,28 @@ LIBRARY = "regions.so"
 """The library's name, next to the graph."""
 
 
-def register(settings: Any, graph: Path, device: DeviceKind) -> None:
+def without_trial(options: LoadOptions) -> tuple[bool, LoadOptions]:
+    """Take out what is asked of the trial; the rest is for the engine.
+
+    Raises:
+        LoadError: it is neither ``on`` nor ``off``.
+    """
+    extra = dict(options.extra)
+    value = extra.pop("trial", "on")
+    if value not in ("on", "off"):
+        raise LoadError(f"onnxruntime: option trial: expected on or off, received {value!r}")
+    return value == "on", replace(options, extra=extra)
+
+
+def register(settings: Any, graph: Path, device: DeviceKind, trial: bool, version: str) -> None:
     """Give a graph's library to the engine.
 
     Args:
         settings: the engine's options of a session.
         graph: the file that is going to be opened.
         device: the kind of unit that it is to run on.
+        trial: run a library that was never run here in a process of its own first.
+        version: of the engine.
 
     Raises:
         LoadError: the library is missing, damaged, for another CPU, or refused.
@@ -42,6 +59,8 @@ def register(settings: Any, graph: Path, device: DeviceKind) -> None:
     check_machine(path, about)
     if about.device != device:
         raise LoadError(f"onnxruntime refuses {path}: it is for a {about.device}, not a {device}")
+    if trial:
+        check_runs(path, graph, version)
     try:
         settings.register_custom_ops_library(str(path.absolute()))
     except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
-from edgeinfer.backends import tvm_library
+from edgeinfer.backends import onnxruntime_regions, onnxruntime_regions_trial, tvm_library
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.onnxruntime import OnnxRuntimeBackend
 from edgeinfer.backends.onnxruntime_regions import LIBRARY
@@ -51,6 +52,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(folder: Path, tmp_path: Path) -> Artifact:
     shutil.copytree(folder, tmp_path / "copy")
     return Artifact("onnx_tvm", tmp_path / "copy" / "model.onnx", (), ())
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(onnxruntime_regions_trial.TRIALS, "remembered", {})
+    # A trial takes a process of its own; one test below has it.
+    monkeypatch.setattr(onnxruntime_regions, "check_runs", lambda *_: None)
 
 
 def _feeds(rows: int = 4) -> dict[str, Array]:
@@ -139,3 +148,35 @@ def test_a_library_of_regions_is_no_model(made: Artifact) -> None:
     path = made.path.with_name(LIBRARY)
     with pytest.raises(LoadError, match="it holds operators for ONNX Runtime"):
         TvmBackend().load(Artifact("tvm", path, (), ()), LoadOptions())
+
+
+def test_code_that_ends_its_process_is_refused(
+    made: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime_regions, "check_runs", onnxruntime_regions_trial.check_runs)
+    executable = OnnxRuntimeBackend().load(made, LoadOptions(threads=1))
+    executable.close()
+    library = made.path.with_name(LIBRARY)
+    data = bytearray(library.read_bytes())
+    # No instruction of the code is left, its description is.
+    end = tvm_library.read(library)
+    assert end.kind == "regions"
+    text = _section(bytes(data), b".text")
+    data[text] = b"\xcc" * (text.stop - text.start)
+    fresh = library.with_name("damaged.so")
+    fresh.write_bytes(bytes(data))
+    fresh.replace(library)
+    with pytest.raises(LoadError, match="ends the process: SIG"):
+        OnnxRuntimeBackend().load(made, LoadOptions(threads=1))
+
+
+def _section(data: bytes, name: bytes) -> slice:
+    """Where a section of an ELF file of 64 bits lies."""
+    (table,) = struct.unpack_from("<Q", data, 40)
+    size, count, names = struct.unpack_from("<HHH", data, 58)
+    rows = [struct.unpack_from("<IIQQQQ", data, table + i * size) for i in range(count)]
+    strings = rows[names][4]
+    for row in rows:
+        if data[strings + row[0] :].startswith(name + b"\0"):
+            return slice(row[4], row[4] + row[5])
+    raise ValueError(name)
