@@ -384,10 +384,11 @@ class _Runner:
 
     def copy(self, port: _Port) -> Array:
         """Return a result in memory of its own."""
+        # A result of rank 0 is given as a number.
         if self._results is not None:
-            return port.given(self._results[port.name])
+            return np.asarray(port.given(self._results[port.name]))
         try:
-            array: Array = port.given(self.interpreter.get_tensor(port.index))
+            array: Array = np.asarray(port.given(self.interpreter.get_tensor(port.index)))
         except ValueError:
             # Results without elements may have no memory at all.
             shape = self._shape(port)

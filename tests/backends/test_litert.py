@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from edgeinfer.backends import guard, litert_trial
 from edgeinfer.backends import litert as module
-from edgeinfer.backends import litert_trial
 from edgeinfer.backends.base import Artifact, Coverage, Device, LoadOptions
 from edgeinfer.backends.litert import LitertBackend
 from edgeinfer.backends.testing import Subject, conformance
@@ -82,6 +82,25 @@ def save(tmp_path: Path) -> Save:
         return Artifact("tflite", tmp_path / name, (), ())
 
     return save
+
+
+def test_a_result_of_rank_0_is_an_array(tmp_path: Path) -> None:
+    """The engine gives a number, which is no answer to a caller that was promised an array."""
+    text = """<ir_version: 10, opset_import: ["" : 24]>
+    net (float[2, 3] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }"""
+    model = ir.to_proto(ir.from_onnx_text(text)).SerializeToString()
+    artifact = make_artifact(model, tmp_path)
+    loaded = guard.load(LitertBackend(), artifact, LoadOptions())
+    x = np.array([[1, -2, 3], [0, 7, 5]], np.float32)
+    y = loaded.run({"x": x})["y"]
+    assert isinstance(y, np.ndarray)
+    assert y.shape == ()
+    assert y.dtype == np.float32
+    assert float(y) == 7.0
+    out = np.zeros((), np.float32)
+    loaded.bind({"x": x}, {"y": out})()
+    assert float(out) == 7.0
+    loaded.close()
 
 
 def _negation(g: Builder, shape: tuple[int | None, ...] = (None, 3)) -> None:
