@@ -99,3 +99,16 @@ def test_turns_are_paired() -> None:
     made = selection._against([t * 1.1 for t in base], base)
     assert made.ratio == pytest.approx(1.1)
     assert made.noise == pytest.approx(0.0)
+
+
+def test_a_machine_that_changes_is_no_fault_of_the_choice() -> None:
+    """Which engine is the best by hand is asked before a load and after it."""
+    near = {"": [0.04], "tvm": [0.057, 0.058], "litert": [0.039, 0.04]}
+    far = {"tvm": [0.057, 0.058], "litert": [0.062, 0.063]}
+    assert selection._has_changed(far, near)
+    assert selection._has_changed(near, far)
+    assert not selection._has_changed(near, near)
+    # What was chosen plays no part, and neither do differences that nobody minds.
+    assert not selection._has_changed(far, {**far, "": [0.01]})
+    assert not selection._has_changed(far, {"tvm": [0.0575], "litert": [0.0565]})
+    assert not selection._has_changed({**far, "openvino": [0.01]}, far)
