@@ -19,6 +19,9 @@ from edgeinfer.types import Array
 LARGEST_BIAS = float(2**31 - 2**8)
 """Steps that a bias may have: below the largest int32 that float32 can tell from its neighbours."""
 
+_LARGEST_STEP = 255
+"""How far an activation of 8 bits may be from its zero point."""
+
 _NEGLIGIBLE = 2.0**-24
 """A channel this much smaller than the largest of its tensor adds nothing that float32 would keep;
 its scale stays at a size that no engine flushes to zero."""
@@ -117,7 +120,7 @@ def store(
     if per_step is not None:
         scale = off_ties(scale * per_step) / per_step
     if bias_steps is not None:
-        needed = np.abs(bias_steps) / LARGEST_BIAS
+        needed = np.abs(bias_steps) / _largest_bias(weights, axis, top)
         scale = np.maximum(scale, needed if axis is not None else np.max(needed, initial=0.0))
     single = scale.astype(np.float32)
     if half:
@@ -126,6 +129,16 @@ def store(
     wide = _wide(single, weights.ndim, axis)
     steps = np.clip(np.rint(weights / wide), -top, top)
     return Stored(steps.astype(np.int8), single, axis)
+
+
+def _largest_bias(weights: Array, axis: int | None, top: int) -> float:
+    """Return the steps that a bias may have, so that its sum with all products fits 32 bits.
+
+    Engines add in 32 bits and do not look for an overflow: a sum beyond has the other sign.
+    """
+    channels = 1 if axis is None else weights.shape[axis]
+    products = _LARGEST_STEP * top * weights.size / max(1, channels)
+    return max(LARGEST_BIAS - products, LARGEST_BIAS / 2)
 
 
 def store_bias(bias: Array, activation_scale: float, weights_scale: Array) -> Stored:

@@ -88,6 +88,21 @@ def test_a_channel_of_zeros_is_its_bias_and_tiny_channels_are_no_nan(
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_a_dead_channel_keeps_the_sign_of_its_bias(target: str, tmp_path: Path) -> None:
+    """Its weights are next to nothing: its bias takes all the steps that 32 bits leave."""
+    weights = np.random.default_rng(0).normal(size=(4, 24, 1, 1))
+    weights[0] *= 1e-8
+    bias = np.array([-2.5689, 0.1, -0.1, 0.0])
+    model = convolution(weights, bias)
+    ranges = {"x": Range(-40.0, 46.0), "y": Range(-100.0, 100.0)}
+    profile = profiles.load(target)
+    written = qdq.write(model, limits_of(profile, TARGETS[target][0]), ranges).model
+    inputs = [np.full((1, 24, 4, 4), v, np.float32) for v in (-40.0, 0.0, 46.0)]
+    for found in run(written, target, tmp_path, *inputs):
+        np.testing.assert_allclose(found[:, 0], -2.5689, atol=0.5)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_constant_input_is_exact(target: str, tmp_path: Path) -> None:
     for value in (0.0, -4.0):
         model = convolution(np.eye(2)[:, :, None, None], np.zeros(2))

@@ -44,6 +44,18 @@ def test_scales_grow_until_the_bias_fits_32_bits() -> None:
     np.testing.assert_allclose(made.floats(), bias, rtol=1e-6)
 
 
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_a_bias_and_all_products_fit_32_bits_together(sign: float) -> None:
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(3, 24, 3, 3)).astype(np.float32) * np.float32(1e-6)
+    bias = np.array([2.5689, 1e3, 0.0]) * sign
+    stored = store(weights, 0, bias_steps=bias / 0.339)
+    made = store_bias(bias, 0.339, stored.scale)
+    products = 255 * np.abs(stored.values.astype(np.int64)).sum(axis=(1, 2, 3))
+    assert (np.abs(made.values.astype(np.int64)) + products).max() < 2**31
+    np.testing.assert_allclose(made.floats(), bias, rtol=1e-6)
+
+
 def test_a_bias_beyond_32_bits_saturates() -> None:
     made = store_bias(np.array([1e30, -1e30]), 1.0, np.ones(2, np.float32))
     assert made.values.tolist() == [2**31 - 1, -(2**31)]
