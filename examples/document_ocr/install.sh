@@ -27,12 +27,17 @@ if [ $# -eq 4 ]; then
     install -m 644 "$1" "$home/find.edge"
     install -m 644 "$2" "$home/turn.edge"
     install -m 644 "$3" "$home/read.edge"
-    sudo install -d -o "$USER" "$4"
-    sed "s|@USER@|$USER|; s|@INBOX@|$4|" "$here/edgeinfer-ocr.service" |
+    inbox=$(realpath -m "$4")
+    if [[ "$inbox" == *[\"%\|\&\\]* ]]; then
+        echo "install.sh: systemd cannot be told of a folder named like that: $inbox" >&2
+        exit 2
+    fi
+    sudo install -d -o "$USER" "$inbox"
+    sed "s|@USER@|$USER|; s|@INBOX@|$inbox|" "$here/edgeinfer-ocr.service" |
         sudo tee /etc/systemd/system/edgeinfer-ocr.service >/dev/null
     sudo systemctl daemon-reload
     sudo systemctl enable --now edgeinfer-ocr.service
-    echo "put pictures into $4 · journalctl -u edgeinfer-ocr -f"
+    echo "put pictures into $inbox · journalctl -u edgeinfer-ocr -f"
 elif [ $# -ne 0 ]; then
     echo "install.sh: expected three bundles and a folder for the service, received $#" >&2
     exit 2
