@@ -317,6 +317,12 @@ class IsolatedExecutable:
         self._begin()
 
     @property
+    def process_mb(self) -> float:
+        """What the other process holds; 0 while there is none."""
+        process = self._process
+        return 0.0 if process is None else process.resident_mb()
+
+    @property
     def last_run_s(self) -> float:
         """How long the last run took inside the other process."""
         return 0.0 if self._process is None else self._process.memory.seconds

@@ -37,6 +37,9 @@ BRIEF_S = 2e-3
 """Seconds of a run below which callers that wait run it for each other: waking a thread would take
 a good part of that, and none of them is kept for long."""
 
+TIDY_S = 0.5
+"""Seconds between two looks for memory that nobody uses; each costs some milliseconds."""
+
 _log = logging.getLogger("edgeinfer")
 
 
@@ -119,7 +122,7 @@ class Runtime:
         self.loading = threading.Lock()
         self.guard = threading.Lock()
         self.released = threading.Condition(self.guard)
-        self._pool_mb = 0.0
+        self._pool_mb, self._tidied = 0.0, -math.inf
 
     def __enter__(self) -> Self:
         return self
@@ -289,8 +292,10 @@ class Runtime:
         return fits
 
     def _tidy(self) -> None:
-        """Give the system back what closed engines and ended runs left."""
-        give_back()
+        """Give the system back what closed engines and ended runs left, once in a while."""
+        if time.monotonic() - self._tidied > TIDY_S:
+            self._tidied = time.monotonic()
+            give_back()
         with self.guard:
             self._pool_mb = 0.0
 

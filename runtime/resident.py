@@ -121,10 +121,10 @@ class Engine:
         size = sum(getattr(array, "nbytes", 0) for array in feeds.values())
         if size <= self._largest:
             return session.run(feeds)
-        before = resident_mb()
+        before = resident_mb() + session.process_mb
         outputs = session.run(feeds)
         given = sum(array.nbytes for array in outputs.values()) / 2**20
-        grown = max(0.0, resident_mb() - before - given)
+        grown = max(0.0, resident_mb() + session.process_mb - before - given)
         if not session.pooled:
             self.memory_mb += grown
         if self._runtime.fits(grown if session.pooled else 0.0):
@@ -164,7 +164,8 @@ class Engine:
         session = load(self.path, **self._options)
         self.loads += 1
         self._largest, self._is_too_large = 0, False
-        self.memory_mb = self._loaded_mb = max(resident_mb() - before, least)
+        grown = max(resident_mb() - before, 0.0) + session.process_mb
+        self.memory_mb = self._loaded_mb = max(grown, least)
         try:
             self._runtime.make_room(self, self.memory_mb)
         except BaseException:

@@ -224,6 +224,11 @@ class Session:
         return bool(getattr(self._choice.executable, "pooled", False))
 
     @property
+    def process_mb(self) -> float:
+        """What an engine in a process of its own holds there; 0 for one in this process."""
+        return float(getattr(self._choice.executable, "process_mb", 0.0))
+
+    @property
     def concurrent(self) -> bool:
         """Whether several runs can go on at once; otherwise they wait for one another."""
         return self._turn is None

@@ -47,6 +47,11 @@ class SurvivingExecutable:
         self.generation = 0
         self.notes: tuple[str, ...] = ()
 
+    @property
+    def process_mb(self) -> float:
+        """What the process of the engine that runs now holds."""
+        return float(getattr(self._executable, "process_mb", 0.0))
+
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Run once.
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.tiny import bundle
-from edgeinfer.errors import SignatureError
+from benchmarks.tiny import MLP, bundle
+from edgeinfer.errors import MemoryBudgetError, SignatureError
 from edgeinfer.runtime import fleet, resident
 from edgeinfer.runtime.bench import resident_mb
 from edgeinfer.runtime.devices import Facts
@@ -206,3 +206,18 @@ def test_weights_of_one_bundle_are_in_memory_once(tmp_path: Path, history: Profi
         assert resident_mb() - before < 16
         assert sum(stats.loads for stats in runtime.stats().values()) == 10  # each tells the same
         assert models[9].engine is models[0].engine
+
+
+def test_a_process_of_its_own_counts(tmp_path: Path, history: ProfileDB) -> None:
+    path = bundle(MLP, tmp_path / "mlp.edge", {"x": np.ones((1, 16), np.float32)})
+    with Runtime(threads=1, memory_mb=4000, history=history) as runtime:
+        here = runtime.add(path, name="here", measure=False)
+        apart = runtime.add(path, name="apart", measure=False, isolate=True)
+        for model in (here, apart):
+            model.run({"x": np.ones((1, 16), np.float32)})
+        # An interpreter with NumPy and an engine.
+        assert here.stats().memory_mb < 20 < apart.stats().memory_mb
+    with Runtime(threads=1, memory_mb=20, history=history) as runtime:
+        apart = runtime.add(path, name="apart", measure=False, isolate=True)
+        with pytest.raises(MemoryBudgetError):
+            apart.run({"x": np.ones((1, 16), np.float32)})
