@@ -57,9 +57,6 @@ SECONDS = 1800.0
 """After so long the search settles on the best that it has measured."""
 
 
-_SOME = 64
-"""Samples by whose noise ranges are compared."""
-
 _NARROWED = (0.85, 0.7, 0.6, 0.5, 0.4)
 """What ranges are narrowed to, too: a few loud samples take the steps of all others, and what is
 clipped in those may not matter."""
@@ -221,7 +218,7 @@ def _calibrators(trials: Trials, samples: Samples, few: Samples) -> dict[str, Me
     """Return how candidates are measured with other ranges, and with those asked for."""
     asked = trials.quantizer.settings.method
     names = ["", *(m for m in METHODS if m != asked), *(f"{asked}*{f}" for f in _NARROWED)]
-    some = samples.fewer(_SOME)
+    some = trials.some(samples)
     measure = trials.measure
     return {
         n: Measures(

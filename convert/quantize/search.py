@@ -26,6 +26,9 @@ RUNS = 32
 BEST_RUNS = 6
 """Of these the layers are tried one by one."""
 
+_WORSE = 2
+"""Steps in a row by which ranges were narrowed to no good."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -245,11 +248,18 @@ class Search:
         if self._calibrator or not self.calibrators:
             return plain
         noise: dict[str, float] = {}
+        last, worse = math.inf, 0
         for name, measures in self.calibrators.items():
             if self.told is not None:
                 self.told("try other ranges", len(noise) / len(self.calibrators))
             point = self._measured(f"some {name}".rstrip(), frozenset(), measures.some)
             noise[name] = point.noise
+            if not name or "*" in name:
+                worse = worse + 1 if point.noise > last else 0
+                last = point.noise
+            if worse == _WORSE:
+                # Ranges that are narrower still will not be better.
+                break
         self._calibrator = min(noise, key=lambda n: noise[n])
         return self._full(frozenset())
 

@@ -53,6 +53,9 @@ FEW = 8
 LEAST = 32
 """Runs that a candidate is measured on, however long one takes."""
 
+SOME, _SOME_SECONDS = 64, 2.0
+"""Runs by whose noise ranges are compared, and the seconds that these may take."""
+
 _EACH, _QUICK = 32.0, 8.0
 """Seconds that all runs of one candidate may take, where that leaves enough of them."""
 
@@ -196,6 +199,7 @@ class Trials:
         inputs: of the model.
         outputs: of the model.
         metric: the user's own measure.
+        once_ms: of one run of the float model, where it was measured.
     """
 
     quantizer: Quantizer
@@ -203,6 +207,7 @@ class Trials:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     metric: Metric | None = None
+    once_ms: float = 0.0
     _judged: dict[int, Margins] = field(default_factory=dict)
     _quantizers: dict[str, Quantizer] = field(default_factory=dict)
 
@@ -212,8 +217,13 @@ class Trials:
             return samples
         with ExitStack() as stack:
             executable, _ = self._load(self.quantizer.model, stack)
-            once = min(_once(executable, samples) for _ in range(_TRIED))
-        return samples.fewer(affordable(once))
+            self.once_ms = min(_once(executable, samples) for _ in range(_TRIED))
+        return samples.fewer(affordable(self.once_ms))
+
+    def some(self, samples: Samples) -> Samples:
+        """Return as many as tell calibrators' noise apart, fewer where runs are slow."""
+        quick = int(1000.0 * _SOME_SECONDS / max(self.once_ms, 1e-3))
+        return samples.fewer(max(FEW, min(SOME, quick)))
 
     def measure(
         self,

@@ -76,5 +76,9 @@ def test_the_number_of_samples_is_that_of_the_time(monkeypatch: pytest.MonkeyPat
     # One slow run of a quick engine says nothing.
     assert len(trials.in_time(samples(200, 200)).feeds) == 200
     assert len(trials.in_time(samples(200, 200)).feeds) == 32
+    # Ranges are compared on as many as take two seconds, and a handful at least.
+    assert len(trials.some(samples(200, 200)).feeds) == 8
+    trials.once_ms = 0.4
+    assert len(trials.some(samples(200, 200)).feeds) == 64
     # Few are never made fewer, and not timed.
     assert len(trials.in_time(samples(20, 20)).feeds) == 20
