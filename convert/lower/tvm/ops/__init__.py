@@ -15,6 +15,7 @@ from edgeinfer.convert.lower.tvm.ops import (
     reduce,
     resize,
     shape,
+    signal,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "reduce",
     "resize",
     "shape",
+    "signal",
 ]

@@ -15,6 +15,8 @@ from edgeinfer.kernels.defs.math import constant, named
 
 Value = Any
 
+_MISH_END = 20.0
+
 
 def _choose(test: Value, yes: Value, no: Value) -> Value:
     return tirx.Select(test, yes, no)
@@ -164,3 +166,20 @@ def softplus(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
 def softsign(g: Builder, input: Tensor) -> Tensor:
     """``x / (1 + |x|)``."""
     return g.map(lambda v: v / (constant(1, v) + tirx.abs(v)), input)
+
+
+@OPS.lower("Mish", since=22, dtypes=FLOATS)
+def mish(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
+    """``x * tanh(log(1 + exp(x)))``, in powers of ``exp(x)`` alone."""
+    exp = function(g, "exp", X)
+
+    def compute(v: Value) -> Value:
+        # Above it the factor is 1; NaN stays.
+        held = _choose(v > constant(_MISH_END, v), constant(_MISH_END, v), v)
+        return named(exp(held), lambda e: v * _ratio(e * (e + constant(2, e))))
+
+    return g.map(compute, X)
+
+
+def _ratio(v: Value) -> Value:
+    return named(v, lambda n: n / (n + constant(2, n)))

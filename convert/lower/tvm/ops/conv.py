@@ -14,6 +14,7 @@ from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.fuse import Loops, waiting
 from edgeinfer.convert.lower.tvm.ops.arith import convert
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape
+from edgeinfer.convert.lower.tvm.ops.spectrum import as_transform
 from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
 from edgeinfer.convert.lower.tvm.tuned import title_of
 from edgeinfer.convert.lower.tvm.windows import Windows, windows
@@ -42,10 +43,10 @@ def conv(
     if X.rank < 3:
         raise Refusal(f"an input of rank {X.rank}", "unsupported_rank")
     if X.dtype == "float16":
-        wide = _convolve(g, convert(g, X, "float32"), convert(g, W, "float32"), w, group)
+        wide = convolve(g, convert(g, X, "float32"), convert(g, W, "float32"), w, group)
         result = convert(g, wide, "float16")
     else:
-        result = _convolve(g, X, W, w, group)
+        result = convolve(g, X, W, w, group)
     return result if B is None else with_bias(g, result, B)
 
 
@@ -58,12 +59,20 @@ def with_bias(g: Builder, x: Tensor, bias: Tensor) -> Tensor:
     return g.map(lambda v, b: v + b, x, wide)
 
 
-def _convolve(g: Builder, x: Tensor, weight: Tensor, w: Windows, group: int) -> Tensor:
+def convolve(g: Builder, x: Tensor, weight: Tensor, w: Windows, group: int) -> Tensor:
+    """Convolve without a bias.
+
+    Raises:
+        Refusal: the window is larger than its input.
+    """
     static = x.is_static and prod(x.shape) and prod(weight.shape)
     outs = [w.out(a, s) for a, s in enumerate(x.shape[2:])]
     if any(isinstance(o, int) and o < 1 for o in outs):
         raise Refusal("a window larger than its input")
     if x.dtype == "float32" and static and weight.data is not None and w.rank <= 2:
+        spectrum = as_transform(g, x, np.asarray(weight.data), w, group)
+        if spectrum is not None:
+            return spectrum
         return _own(g, x, np.asarray(weight.data), w, group)
     if g.machine.cuda and w.rank == 2 and x.dtype == "float32":
         return g.op(
@@ -217,7 +226,7 @@ def conv_transpose(
     x = convert(g, X, "float32") if X.dtype == "float16" else X
     x = _stuffed(g, x, step, low, high)
     w = Windows(tuple(taps.shape[2:]), (1,) * rank, spread, (0,) * rank, (0,) * rank)
-    result = convert(g, _convolve(g, x, g.const(taps.astype(x.dtype)), w, group), X.dtype)
+    result = convert(g, convolve(g, x, g.const(taps.astype(x.dtype)), w, group), X.dtype)
     return result if B is None else with_bias(g, result, B)
 
 

@@ -1,0 +1,65 @@
+"""Fourier transforms: fast ones of real frames, products with constant matrices else."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgeinfer.convert.lower.fourier import dft_plan, stft_plan
+from edgeinfer.convert.lower.registry import Const
+from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
+from edgeinfer.convert.lower.tvm.ops.arith import convert
+from edgeinfer.convert.lower.tvm.ops.conv import convolve
+from edgeinfer.convert.lower.tvm.ops.matrix import product, reshape, transpose
+from edgeinfer.convert.lower.tvm.ops.spectrum import frames_of
+from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
+from edgeinfer.convert.lower.tvm.windows import windows
+from edgeinfer.kernels.defs import fourier
+from edgeinfer.kernels.defs.frames import Frames
+
+
+@OPS.lower("DFT", since=20, dtypes=FLOATS)
+def dft(
+    g: Builder,
+    input: Tensor,
+    dft_length: Const | None = None,
+    axis: Const | None = None,
+    *,
+    inverse: int = 0,
+    onesided: int = 0,
+) -> Tensor:
+    """A product over the axis and the parts."""
+    plan = dft_plan(input.shape, dft_length, axis, inverse, onesided)
+    x = convert(g, input, "float32") if input.dtype == "float16" else input
+    others = tuple(x.shape[a] for a in plan.others)
+    flat = reshape(g, transpose(g, x, tuple(plan.order)), (*others, plan.weights.shape[1]))
+    weights = g.const(np.ascontiguousarray(plan.weights.T), x.dtype)
+    made = reshape(g, product(g, flat, weights), (*others, plan.results, plan.parts))
+    return convert(g, transpose(g, made, tuple(plan.back)), input.dtype)
+
+
+@OPS.lower("STFT", since=17, dtypes=FLOATS)
+def stft(
+    g: Builder,
+    signal: Tensor,
+    frame_step: Const,
+    window: Const | None = None,
+    frame_length: Const | None = None,
+    *,
+    onesided: int = 1,
+) -> Tensor:
+    """Transforms of frames; what has no fast one is a convolution with the windowed waves."""
+    parts = 1 if signal.rank == 2 else signal.shape[2]
+    hop = int(frame_step.array.ravel()[0])
+    waves = stft_plan(parts, window, frame_length, onesided)
+    size, batch, samples = waves.shape[1], signal.shape[0], signal.shape[1]
+    is_fast = onesided and fourier.fits(size) and g.on_cpu and signal.dtype == "float32"
+    if is_fast and signal.is_static and samples >= size and batch:
+        shape = np.ones(size) if window is None else window.array.reshape(-1)
+        return frames_of(g, signal, Frames(batch, samples, size, hop), shape.astype(np.float32))
+    x = convert(g, signal, "float32") if signal.dtype == "float16" else signal
+    line = transpose(g, reshape(g, x, (batch, samples, parts)), (0, 2, 1))
+    weights = g.const(np.ascontiguousarray(waves.transpose(0, 2, 1)), x.dtype)
+    w = windows(line.shape[2:], weights.shape[2:], [hop], None, None, "NOTSET")
+    made = transpose(g, convolve(g, line, weights, w, 1), (0, 2, 1))
+    frames = (*made.shape[:2], len(waves) // 2, 2)
+    return convert(g, reshape(g, made, frames), signal.dtype)
