@@ -48,7 +48,7 @@ from edgeinfer.backends.onnxruntime_operators import (
 from edgeinfer.backends.onnxruntime_operators import profile as profile_session
 from edgeinfer.backends.onnxruntime_pool import use_pool
 from edgeinfer.backends.onnxruntime_regions import FORMAT as WITH_REGIONS
-from edgeinfer.backends.onnxruntime_regions import LIBRARY, register, without_trial
+from edgeinfer.backends.onnxruntime_regions import LIBRARY, register, with_nodes, without_trial
 from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.bundle.memory import companions, is_in_memory
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
@@ -145,7 +145,8 @@ class OnnxRuntimeBackend:
         plain_us = plain(_open_session(path, options, regions=regions), feeds, runs)
         with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
             session = _open_session(path, options, profiles=folder, regions=regions)
-            return profile_session(session, feeds, runs=runs, plain_us=plain_us)
+            told = profile_session(session, feeds, runs=runs, plain_us=plain_us)
+        return with_nodes(told, Path(path)) if regions else told
 
 
 def _open_session(

@@ -6,6 +6,7 @@ The engine maps it; what the code needs of the CPU is compared before that.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from edgeinfer.backends.base import DeviceKind, LoadOptions
 from edgeinfer.backends.checks import one_line
 from edgeinfer.backends.onnxruntime_regions_trial import check_runs
+from edgeinfer.backends.operators import OperatorProfile
 from edgeinfer.backends.tvm_library import check_machine, read
 from edgeinfer.errors import LoadError
 
@@ -22,8 +24,19 @@ FORMAT = "onnx_tvm"
 DOMAIN = "edgeinfer.regions"
 """Of the operators."""
 
-LIBRARY = "regions.so"
-"""The library's name, next to the graph."""
+LIBRARY, TOLD = "regions.so", "regions.json"
+"""Next to the graph: the library, and what was measured of each region."""
+
+
+def with_nodes(told: OperatorProfile, graph: Path) -> OperatorProfile:
+    """Name the model's operators that each region computes, where a file beside the graph says."""
+    try:
+        trials = json.loads(graph.with_name(TOLD).read_text("utf-8"))["trials"]
+        nodes = {str(t["name"]): tuple(map(str, t["nodes"])) for t in trials if t["kept"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return told
+    named = (replace(op, nodes=nodes[op.kind]) if op.kind in nodes else op for op in told.operators)
+    return replace(told, operators=tuple(named))
 
 
 def without_trial(options: LoadOptions) -> tuple[bool, LoadOptions]:

@@ -18,7 +18,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 from edgeinfer.backends import onnxruntime_regions, onnxruntime_regions_trial, tvm_library
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.onnxruntime import OnnxRuntimeBackend
-from edgeinfer.backends.onnxruntime_regions import LIBRARY
+from edgeinfer.backends.onnxruntime_regions import LIBRARY, TOLD
 from edgeinfer.backends.tvm import TvmBackend
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.errors import LoadError, RunError
@@ -115,8 +115,15 @@ def test_another_size_is_refused(made: Artifact) -> None:
 
 
 def test_the_profile_names_regions(made: Artifact) -> None:
+    beside = made.path.with_name(TOLD)
+    beside.write_text('{"trials": [{"name": "Region0", "nodes": ["b", "c"], "kept": true}]}')
     told = OnnxRuntimeBackend().profile(made, LoadOptions(threads=1), _feeds(), runs=4)
-    assert {"Region0", "Region1"} <= {op.kind for op in told.operators}
+    nodes = {op.kind: op.nodes for op in told.operators}
+    assert nodes["Region0"] == ("b", "c")
+    assert nodes["Region1"] == ("Region1",)
+    beside.write_text("[")
+    told = OnnxRuntimeBackend().profile(made, LoadOptions(threads=1), _feeds(), runs=4)
+    assert {op.kind: op.nodes for op in told.operators}["Region0"] == ("Region0",)
 
 
 def test_without_its_library_a_graph_is_refused(made: Artifact) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from edgeinfer.backends import child
-from edgeinfer.backends.onnxruntime_regions import FORMAT
+from edgeinfer.backends.onnxruntime_regions import FORMAT, LIBRARY, TOLD
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.onnxruntime.target import OnnxTarget
 from edgeinfer.convert.lower.precision import read_back
@@ -71,10 +71,10 @@ class RegionsTarget:
             if not outcome.kept:
                 raise NotAvailableError(_why_none(outcome))
             files = []
-            for file in ("model.onnx", "regions.so"):
+            for file in ("model.onnx", LIBRARY):
                 files.append(folder / file)
                 shutil.move(work / file, files[-1])
-        told = folder / "regions.json"
+        told = folder / TOLD
         told.write_bytes(to_json(outcome))
         precision, ops = read_back(files[0])
         return replace(

@@ -212,6 +212,7 @@ def _plan(
     *,
     fallback: bool,
 ) -> Plan:
+    from edgeinfer.backends.onnxruntime_regions import FORMAT as REGIONS
     from edgeinfer.cli.pairs import fallen, open_pair
     from edgeinfer.cli.plain import ENGINES, plain_call
     from edgeinfer.runtime.inputs import InputCheck
@@ -231,7 +232,11 @@ def _plan(
                 plan.calls[row] = _running(executable.run, checked)
             except BackendError as e:
                 plan.failed.append(f"{pair}: {e}")
-            artifact = source or bundle.paths(found.variants[pair.variant])[0]
+            variant = found.variants[pair.variant]
+            if source is None and variant.format == REGIONS:
+                # Without edgeinfer there is no such graph.
+                continue
+            artifact = source or bundle.paths(variant)[0]
             if pair.backend not in ENGINES or (pair.backend, artifact, threads) in plain:
                 continue
             plain.add((pair.backend, artifact, threads))
