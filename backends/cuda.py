@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from edgeinfer.backends.base import Device
@@ -66,18 +67,23 @@ class Transfers:
         self._pinned: list[int] = []
         handle = ctypes.c_int()
         self._context = ctypes.c_void_p()
-        self._check(driver.cuDeviceGet(ctypes.byref(handle), index), "find the device")
+        self.check(driver.cuDeviceGet(ctypes.byref(handle), index), "find the device")
         # The primary context is the one of the CUDA runtime, and so the engine's.
-        self._check(
+        self.check(
             driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), handle), "use the device"
         )
         self._handle = handle
+
+    @property
+    def driver(self) -> Any:
+        """The driver's library."""
+        return self._driver
 
     def pin(self, array: Array) -> None:
         """Keep an array's pages in place, so that copies need no detour; undone by ``close``."""
         if not array.nbytes:
             return
-        self._enter()
+        self.enter()
         address = ctypes.c_void_p(array.ctypes.data)
         if self._driver.cuMemHostRegister_v2(address, ctypes.c_size_t(array.nbytes), 0) == 0:
             # Where that cannot be (pinned before, read-only pages) copies are slower, not wrong.
@@ -90,8 +96,8 @@ class Transfers:
             RunError: the driver failed.
         """
         if array.nbytes:
-            self._enter()
-            self._check(
+            self.enter()
+            self.check(
                 self._driver.cuMemcpyHtoD_v2(
                     ctypes.c_uint64(address),
                     ctypes.c_void_p(array.ctypes.data),
@@ -110,8 +116,8 @@ class Transfers:
         Raises:
             RunError: the driver failed.
         """
-        self._enter()
-        self._check(self._driver.cuStreamSynchronize(None), "copy to the device")
+        self.enter()
+        self.check(self._driver.cuStreamSynchronize(None), "copy to the device")
 
     def to_host(self, array: Array, address: int) -> None:
         """Copy into a C-contiguous array.
@@ -120,8 +126,8 @@ class Transfers:
             RunError: the driver failed.
         """
         if array.nbytes:
-            self._enter()
-            self._check(
+            self.enter()
+            self.check(
                 self._driver.cuMemcpyDtoH_v2(
                     ctypes.c_void_p(array.ctypes.data),
                     ctypes.c_uint64(address),
@@ -134,24 +140,107 @@ class Transfers:
         """Let go of pinned pages and of the device; a second call does nothing."""
         if self._context.value is None:
             return
-        self._enter()
+        self.enter()
         for address in self._pinned:
             self._driver.cuMemHostUnregister(ctypes.c_void_p(address))
         self._pinned.clear()
         self._driver.cuDevicePrimaryCtxRelease_v2(self._handle)
         self._context = ctypes.c_void_p()
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
         """Make the device current in this thread; costs less than asking whether it is."""
-        self._check(self._driver.cuCtxSetCurrent(self._context), "use the device")
+        self.check(self._driver.cuCtxSetCurrent(self._context), "use the device")
 
-    def _check(self, code: int, what: str) -> None:
+    def check(self, code: int, what: str) -> None:
+        """Raise what the driver says of a failed call."""
         if code == 0:
             return
         text = ctypes.c_char_p()
         self._driver.cuGetErrorString(code, ctypes.byref(text))
         reason = (text.value or b"unknown error").decode(errors="replace")
         raise RunError(f"CUDA cannot {what}: {reason} (error {code})")
+
+
+class Recording:
+    """Work on a stream of its own, recorded as a CUDA graph and replayed with one call.
+
+    CUDA driver API, "Stream Management" and "Graph Management".
+
+    Args:
+        work: starts the work on the stream with the given handle; called twice, first to load what
+            is loaded late, which cannot be recorded.
+        transfers: of the device.
+    """
+
+    def __init__(self, work: Callable[[int], None], transfers: Transfers) -> None:
+        self._transfers, self._driver = transfers, transfers.driver
+        self._stream, graph = ctypes.c_void_p(), ctypes.c_void_p()
+        self._graph = ctypes.c_void_p()
+        call, stream = self._call, self._stream
+        transfers.enter()
+        call("cuStreamCreate", ctypes.byref(stream), _NOT_WITH_LEGACY)
+        try:
+            work(int(stream.value or 0))
+            call("cuStreamSynchronize", stream)
+            call("cuStreamBeginCapture_v2", stream, _THIS_THREAD)
+            try:
+                work(int(stream.value or 0))
+            finally:
+                # Also after an error: the stream can do nothing else before.
+                call("cuStreamEndCapture", stream, ctypes.byref(graph))
+            call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, _LONG(0))
+            call("cuGraphDestroy", graph)
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self) -> None:
+        """Start the work.
+
+        Raises:
+            RunError: the driver failed.
+        """
+        self._transfers.enter()
+        self._call("cuGraphLaunch", self._graph, self._stream)
+
+    def wait(self) -> None:
+        """Wait until it is done.
+
+        Raises:
+            RunError: the driver failed.
+        """
+        self._call("cuStreamSynchronize", self._stream)
+
+    def to_device(self, address: int, array: Array) -> None:
+        """Copy an array before what is started next."""
+        if array.nbytes:
+            here = ctypes.c_void_p(array.ctypes.data)
+            size = ctypes.c_size_t(array.nbytes)
+            self._call("cuMemcpyHtoDAsync_v2", _LONG(address), here, size, self._stream)
+
+    def to_host(self, array: Array, address: int) -> None:
+        """Copy into an array after what was started; it is there after ``wait``."""
+        if array.nbytes:
+            here = ctypes.c_void_p(array.ctypes.data)
+            size = ctypes.c_size_t(array.nbytes)
+            self._call("cuMemcpyDtoHAsync_v2", here, _LONG(address), size, self._stream)
+
+    def close(self) -> None:
+        """Let go of graph and stream; a second call does nothing."""
+        self._transfers.enter()
+        if self._graph.value is not None:
+            self._driver.cuGraphExecDestroy(self._graph)
+        if self._stream.value is not None:
+            self._driver.cuStreamDestroy_v2(self._stream)
+        self._graph, self._stream = ctypes.c_void_p(), ctypes.c_void_p()
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        self._transfers.check(getattr(self._driver, name)(*arguments), name)
+
+
+_LONG = ctypes.c_uint64
+_NOT_WITH_LEGACY, _THIS_THREAD = 1, 1
+"""``CU_STREAM_NON_BLOCKING``, ``CU_STREAM_CAPTURE_MODE_THREAD_LOCAL``."""
 
 
 @functools.cache

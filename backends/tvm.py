@@ -34,6 +34,7 @@ from edgeinfer.backends.checks import (
 from edgeinfer.backends.cuda import cuda_devices
 from edgeinfer.backends.engines import import_tvm_runtime
 from edgeinfer.backends.operators import Operator, OperatorProfile, timed
+from edgeinfer.backends.tvm_cuda import Recorded
 from edgeinfer.backends.tvm_library import ENTRY, Library, check_machine, map_weights, read
 from edgeinfer.backends.tvm_operators import ONE_FUNCTION, profile
 from edgeinfer.backends.tvm_trial import check_runs
@@ -195,6 +196,9 @@ class _Machine:
             return [_to_host(t) if self.on_gpu else np.from_dlpack(t) for t in made]
 
 
+_Opened = _Direct | _Machine | Recorded
+
+
 def _use_threads(count: int) -> None:
     """Have parallel loops of this thread run on so many; the runtime has a pool for each thread."""
     if getattr(_threads, "count", 0) != count:
@@ -218,11 +222,13 @@ def _to_host(tensor: Any) -> Array:
     return array
 
 
-def _open(path: Path, about: Library, threads: int) -> _Direct | _Machine:
+def _open(path: Path, about: Library, threads: int) -> _Opened:
     runtime = import_tvm_runtime()
     try:
         # The loader takes a name without a folder for one to look for elsewhere.
         module = runtime.load_module(str(path.absolute()))
+        if about.kind == "direct" and about.device == "gpu":
+            return Recorded(module[ENTRY], about, map_weights(path, about))
         if about.kind == "direct":
             weights = [_tensor(w) for w in map_weights(path, about)]
             return _Direct(module[ENTRY], weights, threads)
@@ -273,14 +279,14 @@ class TvmExecutable:
 
     def __init__(
         self,
-        opened: _Direct | _Machine,
+        opened: _Opened,
         about: Library,
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec, ...],
         order: tuple[tuple[int, ...], tuple[int, ...]],
     ) -> None:
         self.inputs, self.outputs = inputs, outputs
-        self._opened: _Direct | _Machine | None = opened
+        self._opened: _Opened | None = opened
         self._about = about
         self._types = {s.name: array_type(s.dtype) for s in (*inputs, *outputs)}
         self._bounds: WeakSet[TvmBound] = WeakSet()
@@ -307,12 +313,16 @@ class TvmExecutable:
             _closed()
         arrays = self._arrays(feeds)
         try:
-            tensors = [_tensor(array) for array in arrays]
             if isinstance(opened, _Machine):
-                made = dict(zip((s.name for s in self._outs), opened.run(tensors), strict=True))
+                results = opened.run([_tensor(array) for array in arrays])
+                made = dict(zip((s.name for s in self._outs), results, strict=True))
             else:
                 made = {name: np.empty(shape, kind) for name, shape, kind in self._made}  # type: ignore[arg-type]
-                opened.run(tensors, [_tensor(a) for a in made.values()])
+                if isinstance(opened, Recorded):
+                    opened.run(arrays, list(made.values()))
+                else:
+                    outputs = [_tensor(a) for a in made.values()]
+                    opened.run([_tensor(array) for array in arrays], outputs)
         except BackendError:
             raise
         except Exception as error:
@@ -333,8 +343,15 @@ class TvmExecutable:
         outs = check_buffers("output", self.outputs, outputs, self._types)
         _check_sizes(self._about.inputs, self._ins, ins)
         _check_sizes(self._about.outputs, self._outs, outs)
-        tensors = [_tensor(ins[s.name]) for s in self._ins]
         call: Callable[[], object]
+        if isinstance(opened, Recorded):
+            call = opened.bound(
+                [ins[s.name] for s in self._ins], [outs[s.name] for s in self._outs]
+            )
+            bound = TvmBound(call, ins, outs)
+            self._bounds.add(bound)
+            return bound
+        tensors = [_tensor(ins[s.name]) for s in self._ins]
         if isinstance(opened, _Machine):
             places = [(s.name, outs[s.name]) for s in self._outs]
             call = partial(_run_and_copy, opened, tensors, places)
@@ -343,6 +360,11 @@ class TvmExecutable:
         bound = TvmBound(call, ins, outs)
         self._bounds.add(bound)
         return bound
+
+    @property
+    def recorded(self) -> Recorded | None:
+        """The CUDA graph that a run replays; None if it is none."""
+        return self._opened if isinstance(self._opened, Recorded) else None
 
     def profile(self, feeds: Feeds, *, runs: int) -> OperatorProfile:
         """Run with TVM's instrument, which stays set: close the executable afterwards."""
@@ -360,9 +382,11 @@ class TvmExecutable:
 
     def close(self) -> None:
         """Let go of the library, also of what was bound; a run under way ends first."""
-        self._opened = None
+        opened, self._opened = self._opened, None
         for bound in list(self._bounds):
             bound.release()
+        if isinstance(opened, Recorded):
+            opened.close()
 
     def _arrays(self, feeds: Feeds) -> list[Array]:
         """Return the inputs in the library's order."""

@@ -69,6 +69,8 @@ class Library:
     kind: str
     arch: str
     machine: str
+        memory: element types and numbers of what the function takes behind the weights, for
+            intermediate results.
     features: tuple[str, ...]
     device: str
     parallel: bool
@@ -82,6 +84,7 @@ def append(path: Path, about: Mapping[str, Any], weights: Sequence[Array]) -> No
     """Write weights and description behind a library."""
     places: list[dict[str, Any]] = []
     with path.open("r+b") as file:
+    memory: tuple[tuple[str, int], ...] = ()
         file.seek(0, 2)
         _pad(file, PAGE)
         for array in weights:
@@ -165,6 +168,9 @@ def _specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
             str(i["dtype"]),
             tuple(d if d is None or isinstance(d, int) else str(d) for d in i["shape"]),
         )
+        memory=tuple(
+            (np.dtype(kind).name, *_sizes([count])) for kind, count in about.get("memory", ())
+        ),
         for i in items
     )
 

@@ -6,18 +6,18 @@
     python -m benchmarks.tuning cuda MODEL [JSONL]   on a GPU: with and without records and graphs,
                                                      beside ONNX Runtime with a CUDA graph
 
-``cuda`` times calls over arrays that are on the card, in turns; medians of rounds.
+``cuda`` times replays of CUDA graphs over arrays that are on the card, and bound calls over arrays
+of the host, in turns; medians of rounds.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,29 +137,31 @@ def ship(source: Path, folder: Path) -> None:
 
 # ---- on a GPU
 
+_CALLS = 20
 
-def cuda(model: Path, records: Path | None, rounds: int, *, graphs_only: bool) -> None:
-    """Time a net on the card."""
+
+def cuda(model: Path, records: Path | None, rounds: int) -> None:
+    """Time a net on the card: over arrays there, and over the caller's own."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         calls: dict[str, Callable[[], Any]] = {}
         answers: dict[str, Any] = {}
-        for name, files, graphs in (
-            ("tvm", (), False),
-            ("tvm, graph", (), True),
-            ("tvm tuned", (str(records),), False),
-            ("tvm tuned, graph", (str(records),), True),
-        ):
-            if (files and records is None) or (graphs_only and not graphs):
-                continue
+        given = {"tvm": (), "tvm tuned": (str(records),)} if records else {"tvm": ()}
+        ways = [
+            *((n, partial(_tvm, model, files, folder / n)) for n, files in given.items()),
+            ("onnxruntime", partial(_onnxruntime, model, "1")),
+            ("onnxruntime without TF32", partial(_onnxruntime, model, "0")),
+            ("onnxruntime, arrays here", partial(_through_edgeinfer, model)),
+        ]
+        for name, prepare in ways:
             try:
-                call, answer = _tvm(model, files, graphs, folder / name.replace(", ", "-"))
-                call()
-                calls[name], answers[name] = call, answer
+                found = prepare()
             except Exception as error:  # what one way cannot do is told, the others go on
                 print(f"{name}: {type(error).__name__}: {str(error)[-300:]}", flush=True)
-        with contextlib.suppress(ImportError):
-            calls["onnxruntime, graph"], answers["onnxruntime, graph"] = _onnxruntime(model)
+                continue
+            for suffix, (call, answer) in found.items():
+                call()
+                calls[name + suffix], answers[name + suffix] = call, answer
         right = _on_cpu(model)
         for name, answer in answers.items():
             worst = max(
@@ -171,16 +173,18 @@ def cuda(model: Path, records: Path | None, rounds: int, *, graphs_only: bool) -
         for _ in range(rounds):
             for name, call in calls.items():
                 start = time.perf_counter()
-                for _ in range(20):
+                for _ in range(_CALLS):
                     call()
-                times[name].append((time.perf_counter() - start) / 20 * 1e3)
+                times[name].append((time.perf_counter() - start) / _CALLS * 1e3)
         for name, row in times.items():
             low, middle, high = np.quantile(row, (0.25, 0.5, 0.75))
-            print(f"{name}: {middle:.3f} ms, quartiles {low:.3f} to {high:.3f}, n {len(row)}")
-        if "onnxruntime, graph" in times:
-            other = statistics.median(times.pop("onnxruntime, graph"))
-            name = min(times, key=lambda n: statistics.median(times[n]))
-            print(f"{name} takes {statistics.median(times[name]) / other:.2f} of ONNX Runtime's")
+            print(f"{name}: {middle:.4f} ms, quartiles {low:.4f} to {high:.4f}, n {len(row)}")
+        for name in times:
+            for other in (n for n in times if n.startswith("onnxruntime")):
+                if name.startswith("tvm") and ("arrays here" in name) == ("arrays here" in other):
+                    ratios = np.divide(times[name], times[other])
+                    low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+                    print(f"{name} / {other}: {middle:.3f}, quartiles {low:.3f} to {high:.3f}")
 
 
 def _feeds(model: Path) -> dict[str, Any]:
@@ -201,43 +205,60 @@ def _on_cpu(model: Path) -> list[Any]:
     return list(session.run(None, _feeds(model)))
 
 
-def _tvm(
-    model: Path, records: tuple[str, ...], graphs: bool, folder: Path
-) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    import tvm
+_Way = dict[str, tuple[Callable[[], Any], Callable[[], list[Any]]]]
 
+
+def _tvm(model: Path, records: tuple[str, ...], folder: Path) -> _Way:
     from edgeinfer import profiles
+    from edgeinfer.backends.base import Artifact, LoadOptions
+    from edgeinfer.backends.tvm import TvmBackend
     from edgeinfer.convert import passes, sources
     from edgeinfer.convert.lower import LowerOptions, target_for
 
     folder.mkdir(parents=True)
     normal = passes.normalise(sources.read(model).model).model
-    config = {"relax.backend.use_cuda_graph": graphs}
-    with tvm.transform.PassContext(config=config):
-        made = target_for("tvm").lower(
-            normal, profiles.load("tvm-sm-90"), LowerOptions(records=records), folder
-        )
+    made = target_for("tvm").lower(
+        normal, profiles.load("tvm-sm-90"), LowerOptions(records=records), folder
+    )
     for line in made.notes:
         print(f"  {line[:160]}")
-    device = tvm.cuda(0)
-    machine = tvm.relax.VirtualMachine(tvm.runtime.load_module(str(made.files[0])), device)
-    feeds = [tvm.runtime.tensor(a, device) for a in _feeds(model).values()]
+    loaded = TvmBackend().load(Artifact("tvm", made.files[0], (), ()), LoadOptions("gpu"))
+    feeds = _feeds(model)
 
-    def call() -> Any:
-        found = machine["main"](*feeds)
-        device.sync()
-        return found
+    def answer() -> list[Any]:
+        return list(loaded.run(feeds).values())
 
-    return call, lambda: [o.numpy() for o in call()]
+    results = {n: np.empty_like(a) for n, a in loaded.run(feeds).items()}
+    found: _Way = {", arrays here": (loaded.bind(feeds, results), answer)}
+    if loaded.recorded is not None:
+        found[""] = (loaded.recorded.replay, answer)
+    return found
 
 
-def _onnxruntime(model: Path) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _through_edgeinfer(model: Path) -> _Way:
+    """ONNX Runtime as edgeinfer runs it, with bound arrays and a CUDA graph."""
+    from edgeinfer.backends.base import Artifact, LoadOptions
+    from edgeinfer.backends.onnxruntime import OnnxRuntimeBackend
+
+    loaded = OnnxRuntimeBackend().load(Artifact("onnx", model, (), ()), LoadOptions("gpu"))
+    feeds = _feeds(model)
+    results = {n: np.empty_like(a) for n, a in loaded.run(feeds).items()}
+    bound = loaded.bind(feeds, results)
+
+    def answer() -> list[Any]:
+        bound()
+        return list(results.values())
+
+    return {"": (bound, answer)}
+
+
+def _onnxruntime(model: Path, tf32: str) -> _Way:
     from edgeinfer.backends.engines import import_onnxruntime
 
     onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    cuda = {"use_tf32": "0", "enable_cuda_graph": "1"}
+    cuda = {"use_tf32": tf32, "enable_cuda_graph": "1"}
     session = onnxruntime.InferenceSession(str(model), options, [("CUDAExecutionProvider", cuda)])
     if session.get_providers()[0] != "CUDAExecutionProvider":
         raise ImportError("ONNX Runtime has no CUDA here")
@@ -261,7 +282,7 @@ def _onnxruntime(model: Path) -> tuple[Callable[[], Any], Callable[[], Any]]:
         call()
         return [v.numpy() for v in values]
 
-    return call, answer
+    return {"": (call, answer)}
 
 
 def main() -> None:
@@ -270,7 +291,6 @@ def main() -> None:
     parser.add_argument("what", choices=("nets", "table", "ship", "cuda"))
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--graphs-only", action="store_true", help="Only with CUDA graphs.")
     given = parser.parse_args()
     match given.what:
         case "nets":
@@ -281,7 +301,7 @@ def main() -> None:
             ship(*given.paths)
         case _:
             records = given.paths[1] if given.paths[1:] else None
-            cuda(given.paths[0], records, given.rounds, graphs_only=given.graphs_only)
+            cuda(given.paths[0], records, given.rounds)
 
 
 if __name__ == "__main__":

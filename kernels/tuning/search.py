@@ -39,6 +39,7 @@ from tvm.s_tir import Schedule  # noqa: E402
 from tvm.s_tir import meta_schedule as ms  # noqa: E402
 from tvm.s_tir.schedule import Trace  # noqa: E402
 
+from edgeinfer.kernels.rules import cuda  # noqa: E402
 from edgeinfer.kernels.tuning import workload  # noqa: E402
 from edgeinfer.kernels.tuning.worker import serve  # noqa: E402
 
@@ -83,7 +84,14 @@ class Search:
     def setup(self, target: Mapping[str, Any], seed: int) -> None:
         """Take note of the machine."""
         self._target, self._seed = workload.target(target), seed
-        self._is_gpu = target["kind"] == "cuda"
+        self._is_gpu, self._arch = target["kind"] == "cuda", target.get("arch")
+
+    def plans(self, text: str) -> list[Any]:
+        """Return plans of a rule that fits, the most promising first; none if no rule fits."""
+        if not self._is_gpu:
+            return []
+        shape = cuda.shape_of(workload.load(text))
+        return [] if shape is None else [dict(p) for p in cuda.plans(shape, str(self._arch))]
 
     def open(self, text: str, parallel: bool, history: Sequence[tuple[Any, float | None]]) -> int:
         """Start on a workload; returns how many sketches its space has.

@@ -147,6 +147,7 @@ class Tuner:
         count = 1 if where.device else max(1, where.workers)
         self._measurers = [Worker(_MEASURE, *self._setup(i)) for i in range(count)]
         self._known = [r for r in database.read().records if self._is_ours(r)]
+        self._unfinished: list[tuple[Outcome, list[Record]]] = []
         self.kept = 0
 
     def __enter__(self) -> Tuner:
@@ -176,6 +177,8 @@ class Tuner:
                 continue
             until = time.monotonic() + seconds * (1 - _LAST_SHARE)
             self._tune(outcome, until, f"{index + 1} of {len(todo)}")
+        # On a GPU they wait for one another by themselves, and compile side by side.
+        self._each(lambda it, worker: self._finish(it[0], it[1], worker), self._unfinished)
         return outcomes
 
     def _setup(self, index: int) -> tuple[Any, ...]:
@@ -232,9 +235,12 @@ class Tuner:
         history = [(r.trace, None if r.us is None else r.us * 1e-6) for r in tried.values()]
         parallel = task.parallel and self._where.threads > 1
         try:
-            if not self._search.ask("open", task.text, parallel, history, seconds=_THINKING_S):
+            is_planned = self._planned(task, tried, outcome, until, place)
+            if not is_planned and not self._search.ask(
+                "open", task.text, parallel, history, seconds=_THINKING_S
+            ):
                 outcome.problem = "there is nothing to choose"
-            while not outcome.problem and len(tried) < self._budget.trials:
+            while not is_planned and not outcome.problem and len(tried) < self._budget.trials:
                 if time.monotonic() > until:
                     break
                 self._tell(f"kernel {place}: {task.title}, {_best(tried, outcome)}")
@@ -247,6 +253,36 @@ class Tuner:
                 self._search.ask("tell", seconds, seconds=_THINKING_S)
         except LostError as error:
             outcome.problem = f"the search ended its process: {error.how}"
+        if self._has_trials(outcome, tried):
+            ready = (outcome, list(tried.values()))
+            if self._where.target["kind"] == "cuda":
+                self._unfinished.append(ready)
+            else:
+                self._finish(*ready, self._measurers[0])
+
+    def _planned(
+        self,
+        task: Task,
+        tried: dict[str, Record],
+        outcome: Outcome,
+        until: float,
+        place: str,
+    ) -> bool:
+        """Measure the plans of a rule; returns whether one fits the workload."""
+        if self._where.target["kind"] != "cuda":
+            return False
+        plans = self._search.ask("plans", task.text, seconds=_THINKING_S)
+        left = [p for p in plans if _text(p) not in tried][: self._budget.trials]
+        count = len(self._measurers) * 2
+        for first in range(0, len(left), count):
+            if time.monotonic() > until:
+                break
+            self._tell(f"kernel {place}: {task.title}, {_best(tried, outcome)}")
+            found = self._measure_all(task, left[first : first + count])
+            tried |= {_text(r.trace): r for r in found}
+        return bool(plans)
+
+    def _has_trials(self, outcome: Outcome, tried: dict[str, Record]) -> bool:
         outcome.trials = sum(r.us is not None for r in tried.values())
         outcome.failed = len(tried) - outcome.trials
         if not outcome.trials:
@@ -254,8 +290,7 @@ class Tuner:
             nothing = "the time was over before an order was measured"
             failed = f"all {len(tried)} orders failed, such as: {why}" if why else nothing
             outcome.problem = outcome.problem or failed
-            return
-        self._finish(outcome, list(tried.values()))
+        return bool(outcome.trials)
 
     def _measure_all(self, task: Task, traces: Sequence[Any]) -> list[Record]:
         return self._each(lambda trace, worker: self._measured(task, trace, worker), traces)
@@ -322,7 +357,7 @@ class Tuner:
             f"{self._database.path}, the same command goes on from there"
         ) from lost
 
-    def _finish(self, outcome: Outcome, tried: list[Record]) -> None:
+    def _finish(self, outcome: Outcome, tried: list[Record], worker: Worker) -> None:
         """Measure the best beside the own kernel, in turns, and check their numbers."""
         task = outcome.task
         self._tell(f"compare {task.title}")
@@ -331,7 +366,7 @@ class Tuner:
         record = replace(self._record(FINAL, task, None), trials=outcome.trials)
         try:
             question = ("compare", task.text, traces, task.own, _FINAL_ROUNDS)
-            times, wrong = self._ask(self._measurers[0], *question)
+            times, wrong = self._ask(worker, *question)
         except NotAvailableError:
             raise
         except Exception as error:

@@ -68,11 +68,15 @@ def iterations(function: tirx.PrimFunc) -> int:
 
 
 def order(function: tirx.PrimFunc, trace: Any) -> tirx.PrimFunc:
-    """Return the function with its loops ordered as a trace says.
+    """Return the function with its loops ordered as a trace, or the plan of a rule, says.
 
     Raises:
         ValueError: the trace does not fit it.
     """
+    if isinstance(trace, Mapping):
+        from edgeinfer.kernels.rules import cuda
+
+        return cuda.apply(copy(function), trace)
     sch = s_tir.Schedule(tvm.IRModule({NAME: copy(function)}))
     try:
         s_tir.schedule.Trace.apply_json_to_schedule(trace, sch)

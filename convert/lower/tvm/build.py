@@ -22,6 +22,7 @@ from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.lower.tvm.tuned import MARK, Tuning, sizes_of
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.kernels.defs.emit import Cpu
+from edgeinfer.kernels.rules import cuda
 from edgeinfer.kernels.rules.cpu import schedule
 from edgeinfer.kernels.tuning import workload
 from edgeinfer.types import Array
@@ -53,6 +54,7 @@ class Built:
         parallel: whether any of it runs on several threads.
         kernels: calls of kernels.
         reason: why it is not ``direct``; empty if it is.
+        memory: what the entry function takes behind weights, on a GPU.
     """
 
     kind: str
@@ -60,6 +62,7 @@ class Built:
     parallel: bool
     kernels: int
     reason: str = ""
+    memory: tuple[tuple[str, int], ...] = ()
 
 
 def linker_for(machine: Machine) -> str:
@@ -92,15 +95,16 @@ def build(
     lines = sum(t.count("\n") for t in texts)
     if told := effort(kernels, lines):
         _log.warning("%s", told)
-    reason = _not_direct(machine, kernels, static, lines)
+    reason = _not_direct(kernels, static, lines)
     weights: list[Array] = []
     if not reason:
         try:
-            made = direct(ready)
+    memory: tuple[tuple[str, int], ...] = ()
+            made = direct(ready, own_memory=not machine.cuda)
         except NotDirectError as error:
             reason = str(error)
         else:
-            weights = made.weights
+            weights, memory = made.weights, tuple(made.memory)
             name = str(made.function.attrs["global_symbol"])
             # TVM's own sharing of memory does not see that two shapes may be one buffer.
             with target, tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}):
@@ -112,7 +116,7 @@ def build(
         compiled.export_library(str(path), fcompile=cc.cross_compiler(linker), workspace_dir=folder)
     if machine.cuda:
         cuda_code.check(path, machine.name)
-    return Built("vm" if reason else "direct", weights, parallel, kernels, reason)
+    return Built("vm" if reason else "direct", weights, parallel, kernels, reason, memory)
 
 
 def effort(kernels: int, lines: int) -> str:
@@ -126,9 +130,7 @@ def effort(kernels: int, lines: int) -> str:
     )
 
 
-def _not_direct(machine: Machine, kernels: int, static: bool, lines: int) -> str:
-    if machine.cuda:
-        return "it runs on a GPU"
+def _not_direct(kernels: int, static: bool, lines: int) -> str:
     if not static:
         return "it has open sizes"
     if kernels > DIRECT_UP_TO:
@@ -153,7 +155,7 @@ def prepared(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRMo
     with target:
         module = tvm.transform.Sequential(passes)(module)
         if machine.cuda:
-            return _on_gpu(module, tuning)
+            return _on_gpu(module, machine, tuning)
     cpu = Cpu(machine.lanes, machine.registers)
     calls = _called(module)
     for where, function in list(module.functions.items()):
@@ -212,7 +214,7 @@ def _called(module: tvm.IRModule) -> Counter[str]:
 _CALL = "relax.call_tir"
 
 
-def _on_gpu(module: tvm.IRModule, tuning: Tuning) -> tvm.IRModule:
+def _on_gpu(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRModule:
     from tvm.s_tir import dlight
 
     rules = [
@@ -227,12 +229,16 @@ def _on_gpu(module: tvm.IRModule, tuning: Tuning) -> tvm.IRModule:
         for g, f in module.functions.items()
         if isinstance(f, tirx.PrimFunc)
     }
-    plain = dlight.ApplyDefaultSchedule(*rules)(module)
     calls = _called(module)
     for where, function in list(plain.functions.items()):
         if isinstance(function, tirx.PrimFunc):
             before = written[where.name_hint]
-            plain[where] = _tuned(tuning, where, before, function, calls)
+    for where, function in list(module.functions.items()):
+        own = cuda.default(function, machine.cuda) if isinstance(function, tirx.PrimFunc) else None
+        if own is not None:
+            module[where] = own.with_attrs({MARK: True, "tirx.is_scheduled": True})
+    plain = dlight.ApplyDefaultSchedule(*rules)(module)
+            plain[where] = _tuned(tuning, where, before, function.without_attr(MARK), calls)
     return plain
 
 

@@ -247,6 +247,8 @@ class Builder:
         waiting = target.waiting
         if waiting is None:
             return None
+        if not self.on_cpu:
+            function, others, place = _with_numbers(function, others, place)
         # What it adds must exist before the kernel is written.
         for t in others:
             self.expr(t)
@@ -284,6 +286,25 @@ def _single(tensor: Tensor) -> Any:
     if isinstance(item, float) and not np.isfinite(item):
         return None
     return tirx.const(item, tensor.dtype)
+
+
+def _with_numbers(
+    function: Scalar, others: tuple[Tensor, ...], place: int
+) -> tuple[Scalar, tuple[Tensor, ...], int]:
+    """Write operands that are one known number into a function of a step."""
+    known = [_single(t) for t in others]
+    if all(k is None for k in known):
+        return function, others, place
+
+    def numbered(*values: Any) -> Any:
+        given = list(values)
+        value, rest = given.pop(position), iter(given)
+        full = [next(rest) if k is None else k for k in known]
+        full.insert(place, value)
+        return function(*full)
+
+    position = sum(k is None for k in known[:place])
+    return numbered, tuple(t for t, k in zip(others, known, strict=True) if k is None), position
 
 
 def at(tensor: Any, index: Sequence[Any]) -> Any:

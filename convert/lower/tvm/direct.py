@@ -40,10 +40,18 @@ class NotDirectError(Exception):
 
 @dataclass(slots=True)
 class Direct:
-    """The function, and what it takes behind inputs and outputs."""
+    """The function, and what it takes behind inputs and outputs.
+
+    Attributes:
+        function: takes inputs, outputs, weights and memory.
+        weights: constants.
+        memory: types and sizes of what it needs for intermediate results; empty if it brings its
+            own.
+    """
 
     function: tirx.PrimFunc
     weights: list[Array]
+    memory: list[tuple[str, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -72,8 +80,13 @@ class _Slot:
     views: list[tuple[int, Any]] = field(default_factory=list)
 
 
-def direct(module: tvm.IRModule) -> Direct:
+def direct(module: tvm.IRModule, *, own_memory: bool = True) -> Direct:
     """Write one function for a module whose ``main`` only calls kernels.
+
+    Args:
+        module: with its loops in order.
+        own_memory: intermediate results stand in memory of the function's own; else the caller
+            brings it.
 
     Raises:
         NotDirectError: it does something else.
@@ -103,15 +116,20 @@ def direct(module: tvm.IRModule) -> Direct:
         _bind(row, binding, roots, index)
     stmts: list[Any] = []
     placed: list[tuple[int, Any]] = []
-    for slot in row.slots:
-        whole = tirx.decl_buffer([slot.size], slot.dtype, "memory")
-        stmts.append(tirx.AllocBuffer(whole))
+    brought: list[Any] = []
+    for index, slot in enumerate(row.slots):
+        whole = tirx.decl_buffer([slot.size], slot.dtype, f"memory{index}")
+        if own_memory:
+            stmts.append(tirx.AllocBuffer(whole))
+        else:
+            brought.append(whole)
         placed += [(at, tirx.DeclBuffer(view, data=whole.data)) for at, view in slot.views]
     stmts += [*(p for _, p in sorted(placed, key=lambda p: p[0])), *row.body]
     body = tirx.SeqStmt(stmts) if len(stmts) > 1 else stmts[0]
-    function = tirx.PrimFunc([*inputs, *outputs, *row.weight_buffers], body)
+    function = tirx.PrimFunc([*inputs, *outputs, *row.weight_buffers, *brought], body)
     function = function.with_attrs({"global_symbol": ENTRY, "tirx.noalias": True, "s_tir": True})
-    return Direct(function, row.weights)
+    memory = [] if own_memory else [(slot.dtype, slot.size) for slot in row.slots]
+    return Direct(function, row.weights, memory)
 
 
 def _sizes(kind: Any) -> list[int]:

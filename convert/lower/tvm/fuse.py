@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -24,14 +25,16 @@ class Loops:
     Attributes:
         title: for people.
         inputs: sizes of its operands.
-        product: computes it from their tensors, in the result's own shape.
+        product: computes it from their tensors, in the result's own shape, or in ``flat``.
         operands: gives their expressions.
+        flat: the result with its axes from the third on as one.
     """
 
     title: str
     inputs: tuple[tuple[int, ...], ...]
     product: Product
     operands: Callable[[], list[Any]]
+    flat: tuple[int, ...] = ()
 
 
 Extra = dict[str, tuple[Sequence[int], str]]
@@ -63,9 +66,13 @@ def waiting(
 
     def make_plain(steps: list[Step]) -> Any:
         # Schedules of GPUs are made for whole functions, later.
-        function = product_function(shape, loops.inputs, loops.product, steps)
-        operands = [g.expr(t) for s in steps for t in s.operands]
-        return g.tir(function, [*loops.operands(), *operands], shape)
+        made = loops.flat or shape
+        view = partial(_flat, len(shape)) if loops.flat else None
+        function = product_function(made, loops.inputs, loops.product, steps, view)
+        more = [t for s in steps for t in s.operands]
+        operands = [g.expr(t) if view is None else _reshaped(g, t, view(t)) for t in more]
+        result = g.tir(function, [*loops.operands(), *operands], made)
+        return result if made == shape else g.block.emit(relax.op.reshape(result, shape))
 
     def make(steps: list[Step]) -> Any:
         tuned = None
@@ -91,6 +98,12 @@ def _reshaped(g: Builder, tensor: Tensor, shape: tuple[int, ...]) -> Any:
         return relax.const(tensor.data.reshape(shape), tensor.dtype)
     made = g.expr(tensor)
     return made if tensor.shape == shape else g.block.emit(relax.op.reshape(made, shape))
+
+
+def _flat(rank: int, tensor: Tensor) -> tuple[int, ...]:
+    """The shape of an operand beside a result whose axes from the third on are one."""
+    shape = (1,) * (rank - tensor.rank) + tuple(tensor.shape)
+    return (*shape[:2], prod(shape[2:]))
 
 
 class _Plan:

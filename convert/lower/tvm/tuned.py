@@ -144,11 +144,21 @@ def product_function(
     inputs: Sequence[Sequence[int]],
     product: Product,
     steps: Sequence[Step],
+    view: Callable[[Tensor], Sequence[int]] | None = None,
 ) -> tirx.PrimFunc:
-    """Write a product with the steps that follow it as loops that can be ordered in any way."""
+    """Write a product with the steps that follow it as loops that can be ordered in any way.
+
+    Args:
+        shape: of the result.
+        inputs: shapes of the product's operands.
+        product: computes it.
+        steps: what follows.
+        view: gives the shape in which a step's operand is read; its own if that is None.
+    """
+    view = view or (lambda t: t.shape)
     tensors = [te.placeholder(tuple(s), "float32", f"p{i}") for i, s in enumerate(inputs)]
     operands: list[Tensor] = [t for step in steps for t in step.operands]
-    extra = [te.placeholder(tuple(t.shape), t.dtype, f"e{i}") for i, t in enumerate(operands)]
+    extra = [te.placeholder(tuple(view(t)), t.dtype, f"e{i}") for i, t in enumerate(operands)]
     value = product(*tensors)
     result = value
     if steps:

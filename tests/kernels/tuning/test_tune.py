@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Part:
         self.own_us = 40.0
         self.on_candidate: Answer = lambda trace: (trace[0] * 1e-6, 0.01)
         self.on_open: Answer = lambda text: 3
+        self.plans: list[Any] = []
         self.wrong: Answer = lambda trace: ""
         self.rounds = 4
         self.noise = itertools.cycle([1.0])
@@ -46,6 +48,9 @@ class Part:
     def _open(self, text: str, parallel: bool, history: list[Any]) -> Any:
         self.opened.append((text, history))
         return self.on_open(text)
+
+    def _plans(self, text: str) -> list[Any]:
+        return self.plans
 
     def _propose(self) -> list[Any]:
         self.rounds -= 1
@@ -346,3 +351,16 @@ def test_several_measure_at_once(part: Part, tmp_path: Path) -> None:
     assert outcome.trials == 20
     assert part.told[0] == pytest.approx([i * 1e-6 for i in range(50, 45, -1)])
     assert part.closed == 4
+
+
+def test_on_a_gpu_plans_of_a_rule_are_measured_in_place_of_a_search(
+    part: Part, tmp_path: Path
+) -> None:
+    part.plans = [[30], [20], [25]]
+    where = replace(WHERE, target={"kind": "cuda", "arch": "sm_90"})
+    with Tuner(where, Database(tmp_path / "d.jsonl"), Budget(1.0, 8, 4)) as tuner:
+        (outcome,) = tuner.run([TASK])
+    assert part.opened == []
+    assert outcome.trials == 3
+    assert outcome.final is not None
+    assert outcome.final.trace == [20]

@@ -92,6 +92,8 @@ def _own(g: Builder, x: Tensor, weight: Array, w: Windows, group: int) -> Tensor
         return (values[0], values[1]) if w.rank == 2 else (fill, values[0])
 
     taps = weight
+    if not g.on_cpu and group == 1:
+        return _flat(g, x, taps, w)
     if w.rank == 1:
         weight = weight[:, :, None, :]
     window = kernel.Window(
@@ -131,6 +133,78 @@ def _loops(g: Builder, x: Tensor, weight: Array, w: Windows, group: int) -> Loop
         lambda data, taps: _padded(data, taps, w, group),
         lambda: [g.expr(x), relax.const(np.ascontiguousarray(weight), "float32")],
     )
+
+
+def _flat(g: Builder, x: Tensor, weight: Array, w: Windows) -> Tensor:
+    """Write a convolution as a product of its filters with the pixels, for a GPU.
+
+    Weights have their filters last, so that threads read several at once.
+    """
+    outs = [w.out(a, s) for a, s in enumerate(x.shape[2:])]
+    shape = (x.shape[0], weight.shape[0], *outs)
+    points = weight[0, 0].size == 1 and set(w.strides) == {1} and not any((*w.before, *w.after))
+    source = reshape(g, x, (*x.shape[:2], prod(x.shape[2:]))) if points else x
+    taps = np.ascontiguousarray(np.moveaxis(weight, 0, -1))
+    if points:
+        taps = taps.reshape(weight.shape[1::-1])
+    stride = "/" + "x".join(map(str, w.strides)) if max(w.strides) > 1 else ""
+    given = g.expr(source)
+
+    def product(data: Any, filters: Any) -> Any:
+        return _points(data, filters) if points else _pixels(data, filters, w, outs)
+
+    flat = (*shape[:2], prod(outs))
+    axes = ((0, 1), tuple(range(2, x.rank)))
+    sizes = (tuple(source.shape), tuple(taps.shape))
+
+    def unused(*_: Any) -> Any:
+        raise NotImplementedError("a GPU has no kernel of this kind")
+
+    return waiting(
+        g,
+        shape,
+        axes,
+        flat,
+        lambda: [],
+        unused,
+        loops=Loops(
+            title_of("conv", (x.shape, weight.shape, stride)),
+            sizes,
+            product,
+            lambda: [given, relax.const(taps, "float32")],
+            flat,
+        ),
+    )
+
+
+def _points(data: Any, taps: Any) -> Any:
+    channels, filters = (int(s) for s in taps.shape)
+    c = te.reduce_axis((0, channels), "c")
+    return te.compute(
+        (data.shape[0], filters, data.shape[2]),
+        lambda n, f, p: te.sum(data(n, c, p) * taps(c, f), axis=c),
+        name="flat",
+    )
+
+
+def _pixels(data: Any, taps: Any, w: Windows, outs: Sequence[int]) -> Any:
+    sizes = [int(s) for s in data.shape[2:]]
+    c = te.reduce_axis((0, int(taps.shape[0])), "c")
+    ks = [te.reduce_axis((0, k), f"k{a}") for a, k in enumerate(w.kernel)]
+
+    def element(n: Any, f: Any, p: Any) -> Any:
+        place = [p] if w.rank == 1 else [p // outs[1], p % outs[1]]
+        at, tests = [], []
+        for a, q in enumerate(place):
+            at.append(q * w.strides[a] + ks[a] * w.dilations[a] - w.before[a])
+            if w.before[a] or w.after[a]:
+                tests += [at[a] >= 0, at[a] < sizes[a]]
+        value = data(n, c, *at)
+        if tests:
+            value = tirx.if_then_else(tirx.all(*tests), value, tirx.const(0.0, data.dtype))
+        return te.sum(value * taps(c, *ks, f), axis=[c, *ks])
+
+    return te.compute((data.shape[0], int(taps.shape[-1]), prod(outs)), element, name="flat")
 
 
 def _padded(data: Any, taps: Any, w: Windows, group: int) -> Any:
