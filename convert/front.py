@@ -340,6 +340,10 @@ class Front:
                 report.to_json(),
             )
 
+    def _tell(self, what: str) -> None:
+        if self._progress is not None:
+            self._progress(what, None)
+
     def _lower_or_leave(self, job: Job, variants: Path, report: Report) -> Written | None:
         try:
             return self._lower(job, variants, report)
@@ -365,7 +369,9 @@ class Front:
                 samples = self._quantize.samples
                 if job.format == REGIONS:
                     samples = tuple(v.feeds for v in report.vectors if not v.edge)[:1]
-                options = replace(self._halves.options(self._options), samples=samples)
+                options = replace(
+                    self._halves.options(self._options), samples=samples, tell=self._tell
+                )
                 lowered = target.lower(graph, job.profile, options, folder)
                 lowered = self._quantize.read_back(job, lowered, report)
                 return _named(lowered) if self._is_quantized else lowered

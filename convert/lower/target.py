@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -53,6 +53,7 @@ class LowerOptions:
             formats that hold integers for floats there write them.
         integers: what integer inputs lie between, by name, for formats with no wider integers.
         records: files of tuned kernels, beside those that are shipped.
+        tell: called with what is being done, by formats that take long.
     """
 
     precision: str = "fp32"
@@ -71,6 +72,7 @@ class LowerOptions:
     io_dtypes: Mapping[str, str] = field(default_factory=dict)
     integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     records: tuple[str, ...] = ()
+    tell: Callable[[str], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

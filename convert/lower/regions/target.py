@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -67,7 +68,7 @@ class RegionsTarget:
             order = Order(
                 lowered.files[0], work, where, options.records, dict(options.samples[0]), seconds()
             )
-            outcome = _raced(order)
+            outcome = _raced(order, options.tell)
             if not outcome.kept:
                 raise NotAvailableError(_why_none(outcome))
             files = []
@@ -101,7 +102,7 @@ def _at_least(engine: EngineRequirement) -> EngineRequirement:
     return replace(engine, version=version)
 
 
-def _raced(order: Order) -> Outcome:
+def _raced(order: Order, tell: Callable[[str], None] | None) -> Outcome:
     """Race in a process of its own, which may be ended.
 
     Raises:
@@ -116,6 +117,8 @@ def _raced(order: Order) -> Outcome:
             kind, *content = process.receive(order.seconds + _PATIENCE_S)
             if kind == "stage":
                 stage = content[0]
+                if tell is not None:
+                    tell(stage)
             elif kind == "failed":
                 error, text = content
                 raise error from child.RemoteTraceback(text)
