@@ -1,192 +1,302 @@
-"""Regions of a graph as machine code: what a border costs, and which regions pay in real models.
+"""Where code by TVM beats the libraries: small nets, models and operators of the zoo, with limits.
 
-    python -m benchmarks.regions border
-    python -m benchmarks.regions models [NAME...] [--seconds S] [--threads N] [--json FILE]
+    python -m benchmarks.regions [small|models|operators|default|all] [--rounds N] [--threads N]
 
-``border`` replaces one element-wise operator between two products, whose own time is next to
-nothing: as an operator inside ONNX Runtime, and by splitting the session in two with the code's
-own call between them, over buffers that are bound once. ``models`` converts each model as a user
-does, ``-t cpu`` with LiteRT's file beside it, loads the bundle, and tells what selection took, how
-far the best library is behind it, and what the report says of each region.
+Bound calls in turns, so that each round is a ratio of neighbours in time: ONNX Runtime, OpenVINO
+and LiteRT, each with the file that the converter writes for it, and TVM's code for what this CPU
+has, which is what ``convert -t cpu`` writes. All outputs are compared first. Shown are microseconds
+(CPU time), the median of the ratios to the best library, and its quartiles.
+
+``small``: nets whose arithmetic takes less than 50 µs; each has to be twice as fast as the best
+library. ``models``: whole models of the zoo; ``operators``: operators and regions that stand in
+models of the zoo, as models of their own; six of each have to be 1.2 times as fast. ``default``:
+converts models of the zoo with ``-t cpu`` and says what a plain ``edgeinfer.load`` takes; six have
+to be TVM. Exits 1 if any of this fails.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
-import platformdirs
 
 import edgeinfer
-from benchmarks.tflite_peers.models import MODELS
-from edgeinfer import profiles
+from benchmarks.kernels import small_models
 from edgeinfer.backends import registry
-from edgeinfer.backends.base import Artifact, Executable, LoadOptions
-from edgeinfer.backends.onnxruntime_regions import FORMAT, LIBRARY
+from edgeinfer.backends.base import Artifact, Bound, LoadOptions
+from edgeinfer.backends.testing.cases import graph
 from edgeinfer.convert.lower import LowerOptions, target_for
-from edgeinfer.convert.lower.regions import cut, library, measure
-from edgeinfer.convert.lower.regions.setting import SECONDS, machine_here
-from edgeinfer.convert.lower.tvm import tuned
-from edgeinfer.convert.lower.tvm.machines import machine
-from edgeinfer.convert.passes import normalise
-from edgeinfer.errors import EdgeInferError
+from edgeinfer.convert.lower.regions.setting import machine_here
+from edgeinfer.convert.passes import input_specs, normalise, output_specs
+from edgeinfer.profiles.schema import Profile
 from edgeinfer.runtime.profiledb import ProfileDB
+from edgeinfer.types import Array, TensorSpec
 from tests import zoo
+from tests.zoo.exported import exported
 
-NAMES = (
-    *(
-        "iris-landmark.tflite",
-        "face-landmark.tflite",
-        "silero-vad-openvino-16k",
-        "silero-vad-16k-op15",
-        "wake-melspectrogram",
-    ),
-    *("wake-embedding", "aecmos-1663829550", "plcmos-v2", "mtcnn-pnet-torchscript"),
-    *("mtcnn-rnet-torchscript", "mtcnn-onet-torchscript", "conformer-dynamo", "bert-mini-dynamo"),
-    *("yolo-head-dynamo", "lstm-dynamo", "gru-dynamo", "bilstm-dynamo", "bigru-dynamo"),
-    *("mobilenet-v3-small-dynamo", "blazeface-front", "magika", "basic-pitch"),
-)
+SMALL, LARGE, ENOUGH = 2.0, 1.2, 6
+FORMS = {"onnxruntime": "onnx", "openvino": "openvino_ir", "litert": "tflite", "tvm": "tvm"}
+TURN_S = 0.008
 
-_SIZES = (64, 256)
-
-
-def border() -> int:
-    """Time a border of each kind."""
-    print(f"{'product':>10} {'plain':>9} {'operator':>9} {'split':>9}   µs of a bound call")
-    for size in _SIZES:
-        with tempfile.TemporaryDirectory() as folder:
-            times = measure.in_turns(_ways(size, Path(folder)))
-        found = [1e6 * float(np.median(t.wall)) for t in times]
-        print(f"1x{size:<3}x{size:<4} " + " ".join(f"{us:9.2f}" for us in found))
-    return 0
+MODELS: dict[str, dict[str, int]] = {
+    **{f"wake-{n}.onnx": {} for n in ("alexa", "hey-mycroft", "hey-rhasspy", "timer", "weather")},
+    "silero-vad-openvino-16k.onnx": {},
+    "silero-vad-16k-op15.onnx": {"sequence": 576},
+    "wake-melspectrogram.onnx": {"samples": 1280},
+    "mtcnn-rnet": {},
+    "bert-mini": {"tokens": 16},
+}
+"""Names of assets or of exported nets, and sizes that are open in the file; others are 1."""
 
 
-def _ways(size: int, folder: Path) -> list[Callable[[], object]]:
-    """The plain graph, one with a region, and the three parts one after another."""
-    text = f"""<ir_version: 10, opset_import: ["" : 21]>
-    g (float[1,{size}] x, float[{size},{size}] w) => (float[1,{size}] y)
-    <float[1,{size}] a, float[1,{size}] b> {{ a = MatMul(x, w) b = Erf(a) y = MatMul(b, w) }}"""
-    where = machine(machine_here())
-    model = ir.from_onnx_text(text)
-    first, middle, last = [cut.taken_out(model, [n]) for n in model.graph]
+def _numbers(*shape: int) -> Array:
+    return (np.random.default_rng(len(shape)).standard_normal(shape) * 0.2).astype(np.float32)
+
+
+def operators() -> dict[str, Any]:
+    """Operators and regions as they stand in models of the zoo, by a title that names these."""
+    made = {
+        "PRelu 16x96x96 (face-landmark)": graph(
+            "(float[1,16,96,96] x) => (float[1,16,96,96] y) { y = PRelu(x, k) }",
+            k=_numbers(16, 1, 1),
+        ),
+        "sum and PRelu 64x32x32 (iris-landmark)": graph(
+            "(float[1,64,32,32] x, float[1,64,32,32] z) => (float[1,64,32,32] y) "
+            "{ a = Add(x, z) y = PRelu(a, k) }",
+            k=_numbers(64, 1, 1),
+        ),
+        "box distribution 400 (yolo-head)": graph(
+            "(float[1,32,400] x) => (float[1,4,400] y) { r = Reshape(x, s) "
+            "t = Transpose<perm=[0,1,3,2]>(r) m = Softmax<axis=3>(t) q = Mul(m, v) "
+            "y = ReduceSum<keepdims=0>(q, ax) }",
+            s=np.array([1, 4, 8, 400]),
+            v=np.arange(8, dtype=np.float32),
+            ax=np.array([3]),
+        ),
+        "LayerNormalization 256x32 (convnext-tiny)": graph(
+            "(float[256,32] x) => (float[256,32] y) { y = LayerNormalization(x, g, h) }",
+            g=_numbers(32),
+            h=_numbers(32),
+        ),
+        "attention 4x50x16 (conformer)": graph(
+            "(float[1,4,50,16] q, float[1,4,50,16] k, float[1,4,50,16] v) => "
+            "(float[1,4,50,16] y) { t = Transpose<perm=[0,1,3,2]>(k) s = MatMul(q, t) "
+            "c = Mul(s, sc) p = Softmax(c) y = MatMul(p, v) }",
+            sc=np.array(0.25, np.float32),
+        ),
+        "squeeze and excite 96 (mobilenet-v3)": graph(
+            "(float[1,96,14,14] x) => (float[1,96,14,14] y) { p = GlobalAveragePool(x) "
+            "a = Conv(p, k, b) r = Relu(a) c = Conv(r, l, e) "
+            "h = HardSigmoid<alpha=0.16666667, beta=0.5>(c) y = Mul(x, h) }",
+            k=_numbers(24, 96, 1, 1),
+            b=_numbers(24),
+            l=_numbers(96, 24, 1, 1),
+            e=_numbers(96),
+        ),
+        "depthwise convolution over time, 15 taps (conformer)": graph(
+            "(float[1,64,50] x) => (float[1,64,50] y) "
+            "{ y = Conv<group=64, pads=[7,7], kernel_shape=[15]>(x, k, b) }",
+            k=_numbers(64, 1, 15),
+            b=_numbers(64),
+        ),
+        "InstanceNormalization 16x32x32 (oddities)": graph(
+            "(float[1,16,32,32] x) => (float[1,16,32,32] y) { y = InstanceNormalization(x, g, h) }",
+            g=_numbers(16),
+            h=_numbers(16),
+        ),
+        "decoded boxes 896x16 (blazeface)": graph(
+            "(float[1,896,16] x, float[1,896,1] s) => (float[1,896,16] y, float[1,896,1] p) "
+            "{ c = Clip(s, lo, hi) p = Sigmoid(c) a = Div(x, d) y = Mul(a, an) }",
+            lo=np.array(-100, np.float32),
+            hi=np.array(100, np.float32),
+            d=np.array(128, np.float32),
+            an=_numbers(896, 16),
+        ),
+        "GRU of 10 steps, 64 (aecmos)": graph(
+            "(float[10,1,128] x) => (float[10,1,1,64] y) "
+            "{ y, h = GRU<hidden_size=64, linear_before_reset=1>(x, w, r, b) }",
+            w=_numbers(1, 192, 128),
+            r=_numbers(1, 192, 64),
+            b=_numbers(1, 384),
+        ),
+    }
+    return dict(made)
+
+
+def fixed(name: str, sizes: Mapping[str, int]) -> Path | onnx.ModelProto:
+    """A model of the zoo with all its sizes known."""
+    path = zoo.fetch(name) if name in zoo.assets() else exported(name, "dynamo")
+    proto = onnx.load(path)
+    for value in proto.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if not dim.dim_value:
+                dim.dim_value = sizes.get(dim.dim_param, 1)
+    for value in proto.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.Clear()
+    return proto
+
+
+def bound(
+    model: ir.Model, engine: str, folder: Path, threads: int
+) -> tuple[Bound, dict[str, Array]]:
+    """Write a normalised model for an engine and bind it; also returns the outputs' buffers."""
+    form = FORMS[engine]
+    here = machine_here() if engine == "tvm" else ""
+    profile = Profile("bench", "bench", ("linux",), (), (form,), (engine,), ("fp32",), machine=here)
+    folder.mkdir()
+    made = target_for(form).lower(model.clone(), profile, LowerOptions(), folder)
+    about = Artifact(form, made.files[0], input_specs(model), output_specs(model))
+    ready = registry.get(engine).load(about, LoadOptions(threads=threads))
+    feeds = _feeds(ready.inputs)
+    outputs = {name: np.zeros_like(array) for name, array in ready.run(feeds).items()}
+    return ready.bind(feeds, outputs), outputs
+
+
+def _feeds(inputs: tuple[TensorSpec, ...]) -> dict[str, Array]:
     rng = np.random.default_rng(0)
-    values = {n: rng.standard_normal((1, size)).astype(np.float32) for n in "xaby"}
-    values["w"] = rng.standard_normal((size, size)).astype(np.float32)
-
-    def bound(executable: Executable) -> Callable[[], object]:
-        ins, outs = [
-            {s.name: values[s.name] for s in specs}
-            for specs in (executable.inputs, executable.outputs)
-        ]
-        return executable.bind(ins, outs)
-
-    def plain(part: ir.Model, name: str) -> Callable[[], object]:
-        path = folder / f"{name}.onnx"
-        ir.save(part, path)
-        made = registry.get("onnxruntime").load(Artifact("onnx", path, (), ()), LoadOptions())
-        return bound(made)
-
-    whole, head, tail = plain(model, "whole"), plain(first, "head"), plain(last, "tail")
-    made = library.compile_region(middle, "Region0", where, tuned.for_machine(where, ()))
-    cut.put_in(model, [model.graph.node(1)], "Region0", made.weights)
-    ir.save(model, folder / "model.onnx")
-    library.link([made], where, folder / LIBRARY)
-    artifact = Artifact(FORMAT, folder / "model.onnx", (), ())
-    inside = bound(registry.get("onnxruntime").load(artifact, LoadOptions()))
-    (folder / "code").mkdir()
-    profile = profiles.load(f"tvm-{where.name}")
-    code = target_for("tvm").lower(
-        normalise(middle.clone()).model, profile, LowerOptions(), folder / "code"
-    )
-    alone = bound(registry.get("tvm").load(Artifact("tvm", code.files[0], (), ()), LoadOptions()))
-
-    def split() -> None:
-        head()
-        alone()
-        tail()
-
-    return [whole, inside, split]
+    found: dict[str, Array] = {}
+    for spec in inputs:
+        shape = tuple(d for d in spec.shape or () if isinstance(d, int))
+        if spec.dtype.startswith("float"):
+            found[spec.name] = (rng.standard_normal(shape) * 0.5).astype(spec.dtype)
+        else:
+            found[spec.name] = rng.integers(1, 100, shape).astype(spec.dtype)
+    return found
 
 
-def models(names: list[str], seconds: float, threads: int | None, output: Path | None) -> int:
-    """Convert and load each model; one that fails is told and left."""
-    os.environ[SECONDS] = str(seconds)
-    rows = []
-    for name in names:
-        print(f"== {name}", flush=True)
-        try:
-            row = _row(name, threads)
-        except (EdgeInferError, OSError, ValueError, RuntimeError) as error:
-            row = {"model": name, "error": f"{type(error).__name__}: {error}"}
-            print(f"   {row['error']}", flush=True)
-        rows.append(row)
-        if output is not None:
-            output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    better = [r["model"] for r in rows if r.get("times", 0) >= 1.2]
-    print(f"code at least 1.2 times as fast as the best library: {', '.join(better) or 'none'}")
-    return 0
+def race(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Array]:
+    """Time calls in turns: (rounds, 2) microseconds by the clock and of the processor."""
+    counts = {}
+    for name, call in calls.items():
+        call()
+        start = time.perf_counter()
+        call()
+        counts[name] = max(1, int(TURN_S / max(1e-7, time.perf_counter() - start)))
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            call()
+            wall, cpu = time.perf_counter(), time.process_time()
+            for _ in range(counts[name]):
+                call()
+            took = time.perf_counter() - wall, time.process_time() - cpu
+            found[name].append((took[0] / counts[name] * 1e6, took[1] / counts[name] * 1e6))
+    return {name: np.array(times) for name, times in found.items()}
 
 
-def _row(name: str, threads: int | None) -> dict[str, Any]:
-    cache = Path(platformdirs.user_cache_dir("edgeinfer-benchmarks")) / "regions"
-    source = MODELS[name].prepare(cache) if name in MODELS else zoo.fetch(name)
+def compared(title: str, proto: onnx.ModelProto, rounds: int, threads: int) -> float:
+    """Race one model; prints a line and returns how many times as fast the code is."""
+    model = normalise(ir.from_proto(proto)).model
+    calls: dict[str, Bound] = {}
+    results: dict[str, dict[str, Array]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        made = edgeinfer.export(source, Path(folder, "m.edge"), targets=["cpu", "rpi4"])
-        told = [
-            line
-            for v in made.report.variants
-            for line in v.notes
-            if v.id.startswith(f"cpu-{FORMAT}")
-        ]
-        told += [line for c in made.report.changes for line in c.lines if f"({FORMAT})" in line]
-        with ProfileDB(Path(folder, "history.sqlite")) as history:
-            session = edgeinfer.load(made.path, threads=threads, history=history, calls="bind")
-            report = session.report()
-            session.close()
-    ms = {
-        f"{c.pair.variant} on {c.pair.backend}": c.measured.median_ms
-        for c in report.candidates
-        if c.measured is not None
-    }
-    code = {k: v for k, v in ms.items() if FORMAT in k or k.endswith("on tvm")}
-    others = {k: v for k, v in ms.items() if k not in code}
-    times = min(others.values()) / min(code.values()) if code and others else 0.0
-    print(f"   took {report.variant} on {report.backend}; code {times:.2f} times the best library")
-    for line in (*(f"{k}: {v * 1e3:.4g} µs" for k, v in ms.items()), *told):
-        print(f"   {line}", flush=True)
-    return {
-        "model": name,
-        "threads": report.threads,
-        "taken": f"{report.variant} on {report.backend}",
-        "ms": ms,
-        "times": times,
-        "told": told,
-        "seconds": dict(made.report.seconds),
-    }
+        for engine in FORMS:
+            try:
+                call, results[engine] = bound(model, engine, Path(folder, engine), threads)
+                call()
+                calls[engine] = call
+            except Exception as error:  # an engine that cannot is told, not hidden
+                print(f"  {title}: {engine}: {' '.join(str(error).split())[:140]}")
+        if "tvm" not in calls or len(calls) < 2:
+            return 0.0
+        for engine in calls:
+            for name, array in results["tvm"].items():
+                if array.dtype.kind == "f":
+                    other = results[engine][name]
+                    limit = 1e-3 * max(1.0, float(np.abs(array).max(initial=0.0)))
+                    np.testing.assert_allclose(other, array, rtol=1e-3, atol=limit, err_msg=engine)
+        times = race(calls, rounds)
+    middle = {name: np.median(t, axis=0) for name, t in times.items()}
+    best = min((n for n in times if n != "tvm"), key=lambda n: middle[n][0])
+    ratios = times[best][:, 0] / times["tvm"][:, 0]
+    low, ratio, high = np.percentile(ratios, [25, 50, 75])
+    cells = ", ".join(f"{n} {w:.2f} ({c:.2f})" for n, (w, c) in middle.items())
+    by_cpu = middle[best][1] / middle["tvm"][1]
+    print(
+        f"{title}: {cells}; {ratio:.2f} times as fast as {best} ({low:.2f} to {high:.2f}, "
+        f"n = {rounds}; by CPU time {by_cpu:.2f})",
+        flush=True,
+    )
+    return float(ratio)
+
+
+def small(rounds: int, threads: int) -> list[str]:
+    """Nets whose call is the cost."""
+    found = {t: compared(t, m, rounds, threads) for t, m in small_models().items()}
+    return [f"{t}: {ratio:.2f} times, below {SMALL}" for t, ratio in found.items() if ratio < SMALL]
+
+
+def models(rounds: int, threads: int) -> list[str]:
+    """Whole models of the zoo."""
+    found = {n: compared(n, fixed(n, s), rounds, threads) for n, s in MODELS.items()}
+    return _enough("models", found)
+
+
+def regions(rounds: int, threads: int) -> list[str]:
+    """Operators and regions of the zoo."""
+    found = {t: compared(t, m, rounds, threads) for t, m in operators().items()}
+    return _enough("operators", found)
+
+
+def _enough(what: str, found: Mapping[str, float]) -> list[str]:
+    won = sum(ratio >= LARGE for ratio in found.values())
+    print(f"{won} of {len(found)} {what} at least {LARGE} times as fast as the best library")
+    return [] if won >= ENOUGH else [f"{what}: {won} at least {LARGE} times, not {ENOUGH}"]
+
+
+def default(rounds: int, threads: int) -> list[str]:
+    """What a plain load of a plain conversion takes."""
+    os.environ.setdefault("EDGEINFER_REGIONS", "off")
+    taken = 0
+    for name, sizes in MODELS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            bundle = Path(folder, "m.edge")
+            source = Path(folder, "m.onnx")
+            onnx.save(fixed(name, sizes), source)
+            start = time.perf_counter()
+            edgeinfer.export(source, bundle, targets=["cpu"])
+            took = time.perf_counter() - start
+            with (
+                ProfileDB(Path(folder, "history")) as kept,
+                edgeinfer.load(bundle, threads=threads, history=kept) as session,
+            ):
+                chosen = session.report().backend
+        taken += chosen == "tvm"
+        print(f"{name}: converted in {took:.0f} s, loaded on {chosen}", flush=True)
+    print(f"{taken} of {len(MODELS)} models run on TVM by default")
+    return [] if taken >= ENOUGH else [f"default: {taken} models on TVM, not {ENOUGH}"]
 
 
 def main() -> int:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
-    what = parser.add_subparsers(dest="what", required=True)
-    what.add_parser("border")
-    real = what.add_parser("models")
-    real.add_argument("names", nargs="*", default=[])
-    real.add_argument("--seconds", type=float, default=45.0)
-    real.add_argument("--threads", type=int)
-    real.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    if given.what == "border":
-        return border()
-    return models(given.names or list(NAMES), given.seconds, given.threads, given.json)
+    """Run what was asked for."""
+    parts = {"small": small, "models": models, "operators": regions, "default": default}
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("part", choices=[*parts, "all"], nargs="?", default="all")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--threads", type=int, default=1)
+    asked = parser.parse_args()
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    print(f"code for {machine_here()}, {asked.threads} threads", flush=True)
+    failed: list[str] = []
+    for name, part in parts.items():
+        if asked.part in (name, "all"):
+            failed += part(asked.rounds, asked.threads)
+    for line in failed:
+        print(f"FAILED {line}")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":
