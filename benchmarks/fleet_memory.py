@@ -46,7 +46,8 @@ def main() -> int:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(_held(arguments.bundle, *arguments.one, arguments.models))
+        backend, way = arguments.one
+        print(_held(arguments.bundle, backend, way, arguments.models))
         return 0
     if arguments.bundle:
         return _weights(arguments.bundle, arguments.models or 8)
