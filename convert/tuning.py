@@ -213,6 +213,10 @@ def _where(machine: Machine, order: Order) -> Where:
         found = cuda_devices()
         if not found:
             raise NotAvailableError(f"{machine.name} needs an NVIDIA GPU and its driver")
+        from edgeinfer.convert.lower.tvm import cuda_code
+
+        # Measuring processes learn from their environment which of CUDA's compilers there is.
+        cuda_code.get_ready(machine.name)
         cpu = found[0].name
     else:
         cpu = order.device_name or processor.name()

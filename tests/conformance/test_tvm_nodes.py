@@ -1,6 +1,7 @@
 """ONNX node cases through passes, TVM lowering and the backend: right or refused.
 
-``python -m tests.conformance.test_tvm_nodes`` prints how many are which, and why.
+``python -m tests.conformance.test_tvm_nodes`` prints how many are which, and why;
+``EDGEINFER_NODES_MACHINE=sm_90`` has it do so on a GPU.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import pytest
 
 WORKER = Path(__file__).parent / "tvm_worker.py"
 ROOT = Path(__file__).parents[2]
+AGAIN = 75
+"""As the worker has it."""
 SHARDS = 8
 SAMPLE = 200
 
@@ -42,6 +45,8 @@ def run_cases(first: int, step: int, source: str = "suite") -> Results:
                 results[name] = line["ours"]
         if child.returncode == 0:
             return results
+        if child.returncode == AGAIN:
+            continue
         if not name or name in results:
             raise RuntimeError(f"{command}: {child.stderr[-2000:]}")
         results[name] = f"crash: exit {child.returncode}"

@@ -4,6 +4,9 @@ A child process of its own: machine code may end the process. Prints one JSON li
 starts and one when it ends. A case is tried as it is; where that is refused, once more with the
 inputs that are parameters (a shape, axes, weights) as initializers.
 
+``EDGEINFER_NODES_MACHINE`` names another instruction set than x86-64-v3, such as ``sm_90``. An
+error of a GPU ends the process, since nothing can be said of what comes behind it.
+
 Usage: tvm_worker.py suite|golden FIRST STEP SKIP
 """
 
@@ -22,7 +25,11 @@ import onnx
 
 from tests.conformance.node_worker import Case, golden, plain, suite
 from tests.conformance.tflite_worker import _differences, freeze, parameters
-from tests.convert.lower.tvm.run import load
+from tests.convert.lower.tvm.run import MACHINE, load
+
+WHERE = os.environ.get("EDGEINFER_NODES_MACHINE", MACHINE)
+AGAIN = 75
+"""Exit status that asks for the next case in another process."""
 
 
 def outcome(case: Case) -> str:
@@ -48,7 +55,7 @@ def _try(model: onnx.ModelProto, data_sets: Any, rtol: float, atol: float) -> st
 
     with tempfile.TemporaryDirectory() as folder:
         try:
-            ready = load(model, Path(folder), threads=1)
+            ready = load(model, Path(folder), threads=1, machine=WHERE)
         except UnsupportedError as e:
             return f"refused: {e.problems[0].reason}: {_line(e.problems[0])}"
         except EdgeInferError as e:
@@ -81,7 +88,10 @@ def main(source: str, first: int, step: int, skip: int) -> None:
     cases = suite() if source == "suite" else golden()
     for case in cases[first::step][skip:]:
         print(json.dumps({"start": case[0]}), file=answers, flush=True)
-        print(json.dumps({"ours": outcome(case)}), file=answers, flush=True)
+        found = outcome(case)
+        print(json.dumps({"ours": found}), file=answers, flush=True)
+        if "CUDA" in found and found.startswith(("error", "unrunnable")):
+            os._exit(AGAIN)
 
 
 if __name__ == "__main__":

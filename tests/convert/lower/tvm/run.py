@@ -44,7 +44,10 @@ def artifact(model: Any, folder: Path, machine: str = MACHINE) -> Artifact:
 def load(model: Any, folder: Path, **options: Any) -> Executable:
     """Write a model's library and open it."""
     extra = {"trial": "off", **options.pop("extra", {})}
-    return TvmBackend().load(artifact(model, folder), LoadOptions(extra=extra, **options))
+    machine = options.pop("machine", MACHINE)
+    device = "gpu" if machine.startswith("sm_") else "cpu"
+    made = artifact(model, folder, machine)
+    return TvmBackend().load(made, LoadOptions(device, extra=extra, **options))
 
 
 def outputs(model: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
