@@ -136,7 +136,8 @@ def import_tvm_runtime() -> ModuleType:
         if found is None or not found.submodule_search_locations:
             raise ModuleNotFoundError("No module named 'tvm'", name="tvm")
         folder = os.path.join(found.submodule_search_locations[0], "lib")
-        for name in ("libtvm_runtime.so", "libtvm_runtime_cuda.so"):
+        ending = "dylib" if sys.platform == "darwin" else "so"
+        for name in (f"libtvm_runtime.{ending}", f"libtvm_runtime_cuda.{ending}"):
             path = os.path.join(folder, name)
             # The part for GPUs needs a driver, and is not needed without one.
             with suppress(OSError) if "cuda" in name else nullcontext():

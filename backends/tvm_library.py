@@ -5,7 +5,8 @@
     ELF shared library │ zeros │ weights, each at a multiple of 64 │ JSON │ length │ magic
 
 An operating system's loader ignores what stands behind the library. So a file can be described,
-and refused, before any of its code is mapped; and weights are mapped, not copied.
+and refused, before any of its code is mapped; and weights are mapped, not copied. Apple's libraries
+are signed and have nothing behind them: the rest is a file of its own beside them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import mmap
 import platform
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -35,7 +37,9 @@ KINDS = ("direct", "vm", "regions")
 
 _MAGIC = b"edgetvm1"
 _TAIL = struct.Struct("<Q8s")
-_ELF_MACHINE = {62: "x86_64", 183: "aarch64"}
+_ELF, _ELF_MACHINE = b"\x7fELF", {62: "x86_64", 183: "aarch64"}
+_MACH, _MACH_CPU = b"\xcf\xfa\xed\xfe", {0x0100000C: "aarch64"}
+_BESIDE = ".weights"
 _LONGEST = 64 << 20
 
 
@@ -56,6 +60,7 @@ class Library:
         kind: ``direct`` is one function over fixed shapes, ``vm`` a program of TVM's machine,
             ``regions`` are operators for ONNX Runtime.
         arch: of the CPU, read from the library itself.
+        system: ``linux`` or ``macos``, likewise.
         machine: the instruction set the code was made for.
         features: what the CPU must have, as Linux names it.
         device: ``cpu`` or ``gpu``.
@@ -64,13 +69,14 @@ class Library:
         outputs: of the model.
         weights: constants that the function takes behind the inputs.
         tvm: version that made it.
+        memory: element types and numbers of what the function takes behind the weights, for
+            intermediate results.
     """
 
     kind: str
     arch: str
+    system: str
     machine: str
-        memory: element types and numbers of what the function takes behind the weights, for
-            intermediate results.
     features: tuple[str, ...]
     device: str
     parallel: bool
@@ -78,13 +84,14 @@ class Library:
     outputs: tuple[TensorSpec, ...]
     weights: tuple[Weight, ...]
     tvm: str
-
-
-def append(path: Path, about: Mapping[str, Any], weights: Sequence[Array]) -> None:
-    """Write weights and description behind a library."""
-    places: list[dict[str, Any]] = []
-    with path.open("r+b") as file:
     memory: tuple[tuple[str, int], ...] = ()
+
+
+def append(path: Path, about: Mapping[str, Any], weights: Sequence[Array]) -> tuple[Path, ...]:
+    """Write weights and description behind a library, or beside it; return all files."""
+    places: list[dict[str, Any]] = []
+    into = _data_file(path)
+    with into.open("wb" if into != path else "r+b") as file:
         file.seek(0, 2)
         _pad(file, PAGE)
         for array in weights:
@@ -95,6 +102,13 @@ def append(path: Path, about: Mapping[str, Any], weights: Sequence[Array]) -> No
         text = json.dumps({**about, "weights": places}, sort_keys=True).encode()
         file.write(text)
         file.write(_TAIL.pack(len(text), _MAGIC))
+    return (path,) if into == path else (path, into)
+
+
+def _data_file(path: Path) -> Path:
+    """Where weights and description of a library are."""
+    with path.open("rb") as file:
+        return path.with_suffix(_BESIDE) if file.read(4) == _MACH else path
 
 
 def _pad(file: Any, multiple: int) -> None:
@@ -108,12 +122,14 @@ def read(path: Path) -> Library:
         LoadError: it is no such file, or damaged.
     """
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
             head = file.read(20)
+        described = _data_file(path)
+        size = described.stat().st_size
+        with described.open("rb") as file:
             file.seek(max(0, size - _TAIL.size))
             tail = file.read(_TAIL.size)
-            if len(head) < 20 or head[:4] != b"\x7fELF" or tail[8:] != _MAGIC:
+            if len(head) < 20 or head[:4] not in (_ELF, _MACH) or tail[8:] != _MAGIC:
                 raise LoadError(f"tvm refuses {path}: it is no library that edgeinfer wrote")
             length = _TAIL.unpack(tail)[0]
             if length > min(size, _LONGEST):
@@ -142,7 +158,8 @@ def _library(about: dict[str, Any], head: bytes, size: int) -> Library:
         raise ValueError("unknown kind or device")
     return Library(
         kind=about["kind"],
-        arch=_ELF_MACHINE.get(struct.unpack_from("<H", head, 18)[0], "unknown"),
+        arch=_arch(head),
+        system="linux" if head[:4] == _ELF else "macos",
         machine=str(about["machine"]),
         features=tuple(map(str, about["features"])),
         device=about["device"],
@@ -151,7 +168,16 @@ def _library(about: dict[str, Any], head: bytes, size: int) -> Library:
         outputs=_specs(about["outputs"]),
         weights=weights,
         tvm=str(about["tvm"]),
+        memory=tuple(
+            (np.dtype(kind).name, *_sizes([count])) for kind, count in about.get("memory", ())
+        ),
     )
+
+
+def _arch(head: bytes) -> str:
+    if head[:4] == _ELF:
+        return _ELF_MACHINE.get(struct.unpack_from("<H", head, 18)[0], "unknown")
+    return _MACH_CPU.get(struct.unpack_from("<I", head, 4)[0], "unknown")
 
 
 def _sizes(shape: Sequence[Any]) -> tuple[int, ...]:
@@ -168,9 +194,6 @@ def _specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
             str(i["dtype"]),
             tuple(d if d is None or isinstance(d, int) else str(d) for d in i["shape"]),
         )
-        memory=tuple(
-            (np.dtype(kind).name, *_sizes([count])) for kind, count in about.get("memory", ())
-        ),
         for i in items
     )
 
@@ -184,7 +207,7 @@ def map_weights(path: Path, library: Library) -> list[Array]:
     """Map the weights of a file; the arrays are read-only and keep the mapping alive."""
     if not library.weights:
         return []
-    with path.open("rb") as file:
+    with _data_file(path).open("rb") as file:
         whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return [
         np.frombuffer(whole, w.dtype, int(np.prod(w.shape)), w.offset).reshape(w.shape)
@@ -198,9 +221,12 @@ def check_machine(path: Path, about: Library) -> None:
     Raises:
         LoadError: it is for another architecture, or uses instructions that this CPU lacks.
     """
-    here = platform.machine()
-    if about.arch != here:
-        raise LoadError(f"tvm refuses {path}: it is code for {about.arch}, this is {here}")
+    # macOS has another word for it.
+    here = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    system = {"darwin": "macos"}.get(sys.platform, sys.platform)
+    if (about.arch, about.system) != (here, system):
+        code = f"{about.arch} and {about.system}"
+        raise LoadError(f"tvm refuses {path}: it is code for {code}, this is {here} and {system}")
     known = cpu_features()
     lacking = [f for f in about.features if f not in known]
     if known and lacking:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -72,7 +73,9 @@ def place_for(name: str) -> Place:
     if not name:
         return Place()
     wanted = machine(name)
-    if wanted.arch != platform.machine():
+    if wanted.system != {"darwin": "macos"}.get(sys.platform, sys.platform):
+        return Place(missing=f"libraries for {wanted.name} are loaded by {wanted.system} only")
+    if wanted.arch != {"arm64": "aarch64"}.get(platform.machine(), platform.machine()):
         if wanted.cuda:
             reason = f"{wanted.cuda} with a CPU that is {wanted.arch} is not here, nor emulated"
             return Place("gpu", missing=reason)

@@ -44,6 +44,7 @@ DOTS = {
     "x86-64-v3": Dot("avx2", 8),
     "x86-64-v4": Dot("avx2", 8),
     "cortex-a76": Dot("sdot", 4),
+    "apple-m": Dot("sdot", 4),
     "neoverse-v1": Dot("smmla", 4, together=2),
 }
 """By machine."""

@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.support import cc
 
-from edgeinfer.convert.lower.tvm import cuda_code
+from edgeinfer.convert.lower.tvm import apple, cuda_code
 from edgeinfer.convert.lower.tvm.direct import NotDirectError, direct
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.lower.tvm.tuned import MARK, Tuning, sizes_of
@@ -71,6 +71,8 @@ def linker_for(machine: Machine) -> str:
     Raises:
         NotAvailableError: it is not installed; has the install line.
     """
+    if machine.system == "macos":
+        return apple.check_linker(machine.name)
     found = shutil.which(machine.linker)
     if found is None:
         package = "gcc" if machine.linker == "gcc" else "gcc-aarch64-linux-gnu"
@@ -97,9 +99,9 @@ def build(
         _log.warning("%s", told)
     reason = _not_direct(kernels, static, lines)
     weights: list[Array] = []
+    memory: tuple[tuple[str, int], ...] = ()
     if not reason:
         try:
-    memory: tuple[tuple[str, int], ...] = ()
             made = direct(ready, own_memory=not machine.cuda)
         except NotDirectError as error:
             reason = str(error)
@@ -113,7 +115,8 @@ def build(
         with target:
             compiled = tvm.compile(ready, target=target)
     with tempfile.TemporaryDirectory() as folder:
-        compiled.export_library(str(path), fcompile=cc.cross_compiler(linker), workspace_dir=folder)
+        link = apple.link if machine.system == "macos" else cc.cross_compiler(linker)
+        compiled.export_library(str(path), fcompile=link, workspace_dir=folder)
     if machine.cuda:
         cuda_code.check(path, machine.name)
     return Built("vm" if reason else "direct", weights, parallel, kernels, reason, memory)
@@ -230,14 +233,14 @@ def _on_gpu(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRMod
         if isinstance(f, tirx.PrimFunc)
     }
     calls = _called(module)
-    for where, function in list(plain.functions.items()):
-        if isinstance(function, tirx.PrimFunc):
-            before = written[where.name_hint]
     for where, function in list(module.functions.items()):
         own = cuda.default(function, machine.cuda) if isinstance(function, tirx.PrimFunc) else None
         if own is not None:
             module[where] = own.with_attrs({MARK: True, "tirx.is_scheduled": True})
     plain = dlight.ApplyDefaultSchedule(*rules)(module)
+    for where, function in list(plain.functions.items()):
+        if isinstance(function, tirx.PrimFunc):
+            before = written[where.name_hint]
             plain[where] = _tuned(tuning, where, before, function.without_attr(MARK), calls)
     return plain
 

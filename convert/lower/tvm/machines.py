@@ -26,6 +26,7 @@ class Machine:
         features: what the CPU must have, as Linux lists it in ``/proc/cpuinfo``.
         attributes: LLVM features beyond those of ``cpu``.
         cuda: architecture of the GPU; empty for code that runs on the CPU.
+        system: that loads the library, ``linux`` or ``macos``.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Machine:
     features: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     cuda: str = ""
+    system: str = "linux"
 
     def description(self, threads: int = 0) -> dict[str, Any]:
         """Return what TVM makes its target from.
@@ -76,6 +78,12 @@ _ARM: dict[str, Any] = {
     "lanes": 4,
     "registers": 32,
 }
+_APPLE: dict[str, Any] = {
+    **_ARM,
+    "triple": "arm64-apple-macosx12.0.0",
+    "linker": "zig",
+    "system": "macos",
+}
 _V3 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
@@ -98,6 +106,8 @@ MACHINES = {
         Machine(
             "neoverse-v1", cpu="neoverse-v1", features=("asimd", "asimddp", "i8mm", "fphp"), **_ARM
         ),
+        # Linux does not run there, so it has no names for what these CPUs have; all have this.
+        Machine("apple-m", cpu="apple-m1", **_APPLE),
         Machine("sm_87", cpu="cortex-a78", features=("asimd", "asimddp"), cuda="sm_87", **_ARM),
         Machine(
             "sm_110",

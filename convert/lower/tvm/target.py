@@ -44,7 +44,7 @@ class TvmTarget:
     def lower(
         self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
     ) -> Lowered:
-        """Write ``model.so``.
+        """Write ``model.so``, for macOS ``model.dylib`` and its weights.
 
         Raises:
             UnsupportedError: with the list of ``check``.
@@ -62,7 +62,7 @@ class TvmTarget:
 
         from edgeinfer.convert.lower.tvm.build import build
 
-        path = folder / "model.so"
+        path = folder / ("model.dylib" if where.system == "macos" else "model.so")
         built = build(made.module, where, path, static=made.is_static, tuning=tuning)
         about = {
             "kind": built.kind,
@@ -75,20 +75,20 @@ class TvmTarget:
             "tvm": str(tvm.__version__),
             "memory": [list(m) for m in built.memory],
         }
-        tvm_library.append(path, about, built.weights)
+        files = tvm_library.append(path, about, built.weights)
         _tell(notes, made, built.kind, built.kernels, built.reason)
         for line in tuning.lines():
             notes.add(line)
         return Lowered(
             format=self.format,
-            files=(path,),
+            files=files,
             precision=options.precision,
             engines=(EngineRequirement("tvm", f"=={tvm.__version__}"),),
             notes=tuple(notes.lines),
             ops={"kernel": built.kernels},
             # Features of the CPU are in the file, and the backend compares them.
             constraints={
-                "os": "linux",
+                "os": where.system,
                 "arch": where.arch,
                 "device": "gpu" if where.cuda else "cpu",
             },
