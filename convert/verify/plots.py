@@ -129,13 +129,15 @@ def _tallest(
 
 def _same(point: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what tells candidates apart; times of one candidate may be taken twice."""
-    return tuple(point.get("kept", ())), point.get("form", ""), point.get("recipe", "")
+    kinds = (point.get(key, "") for key in ("form", "recipe", "calibrator"))
+    return tuple(point.get("kept", ())), *kinds
 
 
 def _kept(point: Mapping[str, Any]) -> str:
     count = len(point.get("kept", ()))
     layers = "layer" if count == 1 else "layers"
-    return point.get("recipe") or f"{count} {layers} out of 8 bits"
+    ranges = f", ranges by {by}" if (by := point.get("calibrator")) else ""
+    return point.get("recipe") or f"{count} {layers} out of 8 bits{ranges}"
 
 
 def ticks(largest: float, count: int = 5) -> Sequence[float]:

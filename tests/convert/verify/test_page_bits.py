@@ -29,6 +29,13 @@ def page(name: str = "net", **data: Any) -> Page:
                 "weighted_layers": {"uint8/int8": 53},
                 "bytes": 1_000_000,
                 "source_bytes": 4_000_000,
+                "layers": [
+                    {"name": f"read {name}", "op": "Conv", "precision": "int8", "weights": "int8"}
+                ],
+                "units": [
+                    {"name": f"unit {name}", "op": "Conv", "kept": False, "sqnr_db": 38.64},
+                    {"name": "last", "op": "MatMul", "kept": True, "sqnr_db": None},
+                ],
             }
         },
     }
@@ -51,6 +58,15 @@ def test_layers_are_told_as_they_were_read_back() -> None:
     text = " ".join(" ".join(page().text).split())
     assert "53 layers uint8/int8" in text
     assert "4.0 MB became 1.0 MB" in text
+
+
+def test_each_layer_has_its_precision_and_its_error() -> None:
+    text = " ".join(" ".join(page().text).split())
+    assert "1 layers with weights, as read back" in text
+    assert "read net Conv int8 int8" in text
+    assert "Signal to error behind each of 2 layers" in text
+    assert "unit net Conv 38.6" in text
+    assert "last MatMul exact out of 8 bits" in text
 
 
 def test_the_drawing_has_a_circle_for_each_candidate_and_says_what_it_is() -> None:

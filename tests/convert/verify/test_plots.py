@@ -82,3 +82,12 @@ def test_ticks_are_round() -> None:
     assert ticks(4.3) == [0, 1, 2, 3, 4]
     assert ticks(0.0112) == [0, 0.005, 0.01]
     assert ticks(0.0) == ticks(float("inf")) == [0.0]
+
+
+def test_candidates_with_other_ranges_are_candidates_of_their_own() -> None:
+    plain = {**point(0.02, 1.0, 1_000_000), "calibrator": ""}
+    other = {**point(0.005, 1.0, 1_000_000), "calibrator": "mse*0.6"}
+    plot = pareto(search(points=[plain, other], pareto=[other], chosen=other))
+    assert plot is not None
+    assert [m.kind for m in plot.marks] == ["other", "float", "chosen"]
+    assert plot.marks[-1].text.startswith("chosen, 0 layers out of 8 bits, ranges by mse*0.6: ")
