@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,7 +81,7 @@ def judge(name: str, targets: Sequence[str] = TARGETS) -> list[Row]:
             path, shapes = _prepared(name, Path(folder))
         except Exception as error:
             return rows("missing", _line(error))
-        data = [_feeds(path, shapes)] if name in HEAVY else None
+        data = _first(path, shapes) if name in HEAVY else None
         try:
             found = edgeinfer.export(
                 path,
@@ -134,22 +134,17 @@ def _prepared(name: str, folder: Path) -> tuple[Path, fixed.Shapes]:
     return folder / path.name, shapes
 
 
-def _feeds(path: Path, shapes: fixed.Shapes) -> dict[str, Array]:
-    """One sample: noise between 0 and 1, small whole numbers."""
+def _first(path: Path, shapes: fixed.Shapes) -> list[Mapping[str, Array]]:
+    """The first of the vectors that the gate would make up."""
     from edgeinfer.convert import passes, sources
+    from edgeinfer.convert.verify.oracles import Oracles
+    from edgeinfer.convert.verify.vectors import make_vectors
 
-    rng = np.random.default_rng(0)
-    normal = passes.normalise(sources.read(path).model, input_shapes=dict(shapes) or None).model
-    feeds: dict[str, Array] = {}
-    for spec in passes.input_specs(normal):
-        shape = [d if isinstance(d, int) else 1 for d in spec.shape or ()]
-        if np.dtype(spec.dtype).kind == "f":
-            feeds[spec.name] = rng.random(shape).astype(spec.dtype)
-        elif "mask" in spec.name:
-            feeds[spec.name] = np.ones(shape, spec.dtype)
-        else:
-            feeds[spec.name] = rng.integers(1, 200, shape).astype(spec.dtype)
-    return feeds
+    source = sources.read(path)
+    normal = passes.normalise(source.model, input_shapes=dict(shapes) or None).model
+    specs = passes.input_specs(normal)
+    oracles = Oracles(source.model, original=source.original)
+    return [make_vectors(source.model, specs, oracles=oracles)[0].feeds]
 
 
 def _all(names: Sequence[str], jobs: int, results: Path, limit_s: float) -> list[Row]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from tests.zoo import assets, fetch
 from tests.zoo.exported import EXPORTERS, exported
-from tests.zoo.nets import NETS
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -65,6 +64,8 @@ REFUSED = ("selfie-segmentation.tflite",)
 
 def names() -> list[str]:
     """Every float model: files of packages, and the nets as one exporter writes them."""
+    from tests.zoo.nets import NETS
+
     files = [n for n in assets() if n.endswith((".onnx", ".tflite"))]
     return [*files, *(f"{net}-{EXPORTERS[1]}" for net in NETS)]
 
