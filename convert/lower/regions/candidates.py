@@ -30,7 +30,7 @@ _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 _SMALL_US = 12.0
 """Products that take the engine less are calls more than arithmetic."""
 
-_DOUBT = 0.3
+_DOUBT, _DOUBT_OF_CONV = 0.3, 1.0
 """Of the engine's time of products: a part with them has to promise so much more to come first."""
 
 _SHARES = {"small": 0.7, "product": 1.1, "recurrent": 0.5, "other": 0.35}
@@ -46,13 +46,13 @@ class Candidate:
     Attributes:
         nodes: in the graph's order.
         engine_us: what they take in the engine, as far as it says.
-        product_us: what products among them take.
+        doubt_us: how much of that it is not likely to save.
         gain_us: what is hoped for.
     """
 
     nodes: tuple[ir.Node, ...]
     engine_us: float
-    product_us: float
+    doubt_us: float
     gain_us: float
 
     @property
@@ -115,18 +115,13 @@ def find(
     graph = _linked(nodes)
     fit = {graph.place[n] for n in supported if _is_fit(n)}
     gain = {i: _gain(nodes[i], engine_us.get(nodes[i].name or "", 0.0)) for i in fit}
-    found: dict[int, float] = {}
-    taken = 0
-    for seed in sorted(fit, key=lambda i: -gain[i]):
-        if taken >> seed & 1 or gain[seed] <= 0:
-            continue
-        members = _grown(graph, seed, gain, taken)
-        taken |= members
-        found[members] = 0.0
+    found = dict.fromkeys(_all_grown(graph, gain))
     for members in list(found):
-        found.setdefault(_joined(graph, members, gain), 0.0)
+        found.setdefault(_joined(graph, members, gain))
+    plain = {i: gain[i] for i in fit if not is_product(nodes[i])}
+    found |= dict.fromkeys(_all_grown(graph, plain))
     made = [_candidate(graph, members, engine_us, gain) for members in found]
-    return sorted((c for c in made if c.gain_us > 0), key=_doubtful)
+    return sorted((c for c in made if c.gain_us > 0), key=lambda c: c.doubt_us - c.gain_us)
 
 
 def _linked(nodes: list[ir.Node]) -> _Graph:
@@ -205,6 +200,16 @@ def _bytes(value: ir.Value) -> float:
     return prod(shape) * value.dtype.itemsize if shape and value.dtype else 0.0
 
 
+def _all_grown(graph: _Graph, gain: Mapping[int, float]) -> list[int]:
+    """Grow parts from all nodes that promise something, without overlap."""
+    found, taken = [], 0
+    for seed in sorted(gain, key=lambda i: -gain[i]):
+        if not taken >> seed & 1 and gain[seed] > 0:
+            found.append(_grown(graph, seed, gain, taken))
+            taken |= found[-1]
+    return found
+
+
 def _grown(graph: _Graph, seed: int, gain: Mapping[int, float], taken: int) -> int:
     """Add neighbours that cost nothing, as long as no way leads out and back in."""
     members, tried = 1 << seed, taken | 1 << seed
@@ -249,9 +254,11 @@ def _candidate(
 ) -> Candidate:
     nodes = tuple(graph.nodes[i] for i in _bits(members))
     us = [engine_us.get(n.name or "", 0.0) for n in nodes]
-    products = sum(t for n, t in zip(nodes, us, strict=True) if is_product(n))
-    return Candidate(nodes, sum(us), products, sum(gain[i] for i in _bits(members)) - _CALL_US)
+    doubts = sum(t * _doubt(n) for n, t in zip(nodes, us, strict=True))
+    return Candidate(nodes, sum(us), doubts, sum(gain[i] for i in _bits(members)) - _CALL_US)
 
 
-def _doubtful(candidate: Candidate) -> float:
-    return _DOUBT * candidate.product_us - candidate.gain_us
+def _doubt(node: ir.Node) -> float:
+    if not is_product(node):
+        return 0.0
+    return _DOUBT_OF_CONV if node.op_type.startswith("Conv") else _DOUBT

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from edgeinfer.backends import child
 from edgeinfer.backends.onnxruntime_regions import FORMAT, LIBRARY, TOLD
 from edgeinfer.bundle.manifest import EngineRequirement
@@ -65,9 +67,11 @@ class RegionsTarget:
             plain.mkdir()
             work.mkdir()
             lowered = OnnxTarget().lower(model, profile, options, plain)
-            order = Order(
-                lowered.files[0], work, where, options.records, dict(options.samples[0]), seconds()
-            )
+            # Bound buffers have to be contiguous, also those without axes.
+            feeds = {
+                k: np.ascontiguousarray(v).reshape(v.shape) for k, v in options.samples[0].items()
+            }
+            order = Order(lowered.files[0], work, where, options.records, feeds, seconds())
             outcome = _raced(order, options.tell)
             if not outcome.kept:
                 raise NotAvailableError(_why_none(outcome))
