@@ -36,6 +36,9 @@ static void wait_() { swapcontext(one, &whole); }
 #define __launch_bounds__(...)
 #define __shared__ static
 #define __restrict__
+typedef _Float16 half;
+struct int4 { int x, y, z, w; }; struct int2 { int x, y; };
+static inline float __half2float(half v) { return (float)v; }
 static inline int __float_as_int(float v) { int r; memcpy(&r, &v, 4); return r; }
 """
 
@@ -96,7 +99,8 @@ def run(function: tirx.PrimFunc, arrays: Sequence[Any], folder: Path) -> None:
     order = [names.index(str(p.name)) for p in function.params]
     code = text[text.rindex('extern "C" __global__', 0, match.end()) :]
     code = re.sub(r"__shared__ (alignas\(\d+\))", r"\1 static", code)
-    given = [f"(float*)given[{order.index(i)}]" for i in range(len(names))]
+    kinds = re.findall(r"(\w+)\* __restrict__", match.group(1))
+    given = [f"({kinds[i]}*)given[{order.index(i)}]" for i in range(len(names))]
     call = f"main_kernel({', '.join(given)})"
     source, library = folder / "kernel.cpp", folder / "kernel.so"
     source.write_text(_BEFORE + code + _AFTER.replace("CALL", call), "utf-8")
