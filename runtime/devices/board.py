@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -83,12 +84,8 @@ def read_board(root: Path) -> Board:
     """
     model = text(root / "proc/device-tree/model")
     system = _release(text(root / "etc/os-release"))
-    properties = _properties(text(root / "system/build.prop"))
-    if properties:
-        maker = properties.get("ro.product.system.manufacturer", "")
-        product = properties.get("ro.product.system.model", "")
-        version = properties.get("ro.system.build.version.release", "")
-        return Board(f"{maker} {product}".strip(), "android", f"Android {version}".strip())
+    if properties := _properties(text(root / "system/build.prop")):
+        return _android(properties)
     if l4t := _l4t(root):
         return Board(model, "jetson", system, _JETPACK.get(l4t.split(".")[0], ""), l4t)
     if model.startswith("Raspberry Pi"):
@@ -98,6 +95,36 @@ def read_board(root: Path) -> Board:
     vendor = text(root / "sys/class/dmi/id/sys_vendor")
     product = text(root / "sys/class/dmi/id/product_name")
     return Board(model or f"{vendor} {product}".strip(), "", system)
+
+
+def getprop() -> str:
+    """Return what an Android system tells programs, which may not read its files; else nothing."""
+    try:
+        ran = subprocess.run(["getprop"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return ran.stdout
+
+
+def android_board(told: str) -> Board:
+    """Describe an Android device.
+
+    Args:
+        told: output of ``getprop``.
+    """
+    return _android(dict(re.findall(r"(?m)^\[([\w.]+)\]: \[(.*)\]\r?$", told)))
+
+
+def _android(properties: Mapping[str, str]) -> Board:
+    """Apps see the product's own properties, the file has those of the system image."""
+
+    def known(*names: str) -> str:
+        return next(filter(None, (properties.get(name) for name in names)), "")
+
+    maker = known("ro.product.manufacturer", "ro.product.system.manufacturer")
+    product = known("ro.product.model", "ro.product.system.model")
+    version = known("ro.build.version.release", "ro.system.build.version.release")
+    return Board(f"{maker} {product}".strip(), "android", f"Android {version}".strip())
 
 
 def read_gpus(root: Path, told: Sequence[Gpu] = ()) -> tuple[Gpu, ...]:

@@ -11,7 +11,16 @@ from typing import Any
 
 from edgeinfer.backends.cgroup import Limits, read_limits
 from edgeinfer.runtime.devices.apple import parse_free_mb, parse_power, parse_sysctl, sysctl
-from edgeinfer.runtime.devices.board import Board, Gpu, free_bytes, memory_mb, read_board, read_gpus
+from edgeinfer.runtime.devices.board import (
+    Board,
+    Gpu,
+    android_board,
+    free_bytes,
+    getprop,
+    memory_mb,
+    read_board,
+    read_gpus,
+)
 from edgeinfer.runtime.devices.cpu import Cpu, read_cpu
 from edgeinfer.runtime.devices.nvml import library, read_nvml
 from edgeinfer.runtime.devices.power import Power, read_power
@@ -54,6 +63,7 @@ def read_facts(
     machine: str | None = None,
     controls: str | None = None,
     nvml: Any | None = None,
+    properties: str | None = None,
 ) -> Facts:
     """Look at this device, or at a recorded one.
 
@@ -62,6 +72,7 @@ def read_facts(
         system: as ``platform.system()`` has it; None asks this one.
         machine: as ``platform.machine()`` has it; None asks this one.
         controls: output of a Mac's ``sysctl`` and ``pmset``; None asks this one.
+        properties: output of Android's ``getprop``; None asks this one.
         nvml: NVIDIA's management library; None takes this machine's if ``root`` is.
     """
     found = (system or platform.system()).lower()
@@ -83,6 +94,9 @@ def read_facts(
         nvml = library()
     board = read_board(root)
     android = board.family == "android" or (system is None and _is_android())
+    if android and board.family != "android":
+        # Termux may not read the system's own file.
+        board = android_board(getprop() if properties is None else properties)
     limits = read_limits(root)
     return Facts(
         "android" if android else kind,

@@ -169,6 +169,11 @@ DEVICES: Mapping[str, Mapping[str, str]] = {
     },
 }
 
+GETPROP = """[ro.build.version.release]: [15]
+[ro.build.version.sdk]: [35]
+[ro.product.manufacturer]: [Google]
+[ro.product.model]: [Pixel 8]
+"""
 MAC = """hw.memsize: 25769803776
 hw.model: Mac16,1
 hw.logicalcpu: 10

@@ -10,7 +10,7 @@ from edgeinfer.runtime.devices import Facts, available_cpus, fingerprint, read_f
 from edgeinfer.runtime.devices.board import Board, Gpu
 from edgeinfer.runtime.devices.cpu import Cache, Cluster
 from edgeinfer.runtime.devices.power import Power
-from tests.runtime.devices.recorded import DEVICES, INTEL_MAC, MAC, record
+from tests.runtime.devices.recorded import DEVICES, GETPROP, INTEL_MAC, MAC, record
 
 A76 = ("asimd", "asimddp", "asimdhp")
 
@@ -109,6 +109,18 @@ def test_a_phone_has_its_big_core_first(tmp_path: Path) -> None:
     )
     assert found.cpu.big == (7,)
     assert found.power.battery is True
+
+
+def test_termux_asks_where_it_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = record("phone", tmp_path)
+    (root / "system/build.prop").unlink()
+    monkeypatch.setenv("ANDROID_ROOT", "/system")
+    found = read_facts(root, machine="aarch64", properties=GETPROP)
+    assert (found.os, found.board) == ("android", Board("Google Pixel 8", "android", "Android 15"))
+    assert found.cpu.big == (7,)
+    # Nobody answers: it is an Android all the same.
+    silent = read_facts(root, machine="aarch64", properties="")
+    assert (silent.os, silent.board) == ("android", Board("", "android", "Android"))
 
 
 def test_a_server_in_a_limited_service(tmp_path: Path) -> None:
