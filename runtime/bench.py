@@ -147,7 +147,8 @@ def measure(
     Args:
         executables: loaded and known to give right numbers.
         vectors: run in turn; at least one.
-        seconds: what the whole measurement may take, apart from the first run of each.
+        seconds: what the whole measurement may take, apart from the first run of each and from
+            opening them anew.
         callers: threads for runs a second; 0 derives the figure from the latency.
         bound: time calls over bound buffers.
         by_cpu: those drop out that take more processor time, not those that take longer.
@@ -280,6 +281,7 @@ class _Race(Generic[K]):
         self._random = random.Random(0)
         self._since = 0
         self._is_again = False
+        self._opening = 0.0
 
     def run(self, seconds: float, known: Mapping[K, float]) -> None:
         """Warm up, then race for so many seconds at most."""
@@ -333,6 +335,7 @@ class _Race(Generic[K]):
             for key, runner in self._runners.items()
             if key != winner and key not in self._failed and runner.turns
         }
+        begin = time.perf_counter()
         if lucky := [key for key, ratio in behind.items() if ratio < LUCK]:
             for key in (winner, *lucky):
                 self._open_anew(key)
@@ -340,6 +343,7 @@ class _Race(Generic[K]):
         if not close and not self._fresh:
             return number
         self._alive = [winner, *close]
+        self._opening = time.perf_counter() - begin
         until = time.perf_counter() + SETTLE_S
         while self._fresh and time.perf_counter() < until:
             self._round(number)
@@ -474,7 +478,7 @@ class _Race(Generic[K]):
         self._alive = kept
 
     def _is_over(self, rounds: int, start: float, seconds: float) -> bool:
-        spent = time.perf_counter() - start
+        spent = time.perf_counter() - start - self._opening
         if spent > seconds:
             return rounds >= (3 if spent < 2 * seconds + 0.1 else 1)
         if rounds - self._since < MIN_ROUNDS:
