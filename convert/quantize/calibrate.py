@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -151,19 +151,15 @@ class Quantizer:
         if not self.recipe.is_static:
             self._round_weights(data, limits, progress)
             return
+        total = self._samples()
         if self.settings.equalise:
-            self._equalise(data)
-        units = [u for lim in limits for u in lay_out(self.model, lim).units]
-        values = observed(units)
-        axes = {u.reads[0].name or "": channel_axis(u) for u in units if u.kind == "weighted"}
-        total = self.verdict.numbers["samples"]
+            self._equalise(data, limits, kept_apart(data.feeds, total, _TRIED))
 
         def told(count: int) -> None:
             if progress is not None:
                 progress("calibrate", min(1.0, count / total))
 
-        self.seen = observe(self.model, values, axes, data.feeds, progress=told)
-        self.ranges = {n: self._range(n, values[n]) for n in values}
+        self._look(data.feeds, limits, told)
         self.notes.append(
             f"{len(self.ranges)} ranges from {total} samples by {self.settings.method}"
         )
@@ -221,21 +217,57 @@ class Quantizer:
     def _samples(self) -> int:
         return 0 if self.verdict is None else int(self.verdict.numbers["samples"])
 
-    def _equalise(self, data: CalibrationSet) -> None:
+    def _look(
+        self,
+        feeds: Callable[[], Iterator[Feeds]],
+        limits: Sequence[Quantization],
+        told: Callable[[int], None] | None = None,
+    ) -> None:
+        """Run samples through the float model once, and choose every range."""
+        units = [u for lim in limits for u in lay_out(self.model, lim).units]
+        values = observed(units)
+        axes = {u.reads[0].name or "": channel_axis(u) for u in units if u.kind == "weighted"}
+        self.seen = observe(self.model, values, axes, feeds, progress=told)
+        self.ranges = {n: self._range(n, values[n]) for n in values}
+
+    def _equalise(
+        self, data: CalibrationSet, limits: Sequence[Quantization], samples: Sequence[Feeds]
+    ) -> None:
+        """Even out weights and move outliers into them, each where the outputs gain by it."""
         model = self.model.clone()
-        pairs = equalise_layers(model)
-        names = normalised_products(model)
-        places = 0
-        if names:
+        if pairs := equalise_layers(model):
+            self._take(
+                model, f"weights evened out between {pairs} pairs of convolutions", limits, samples
+            )
+        model = self.model.clone()
+        if names := normalised_products(model):
             seen = observe(model, names, dict.fromkeys(names, -1), data.feeds)
-            places = smooth(model, seen.channels)
-        if not pairs and not places:
-            return
-        self.model = model
-        if pairs:
-            self.notes.append(f"weights evened out between {pairs} pairs of convolutions")
-        if places:
-            self.notes.append(f"outliers moved into weights behind {places} normalisations")
+            if places := smooth(model, seen.channels):
+                what = f"outliers moved into weights behind {places} normalisations"
+                self._take(model, what, limits, samples)
+
+    def _take(
+        self, model: ir.Model, what: str, limits: Sequence[Quantization], samples: Sequence[Feeds]
+    ) -> None:
+        """Go on with a rewritten model if its integers are nearer to the float model's outputs."""
+        before = after = 0.0
+        for limit in limits:
+            written = [self._on(m, limit, samples) for m in (self.model, model)]
+            errors = output_error(self.model, written, samples)
+            before, after = before + errors[0], after + errors[1]
+        numbers = f"error of the outputs {after:.3g} of their energy, {before:.3g} without"
+        if after < before:
+            self.model = model
+            self.notes.append(f"{what}: {numbers}")
+        else:
+            self.notes.append(f"not done, for it does not pay: {what}: {numbers}")
+
+    def _on(self, model: ir.Model, limit: Quantization, samples: Sequence[Feeds]) -> ir.Model:
+        """Write another model with ranges of a few samples."""
+        settings = replace(self.settings, equalise=False, round_weights=False)
+        trial = Quantizer(model, self.recipe, settings)
+        trial._look(lambda: iter(samples), [limit])
+        return trial.write(limit).model
 
     def by(self, calibrator: str) -> Quantizer:
         """Return the same with other ranges; nothing is run again.

@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from edgeinfer.convert.quantize import calibrate
 from edgeinfer.convert.quantize.calibrate import Quantizer, Settings
 from edgeinfer.convert.quantize.correct import corrected_biases
 from edgeinfer.convert.quantize.data import open_data
@@ -118,6 +119,23 @@ def test_a_transformer_with_outlier_channels_needs_it() -> None:
     model, samples = transformer()
     without, with_it = (error(model, samples, equalise=on) for on in (False, True))
     assert with_it < without / 20
+
+
+@pytest.mark.parametrize(("after", "taken"), [(0.1, True), (0.3, False), (0.2, False)])
+@pytest.mark.parametrize("made", ["depthwise", "transformer"])
+def test_models_are_only_rewritten_where_the_outputs_gain(
+    made: str, after: float, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, samples = {"depthwise": depthwise, "transformer": transformer}[made]()
+    monkeypatch.setattr(calibrate, "output_error", lambda *_: [0.2, after])
+    specs = [TensorSpec(n, "float32", a.shape) for n, a in samples[0].items()]
+    settings = Settings(force=True, round_weights=False)
+    quantizer = Quantizer(model, recipe("static_wi8_ai8"), settings)
+    quantizer.calibrate(open_data(samples, specs), [LIMITS], specs)
+    assert (quantizer.model is not model) == taken
+    notes = " ".join(quantizer.notes)
+    assert f"error of the outputs {after} of their energy, 0.2 without" in notes
+    assert ("not done, for it does not pay" in notes) != taken
 
 
 def test_a_bias_takes_back_what_rounded_weights_add() -> None:
