@@ -78,6 +78,7 @@ def verify(
     edge: bool = False,
     spread: OutputMetrics | None = None,
     outputs: tuple[TensorSpec, ...] = (Y,),
+    timed: bool = True,
 ) -> VariantResult:
     (tmp_path / "m.onnx").write_bytes(b"12345")
     vectors = [Vector({"x": x}, f"synthetic:{i}", edge and i == 1) for i, x in enumerate(rows())]
@@ -94,6 +95,7 @@ def verify(
         Expected(tuple(answers), ()),
         precision=precision,
         ops={"Mul": 1},
+        timed=timed,
     )
 
 
@@ -113,6 +115,28 @@ def test_a_sound_artifact_passes(tmp_path: Path) -> None:
     assert set(engine.latency_ms) == {0, 1}
     assert engine.outputs[0].metrics.count == 12
     assert result.accuracy()["y"]["max_abs"] == 0.0
+
+
+def test_where_times_say_nothing_each_vector_is_run_once(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def function(x: Array) -> Array:
+        seen.append(len(x))
+        return x * 2
+
+    backend = FakeBackend(function)
+    result = verify(function, tmp_path, backend=backend, timed=False)
+    assert result.passed
+    assert backend.threads == [None, 1]
+    # Both vectors, the first again, and the first on one thread.
+    assert seen == [1, 2, 1, 1]
+    assert result.engines[0].latency_ms == {}
+
+
+def test_one_thread_is_judged_where_times_say_nothing(tmp_path: Path) -> None:
+    calls = iter([1.0, 1.0, 1.0, 1.1])
+    result = verify(lambda x: x * 2 * next(calls), tmp_path, timed=False)
+    assert result.failure().endswith("(vector 0, synthetic:0), with one thread")
 
 
 def test_wrong_numbers_are_refused_with_the_vector(tmp_path: Path) -> None:
