@@ -26,6 +26,12 @@ _PRODUCTS = frozenset({
     "Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData",
     "MatMul",
 })  # fmt: skip
+_SMALLEST = 1e-30
+"""Below this a step's reciprocal may be infinite."""
+
+_WHOLE = 1e-2
+"""What a zero point may be off by as the ends are float32; any other is no integer."""
+
 _INTEGERS = frozenset({"FakeQuantize", "Convert", "Parameter"})
 
 
@@ -44,13 +50,14 @@ def round_before_shift(written: Any) -> None:
             continue
         low, high = (float(e) for e in ends[2:] if e is not None)
         step = np.float32((high - low) / 255.0)
-        zero = np.rint(-low / step)
-        if zero == 0:
+        zero = -low / float(step) if step > _SMALLEST else 0.0
+        whole = float(np.rint(zero))
+        if whole == 0.0 or abs(zero - whole) > _WHOLE:
             continue
         scaled = opset.multiply(node.input_value(0), opset.constant(np.float32(1.0) / step))
         rounded = opset.round(scaled, "half_to_even")
         node.input(0).replace_source_output(rounded.output(0))
-        for place, end in ((1, -zero), (2, 255.0 - zero)):
+        for place, end in ((1, -whole), (2, 255.0 - whole)):
             made = opset.constant(np.float32(end))
             node.input(place).replace_source_output(made.output(0))
 

@@ -83,3 +83,23 @@ def test_values_beside_halfway_are_rounded_as_the_standard_says(form: bool) -> N
     compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     wrong = compiled(given)[0] != np.rint(steps) * scale
     assert wrong.any() != form
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "levels"),
+    [
+        (-0.25, 0.75, 256),  # its zero is between two integers
+        (0.0, 1.0, 256),  # nothing is added
+        (-1.27, 1.27, 255),
+        (0.0, 0.0, 256),
+        (-1e-38, 1e-38, 256),
+    ],
+)
+def test_what_has_no_zero_point_to_add_stays(low: float, high: float, levels: int) -> None:
+    openvino = import_openvino()
+    opset = openvino.opset13
+    x = opset.parameter([1, 8], np.float32)
+    bounds = [opset.constant(np.float32(e)) for e in (low, high, low, high)]
+    model = openvino.Model([opset.fake_quantize(opset.softmax(x, -1), *bounds, levels)], [x])
+    shifts.round_before_shift(model)
+    assert roundings(model) == ["Softmax"]
