@@ -70,6 +70,8 @@ class Racer:
 
         self._machine = machine(order.machine)
         self._tuning = tuned.for_machine(self._machine, order.records)
+        # From here on time counts: loading may take long on a busy machine.
+        self._start = time.monotonic()
         self._race_alone(promising(supported(self._plain)), engine_us)
         if self._won:
             self._race_whole()
@@ -107,7 +109,7 @@ class Racer:
         taken: set[ir.Node] = set()
         seen: set[frozenset[ir.Node]] = set()
         for index in range(_MOST_ALONE):
-            if not tried or self._is_over(1 - _RESERVED):
+            if not tried or (index and self._is_over(1 - _RESERVED)):
                 break
             candidate = tried.pop(0)
             nodes = frozenset(candidate.nodes)
