@@ -16,9 +16,9 @@ from edgeinfer.errors import RunError
 from edgeinfer.types import Array
 
 ROUNDS = 21
-_TURNS = 3
+_TURNS = 4
 _LEAST_ROUNDS = 9
-_BATCH_S = 0.004
+_BATCH_S = 0.002
 _RACE_S = 8.0
 _TOLERANCE = 1e-3
 
@@ -77,7 +77,9 @@ def _ratios(before: list[float], after: list[float]) -> list[float]:
 def in_turns(calls: Sequence[Callable[[], object]]) -> list[Times]:
     """Time calls in turns, for a bounded time.
 
-    A round has several turns, of which the least counts: other work on the machine only adds.
+    A round has several turns, of which the least counts: other work on the machine only adds. Every
+    other turn goes backwards: on a busy machine a slice of time ends again and again in the second
+    of two calls.
     """
     counts = []
     spent = 0.0
@@ -91,8 +93,12 @@ def in_turns(calls: Sequence[Callable[[], object]]) -> list[Times]:
     rounds = max(_LEAST_ROUNDS, min(ROUNDS, int(_RACE_S / spent)))
     found = [Times([], []) for _ in calls]
     for _ in range(rounds):
-        turns = [[_timed(c, n) for c, n in zip(calls, counts, strict=True)] for _ in range(_TURNS)]
-        for times, mine in zip(found, zip(*turns, strict=True), strict=True):
+        turns: list[list[tuple[float, float]]] = [[] for _ in calls]
+        for turn in range(_TURNS):
+            order = range(len(calls)) if turn % 2 == 0 else reversed(range(len(calls)))
+            for index in order:
+                turns[index].append(_timed(calls[index], counts[index]))
+        for times, mine in zip(found, turns, strict=True):
             times.wall.append(min(wall for wall, _ in mine))
             times.cpu.append(min(cpu for _, cpu in mine))
     return found
