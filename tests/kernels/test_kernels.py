@@ -175,7 +175,8 @@ def test_functions_of_gates(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 @pytest.mark.parametrize(
-    ("hidden", "backwards", "reset"), [(5, False, False), (18, True, True), (77, False, True)]
+    ("hidden", "backwards", "reset"),
+    [(5, False, False), (18, True, True), (77, False, True), (40, True, False)],
 )
 def test_recurrent(kind: str, hidden: int, backwards: bool, reset: bool) -> None:
     _recurrent(HERE[0], recurrent.Cell(kind, 3, 2, hidden, backwards, reset))
