@@ -52,7 +52,8 @@ def plan_cores(
     threads = may_use if asked is None else min(asked, may_use)
     note = ""
     if asked is not None and threads < asked:
-        note = f"{asked} threads were asked for, this process may keep {may_use} CPUs busy"
+        cpus = "1 CPU" if may_use == 1 else f"{may_use} CPUs"
+        note = f"{asked} threads were asked for, this process may keep {cpus} busy"
     if not slow:
         return Cores(threads, (), note)
     if asked is None:

@@ -25,6 +25,9 @@ _JETSON_SM = {
 """Chip in the device tree to compute capability: https://developer.nvidia.com/cuda-gpus. Thor was
 10.1 until CUDA 13 renamed it to 11.0."""
 
+_NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")
+"""Vendor, and the classes of VGA and 3D controllers: https://pci-ids.ucw.cz."""
+
 _LIBRARIES = ("usr/lib/aarch64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib")
 
 
@@ -143,6 +146,20 @@ def read_gpus(root: Path, told: Sequence[Gpu] = ()) -> tuple[Gpu, ...]:
         return tuple(replace(gpu, cuda=cuda, tensorrt=tensorrt) for gpu in told)
     cards = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
     return tuple(Gpu(name, "", driver, cuda, tensorrt) for name in filter(None, map(_card, cards)))
+
+
+def idle_nvidia(root: Path) -> bool:
+    """Whether an NVIDIA GPU is on the bus though no driver of it is loaded.
+
+    Args:
+        root: of the file system.
+    """
+    if _driver(root) or _chip(root):
+        return False
+    devices = (root / "sys/bus/pci/devices").glob("*")
+    return any(
+        text(d / "vendor") == _NVIDIA and text(d / "class").startswith(_DISPLAYS) for d in devices
+    )
 
 
 def _release(content: str) -> str:

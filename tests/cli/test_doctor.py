@@ -14,7 +14,7 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Device, Probe
 from edgeinfer.cli import doctor
 from edgeinfer.runtime import devices
-from edgeinfer.runtime.devices import Facts, installs
+from edgeinfer.runtime.devices import Facts, board, installs
 from edgeinfer.runtime.devices.board import Gpu
 from edgeinfer.runtime.devices.cpu import Cpu
 from edgeinfer.runtime.devices.power import Power
@@ -90,6 +90,14 @@ def test_every_extra_exists_and_brings_what_is_looked_for() -> None:
         named = " ".join(extras[extra]).lower()
         for module in modules:
             assert doctor.PACKAGES.get(module, module) in named, (extra, module)
+
+
+def test_a_gpu_without_a_driver(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    probes(monkeypatch, HERE)
+    monkeypatch.setattr(board, "idle_nvidia", lambda root: True)
+    out = cli("doctor").out
+    assert "an NVIDIA GPU without its driver" in out
+    assert "\nGPU: install NVIDIA's driver" in out
 
 
 def test_heat_and_power_that_slow_it_down(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,10 @@
 """How ``edgeinfer run`` loads: apart, in time, signed, counted."""
 
+import contextlib
 import json
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from benchmarks.tiny import MLP
 from benchmarks.tiny import bundle as tiny
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
+from edgeinfer.cli.output import Output
 from edgeinfer.types import TensorSpec
 
 
@@ -88,3 +92,25 @@ def test_runs_are_counted(
     assert told["stats"]["labels"]["model"] == "mlp"
     monkeypatch.setitem(os.environ, "EDGEINFER_STATS", "0")
     assert "\n1 runs in " in cli("run", mlp, arrays, "--stats").out
+
+
+def test_the_steps_of_a_first_load_are_shown(
+    cli: Any, mlp: Path, arrays: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+
+    @contextlib.contextmanager
+    def progress(_: Output) -> Iterator[Any]:
+        yield lambda what, done: shown.append(what)
+
+    monkeypatch.setattr(Output, "progress", progress)
+    assert cli("run", mlp, arrays).err == ""
+    assert shown == [
+        "load the bundle",
+        "loading and checking cpu-onnx-fp32 on onnxruntime (cpu), 1 of 1",
+        "timing 1 candidates, for 3 s at most",
+    ]
+    shown.clear()
+    assert cli("run", mlp, arrays).code == 0
+    assert shown == ["load the bundle"]
+    assert logging.getLogger("edgeinfer").level == logging.NOTSET

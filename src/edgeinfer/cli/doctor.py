@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -73,7 +74,7 @@ def doctor(bundle: str | None, policy: str, out: Output) -> None:
 
     Exits with 3 when no engine can run here.
     """
-    findings = [*_machine(), *_engines(), *_extras(), _cache(), _memory(), *_speed()]
+    findings = [*_machine(), *_engines(), *_idle_gpu(), *_extras(), _cache(), _memory(), *_speed()]
     if bundle is not None:
         from edgeinfer.cli.whynot import findings_of
 
@@ -123,6 +124,15 @@ def _engines() -> Iterator[Finding]:
             name = facts.gpus[0].name
             fix = f"{name} is here and is not used; {advise(GPU, facts, python)}"
             yield Finding(f"{what} on the GPU", None, "this build cannot use it", fix)
+
+
+def _idle_gpu() -> Iterator[Finding]:
+    """A GPU that no engine sees, for want of a driver."""
+    from edgeinfer.runtime.devices.board import idle_nvidia
+
+    if idle_nvidia(Path("/")):
+        fix = "install NVIDIA's driver with the system's packages, and restart"
+        yield Finding("GPU", None, "an NVIDIA GPU without its driver", fix)
 
 
 def _first(reason: str) -> str:

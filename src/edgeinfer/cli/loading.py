@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from edgeinfer.cli.output import Progress, visible
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.session import Session
@@ -74,3 +78,33 @@ def opening(options: Mapping[str, Any]) -> dict[str, Any]:
 def told_stats(session: Session, options: Mapping[str, Any]) -> SessionStats | None:
     """Return what a session counted, where that was asked for."""
     return session.stats() if options["stats"] else None
+
+
+class _Steps(logging.Handler):
+    """Passes on what a load logs of its steps, such as the candidate that it checks."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(logging.INFO)
+        self._progress = progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.INFO:
+            self._progress(visible(record.getMessage()), None)
+
+
+@contextlib.contextmanager
+def steps_shown(progress: Progress | None) -> Iterator[None]:
+    """Show the steps of loads in the block: the first one of a bundle takes seconds."""
+    if progress is None:
+        yield
+        return
+    progress("load the bundle", None)
+    log, handler = logging.getLogger("edgeinfer"), _Steps(progress)
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+        log.removeHandler(handler)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.cli.files import write_bytes
-from edgeinfer.cli.loading import told_stats
+from edgeinfer.cli.loading import steps_shown, told_stats
 from edgeinfer.cli.output import Output, milliseconds
 from edgeinfer.cli.ranking import ranking, why
 from edgeinfer.errors import UsageError
@@ -67,15 +67,16 @@ def run_pipeline(
 
     if overlay is not None and len(inputs) != 1:
         raise UsageError(f"--overlay: expected one INPUT, received {len(inputs)}")
-    with out.progress() as progress:
-        if progress is not None:
-            progress("load the bundle", None)
-        with pipeline(*bundles, **options) as opened:
-            if not inputs:
-                raise UsageError(f"{bundles[0]}: no INPUT given; it takes {opened.takes}")
-            found, spent = _each(opened, inputs, repeat)
-            reports = [model.session.report() for model in opened.models]
-            stats = [told_stats(model.session, options) for model in opened.models]
+    with (
+        out.progress() as progress,
+        steps_shown(progress),
+        pipeline(*bundles, **options) as opened,
+    ):
+        if not inputs:
+            raise UsageError(f"{bundles[0]}: no INPUT given; it takes {opened.takes}")
+        found, spent = _each(opened, inputs, repeat)
+        reports = [model.session.report() for model in opened.models]
+        stats = [told_stats(model.session, options) for model in opened.models]
     if overlay is not None:
         _draw(Path(overlay), inputs[0], found[0], overwrite)
     ordered = sorted(spent)

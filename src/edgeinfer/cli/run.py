@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.files import check_output
-from edgeinfer.cli.loading import as_loaded, loading_options, opening, told_stats
+from edgeinfer.cli.loading import as_loaded, loading_options, opening, steps_shown, told_stats
 from edgeinfer.cli.meaning import means_something, run_pipeline
 from edgeinfer.cli.output import Output, milliseconds, output_options, table
 from edgeinfer.cli.ranking import ranking, why
@@ -78,9 +78,7 @@ def run(
         raise UsageError("--then and --overlay go with what outputs mean; leave -o and --raw out")
     if output is not None:
         check_output(Path(output), ".npz", b"PK", overwrite=overwrite)
-    with out.progress() as progress:
-        if progress is not None:
-            progress("load the bundle", None)
+    with out.progress() as progress, steps_shown(progress):
         from edgeinfer import load
         from edgeinfer.bundle.archive import Bundle
         from edgeinfer.media import calls_for, write_arrays

@@ -7,7 +7,7 @@ import pytest
 
 from edgeinfer.backends.cgroup import Limits
 from edgeinfer.runtime.devices import Facts, available_cpus, fingerprint, read_facts
-from edgeinfer.runtime.devices.board import Board, Gpu
+from edgeinfer.runtime.devices.board import Board, Gpu, idle_nvidia
 from edgeinfer.runtime.devices.cpu import Cache, Cluster
 from edgeinfer.runtime.devices.power import Power
 from tests.runtime.devices.recorded import DEVICES, GETPROP, INTEL_MAC, MAC, record
@@ -180,6 +180,23 @@ def test_garbage_in_any_file_is_unknown_and_never_an_error(name: str, tmp_path: 
         path.write_bytes(b"\xff\xfe\x00 : - , [{\n")
         read_facts(root, system="Linux", machine="aarch64")
         path.write_bytes(content)
+
+
+def test_a_gpu_without_a_driver_is_seen_on_the_bus(tmp_path: Path) -> None:
+    card = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
+    card.mkdir(parents=True)
+    assert not idle_nvidia(tmp_path)
+    (card / "vendor").write_text("0x10de\n")
+    (card / "class").write_text("0x040300\n")  # its sound
+    assert not idle_nvidia(tmp_path)
+    (card / "class").write_text("0x030200\n")
+    assert idle_nvidia(tmp_path)
+    (tmp_path / "sys/module/nvidia").mkdir(parents=True)
+    (tmp_path / "sys/module/nvidia/version").write_text("580.65.06\n")
+    assert not idle_nvidia(tmp_path)
+    (card / "vendor").write_text("0x1002\n")
+    (tmp_path / "sys/module/nvidia/version").unlink()
+    assert not idle_nvidia(tmp_path)
 
 
 def test_this_machine_has_a_stable_key() -> None:
