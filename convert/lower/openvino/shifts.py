@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from edgeinfer.backends.engines import import_openvino
 
@@ -22,6 +23,7 @@ _PASSED = frozenset({
 })  # fmt: skip
 """Operators that are computed together with what gives their operand, or with integers."""
 
+_MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze"})
 _PRODUCTS = frozenset({
     "Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData",
     "MatMul",
@@ -54,12 +56,27 @@ def round_before_shift(written: Any) -> None:
         whole = float(np.rint(zero))
         if whole == 0.0 or abs(zero - whole) > _WHOLE:
             continue
-        scaled = opset.multiply(node.input_value(0), opset.constant(np.float32(1.0) / step))
+        factor = _factor(node.input_value(0), np.float32(1.0) / step)
+        scaled = opset.multiply(node.input_value(0), opset.constant(factor))
         rounded = opset.round(scaled, "half_to_even")
         node.input(0).replace_source_output(rounded.output(0))
         for place, end in ((1, -whole), (2, 255.0 - whole)):
             made = opset.constant(np.float32(end))
             node.input(place).replace_source_output(made.output(0))
+
+
+def _factor(output: Any, factor: np.float32) -> npt.NDArray[np.float32]:
+    """Return a factor, once for each column where values were just moved.
+
+    The plugin moves a product with one number in front of a Transpose, which then is no part of
+    the kernel that computes attention any more.
+    """
+    shape = output.get_partial_shape()
+    moved = output.get_node().get_type_name() in _MOVES
+    if not moved or shape.rank.is_dynamic or not len(shape) or shape[-1].is_dynamic:
+        return np.asarray(factor)
+    sizes = [1] * (len(shape) - 1) + [shape[-1].get_length()]
+    return np.full(sizes, factor, np.float32)
 
 
 def _of_floats(output: Any) -> bool:

@@ -103,3 +103,25 @@ def test_what_has_no_zero_point_to_add_stays(low: float, high: float, levels: in
     model = openvino.Model([opset.fake_quantize(opset.softmax(x, -1), *bounds, levels)], [x])
     shifts.round_before_shift(model)
     assert roundings(model) == ["Softmax"]
+
+
+def test_attention_stays_one_kernel() -> None:
+    """The Transpose behind it was left outside when the product was with one number."""
+    openvino = import_openvino()
+    opset = openvino.opset13
+
+    def transposes(model: Any) -> int:
+        compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        nodes = compiled.get_runtime_model().get_ops()
+        return [n.get_rt_info()["layerType"].astype(str) for n in nodes].count("Transpose")
+
+    heads = [opset.parameter([1, 4, 16, 8], np.float32) for _ in range(3)]
+    scores = opset.softmax(opset.matmul(heads[0], heads[1], False, True), -1)
+    moved = opset.transpose(opset.matmul(scores, heads[2], False, False), [0, 2, 1, 3])
+    rows = opset.reshape(moved, [1, 16, 32], False)
+    bounds = [opset.constant(np.float32(e)) for e in (-1.5, 1.05, -1.5, 1.05)]
+    model = openvino.Model([opset.fake_quantize(rows, *bounds, 256)], heads)
+    before = transposes(model)
+    shifts.round_before_shift(model)
+    assert roundings(model) == ["Round"]
+    assert transposes(model) == before
