@@ -37,22 +37,18 @@ SHARES = [
 def _layers(n: int, count: int) -> list[tuple[Any, Any]]:
     rng = np.random.default_rng(0)
     scale = 1 / np.sqrt(21 * n)
-    return [
-        (
-            rng.integers(0, 16, (n, n), np.uint8),
-            np.full((n, n // BLOCK), scale, np.float16),
-        )
-        for _ in range(count)
-    ]
+    scales = np.full((n, n // BLOCK), scale, np.float16)
+    return [(rng.integers(0, 16, (n, n), np.uint8), scales) for _ in range(count)]
 
 
-def _ours(n: int, layers: list[tuple[Any, Any]], first: Any, share: Share) -> Any:
+def _ours(n: int, kept: list[list[Any]], first: Any, share: Share) -> Any:
     device = tvm.cuda(0)
     module = tvm.IRModule({workload.NAME: workload.plain(gemv(n, n, share=share))})
-    call = tvm.compile(module, target=machine("sm_90").target()).jit()[workload.NAME]
-    kept = [[tvm.runtime.tensor(a, device) for a in (pack(q, 4), s)] for q, s in layers]
+    target = machine("sm_90").target()
+    with target:
+        call = tvm.compile(module, target=target).jit()[workload.NAME]
     arrays = [tvm.runtime.tensor(first, device)]
-    arrays += [tvm.runtime.empty((1, n), "float32", device) for _ in layers]
+    arrays += [tvm.runtime.empty((1, n), "float32", device) for _ in kept]
 
     def work(stream: int) -> None:
         with tvm_ffi.use_raw_stream(device, stream):
@@ -145,8 +141,10 @@ def main() -> None:
     first = np.random.default_rng(1).standard_normal((1, n)).astype(np.float32)
     right = first.astype(np.float64)
     for q, s in layers:
-        right = right @ ((q - 8.0) * np.repeat(s.astype(np.float64), BLOCK, axis=1)).T
-    calls: dict[str, Any] = {str(s): _ours(n, layers, first, s) for s in SHARES}
+        right = (right @ (q.T - 8.0)) * float(s[0, 0])
+    device = tvm.cuda(0)
+    kept = [[tvm.runtime.tensor(a, device) for a in (pack(q, 4), s)] for q, s in layers]
+    calls: dict[str, Any] = {str(s): _ours(n, kept, first, s) for s in SHARES}
     try:
         calls["onnxruntime"] = _onnxruntime(n, layers, first)
     except Exception as error:  # whatever it lacks here is told

@@ -110,7 +110,9 @@ class Measurer:
 
     def _built(self, function: tirx.PrimFunc) -> Any:
         module = tvm.IRModule({workload.NAME: workload.plain(function)})
-        compiled = tvm.compile(module, target=self._target)
+        # CUDA's compiler is told the architecture by what is current.
+        with self._target:
+            compiled = tvm.compile(module, target=self._target)
         if self._session is None:
             return compiled.jit()
         from tvm.support import cc
