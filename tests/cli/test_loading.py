@@ -53,6 +53,14 @@ def test_an_engine_that_hangs_is_stopped(cli: Any, failing: tuple[Path, Path]) -
     assert result.err.splitlines()[-1] == f"edgeinfer: {told}"
 
 
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon"])
+def test_a_time_limit_is_a_number_above_zero(
+    cli: Any, mlp: Path, arrays: Path, seconds: str
+) -> None:
+    result = cli("run", mlp, arrays, "--run-timeout", seconds)
+    assert (result.code, result.out) == (2, "")
+
+
 def test_a_process_of_its_own_and_who_is_next(cli: Any, mlp: Path, arrays: Path) -> None:
     apart = cli("run", mlp, arrays, "--isolate", "--on-crash", "next", "-v")
     assert apart.code == 0

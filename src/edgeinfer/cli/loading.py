@@ -29,7 +29,10 @@ _OPTIONS = (
     ),
     click.option("--isolate", is_flag=True, help="Run the engine in a process of its own."),
     click.option(
-        "--run-timeout", type=float, metavar="SECONDS", help="Stop a run of it that takes longer."
+        "--run-timeout",
+        type=click.FloatRange(0, min_open=True),
+        metavar="SECONDS",
+        help="Stop a run of it that takes longer.",
     ),
     click.option(
         "--on-crash",
