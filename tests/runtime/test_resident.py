@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import edgeinfer
 from benchmarks.tiny import MLP, bundle
 from edgeinfer.errors import MemoryBudgetError, SignatureError
 from edgeinfer.runtime import fleet, resident
@@ -221,3 +223,18 @@ def test_a_process_of_its_own_counts(tmp_path: Path, history: ProfileDB) -> None
         apart = runtime.add(path, name="apart", measure=False, isolate=True)
         with pytest.raises(MemoryBudgetError):
             apart.run({"x": np.ones((1, 16), np.float32)})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_engines_bring_no_threads_of_their_own(tmp_path: Path, history: ProfileDB) -> None:
+    given = {"x": np.ones((1, 16), np.float32)}
+    paths = [bundle(MLP, tmp_path / f"{i}.edge", given) for i in range(30)]
+    with edgeinfer.load(paths[0], threads=1, measure=False, history=history) as session:
+        session.run(given)
+    before = len(list(Path("/proc/self/task").iterdir()))
+    with Runtime(threads=2, history=history) as runtime:
+        models = [runtime.add(p, name=p.stem, measure=False) for p in paths]
+        for future in [model.submit(given) for model in models * 3]:
+            future.result(30)
+        assert sum(stats.loaded for stats in runtime.stats().values()) == 30
+        assert len(list(Path("/proc/self/task").iterdir())) <= before + runtime.threads
