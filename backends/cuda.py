@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -64,7 +65,7 @@ class Transfers:
         if driver is None:
             raise RunError("no CUDA driver is loaded")
         self._driver: Any = driver
-        self._pinned: list[int] = []
+        self._pinned: list[Array] = []
         handle = ctypes.c_int()
         self._context = ctypes.c_void_p()
         self.check(driver.cuDeviceGet(ctypes.byref(handle), index), "find the device")
@@ -72,7 +73,9 @@ class Transfers:
         self.check(
             driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), handle), "use the device"
         )
-        self._handle = handle
+        # What is freed while it is pinned would be read where it was: pins go first, in any case.
+        self._end = weakref.finalize(self, _let_go, driver, self._context, handle, self._pinned)
+        self._end.atexit = False
 
     @property
     def driver(self) -> Any:
@@ -87,7 +90,7 @@ class Transfers:
         address = ctypes.c_void_p(array.ctypes.data)
         if self._driver.cuMemHostRegister_v2(address, ctypes.c_size_t(array.nbytes), 0) == 0:
             # Where that cannot be (pinned before, read-only pages) copies are slower, not wrong.
-            self._pinned.append(array.ctypes.data)
+            self._pinned.append(array)
 
     def to_device(self, address: int, array: Array) -> None:
         """Copy a C-contiguous array.
@@ -138,14 +141,7 @@ class Transfers:
 
     def close(self) -> None:
         """Let go of pinned pages and of the device; a second call does nothing."""
-        if self._context.value is None:
-            return
-        self.enter()
-        for address in self._pinned:
-            self._driver.cuMemHostUnregister(ctypes.c_void_p(address))
-        self._pinned.clear()
-        self._driver.cuDevicePrimaryCtxRelease_v2(self._handle)
-        self._context = ctypes.c_void_p()
+        self._end()
 
     def enter(self) -> None:
         """Make the device current in this thread; costs less than asking whether it is."""
@@ -159,6 +155,14 @@ class Transfers:
         self._driver.cuGetErrorString(code, ctypes.byref(text))
         reason = (text.value or b"unknown error").decode(errors="replace")
         raise RunError(f"CUDA cannot {what}: {reason} (error {code})")
+
+
+def _let_go(driver: Any, context: Any, handle: Any, pinned: list[Array]) -> None:
+    driver.cuCtxSetCurrent(context)
+    for array in pinned:
+        driver.cuMemHostUnregister(ctypes.c_void_p(array.ctypes.data))
+    pinned.clear()
+    driver.cuDevicePrimaryCtxRelease_v2(handle)
 
 
 class Recording:

@@ -65,9 +65,15 @@ class Recorded:
 
     def bound(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], object]:
         """Return a call over arrays that stay where they are."""
+        pins = Transfers(0)
         for array in (*inputs, *outputs):
-            self._transfers.pin(array)
-        return partial(self.run, inputs, outputs)
+            pins.pin(array)
+        return partial(self._pinned, pins, inputs, outputs)
+
+    def _pinned(self, pins: Transfers, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        # Pages stay pinned as long as the call is kept.
+        del pins
+        self.run(inputs, outputs)
 
     def replay(self) -> None:
         """Run once over what lies on the device; nothing is copied."""

@@ -1,6 +1,7 @@
 """Work that is recorded as a CUDA graph: the driver's calls, with a driver that notes them."""
 
 import ctypes
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -103,3 +104,27 @@ def test_work_that_fails_while_it_is_recorded_ends_the_recording(driver: Driver)
         Recording(work, Transfers(0))
     assert "cuStreamEndCapture" in driver.calls
     assert "cuStreamDestroy_v2" in driver.calls
+
+
+def test_pages_are_let_go_before_their_memory_also_where_nobody_closes(driver: Driver) -> None:
+    transfers = Transfers(0)
+    array = np.zeros(3, np.float32)
+    transfers.pin(array)
+    alive = weakref.ref(array)
+    del array
+    assert alive() is not None
+    driver.calls.clear()
+    del transfers
+    assert driver.calls == [
+        "cuCtxSetCurrent",
+        "cuMemHostUnregister",
+        "cuDevicePrimaryCtxRelease_v2",
+    ]
+    assert alive() is None
+
+
+def test_closing_twice_lets_go_once(driver: Driver) -> None:
+    transfers = Transfers(0)
+    transfers.close()
+    transfers.close()
+    assert driver.calls.count("cuDevicePrimaryCtxRelease_v2") == 1
