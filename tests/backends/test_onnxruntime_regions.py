@@ -88,6 +88,28 @@ def test_numbers(made: Artifact, threads: int) -> None:
     executable.close()
 
 
+def test_scalars_integers_and_truth_cross_a_border(tmp_path: Path) -> None:
+    source = model(
+        """(float[2,3] x, int64[2,3] i, bool[2,3] m) => (float s, int64[2,3] j, bool[2,3] g)
+        <float[2,3] a, int64[2,3] k, float[2,3] b, float h>
+        { a = Abs(x)  s = ReduceSum<keepdims=0>(a)  k = Add(i, i)  j = Where(m, k, i)
+          h = Sqrt(s)  b = Mul(a, h)  g = Greater(b, a) }"""
+    )
+    made = written(source, [region(source, [n.name or "" for n in source.graph])], tmp_path)
+    rng = np.random.default_rng(0)
+    feeds: dict[str, Array] = {
+        "x": rng.standard_normal((2, 3)).astype(np.float32),
+        "i": rng.integers(-9, 9, (2, 3)),
+        "m": rng.integers(0, 2, (2, 3)).astype(np.bool_),
+    }
+    found = OnnxRuntimeBackend().load(made, LoadOptions(threads=1)).run(feeds)
+    wanted = np.abs(feeds["x"])
+    assert found["s"].shape == ()
+    np.testing.assert_allclose(found["s"], wanted.sum(), rtol=1e-6)
+    np.testing.assert_array_equal(found["j"], np.where(feeds["m"], 2 * feeds["i"], feeds["i"]))
+    np.testing.assert_array_equal(found["g"], wanted * np.sqrt(wanted.sum()) > wanted)
+
+
 def test_several_threads_run_several_sessions(made: Artifact) -> None:
     backend = OnnxRuntimeBackend()
 

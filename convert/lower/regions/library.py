@@ -98,7 +98,7 @@ def compile_region(part: ir.Model, name: str, machine: Machine, tuning: Tuning) 
         compiled.mod.write_to_file(str(path), "o")
         code = path.read_bytes()
     specs = input_specs(normal), output_specs(normal)
-    if any(not isinstance(d, int) for s in (*specs[0], *specs[1]) for d in s.shape or (None,)):
+    if not all(s.is_static for s in (*specs[0], *specs[1])):
         raise NotARegionError("it has open sizes")
     return Compiled(name, code, *specs, tuple(written.weights), len(ready.functions) - 1)
 
