@@ -311,10 +311,8 @@ class Search:
 
     def _tried(self, groups: Sequence[Sequence[Layer]]) -> dict[str, float]:
         before = self._by_calibrator("quick", frozenset())
-        # Where the worst channel is lost altogether, no layer alone brings it back.
-        measure = "noise" if before.error >= 1.0 else "error"
-        base = getattr(before, measure)
         gains: dict[str, float] = {}
+        quiet: dict[str, float] = {}
         for index, group in enumerate(groups):
             if self._is_over():
                 self._stopped = f"{len(groups) - index} of {len(groups)} layers were not tried"
@@ -322,9 +320,10 @@ class Search:
             if self.told is not None:
                 self.told("try layer by layer", index / len(groups))
             point = self._by_calibrator("quick", frozenset(y.name for y in group))
-            left = getattr(point, measure)
-            gains.update({y.name: (base - left) / len(group) for y in group})
-        return gains
+            gains.update({y.name: (before.error - point.error) / len(group) for y in group})
+            quiet.update({y.name: (before.noise - point.noise) / len(group) for y in group})
+        # Where the worst channel is lost altogether, it may be that no layer alone brings it back.
+        return quiet if before.error >= 1.0 and not any(g > 0 for g in gains.values()) else gains
 
     def _order(self, gains: Mapping[str, float]) -> list[str]:
         """Order layers by what they give for what they cost; none costs nothing."""
