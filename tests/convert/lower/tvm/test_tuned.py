@@ -60,7 +60,7 @@ NETS = {
         "(float[1,4,6,6] x) => (float[1,4,6,6] y) { c = Conv<pads=[1,1,1,1]>(x, w) y = Add(c, x) }",
         w=_weights(4, 4, 3, 3),
     ),
-    "softmax": graph("(float[3,40] x) => (float[3,40] y) { y = Softmax<axis=1>(x) }"),
+    "softmax": graph("(float[40,3] x) => (float[40,3] y) { y = Softmax<axis=0>(x) }"),
 }
 
 
