@@ -69,7 +69,7 @@ class OnnxRuntimeCoreMLBackend:
     def capabilities(self) -> Capabilities:
         """ONNX files with dynamic shapes; bound buffers are copied by Core ML."""
         plain = OnnxRuntimeBackend().capabilities()
-        return Capabilities(formats=plain.formats, dtypes=plain.dtypes, zero_copy=False)
+        return Capabilities(formats=frozenset({"onnx"}), dtypes=plain.dtypes, zero_copy=False)
 
     def load(self, artifact: Artifact, options: LoadOptions) -> OnnxRuntimeExecutable:
         """Open an ONNX model; ``extra`` are options of the provider, by its own names.

@@ -108,7 +108,7 @@ class OnnxRuntimeTensorRTBackend:
     def capabilities(self) -> Capabilities:
         """ONNX files; open sizes within the shapes that an engine was built for."""
         plain = OnnxRuntimeBackend().capabilities()
-        return Capabilities(formats=plain.formats, dtypes=plain.dtypes - {"string"})
+        return Capabilities(formats=frozenset({"onnx"}), dtypes=plain.dtypes - {"string"})
 
     def load(self, artifact: Artifact, options: LoadOptions) -> OnnxRuntimeExecutable:
         """Open the engine of a model; builds it first where no current one is here.
