@@ -56,7 +56,7 @@ def _check(value: ir.Value, shape: Sequence[int | None], bound: dict[str, tuple[
         raise UsageError(
             f"{what}: expected {len(declared)} sizes for {value.shape}, received [{shown}]"
         )
-    for axis, (old, new) in enumerate(zip(declared, shape, strict=True)):
+    for axis, (old, new) in enumerate(zip(map(_plain, declared), shape, strict=True)):
         if new is None:
             continue
         if new < 1:
@@ -83,7 +83,7 @@ def _bind(
         value.shape = ir.Shape([ir.SymbolicDim(None) if d is None else d for d in shape])
         return len(shape)
     dims: list[int | ir.SymbolicDim] = []
-    for axis, old in enumerate(value.shape):
+    for axis, old in enumerate(map(_plain, value.shape)):
         new: int | ir.SymbolicDim = old
         if not isinstance(old, int):
             wanted = shape[axis] if shape is not None else None
@@ -92,8 +92,14 @@ def _bind(
             new = old if wanted is None else wanted
         dims.append(new)
     changed = sum(
-        isinstance(b, int) and not isinstance(a, int)
+        isinstance(b, int) and (not isinstance(a, int) or a != b)
         for a, b in zip(value.shape, dims, strict=True)
     )
     value.shape = ir.Shape(dims)
     return changed
+
+
+def _plain(size: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
+    """A size as it is meant: some exporters write open ones as -1, others name all of them "?"."""
+    is_open = size < 0 if isinstance(size, int) else size.value == "?"
+    return ir.SymbolicDim(None) if is_open else size

@@ -24,6 +24,7 @@ def _echo(width: int) -> Shapes:
 
 ASSETS: dict[str, Shapes] = {
     "basic-pitch": {"serving_default_input_2:0": (1, 43844, 1)},
+    "basic-pitch.tflite": {"input_2": (1, 43844, 1)},
     "silero-vad": _silero(512),
     "silero-vad-16k-op15": _silero(512),
     "silero-vad-16k-sequence": {"input": (2, 576)},
@@ -50,7 +51,7 @@ ASSETS: dict[str, Shapes] = {
     "wake-embedding": {"input_1": (1, 76, 32, 1)},
     "wake-melspectrogram": {"input": (1, 1760)},
 }
-"""By the file's name without its ending; those that are not here have sizes of their own."""
+"""By the file's name, mostly without its ending; what is not here has sizes of its own."""
 
 SIZES = {"batch": 1, "height": 64, "width": 64, "tokens": 16, "frames": 50, "samples": 1600}
 """Of the nets, by the name of an open size."""
@@ -74,7 +75,7 @@ def model(name: str) -> tuple[Path, Shapes]:
     """Return a model's file and the sizes to fix."""
     if name.endswith((".onnx", ".tflite")):
         path = fetch(name)
-        return path, ASSETS.get(path.stem, {})
+        return path, ASSETS.get(name, ASSETS.get(path.stem, {}))
     net, _, exporter = name.rpartition("-")
     path = exported(net, exporter)
     import onnx

@@ -1,4 +1,5 @@
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from edgeinfer.convert.passes.shapes import InferShapes
@@ -24,6 +25,14 @@ def test_a_size_may_stay_open() -> None:
     model = parse(TEXT)
     BindShapes({"x": (2, None, None)})(model)
     assert [str(v.shape) for v in model.graph.inputs] == ["[2,3,H]", "[2,4]"]
+
+
+@pytest.mark.parametrize("sizes", [[-1, 3, -1], ["?", 3, "?"]])
+def test_what_exporters_write_for_an_open_size_is_open(sizes: list[int | str]) -> None:
+    model = parse("g (float[A,3,B] x) => (float[A,3,B] y) { y = Relu(x) }")
+    model.graph.inputs[0].shape = ir.Shape(sizes)
+    assert BindShapes({"x": (2, 3, 5)})(model).modified
+    assert str(model.graph.inputs[0].shape) == "[2,3,5]"
 
 
 def test_an_input_of_unknown_rank_takes_a_whole_shape() -> None:
