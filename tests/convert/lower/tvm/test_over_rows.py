@@ -113,3 +113,29 @@ def test_few_columns() -> None:
     x = _array(3, 70)
     want = 1 / (1 + np.exp(-(x.astype(np.float64) @ w + b)))
     np.testing.assert_allclose(outputs(model, {"x": x})["y"], want, atol=2e-6)
+
+
+def test_on_the_virtual_machine(monkeypatch: pytest.MonkeyPatch, calls: list[str]) -> None:
+    monkeypatch.setattr("edgeinfer.convert.lower.tvm.build.DIRECT_UP_TO", 0)
+    model = graph(
+        "(float[4,20] x) => (float[4,20] y, float[4] m, float[4,20] s, float[4,20] t) "
+        "{ y = LayerNormalization(x, g, h) m = ReduceMax<keepdims=0>(x, last) s = Softmax(x) "
+        "r = Reshape(x, four) i = GroupNormalization<num_groups=2>(r, one, none) "
+        "t = Reshape(i, two) }",
+        g=(scale := _array(20)),
+        h=(bias := _array(20)),
+        last=np.array([1]),
+        four=np.array([1, 4, 4, 5]),
+        one=np.ones(2, np.float32),
+        none=np.zeros(2, np.float32),
+        two=np.array([4, 20]),
+    )
+    x = _array(4, 20)
+    got = outputs(model, {"x": x})
+    np.testing.assert_allclose(got["y"], _normed(x, (1,)) * scale + bias, atol=2e-5)
+    np.testing.assert_array_equal(got["m"], x.max(axis=1))
+    power = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(got["s"], power / power.sum(axis=1, keepdims=True), atol=1e-6)
+    groups = _normed(x.reshape(2, 40), (1,)).reshape(4, 20)
+    np.testing.assert_allclose(got["t"], groups, atol=2e-5)
+    assert sorted(calls) == ["normalised", "normalised", "reduced", "softmax"]
