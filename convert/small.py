@@ -28,9 +28,12 @@ if TYPE_CHECKING:
 SWITCH = "EDGEINFER_SMALL_CODE"
 """``off`` writes none."""
 
-UP_TO = 2_000_000
-"""Multiplications of a model that is small: up to about 80 microseconds of one core. Of larger nets
-the libraries' convolutions make the difference, and parts of these are tried instead."""
+UP_TO = 10_000_000
+"""Multiplications of a model that is small: up to about 300 microseconds of one core. In larger
+nets the libraries' convolutions make the difference, and parts of these are tried instead."""
+
+UP_TO_BYTES = 8 << 20
+"""Weights of such a model: they lie in the bundle once more."""
 
 MOST_BYTES = 128 << 20
 """Weights of a model whose parts are tried; each try opens it twice more."""
@@ -47,7 +50,7 @@ def profile_of(
     if asked is None or os.environ.get(SWITCH) == "off" or not _plain(options) or not _can():
         return None
     count = work(model)
-    if count is None or count > UP_TO:
+    if count is None or count > UP_TO or _weights(model) > UP_TO_BYTES:
         return None
     return replace(asked, machine=machine_here())
 
@@ -59,12 +62,14 @@ def with_regions(
     asked = next((p for p in profiles if p.name == _TARGET), None)
     if asked is None or not seconds() or not _plain(options) or not _can():
         return None
-    weights = sum(
-        v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None
-    )
-    if weights > MOST_BYTES or any(n.op_type == "QuantizeLinear" for n in model.graph):
+    if _weights(model) > MOST_BYTES or any(n.op_type == "QuantizeLinear" for n in model.graph):
         return None
     return replace(asked, machine=machine_here())
+
+
+def _weights(model: ir.Model) -> int:
+    values = model.graph.initializers.values()
+    return sum(v.const_value.nbytes for v in values if v.const_value is not None)
 
 
 def _plain(options: LowerOptions) -> bool:
