@@ -124,6 +124,17 @@ def find(
     return sorted((c for c in made if c.gain_us > 0), key=lambda c: c.doubt_us - c.gain_us)
 
 
+def whole(
+    model: ir.Model, engine_us: Mapping[str, float], supported: Iterable[ir.Node]
+) -> Candidate | None:
+    """Return all of a graph as one part; None where some of it does not fit or it is too large."""
+    nodes = tuple(model.graph)
+    fit = {n for n in supported if _is_fit(n)}
+    if not nodes or len(nodes) > _MOST_IN_REGION or not fit.issuperset(nodes):
+        return None
+    return Candidate(nodes, sum(engine_us.values()), 0.0, 0.0)
+
+
 def _linked(nodes: list[ir.Node]) -> _Graph:
     graph = _Graph(nodes, {n: i for i, n in enumerate(nodes)})
     graph.before = [0] * len(nodes)

@@ -72,9 +72,13 @@ class Racer:
         self._tuning = tuned.for_machine(self._machine, order.records)
         # From here on time counts: loading may take long on a busy machine.
         self._start = time.monotonic()
-        self._race_alone(promising(supported(self._plain)), engine_us)
+        known = supported(self._plain)
+        self._race_alone(promising(known), engine_us)
         if self._won:
             self._race_whole()
+        everything = candidates.whole(self._plain, engine_us, known)
+        if everything is not None:
+            self._race_as_one(everything)
         self._outcome.notes = tuple(self._tuning.lines())
         return self._outcome
 
@@ -141,17 +145,10 @@ class Racer:
         return True
 
     def _alone(self, candidate: Candidate, name: str) -> tuple[Trial, Compiled | None]:
-        from edgeinfer.convert.lower.regions.library import NotARegionError, compile_region
-
         trial = Trial(name, tuple(n.name or "" for n in candidate.nodes))
         part = cut.taken_out(self._plain, candidate.nodes)
-        try:
-            made = compile_region(part, name, self._machine, self._tuning)
-        except NotARegionError as error:
-            trial.reason = f"it cannot be written: {error}"
-            return trial, None
-        except Exception as error:  # the compiler raises types of its own
-            trial.reason = f"the compiler fails: {one_line(error)}"
+        made = self._compiled(trial, part)
+        if made is None:
             return trial, None
         try:
             feeds = self._inside(candidate)
@@ -165,6 +162,18 @@ class Racer:
         except BackendError as error:
             trial.reason = str(error)
         return trial, made
+
+    def _compiled(self, trial: Trial, part: ir.Model) -> Compiled | None:
+        """Write the code of a part; the trial says why there is none."""
+        from edgeinfer.convert.lower.regions.library import NotARegionError, compile_region
+
+        try:
+            return compile_region(part, trial.name, self._machine, self._tuning)
+        except NotARegionError as error:
+            trial.reason = f"it cannot be written: {error}"
+        except Exception as error:  # the compiler raises types of its own
+            trial.reason = f"the compiler fails: {one_line(error)}"
+        return None
 
     def _inside(self, candidate: Candidate) -> dict[str, Array]:
         """The values that a part is given in a run of the model."""
@@ -230,9 +239,47 @@ class Racer:
             return False
         for trial in trials:
             trial.kept = True
-        for file in path.parent.iterdir():
-            shutil.copy(file, self._order.folder / file.name)
+        self._take(path.parent)
         return True
+
+    def _race_as_one(self, candidate: Candidate) -> None:
+        """Race all of the graph as one region against the best so far, where there is time."""
+        names = {n.name or "" for n in candidate.nodes}
+        if self._is_over(1.0) or any(names == set(t.nodes) for t in self._outcome.trials):
+            return
+        self._tell("the whole model as one region")
+        trial = Trial("RegionWhole", tuple(n.name or "" for n in candidate.nodes))
+        self._outcome.trials.append(trial)
+        model = self._plain.clone()
+        made = self._compiled(trial, cut.taken_out(model, list(model.graph)))
+        if made is None:
+            return
+        cut.put_in(model, list(model.graph), trial.name, made.weights)
+        after = Artifact(FORMAT, self._written(model, [made], self._fresh("one")), (), ())
+        plain = Artifact("onnx", self._order.plain, (), ())
+        kept = self._outcome.kept
+        best = Artifact(FORMAT, self._order.folder / "model.onnx", (), ()) if kept else plain
+        try:
+            trial.whole = measure.compare((best, after), self._order.feeds)
+            if not trial.whole.pays:
+                return
+            final = measure.compare((plain, after), self._order.feeds)
+        except BackendError as error:
+            trial.reason = str(error)
+            return
+        if not final.pays:
+            return
+        for other in kept:
+            other.kept, other.reason = False, "the whole model as one region is faster"
+        trial.kept, self._outcome.final = True, final
+        self._take(after.path.parent)
+
+    def _take(self, folder: Path) -> None:
+        """Let a graph and its library be the result."""
+        for file in folder.iterdir():
+            # A new file: the old one may be mapped.
+            (self._order.folder / file.name).unlink(missing_ok=True)
+            shutil.copy(file, self._order.folder / file.name)
 
     def _graph(self, trials: Sequence[Trial], folder: str) -> Path:
         """Write the graph with some regions."""

@@ -140,8 +140,12 @@ def _raced(order: Order, tell: Callable[[str], None] | None) -> Outcome:
 def lines(outcome: Outcome) -> list[str]:
     """Say which parts are code and by how much that pays, and what was tried in vain."""
     found = [
-        f"{t.name} is code in the place of {_listed(t.nodes)}: the part alone {t.alone}"
-        + (f"; the whole model {t.whole}" if t.whole is not None else "")
+        f"{t.name} is code in the place of {_listed(t.nodes)}: "
+        + "; ".join(
+            f"{what} {figures}"
+            for what, figures in (("the part alone", t.alone), ("the whole model", t.whole))
+            if figures is not None
+        )
         for t in outcome.kept
     ]
     if outcome.final is not None:

@@ -119,6 +119,41 @@ def test_where_all_together_do_not_pay_each_has_its_turn(
     assert "does not pay: the whole model 0.80 times as fast" in target.lines(outcome)[2]
 
 
+APART = """(float[1,64] x) => (float[1,64] y, float[1,64] z) <float[1,64] a, float[1,64] b>
+{ a = Exp(x)  y = Sqrt(a)  b = Cos(x)  z = Tanh(b) }"""
+
+
+@pytest.mark.parametrize(
+    ("gains", "kept"),
+    [
+        # Both alone, both together, all as one against that, all as one against the plain graph.
+        ([2.0, 2.0, 1.5, 1.2, 1.8], ["RegionWhole"]),
+        ([2.0, 2.0, 1.5, 1.01], ["Region0", "Region1"]),
+        ([2.0, 2.0, 1.5, 1.2, 1.0], ["Region0", "Region1"]),
+    ],
+)
+def test_all_as_one_region_is_tried_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gains: list[float], kept: list[str]
+) -> None:
+    figures = iter([_figures(g) for g in gains])
+    monkeypatch.setattr(measure, "compare", lambda *_: next(figures))
+    outcome, feeds, work = _race(tmp_path, monkeypatch, 1e-4, APART)
+    assert [t.name for t in outcome.kept] == kept
+    assert next(figures, None) is None
+    assert outcome.final is not None
+    assert outcome.final.gain == (1.8 if kept == ["RegionWhole"] else 1.5)
+    assert sorted(n.op_type for n in ir.load(work / "model.onnx").graph) == kept
+    made = OnnxRuntimeBackend().load(
+        Artifact(FORMAT, work / "model.onnx", (), ()), LoadOptions(threads=1)
+    )
+    found = made.run(feeds)
+    np.testing.assert_allclose(found["y"], np.sqrt(np.exp(feeds["x"])), rtol=1e-5)
+    np.testing.assert_allclose(found["z"], np.tanh(np.cos(feeds["x"])), rtol=1e-5)
+    assert any("as one region is faster" in line for line in target.lines(outcome)) == (
+        kept == ["RegionWhole"]
+    )
+
+
 def _figures(gain: float) -> Figures:
     return Figures(100.0, 100 / gain, 100.0, 100 / gain, gain, gain, gain, 0.01, 21)
 
