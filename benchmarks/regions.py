@@ -55,6 +55,8 @@ MODELS: dict[str, dict[str, int]] = {
     "wake-melspectrogram.onnx": {"samples": 1280},
     "mtcnn-rnet": {},
     "bert-mini": {"tokens": 16},
+    "bilstm": {"frames": 20},
+    "oddities": {},
 }
 """Names of assets or of exported nets, and sizes that are open in the file; others are 1."""
 
