@@ -124,7 +124,7 @@ def compared(one: Row, other: Row) -> tuple[float, str]:
     """Return the median ratio of times, and its spread and number in words.
 
     Ratios are of turns beside each other, and of each opening of the files the median counts: in
-    one opening all turns have the same luck with memory.
+    one opening all turns have the same luck.
     """
     pairs = [a / b for a, b in zip(one.times, other.times, strict=False) if b > 0]
     if not pairs:
