@@ -95,8 +95,8 @@ ENGINES = {
 """By backend. Core ML packages are evaluated operator by operator: right, but of no real speed."""
 
 OPENINGS = 7
-"""How often all files are opened anew: one file takes up to a tenth more or less time each time that
-it is opened, and keeps to it while it is open (memory's place is a guess at the reason)."""
+"""How often all files are opened anew: one file takes up to a tenth more or less time each time
+that it is opened, and keeps to it while it is open (memory's place is a guess at the reason)."""
 
 ROUNDS = 15
 """Turns of each file in one opening, of which times are taken."""
