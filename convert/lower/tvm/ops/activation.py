@@ -9,7 +9,7 @@ from tvm import tirx
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.ops.arith import function, larger, smaller
+from edgeinfer.convert.lower.tvm.ops.arith import convert, function, larger, smaller
 from edgeinfer.convert.lower.tvm.registry import FLOATS, NUMBERS, OPS
 from edgeinfer.kernels.defs.math import constant, named
 
@@ -171,14 +171,16 @@ def softsign(g: Builder, input: Tensor) -> Tensor:
 @OPS.lower("Mish", since=22, dtypes=FLOATS)
 def mish(g: Builder, X: Tensor) -> Tensor:  # noqa: N803
     """``x * tanh(log(1 + exp(x)))``, in powers of ``exp(x)`` alone."""
-    exp = function(g, "exp", X)
+    # Their squares leave the range of float16.
+    x = convert(g, X, "float32") if X.dtype == "float16" else X
+    exp = function(g, "exp", x)
 
     def compute(v: Value) -> Value:
         # Above it the factor is 1; NaN stays.
         held = _choose(v > constant(_MISH_END, v), constant(_MISH_END, v), v)
         return named(exp(held), lambda e: v * _ratio(e * (e + constant(2, e))))
 
-    return g.map(compute, X)
+    return convert(g, g.map(compute, x), X.dtype)
 
 
 def _ratio(v: Value) -> Value:

@@ -91,13 +91,15 @@ def test_a_convolution_that_is_a_transform(rank: int, tmp_path, monkeypatch) -> 
     assert len(calls) == 1
 
 
-def test_mish() -> None:
-    model = graph("(float[40] x) => (float[40] y) { y = Mish(x) }")
-    x = np.concatenate(
-        [np.linspace(-30, 30, 34), [-1e30, 1e30, np.inf, np.nan, 0.0, -1e-6]]
-    ).astype(np.float32)
+@pytest.mark.parametrize(("kind", "dtype"), [("float", np.float32), ("float16", np.float16)])
+def test_mish(kind: str, dtype: type) -> None:
+    model = graph(f"({kind}[40] x) => ({kind}[40] y) {{ y = Mish(x) }}")
+    x = np.concatenate([np.linspace(-30, 30, 34), [-1e30, 1e30, np.inf, np.nan, 0.0, -1e-6]])
+    with np.errstate(over="ignore"):
+        x = x.astype(dtype)
     wide = x.astype(np.float64)
     with np.errstate(invalid="ignore"):
         want = wide * np.tanh(np.logaddexp(0, wide))
     got = outputs(model, {"x": x})["y"]
-    np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-12)
+    limits = {"rtol": 2e-6, "atol": 1e-12} if dtype is np.float32 else {"rtol": 1e-3, "atol": 1e-7}
+    np.testing.assert_allclose(got, want, **limits)
