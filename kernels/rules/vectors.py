@@ -11,6 +11,14 @@ from tvm import tirx
 Access = tuple[Any, list[Any]]
 """A buffer, and the index into it."""
 
+_OF_VECTORS = frozenset(
+    {
+        *("sqrt", "rsqrt", "floor", "ceil", "trunc", "fabs", "reinterpret"),
+        *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right"),
+    }
+)
+"""Calls that LLVM has instructions for, as the polynomials of ``defs.math`` need them."""
+
 
 def runs(block: Any, extents: list[int]) -> int:
     """How many of the last loops can be one loop over neighbouring elements; 0 for none.
@@ -52,7 +60,11 @@ def _accesses(block: Any) -> list[Access] | None:
 
 
 def _is_guarded(node: Any) -> bool:
-    return isinstance(node, tvm.ir.Call) and "if_then_else" in str(node.op)
+    """Whether a call cannot be one of vectors: a condition, or a function of C's library."""
+    if not isinstance(node, tvm.ir.Call):
+        return False
+    name = str(getattr(node.op, "name", ""))
+    return name.rpartition(".")[2] not in _OF_VECTORS
 
 
 def _fits(access: Access, part: list[tuple[Any, int]]) -> bool:

@@ -41,6 +41,8 @@ CASES: dict[str, Case] = {
         lambda x: lambda i, j: tirx.if_then_else(j > 0, x[i, j - 1], 0.0),
         False,
     ),
+    "a function of C's library": (((4, 32),), lambda x: lambda i, j: tirx.sinh(x[i, j]), False),
+    "a root": (((4, 32),), lambda x: lambda i, j: tirx.sqrt(x[i, j] * x[i, j]), True),
     "a length that no vector divides": (((3, 7),), lambda x: lambda i, j: x[i, j] + 1.0, False),
 }
 SIZES = {"a part of an axis": (4, 24), "axes in another order": (4, 24)}
