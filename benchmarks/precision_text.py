@@ -195,7 +195,7 @@ def minilm(work: Path) -> Case:
     """MiniLM: which sentence means the same? Calibrated with sentences of mails.
 
     Of each sentence there are two pieces that share half of it: they belong together. With so many
-    sentences the float net finds 82 % of them, so it is a harder task than the test's.
+    sentences the float net finds 95 % of them, so it is a harder task than the test's.
     """
     import onnx_ir as ir
     import torch
@@ -251,13 +251,19 @@ def tokens(sentences: Sequence[str]) -> Array:
 
 
 def _sentences(count: int) -> Iterator[str]:
-    """Sentences out of mails, one of each."""
+    """Sentences out of mails, one of each; what many mails say is given once.
+
+    Pieces of a sentence that is there twice belong to either, and chance decides which is found.
+    """
     plain = re.compile(r"^[A-Z][A-Za-z0-9 ,.'?!\n]{30,140}[.?!]$")
+    seen: set[str] = set()
     for _, text in mails():
         body = text.partition("\n\n")[2]
         found = next((s for s in body.split("\n\n") if plain.match(s.strip())), None)
-        if found is not None:
-            yield " ".join(found.split())
+        sentence = " ".join((found or "").split())
+        if sentence and sentence not in seen:
+            seen.add(sentence)
+            yield sentence
             count -= 1
         if count == 0:
             return
