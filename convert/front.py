@@ -199,7 +199,7 @@ class Front:
             )
             lowered = target_for(job.format).lower(graph, job.profile, options, folder)
             if backend is None:
-                return self._halves.run(graph, lowered, feeds)
+                return dict(self._halves.run(graph, lowered, feeds))
             specs = passes.input_specs(model), passes.output_specs(model)
             artifact = Artifact(job.format, lowered.files[0], *specs)
             device = place_for(job.profile.machine).device

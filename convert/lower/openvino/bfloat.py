@@ -18,7 +18,7 @@ from edgeinfer.convert.lower.mask_inputs import clamp_mask_inputs
 from edgeinfer.errors import Notes, UsageError
 from edgeinfer.types import Array
 
-LARGEST = float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)
+LARGEST = float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)  # type: ignore[no-untyped-call]
 MASKED = -1e38
 """What a mask's "minus infinity" becomes: a score that is added to it stays finite."""
 

@@ -116,7 +116,8 @@ def test_failure_of_the_whole_model_names_the_nodes(tmp_path: Path) -> None:
 
 
 def test_unknown_precision_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="precision 'fp8' cannot be written; known: bf16, fp16, fp32"):
+    said = "precision 'fp8' cannot be written; known: bf16, fp16, fp32"
+    with pytest.raises(UsageError, match=said):
         lower(aliased(), tmp_path, "openvino", precision="fp8")
 
 

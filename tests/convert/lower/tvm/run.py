@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from edgeinfer.backends.base import Artifact, Executable, LoadOptions
+from edgeinfer.backends.base import Artifact, DeviceKind, Executable, LoadOptions
 from edgeinfer.backends.tvm import TvmBackend
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.tvm.target import TvmTarget
@@ -45,7 +45,7 @@ def load(model: Any, folder: Path, **options: Any) -> Executable:
     """Write a model's library and open it."""
     extra = {"trial": "off", **options.pop("extra", {})}
     machine = options.pop("machine", MACHINE)
-    device = "gpu" if machine.startswith("sm_") else "cpu"
+    device: DeviceKind = "gpu" if machine.startswith("sm_") else "cpu"
     made = artifact(model, folder, machine)
     return TvmBackend().load(made, LoadOptions(device, extra=extra, **options))
 
