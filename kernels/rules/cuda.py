@@ -98,9 +98,8 @@ def apply(function: tirx.PrimFunc, plan: Plan) -> tirx.PrimFunc:
 
 def default(function: tirx.PrimFunc, arch: str) -> tirx.PrimFunc | None:
     """Return the function in the order that a model of a GPU likes most; None if no rule fits."""
-    if not workload.is_fixed(function):
-        return None
-    shape = shape_of(workload.copy(function))
+    first = workload.try_copy(function)
+    shape = None if first is None else shape_of(first)
     if shape is None or (shape.columns and prod(shape.kept[:-1]) > _FEW_ROWS):
         return None
     found = plans(shape, arch, 1)

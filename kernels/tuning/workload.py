@@ -123,6 +123,19 @@ def copy(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return load(dump(function))
 
 
+def try_copy(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """Return a copy; None of sizes that are open, and of what TVM writes and does not read.
+
+    It does not read the least number of 64 bits, with which the search for a maximum begins.
+    """
+    if not is_fixed(function):
+        return None
+    try:
+        return copy(function)
+    except tvm.error.DiagnosticError:
+        return None
+
+
 def digest(trace: Any) -> str:
     """Return what tells orders apart."""
     return hashlib.sha256(json.dumps(trace).encode()).hexdigest()[:20]

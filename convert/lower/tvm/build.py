@@ -188,20 +188,24 @@ def _unaligned(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _tuned(
-    tuning: Tuning, where: Any, function: tirx.PrimFunc, own: tirx.PrimFunc, calls: Counter[str]
+    tuning: Tuning,
+    where: Any,
+    function: tirx.PrimFunc | None,
+    own: tirx.PrimFunc,
+    calls: Counter[str],
 ) -> tirx.PrimFunc:
     """Return a function as it was tuned, where it was."""
     name = str(where.name_hint)
-    if not tuning.is_active or MARK in function.attrs or not workload.is_fixed(function):
+    if function is None or MARK in function.attrs:
         return own
     title = f"{name} {sizes_of(function)}"
     found = tuning.choose(function, lambda: own, title, name, calls[name])
     return own if found is None else found
 
 
-def _kept(tuning: Tuning, function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function as it is now, where it will be needed."""
-    return workload.copy(function) if tuning.is_active else function
+def _kept(tuning: Tuning, function: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """Return a function as it is now, where it may have been tuned."""
+    return workload.try_copy(function) if tuning.is_active else None
 
 
 def _called(module: tvm.IRModule) -> Counter[str]:
@@ -221,10 +225,10 @@ def _on_gpu(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRMod
     from tvm.s_tir import dlight
 
     rules = [
-        dlight.gpu.Matmul(),
-        dlight.gpu.GEMV(),
-        dlight.gpu.Reduction(),
-        dlight.gpu.GeneralReduction(),
+        _tried(dlight.gpu.Matmul()),
+        _tried(dlight.gpu.GEMV()),
+        _tried(dlight.gpu.Reduction()),
+        _tried(dlight.gpu.GeneralReduction()),
         dlight.gpu.Fallback(),
     ]
     written = {
@@ -243,6 +247,29 @@ def _on_gpu(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRMod
             before = written[where.name_hint]
             plain[where] = _tuned(tuning, where, before, function.without_attr(MARK), calls)
     return plain
+
+
+def _tried(rule: Any) -> Any:
+    """Have a rule of TVM's pass on what it or the next step of TVM ends in an error for.
+
+    A maximum and its place, for one, are two results of one sum, which threads cannot share.
+    """
+    from tvm.s_tir import dlight
+    from tvm.s_tir.transform import LowerCrossThreadReduction
+
+    class Tried(dlight.ScheduleRule):  # type: ignore[misc]
+        def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> Any:
+            try:
+                made = rule.apply(func, target, tunable)
+                if made is not None:
+                    LowerCrossThreadReduction()(made.mod)
+            except (RuntimeError, ValueError) as e:
+                _log.debug("%s does not order %s: %s", type(rule).__name__, func.attrs, e)
+                return None
+            else:
+                return made
+
+    return Tried()
 
 
 def _calls(module: tvm.IRModule) -> int:

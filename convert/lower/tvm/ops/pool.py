@@ -154,7 +154,7 @@ def lp_pool(
 
         shape = (data.shape[0], data.shape[1], *outs)
         sums = te.compute(shape, element, name="sums")
-        return te.compute(shape, lambda *i: _root(sums(*i), p), name="root")
+        return te.compute(shape, lambda *i: _root(sums(*i), p), name="roots")
 
     return g.te(compute, X, name="lp_pool")
 

@@ -7,13 +7,22 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
+import tvm
+from tvm.s_tir.transform import LowerCrossThreadReduction
+
 from edgeinfer.backends.testing.cases import graph
 from edgeinfer.convert.lower.tvm import cuda_code
-from edgeinfer.errors import NotAvailableError
+from edgeinfer.convert.lower.tvm.build import prepared
+from edgeinfer.convert.lower.tvm.machines import machine
+from edgeinfer.convert.lower.tvm.target import module_of
+from edgeinfer.convert.lower.tvm.tuned import Tuning
+from edgeinfer.convert.passes import normalise
+from edgeinfer.errors import NotAvailableError, Notes
 from tests.convert.lower.tvm.run import lower
 
 _ELF = b"\x7fELF\x02\x01\x01" + bytes(11)
@@ -46,6 +55,29 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(NotAvailableError, match=r"need a CUDA compiler: pip install .*tvm-cuda"):
         cuda_code.get_ready("sm_87")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[2,40] x) => (int64[2,1] y) { y = ArgMax<axis=1>(x) }",
+        "(float[2,9] x) => (float[2,9] y) { y = Hardmax(x) }",
+        "(float[1,3,9,9] x) => (float[1,3,8,8] y) { y = LpPool<kernel_shape=[2,2]>(x) }",
+        "(double[2,40] x) => (double[2,1] y) { y = ReduceLogSumExp(x, axes) }",
+    ],
+)
+def test_what_tvms_rules_end_in_an_error_for_has_plain_loops(text: str) -> None:
+    where = machine("sm_90")
+    initializers = {"axes": np.array([1])} if "axes)" in text else {}
+    model = normalise(ir.from_proto(graph(text, **initializers))).model
+    made = module_of(model, where, Notes()).module
+    ready = prepared(made, where, Tuning(collect=True))
+    with where.target():
+        LowerCrossThreadReduction()(ready)
+    kernels = [f for f in ready.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+    assert kernels
+    # All of a kernel's work is done by threads of the GPU.
+    assert all("blockIdx.x" in kernel.script() for kernel in kernels)
 
 
 @pytest.mark.slow
