@@ -129,9 +129,10 @@ def import_tvm_runtime() -> ModuleType:
         finally:
             if added:
                 del sys.modules["torch"]
+    # Read when a pool is made. A compiler that was loaded before would bind the calling thread too.
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
     if module.get_global_func("runtime.config_threadpool", allow_missing=True) is None:
-        os.environ.setdefault("TVM_BIND_THREADS", "0")
-        os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
         found = importlib.util.find_spec("tvm")
         if found is None or not found.submodule_search_locations:
             raise ModuleNotFoundError("No module named 'tvm'", name="tvm")

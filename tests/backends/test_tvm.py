@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,15 @@ def test_describes_itself(made: Artifact) -> None:
     np.testing.assert_array_equal(executable.run(FEEDS)["y"], [[0, 2, np.nan]])
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
+def test_the_callers_thread_stays_free_to_run_anywhere(made: Artifact) -> None:
+    before = os.sched_getaffinity(0)
+    for threads in (1, len(before)):
+        executable = TvmBackend().load(made, LoadOptions(threads=threads))
+        executable.run(FEEDS)
+        assert os.sched_getaffinity(0) == before
+
+
 def test_code_for_another_cpu_is_refused_before_it_is_mapped(
     made: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +92,9 @@ def test_code_for_another_cpu_is_refused_before_it_is_mapped(
     data = bytearray(made.path.read_bytes())
     data[18] = 183
     made.path.write_bytes(bytes(data))
-    with pytest.raises(LoadError, match="it is code for aarch64, this is x86_64"):
+    with pytest.raises(
+        LoadError, match="it is code for aarch64 and linux, this is x86_64 and linux"
+    ):
         TvmBackend().load(made, LoadOptions())
 
 
