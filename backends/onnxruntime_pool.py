@@ -54,15 +54,15 @@ def _pool() -> None:
     }
     onnxruntime.create_and_register_allocator(place, onnxruntime.OrtArenaCfg(growth))
     # The first region is never given back, so it had better be a small one.
-    _shrink()
-    pages.when_giving_back(_shrink)
+    shrink = functools.partial(_shrink, onnxruntime)
+    shrink()
+    pages.when_giving_back(shrink)
 
 
-def _shrink() -> None:
+def _shrink(onnxruntime: Any) -> None:
     """Give the system back what no run uses now."""
     import numpy as np
 
-    onnxruntime = import_onnxruntime()
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = settings.inter_op_num_threads = 1
     settings.log_severity_level = 4
