@@ -75,12 +75,14 @@ def test_describes_itself(made: Artifact) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
-def test_the_callers_thread_stays_free_to_run_anywhere(made: Artifact) -> None:
+def test_the_callers_thread_stays_free_to_run_anywhere(tmp_path: Path) -> None:
+    # Large enough for parallel loops, which TVM binds to cores, the calling thread with them.
+    model = graph("(float[512,512] x) => (float[512,512] y) { h = MatMul(x, x) y = Relu(h) }")
+    path = artifact(model, tmp_path)
     before = os.sched_getaffinity(0)
-    for threads in (1, len(before)):
-        executable = TvmBackend().load(made, LoadOptions(threads=threads))
-        executable.run(FEEDS)
-        assert os.sched_getaffinity(0) == before
+    executable = TvmBackend().load(path, LoadOptions(threads=1))
+    executable.run({"x": np.ones((512, 512), np.float32)})
+    assert os.sched_getaffinity(0) == before
 
 
 def test_code_for_another_cpu_is_refused_before_it_is_mapped(
