@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.backends import child
 from edgeinfer.backends.engines import import_litert
-from edgeinfer.backends.trial import Trials
+from edgeinfer.backends.trial import Trials, answer
 
 TRIALS = Trials("litert", "edgeinfer.backends.litert_trial")
 
@@ -114,22 +113,15 @@ def _silence() -> Iterator[None]:
             os.close(saved)
 
 
-def _main() -> None:
-    """Load a file and run it once on zeros; say when that is over, however it went."""
-    connection, _ = child.connect()
-    opening = child.read(connection)
-    try:
-        interpreter, ready = open_interpreter(opening)
-        if ready:
-            for detail in interpreter.get_input_details():
-                zeros = np.zeros(detail["shape"], detail["dtype"])
-                interpreter.set_tensor(detail["index"], zeros)
-            interpreter.invoke()
-    except Exception as error:
-        child.write(connection, str(error))
-    else:
-        child.write(connection, "")
+def _attempt(opening: Opening) -> None:
+    """Load a file and run it once on zeros."""
+    interpreter, ready = open_interpreter(opening)
+    if ready:
+        for detail in interpreter.get_input_details():
+            zeros = np.zeros(detail["shape"], detail["dtype"])
+            interpreter.set_tensor(detail["index"], zeros)
+        interpreter.invoke()
 
 
 if __name__ == "__main__":
-    _main()
+    answer(_attempt)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from edgeinfer.backends import child
-from edgeinfer.backends.trial import Trials
+from edgeinfer.backends.trial import Trials, answer, run_on_zeros
 
 TRIALS = Trials("onnxruntime-regions", "edgeinfer.backends.onnxruntime_regions_trial")
 
@@ -25,30 +23,16 @@ def check_runs(library: Path, graph: Path, version: str) -> None:
     TRIALS.check(str(library), version, str(graph))
 
 
-def _main() -> None:
-    """Open a graph and run it once on zeros; say when that is over, however it went."""
+def _attempt(graph: str) -> None:
+    """Open a graph and run it once on zeros."""
     from edgeinfer.backends.base import Artifact, LoadOptions
-    from edgeinfer.backends.checks import array_type
     from edgeinfer.backends.onnxruntime import OnnxRuntimeBackend
     from edgeinfer.backends.onnxruntime_regions import FORMAT
 
-    connection, _ = child.connect()
     child.make_expendable()
-    try:
-        artifact = Artifact(FORMAT, Path(child.read(connection)), (), ())
-        executable = OnnxRuntimeBackend().load(artifact, LoadOptions(threads=1))
-        feeds = {
-            s.name: np.zeros(
-                [d if isinstance(d, int) else 1 for d in s.shape or ()], array_type(s.dtype)
-            )
-            for s in executable.inputs
-        }
-        executable.run(feeds)
-    except Exception as error:
-        child.write(connection, str(error))
-    else:
-        child.write(connection, "")
+    artifact = Artifact(FORMAT, Path(graph), (), ())
+    run_on_zeros(OnnxRuntimeBackend().load(artifact, LoadOptions(threads=1)))
 
 
 if __name__ == "__main__":
-    _main()
+    answer(_attempt)

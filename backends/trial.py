@@ -10,10 +10,15 @@ import contextlib
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from edgeinfer.backends import child
+from edgeinfer.backends.base import Executable
+from edgeinfer.backends.checks import array_type
 from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.errors import LoadError, NotAvailableError
 
@@ -98,6 +103,29 @@ class Trials:
             ) as file:
                 file.write(verdict)
             os.replace(file.name, folder / key)
+
+
+def answer(attempt: Callable[[Any], None]) -> None:
+    """In the process: make the attempt that is asked for; say when it is over, however it went."""
+    connection, _ = child.connect()
+    request = child.read(connection)
+    try:
+        attempt(request)
+    except Exception as error:
+        child.write(connection, str(error))
+    else:
+        child.write(connection, "")
+
+
+def run_on_zeros(executable: Executable) -> None:
+    """Run once; open sizes are 1."""
+    feeds = {
+        spec.name: np.zeros(
+            [d if isinstance(d, int) else 1 for d in spec.shape or ()], array_type(spec.dtype)
+        )
+        for spec in executable.inputs
+    }
+    executable.run(feeds)
 
 
 @lru_cache(maxsize=64)

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
-from edgeinfer.backends import child
-from edgeinfer.backends.trial import Trials
+from edgeinfer.backends.trial import Trials, answer, run_on_zeros
 
 TRIALS = Trials("tvm", "edgeinfer.backends.tvm_trial")
 
@@ -25,32 +22,18 @@ def check_runs(path: Path, version: str) -> None:
     TRIALS.check(str(path), version, str(path))
 
 
-def _main() -> None:
-    """Load a library and run it once on zeros; say when that is over, however it went."""
+def _attempt(library: str) -> None:
+    """Load a library and run it once on zeros."""
     from edgeinfer.backends.base import Artifact, LoadOptions
-    from edgeinfer.backends.checks import array_type
     from edgeinfer.backends.tvm import TvmBackend
     from edgeinfer.backends.tvm_library import read
 
-    connection, _ = child.connect()
-    path = Path(child.read(connection))
-    try:
-        about = read(path)
-        artifact = Artifact("tvm", path, about.inputs, about.outputs)
-        options = LoadOptions("gpu" if about.device == "gpu" else "cpu", extra={"trial": "off"})
-        executable = TvmBackend().load(artifact, options)
-        feeds = {
-            s.name: np.zeros(
-                [d if isinstance(d, int) else 1 for d in s.shape or ()], array_type(s.dtype)
-            )
-            for s in executable.inputs
-        }
-        executable.run(feeds)
-    except Exception as error:
-        child.write(connection, str(error))
-    else:
-        child.write(connection, "")
+    path = Path(library)
+    about = read(path)
+    artifact = Artifact("tvm", path, about.inputs, about.outputs)
+    options = LoadOptions("gpu" if about.device == "gpu" else "cpu", extra={"trial": "off"})
+    run_on_zeros(TvmBackend().load(artifact, options))
 
 
 if __name__ == "__main__":
-    _main()
+    answer(_attempt)
