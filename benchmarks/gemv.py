@@ -18,12 +18,15 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.kernels import Call, interleaved
 from edgeinfer.types import Array
+
+if TYPE_CHECKING:
+    from edgeinfer.kernels.defs.emit import Cpu
 
 SHAPES = ((4096, 4096), (2048, 8192))
 BLOCK = 32
@@ -127,7 +130,7 @@ def _ours(
     held[...], factors[...] = w, s
     y = np.zeros((1, n), np.float32)
     vector, out = tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(y)
-    kernel = _compiled(make(dot, n, k), name)
+    kernel = compiled(make(dot, n, k), name)
 
     def run() -> None:
         for held, factors in sets:
@@ -153,7 +156,7 @@ def _reading(memory: Array, name: str) -> Call:
 
     whole = tvm_ffi.from_dlpack(memory.view(np.float32))
     total = tvm_ffi.from_dlpack(np.zeros(64, np.float32))
-    kernel = _compiled(read_bytes(memory.size // 4, machine(name).lanes), name)
+    kernel = compiled(read_bytes(memory.size // 4, machine(name).lanes), name)
     return lambda: kernel(whole, total)
 
 
@@ -174,7 +177,18 @@ def _llama(folder: Path, wide: Array, copies: int, x: Array, threads: int) -> di
     return calls
 
 
-def _compiled(kernel: Any, name: str) -> Callable[..., None]:
+def machines_here() -> dict[str, Cpu]:
+    """The plain x86 machines whose code this CPU runs, and what kernels must know of them."""
+    from edgeinfer.backends.tvm_library import cpu_features
+    from edgeinfer.convert.lower.tvm.machines import machine
+    from edgeinfer.kernels.defs.emit import Cpu
+
+    found = {name: machine(name) for name in ("x86-64-v3", "x86-64-v4")}
+    fit = {name: m for name, m in found.items() if set(m.features) <= cpu_features()}
+    return {name: Cpu(m.lanes, m.registers) for name, m in fit.items()}
+
+
+def compiled(kernel: Any, name: str) -> Callable[..., None]:
     import tvm
 
     from edgeinfer.convert.lower.tvm.machines import machine

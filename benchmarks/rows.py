@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gemv import _compiled
+from benchmarks.gemv import compiled, machines_here
 from benchmarks.kernels import Call, bound, interleaved
 from edgeinfer.backends.testing.cases import graph
 from edgeinfer.kernels.defs import rows
@@ -82,20 +82,16 @@ def main() -> None:
     os.environ["TVM_NUM_THREADS"] = "1"
     import tvm_ffi
 
-    from edgeinfer.backends.tvm_library import cpu_features
-    from edgeinfer.convert.lower.tvm.machines import machine
-
-    names = ["x86-64-v3", "x86-64-v4"]
-    names = [n for n in names if set(machine(n).features) <= cpu_features()]
-    made = {n: list(cases(Cpu(machine(n).lanes, machine(n).registers))) for n in names}
-    for index, (title, model, *_) in enumerate(made[names[0]]):
+    names = machines_here()
+    made = {n: list(cases(cpu)) for n, cpu in names.items()}
+    for index, (title, model, *_) in enumerate(next(iter(made.values()))):
         with tempfile.TemporaryDirectory() as folder:
             calls: dict[str, Call] = {}
             calls["onnxruntime"], _ = bound(model, "onnxruntime", Path(folder, "o"))
             for name in names:
                 _, _, kernel, given, results = made[name][index]
                 arrays = [tvm_ffi.from_dlpack(a) for a in (*given, *results)]
-                calls[name] = partial(_compiled(kernel, name), *arrays)
+                calls[name] = partial(compiled(kernel, name), *arrays)
             times = interleaved(calls, asked.rounds)
         best = min(names, key=lambda n: times[n][1])
         cells = ", ".join(f"{n} {w:.2f} ({c:.2f})" for n, (w, c) in times.items())

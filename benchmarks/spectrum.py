@@ -19,11 +19,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from benchmarks.gemv import _compiled
+from benchmarks.gemv import compiled, machines_here
 from benchmarks.kernels import Call, bound, interleaved
 from edgeinfer.backends.testing.cases import graph
 from edgeinfer.kernels.defs import spectrum
-from edgeinfer.kernels.defs.emit import Cpu
 from edgeinfer.media.spectrogram import filters, mel_spectrogram
 from edgeinfer.types import Array, SpectrogramInput
 
@@ -66,11 +65,7 @@ def main() -> None:
     os.environ["TVM_NUM_THREADS"] = "1"
     import tvm_ffi
 
-    from edgeinfer.backends.tvm_library import cpu_features
-    from edgeinfer.convert.lower.tvm.machines import machine
-
-    names = ["x86-64-v3", "x86-64-v4"]
-    names = [n for n in names if set(machine(n).features) <= cpu_features()]
+    names = machines_here()
     for fft, hop, mels, frames in KINDS:
         record = SpectrogramInput(16000, fft, hop, mels, log="natural", centered=False)
         window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(fft) / fft)
@@ -87,22 +82,19 @@ def main() -> None:
             }
             model = in_onnx(record, window, frames)
             calls["onnxruntime"], _ = bound(model, "onnxruntime", Path(folder, "o"))
-            for name in names:
-                kernel = spectrum.mel_spectrogram(
-                    Cpu(machine(name).lanes, machine(name).registers), mel, tables[3].size
-                )
+            for name, cpu in names.items():
+                kernel = spectrum.mel_spectrogram(cpu, mel, tables[3].size)
                 out = np.zeros((frames, mels), np.float32)
                 given = [tvm_ffi.from_dlpack(a) for a in (single, *tables, out)]
-                calls[name] = partial(_compiled(kernel, name), *given)
+                calls[name] = partial(compiled(kernel, name), *given)
                 calls[name]()
                 np.testing.assert_allclose(out, want, rtol=0, atol=1e-3)
             times = interleaved(calls, asked.rounds)
         best = min(names, key=lambda n: times[n][1])
-        rest = min(cpu for n, (_, cpu) in times.items() if n not in names)
+        rest = min(busy for n, (_, busy) in times.items() if n not in names)
         cells = ", ".join(f"{n} {w / frames:.3f} ({c / frames:.3f})" for n, (w, c) in times.items())
-        print(
-            f"{fft}/{hop}/{mels}, {frames} frames: {cells}; {rest / times[best][1]:.2f}", flush=True
-        )
+        title = f"{fft}/{hop}/{mels}, {frames} frames"
+        print(f"{title}: {cells}; {rest / times[best][1]:.2f} times as fast", flush=True)
 
 
 if __name__ == "__main__":
