@@ -56,6 +56,9 @@ def layer_errors(
     present = {v.name for n in written.graph for v in n.outputs}
     # What becomes an output of the model is read after its rounding.
     names = [u.result.name or "" for u in units if u.result.name in present]
+    if not names:
+        # Asked for nothing, ONNX Runtime gives every output.
+        return []
     signal, noise = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
         sessions = []

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 import edgeinfer
@@ -37,6 +38,22 @@ def test_a_detector_that_lost_its_scores_fails_visibly(
     text = str(caught.value)
     assert "signal to error of the worst channel 0.0 dB, at least 3.0 dB asked" in text
     assert "first diverging node Concat" in text
+
+
+def test_a_model_without_weights_stays_float_and_the_report_says_so(tmp_path: Path) -> None:
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["" : 24]>
+        net (float[1,8] x) => (float[1,8] y) { a = Sigmoid(x)  y = Add(a, x) }"""
+    )
+    ir.save(model, tmp_path / "net.onnx")
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", x=rng.normal(size=(64, 1, 8)).astype(np.float32))
+    files = tmp_path / "net.onnx", tmp_path / "data.npz"
+    report = convert(*files, tmp_path, targets=["onnxruntime"])
+    assert report["passed"]
+    assert report["variants"][0]["precision"] == "fp32"
+    (variant,) = report["quantization"]["variants"].values()
+    assert variant["units"] == []
 
 
 ENGINES = ("onnxruntime", "openvino", "android", "ios")
