@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +10,7 @@ import numpy as np
 
 from edgeinfer.bounded import absence
 from edgeinfer.errors import InputError, NotAvailableError, UsageError
+from edgeinfer.media.geometry import Laid, Placement, Size, steps
 from edgeinfer.types import Array, ImageInput
 
 if TYPE_CHECKING:
@@ -23,28 +22,6 @@ WHITE = (255, 255, 255, 255)
 
 Picture = Any
 """A path, an array (height, width[, 3 or 4]) of uint8 in RGB order, or a Pillow image."""
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a source picture lies in the model's input: input = source * scale + offset.
-
-    Attributes:
-        scale: of x and y.
-        offset: of x and y, in pixels of the input.
-        source: width and height of the picture, upright.
-        size: width and height of the input.
-    """
-
-    scale: tuple[float, float]
-    offset: tuple[float, float]
-    source: tuple[int, int]
-    size: tuple[int, int]
-
-    def to_source(self, points: Array) -> Array:
-        """Turn points (..., 2) of the input into points of the source."""
-        found: Array = (np.asarray(points, np.float64) - self.offset) / self.scale
-        return found
 
 
 def load_image(path: str | Path, record: ImageInput, dtype: str = "float32") -> Array:
@@ -141,7 +118,9 @@ def _read(path: Path, color: str) -> Image.Image:
             # Pillow only warns between one and two times its limit, and raises above.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path) as opened:
-                return _in_color(ImageOps.exif_transpose(opened), str(path), color)
+                opened.load()
+                ImageOps.exif_transpose(opened, in_place=True)
+                return _in_color(opened, str(path), color)
     except InputError:
         raise
     except Image.DecompressionBombError as e:
@@ -154,7 +133,9 @@ def _read(path: Path, color: str) -> Image.Image:
 
 
 def _in_color(picture: Image.Image, name: str, color: str) -> Image.Image:
-    return _eight_bit(picture, name).convert("L" if color == "GRAY" else "RGB")
+    even, mode = _eight_bit(picture, name), "L" if color == "GRAY" else "RGB"
+    # Pillow's conversion to the same mode is a copy.
+    return even if even.mode == mode else even.convert(mode)
 
 
 def _eight_bit(picture: Image.Image, name: str) -> Image.Image:
@@ -176,59 +157,32 @@ def _eight_bit(picture: Image.Image, name: str) -> Image.Image:
 
 def _resized(picture: Image.Image, record: ImageInput) -> tuple[Image.Image, Placement]:
     """Resize a picture; of a line the part that is filled up comes later, as numbers."""
-    width, height = record.width or picture.width, record.height or picture.height
-    if record.resize == "stretch":
-        return _scaled(picture, (width, height), record)
-    if record.resize == "limit":
-        return _scaled(picture, _limited(picture, record), record)
-    if record.width is None or record.height is None:
-        raise UsageError(f"preprocessing: resize={record.resize!r} needs width and height")
-    if record.resize == "line":
-        long = math.ceil(height * picture.width / picture.height)
-        size = (long if record.grow else min(long, width), height)
-        resized, placement = _scaled(picture, size, record)
-        return resized, replace(placement, size=(max(size[0], width), height))
-    if record.resize == "crop":
-        resized, found = _scaled(picture, _covering(picture, record, width, height), record)
-        left, top = round((resized.width - width) / 2), round((resized.height - height) / 2)
-        cut = resized.crop((left, top, left + width, top + height))
-        return cut, replace(found, offset=(-left, -top), size=(width, height))
-    if record.resize == "pad":
-        share = max(picture.width / width, picture.height / height)
-        size = (round(width * share), round(height * share))
-        ground, before = _laid(picture, size, record)
-        resized, found = _scaled(ground, (width, height), record)
-        offset = (before[0] * found.scale[0], before[1] * found.scale[1])
-        return resized, replace(found, offset=offset, source=picture.size)
-    scale = min(width / picture.width, height / picture.height)
-    resized, found = _scaled(picture, _fitting(picture, scale, width, height), record)
-    ground, offset = _laid(resized, (width, height), record)
-    return ground, replace(found, offset=offset, size=(width, height))
+    plan = steps(picture.size, record)
+    if plan.before is not None:
+        picture = _on_ground(picture, plan.before, record)
+    resized = _scaled(picture, plan.scaled, record)
+    if plan.cut is not None:
+        resized = resized.crop(plan.cut)
+    if plan.after is not None:
+        resized = _on_ground(resized, plan.after, record)
+    return resized, plan.placement
 
 
-def _laid(
-    picture: Image.Image, size: tuple[int, int], record: ImageInput
-) -> tuple[Image.Image, tuple[float, float]]:
-    """Lay a picture on a ground that is as large or larger; return that and where it lies."""
+def _on_ground(picture: Image.Image, laid: Laid, record: ImageInput) -> Image.Image:
     colour = (round(record.pad),) * len(picture.getbands())
-    ground = _pillow().new(picture.mode, size, colour)
-    left, top = (size[0] - picture.width) // 2, (size[1] - picture.height) // 2
-    left, top = (left, top) if record.align == "center" else (0, 0)
-    ground.paste(picture, (left, top))
-    return ground, (left, top)
+    ground: Image.Image = _pillow().new(picture.mode, laid.size, colour)
+    ground.paste(picture, laid.at)
+    return ground
 
 
-def _scaled(
-    picture: Image.Image, size: tuple[int, int], record: ImageInput
-) -> tuple[Image.Image, Placement]:
-    scale = (size[0] / picture.width, size[1] / picture.height)
-    placement = Placement(scale, (0.0, 0.0), picture.size, size)
+def _scaled(picture: Image.Image, size: Size, record: ImageInput) -> Image.Image:
     if size == picture.size:
-        return picture, placement
+        return picture
+    image = _pillow()
     if not record.antialias:
-        return _pillow().fromarray(sampled(np.asarray(picture), size)), placement
-    resampling = _pillow().Resampling[record.interpolation.upper()]
-    return picture.resize(size, resampling), placement
+        made: Image.Image = image.fromarray(sampled(np.asarray(picture), size))
+        return made
+    return picture.resize(size, image.Resampling[record.interpolation.upper()])
 
 
 def sampled(pixels: Array, size: tuple[int, int]) -> Array:
@@ -256,43 +210,6 @@ def _neighbours(old: int, new: int) -> tuple[tuple[Array, Array], Array]:
     first = np.floor(place).astype(np.int64)
     share = (place - first).astype(np.float32)
     return (first.clip(0, old - 1), (first + 1).clip(0, old - 1)), share
-
-
-def _limited(picture: Image.Image, record: ImageInput) -> tuple[int, int]:
-    """Return both sides after one is brought to its limit, to the nearest multiple."""
-    if record.side is None:
-        raise UsageError("preprocessing: resize='limit' needs side")
-    short, long = sorted(picture.size)
-    ratio = 1.0
-    if record.side_rule == "min" and short < record.side:
-        ratio = record.side / short
-    if record.side_rule == "max" and long > record.side:
-        ratio = record.side / long
-    if record.longest is not None:
-        ratio = min(ratio, record.longest / long)
-    width, height = (
-        max(round(int(side * ratio) / record.multiple), 1) * record.multiple
-        for side in picture.size
-    )
-    return width, height
-
-
-def _covering(picture: Image.Image, record: ImageInput, width: int, height: int) -> tuple[int, int]:
-    """Return the size before a centre crop: the tighter side rounded, the other one cut off.
-
-    The same whole numbers as torchvision's ``Resize``, with which most classifiers are evaluated.
-    """
-    if width * picture.height >= height * picture.width:
-        new_width = round(width / record.crop_ratio)
-        return new_width, new_width * picture.height // picture.width
-    new_height = round(height / record.crop_ratio)
-    return new_height * picture.width // picture.height, new_height
-
-
-def _fitting(picture: Image.Image, scale: float, width: int, height: int) -> tuple[int, int]:
-    """Return the size inside a letterbox; a thin picture keeps at least one pixel."""
-    new_width, new_height = round(picture.width * scale), round(picture.height * scale)
-    return max(min(new_width, width), 1), max(min(new_height, height), 1)
 
 
 def _filled(values: Array, record: ImageInput, width: int) -> Array:
