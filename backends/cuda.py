@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgeinfer.backends.base import Device
-from edgeinfer.errors import RunError
+from edgeinfer.errors import NotAvailableError, RunError
 from edgeinfer.types import Array
 
 _NAME_BYTES = 256
@@ -42,6 +42,31 @@ def compute_capability(index: int = 0) -> str:
         if driver.cuDeviceGetAttribute(ctypes.byref(part), attribute, handle):
             return ""
     return ".".join(str(part.value) for part in parts)
+
+
+BF16_SINCE = (8, 0)
+"""Compute capability of Ampere, the first with bfloat16 (CUDA C++ Programming Guide)."""
+
+
+def check_bf16(backend: str, precision: str, index: int = 0) -> None:
+    """Refuse an artifact in bfloat16 on a device that has no such arithmetic.
+
+    Args:
+        backend: its name, for the message.
+        precision: of the artifact, as in a manifest.
+        index: of the device.
+
+    Raises:
+        NotAvailableError: the device is older than Ampere.
+    """
+    found = compute_capability(index)
+    if "bf16" not in precision.split("+") or not found:
+        return
+    if tuple(int(part) for part in found.split(".")) < BF16_SINCE:
+        raise NotAvailableError(
+            f"backend {backend!r}: the file is computed in bf16, which NVIDIA's GPUs have from "
+            f"compute capability 8.0 on; this one has {found}: take a variant in fp16"
+        )
 
 
 def driver_version() -> str:

@@ -24,7 +24,7 @@ from edgeinfer.backends.checks import (
     one_line,
     thread_count,
 )
-from edgeinfer.backends.cuda import cuda_devices
+from edgeinfer.backends.cuda import check_bf16, cuda_devices
 from edgeinfer.backends.device_tensor import DeviceFeeds
 from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.backends.onnxruntime_cuda import (
@@ -116,7 +116,19 @@ class OnnxRuntimeBackend:
         """
         check_device(self.probe(), options.device, "needs an NVIDIA driver and onnxruntime-gpu")
         path = check_file(NAME, artifact, _FORMATS)
-        session = _open_session(str(path), options, regions=artifact.format == WITH_REGIONS)
+        if options.device == "gpu":
+            check_bf16(NAME, artifact.precision)
+        try:
+            session = _open_session(str(path), options, regions=artifact.format == WITH_REGIONS)
+        except LoadError as error:
+            # The file itself is whole; only kernels are missing.
+            lacks = "NOT_IMPLEMENTED" in str(error) and options.device == "cpu"
+            if not lacks or "bf16" not in artifact.precision.split("+"):
+                raise
+            raise NotAvailableError(
+                f"backend {NAME!r}: the file is computed in bf16, for which the CPU provider has "
+                "no kernels: it needs an NVIDIA GPU; take a variant in fp16 or fp32"
+            ) from error
         inputs, outputs = specs(session)
         if artifact.inputs or artifact.outputs:
             check_signature(NAME, "input", artifact.inputs, [{s.name: s.dtype} for s in inputs])

@@ -33,7 +33,7 @@ from edgeinfer.backends.checks import (
     one_line,
     thread_count,
 )
-from edgeinfer.backends.cuda import cuda_devices
+from edgeinfer.backends.cuda import check_bf16, cuda_devices
 from edgeinfer.backends.engine_store import EngineKey, EngineStore, digest_of
 from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.backends.onnxruntime import INSTALL, OnnxRuntimeBackend, OnnxRuntimeExecutable, specs
@@ -176,6 +176,7 @@ class OnnxRuntimeTensorRTBackend:
                 f"backend {NAME!r}: the bundle is encrypted, and TensorRT's engine would lie in "
                 "the cache in plain; load with backend='onnxruntime'"
             )
+        check_bf16(NAME, artifact.precision)
         maker = _maker()
         onnxruntime = str(import_onnxruntime().__version__)
         wanted = {
@@ -262,7 +263,9 @@ def _precision(maker: _Maker, precision: str) -> dict[str, str]:
     parts = precision.split("+")
     if maker.prefix != "trt":
         return {}
-    return {
+    # Builds before 1.23 do not know the option.
+    more = {"trt_bf16_enable": "1"} if "bf16" in parts else {}
+    return more | {
         "trt_fp16_enable": str(int("fp16" in parts)),
         "trt_int8_enable": str(int(any(p.startswith("static_wi8") for p in parts))),
         # Sums of squares leave the range of half precision.

@@ -263,7 +263,9 @@ def _verified(
     with clock.stage(f"verify {job.title}"):
         result = verify_variant(
             f"{job.profile.name}-{job.format}-{lowered.precision}",
-            Artifact(job.format, lowered.files[0], report.inputs, report.outputs),
+            Artifact(
+                job.format, lowered.files[0], report.inputs, report.outputs, lowered.precision
+            ),
             backends,
             report.vectors,
             report.expected,
@@ -276,10 +278,9 @@ def _verified(
         )
     ran = result.engines
     if job.profile.strongly_typed and ran[0].skipped:
-        note = (
-            f"not run on the device's engine, {ran[0].backend}: {ran[0].skipped}; ONNX Runtime ran "
-            "the same graph on this CPU"
-        )
+        others = [e for e in ran[1:] if not e.skipped]
+        instead = "ONNX Runtime ran the same graph on this CPU" if others else "nor by another one"
+        note = f"not run on the device's engine, {ran[0].backend}: {ran[0].skipped}; {instead}"
         result = replace(result, notes=(*result.notes, note))
     result = replace(result, engines=(*ran, *written.checks))
     report.variants.append(result)

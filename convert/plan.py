@@ -95,10 +95,11 @@ def plan(
 
 
 def _apart(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> frozenset[str]:
-    """Name the targets whose artifact has another form of attention."""
+    """Name the targets whose artifact has another form of attention, or floats of its own."""
+    own = frozenset(p.name for p in profiles if options.precision == "bf16" and p.bf16_ops)
     if not any(node.op_type == "Attention" for node in model.graph.all_nodes()):
-        return frozenset()
-    return frozenset(p.name for p in profiles if options.precision in p.split_attention)
+        return own
+    return own | {p.name for p in profiles if options.precision in p.split_attention}
 
 
 def _with_code(jobs: list[Job], code: Profile) -> list[Job]:

@@ -159,6 +159,8 @@ class Profile:
             does: files hold standard operators only, and roundings as pairs around each operator.
         split_attention: precisions in which its engine is faster with products and a softmax than
             with ``Attention``, at lengths that were measured.
+        bf16_ops: operators that its engine has kernels for in bfloat16; empty for all that the
+            standard allows.
         by_name_only: ``all`` leaves it out: a beta, or for tools or machines that few have.
     """
 
@@ -180,6 +182,7 @@ class Profile:
     machine: str = ""
     strongly_typed: bool = False
     split_attention: tuple[str, ...] = ()
+    bf16_ops: tuple[str, ...] = ()
     by_name_only: bool = False
     packed_weights: bool = False
     chips: tuple[Chip, ...] = field(default=())

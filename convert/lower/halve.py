@@ -1,6 +1,6 @@
-"""Half precision, with single-precision islands where half precision would spoil the numbers.
+"""Floats of two bytes, with single-precision islands where these would spoil the numbers.
 
-Which operators are such islands depends on the engine; constants that half precision cannot hold,
+Which operators are such islands depends on the engine; constants that the type cannot hold,
 sums that are too long for it and nodes that were named make islands everywhere. Inputs and outputs
 keep the source's types.
 """
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -31,6 +33,42 @@ LONG_SUM = 8192
 _MASKING = frozenset({"Add", "Sub", "Mul", "Where", "Attention"})
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of two bytes.
+
+    Attributes:
+        name: of the precision.
+        dtype: of values.
+        largest: finite number.
+        smallest: normal number.
+        masked: what "minus infinity" of a mask becomes.
+        long_sum: length from which products are summed in single precision; 0 where none are.
+    """
+
+    name: str
+    dtype: ir.DataType
+    largest: float
+    smallest: float
+    masked: float
+    long_sum: int
+
+    @property
+    def spelled(self) -> str:
+        """The type, as ONNX's schemas spell it."""
+        return f"tensor({self.dtype.name.lower()})"
+
+
+FP16 = Kind("fp16", ir.DataType.FLOAT16, LARGEST, SMALLEST_NORMAL, MASKED, LONG_SUM)
+
+_BFLOAT = ml_dtypes.finfo(ml_dtypes.bfloat16)  # type: ignore[no-untyped-call]
+BF16 = Kind(
+    "bf16", ir.DataType.BFLOAT16, float(_BFLOAT.max), float(_BFLOAT.smallest_normal), -1e38, 0
+)
+"""Single precision's range with eight of its 24 bits: its products are always summed in single
+precision, and only the last numbers before infinity, of which masks are made, are out of range."""
+
+
 def halve(
     model: ir.Model,
     islands: AbstractSet[str],
@@ -38,6 +76,7 @@ def halve(
     notes: Notes,
     *,
     bridges: AbstractSet[str] = frozenset(),
+    kind: Kind = FP16,
 ) -> None:
     """Convert the main graph, in place.
 
@@ -47,26 +86,34 @@ def halve(
         keep: names of nodes, or of their results, that do.
         notes: told which ones did.
         bridges: islands that take and give either precision, so that a cast beside them goes.
+        kind: the type.
     """
-    for name in clamp_mask_inputs(model, MASKED):
-        notes.add(f"fp16: mask {name!r}: what is below {MASKED:.0f} becomes {MASKED:.0f}")
-    chosen = _choose(model, islands, keep)
+    for name in clamp_mask_inputs(model, kind.masked):
+        low = _short(kind.masked)
+        notes.add(f"{kind.name}: mask {name!r}: what is below {low} becomes {low}")
+    chosen = _choose(model, islands, keep, kind)
     _join_islands(model, chosen, bridges)
-    _Rewriter(model, chosen, notes).run()
-    floats = [n for n in model.graph if n.op_type != "Cast" and _has_float(n)]
+    _Rewriter(model, chosen, notes, kind).run()
+    floats = [n for n in model.graph if n.op_type != "Cast" and _has_float(n, kind)]
     alone = Counter(n.op_type for n in floats if n not in chosen)
     if alone:
         listed = ", ".join(f"{op} {count}" for op, count in sorted(alone.items()))
-        notes.add(f"fp16: {sum(alone.values())} of {len(floats)} nodes stay fp32: {listed}")
+        notes.add(f"{kind.name}: {sum(alone.values())} of {len(floats)} nodes stay fp32: {listed}")
 
 
-def _has_float(node: ir.Node) -> bool:
-    kinds = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+def _short(number: float) -> str:
+    return f"{number:.0f}" if abs(number) < 1e6 else f"{number:.2g}"
+
+
+def _has_float(node: ir.Node, kind: Kind) -> bool:
+    kinds = (ir.DataType.FLOAT, kind.dtype)
     return any(v is not None and v.dtype in kinds for v in (*node.inputs, *node.outputs))
 
 
-def _choose(model: ir.Model, islands: AbstractSet[str], keep: AbstractSet[str]) -> set[ir.Node]:
-    """Return the nodes that may run in half precision."""
+def _choose(
+    model: ir.Model, islands: AbstractSet[str], keep: AbstractSet[str], kind: Kind
+) -> set[ir.Node]:
+    """Return the nodes that may run in the type."""
     opset = model.opset_imports.get("", 0)
     return {
         node
@@ -75,19 +122,17 @@ def _choose(model: ir.Model, islands: AbstractSet[str], keep: AbstractSet[str]) 
         and node.op_type not in islands
         and (node.name or "") not in keep
         and not any(v.name in keep for v in node.outputs)
-        and _halves(node, opset)
-        and not any(_spoiled(node, v) for v in node.inputs)
-        and not _is_long_sum(node)
+        and _halves(node, opset, kind)
+        and not any(_spoiled(node, v, kind) for v in node.inputs)
+        and not _is_long_sum(node, kind)
     }
 
 
-def _halves(node: ir.Node, opset: int) -> tuple[list[int], list[int]] | None:
+def _halves(node: ir.Node, opset: int, kind: Kind) -> tuple[list[int], list[int]] | None:
     """Return which inputs and outputs change their type, or None when the operator cannot."""
     schema = onnx.defs.get_schema(node.op_type, opset, "")
     able = {
-        c.type_param_str
-        for c in schema.type_constraints
-        if "tensor(float16)" in c.allowed_type_strs
+        c.type_param_str for c in schema.type_constraints if kind.spelled in c.allowed_type_strs
     }
     ins = [
         i
@@ -108,17 +153,18 @@ def _formal(formals: object, index: int) -> onnx.defs.OpSchema.FormalParameter:
     return items[min(index, len(items) - 1)]
 
 
-def _spoiled(node: ir.Node, value: ir.Value | None) -> bool:
-    """Whether a constant operand loses its meaning in half precision."""
+def _spoiled(node: ir.Node, value: ir.Value | None, kind: Kind) -> bool:
+    """Whether a constant operand loses its meaning in the type."""
     if value is None or value.const_value is None or value.dtype != ir.DataType.FLOAT:
         return False
     array = np.abs(value.const_value.numpy())
     finite = array[np.isfinite(array) & (array > 0)]
     if finite.size == 0:
         return False
-    if finite.max() > LARGEST:
-        return node.op_type not in _MASKING or not _is_mask(value.const_value.numpy())
-    return bool(np.mean(finite < SMALLEST_NORMAL) > 0.5)
+    if finite.max() > kind.largest:
+        masking = node.op_type in _MASKING
+        return not (masking and _is_mask(value.const_value.numpy(), kind.largest))
+    return bool(np.mean(finite < kind.smallest) > 0.5)
 
 
 def only_masks(node: ir.Node, value: ir.Value) -> bool:
@@ -128,26 +174,26 @@ def only_masks(node: ir.Node, value: ir.Value) -> bool:
     if node.op_type not in _MASKING:
         return False
     array = value.const_value.numpy()
-    return bool(np.any(array < -LARGEST)) and _is_mask(array)
+    return bool(np.any(array < -LARGEST)) and _is_mask(array, LARGEST)
 
 
-def _is_mask(array: Array) -> bool:
+def _is_mask(array: Array, largest: float) -> bool:
     """Whether a constant says "far below everything" and else holds ordinary numbers."""
-    huge = np.abs(array) > LARGEST
+    huge = np.abs(array) > largest
     return bool(np.all(array[huge] < 0))
 
 
-def _is_long_sum(node: ir.Node) -> bool:
+def _is_long_sum(node: ir.Node, kind: Kind) -> bool:
     weight = node.inputs[1] if len(node.inputs) > 1 else None
-    if weight is None or weight.shape is None:
+    if not kind.long_sum or weight is None or weight.shape is None:
         return False
     dims = [d if isinstance(d, int) else 0 for d in weight.shape]
     if node.op_type == "MatMul":
-        return len(dims) > 1 and dims[-2] >= LONG_SUM
+        return len(dims) > 1 and dims[-2] >= kind.long_sum
     if node.op_type == "Gemm":
         transposed = "transB" in node.attributes and node.attributes["transB"].as_int()
-        return dims[1 if transposed else 0] >= LONG_SUM
-    return node.op_type == "Conv" and int(np.prod(dims[1:])) >= LONG_SUM
+        return dims[1 if transposed else 0] >= kind.long_sum
+    return node.op_type == "Conv" and int(np.prod(dims[1:])) >= kind.long_sum
 
 
 def _join_islands(model: ir.Model, chosen: set[ir.Node], bridges: AbstractSet[str]) -> None:
@@ -174,13 +220,14 @@ def _is_surrounded(node: ir.Node, chosen: set[ir.Node], bridges: AbstractSet[str
 class _Rewriter:
     """Changes types and puts casts at the borders, one for each value and direction."""
 
-    def __init__(self, model: ir.Model, chosen: set[ir.Node], notes: Notes) -> None:
+    def __init__(self, model: ir.Model, chosen: set[ir.Node], notes: Notes, kind: Kind) -> None:
         self.model, self.graph, self.chosen, self.notes = model, model.graph, chosen, notes
+        self.kind = kind
         self.namer = Namer(model)
         self.halved: dict[ir.Value, ir.Value] = {}
         opset = model.opset_imports.get("", 0)
         # Decided before any type changes; afterwards the nodes no longer look the same.
-        self.sides = {n: s for n in chosen if (s := _halves(n, opset)) is not None}
+        self.sides = {n: s for n in chosen if (s := _halves(n, opset, kind)) is not None}
 
     def run(self) -> None:
         """Rewrite the graph."""
@@ -194,7 +241,7 @@ class _Rewriter:
             self._outputs(node)
 
     def _half(self, value: ir.Value) -> ir.Value:
-        """Return the half-precision form of an operand."""
+        """Return the form of an operand in two bytes."""
         maker = value.producer()
         if maker in self.chosen:
             return value
@@ -207,22 +254,24 @@ class _Rewriter:
         if value.const_value is None:
             raise ValueError(f"{value.name!r} is not constant")
         array = value.const_value.numpy()
-        if np.any(np.isfinite(array) & (array < -LARGEST)):
-            array = np.where(np.isfinite(array) & (array < -LARGEST), MASKED, array)
-            self.notes.add(f"fp16: {value.name!r}: values below {-LARGEST:.0f} became {MASKED:.0f}")
-        name = self.namer.fresh(f"{value.name}.fp16")
-        tensor = ir.tensor(array.astype(np.float16), name=name)
+        kind = self.kind
+        if np.any(low := np.isfinite(array) & (array < -kind.largest)):
+            array = np.where(low, np.float32(kind.masked), array)
+            end, masked = _short(-kind.largest), _short(kind.masked)
+            self.notes.add(f"{kind.name}: {value.name!r}: values below {end} became {masked}")
+        name = self.namer.fresh(f"{value.name}.{kind.name}")
+        tensor = ir.tensor(array.astype(kind.dtype.numpy()), name=name)
         half = ir.Value(
             name=name,
             shape=value.shape,
-            type=ir.TensorType(ir.DataType.FLOAT16),
+            type=ir.TensorType(kind.dtype),
             const_value=tensor,
         )
         self.graph.register_initializer(half)
         return half
 
     def _cast_down(self, value: ir.Value) -> ir.Value:
-        cast, half = self._cast(value, ir.DataType.FLOAT16, f"{value.name}.fp16")
+        cast, half = self._cast(value, self.kind.dtype, f"{value.name}.{self.kind.name}")
         maker = value.producer()
         if maker is None:
             self.graph.insert_before(self.graph[0], cast)
@@ -240,7 +289,7 @@ class _Rewriter:
         for index in self.sides[node][1]:
             value = node.outputs[index]
             # A new type: a clone shares its types with the source, and ``dtype`` writes into them.
-            value.type = ir.TensorType(ir.DataType.FLOAT16)
+            value.type = ir.TensorType(self.kind.dtype)
             single = [(user, i) for user, i in value.uses() if not self._takes_half(user, i)]
             if not single and not value.is_graph_output():
                 continue
@@ -258,4 +307,4 @@ class _Rewriter:
         for index, output in enumerate(self.graph.outputs):
             if output is value:
                 self.graph.outputs[index] = full
-        full.name, value.name = value.name, self.namer.fresh(f"{value.name}.fp16")
+        full.name, value.name = value.name, self.namer.fresh(f"{value.name}.{self.kind.name}")

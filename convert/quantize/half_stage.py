@@ -79,11 +79,12 @@ class Halves:
         if not self.asked or report.expected is None or kind not in lowered.precision:
             return (), "nothing in half precision was checked"
         budget = budget_for(lowered.precision)
+        if lowered.format == "onnx":
+            result = ask_file(lowered.files[0], report.vectors, report.expected, budget, kind)
+            where = "GPUs with bf16" if kind == _BFLOAT else "half-precision hardware"
+            return (result,), sentence(result, f"in the arithmetic of {where}")
         if kind == _BFLOAT:
             return self._check_bfloat(model, report, report.expected, budget)
-        if lowered.format == "onnx":
-            result = ask_file(lowered.files[0], report.vectors, report.expected, budget)
-            return (result,), sentence(result, "in the arithmetic of half-precision hardware")
         if lowered.format in _ROUNDS_ITSELF:
             return (), "the engine of the gate rounds every result to half precision itself"
         if lowered.format in _UNPACKED:
@@ -103,7 +104,7 @@ class Halves:
         from edgeinfer.convert.verify.evaluate import Evaluator
         from edgeinfer.convert.verify.half import run_file, run_in_half
 
-        if self._precision != _BFLOAT:
+        if self._precision != _BFLOAT or lowered.format == "onnx":
             return run_file(lowered.files[0], feeds)
         return run_in_half(Evaluator(model, wide=False, halved="bfloat16"), feeds)
 
@@ -138,11 +139,11 @@ class Halves:
         Returns:
             A line for the report; empty where there is nothing to repair, or nothing helps.
         """
-        if self._repaired or self._precision != "fp16":
+        if self._repaired or not self.asked:
             return ""
         if all(c.passed or c.skipped for c in checks):
             return ""
-        from edgeinfer.convert.lower.onnxruntime.fp16 import halve
+        from edgeinfer.convert.lower.onnxruntime import bf16, fp16
         from edgeinfer.convert.quantize.half_repair import first_part
         from edgeinfer.convert.verify.half import ask_in_half
         from edgeinfer.errors import Notes
@@ -159,8 +160,11 @@ class Halves:
         budget = budget_for(lowered.precision)
 
         def good(names: frozenset[str]) -> bool:
-            half = model.clone()
-            halve(half, names | kept.keys(), Notes())
+            half, notes = model.clone(), Notes()
+            if self._precision == _BFLOAT:
+                bf16.halve(half, names | kept.keys(), notes, frozenset())
+            else:
+                fp16.halve(half, names | kept.keys(), notes)
             return ask_in_half(half, vectors, expected, budget).passed
 
         names = first_part(model, good)
@@ -168,6 +172,6 @@ class Halves:
             return ""
         self._kept = {**kept, **dict.fromkeys(names - kept.keys(), "the result fails without")}
         return (
-            f"fp16: the first {len(names)} of {len(list(model.graph))} nodes stay fp32: the result "
-            "left its budget without"
+            f"{self._precision}: the first {len(names)} of {len(list(model.graph))} nodes stay "
+            "fp32: the result left its budget without"
         )

@@ -37,6 +37,7 @@ def ask_in_half(
     *,
     everywhere: str = "",
     seconds: float = SECONDS,
+    kind: str = "",
 ) -> EngineResult:
     """Evaluate a graph in half precision and hold it to a budget.
 
@@ -48,9 +49,10 @@ def ask_in_half(
         everywhere: compute float32 in this type too, ``float16`` or ``bfloat16``, as a device does
             that has nothing else.
         seconds: of CPU time.
+        kind: the precision's name, where the graph has it in its own types.
     """
     result = EngineResult(HALF, np.__version__)
-    evaluator, kind = Evaluator(model, wide=False, halved=everywhere), _NAMES[everywhere]
+    evaluator, kind = Evaluator(model, wide=False, halved=everywhere), kind or _NAMES[everywhere]
     wanted = [i for i, v in enumerate(vectors) if not v.edge]
     done: list[int] = []
     answers: list[dict[str, Array]] = []
@@ -86,10 +88,10 @@ def run_in_half(
 
 
 def ask_file(
-    path: Path, vectors: Sequence[Vector], expected: Expected, budget: Budget
+    path: Path, vectors: Sequence[Vector], expected: Expected, budget: Budget, kind: str = "fp16"
 ) -> EngineResult:
     """Check an ONNX file."""
-    return ask_in_half(ir.load(path), vectors, expected, budget)
+    return ask_in_half(ir.load(path), vectors, expected, budget, kind=kind)
 
 
 def run_file(path: Path, feeds: Feeds) -> dict[str, Array]:

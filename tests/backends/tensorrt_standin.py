@@ -21,6 +21,7 @@ PROVIDER = "TensorrtExecutionProvider"
 OPTIONS = frozenset(
     {
         "device_id",
+        "trt_bf16_enable",
         "trt_engine_cache_enable",
         "trt_fp16_enable",
         "trt_int8_enable",

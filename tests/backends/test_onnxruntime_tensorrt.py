@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from edgeinfer.backends import cuda
 from edgeinfer.backends import onnxruntime_tensorrt as module
 from edgeinfer.backends.base import Artifact, BuildsAhead, LoadOptions, ShapeRange
 from edgeinfer.backends.onnxruntime_plugins import Plugin
@@ -63,6 +64,7 @@ def test_the_engine_is_built_at_the_first_load_with_a_word_and_found_at_the_next
     [
         ("fp32", "0", "0"),
         ("fp16+fp32", "1", "0"),
+        ("bf16+fp32", "0", "0"),
         ("static_wi8_ai8", "0", "1"),
         ("static_wi8_ai8+fp16", "1", "1"),
     ],
@@ -78,6 +80,20 @@ def test_only_what_the_artifact_holds_is_allowed(
     backend.build(artifact(tmp_path, precision=precision), GPU)
     (options,) = standin.built
     assert (options["trt_fp16_enable"], options["trt_int8_enable"]) == (fp16, int8)
+    # Older builds refuse an option that they do not know.
+    assert ("trt_bf16_enable" in options) == precision.startswith("bf16")
+
+
+def test_a_gpu_older_than_ampere_refuses_bf16_by_name(
+    standin: StandIn,
+    backend: OnnxRuntimeTensorRTBackend,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cuda, "compute_capability", lambda index=0: "7.2")
+    backend.build(artifact(tmp_path, precision="fp16"), GPU)
+    with pytest.raises(NotAvailableError, match=r"compute capability 8.0 on; this one has 7.2"):
+        backend.build(artifact(tmp_path, precision="bf16+fp32"), GPU)
 
 
 def test_an_engine_of_another_tensorrt_is_built_anew_and_said_to_be(

@@ -44,7 +44,10 @@ def silu_by_sigmoid(model: ir.Model, node: ir.Node) -> bool:
     build = builder(model, node)
     alpha = float(str(attribute(node, "alpha", 1.0)))
     inner = x if alpha == 1.0 else build.op("Mul", x, _scalar(build, x, alpha, "alpha"))
-    build.op("Mul", x, build.op("Sigmoid", inner))
+    gate = build.op("Sigmoid", inner)
+    for made in (inner, gate):
+        made.type, made.shape = ir.TensorType(x.dtype), x.shape
+    build.op("Mul", x, gate)
     build.commit(model.graph, node)
     return True
 

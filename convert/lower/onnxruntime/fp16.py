@@ -15,7 +15,7 @@ from edgeinfer.convert.lower import halve as anywhere
 from edgeinfer.errors import Notes
 
 # fmt: off
-_ISLANDS = frozenset({
+ISLANDS = frozenset({
     "Exp", "Log", "Pow", "Reciprocal", "Sinh", "Cosh", "Tan", "Softplus", "Mish", "LogSoftmax",
     "ReduceSum", "ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",
     "ReduceLogSumExp", "ReduceSumSquare", "Sum", "Mean", "CumSum", "CumProd", "Det",
@@ -50,4 +50,4 @@ def halve(model: ir.Model, keep: AbstractSet[str], notes: Notes, *, joined: bool
             of them need not stay in single precision.
     """
     bridges = _ROUNDINGS if joined else frozenset[str]()
-    anywhere.halve(model, _ISLANDS, keep, notes, bridges=bridges)
+    anywhere.halve(model, ISLANDS, keep, notes, bridges=bridges)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 import onnx
 import onnx_ir as ir
@@ -25,14 +26,20 @@ class Probe:
         NotAvailableError: ONNX Runtime is not installed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bf16: AbstractSet[str] | None = None) -> None:
+        """Prepare.
+
+        Args:
+            bf16: operators that the device's engine computes in bfloat16, empty for all; None asks
+                the CPU provider at hand about them too, which has no kernels for it.
+        """
         try:
             onnxruntime = import_onnxruntime()
         except ImportError as e:
             raise NotAvailableError(
                 "format 'onnx': onnxruntime is needed to check the model; pip install onnxruntime"
             ) from e
-        self._ort = onnxruntime
+        self._ort, self._bf16 = onnxruntime, bf16
         self.version = ".".join(str(onnxruntime.__version__).split(".")[:2])
         # The binding's exceptions have no base class of their own; anything else is a bug of ours.
         state = onnxruntime.capi.onnxruntime_pybind11_state
@@ -44,6 +51,10 @@ class Probe:
 
     def fault(self, node: ir.Node, model: ir.Model) -> str:
         """Return what ONNX Runtime says against the node; empty when it takes it."""
+        if self._bf16 is not None and _in_bf16(node):
+            # Moving values and changing their types needs no arithmetic.
+            able = not self._bf16 or node.op_type in self._bf16 or node.op_type == "Cast"
+            return "" if able and not node.domain else _NOT_THERE
         data = single(node, model)
         if data is None:
             return ""
@@ -62,6 +73,14 @@ class Probe:
         except self._errors as e:
             return " ".join(str(e).split())
         return ""
+
+
+_NOT_THERE = "no kernel for bfloat16 on the device"
+
+
+def _in_bf16(node: ir.Node) -> bool:
+    values = (*node.inputs, *node.outputs)
+    return any(v is not None and v.dtype == ir.DataType.BFLOAT16 for v in values)
 
 
 def problems(model: ir.Model, probe: Probe) -> list[Problem]:
@@ -110,6 +129,11 @@ def onnx_domains() -> frozenset[str]:
 _FAULTS: tuple[
     tuple[re.Pattern[str], Callable[[ir.Node], Reason], Callable[[ir.Node, Probe], str]], ...
 ] = (
+    (
+        re.compile(_NOT_THERE),
+        lambda n: "unsupported_dtype",
+        lambda n, p: f"{_NOT_THERE}: ({_types(n)})",
+    ),
     (
         re.compile(r"not a registered|No Op registered|No opset import"),
         lambda n: "unsupported_op",

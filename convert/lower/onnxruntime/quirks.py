@@ -91,8 +91,10 @@ RULES: tuple[Rule, ...] = (
 )
 """Faults; without a repair the node is refused."""
 
+SWISH = Rule(frozenset({"Swish"}), _swish, "see faster.py", repair=silu_by_sigmoid)
+
 FASTER: tuple[Rule, ...] = (
-    Rule(frozenset({"Swish"}), _swish, "see faster.py", repair=silu_by_sigmoid),
+    SWISH,
     Rule(frozenset({"Mish"}), _mish, "see faster.py", repair=mish_by_exp),
     Rule(frozenset({"Gelu"}), _gelu, "see faster.py", repair=contrib_gelu),
 )
