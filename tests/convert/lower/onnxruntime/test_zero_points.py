@@ -1,12 +1,19 @@
-"""Every quantized weight has a zero point of its own; activations keep theirs."""
+"""Every quantized weight has a zero point of its own; activations keep theirs.
+
+Weights that several operators read have no sign, or are copied.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
+import pytest
 
-from edgeinfer.convert.lower.onnxruntime.zero_points import unshare_zero_points
+from edgeinfer.convert.lower.onnxruntime.zero_points import (
+    unshare_weights,
+    unshare_zero_points,
+)
 
 NET = """<ir_version: 10, opset_import: ["" : 21]>
 net (float[1,2,4,4] x) => (float[1,2,4,4] y)
@@ -47,3 +54,72 @@ def test_weights_do_not_share() -> None:
     assert points["xq"] == points["cq"] == "z"
     assert unshare_zero_points(model) == 0
     assert run(model).shape == (1, 2, 4, 4)
+
+
+def shared(points: str) -> tuple[ir.Model, np.ndarray]:
+    """Three convolutions with the same weights, and the matrix that they multiply with.
+
+    Weights within -64..63 cannot saturate, and are left as they are.
+    """
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        net (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2] s, int8[2] z, int8[2,2,1,1] a> {
+          f = DequantizeLinear<axis=0>(POINTS)
+          c = Conv(x, f)
+          g = DequantizeLinear<axis=0>(POINTS)
+          d = Conv(c, f)
+          y = Conv(d, g)
+        }""".replace("POINTS", points)
+    )
+    scale, steps = np.array([0.1, 0.2], np.float32), np.array([[100, -120], [30, 40]], np.int8)
+    arrays: dict[str, np.ndarray] = {
+        "s": scale,
+        "z": np.zeros(2, np.int8),
+        "a": steps[:, :, None, None],
+    }
+    values = {v.name: v for n in model.graph for v in n.inputs if v is not None}
+    for name in points.split(", "):
+        value, array = values[name], arrays[name]
+        value.const_value = ir.tensor(array, name=name)
+        value.type, value.shape = ir.TensorType(value.const_value.dtype), ir.Shape(array.shape)
+        model.graph.register_initializer(value)
+    return model, steps * scale[:, None]
+
+
+@pytest.mark.parametrize("points", ["a, s, z", "a, s"])
+@pytest.mark.parametrize("unsigned", [True, False])
+def test_weights_that_are_read_twice(points: str, unsigned: bool) -> None:
+    model, matrix = shared(points)
+    with pytest.raises(Exception, match="Attempt to replace the existing tensor"):
+        run(model)
+    assert unshare_weights(model, unsigned=unsigned) == 1
+    unshare_zero_points(model)
+    x = np.random.default_rng(0).standard_normal((1, 2, 4, 4)).astype(np.float32)
+    wanted = np.einsum("oc,bchw->bohw", np.linalg.matrix_power(matrix, 3), x)
+    np.testing.assert_allclose(run(model), wanted, rtol=1e-4, atol=1e-6)
+    weights = [n.inputs[0] for n in model.graph if n.op_type == "DequantizeLinear"]
+    assert len({id(w) for w in weights}) == (1 if unsigned else 3)
+    assert {w.dtype for w in weights if w is not None} == {
+        ir.DataType.UINT8 if unsigned else ir.DataType.INT8
+    }
+
+
+def test_scales_of_channels_without_a_zero_point_get_one() -> None:
+    model, _ = shared("a, s")
+    first = next(iter(model.graph))
+    for node in list(model.graph):
+        if node.op_type == "DequantizeLinear" and node is not first:
+            node.outputs[0].replace_all_uses_with(first.outputs[0])
+            model.graph.remove(node)
+    model.graph.outputs[:] = [next(n for n in model.graph if n.op_type == "Conv").outputs[0]]
+    for node in [n for n in model.graph if n.op_type == "Conv"][:0:-1]:
+        model.graph.remove(node, safe=True)
+    with pytest.raises(Exception, match="x_zero_point must be null or 1D tensor"):
+        run(model)
+    assert unshare_zero_points(model) == 1
+    assert np.isfinite(run(model)).all()
+
+
+def test_weights_that_one_operator_reads_keep_their_sign() -> None:
+    model = ir.from_onnx_text(NET)
+    assert unshare_weights(model, unsigned=True) == 0
