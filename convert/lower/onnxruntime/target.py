@@ -17,12 +17,12 @@ from edgeinfer.convert import onnx_file
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
 from edgeinfer.convert.lower.loops import settle_loops
-from edgeinfer.convert.lower.onnxruntime import opset, probe
+from edgeinfer.convert.lower.onnxruntime import bf16, opset, probe
 from edgeinfer.convert.lower.onnxruntime.faster import attention_by_products
 from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.convert.lower.onnxruntime.half_faults import HALF_RULES
 from edgeinfer.convert.lower.onnxruntime.product_biases import round_product_biases
-from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES
+from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES, SWISH
 from edgeinfer.convert.lower.onnxruntime.recurrent import multiply_stored
 from edgeinfer.convert.lower.onnxruntime.roundings import shorten
 from edgeinfer.convert.lower.onnxruntime.typed import (
@@ -50,7 +50,7 @@ it holds a single one twice while loading: 210 MB instead of 302 MB for ResNet-5
 TENSORRT = "onnxruntime-tensorrt"
 """The backend of profiles with strong types."""
 
-_PRECISIONS = frozenset({"fp32", "fp16"})
+_PRECISIONS = frozenset({"fp32", "fp16", "bf16"})
 
 
 @dataclass(slots=True)
@@ -128,9 +128,7 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     if options.precision in profile.split_attention:
         attention_by_products(model, notes)
     problems = [*refused_borders(model, PACKED), *apply(model, RULES, notes)]
-    if options.precision == "fp16":
-        kept = parts_of(model, options.fp32_nodes)
-        halve(model, kept, notes, joined=profile.strongly_typed)
+    asked = _narrow(model, options, profile, notes)
     if profile.strongly_typed:
         join_pairs(model, notes)
         model.metadata_props[TYPED_KEY] = "1"
@@ -138,7 +136,6 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     if not profile.strongly_typed:
         apply(model, FASTER, notes)
         multiply_stored(model)
-    asked = probe.Probe()
     _expand_lacking(model, asked, notes)
     if not profile.strongly_typed:
         store_unsigned(model)
@@ -157,6 +154,31 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     refused = {p.node for p in problems}
     problems += [p for p in probe.problems(model, asked) if p.node not in refused]
     return _Prepared(model, problems, opset.runtime_for(version, asked.version), notes)
+
+
+def _narrow(model: ir.Model, options: LowerOptions, profile: Profile, notes: Notes) -> probe.Probe:
+    """Convert to floats of two bytes, in place; return what is to be asked about the result.
+
+    Raises:
+        UsageError: no operator of the model is computed in bfloat16.
+    """
+    kept = parts_of(model, options.fp32_nodes)
+    if options.precision == "fp16":
+        halve(model, kept, notes, joined=profile.strongly_typed)
+    if options.precision != "bf16":
+        return probe.Probe()
+    if not profile.strongly_typed:
+        apply(model, (SWISH,), notes)
+    # Afterwards the engine at hand cannot be asked what it lacks.
+    _expand_lacking(model, probe.Probe(), notes)
+    ops = frozenset(profile.bf16_ops)
+    bf16.halve(model, kept, notes, ops)
+    if not bf16.is_computed(model):
+        raise UsageError(
+            f"target {profile.name!r}: precision 'bf16': the engine computes no operator of this "
+            "model in bf16; take fp32"
+        )
+    return probe.Probe(ops)
 
 
 def _expand_lacking(model: ir.Model, asked: probe.Probe, notes: Notes) -> None:
