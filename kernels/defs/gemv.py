@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import tirx
@@ -22,6 +23,8 @@ BLOCK = 32
 
 _ZERO = 8
 """What the nibble of a zero weight holds."""
+
+_FULL = 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,27 @@ _TILE = 4
 """Vectors at once: more sums than that leave the registers."""
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a product is made of, beyond its sizes.
+
+    Attributes:
+        zeros: rows have a zero for each of their scales, which the kernel takes behind ``s``.
+        scales: element type of scales, ``float16`` or ``float32``.
+        step: elements of a vector that share a scale; a multiple of 32 that divides the weights'.
+        fine: what rounding to 8 bits leaves of a vector is rounded to 8 bits itself and multiplied
+            too: the error is below 1/64000 of the largest element of a block, not 1/254.
+    """
+
+    zeros: bool = False
+    scales: str = "float16"
+    step: int = BLOCK
+    fine: bool = False
+
+
+_PLAIN = Form()
+
+
 def pack_int4(q: Array, dot: Dot, block: int = BLOCK) -> Array:
     """Lay nibbles (N, K), 0 to 15, out as (N / rows, K / 32, 4, rows * 4) bytes.
 
@@ -73,7 +97,7 @@ def pack_int8(q: Array, dot: Dot, block: int = BLOCK) -> Array:
 
 
 def pack_scales(scales: Array, dot: Dot) -> Array:
-    """Lay scales (N, blocks) out as (N / rows, blocks, rows), rows filled up."""
+    """Lay scales, or zeros, (N, blocks) out as (N / rows, blocks, rows), rows filled up."""
     scales = _filled(scales, dot.rows, 1, 0)
     n, blocks = scales.shape
     return np.ascontiguousarray(scales.reshape(n // dot.rows, dot.rows, blocks).transpose(0, 2, 1))
@@ -97,12 +121,18 @@ def _laid(bytes_: Array, dot: Dot) -> Array:
 
 
 def gemv_int4(
-    dot: Dot, n: int, k: int, block: int = BLOCK, vectors: int = 1, parallel: bool = True
+    dot: Dot,
+    n: int,
+    k: int,
+    block: int = BLOCK,
+    vectors: int = 1,
+    parallel: bool = True,
+    form: Form = _PLAIN,
 ) -> tirx.PrimFunc:
     """``y = x @ ((q - 8) * scale).T`` for nibbles laid out by ``pack_int4``.
 
-    The kernel takes ``w``, ``s`` (float16, laid out by ``pack_scales``), ``x`` (float32, (vectors,
-    K)) and ``y`` (float32, (vectors, N)).
+    The kernel takes ``w``, ``s`` (laid out by ``pack_scales``), with zeros ``z`` (uint8, likewise;
+    they take the place of 8), ``x`` (float32, (vectors, K)) and ``y`` (float32, (vectors, N)).
 
     Args:
         dot: of the CPU.
@@ -111,52 +141,67 @@ def gemv_int4(
         block: weights that share a scale: 32, 64 or 128; the last one of a row may be shorter.
         vectors: that are multiplied at once, each weight being read once for four of them.
         parallel: rows are shared out among threads.
+        form: zeros, scales, and how vectors are rounded.
 
     Raises:
         ValueError: the block is no multiple of 32, or a size is none.
     """
-    return _gemv(dot, n, k, 4, block, vectors, parallel)
+    return _gemv(_Plan(dot, n, k, 4, block, vectors, form), parallel)
 
 
 def gemv_int8(
-    dot: Dot, n: int, k: int, block: int = BLOCK, vectors: int = 1, parallel: bool = True
+    dot: Dot,
+    n: int,
+    k: int,
+    block: int = BLOCK,
+    vectors: int = 1,
+    parallel: bool = True,
+    form: Form = _PLAIN,
 ) -> tirx.PrimFunc:
-    """``y = x @ (q * scale).T`` for bytes laid out by ``pack_int8``; otherwise as ``gemv_int4``."""
-    return _gemv(dot, n, k, 8, block, vectors, parallel)
+    """``y = x @ (q * scale).T`` for bytes laid out by ``pack_int8``; otherwise as ``gemv_int4``.
+
+    Zeros are int8.
+    """
+    return _gemv(_Plan(dot, n, k, 8, block, vectors, form), parallel)
 
 
-def _gemv(
-    dot: Dot, n: int, k: int, bits: int, block: int, columns: int, parallel: bool
-) -> tirx.PrimFunc:
+def _gemv(plan: _Plan, parallel: bool) -> tirx.PrimFunc:
+    n, k, block, columns = plan.n, plan.k, plan.block, plan.columns
     if block % BLOCK or min(n, k, block, columns) < 1:
         raise ValueError(
             f"({n}, {k}) by blocks of {block}, {columns} vectors: sizes from 1, and blocks of a "
             f"multiple of {BLOCK}"
         )
-    plan = _Plan(dot, n, k, bits, block, columns)
-    kind = "uint8" if bits == 4 else "int8"
+    step = plan.form.step
+    if step % BLOCK or step < 1 or block % step:
+        raise ValueError(f"{step} elements of a vector with a scale, of blocks of {block}")
+    rows, kind = plan.dot.rows, "uint8" if plan.bits == 4 else "int8"
+    factors = (plan.blocks, plan.scales, rows)
     buffers = {
-        "w": ((plan.blocks, plan.groups, bits, dot.rows * 4), kind),
-        "s": ((plan.blocks, plan.scales, dot.rows), "float16"),
+        "w": ((plan.blocks, plan.groups, plan.bits, rows * 4), kind),
+        "s": (factors, plan.form.scales),
+        **({"z": (factors, kind)} if plan.form.zeros else {}),
         "x": ((columns, k), "float32"),
         "y": ((columns, n), "float32"),
     }
     blocks = plan.blocks
     # Threads take whole runs of rows; short ones even out what else the machine does.
     share = next((c for c in (8, 4, 2) if blocks % c == 0 and blocks // c >= 8), 1)
-    tiles, rest = divmod(columns, _TILE)
+    width = _TILE // plan.terms
+    tiles, rest = divmod(columns, width)
 
-    def body(w: Buffer, s: Buffer, x: Buffer, y: Buffer) -> None:
+    def body(*given: Buffer) -> None:
+        *weights, x, y = given
         rounded = _round(plan, x)
         with loop(blocks // share, parallel) as outer, T.serial(share) as inner:
             at = outer * share + inner
             if tiles:
                 with T.serial(tiles) as tile:
-                    _tile(plan, (w, s, y), rounded, at, tile * _TILE, _TILE)
+                    _tile(plan, (*weights, y), rounded, at, tile * width, width)
             if rest:
-                _tile(plan, (w, s, y), rounded, at, tiles * _TILE, rest)
+                _tile(plan, (*weights, y), rounded, at, tiles * width, rest)
 
-    return function(f"gemv_int{bits}", buffers, body)
+    return function(f"gemv_int{plan.bits}", buffers, body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +214,12 @@ class _Plan:
     bits: int
     block: int
     columns: int
+    form: Form
+
+    @property
+    def terms(self) -> int:
+        """Vectors of 8 bits that each one becomes."""
+        return 2 if self.form.fine else 1
 
     @property
     def blocks(self) -> int:
@@ -190,16 +241,23 @@ class _Plan:
         """What each weight was moved by, to be taken off with the sum of the vector's block."""
         return _ZERO if self.bits == 4 else 0
 
+    def start(self, rounded: _Rounded, term: Expr, group: Expr) -> Expr:
+        """What sums over a block begin with."""
+        if self.form.zeros:
+            return splat(T.int32(0), self.dot.rows)
+        return splat(T.BufferLoad(rounded.starts, [term, group]), self.dot.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class _Rounded:
-    """Vectors in 8 bits.
+    """Vectors in 8 bits; of those with two terms, both, one behind the other.
 
     Attributes:
-        words: four neighbouring elements each; (vectors, K / 32, 8), and for instructions that
-            multiply two vectors (vectors / 2, K / 32, 16), two words of each in turns.
-        scales: of the blocks; (vectors, K / 32).
-        starts: what is added to a sum over a block, for weights that were moved.
+        words: four neighbouring elements each; (terms, K / 32, 8), and for instructions that
+            multiply two vectors (terms / 2, K / 32, 16), two words of each in turns.
+        scales: of the blocks; (terms, K / 32).
+        starts: what is added to a sum over a block, for weights that were moved; where these have
+            zeros, the sums of the blocks.
     """
 
     words: Buffer
@@ -211,27 +269,32 @@ def _tile(
     plan: _Plan, buffers: tuple[Buffer, ...], rounded: _Rounded, at: Expr, first: Expr, width: int
 ) -> None:
     """Multiply one run of rows by some vectors."""
-    w, s, y = buffers
-    rows, inside = plan.dot.rows, plan.block // BLOCK
+    w, s, *zeros, y = buffers
+    rows, inside, terms = plan.dot.rows, plan.block // BLOCK, plan.terms
     totals = [_zeros(rows) for _ in range(width)]
     with T.serial(plan.scales) as g:
         scale = tirx.Cast(f"float32x{rows}", load(s, [at, g, 0], rows))
-        sums = totals if inside == 1 else [_zeros(rows) for _ in range(width)]
-        with T.serial(inside) as i:
+        with _unrolled(inside) as i:
             part = g * inside + i
             weights = _weights(plan, w, at, part)
-            wholes = _SUMS[plan.dot.name](plan, weights, rounded, (first, width), part)
-            for column, (total, whole) in enumerate(zip(sums, wholes, strict=True)):
-                factor = splat(T.BufferLoad(rounded.scales, [first + column, part]), rows)
-                factor = scale * factor if inside == 1 else factor
+            given = (first * terms, width * terms)
+            wholes = _SUMS[plan.dot.name](plan, weights, rounded, given, part)
+            for term, whole in enumerate(wholes):
+                at_term = [first * terms + term, part]
+                factor = splat(T.BufferLoad(rounded.scales, at_term), rows)
+                factor = scale * factor
+                for z in zeros:
+                    zero = tirx.Cast(f"int32x{rows}", load(z, [at, g, 0], rows))
+                    whole = whole - zero * splat(T.BufferLoad(rounded.starts, at_term), rows)
                 value = tirx.Cast(f"float32x{rows}", whole) * factor
-                store(total, [0], load(total, [0], rows) + value, rows)
-        if inside > 1:
-            for total, one in zip(totals, sums, strict=True):
-                value = load(one, [0], rows) * scale
+                total = totals[term // terms]
                 store(total, [0], load(total, [0], rows) + value, rows)
     for column, total in enumerate(totals):
         _stored(plan, y, first + column, at, total)
+
+
+def _unrolled(count: int) -> Any:
+    return T.unroll(count) if count > 1 else T.serial(count)
 
 
 def _stored(plan: _Plan, y: Buffer, column: Expr, at: Expr, total: Buffer) -> None:
@@ -258,71 +321,88 @@ def _zeros(rows: int) -> Buffer:
 
 def _round(plan: _Plan, x: Buffer) -> _Rounded:
     """Round vectors by blocks; four neighbours become one 32-bit number."""
-    together, columns, groups = plan.dot.together, plan.columns, plan.groups
-    runs = -(-columns // together)
+    together, groups, count = plan.dot.together, plan.groups, plan.columns * plan.terms
+    runs = -(-count // together)
     into = _Rounded(
         T.alloc_buffer((runs, groups, 8 * together), "int32"),
-        T.alloc_buffer((columns, groups), "float32"),
-        T.alloc_buffer((columns, groups), "int32"),
+        T.alloc_buffer((count, groups), "float32"),
+        T.alloc_buffer((count, groups), "int32"),
     )
-    full, left = divmod(plan.k, BLOCK)
-    with T.serial(columns) as column:
-        with T.serial(full) as g:
-            _round_block(plan, x, into, column, g, BLOCK)
+    inside = plan.form.step // BLOCK
+    full, left = divmod(plan.k, plan.form.step)
+    with T.serial(plan.columns) as column:
+        with T.serial(full) as step:
+            _round_step(plan, x, into, column, step * inside, plan.form.step)
         if left:
-            _round_block(plan, x, into, column, full, left)
-        known = full + (left > 0)
+            _round_step(plan, x, into, column, T.int32(full * inside), left)
+        known = full * inside + -(-left // BLOCK)
         if known < groups:
-            with T.serial(groups - known) as g:
-                for j in range(8):
-                    _word(plan, into, column, known + g, j, T.int32(0))
-                T.buffer_store(into.scales, T.float32(0), [column, known + g])
-                T.buffer_store(into.starts, T.int32(0), [column, known + g])
-    if columns % together:
+            with T.serial(groups - known) as g, T.serial(plan.terms) as term:
+                _empty(plan, into, column * plan.terms + term, known + g)
+    if count % together:
         # The last vector has no partner.
         with T.serial(groups) as g:
             for j in range(8):
-                _word(plan, into, columns, g, j, T.int32(0))
+                _word(plan, into, count, g, j, T.int32(0))
     return into
 
 
-def _word(plan: _Plan, into: _Rounded, column: Expr, g: Expr, j: Expr, word: Expr) -> None:
+def _empty(plan: _Plan, into: _Rounded, term: Expr, g: Expr) -> None:
+    for j in range(8):
+        _word(plan, into, term, g, j, T.int32(0))
+    T.buffer_store(into.scales, T.float32(0), [term, g])
+    T.buffer_store(into.starts, T.int32(0), [term, g])
+
+
+def _word(plan: _Plan, into: _Rounded, term: Expr, g: Expr, j: Expr, word: Expr) -> None:
     if plan.dot.together == 1:
-        T.buffer_store(into.words, word, [column, g, j])
+        T.buffer_store(into.words, word, [term, g, j])
         return
-    place = j // 2 * 4 + column % 2 * 2 + j % 2
-    T.buffer_store(into.words, word, [column // 2, g, place])
+    place = j // 2 * 4 + term % 2 * 2 + j % 2
+    T.buffer_store(into.words, word, [term // 2, g, place])
 
 
-def _round_block(plan: _Plan, x: Buffer, into: _Rounded, column: Expr, g: Expr, count: int) -> None:
-    """Round up to 32 elements; those that lack are zeros."""
+def _round_step(plan: _Plan, x: Buffer, into: _Rounded, column: Expr, g: Expr, count: int) -> None:
+    """Round what shares a scale, from block ``g`` on; elements that lack are zeros."""
     largest = T.alloc_buffer((1,), "float32")
-    total = T.alloc_buffer((1,), "int32")
     T.buffer_store(largest, T.float32(0), [0])
     with T.serial(count) as i:
         size = tirx.abs(T.BufferLoad(x, [column, g * BLOCK + i]))
         T.buffer_store(largest, tirx.Max(T.BufferLoad(largest, [0]), size), [0])
-    T.buffer_store(into.scales, T.BufferLoad(largest, [0]) / T.float32(127), [column, g])
-    T.buffer_store(total, T.int32(0), [0])
+    full, left = divmod(count, BLOCK)
+    if full:
+        with T.serial(full) as i:
+            _round_block(plan, (x, largest), into, column, g + i, BLOCK)
+    if left:
+        _round_block(plan, (x, largest), into, column, g + full, left)
+
+
+def _round_block(
+    plan: _Plan, given: tuple[Buffer, Buffer], into: _Rounded, column: Expr, g: Expr, count: int
+) -> None:
+    """Round up to 32 elements against the largest."""
+    x, bound = given
+    first = column * plan.terms
+    largest = T.BufferLoad(bound, [0])
+    totals = [T.alloc_buffer((1,), "int32") for _ in range(plan.terms)]
+    for term, total in enumerate(totals):
+        size = largest / T.float32(_FULL * (2 * _FULL) ** term)
+        T.buffer_store(into.scales, size, [first + term, g])
+        T.buffer_store(total, T.int32(0), [0])
 
     def four(j: Expr, there: int) -> None:
-        inverse = tirx.Select(
-            T.BufferLoad(largest, [0]) > T.float32(0),
-            T.float32(127) / T.BufferLoad(largest, [0]),
-            T.float32(0),
-        )
-        parts = [T.int32(0)] * 4
+        inverse = tirx.Select(largest > T.float32(0), T.float32(_FULL) / largest, T.float32(0))
+        parts = [[T.int32(0)] * 4 for _ in totals]
         for b in range(there):
             value = T.BufferLoad(x, [column, g * BLOCK + j * 4 + b]) * inverse
-            parts[b] = tirx.Cast("int32", tirx.nearbyint(value))
-        T.buffer_store(
-            total, T.BufferLoad(total, [0]) + parts[0] + parts[1] + parts[2] + parts[3], [0]
-        )
-        word = tirx.bitwise_and(parts[0], T.int32(255))
-        for b in range(1, 4):
-            one = tirx.shift_left(tirx.bitwise_and(parts[b], T.int32(255)), T.int32(8 * b))
-            word = tirx.bitwise_or(word, one)
-        _word(plan, into, column, g, j, word)
+            for one in parts:
+                nearest = tirx.nearbyint(value)
+                one[b] = tirx.Cast("int32", nearest)
+                value = (value - nearest) * T.float32(2 * _FULL)
+        for term, (total, one) in enumerate(zip(totals, parts, strict=True)):
+            four_sum = T.BufferLoad(total, [0]) + one[0] + one[1] + one[2] + one[3]
+            T.buffer_store(total, four_sum, [0])
+            _word(plan, into, first + term, g, j, _joined(one))
 
     if count == BLOCK:
         with T.serial(8) as j:
@@ -330,7 +410,19 @@ def _round_block(plan: _Plan, x: Buffer, into: _Rounded, column: Expr, g: Expr, 
     else:
         for j in range(8):
             four(j, min(4, max(0, count - 4 * j)))
-    T.buffer_store(into.starts, T.BufferLoad(total, [0]) * T.int32(-plan.shift), [column, g])
+    factor = 1 if plan.form.zeros else -plan.shift
+    for term, total in enumerate(totals):
+        start = T.BufferLoad(total, [0]) * T.int32(factor)
+        T.buffer_store(into.starts, start, [first + term, g])
+
+
+def _joined(parts: list[Expr]) -> Expr:
+    """Four bytes as one number."""
+    word = tirx.bitwise_and(parts[0], T.int32(255))
+    for b in range(1, 4):
+        one = tirx.shift_left(tirx.bitwise_and(parts[b], T.int32(255)), T.int32(8 * b))
+        word = tirx.bitwise_or(word, one)
+    return word
 
 
 def _weights(plan: _Plan, w: Buffer, at: Expr, g: Expr) -> list[Expr]:
@@ -365,8 +457,7 @@ def _by_column(
             for j, weight in enumerate(weights):
                 word = splat(T.BufferLoad(rounded.words, [first + column, g, j]), rows)
                 pairs.append((weight, tirx.reinterpret(f"int8x{rows * 4}", word)))
-            start = splat(T.BufferLoad(rounded.starts, [first + column, g]), rows)
-            found.append(add(pairs, start, rows, plan.bits))
+            found.append(add(pairs, plan.start(rounded, first + column, g), rows, plan.bits))
         return found
 
     return sums
@@ -443,7 +534,7 @@ def _smmla(
                 "int32x4", "llvm.aarch64.neon.smmla.v4i32.v16i8", sums[rows], value, signed
             )
         for column in range(2 * pair, min(2 * pair + 2, width)):
-            start = splat(T.BufferLoad(rounded.starts, [first + column, g]), 4)
+            start = plan.start(rounded, first + column, g)
             lanes = [column % 2 * 2 + lane for lane in (0, 1, 4, 5)]
             found.append(tirx.Shuffle(sums, [tirx.const(i, "int32") for i in lanes]) + start)
     return found

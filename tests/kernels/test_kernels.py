@@ -266,6 +266,25 @@ def test_gemv(name: str, bits: int, shape: tuple[int, int], block: int, vectors:
     _close(y, case.expected(), 1e-5)
 
 
+@pytest.mark.parametrize("name", [n for n in HERE if n in gemv.DOTS])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(
+    "form",
+    [
+        gemv.Form(fine=True),
+        gemv.Form(zeros=True, scales="float32", fine=True),
+        gemv.Form(zeros=True, step=64),
+    ],
+)
+def test_gemv_of_each_form(name: str, bits: int, form: gemv.Form) -> None:
+    for shape, block, vectors in [((37, 197), 64, 3), ((16, 64), 64, 1)]:
+        case = Product(bits, shape, block, vectors, form)
+        y = misaligned(np.zeros((vectors, shape[0]), np.float32))
+        compiled(case.kernel(gemv.DOTS[name]), name)(*case.operands(gemv.DOTS[name]), y)
+        # Of a vector with 16 bits, 1/64000 of its largest element is what may be missing.
+        _close(y, case.expected(), 2e-5)
+
+
 @pytest.mark.parametrize(
     ("shape", "block", "vectors"),
     [((8, 64), 48, 1), ((0, 64), 32, 1), ((8, 0), 32, 1), ((8, 64), 0, 1), ((8, 64), 32, 0)],

@@ -17,6 +17,7 @@ from edgeinfer.kernels.defs.emit import Cpu
 from edgeinfer.types import Array
 
 if TYPE_CHECKING:
+    from edgeinfer.convert.lower.tvm.narrow import Blocks
     from edgeinfer.convert.lower.tvm.tuned import Tuning
 
 Size = Any
@@ -34,6 +35,7 @@ class Tensor:
         dtype: NumPy's name.
         shape: sizes.
         data: what it holds, where that is known.
+        blocks: the same in fewer bits, where it came so.
     """
 
     dtype: str
@@ -41,6 +43,7 @@ class Tensor:
     data: Array | None = None
     _made: Any = None
     waiting: Waiting | None = None
+    blocks: Blocks | None = None
 
     @property
     def rank(self) -> int:

@@ -3,6 +3,7 @@
 from edgeinfer.convert.lower.tvm.ops import (
     activation,
     arith,
+    blocks,
     control,
     conv,
     cut,
@@ -21,6 +22,7 @@ from edgeinfer.convert.lower.tvm.ops import (
 __all__ = [
     "activation",
     "arith",
+    "blocks",
     "control",
     "conv",
     "cut",

@@ -12,6 +12,7 @@ from edgeinfer.convert.lower.equation import parse
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor, broadcast
 from edgeinfer.convert.lower.tvm.fuse import Loops, waiting
+from edgeinfer.convert.lower.tvm.narrow import fits, multiplied
 from edgeinfer.convert.lower.tvm.ops.arith import convert
 from edgeinfer.convert.lower.tvm.registry import FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.tvm.tuned import title_of
@@ -55,6 +56,10 @@ def _with_shape(g: Builder, x: Tensor, shape: tuple[Any, ...]) -> Tensor:
 def product(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """Multiply (..., M, K) by (..., K, N)."""
     usable = a.is_static and b.is_static and prod(a.shape) and prod(b.shape)
+    w, count = b.blocks, prod(a.shape[:-1]) if usable else 0
+    if w is not None and w.turned and a.dtype == "float32" and fits(g, w, count):
+        flat = g.expr(reshape(g, a, (count, a.shape[-1])))
+        return reshape(g, g.wrap(multiplied(g, flat, w, count)), (*a.shape[:-1], b.shape[-1]))
     if a.dtype == "float32" and usable:
         return _own(g, a, b)
     if a.dtype in ("float32", "float64") and g.machine.cuda:
@@ -202,7 +207,10 @@ def gemm_(
 def transpose(g: Builder, x: Tensor, perm: tuple[int, ...]) -> Tensor:
     """Axes in another order."""
     if x.data is not None:
-        return g.const(np.ascontiguousarray(x.data.transpose(perm)))
+        made = g.const(np.ascontiguousarray(x.data.transpose(perm)))
+        if x.blocks is not None and perm == (1, 0):
+            made.blocks = x.blocks.transposed()
+        return made
     return g.emit(relax.op.permute_dims(g.expr(x), list(perm)))
 
 

@@ -10,18 +10,21 @@ from tvm import te, tirx
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
+from edgeinfer.convert.lower.tvm.narrow import of_quantized
 from edgeinfer.convert.lower.tvm.ops.arith import convert, dtype_name, larger, smaller
 from edgeinfer.convert.lower.tvm.ops.matrix import product, reshape
 from edgeinfer.convert.lower.tvm.registry import BOOL, FLOATS, OPS
+from edgeinfer.types import Array
 
 _BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32})
 _PARTS = _BYTES | {ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.FLOAT, ir.DataType.FLOAT16}
+_NIBBLES = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
 
 
 def _along(g: Builder, x: Tensor, part: Tensor, axis: int, block: int) -> Tensor:
     """Lay a scale or a zero point along its axis."""
-    if block:
-        raise Refusal("scales of blocks")
+    if block and part.rank == x.rank:
+        return _repeated(g, x, part, axis % x.rank, block)
     if part.rank == 0 or (part.is_static and part.shape == (1,)):
         return reshape(g, part, ())
     shape = [1] * x.rank
@@ -29,7 +32,25 @@ def _along(g: Builder, x: Tensor, part: Tensor, axis: int, block: int) -> Tensor
     return reshape(g, part, tuple(shape))
 
 
-@OPS.lower("DequantizeLinear", since=21, dtypes=_PARTS)
+def _repeated(g: Builder, x: Tensor, part: Tensor, axis: int, block: int) -> Tensor:
+    """Give each element of a block the block's value."""
+    size = x.shape[axis]
+    if not isinstance(size, int):
+        raise Refusal("blocks along an open size", "dynamic_shape")
+    if part.data is not None:
+        return g.const(part.data.repeat(block, axis).take(range(size), axis))
+    shape = (*part.shape[:axis], size, *part.shape[axis + 1 :])
+
+    def compute(values: Any) -> Any:
+        def element(*index: Any) -> Any:
+            return values(*index[:axis], index[axis] // block, *index[axis + 1 :])
+
+        return te.compute(shape, element, name="blocks")
+
+    return g.te(compute, part, name="blocks")
+
+
+@OPS.lower("DequantizeLinear", since=21, dtypes=_PARTS | _NIBBLES)
 def dequantize_linear(
     g: Builder,
     x: Tensor,
@@ -44,12 +65,32 @@ def dequantize_linear(
     kind = dtype_name(output_dtype) if output_dtype else x_scale.dtype
     if kind != x_scale.dtype:
         raise Refusal("another type than the scale's", "unsupported_dtype")
+    if x.data is not None and x_scale.data is not None and kind == "float32":
+        known = None if x_zero_point is None else x_zero_point.data
+        if known is not None or x_zero_point is None:
+            return _known(g, x.data, x_scale.data, known, axis, block_size)
+    if x.dtype.endswith("int4"):
+        raise Refusal("4 bits that are computed", "unsupported_dtype")
     scale = _along(g, x, x_scale, axis, block_size)
     whole = convert(g, x, "int32")
     if x_zero_point is not None:
         zero = convert(g, _along(g, x, x_zero_point, axis, block_size), "int32")
         whole = g.map(lambda v, z: v - z, whole, zero)
     return g.map(lambda v, s: v * s, convert(g, whole, kind), scale)
+
+
+def _known(g: Builder, x: Array, scale: Array, zero: Array | None, axis: int, block: int) -> Tensor:
+    """Weights: as floats, and as they came for a kernel that reads fewer bits."""
+    axis %= max(x.ndim, 1)
+    whole = x.astype(np.int32) if x.dtype.kind != "f" else x
+    tensor = g.const(whole)
+    parts = [g.const(p) for p in (scale, zero) if p is not None]
+    factor, *none = (np.asarray(_along(g, tensor, p, axis, block).data) for p in parts)
+    if none:
+        whole = whole - none[0].astype(whole.dtype)
+    made = g.const((whole.astype(np.float32) * factor).astype(np.float32))
+    made.blocks = of_quantized(x, scale, zero, axis, block)
+    return made
 
 
 @OPS.lower("QuantizeLinear", since=21, dtypes=_PARTS)
