@@ -7,12 +7,13 @@ from collections.abc import Iterator, Set
 import onnx
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, bodies, dims_of, walk
+from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, bodies, dims_of, input_at, walk
 
 INLINE_BYTES = 1024
 """Larger initializers are hidden from the inference: it needs shapes, not weights."""
 
 _GENERATED = "unk__"
+_WEIGHTS = "edgeinfer_weights"
 
 
 class InferenceFailedError(Exception):
@@ -94,16 +95,33 @@ def without_weights(model: ir.Model) -> ir.Model:
 
 
 def stand_in(model: ir.Model) -> None:
-    """Put operators with equal shapes in the place of those that onnx infers wrongly.
+    """Put operators with equal shapes in the place of those that onnx infers wrongly or not at all.
 
-    onnx 1.23 gives the result of ``GroupNormalization`` the shape of its scale.
+    onnx 1.23 gives the result of ``GroupNormalization`` the shape of its scale, and knows nothing
+    of ONNX Runtime's ``MatMulNBits``.
     """
     for graph in walk(model.graph):
         for node in graph:
+            if (node.domain, node.op_type) == ("com.microsoft", "MatMulNBits"):
+                _as_product(model.graph, node)
             if node.op_type == "GroupNormalization" and node.domain in DEFAULT_DOMAINS:
                 node.op_type = "Identity"
                 node.resize_inputs(1)
                 node.attributes.clear()
+
+
+def _as_product(graph: ir.Graph, node: ir.Node) -> None:
+    """Have a product of floats stand for one with weights of a few bits."""
+    sizes = [a.as_int() for a in map(node.attributes.get, ("K", "N")) if a is not None]
+    scales = input_at(node, 2)
+    if len(sizes) != 2 or scales is None or scales.type is None:
+        return
+    name = f"{node.outputs[0].name}_{_WEIGHTS}"
+    graph.inputs.append(ir.Value(name=name, shape=ir.Shape(sizes), type=scales.type))
+    node.domain, node.op_type = "", "MatMul"
+    node.resize_inputs(2)
+    node.replace_input_with(1, graph.inputs[-1])
+    node.attributes.clear()
 
 
 def _copy_constants(body: ir.Graph) -> None:

@@ -55,3 +55,20 @@ def test_group_normalization_has_the_shape_of_its_input(output: str) -> None:
         value.shape = None if output == "float" else value.shape
     InferShapes()(model)
     assert model.graph.outputs[0].shape == ir.Shape([2, 4, 3, 5])
+
+
+def test_a_product_with_weights_of_a_few_bits_has_a_shape() -> None:
+    """onnx has no schema of it; what stands for it while shapes are inferred is gone after."""
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 24, "com.microsoft": 1]>
+        g (float16[2,M,64] x, uint8[24,2,16] w, float16[48] s) => (float16[2,M,24] y) {
+            a = com.microsoft.MatMulNBits<K=64, N=24, bits=4, block_size=32>(x, w, s)
+            b = Relu(a)
+            y = Neg(b)
+        }"""
+    )
+    InferShapes()(model)
+    inner = model.graph[1].outputs[0]
+    assert (inner.shape, inner.dtype) == (ir.Shape([2, "M", 24]), ir.DataType.FLOAT16)
+    assert [v.name for v in model.graph.inputs] == ["x", "w", "s"]
+    assert model.graph[0].op_type == "MatMulNBits"
