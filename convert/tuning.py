@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
+import re
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +21,14 @@ from edgeinfer import profiles
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.cuda import cuda_devices
-from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.convert.costs import ENGINES, best
 from edgeinfer.convert.engines import place_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.shape_sets import Given, shape_sets
 from edgeinfer.errors import EdgeInferError, NotAvailableError, UsageError
-from edgeinfer.kernels.tuning import processor
+from edgeinfer.kernels.tuning import processor, ssh
 from edgeinfer.kernels.tuning.database import WORTH, Database
 from edgeinfer.kernels.tuning.tune import Budget, Outcome, Progress, Tuner, Where, sure_gain
 from edgeinfer.profiles.schema import Profile
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 21
 _BATCH_S = 0.02
-_ENGINES = ("onnxruntime", "openvino")
+_ADDRESS = re.compile(r"[^/\s]+:\d{1,5}(/.+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,8 @@ class Tuned:
         where: the device.
         database: the file with every measurement.
         outcomes: of each kernel, the one that takes most time first.
-        engine_us: of ONNX Runtime on this machine, by the names of the model's nodes.
+        engine: that runs the model fastest on this device, by whose operators the hot kernels are
+            found; empty if none was asked, or none runs it.
         kept: measurements of this run.
         damaged: lines of the database that are none.
         whole: the whole model before and after; None if it was not measured.
@@ -91,7 +92,7 @@ class Tuned:
     where: Where
     database: Path
     outcomes: list[Outcome]
-    engine_us: dict[str, float] = field(default_factory=dict)
+    engine: str = ""
     kept: int = 0
     damaged: int = 0
     whole: Whole | None = None
@@ -111,8 +112,9 @@ class Order:
         tasks: kernels at most.
         threads: of parallel loops.
         workers: processes that measure at once.
-        device: ``host:port`` of a TVM RPC server, ``host:port/key`` of a tracker.
-        device_name: name of its processor, under which its figures are kept.
+        device: ``host:port`` of a TVM RPC server, ``host:port/key`` of a tracker, or
+            ``ssh://[user@]host[:port][/python]``, where one is started.
+        device_name: name of its processor, under which its figures are kept; over ssh it is asked.
         input_shapes: sizes to fix.
         output: the bundle to write.
         overwrite: replace an existing one.
@@ -148,24 +150,56 @@ def tune(model: str | Path, order: Order, progress: Progress | None = None) -> T
         raise UsageError(f"target {order.target!r} is not made by TVM; known: {known}")
     budget = Budget(order.minutes, order.trials, order.tasks)
     budget.start()
-    with tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary:
+    with (
+        tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary,
+        _reached(order, progress) as order,
+    ):
         source = _source(Path(model), Path(temporary))
         if progress is not None:
             progress("read the model", None)
         machine, tasks, ready = _workloads(source, profile, order)
         where = _where(machine, order)
         database = Database(order.database or Path(f"tuning-{machine.name}.jsonl"))
-        if progress is not None:
-            progress("profile ONNX Runtime", None)
-        engine_us = _engine_us(ready, Path(temporary), order.threads)
+        costs = None
+        if not order.device:
+            # Engines of this machine say nothing of another one.
+            if progress is not None:
+                progress("ask engines what operators take", None)
+            unit = place_for(profile.machine).device
+            costs = best(ready, Path(temporary), unit, order.threads)
         with Tuner(where, database, budget, progress, order.seed) as tuner:
-            outcomes = tuner.run(tasks)
+            outcomes = tuner.run(tasks, costs.of(tasks) if costs else None)
             kept = tuner.kept
         damaged = database.read().damaged
-        tuned = Tuned(where, database.path, outcomes, engine_us, kept, damaged)
+        engine = costs.engine if costs else ""
+        tuned = Tuned(where, database.path, outcomes, engine, kept, damaged)
         if order.output is not None:
             _write(source, order, tuned, Path(temporary), progress)
         return tuned
+
+
+@contextmanager
+def _reached(order: Order, progress: Progress | None) -> Iterator[Order]:
+    """Give the order with the address of a device's RPC server, which ssh may have to start.
+
+    Raises:
+        UsageError: the device's name is none.
+        NotAvailableError: there is no way to it.
+    """
+    if not order.device.startswith(ssh.SCHEME):
+        if order.device and not _ADDRESS.fullmatch(order.device):
+            raise UsageError(
+                f"device {order.device!r}: expected HOST:PORT of a TVM RPC server, HOST:PORT/KEY "
+                "of a tracker, or ssh://[USER@]HOST[:PORT][/PYTHON]"
+            )
+        yield order
+        return
+    tunnel = ssh.Tunnel(order.device)
+    if progress is not None:
+        progress(f"connect to {order.device}", None)
+    name = order.device_name or tunnel.processor()
+    with tunnel:
+        yield replace(order, device=tunnel.address, device_name=name)
 
 
 def _source(model: Path, folder: Path) -> Path:
@@ -192,6 +226,9 @@ def _workloads(source: Path, profile: Profile, order: Order) -> tuple[Machine, l
     common, _ = shape_sets(order.input_shapes or {})
     read = sources.read(source)
     normal = passes.normalise(read.model, input_shapes=common or None).model
+    for index, node in enumerate(normal.graph):
+        # Engines name operators, kernels know theirs by the name.
+        node.name = node.name or f"{node.op_type}_{index}"
     machine, tasks = workloads(normal, profile, LowerOptions())
     return machine, tasks, normal
 
@@ -203,8 +240,9 @@ def _where(machine: Machine, order: Order) -> Where:
     here = machine.arch == platform.machine()
     if not order.device and not here:
         raise UsageError(
-            f"{machine.name} is not this machine: --device HOST:PORT of a TVM RPC server on one "
-            "(python -m tvm.exec.rpc_server --host 0.0.0.0), or HOST:PORT/KEY of a tracker"
+            f"{machine.name} is not this machine: --device ssh://USER@HOST of one, or HOST:PORT of "
+            "a TVM RPC server on it (python -m tvm.exec.rpc_server --host 0.0.0.0), or "
+            "HOST:PORT/KEY of a tracker"
         )
     cpus = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
     if order.device:
@@ -231,62 +269,6 @@ def _where(machine: Machine, order: Order) -> Where:
         cpus=() if machine.cuda else cpus,
         tvm=str(tvm.__version__),
     )
-
-
-def _engine_us(model: Any, folder: Path, threads: int) -> dict[str, float]:
-    """Time a model's operators in ONNX Runtime on this machine; empty if it cannot run there."""
-    import onnx_ir as ir
-
-    path = folder / "profiled.onnx"
-    try:
-        ir.save(model, path)
-        onnxruntime = import_onnxruntime()
-        options = onnxruntime.SessionOptions()
-        options.enable_profiling, options.log_severity_level = True, 4
-        options.intra_op_num_threads = threads
-        options.profile_file_prefix = str(folder / "profile")
-        session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
-        feeds: dict[str, Any] = {
-            i.name: np.ones([d if isinstance(d, int) else 1 for d in i.shape], _DTYPES[i.type])
-            for i in session.get_inputs()
-        }
-        for _ in range(12):
-            session.run(None, feeds)
-        events = json.loads(Path(session.end_profiling()).read_text("utf-8"))
-    except Exception:  # a comparison only; the engine raises types of its own
-        return {}
-    found: dict[str, list[float]] = {}
-    for event in events:
-        name = str(event.get("name", ""))
-        if event.get("cat") == "Node" and name.endswith("_kernel_time"):
-            found.setdefault(name.removesuffix("_kernel_time"), []).append(float(event["dur"]))
-    return {name: statistics.median(times[len(times) // 4 :]) for name, times in found.items()}
-
-
-_DTYPES = {
-    "tensor(float)": np.float32,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-    "tensor(bool)": np.bool_,
-    "tensor(uint8)": np.uint8,
-    "tensor(double)": np.float64,
-}
-
-
-def engine_of(outcome: Outcome, engine_us: dict[str, float]) -> float | None:
-    """Return what ONNX Runtime takes for a call of the same operator; None if it has no such one.
-
-    It fuses and renames; what it made of a node has the node's name in its own.
-    """
-    found = [
-        us
-        for node in outcome.task.nodes
-        for name, us in engine_us.items()
-        if node and (name == node or name.startswith((f"{node}_", f"{node}/")))
-    ]
-    return statistics.median(found) if found else None
 
 
 # ---- the bundle
@@ -372,7 +354,7 @@ def _compare(
             "before": _bound(plain.path, order.threads, stack),
             "tuned": _bound(made.path, order.threads, stack),
         }
-        for engine in _ENGINES:
+        for engine in ENGINES:
             try:
                 other = replace(order, target=engine)
                 written = _export(source, other, folder / f"{engine}.edge", (), None)
@@ -383,7 +365,7 @@ def _compare(
         times = in_turns(calls)
     medians = {name: statistics.median(row) * 1e6 for name, row in times.items()}
     low, middle, high = np.quantile(times["tuned"], (0.25, 0.5, 0.75))
-    engines = {n: m for n, m in medians.items() if n in _ENGINES}
+    engines = {n: m for n, m in medians.items() if n in ENGINES}
     spread = float((high - low) / 2 / middle)
     sure = sure_gain(times["before"], times["tuned"])
     return Whole(medians["before"], medians["tuned"], engines, spread, sure)

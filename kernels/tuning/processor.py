@@ -14,16 +14,20 @@ def name() -> str:
         text = _CPUINFO.read_text("utf-8", errors="replace")
     except OSError:
         text = ""
+    return named(text) or platform.processor() or platform.machine()
+
+
+def named(cpuinfo: str) -> str:
+    """Return a processor's name from Linux's description of it; empty if it gives none."""
     keys = dict(
         reversed(
-            [(k.strip(), v.strip()) for k, _, v in (x.partition(":") for x in text.split("\n"))]
+            [(k.strip(), v.strip()) for k, _, v in (x.partition(":") for x in cpuinfo.split("\n"))]
         )
     )
     if title := keys.get("model name"):
         family, model = keys.get("cpu family", ""), keys.get("model", "")
         return f"{title}, family {family} model {model}"
-    part = f"{keys.get('CPU implementer', '')} {keys.get('CPU part', '')}".strip()
-    return part or platform.processor() or platform.machine()
+    return f"{keys.get('CPU implementer', '')} {keys.get('CPU part', '')}".strip()
 
 
 def is_kin(one: str, other: str) -> bool:

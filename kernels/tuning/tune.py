@@ -26,9 +26,9 @@ _LEAST_SHARE = 0.01
 _FINALISTS, _FINAL_ROUNDS = 3, 21
 _RECONNECTS, _PAUSE_S = 3, 2.0
 _LAST_SHARE = 0.12
+"""Of a workload's time, for the last comparison."""
 _LOOK_SHARE = 0.5
 """Of the time, in which all own kernels are measured; what is left of it is for the hot ones."""
-"""Of a workload's time, for the last comparison."""
 
 Progress = Callable[[str, float | None], None]
 _Found = TypeVar("_Found")
@@ -68,7 +68,9 @@ class Outcome:
     Attributes:
         task: the workload.
         before_us: the converter's own kernel alone; None if it could not be measured.
-        share: of the model's time, by those figures.
+        engine_us: what the target's best engine takes for a call of it; None if it does not tell.
+        share: of the model's time in that engine; where it does not tell, by the own kernels. None
+            if neither is known.
         final: the best order beside the own kernel, in turns; None if there is none.
         trials: orders that have a figure, in all runs so far.
         failed: orders without one.
@@ -77,7 +79,8 @@ class Outcome:
 
     task: Task
     before_us: float | None = None
-    share: float = 0.0
+    engine_us: float | None = None
+    share: float | None = None
     final: Record | None = None
     trials: int = 0
     failed: int = 0
@@ -157,8 +160,15 @@ class Tuner:
         for worker in (self._search, *self._measurers):
             worker.close()
 
-    def run(self, tasks: Sequence[Task]) -> list[Outcome]:
+    def run(
+        self, tasks: Sequence[Task], engine_us: Mapping[str, float] | None = None
+    ) -> list[Outcome]:
         """Tune what takes most of the time, until that is over.
+
+        Args:
+            tasks: all of a model.
+            engine_us: what the target's best engine takes for them in a run of the model, by their
+                keys, as far as it tells.
 
         Raises:
             NotAvailableError: the device is gone; what was measured is kept.
@@ -166,12 +176,15 @@ class Tuner:
         """
         if not self._budget.until:
             self._budget.start()
-        outcomes = self._hot(self._each(self._before, tasks))
+        known = engine_us or {}
+        # What is hottest is looked at first: the time for that may end before the last.
+        looked = sorted(tasks, key=lambda t: -known.get(t.key, 0.0))
+        outcomes = _hot(self._each(self._before, looked), known)
         todo = [o for o in outcomes if not o.problem][: self._budget.tasks]
-        todo = [o for o in todo if o.share >= _LEAST_SHARE]
+        todo = [o for o in todo if (o.share or 0.0) >= _LEAST_SHARE]
         for index, outcome in enumerate(todo):
-            rest = sum(np.sqrt(o.share) for o in todo[index:])
-            seconds = self._budget.left_s * float(np.sqrt(outcome.share) / rest)
+            rest = sum(np.sqrt(o.share or 0.0) for o in todo[index:])
+            seconds = self._budget.left_s * float(np.sqrt(outcome.share or 0.0) / rest)
             if self._budget.left_s <= 0:
                 outcome.problem = "the time was over before its turn"
                 continue
@@ -217,12 +230,6 @@ class Tuner:
         if record.us is None:
             outcome.problem = f"its own kernel could not be measured: {record.error}"
         return outcome
-
-    def _hot(self, outcomes: list[Outcome]) -> list[Outcome]:
-        whole = sum((o.before_us or 0.0) * o.task.calls for o in outcomes) or 1.0
-        for outcome in outcomes:
-            outcome.share = (outcome.before_us or 0.0) * outcome.task.calls / whole
-        return sorted(outcomes, key=lambda o: -o.share)
 
     def _history(self, task: Task) -> list[Record]:
         return [r for r in self._known if r.key == task.key]
@@ -410,6 +417,21 @@ class Tuner:
         self._database.add(record)
         self.kept += 1
         self._known.append(record)
+
+
+def _hot(outcomes: list[Outcome], engine_us: Mapping[str, float]) -> list[Outcome]:
+    """Say what each takes of a run, the most first: in the engine, else in proportion to it."""
+    own = {o.task.key: (o.before_us or 0.0) * o.task.calls for o in outcomes}
+    both = [o.task.key for o in outcomes if own[o.task.key] and o.task.key in engine_us]
+    scale = sum(engine_us[k] for k in both) / sum(own[k] for k in both) if both else 1.0
+    times = {key: engine_us.get(key, us * scale) for key, us in own.items()}
+    whole = sum(times.values()) or 1.0
+    for outcome in outcomes:
+        key, calls = outcome.task.key, outcome.task.calls
+        outcome.engine_us = engine_us[key] / calls if key in engine_us else None
+        is_known = outcome.before_us is not None or key in engine_us
+        outcome.share = times[key] / whole if is_known else None
+    return sorted(outcomes, key=lambda o: -(o.share or 0.0))
 
 
 def _text(trace: Any) -> str:

@@ -13,10 +13,8 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from benchmarks.tiny import MLP, bundle, save
 from edgeinfer.convert import tuning
 from edgeinfer.convert.lower.tvm.machines import machine
-from edgeinfer.convert.tuning import Order, engine_of, in_turns
+from edgeinfer.convert.tuning import Order, in_turns
 from edgeinfer.errors import UsageError
-from edgeinfer.kernels.tuning.task import Task
-from edgeinfer.kernels.tuning.tune import Outcome
 
 
 @pytest.fixture
@@ -32,7 +30,9 @@ def test_other_targets_are_refused(net: Path) -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="a Cortex is another machine there")
 def test_another_machine_needs_a_device(net: Path) -> None:
-    with pytest.raises(UsageError, match="cortex-a76 is not this machine: --device HOST:PORT"):
+    with pytest.raises(
+        UsageError, match="cortex-a76 is not this machine: --device ssh://USER@HOST"
+    ):
         tuning.tune(net, Order("tvm-cortex-a76"))
 
 
@@ -53,12 +53,10 @@ def test_a_device_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tuning._where(machine("cortex-a76"), named).cpu == "Pi 5"
 
 
-def test_the_engines_operators_are_found_by_the_nodes_names() -> None:
-    outcome = Outcome(Task("k", "t", "", "", nodes=["Conv_1", "Conv_7", "Add_2"]))
-    times = {"Conv_1_nchwc": 4.0, "Conv_17": 9.0, "Conv_7": 6.0, "Relu": 1.0}
-    assert engine_of(outcome, times) == 5.0
-    assert engine_of(outcome, {"MatMul": 1.0}) is None
-    assert engine_of(Outcome(Task("k", "t", "", "", nodes=[""])), times) is None
+@pytest.mark.parametrize("device", ["board", "board:ninety", "board:9190/", "ssh:/board"])
+def test_a_device_has_a_known_form(net: Path, device: str) -> None:
+    with pytest.raises(UsageError, match=r"expected HOST:PORT of a TVM RPC server.* ssh://"):
+        tuning.tune(net, Order("tvm-x86-64-v3", device=device))
 
 
 @pytest.mark.parametrize(

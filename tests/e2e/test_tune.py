@@ -21,6 +21,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 import edgeinfer
 from benchmarks.tiny import MLP, save
+from edgeinfer.kernels.tuning import processor
 from edgeinfer.kernels.tuning.database import FINAL, TRIED, Database, Record
 
 pytestmark = [
@@ -30,6 +31,7 @@ pytestmark = [
 ]
 
 PATIENCE_S = 300.0
+STAND_IN = Path(__file__).parents[1] / "kernels" / "tuning" / "stand_in_ssh.py"
 
 
 @pytest.fixture
@@ -180,6 +182,20 @@ def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
+
+
+def test_a_device_is_tuned_over_ssh(
+    net: Path, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if importlib.util.find_spec("cloudpickle") is None:
+        pytest.skip("TVM's RPC server needs cloudpickle: pip install 'apache-tvm[rpc,popen-pool]'")
+    client = tmp_path / "ssh"
+    client.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
+    client.chmod(0o755)
+    monkeypatch.setenv("EDGEINFER_SSH", str(client))
+    found = _finished(net, database, 16, "--device", f"ssh://pi@board{sys.executable}")
+    assert [k["trials"] + k["failed"] for k in found["kernels"]] == [16, 16]
+    assert (found["cpu"], found["engine"]) == (processor.name(), "")
 
 
 def test_a_device_that_dies_ends_the_run_and_it_goes_on(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from edgeinfer.convert.tuning import Tuned
 
-COLUMNS = ("kernel", ">share", ">own", ">tuned", ">ORT", ">tried", ">failed", "verdict")
+COLUMNS = ("kernel", ">share", ">own", ">tuned", ">engine", ">tried", ">failed", "verdict")
 
 
 @click.command()
@@ -29,7 +29,12 @@ COLUMNS = ("kernel", ">share", ">own", ">tuned", ">ORT", ">tried", ">failed", "v
 @click.option("--kernels", default=24, show_default=True, help="The hottest ones.")
 @click.option("--threads", default=1, show_default=True, help="Of parallel loops.")
 @click.option("--workers", default=1, show_default=True, help="Measured at once, a CPU each.")
-@click.option("--device", default="", metavar="HOST:PORT[/KEY]", help="TVM RPC server or tracker.")
+@click.option(
+    "--device",
+    default="",
+    metavar="HOST:PORT[/KEY]|ssh://[USER@]HOST",
+    help="TVM RPC server or tracker, or where ssh starts one.",
+)
 @click.option("--device-name", default="", metavar="CPU", help="Name its figures are kept under.")
 @click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,?", help="Fix sizes.")
 @click.option("--seed", default=1, show_default=True, help="Of the search.")
@@ -88,12 +93,11 @@ def tune(
 
 
 def _data(result: Tuned) -> dict[str, Any]:
-    from edgeinfer.convert.tuning import engine_of
-
     return {
         "machine": result.where.machine,
         "cpu": result.where.cpu,
         "threads": result.where.threads,
+        "engine": result.engine,
         "database": result.database,
         "kept": result.kept,
         "damaged_lines": result.damaged,
@@ -110,7 +114,7 @@ def _data(result: Tuned) -> dict[str, Any]:
                 "spread": o.final.spread if o.final else None,
                 "sure": o.final.sure if o.final else None,
                 "rounds": o.final.n if o.final else 0,
-                "onnxruntime_us": engine_of(o, result.engine_us),
+                "engine_us": o.engine_us,
                 "trials": o.trials,
                 "failed": o.failed,
                 "used": o.is_better,
@@ -125,18 +129,20 @@ def _data(result: Tuned) -> dict[str, Any]:
 
 
 def _view(result: Tuned) -> Iterator[str | Table]:
-    from edgeinfer.convert.tuning import engine_of
-
     where = result.where
     yield f"{where.machine} on {where.cpu}, threads: {where.threads}; microseconds of a call"
+    if result.engine:
+        yield f"share: of the time in {result.engine}, the fastest engine here"
+    else:
+        yield "share: of the time of the converter's own kernels; no engine was asked"
     yield ""
     rows = [
         (
             o.task.title + (f" (called {o.task.calls} times)" if o.task.calls > 1 else ""),
-            f"{o.share:.1%}",
+            "-" if o.share is None else f"{o.share:.1%}",
             _us(o.final.before_us if o.final else o.before_us),
             _us(o.final.us if o.final else None),
-            _us(engine_of(o, result.engine_us)),
+            _us(o.engine_us),
             str(o.trials),
             str(o.failed),
             o.verdict,

@@ -28,6 +28,8 @@ database, name = Database(Path(sys.argv[1])), sys.argv[2]
 for i in range(int(sys.argv[3])):
     database.add(Record(TRIED, name, "m", "c", 1, trace=[i] * 300, us=float(i)))
     print(i, flush=True)
+    while not i and len({r.key for r in database.read().records}) < int(sys.argv[4]):
+        pass
 """
 
 
@@ -79,13 +81,15 @@ def test_lines_that_are_no_records_are_counted(database: Database, line: bytes) 
     assert database.read().damaged == 1
 
 
-def _writer(database: Database, name: str, count: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", WRITER, str(database.path), name, str(count)]
+def _writer(database: Database, name: str, count: int, writers: int = 1) -> subprocess.Popen[bytes]:
+    """Write lines, the second one as soon as there are so many writers."""
+    given = (str(database.path), name, str(count), str(writers))
+    command = [sys.executable, "-c", WRITER, *given]
     return subprocess.Popen(command, stdout=subprocess.PIPE)
 
 
 def test_two_writers_do_not_mix_their_lines(database: Database) -> None:
-    both = [_writer(database, name, 60) for name in ("a", "b")]
+    both = [_writer(database, name, 60, writers=2) for name in ("a", "b")]
     assert [p.wait(60) for p in both] == [0, 0]
     found = database.read()
     assert found.damaged == 0

@@ -364,3 +364,26 @@ def test_on_a_gpu_plans_of_a_rule_are_measured_in_place_of_a_search(
     assert outcome.trials == 3
     assert outcome.final is not None
     assert outcome.final.trace == [20]
+
+
+def _shares(database: Path, engine_us: dict[str, float], **budget: Any) -> dict[str, Outcome]:
+    tasks = [replace(TASK, key=k, title=k) for k in ("a", "b", "c")]
+    with Tuner(WHERE, Database(database), Budget(**budget)) as tuner:
+        return {o.task.key: o for o in tuner.run(tasks, engine_us)}
+
+
+def test_what_is_hot_is_what_the_engine_takes_long_for(part: Part, tmp_path: Path) -> None:
+    found = _shares(tmp_path / "d.jsonl", {"b": 30.0, "c": 10.0}, tasks=1)
+    # Own kernels take 40 us each: of the one that the engine does not name, as much as of others.
+    assert list(found) == ["b", "a", "c"]
+    assert [o.share for o in found.values()] == pytest.approx([1 / 2, 1 / 3, 1 / 6])
+    assert [found[k].engine_us for k in "abc"] == [None, 30.0, 10.0]
+    assert [o.trials for o in found.values()] == [20, 0, 0]
+    first = [r.key for r in Database(tmp_path / "d.jsonl").read().records][:3]
+    assert first == ["b", "c", "a"]
+
+
+def test_a_kernel_that_nobody_measured_has_no_share(part: Part, tmp_path: Path) -> None:
+    found = _shares(tmp_path / "d.jsonl", {"b": 30.0}, minutes=0.0)
+    assert {k: o.share for k, o in found.items()} == {"b": 1.0, "a": None, "c": None}
+    assert all("first look at all kernels was over" in o.verdict for o in found.values())

@@ -1,0 +1,188 @@
+"""A device that is reached over ssh: TVM's RPC server is started there, and heard by nobody else.
+
+The server listens on the device's loopback only, and one connection of ssh carries it here. It ends
+with that connection, which ends with this process, however that ends: a shell on the device waits
+for the end of its input.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import IO
+from urllib.parse import urlsplit
+
+from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.kernels.tuning import processor
+
+SCHEME = "ssh://"
+CLIENT = "EDGEINFER_SSH"
+"""Names another client than ``ssh`` that takes its options."""
+
+_HINT = "pip install 'apache-tvm[rpc,popen-pool]' on the device"
+_LOGIN_S, _START_S, _ATTEMPTS = 30.0, 90.0, 3
+_PORTS = range(20000, 60000)
+_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3")
+_HOST = re.compile(r"[\w.:%-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """``ssh://[user@]host[:port][/python]``.
+
+    Attributes:
+        host: with the user, as ssh takes it.
+        port: of its server; None is ssh's own choice.
+        python: that runs TVM there.
+    """
+
+    host: str
+    port: int | None = None
+    python: str = "python3"
+
+
+def place(device: str) -> Place:
+    """Read where a device is.
+
+    Raises:
+        UsageError: that is no place.
+    """
+    found = urlsplit(device)
+    try:
+        port = found.port
+    except ValueError as error:
+        raise UsageError(f"device {device!r}: {error}") from error
+    host, user = found.hostname or "", found.username or ""
+    wrong = not _HOST.fullmatch(host) or host.startswith("-") or user.startswith("-")
+    if wrong or found.password or found.query or found.fragment:
+        raise UsageError(f"device {device!r}: expected ssh://[USER@]HOST[:PORT][/PYTHON]")
+    # Names of hosts in ssh's configuration may have capitals, which ``hostname`` loses.
+    name = found.netloc.rpartition("@")[2]
+    name = name[: len(name) - len(f":{port}")] if port is not None else name
+    name = name.strip("[]")
+    return Place(f"{user}@{name}" if user else name, port, found.path or "python3")
+
+
+class Tunnel:
+    """TVM's RPC server on a device and the way to it; a context manager.
+
+    Raises:
+        UsageError: the device's name is none.
+        NotAvailableError: there is no ssh, nobody answers, or the server does not start.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device, self._place = device, place(device)
+        name = os.environ.get(CLIENT, "ssh")
+        client = shutil.which(name)
+        if client is None:
+            raise NotAvailableError(
+                f"device {device!r} needs {name}; apt-get install openssh-client"
+            )
+        # Nobody is there to answer a question.
+        port = ["-p", str(self._place.port)] if self._place.port else []
+        self._client = [client, "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", *_ALIVE, *port]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = ""
+
+    def __enter__(self) -> Tunnel:
+        for attempt in range(_ATTEMPTS):
+            # Which port is free there is known only there.
+            told = self._started(random.choice(_PORTS))
+            if not told:
+                return self
+            self.close()
+            if "bind" not in told.lower() and "in use" not in told.lower():
+                break
+            time.sleep(attempt)
+        hint = f"; {_HINT}" if "No module named" in told else ""
+        raise NotAvailableError(f"device {self._device!r}: no RPC server: {told}{hint}")
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def processor(self) -> str:
+        """Return the name of the device's processor, as it is told here; empty if it does not say.
+
+        Raises:
+            NotAvailableError: nobody answers.
+        """
+        command = [*self._client, "--", self._place.host, "cat /proc/cpuinfo"]
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                timeout=_LOGIN_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NotAvailableError(
+                f"device {self._device!r}: no answer for {_LOGIN_S:g} s"
+            ) from error
+        if done.returncode == 255:
+            # Of ssh itself; other codes are the command's.
+            why = _last(done.stderr) or "it ended with 255"
+            raise NotAvailableError(f"device {self._device!r}: ssh: {why}")
+        return processor.named(done.stdout.decode(errors="replace"))
+
+    def close(self) -> None:
+        """End the server; twice is harmless."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _started(self, port: int) -> str:
+        """Start the server; returns why it did not, empty if it did."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            here = free.getsockname()[1]
+        python = shlex.quote(self._place.python)
+        server = f"{python} -u -m tvm.exec.rpc_server --host 127.0.0.1 --port {port}"
+        # The shell ends the server when the connection does.
+        remote = f"{server} --port-end {port + 1} </dev/null & P=$!; cat >/dev/null; kill $P"
+        forward = ["-o", "ExitOnForwardFailure=yes", "-L", f"{here}:127.0.0.1:{port}"]
+        with tempfile.TemporaryFile() as told:
+            self._process = subprocess.Popen(
+                [*self._client, *forward, "--", self._place.host, remote],
+                stdin=subprocess.PIPE,
+                stdout=told,
+                stderr=told,
+            )
+            why = self._waited(told, port)
+        self.address = "" if why else f"127.0.0.1:{here}"
+        return why
+
+    def _waited(self, told: IO[bytes], port: int) -> str:
+        process = self._process
+        until = time.monotonic() + _START_S
+        while time.monotonic() < until:
+            text = os.pread(told.fileno(), 1 << 16, 0)
+            if re.search(rb"bind to .*:%d\b" % port, text):
+                return ""
+            ended = process is None or process.poll() is not None
+            if ended or re.search(rb"\b\w*Error\b|not found", text):
+                time.sleep(0.2)
+                return _last(os.pread(told.fileno(), 1 << 16, 0)) or "the connection ended"
+            time.sleep(0.1)
+        return f"it did not start in {_START_S:g} s"
+
+
+def _last(text: bytes) -> str:
+    lines = [x.strip() for x in text.decode(errors="replace").splitlines() if x.strip()]
+    return lines[-1][:200] if lines else ""

@@ -1,0 +1,133 @@
+"""A device behind ssh, played by a program that runs the device's commands here."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.kernels.tuning import processor, ssh
+from edgeinfer.kernels.tuning.ssh import Place, Tunnel
+
+STAND_IN = Path(__file__).with_name("stand_in_ssh.py")
+
+SERVER = """
+import argparse, socket, sys, time
+given = argparse.ArgumentParser()
+for name in ("host", "port", "port-end"):
+    given.add_argument(f"--{name}")
+given = given.parse_args()
+listening = socket.create_server((given.host, int(given.port)))
+print(f"INFO:RPCServer:bind to {given.host}:{given.port}", file=sys.stderr)
+while True:
+    listening.accept()[0].sendall(b"tvm")
+"""
+
+
+@pytest.fixture(autouse=True)
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "ssh"
+    place.write_text(f'#!/bin/sh\nexec {sys.executable} -S {STAND_IN} "$@"\n')
+    place.chmod(place.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv(ssh.CLIENT, str(place))
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[str]:
+    """A device whose Python has an RPC server that says one word."""
+    (tmp_path / "server.py").write_text(SERVER)
+    python = tmp_path / "python"
+    # As Python is called: -u -m tvm.exec.rpc_server ...
+    python.write_text(
+        f'#!/bin/sh\nshift 3\nexec {sys.executable} -S {tmp_path / "server.py"} "$@"\n'
+    )
+    python.chmod(0o755)
+    yield f"ssh://pi@board{python}"
+    assert _running(tmp_path) == []
+
+
+def _running(folder: Path) -> list[int]:
+    """What still runs of a folder's server, after some time to end in."""
+    until = time.monotonic() + 5
+    while True:
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                told = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if os.fsencode(folder / "server.py") in told:
+                found.append(int(entry.name))
+        if not found or time.monotonic() > until:
+            return found
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("device", "place"),
+    [
+        ("ssh://board", Place("board")),
+        ("ssh://pi@Board.local:2222", Place("pi@Board.local", 2222)),
+        (
+            "ssh://pi@10.0.0.7/home/pi/v/bin/python",
+            Place("pi@10.0.0.7", None, "/home/pi/v/bin/python"),
+        ),
+        ("ssh://pi@[fe80::1]:22", Place("pi@fe80::1", 22)),
+    ],
+)
+def test_places(device: str, place: Place) -> None:
+    assert ssh.place(device) == place
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "ssh://",
+        "ssh://pi@",
+        "ssh://board:none",
+        "ssh://-oProxyCommand=x",
+        "ssh://-l@board",
+        "ssh://pi:word@board",
+        "ssh://board?x",
+        "ssh://a b",
+    ],
+)
+def test_what_is_no_place_is_refused(device: str) -> None:
+    with pytest.raises(UsageError, match="device 'ssh://"):
+        ssh.place(device)
+
+
+def test_the_server_is_reached_and_ends_with_the_tunnel(device: str) -> None:
+    with Tunnel(device) as tunnel:
+        host, _, port = tunnel.address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            assert connection.recv(3) == b"tvm"
+    tunnel.close()
+
+
+def test_the_device_is_asked_for_its_processor() -> None:
+    assert Tunnel("ssh://pi@board").processor() == processor.name()
+
+
+def test_what_goes_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotAvailableError, match=r"'ssh://nobody@board': ssh: .*Permission denied"):
+        Tunnel("ssh://nobody@board").processor()
+    with pytest.raises(NotAvailableError, match=r"no RPC server: .*Permission denied"):
+        Tunnel("ssh://nobody@board").__enter__()
+    with pytest.raises(NotAvailableError, match=r"no RPC server: .*/no/python: not found"):
+        Tunnel("ssh://pi@board/no/python").__enter__()
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho ModuleNotFoundError: No module named cloudpickle; exit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(NotAvailableError, match=r"No module named .*pip install 'apache-tvm\[rpc"):
+        Tunnel(f"ssh://pi@board{python}").__enter__()
+    monkeypatch.setenv(ssh.CLIENT, "no-such-client")
+    with pytest.raises(NotAvailableError, match="needs no-such-client; apt-get install"):
+        Tunnel("ssh://board")
