@@ -32,7 +32,7 @@ class Dot:
     """How a CPU multiplies bytes.
 
     Attributes:
-        name: ``vnni512``, ``avx2``, ``sdot`` or ``smmla``.
+        name: ``vnni512``, ``vnni256``, ``avx2``, ``sdot`` or ``smmla``.
         rows: rows side by side, one in each 32-bit lane of a vector.
         together: vectors that one instruction multiplies.
     """
@@ -44,6 +44,7 @@ class Dot:
 
 DOTS = {
     "x86-64-v4-vnni": Dot("vnni512", 16),
+    "x86-64-v3-vnni": Dot("vnni256", 8),
     "x86-64-v3": Dot("avx2", 8),
     "x86-64-v4": Dot("avx2", 8),
     "cortex-a76": Dot("sdot", 4),
@@ -463,7 +464,7 @@ def _by_column(
     return sums
 
 
-def _vnni512(pairs: _Pairs, first: Expr, rows: int, bits: int) -> Expr:
+def _vnni(pairs: _Pairs, first: Expr, rows: int, bits: int) -> Expr:
     whole = first
     for weight, value in pairs:
         left, right = weight, value
@@ -472,7 +473,8 @@ def _vnni512(pairs: _Pairs, first: Expr, rows: int, bits: int) -> Expr:
             left, right = _signs_moved(weight, value, rows)
         whole = T.call_llvm_pure_intrin(
             f"int32x{rows}",
-            "llvm.x86.avx512.vpdpbusd.512",
+            # LLVM's name for all widths; what is written is AVX-VNNI where the CPU has only that.
+            f"llvm.x86.avx512.vpdpbusd.{rows * 32}",
             whole,
             left,
             right,
@@ -541,7 +543,8 @@ def _smmla(
 
 
 _SUMS = {
-    "vnni512": _by_column(_vnni512),
+    "vnni512": _by_column(_vnni),
+    "vnni256": _by_column(_vnni),
     "avx2": _by_column(_avx2),
     "sdot": _by_column(_sdot),
     "smmla": _smmla,

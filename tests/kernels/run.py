@@ -19,7 +19,7 @@ from edgeinfer.convert.lower.tvm.machines import MACHINES, machine
 from edgeinfer.kernels.defs.emit import Cpu
 from tests.kernels.placed import Array, misaligned
 
-__all__ = ["HERE", "Array", "compiled", "cpu", "misaligned", "tvm"]
+__all__ = ["HERE", "MACHINES", "Array", "compiled", "cpu", "machine", "misaligned", "tvm"]
 
 HERE = tuple(
     name

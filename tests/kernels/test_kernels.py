@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.kernels.products import Product
-from tests.kernels.run import HERE, Array, compiled, cpu, misaligned
+from tests.kernels.run import HERE, MACHINES, Array, compiled, cpu, machine, misaligned, tvm
 
 from edgeinfer.kernels.defs import conv, gemm, gemv, math, preprocess, recurrent  # isort: skip
 from edgeinfer.kernels.defs.emit import Piece, function, load, loop, pieces, store  # isort: skip
@@ -283,6 +286,26 @@ def test_gemv_of_each_form(name: str, bits: int, form: gemv.Form) -> None:
         compiled(case.kernel(gemv.DOTS[name]), name)(*case.operands(gemv.DOTS[name]), y)
         # Of a vector with 16 bits, 1/64000 of its largest element is what may be missing.
         _close(y, case.expected(), 2e-5)
+
+
+@pytest.mark.skipif("x86-64-v4-vnni" not in HERE, reason="this CPU has no VNNI")
+@pytest.mark.parametrize("bits", [4, 8])
+def test_avx_vnni(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPUs with AVX-512 run the same kernel; what is written for CPUs without it is looked at."""
+    name = "x86-64-v3-vnni"
+    dot, own = gemv.DOTS[name], machine(name)
+    plain = Product(bits, (37, 77), 64, 9)
+    module = {"kernel": plain.kernel(dot).with_attr("global_symbol", "kernel")}
+    text = tvm.compile(tvm.IRModule(module), target=own.target()).mod.inspect_source("asm")
+    assert "{vex}\tvpdpbusd" in text
+    assert not re.search(r"%zmm|%k[0-7]|%ymm(1[6-9]|[23]\d)", text)
+    wide = replace(own, attributes=("+avx512vnni", "+avx512vl"))
+    monkeypatch.setitem(MACHINES, name, wide)
+    for shape, block, vectors in [((37, 77), 64, 9), ((48, 96), 32, 3), ((8, 256), 128, 1)]:
+        case = Product(bits, shape, block, vectors)
+        y = misaligned(np.zeros((vectors, shape[0]), np.float32))
+        compiled(case.kernel(dot), name)(*case.operands(dot), y)
+        _close(y, case.expected(), 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,15 @@ MACHINES = {
     m.name: m
     for m in (
         Machine("x86-64-v3", cpu="x86-64-v3", lanes=8, registers=16, features=_V3, **_X86),
+        Machine(
+            "x86-64-v3-vnni",
+            cpu="x86-64-v3",
+            lanes=8,
+            registers=16,
+            features=(*_V3, "avx_vnni"),
+            attributes=("+avxvnni",),
+            **_X86,
+        ),
         Machine("x86-64-v4", cpu="x86-64-v4", lanes=16, registers=32, features=_V4, **_X86),
         Machine(
             "x86-64-v4-vnni",
