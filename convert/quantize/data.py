@@ -201,7 +201,8 @@ def _cut(array: Array, spec: TensorSpec, origin: str) -> list[Array] | None:
     if shape is None:
         return None
     if array.ndim == len(shape) + 1 and _fits(array.shape[1:], shape):
-        return list(array)
+        # A run of a single number is an array too: engines refuse NumPy's numbers.
+        return [np.asarray(a) for a in array]
     if array.ndim != len(shape) or not _fits(array.shape[1:], shape[1:]):
         raise InputError(spec.name, str(spec), received)
     if not shape:

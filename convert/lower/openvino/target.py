@@ -21,6 +21,7 @@ from edgeinfer.convert.lower.openvino.integers import tidy
 from edgeinfer.convert.lower.openvino.names import restore_names, settle_names
 from edgeinfer.convert.lower.openvino.precision import read_back
 from edgeinfer.convert.lower.openvino.probe import Probe
+from edgeinfer.convert.lower.openvino.products import give_biases
 from edgeinfer.convert.lower.openvino.quirks import RULES
 from edgeinfer.convert.lower.openvino.shifts import round_before_shift
 from edgeinfer.convert.lower.openvino.special import input_constraint
@@ -84,6 +85,7 @@ class OpenVinoTarget:
             repair(written)
             tidy(written)
             round_before_shift(written)
+            give_biases(written)
             written = restore_names(written, model, prepared)
             settle_names(written)
             if squeezed:

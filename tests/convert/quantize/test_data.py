@@ -23,6 +23,14 @@ def test_an_archive_holds_samples_along_its_first_axis(tmp_path: Path) -> None:
     assert [label for s in found for label in s.labels] == list(range(20))
 
 
+def test_a_run_of_a_single_number_is_an_array(tmp_path: Path) -> None:
+    """ONNX Runtime takes no ``numpy.bool``, which is what a row of a vector is."""
+    np.savez(tmp_path / "data.npz", k=np.array([True, False, True]))
+    found = list(open_data(tmp_path / "data.npz", [TensorSpec("k", "bool", ())]).feeds())
+    assert [type(f["k"]) for f in found] == [np.ndarray] * 3
+    assert [bool(f["k"]) for f in found] == [True, False, True]
+
+
 def test_a_fixed_batch_is_cut_to_its_size(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=rows(5), h=np.ones((2, 4), np.float32))
     found = list(open_data(tmp_path / "a.npz", [ONE, STATE]).samples())
