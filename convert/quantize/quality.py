@@ -76,24 +76,26 @@ class Judgement:
         """Compare likewise; the drop of a better model is below zero."""
         shares = [_share(e, a) for e, a in self._pairs(actual) if e[0].dtype.kind == "f"]
         noise = float(np.mean(shares)) if shares else 0.0
-        return replace(self._loss(actual), noise=noise)
-
-    def _loss(self, actual: Sequence[Outputs]) -> Loss:
         error = max((_error(a, b) for a, b in self._pairs(actual)), default=0.0)
+        drop, quality, metric = self.lost(actual)
+        return Loss(drop, error, quality, metric, noise=noise)
+
+    def lost(self, actual: Sequence[Outputs]) -> tuple[float, float, str]:
+        """Return the drop, the quality and the metric's name; errors are not looked at."""
         if self.metric is not None:
             before = self._before(self.metric)
             after = float(self.metric(actual, self.labels))
             if not math.isfinite(after):
-                return Loss(1.0, error, 0.0, "metric")
+                return 1.0, 0.0, "metric"
             drop = (before - after) / abs(before) if before else before - after
-            return Loss(drop, error, after, "metric")
+            return drop, after, "metric"
         if self._has_classes():
             before = self._before(_top1)
             after = _top1(actual, self.labels)
-            return Loss(before - after, error, after, "top-1")
+            return before - after, after, "top-1"
         kept = [_agreement(a, b) for a, b in self._pairs(actual)]
         worst = min(kept, default=1.0)
-        return Loss(1.0 - worst, error, worst, "agreement with the float model")
+        return 1.0 - worst, worst, "agreement with the float model"
 
     def _pairs(self, actual: Sequence[Outputs]) -> list[tuple[list[Array], list[Array]]]:
         names = list(self.expected[0]) if self.expected else []

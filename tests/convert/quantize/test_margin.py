@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgeinfer.convert.quantize import task_metrics
 from edgeinfer.convert.quantize.margin import BLOCKS, LOST, Margins
 from edgeinfer.convert.quantize.quality import Judgement, Outputs
 from edgeinfer.convert.quantize.task_metrics import Named
+from edgeinfer.types import Array
 
 
 def answers(right: list[bool]) -> list[Outputs]:
@@ -90,3 +92,29 @@ def test_energy_has_one_too() -> None:
     loss = Margins(Judgement(expected)).loss(actual)
     # All of the error is one sample's.
     assert loss.margin == pytest.approx(loss.drop, rel=0.2)
+
+
+def test_texts_are_read_once_and_give_the_same_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    classes = ("", "a", "b", "c")
+    metric = Named("cer", classes)
+    expected: list[Outputs] = [{"y": rng.random((1, 12, 4), np.float32)} for _ in range(32)]
+    actual: list[Outputs] = [
+        {"y": np.asarray(e["y"] + 0.03 * rng.random((1, 12, 4), np.float32))} for e in expected
+    ]
+    labels = ["".join(classes[i] for i in task_metrics._read("cer", e["y"])[0]) for e in expected]
+    quick = Margins(Judgement(expected, labels, metric)).loss(actual)
+    assert 0 < quick.margin < 1
+    reads: list[int] = []
+    plain = task_metrics._read
+
+    def read(name: str, output: Array) -> list[list[int]]:
+        reads.append(output.size if output.dtype.kind == "f" else 0)
+        return plain(name, output)
+
+    monkeypatch.setattr(task_metrics, "_read", read)
+    Margins(Judgement(expected, labels, metric)).loss(actual)
+    # Once for the whole, once to shorten, of the float model and of the other.
+    assert sum(size == 48 for size in reads) == 4 * len(labels)
+    monkeypatch.setattr(Named, "shortened", lambda self, outputs: list(outputs))
+    assert Margins(Judgement(expected, labels, metric)).loss(actual) == quick
