@@ -222,7 +222,9 @@ def _openvino(path: Path) -> tuple[Layer, ...]:
     """Compile the file and read the plan that the plugin executes."""
     openvino = import_openvino()
     core = openvino.Core()
-    compiled = core.compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    source = core.read_model(str(path))
+    narrow = _stored_narrow(source)
+    compiled = core.compile_model(source, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     found = []
     for op in compiled.get_runtime_model().get_ordered_ops():
         info = {k: _text(op, k) for k in ("layerType", "runtimePrecision", "originalLayersNames")}
@@ -232,8 +234,31 @@ def _openvino(path: Path) -> tuple[Layer, ...]:
         if weighted:
             # The plan's own word is that of the narrowest operand, weights included.
             kind = _input_type(op, 0)
+            if stored not in _NARROW:
+                # Convolutions get floats of stored integers once, when the file is opened.
+                names = info["originalLayersNames"].split(",")
+                stored = next((narrow[n] for n in names if n in narrow), stored)
         found.append(Layer(op.get_friendly_name(), info["layerType"], kind, stored))
     return tuple(found)
+
+
+_NARROW = frozenset({"int8", "int4"})
+_BETWEEN = frozenset({"Convert", "Subtract", "Multiply", "Reshape", "Transpose", "FakeQuantize"})
+
+
+def _stored_narrow(source: Any) -> dict[str, str]:
+    """Return the types of the stored integers that weights are made of, by the reader's name."""
+    found = {}
+    for op in source.get_ordered_ops():
+        if op.get_input_size() < 2 or op.get_type_name() in _BETWEEN:
+            continue
+        node = op.input_value(1).get_node()
+        while node.get_type_name() in _BETWEEN:
+            node = node.input_value(0).get_node()
+        kind = str(node.get_output_element_type(0).get_type_name())
+        if node.get_type_name() == "Constant" and _OPENVINO_TYPES.get(kind) in _NARROW:
+            found[op.get_friendly_name()] = _OPENVINO_TYPES[kind]
+    return found
 
 
 def _text(op: Any, key: str) -> str:

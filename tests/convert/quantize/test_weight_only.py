@@ -74,6 +74,33 @@ def test_engines_hold_the_weights_in_few_bits(
     assert readback.counts(readback.layers(file_of(tmp_path / "int", format), format)) == counts
 
 
+@pytest.mark.parametrize("side", ["8", "h"])
+@pytest.mark.parametrize(("target", "format"), TARGETS)
+def test_convolutions_are_read_back_as_they_are_stored(
+    target: str, format: str, side: str, tmp_path: Path
+) -> None:
+    """OpenVINO makes floats of them when it opens the file; they are stored as integers."""
+    rng = np.random.default_rng(0)
+    model = graph(
+        f"""<ir_version: 10, opset_import: ["" : 24]>
+        net (float[1,4,{side},{side}] x) => (float[1,32,{side},{side}] y)
+        <float[32,4,3,3] w, float[32] b> {{
+          a = Conv<pads=[1,1,1,1]>(x, w, b)
+          y = Relu(a)
+        }}""",
+        w=rng.normal(size=(32, 4, 3, 3)).astype(np.float32),
+        b=rng.normal(size=32).astype(np.float32),
+    )
+    x = rng.normal(size=(1, 4, 8, 8)).astype(np.float32)
+    written = weight_only.write(model, recipe(WEIGHT8)).model
+    expected = run(model, target, format, tmp_path / "float", x)
+    actual = run(written, target, format, tmp_path / "int", x)
+    assert 35.0 < decibel(expected, actual) < 70.0
+    found = readback.layers(file_of(tmp_path / "int", format), format)
+    assert readback.counts(found) == {"fp32/int8": 1}
+    assert readback.precision_name(found) == WEIGHT8
+
+
 @pytest.mark.parametrize("rows", [64, 100, 128])
 def test_packed_blocks_are_onnx_runtimes_bit_for_bit(rows: int, tmp_path: Path) -> None:
     import onnxruntime
