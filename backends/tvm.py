@@ -99,8 +99,9 @@ class TvmBackend:
         trial = _trial(options)
         path = check_file(NAME, artifact, ("tvm",))
         about = read(path)
-        if about.kind == "regions":
-            raise LoadError(f"tvm refuses {path}: it holds operators for ONNX Runtime")
+        if about.kind in ("regions", "functions"):
+            what = "operators for ONNX Runtime" if about.kind == "regions" else "no model"
+            raise LoadError(f"tvm refuses {path}: it holds {what}")
         check_machine(path, about)
         if about.device != options.device:
             raise LoadError(

@@ -33,7 +33,7 @@ ENTRY = "edgeinfer_run"
 ALIGNMENT = 64
 PAGE = 4096
 
-KINDS = ("direct", "vm", "regions")
+KINDS = ("direct", "vm", "regions", "functions")
 
 _MAGIC = b"edgetvm1"
 _TAIL = struct.Struct("<Q8s")
@@ -58,7 +58,7 @@ class Library:
 
     Attributes:
         kind: ``direct`` is one function over fixed shapes, ``vm`` a program of TVM's machine,
-            ``regions`` are operators for ONNX Runtime.
+            ``regions`` are operators for ONNX Runtime, ``functions`` stand around a model.
         arch: of the CPU, read from the library itself.
         system: ``linux`` or ``macos``, likewise.
         machine: the instruction set the code was made for.

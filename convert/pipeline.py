@@ -13,7 +13,7 @@ from typing import Any
 from edgeinfer.backends.base import Artifact, Backend
 from edgeinfer.bundle.manifest import FileRecord, Manifest, StateRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
-from edgeinfer.convert import engines
+from edgeinfer.convert import engines, functions
 from edgeinfer.convert.described import add_files, check_described, head_in_layout, records_for
 from edgeinfer.convert.engines import Place, Wanted, place_for
 from edgeinfer.convert.front import Clock, Front, Prepared, Progress, Written
@@ -360,6 +360,10 @@ def _finish(
             "do not outweigh the model; all were checked here"
         )
         report.changes.append(Change("targets", (line,)))
+    records = {**described.preprocessing, **prepared.preprocessing}
+    code, lines = functions.libraries(request.profiles, records) if described.head else ({}, [])
+    if lines:
+        report.changes.append(Change("targets", tuple(lines)))
     vectors = tuple(
         writer.add_vector(
             report.inputs,
@@ -376,6 +380,7 @@ def _finish(
         writer.add_bytes("report.json", _json(report.to_json())),
         writer.add_bytes("report.html", report.to_html().encode()),
         *add_files(described, writer),
+        *(writer.add_file(name, path) for name, path in code.items()),
     )
     manifest = Manifest(
         name=request.name,
@@ -384,7 +389,7 @@ def _finish(
         variants=tuple(variants),
         vectors=vectors,
         source=report.source,
-        preprocessing={**described.preprocessing, **prepared.preprocessing},
+        preprocessing=records,
         labels=prepared.labels,
         tools=report.tools,
         extra_files=extra,

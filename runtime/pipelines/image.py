@@ -24,9 +24,11 @@ from edgeinfer.heads import (
     Segment,
 )
 from edgeinfer.media.feeds import image_of_rank
-from edgeinfer.media.image import Picture, Placement, open_picture, prepare
+from edgeinfer.media.geometry import Placement
+from edgeinfer.media.image import Picture
 from edgeinfer.results import Result
 from edgeinfer.runtime.pipelines.model import Model
+from edgeinfer.runtime.pipelines.pictures import preparation
 from edgeinfer.types import Array, ImageInput
 
 _HEADS = (
@@ -61,6 +63,9 @@ class ImagePipeline:
         self.model = model
         self.models = [model]
         self._record = model.record
+        given = model.code, model.without_code
+        self.prepare = preparation(*given, model.record, model.spec.dtype)
+        model.around.append(self.prepare.about)
         head = model.head
         self._charset = (
             characters(model.files[head.charset], head) if isinstance(head, ReadText) else ()
@@ -102,9 +107,8 @@ class ImagePipeline:
 
     def outputs(self, picture: Picture) -> tuple[dict[str, Array], Placement]:
         """Return the model's outputs for a picture, and where it lies in the model's input."""
-        opened = open_picture(picture, self._record.color)
         spec = self.model.spec
-        tensor, placement = prepare(opened, self._record, spec.dtype)
+        tensor, placement = self.prepare(picture)
         rank = None if spec.shape is None else len(spec.shape)
         feeds = {spec.name: _batched(image_of_rank(tensor, spec, self._record, rank), spec.shape)}
         return self.model.run(feeds, {}), placement

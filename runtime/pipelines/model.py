@@ -12,6 +12,7 @@ from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.headrules import FOLDER
 from edgeinfer.errors import RunError, UsageError
 from edgeinfer.heads import Head, files_of
+from edgeinfer.runtime.pipelines.code import open_code
 from edgeinfer.runtime.session import load
 from edgeinfer.types import (
     Array,
@@ -35,6 +36,9 @@ class Model:
         head: what its outputs mean.
         labels: names of classes.
         files: contents of the files that records name.
+        code: functions that the bundle brings for this CPU; None if it has none that can be used.
+        without_code: why not.
+        around: what stands before and behind the engine, a line each.
         inputs: specs of the inputs that are not filled by themselves, with their records.
 
     Raises:
@@ -54,6 +58,7 @@ class Model:
             wanted.update(files_of(self.head))
             by_path = {f.path: f for f in manifest.extra_files}
             self.files = {name: bundle.read(by_path[f"{FOLDER}/{name}"]) for name in wanted}
+            self.code, self.without_code = open_code(bundle)
         missing = [spec.name for spec in manifest.inputs if spec.name not in records]
         if missing:
             raise UsageError(
@@ -66,6 +71,7 @@ class Model:
             self._place(spec, records[spec.name])
         if not self.inputs:
             raise UsageError(f"{self.path}: no input takes a picture, a recording or a text")
+        self.around: list[str] = []
         self._outputs = tuple(spec.name for spec in manifest.outputs)
         self.session = load(path, **options)
 

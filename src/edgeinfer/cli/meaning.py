@@ -76,6 +76,7 @@ def run_pipeline(
             raise UsageError(f"{bundles[0]}: no INPUT given; it takes {opened.takes}")
         found, spent = _each(opened, inputs, repeat)
         reports = [model.session.report() for model in opened.models]
+        around = [line for model in opened.models for line in model.around]
         stats = [told_stats(model.session, options) for model in opened.models]
     if overlay is not None:
         _draw(Path(overlay), inputs[0], found[0], overwrite)
@@ -87,15 +88,12 @@ def run_pipeline(
             {"variant": r.variant, "backend": r.backend, "version": r.version, "device": r.device}
             for r in reports
         ],
-        "latency_ms": {
-            "median": statistics.median(ordered),
-            "p95": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
-            "runs": len(ordered),
-        },
+        "latency_ms": _times(ordered),
         "results": [
             {"input": name, "found": [as_json(r) for r in results]}
             for name, results in zip(inputs, found, strict=True)
         ],
+        "around": around,
         "overlay": overlay,
         "notes": [note for report in reports for note in report.notes],
         "rankings": [ranking(report) for report in reports],
@@ -119,9 +117,15 @@ def run_pipeline(
             yield f"drawn into {overlay}"
         yield from (f"{s.labels['model']}: {s}" for s in stats if s is not None)
         yield from (f"note: {note}" for report in reports for note in report.notes)
-        yield from why(reports) if verbose else ()
+        yield from [*why(reports), *around] if verbose else ()
 
     out.result(data, view)
+
+
+def _times(ordered: Sequence[float]) -> dict[str, float]:
+    last = len(ordered) - 1
+    p95 = ordered[min(last, int(0.95 * len(ordered)))]
+    return {"median": statistics.median(ordered), "p95": p95, "runs": len(ordered)}
 
 
 def _each(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 INSTALL = 'pip install "edgeinfer[media]"'
 WHITE = (255, 255, 255, 255)
+_ORIENTATION = 0x0112
+"""Tag of EXIF."""
 
 
 Picture = Any
@@ -42,7 +44,8 @@ def open_picture(given: Picture, color: str = "RGB") -> Image.Image:
     """Read a picture from a file, an array or Pillow, upright and with 8 bits a channel.
 
     The first frame is taken, turned upright as its EXIF tag says, transparency is laid on white,
-    and 16-bit, CMYK, palette and grey pictures become 8-bit RGB (or grey).
+    and 16-bit, CMYK, palette and grey pictures become 8-bit RGB (or grey). An image of Pillow's
+    that is all of that already is returned itself.
 
     Args:
         given: a path that Pillow can read, an array of uint8, or a Pillow image.
@@ -59,7 +62,10 @@ def open_picture(given: Picture, color: str = "RGB") -> Image.Image:
     if isinstance(given, image.Image):
         from PIL import ImageOps
 
-        return _in_color(ImageOps.exif_transpose(given), "picture", color)
+        # Pillow copies what is upright as well.
+        turned = given.getexif().get(_ORIENTATION, 1) != 1
+        upright = ImageOps.exif_transpose(given) if turned else given
+        return _in_color(upright, "picture", color)
     array = np.asarray(given)
     expected = "a path, a Pillow image or uint8 of (height, width), (..., 3) or (..., 4)"
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or not array.size:
@@ -182,7 +188,12 @@ def _scaled(picture: Image.Image, size: Size, record: ImageInput) -> Image.Image
     if not record.antialias:
         made: Image.Image = image.fromarray(sampled(np.asarray(picture), size))
         return made
-    return picture.resize(size, image.Resampling[record.interpolation.upper()])
+    method = image.Resampling[record.interpolation.upper()]
+    if record.interpolation != "nearest":
+        # Pillow takes the side first that costs less, by a rule that changed in 13.0; between both
+        # everything is rounded to bytes, so the order is in the numbers.
+        picture = picture.resize((size[0], picture.height), method)
+    return picture.resize(size, method)
 
 
 def sampled(pixels: Array, size: tuple[int, int]) -> Array:
@@ -192,8 +203,8 @@ def sampled(pixels: Array, size: tuple[int, int]) -> Array:
         pixels: (height, width[, channels]), uint8.
         size: width and height.
     """
-    rows, row_share = _neighbours(pixels.shape[0], size[1])
-    columns, column_share = _neighbours(pixels.shape[1], size[0])
+    rows, row_share = neighbours_of(pixels.shape[0], size[1])
+    columns, column_share = neighbours_of(pixels.shape[1], size[0])
     tail = (1,) * (pixels.ndim - 2)
     share = row_share.reshape(-1, 1, *tail)
     tall = pixels[rows[0]] * (1 - share) + pixels[rows[1]] * share
@@ -204,12 +215,29 @@ def sampled(pixels: Array, size: tuple[int, int]) -> Array:
     return found
 
 
-def _neighbours(old: int, new: int) -> tuple[tuple[Array, Array], Array]:
+def neighbours_of(old: int, new: int) -> tuple[tuple[Array, Array], Array]:
     """Return for each new pixel its two old ones and the share of the second."""
     place = (np.arange(new) + 0.5) * (old / new) - 0.5
     first = np.floor(place).astype(np.int64)
     share = (place - first).astype(np.float32)
     return (first.clip(0, old - 1), (first + 1).clip(0, old - 1)), share
+
+
+def table(record: ImageInput, dtype: np.dtype[Any]) -> Array:
+    """Return what each of the 256 values of a pixel becomes: (channels, 256).
+
+    Raises:
+        UsageError: the record contradicts itself or the dtype.
+    """
+    channels = 1 if record.color == "GRAY" else 3
+    pixels = np.repeat(np.arange(256, dtype=np.uint8), channels).reshape(256, 1, channels)
+    return np.ascontiguousarray(_normalised(pixels, record, dtype)[:, 0].T)
+
+
+def behind_line(record: ImageInput, dtype: np.dtype[Any]) -> Array:
+    """Return what fills up a line, by channel."""
+    one = np.zeros((1, 1, 1 if record.color == "GRAY" else 3), dtype)
+    return np.asarray(_filled(one, record, 2)[0, 1])
 
 
 def _filled(values: Array, record: ImageInput, width: int) -> Array:

@@ -1,0 +1,45 @@
+"""The functions that a bundle brings for this CPU."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from edgeinfer.backends.plain_functions import FOLDER, Functions, check_functions
+from edgeinfer.backends.trial import Trials
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.errors import EdgeInferError
+
+SWITCH = "EDGEINFER_PIPELINE_CODE"
+"""``off`` leaves pictures to Pillow, and boxes to NumPy."""
+
+TRIALS = Trials("code", "edgeinfer.runtime.pipelines.code_trial")
+
+
+def open_code(bundle: Bundle) -> tuple[Functions | None, str]:
+    """Open the library of a bundle for this CPU.
+
+    A library that was never run here is run once in a process of its own.
+
+    Returns:
+        It, or None and why there is none that can be used.
+    """
+    if os.environ.get(SWITCH) == "off":
+        return None, f"{SWITCH}=off"
+    # macOS and Windows have other words for it, and other libraries.
+    wanted = f"{FOLDER}/{platform.machine()}.so"
+    record = next((f for f in bundle.manifest.extra_files if f.path == wanted), None)
+    if record is None:
+        return None, "the bundle has no code for this machine"
+    try:
+        path = bundle.path(record)
+        return _opened(path), ""
+    except EdgeInferError as e:
+        return None, f"the bundle's code cannot be used: {e}"
+
+
+def _opened(path: Path) -> Functions:
+    check_functions(path)
+    TRIALS.check(str(path), "", str(path))
+    return Functions(path)

@@ -1,0 +1,242 @@
+"""Pictures to tensors: by compiled code where the bundle has some for this machine, else by Pillow.
+
+Both give the same bytes. The windows and weights by which the code resizes are asked of Pillow
+itself, and before the code is used it has to give what Pillow gives on a few pictures.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from edgeinfer.backends.plain_functions import Functions
+from edgeinfer.errors import EdgeInferError
+from edgeinfer.media.geometry import Laid, Placement, Steps, steps
+from edgeinfer.media.image import Picture, open_picture, prepare
+from edgeinfer.media.pixels import pixels_of
+from edgeinfer.media.windows import Neighbours, TooManyError
+from edgeinfer.runtime.pipelines.canvas import Canvas, UnfitError
+from edgeinfer.runtime.pipelines.resizing import READABLE, Resizing, resizing
+from edgeinfer.types import Array, ImageInput
+
+_MOST_BYTES = 1 << 31
+_TRIED = ((97, 61), (300, 200), (24, 40))
+"""Sizes of the pictures on which the code has to give what Pillow gives."""
+
+
+class Preparation(Protocol):
+    """What turns pictures into tensors.
+
+    Attributes:
+        about: how, for people.
+    """
+
+    about: str
+
+    def __call__(self, picture: Picture) -> tuple[Array, Placement]:
+        """Prepare a picture.
+
+        Returns:
+            The tensor, and where the picture lies in it, as ``media.image.prepare`` gives them.
+        """
+        ...
+
+
+class ByPillow:
+    """Pillow and NumPy.
+
+    Args:
+        record: of the input.
+        dtype: of the input.
+        reason: why.
+    """
+
+    def __init__(self, record: ImageInput, dtype: str, reason: str) -> None:
+        self.about = f"pictures by Pillow: {reason}"
+        self._record, self._dtype = record, dtype
+
+    def __call__(self, picture: Picture) -> tuple[Array, Placement]:
+        """Prepare a picture."""
+        return prepare(open_picture(picture, self._record.color), self._record, self._dtype)
+
+
+def preparation(
+    functions: Functions | None, without: str, record: ImageInput, dtype: str
+) -> Preparation:
+    """Choose how pictures are prepared for one input.
+
+    Args:
+        functions: of the bundle for this CPU; None if it has none that can be used.
+        without: why.
+        record: of the input.
+        dtype: of the input.
+    """
+    if functions is None:
+        return ByPillow(record, dtype, without)
+    try:
+        made = ByCode(functions, record, dtype)
+        made.check()
+    except UnfitError as e:
+        return ByPillow(record, dtype, str(e))
+    except EdgeInferError as e:
+        return ByPillow(record, dtype, f"the bundle's code cannot be used: {e}")
+    return made
+
+
+class ByCode:
+    """Compiled code; Pillow reads the files.
+
+    Args:
+        functions: of the library.
+        record: of the input.
+        dtype: of the input.
+    """
+
+    def __init__(self, functions: Functions, record: ImageInput, dtype: str) -> None:
+        self.about = f"pictures by compiled code for {functions.machine}"
+        self._functions = functions
+        self._record, self._dtype = record, np.dtype(dtype)
+        self._pairs = functions.has("across_pairs_3")
+        self._memory = threading.local()
+
+    def __call__(self, picture: Picture) -> tuple[Array, Placement]:
+        """Prepare a picture."""
+        if not self._is_ready(picture):
+            picture = open_picture(picture, self._record.color)
+        try:
+            return self.prepared(picture)
+        except (UnfitError, TooManyError):
+            opened = open_picture(picture, self._record.color)
+            return prepare(opened, self._record, self._dtype.name)
+
+    def check(self) -> None:
+        """Hold the code against Pillow.
+
+        Raises:
+            UnfitError: it gives something else, or there is none for this record.
+            UsageError: the record contradicts itself.
+        """
+        rng = np.random.default_rng(0)
+        for width, height in _TRIED:
+            noise = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+            # Half of it black and white, whose sums run over both ends of a byte.
+            noise[::2] = (noise[::2] > 127) * np.uint8(255)
+            opened = open_picture(noise, self._record.color)
+            expected, place = prepare(opened, self._record, self._dtype.name)
+            for given in (opened, noise) if self._is_ready(noise) else (opened,):
+                try:
+                    found, where = self.prepared(given)
+                except TooManyError:
+                    continue
+                if where != place or found.tobytes() != expected.tobytes():
+                    raise UnfitError("the bundle's code gives other numbers than Pillow here")
+
+    def _is_ready(self, picture: Picture) -> bool:
+        """Whether it is an array of the colours that the record wants."""
+        if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8:
+            return False
+        return picture.ndim == 3 and picture.shape[2] == 3 and self._record.color != "GRAY"
+
+    def prepared(self, picture: Any) -> tuple[Array, Placement]:
+        """Prepare a picture by code alone.
+
+        Args:
+            picture: of ``open_picture``, or an array (height, width, 3) where that is wanted.
+
+        Raises:
+            UnfitError: there is no code for it.
+            TooManyError: it is made smaller by too much.
+        """
+        record = self._record
+        pixels = pixels_of(picture)
+        plan = steps((pixels.shape[1], pixels.shape[0]), record)
+        if plan.before is not None:
+            pixels = _on_ground(pixels, plan.before, record)
+        if pixels.nbytes >= _MOST_BYTES or not pixels.size:
+            raise UnfitError("there is no code for pictures of this size")
+        canvas = Canvas(plan, record, self._dtype)
+        by = _resizing((pixels.shape[1], pixels.shape[0]), plan, record)
+        if by.samples is None:
+            rows = self._across(pixels, by)
+        else:
+            rows = self._sampled(pixels, by.samples, by.columns)
+        held, columns, step = rows.shape
+        line = np.empty(columns * step, np.uint8)
+        flat = rows.reshape(held, columns * step)
+        given = (flat, by.rows, by.down, canvas.table, canvas.order, canvas.place, line)
+        self._functions.call(canvas.function, (*given, canvas.target))
+        return canvas.out[np.newaxis], plan.placement
+
+    def _across(self, pixels: Array, by: Resizing) -> Array:
+        """Weigh along rows; of all rows only those that are read later."""
+        height, width, channels = pixels.shape
+        begin, end = by.needed
+        paired = self._pairs and channels > 1
+        name = f"across_pairs_{channels}" if paired else f"across_{channels}"
+        out = self._scratch((end - begin, by.columns, 1 if channels == 1 else 4))
+        common = by.starts(channels), by.weights(channels, paired=paired)
+        flat = pixels.reshape(height, width * channels)
+        # What lies behind the last rows is not ours to read: they are copied.
+        safe = max(height - -(-READABLE // flat.shape[1]), 0)
+        if (count := min(end, safe) - begin) > 0:
+            some = np.array([begin, 0, count], np.int32)
+            self._functions.call(name, (flat, *common, some, out))
+        if (start := max(begin, safe)) < end:
+            size = (end - start) * flat.shape[1]
+            copied = np.zeros(size + READABLE, np.uint8)
+            tail = copied[:size].reshape(end - start, flat.shape[1])
+            tail[:] = flat[start:end]
+            some = np.array([0, start - begin, end - start], np.int32)
+            self._functions.call(name, (tail, *common, some, out))
+        return out
+
+    def _sampled(
+        self, pixels: Array, samples: tuple[Neighbours, Neighbours], columns: int
+    ) -> Array:
+        """Blend the four pixels around each place."""
+        height, width, channels = pixels.shape
+        across, down = samples
+        count, size = len(down.pixels), width * channels
+        memory = np.zeros(count * 2 * size + READABLE, np.uint8)
+        source = memory[: count * 2 * size].reshape(count, 2, size)
+        np.take(pixels.reshape(height, size), down.pixels, axis=0, out=source)
+        out = self._scratch((count, columns, 1 if channels == 1 else 4))
+        places = across.pixels * np.int32(channels)
+        self._functions.call(
+            f"sample_{channels}", (source, places, across.shares, down.shares, out)
+        )
+        return out
+
+    def _scratch(self, shape: tuple[int, ...]) -> Array:
+        """Memory of this thread, which the next picture uses again."""
+        count = int(np.prod(shape))
+        held: Array | None = getattr(self._memory, "bytes", None)
+        if held is None or held.size < count:
+            held = self._memory.bytes = np.empty(count, np.uint8)
+        return held[:count].reshape(shape)
+
+
+def _on_ground(pixels: Array, laid: Laid, record: ImageInput) -> Array:
+    ground = np.full((laid.size[1], laid.size[0], pixels.shape[2]), round(record.pad), np.uint8)
+    # As Pillow does it, what does not fit is cut off.
+    left, top = laid.at
+    kept = pixels[max(-top, 0) : laid.size[1] - top, max(-left, 0) : laid.size[0] - left]
+    left, top = max(left, 0), max(top, 0)
+    ground[top : top + kept.shape[0], left : left + kept.shape[1]] = kept
+    return ground
+
+
+def _resizing(size: tuple[int, int], plan: Steps, record: ImageInput) -> Resizing:
+    width, height = plan.scaled
+    kept = plan.cut or (0, 0, width, height)
+    if kept[0] < 0 or kept[1] < 0 or kept[2] > width or kept[3] > height:
+        raise UnfitError("a crop that reaches beyond the picture")
+    # Pillow leaves what has its size already as it is, whatever the method.
+    method = record.interpolation if record.antialias or size == plan.scaled else "sampled"
+    return _known(size, plan.scaled, kept, method)
+
+
+_known = lru_cache(maxsize=32)(resizing)

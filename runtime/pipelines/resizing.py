@@ -1,0 +1,108 @@
+"""How one size of pictures becomes another, as compiled code takes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeinfer.media.windows import ONE, Neighbours, Windows, neighbours, windows
+from edgeinfer.types import Array
+
+READABLE = 32
+"""Bytes behind a window that the code may read."""
+
+_COLUMNS = 32
+"""Pixels of a row are made in groups of this many: whole vectors, also of one byte a pixel."""
+
+_LOW = 12
+"""Bits of the lower half of a weight."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resizing:
+    """What the code reads of a picture, and how it weighs it.
+
+    Attributes:
+        across: windows of the columns, filled up to whole vectors.
+        rows: first row of each output row's window, counted from the first one needed.
+        down: their weights.
+        needed: the first row that is read and the one behind the last.
+        samples: neighbours of columns and rows, instead of windows across.
+    """
+
+    across: Windows
+    rows: Array
+    down: Array
+    needed: tuple[int, int]
+    samples: tuple[Neighbours, Neighbours] | None = None
+
+    @property
+    def columns(self) -> int:
+        """Pixels of a row that are made."""
+        return len(self.across.first)
+
+    def starts(self, channels: int) -> Array:
+        """The byte at which each window begins."""
+        return self.across.first * np.int32(channels)
+
+    def weights(self, channels: int, *, paired: bool) -> Array:
+        """The weights across, as the function for so many channels takes them."""
+        if channels == 1:
+            return _grouped(self.across, 8)
+        return _halves(self.across) if paired else self.across.weights
+
+
+def resizing(
+    old: tuple[int, int], new: tuple[int, int], kept: tuple[int, int, int, int], method: str
+) -> Resizing:
+    """Describe one.
+
+    Args:
+        old: width and height of the picture.
+        new: that it is resized to.
+        kept: left, top, right and bottom of the part that is wanted.
+        method: of Pillow, or ``sampled``.
+
+    Raises:
+        TooManyError: the windows are too wide.
+    """
+    left, top, right, bottom = kept
+    if method == "sampled":
+        wide, tall = neighbours(old[0], new[0]), neighbours(old[1], new[1])
+        filled = _filled(np.arange(left, right))
+        both = (
+            Neighbours(wide.pixels[filled], wide.shares[filled]),
+            Neighbours(tall.pixels[top:bottom], tall.shares[top:bottom]),
+        )
+        rows = np.arange(bottom - top, dtype=np.int32)
+        plain = np.full((bottom - top, 1), ONE, np.int32)
+        nothing = Windows(wide.pixels[filled, 0], np.zeros((len(filled), 1), np.int32))
+        return Resizing(nothing, rows, plain, (0, bottom - top), both)
+    all_across, all_down = windows(old[0], new[0], method), windows(old[1], new[1], method)
+    filled = _filled(np.arange(left, right))
+    across = Windows(all_across.first[filled], all_across.weights[filled])
+    down = Windows(all_down.first[top:bottom], all_down.weights[top:bottom])
+    begin = int(down.first.min())
+    end = int(down.first.max()) + down.weights.shape[1]
+    rows = down.first - np.int32(begin)
+    return Resizing(across, rows, np.ascontiguousarray(down.weights), (begin, end))
+
+
+def _filled(columns: Array) -> Array:
+    """Repeat the last column until the row is a whole number of vectors."""
+    return np.pad(columns, (0, -len(columns) % _COLUMNS), mode="edge")
+
+
+def _grouped(windows: Windows, taps: int) -> Array:
+    """Weights (columns, groups, taps), with zeros behind the last."""
+    columns, count = windows.weights.shape
+    padded = np.pad(windows.weights, ((0, 0), (0, -count % taps)))
+    return np.ascontiguousarray(padded.reshape(columns, -1, taps))
+
+
+def _halves(windows: Windows) -> Array:
+    """Weights of four taps, their lower bits first, then the upper ones, as 16-bit numbers."""
+    grouped = _grouped(windows, 4)
+    low, high = grouped & ((1 << _LOW) - 1), grouped >> _LOW
+    return np.ascontiguousarray(np.concatenate([low, high], axis=2).astype(np.int16))
