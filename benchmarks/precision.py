@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx_ir as ir
@@ -148,8 +149,23 @@ def source_of(case: Case) -> Source:
     return Source(model, passes.input_specs(model), passes.output_specs(model))
 
 
-def plain(case: Case, source: Source, engine: str, precision: str, work: Path) -> Made:
+def plain(
+    case: Case,
+    source: Source,
+    engine: str,
+    precision: str,
+    work: Path,
+    calibrated: Quantizer | None = None,
+) -> Made:
     """Write floats, or 8-bit integers everywhere, without asking the gate.
+
+    Args:
+        case: the task.
+        source: its graph.
+        engine: where it will run.
+        precision: of floats, or ``PLAIN``.
+        work: for files.
+        calibrated: with the same data for the same engine, so that it need not be done again.
 
     Raises:
         EdgeInferError: the target has no such form.
@@ -158,10 +174,11 @@ def plain(case: Case, source: Source, engine: str, precision: str, work: Path) -
     profile, model = profiles.load(kind.target), source.model
     if precision == PLAIN:
         limits = limits_of(profile, kind.format)
-        quantizer = Quantizer(model, recipe(precision), Settings())
-        data = open_data(work / f"{case.name}.npz", source.inputs)
-        quantizer.calibrate(data, [limits], source.inputs)
-        model = quantizer.write(limits).model
+        if calibrated is None:
+            calibrated = Quantizer(model, recipe(precision), Settings())
+            data = open_data(work / f"{case.name}.npz", source.inputs)
+            calibrated.calibrate(data, [limits], source.inputs)
+        model = calibrated.write(limits).model
     folder = work / f"{case.name}-{engine}-{precision}"
     if folder.exists():
         # A package of an earlier run is a folder, which is not written over.
@@ -198,6 +215,21 @@ def searched(case: Case, engine: str, work: Path) -> Made:
     search = (done.report.quantization or {}).get("search", {})
     note = "; ".join(s["advice"] for s in search.values() if s.get("advice"))
     return Made(folder / variant.files[0].path, variant.precision, note)
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[list[Quantizer]]:
+    """Note the quantizers that are calibrated meanwhile; conversions stay in this process."""
+    found: list[Quantizer] = []
+    calibrate = Quantizer.calibrate
+
+    def noting(self: Quantizer, *args: Any, **more: Any) -> None:
+        calibrate(self, *args, **more)
+        found.append(self)
+
+    here = {"EDGEINFER_IN_PROCESS": "1"}
+    with mock.patch.object(Quantizer, "calibrate", noting), mock.patch.dict(os.environ, here):
+        yield found
 
 
 def theirs(peers: Path, kind: str, model: Path, data: Path, output: Path) -> str:
@@ -237,17 +269,21 @@ def compare(
     """Measure all files of one engine, their timed runs taking turns."""
     files: dict[str, Made] = {}
     source = source_of(case)
-    for precision in own:
-        start = time.perf_counter()
-        try:
-            if precision == "auto":
-                files[precision] = searched(case, engine, work)
-            else:
-                files[precision] = plain(case, source, engine, precision, work)
-        except EdgeInferError as e:
-            yield Row(case.name, engine, precision, note=str(e).splitlines()[0][:200])
-            continue
-        print(f"  {precision} made in {time.perf_counter() - start:.0f} s", flush=True)
+    with noted() as seen:
+        # Integers everywhere come from the calibration of the conversion before.
+        for precision in sorted(own, key=lambda p: p == PLAIN):
+            start = time.perf_counter()
+            try:
+                if precision == "auto":
+                    files[precision] = searched(case, engine, work)
+                else:
+                    before = seen[0] if seen else None
+                    files[precision] = plain(case, source, engine, precision, work, before)
+            except EdgeInferError as e:
+                yield Row(case.name, engine, precision, note=str(e).splitlines()[0][:200])
+                continue
+            print(f"  {precision} made in {time.perf_counter() - start:.0f} s", flush=True)
+    files = {what: files[what] for what in own if what in files}
     for kind in ENGINES[engine].peers if peers is not None else ():
         output = work / f"{case.name}-{engine}-{kind}{ENGINES[engine].suffix}"
         model = files["fp32"].path if engine == "litert" else case.model
