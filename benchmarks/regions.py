@@ -36,7 +36,7 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Bound, LoadOptions
 from edgeinfer.backends.testing.cases import graph
 from edgeinfer.convert.lower import LowerOptions, target_for
-from edgeinfer.convert.lower.regions.setting import machine_here
+from edgeinfer.convert.lower.regions.setting import machine_for, machine_here
 from edgeinfer.convert.passes import input_specs, normalise, output_specs
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.runtime.profiledb import ProfileDB
@@ -131,8 +131,53 @@ def operators() -> dict[str, Any]:
             r=_numbers(1, 192, 64),
             b=_numbers(1, 384),
         ),
+        "int4 matrix 2816x1024 times a vector (MatMulNBits)": narrow(2816, 1024),
+        "int4 matrix 2816x1024 times a vector of 8 bits (level 4)": narrow(2816, 1024, 4),
+        "feed-forward 1024-2816 of int4 (language models)": feed_forward(1024, 2816),
     }
     return dict(made)
+
+
+BLOCK = 32
+
+
+def narrow(n: int, k: int, level: int = 0) -> onnx.ModelProto:
+    """A product with 4-bit weights; level 4 lets the vector be rounded to 8 bits."""
+    text = f"{{ {_product('x', 'y', n, k, level)} }}"
+    return _graph(f"(float[1,1,{k}] x) => (float[1,1,{n}] y) {text}", _weights("y", n, k))
+
+
+def feed_forward(size: int, inner: int) -> onnx.ModelProto:
+    """Root mean square norm, two products, their gate, a third product and the input."""
+    text = (
+        f"n = RMSNormalization<epsilon=0.00001>(x, f) {_product('n', 'g', inner, size)} "
+        f"{_product('n', 'u', inner, size)} s = Sigmoid(g) a = Mul(g, s) m = Mul(a, u) "
+        f"{_product('m', 'd', size, inner)} y = Add(x, d)"
+    )
+    known = {"f": _numbers(size) + 1}
+    for name, sizes in (("g", (inner, size)), ("u", (inner, size)), ("d", (size, inner))):
+        known |= _weights(name, *sizes)
+    return _graph(f"(float[1,1,{size}] x) => (float[1,1,{size}] y) {{ {text} }}", known)
+
+
+def _graph(text: str, known: Mapping[str, Array]) -> onnx.ModelProto:
+    made: onnx.ModelProto = graph(text, **known)
+    del made.opset_import[:]
+    made.opset_import.append(onnx.helper.make_opsetid("", 23))
+    made.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    return made
+
+
+def _product(x: str, y: str, n: int, k: int, level: int = 0) -> str:
+    about = f"K={k}, N={n}, bits=4, block_size={BLOCK}, accuracy_level={level}"
+    return f"{y} = com.microsoft.MatMulNBits<{about}>({x}, {y}_q, {y}_s)"
+
+
+def _weights(name: str, n: int, k: int) -> dict[str, Array]:
+    rng = np.random.default_rng(n)
+    q = rng.integers(0, 256, (n, k // BLOCK, BLOCK // 2), dtype=np.uint8)
+    scales = ((rng.random((n, k // BLOCK)) + 0.5) * 0.2 / k**0.5).astype(np.float32)
+    return {f"{name}_q": q, f"{name}_s": scales.reshape(-1)}
 
 
 def fixed(name: str, sizes: Mapping[str, int]) -> Path | onnx.ModelProto:
@@ -155,7 +200,7 @@ def bound(
 ) -> tuple[Bound, dict[str, Array]]:
     """Write a normalised model for an engine and bind it; also returns the outputs' buffers."""
     form = FORMS[engine]
-    here = machine_here() if engine == "tvm" else ""
+    here = machine_for(model) if engine == "tvm" else ""
     profile = Profile("bench", "bench", ("linux",), (), (form,), (engine,), ("fp32",), machine=here)
     folder.mkdir()
     made = target_for(form).lower(model.clone(), profile, LowerOptions(), folder)

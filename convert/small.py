@@ -17,7 +17,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from edgeinfer.convert.lower.regions.setting import machine_here, seconds
+from edgeinfer.convert.lower.regions.setting import machine_for, machine_here, seconds
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.profiles.schema import Profile
@@ -52,7 +52,7 @@ def profile_of(
     count = work(model)
     if count is None or count > UP_TO or _weights(model) > UP_TO_BYTES:
         return None
-    return replace(asked, machine=machine_here())
+    return replace(asked, machine=machine_for(model))
 
 
 def with_regions(
@@ -64,7 +64,7 @@ def with_regions(
         return None
     if _weights(model) > MOST_BYTES or any(n.op_type == "QuantizeLinear" for n in model.graph):
         return None
-    return replace(asked, machine=machine_here())
+    return replace(asked, machine=machine_for(model))
 
 
 def _weights(model: ir.Model) -> int:
@@ -122,7 +122,7 @@ def _of(node: ir.Node) -> int | None:
             return made * prod(second[1:])
         case "ConvTranspose":
             return prod(first) * prod(second[1:])
-        case "MatMul" | "Gemm" | "MatMulInteger":
+        case "MatMul" | "Gemm" | "MatMulInteger" | "MatMulNBits":
             return made * max(prod(first[-1:]), 1)
         case "LSTM" | "GRU" | "RNN":
             return prod(first[:2]) * (prod(second) + prod(known[2]))

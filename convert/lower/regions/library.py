@@ -183,7 +183,7 @@ def supported(model: ir.Model) -> list[ir.Node]:
 
     def is_known(node: ir.Node) -> bool:
         if node.domain not in ("", "ai.onnx"):
-            return is_gelu(node)
+            return is_gelu(node) or OPS.find(node.op_type, 1, node.domain) is not None
         if OPS.find(node.op_type, newest) is not None:
             return True
         try:
