@@ -197,3 +197,21 @@ def test_closing_frees_the_session(write: Write) -> None:
     assert session() is None
     assert bound.inputs["x"] is x
     assert threading.active_count() <= before
+
+
+def test_a_product_with_dequantized_blocks_is_exact(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    q = rng.integers(0, 16, (128, 64))
+    scales = rng.random((4, 64)).astype(np.float32)
+    text = (
+        '<ir_version: 10, opset_import: ["": 21]> g (float[1,128] x) => (float[1,64] y) '
+        "{ w = DequantizeLinear<axis=0, block_size=32>(q, s) y = MatMul(x, w) }"
+    )
+    model = onnx.parser.parse_model(text)
+    held = onnx.helper.make_tensor("q", onnx.TensorProto.UINT4, q.shape, q.ravel())
+    model.graph.initializer.extend([held, onnx.numpy_helper.from_array(scales, "s")])
+    onnx.save(model, tmp_path / "model.onnx")
+    x = rng.standard_normal((1, 128)).astype(np.float32)
+    got = load(Artifact("onnx", tmp_path / "model.onnx", (), ())).run({"x": x})["y"]
+    want = x.astype(np.float64) @ (q * np.repeat(scales, 32, axis=0))
+    assert np.abs(got - want).max() < 1e-5 * np.abs(want).max()
