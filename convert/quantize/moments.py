@@ -210,7 +210,9 @@ def _add(sums: Moments, rows: Array, held_out: bool) -> None:
     if not good.all():
         rows = rows[:, good]
     target = sums.judged if held_out else sums.fitted
-    target += np.swapaxes(rows, 1, 2) @ rows
+    # What overflows is infinite from then on: nothing is weighed by it.
+    with np.errstate(over="ignore", invalid="ignore"):
+        target += np.swapaxes(rows, 1, 2) @ rows
 
 
 def _grouped(products: Sequence[Product]) -> Iterator[dict[tuple[object, ...], Product]]:

@@ -135,7 +135,7 @@ class _Writer:
         axis = self._axis(node)
         scale = self.scales[x]
         weights = array_of(w)
-        channels = weights.shape[weights_axis(node)]
+        channels = weights.shape[weights_axis(node)] * _parts(node)
         flat = None if bias is None else np.broadcast_to(bias.ravel(), (channels,))
         steps = None if flat is None else flat.astype(np.float64) / scale.scale
         name = (w.name if w is not None else "") or "weights"
@@ -196,9 +196,7 @@ class _Writer:
     def _axis(self, node: ir.Node) -> int | None:
         if node.op_type not in self.limits.per_channel:
             return None
-        groups = node.attributes.get("group")
-        grouped = groups is not None and groups.as_int() > 1
-        return None if node.op_type == "ConvTranspose" and grouped else weights_axis(node)
+        return None if _parts(node) > 1 else weights_axis(node)
 
     def light(self, unit: Unit) -> None:
         """Quantize the operands of a lighter operator; constants get a scale of their own."""
@@ -378,6 +376,12 @@ def _tables(layout: Layout, ranges: Mapping[str, Range]) -> dict[str, Range]:
             whole = Range(min(0.0, float(array.min())), max(0.0, float(array.max())))
             found[name] = ranges[name].joined(whole) if name in ranges else whole
     return found
+
+
+def _parts(node: ir.Node) -> int:
+    """Return into how many groups the axis of output channels is parted: of one alone it holds."""
+    groups = node.attributes.get("group")
+    return groups.as_int() if node.op_type == "ConvTranspose" and groups is not None else 1
 
 
 def _has_weights(node: ir.Node) -> bool:

@@ -165,6 +165,9 @@ def _affordable(products: Sequence[Product], samples: int, most_work: float) -> 
 
 
 def _try(found: Rounding, product: Product, moments: Moments, grid: Grid) -> None:
+    if not np.isfinite(moments.fitted).all() or not np.isfinite(moments.judged).all():
+        # Squares of what was seen leave single precision: there is nothing to weigh errors by.
+        return
     weights = array_of(product.node.inputs[1])
     matrices = product.matrices(weights).astype(np.float64)
     flat = matrices.reshape(-1, matrices.shape[-1])

@@ -122,7 +122,7 @@ def store(
     if bias_steps is not None:
         needed = np.abs(bias_steps) / _largest_bias(weights, axis, top)
         scale = np.maximum(scale, needed if axis is not None else np.max(needed, initial=0.0))
-    single = scale.astype(np.float32)
+    single = np.asarray(scale, np.float32)
     if half:
         single = np.maximum(single, _LEAST_HALF).astype(np.float16).astype(np.float32)
     # Rounding the scale down could push the largest weight one step past the end.

@@ -102,6 +102,45 @@ def test_a_dead_channel_keeps_the_sign_of_its_bias(target: str, tmp_path: Path) 
         np.testing.assert_allclose(found[:, 0], -2.5689, atol=0.5)
 
 
+@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize("target", TARGETS)
+def test_transposed_convolutions_in_groups(target: str, groups: int, tmp_path: Path) -> None:
+    """Their weights have the output channels of one group, their bias those of all."""
+    rng = np.random.default_rng(0)
+    each = 8 // groups
+    model = graph(
+        f"""<ir_version: 10, opset_import: ["" : 24]>
+        net (float[1,8,6,6] x) => (float[1,8,12,12] y) <float[8,{each},2,2] w, float[8] b>
+        {{ y = ConvTranspose<strides=[2,2], group={groups}>(x, w, b) }}""",
+        w=rng.normal(size=(8, each, 2, 2)).astype(np.float32),
+        b=rng.normal(size=8).astype(np.float32),
+    )
+    x = rng.normal(size=(1, 8, 6, 6)).astype(np.float32)
+    (wanted,) = run(model, target, tmp_path / "float", x)
+    limits = limits_of(profiles.load(target), TARGETS[target][0])
+    size = float(np.abs(wanted).max())
+    ranges = {"x": Range(float(x.min()), float(x.max())), "y": Range(-size, size)}
+    (y,) = run(qdq.write(model, limits, ranges).model, target, tmp_path / "int", x)
+    assert np.abs(y - wanted).max() < 0.03 * size
+
+
+@pytest.mark.parametrize("value", [1e30, 1e-30])
+def test_inputs_of_any_size_are_calibrated(value: float, tmp_path: Path) -> None:
+    """Squares of the larger ones leave single precision: weights go to the nearest then."""
+    rng = np.random.default_rng(0)
+    model = convolution(rng.normal(size=(8, 16)).reshape(8, 16, 1, 1), np.zeros(8))
+    spec = TensorSpec("x", "float32", (1, 16, 4, 4))
+    samples = [{"x": np.float32(value) * rng.normal(size=(1, 16, 4, 4))} for _ in range(32)]
+    data = open_data([{n: a.astype(np.float32) for n, a in s.items()} for s in samples], [spec])
+    quantizer = Quantizer(model, recipe("static_wi8_ai8"), Settings(force=True))
+    limits = limits_of(profiles.load("onnxruntime"), "onnx")
+    quantizer.calibrate(data, [limits], [spec])
+    written = quantizer.write(limits).model
+    for value_ in written.graph.initializers.values():
+        assert value_.const_value is not None
+        assert np.isfinite(value_.const_value.numpy().astype(np.float64)).all()
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_constant_input_is_exact(target: str, tmp_path: Path) -> None:
     for value in (0.0, -4.0):
