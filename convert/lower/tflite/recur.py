@@ -219,7 +219,7 @@ def _unrolled(
     g: Builder, cell: Cell, over: Steps, state: State, steps: int
 ) -> tuple[Tensor, State]:
     """Write out every step."""
-    inputs = _parts(g, over.x, steps)
+    inputs = unpacked(g, over.x, steps)
     results: dict[int, Tensor] = {}
     for index in reversed(range(steps)) if over.reverse else range(steps):
         new = cell.step(g, inputs[index], state)
@@ -232,8 +232,11 @@ def _unrolled(
     return g.emit("PACK", made, shape, values_count=steps, axis=0), state
 
 
-def _parts(g: Builder, x: Tensor, steps: int) -> list[Tensor]:
-    """Take a sequence apart; of a single step nothing is copied, and XNNPACK has no UNPACK."""
+def unpacked(g: Builder, x: Tensor, steps: int) -> list[Tensor]:
+    """Take a tensor apart along its first axis.
+
+    Of a single part nothing is copied, and XNNPACK has no UNPACK.
+    """
     if steps == 1:
         return [g.drop_axis(x, 0)]
     parts = [g.tensor(x.shape[1:], x.dtype) for _ in range(steps)]
