@@ -131,6 +131,10 @@ def operators() -> dict[str, Any]:
             r=_numbers(1, 192, 64),
             b=_numbers(1, 384),
         ),
+        "rotary positions 8x64x32 (language models)": _graph(
+            "(float[1,8,64,32] x) => (float[1,8,64,32] y) { y = RotaryEmbedding(x, c, s) }",
+            {"c": np.cos(_numbers(1, 64, 16) * 10), "s": np.sin(_numbers(1, 64, 16) * 10)},
+        ),
         "int4 matrix 2816x1024 times a vector (MatMulNBits)": narrow(2816, 1024),
         "int4 matrix 2816x1024 times a vector of 8 bits (level 4)": narrow(2816, 1024, 4),
         "feed-forward 1024-2816 of int4 (language models)": feed_forward(1024, 2816),

@@ -15,6 +15,7 @@ from edgeinfer.convert.lower.tvm.ops import (
     recurrent,
     reduce,
     resize,
+    rotary,
     shape,
     signal,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "recurrent",
     "reduce",
     "resize",
+    "rotary",
     "shape",
     "signal",
 ]

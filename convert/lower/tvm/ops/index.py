@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,11 @@ from tvm import relax, te, tirx
 
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.ops.arith import convert
+from edgeinfer.convert.lower.tvm.ops.arith import convert, larger, smaller
 from edgeinfer.convert.lower.tvm.registry import NUMBERS, OPS
 
 
-def _inside(place: Any, size: Any) -> Any:
+def inside(place: Any, size: Any) -> Any:
     """A place from either end; one beyond the tensor becomes the nearest, never a stray read."""
     wide = place.astype("int64")
     wrapped = tirx.Select(wide < 0, wide + size, wide)
@@ -38,7 +39,7 @@ def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tenso
 
     def compute(source: Any, places: Any) -> Any:
         def element(*index: Any) -> Any:
-            place = _inside(places(*index[at : at + rank]), source.shape[at])
+            place = inside(places(*index[at : at + rank]), source.shape[at])
             return source(*index[:at], place, *index[at + rank :])
 
         return te.compute(shape, element, name="gather")
@@ -54,7 +55,7 @@ def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0)
 
     def compute(source: Any, places: Any) -> Any:
         def element(*index: Any) -> Any:
-            place = _inside(places(*index), source.shape[at])
+            place = inside(places(*index), source.shape[at])
             return source(*index[:at], place, *index[at + 1 :])
 
         return te.compute(indices.shape, element, name="gather_elements")
@@ -75,7 +76,7 @@ def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0)
         def element(*index: Any) -> Any:
             head = index[: len(outer)]
             at = [
-                _inside(places(*head, tirx.const(i, "int64")), source.shape[batch_dims + i])
+                inside(places(*head, tirx.const(i, "int64")), source.shape[batch_dims + i])
                 for i in range(depth)
             ]
             return source(*head[:batch_dims], *at, *index[len(outer) :])
@@ -103,6 +104,8 @@ def scatter_elements(
         raise Refusal(f"reduction {reduction!r} of {data.dtype}")
     if reduction in ("max", "min") and data.dtype.startswith("float"):
         raise Refusal(f"reduction {reduction!r} of floats")
+    if not g.on_cpu:
+        return _gathered_updates(g, data, indices, updates, axis % data.rank, reduction)
     return g.op(
         relax.op.scatter_elements,
         data,
@@ -111,6 +114,79 @@ def scatter_elements(
         axis=axis % data.rank,
         reduction=_REDUCTIONS[reduction],
     )
+
+
+def _gathered_updates(
+    g: Builder, data: Tensor, indices: Tensor, updates: Tensor, at: int, reduction: str
+) -> Tensor:
+    """``ScatterElements`` with each element looking for what is put there, as threads can.
+
+    TVM's own is a loop of the CPU's. Of updates of one place the last one stays.
+    """
+    count = indices.shape[at]
+    if not isinstance(count, int) or not count:
+        raise Refusal("an open number of updates, or none", "dynamic_shape")
+    wide = "float32" if data.dtype == "float16" else data.dtype
+
+    def hit(places: Any, index: Sequence[Any], k: Any) -> tuple[Any, list[Any]]:
+        """Whether an update is for an element, and a place at which there surely is one."""
+        sizes = places.shape
+        inside = [i < s for a, (i, s) in enumerate(zip(index, sizes, strict=True)) if a != at]
+        own = [tirx.min(i, s - 1) for i, s in zip(index, sizes, strict=True)]
+        own[at] = k
+        place = places(*own).astype("int64")
+        size = data.shape[at]
+        wrapped = tirx.Select(place < 0, place + size, place)
+        return tirx.all(*inside, tirx.EQ(wrapped, index[at].astype("int64"))), own
+
+    def last(places: Any) -> Any:
+        k = te.reduce_axis((0, count), "k")
+        none = tirx.const(-1, "int64")
+
+        def element(*index: Any) -> Any:
+            found, _ = hit(places, index, k)
+            return te.max(tirx.Select(found, k.var.astype("int64"), none), axis=k)
+
+        return te.compute(data.shape, element, name="last")
+
+    def combined(places: Any, values: Any) -> Any:
+        k = te.reduce_axis((0, count), "k")
+        reducer, nothing = _COMBINED[reduction]
+
+        def element(*index: Any) -> Any:
+            found, own = hit(places, index, k)
+            value = values(*own).astype(wide)
+            return reducer(tirx.Select(found, value, nothing(wide)), axis=k)
+
+        return te.compute(data.shape, element, name=reduction)
+
+    if reduction == "none":
+        chosen = g.te(last, indices, name="last")
+
+        def put(x: Any, which: Any, values: Any) -> Any:
+            def element(*index: Any) -> Any:
+                own = [tirx.min(i, s - 1) for i, s in zip(index, values.shape, strict=True)]
+                own[at] = tirx.max(which(*index), tirx.const(0, "int64"))
+                return tirx.Select(which(*index) >= 0, values(*own), x(*index))
+
+            return te.compute(x.shape, element, name="put")
+
+        return g.te(put, data, chosen, updates, name="put")
+    total = g.te(combined, indices, updates, name="updates")
+    step = {"add": lambda a, b: a + b, "mul": lambda a, b: a * b}
+    step |= {"max": larger, "min": smaller}
+    return convert(g, g.map(step[reduction], convert(g, data, wide), total), data.dtype)
+
+
+_COMBINED: dict[str, Any] = {
+    "add": (te.sum, lambda kind: tirx.const(0, kind)),
+    "mul": (
+        te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="prod"),
+        lambda kind: tirx.const(1, kind),
+    ),
+    "max": (te.max, lambda kind: tirx.min_value(kind)),
+    "min": (te.min, lambda kind: tirx.max_value(kind)),
+}
 
 
 @OPS.lower("ScatterND", since=18)
@@ -168,7 +244,7 @@ def reverse_sequence(
             step = index[time_axis].astype("int64")
             turned = tirx.Select(step < length, length - 1 - step, step)
             at = list(index)
-            at[time_axis] = _inside(turned, data.shape[time_axis])
+            at[time_axis] = inside(turned, data.shape[time_axis])
             return data(*at)
 
         return te.compute(data.shape, element, name="reverse_sequence")
