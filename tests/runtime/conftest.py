@@ -54,6 +54,8 @@ class FakeExecutable:
             self.backend.most_inside = max(self.backend.most_inside, self.inside)
         try:
             time.sleep(self.backend.delay_s)
+            if self.backend.gate is not None and not self.backend.gate.wait(60):
+                raise RunError("fake: nobody opened the gate")
             if self.backend.run_error:
                 raise RunError(self.backend.run_error)
             if self.backend.poison is not None and self.backend.poison in feeds["x"]:
@@ -88,6 +90,7 @@ class FakeBackend:
     delay_s: float = 0.0
     load_error: str = ""
     run_error: str = ""
+    gate: threading.Event | None = None
     poison: float | None = None
     concurrent: bool = True
     unprepared: str = ""

@@ -252,18 +252,22 @@ def test_shapes_that_differ_are_not_put_together() -> None:
 def test_engines_that_run_one_at_a_time_leave_the_other_thread_to_others(
     fakes: Any, make_bundle: MakeBundle, runtime: Runtime
 ) -> None:
-    slow = fakes.add("slow", concurrent=False, delay_s=0.1)
+    slow = fakes.add("slow", concurrent=False)
     fakes.add("quick")
     a = runtime.add(make_bundle("slow", name="a.edge", vectors=0), name="a")
     b = runtime.add(make_bundle("quick", name="b.edge", vectors=0), name="b")
     a.run(feeds())
     b.run(feeds())
+    slow.gate = threading.Event()
     waiting = [a.submit(feeds()) for _ in range(4)]
-    start = time.monotonic()
-    b.run(feeds())
-    assert time.monotonic() - start < 0.09
+    # One is inside and stays there; were both threads taken by it, the other would never run.
+    try:
+        assert b.submit(feeds()).result(30)["double"].shape == (1, 3)
+        assert not any(future.done() for future in waiting)
+    finally:
+        slow.gate.set()
     for future in waiting:
-        future.result(5)
+        future.result(30)
     assert slow.most_inside == 1
 
 
