@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -235,30 +236,44 @@ def _openvino(path: Path) -> tuple[Layer, ...]:
             # The plan's own word is that of the narrowest operand, weights included.
             kind = _input_type(op, 0)
             if stored not in _NARROW:
-                # Convolutions get floats of stored integers once, when the file is opened.
-                names = info["originalLayersNames"].split(",")
-                stored = next((narrow[n] for n in names if n in narrow), stored)
+                stored = _made_of(op.input_value(1).get_node(), narrow) or stored
         found.append(Layer(op.get_friendly_name(), info["layerType"], kind, stored))
     return tuple(found)
 
 
 _NARROW = frozenset({"int8", "int4"})
 _BETWEEN = frozenset({"Convert", "Subtract", "Multiply", "Reshape", "Transpose", "FakeQuantize"})
+_MAKING = frozenset({"Convert", "Eltwise", "Subgraph", "Transpose", "Reshape", "Reorder"})
 
 
 def _stored_narrow(source: Any) -> dict[str, str]:
-    """Return the types of the stored integers that weights are made of, by the reader's name."""
+    """Return the types of stored integers, by the name of what makes floats of them."""
     found = {}
     for op in source.get_ordered_ops():
-        if op.get_input_size() < 2 or op.get_type_name() in _BETWEEN:
+        if op.get_type_name() not in _BETWEEN:
             continue
-        node = op.input_value(1).get_node()
+        node = op
         while node.get_type_name() in _BETWEEN:
             node = node.input_value(0).get_node()
-        kind = str(node.get_output_element_type(0).get_type_name())
-        if node.get_type_name() == "Constant" and _OPENVINO_TYPES.get(kind) in _NARROW:
-            found[op.get_friendly_name()] = _OPENVINO_TYPES[kind]
+        kind = _OPENVINO_TYPES.get(str(node.get_output_element_type(0).get_type_name()), "")
+        if node.get_type_name() == "Constant" and kind in _NARROW:
+            found[op.get_friendly_name()] = kind
     return found
+
+
+def _made_of(node: Any, narrow: Mapping[str, str]) -> str:
+    """Return the type of the integers that a plan makes weights of.
+
+    Products with weights of many axes do it in each run; convolutions have the floats as constants,
+    made when the file was opened.
+    """
+    while _text(node, "layerType") in _MAKING and node.get_input_size():
+        node = node.input_value(0).get_node()
+    kind = str(node.get_output_element_type(0).get_type_name())
+    if _text(node, "layerType") != "Const":
+        return ""
+    own = _OPENVINO_TYPES.get(kind, "")
+    return own if own in _NARROW else narrow.get(node.get_friendly_name(), "")
 
 
 def _text(op: Any, key: str) -> str:

@@ -101,6 +101,23 @@ def test_convolutions_are_read_back_as_they_are_stored(
     assert readback.precision_name(found) == WEIGHT8
 
 
+@pytest.mark.parametrize(("target", "format"), TARGETS[:2])
+def test_a_batch_of_matrices_is_read_back_as_it_is_stored(
+    target: str, format: str, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    model = graph(
+        """<ir_version: 10, opset_import: ["" : 24]>
+        net (float[4,8,32] x) => (float[4,8,16] y) <float[4,32,16] w> { y = MatMul(x, w) }""",
+        w=rng.normal(size=(4, 32, 16)).astype(np.float32),
+    )
+    written = weight_only.write(model, recipe(WEIGHT8)).model
+    x = rng.normal(size=(4, 8, 32)).astype(np.float32)
+    run(written, target, format, tmp_path / "int", x)
+    found = readback.layers(file_of(tmp_path / "int", format), format)
+    assert readback.counts(found) == {"fp32/int8": 1}
+
+
 @pytest.mark.parametrize("rows", [64, 100, 128])
 def test_packed_blocks_are_onnx_runtimes_bit_for_bit(rows: int, tmp_path: Path) -> None:
     import onnxruntime
