@@ -15,7 +15,9 @@ import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
-from edgeinfer.kernels.defs.emit import Buffer, Expr, function, load, loop, splat, store
+from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, function, load, loop, splat, store
+from edgeinfer.kernels.defs.fold import folded
+from edgeinfer.kernels.defs.math import is_nan
 from edgeinfer.types import Array
 
 BLOCK = 32
@@ -366,16 +368,25 @@ def _word(plan: _Plan, into: _Rounded, term: Expr, g: Expr, j: Expr, word: Expr)
 def _round_step(plan: _Plan, x: Buffer, into: _Rounded, column: Expr, g: Expr, count: int) -> None:
     """Round what shares a scale, from block ``g`` on; elements that lack are zeros."""
     largest = T.alloc_buffer((1,), "float32")
-    T.buffer_store(largest, T.float32(0), [0])
-    with T.serial(count) as i:
-        size = tirx.abs(T.BufferLoad(x, [column, g * BLOCK + i]))
-        T.buffer_store(largest, tirx.Max(T.BufferLoad(largest, [0]), size), [0])
+    sizes = folded(
+        Cpu(plan.dot.rows, 2 * plan.dot.rows),
+        count,
+        0.0,
+        _larger,
+        lambda at, width: tirx.abs(load(x, [column, g * BLOCK + at], width)),
+    )
+    T.buffer_store(largest, sizes, [0])
     full, left = divmod(count, BLOCK)
     if full:
         with T.serial(full) as i:
             _round_block(plan, (x, largest), into, column, g + i, BLOCK)
     if left:
         _round_block(plan, (x, largest), into, column, g + full, left)
+
+
+def _larger(a: Expr, b: Expr) -> Expr:
+    """The larger one, or the one that is no number: results are none either, then."""
+    return tirx.Select(tirx.Or(a > b, is_nan(a)), a, b)
 
 
 def _round_block(
@@ -390,9 +401,9 @@ def _round_block(
         size = largest / T.float32(_FULL * (2 * _FULL) ** term)
         T.buffer_store(into.scales, size, [first + term, g])
         T.buffer_store(total, T.int32(0), [0])
+    inverse = tirx.Select(largest > T.float32(0), T.float32(_FULL) / largest, T.float32(0))
 
     def four(j: Expr, there: int) -> None:
-        inverse = tirx.Select(largest > T.float32(0), T.float32(_FULL) / largest, T.float32(0))
         parts = [[T.int32(0)] * 4 for _ in totals]
         for b in range(there):
             value = T.BufferLoad(x, [column, g * BLOCK + j * 4 + b]) * inverse
@@ -405,7 +416,9 @@ def _round_block(
             T.buffer_store(total, four_sum, [0])
             _word(plan, into, first + term, g, j, _joined(one))
 
-    if count == BLOCK:
+    if count == BLOCK and plan.dot.together == 1:
+        _round_whole(plan, (x, inverse), (into, totals), column, g)
+    elif count == BLOCK:
         with T.serial(8) as j:
             four(j, 4)
     else:
@@ -415,6 +428,35 @@ def _round_block(
     for term, total in enumerate(totals):
         start = T.BufferLoad(total, [0]) * T.int32(factor)
         T.buffer_store(into.starts, start, [first + term, g])
+
+
+def _round_whole(
+    plan: _Plan,
+    given: tuple[Buffer, Expr],
+    made: tuple[_Rounded, list[Buffer]],
+    column: Expr,
+    g: Expr,
+) -> None:
+    """Round 32 elements by vectors."""
+    (x, inverse), (into, totals), lanes = given, made, plan.dot.rows
+    sums = [T.alloc_buffer((lanes,), "int32") for _ in totals]
+    for start in range(0, BLOCK, lanes):
+        value = load(x, [column, g * BLOCK + start], lanes) * splat(inverse, lanes)
+        for term, held in enumerate(sums):
+            nearest = tirx.nearbyint(value)
+            whole = tirx.Cast(f"int32x{lanes}", nearest)
+            store(held, [0], whole + load(held, [0], lanes) if start else whole, lanes)
+            words = tirx.reinterpret(_words(lanes // 4), tirx.Cast(f"int8x{lanes}", whole))
+            store(into.words, [column * plan.terms + term, g, start // 4], words, lanes // 4)
+            value = (value - nearest) * splat(T.float32(2 * _FULL), lanes)
+    for total, held in zip(totals, sums, strict=True):
+        with T.serial(lanes) as i:
+            value = T.BufferLoad(total, [0]) + T.BufferLoad(held, [i])
+            T.buffer_store(total, value, [0])
+
+
+def _words(count: int) -> str:
+    return "int32" if count == 1 else f"int32x{count}"
 
 
 def _joined(parts: list[Expr]) -> Expr:

@@ -308,6 +308,17 @@ def test_avx_vnni(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
         _close(y, case.expected(), 1e-5)
 
 
+@pytest.mark.parametrize("place", [0, 40, 76])
+def test_gemv_of_what_is_no_number_is_none(place: int) -> None:
+    case = Product(4, (9, 77), 32, 2)
+    w, s, x = case.operands(gemv.DOTS["x86-64-v3"])
+    x[1, place] = np.nan
+    y = np.zeros((2, 9), np.float32)
+    compiled(case.kernel(gemv.DOTS["x86-64-v3"]), "x86-64-v3")(w, s, x, y)
+    assert np.isnan(y[1]).all()
+    assert np.isfinite(y[0]).all()
+
+
 @pytest.mark.parametrize(
     ("shape", "block", "vectors"),
     [((8, 64), 48, 1), ((0, 64), 32, 1), ((8, 0), 32, 1), ((8, 64), 0, 1), ((8, 64), 32, 0)],
