@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ from edgeinfer.convert.quantize.fallback import FORMS
 from edgeinfer.convert.quantize.recipe import METHODS
 from edgeinfer.convert.quantize.rules import layers
 from edgeinfer.convert.quantize.search import (
+    QUIET,
     Layer,
     Measure,
     Measures,
@@ -121,6 +123,13 @@ class Fitted:
                 f"{self.title}: ranges are those of the calibrator {chosen.calibrator!r}: they "
                 "leave the least noise, and those that were asked for did not hold the budget"
             )
+        if self.outcome.most_noise < math.inf:
+            plain = self.outcome.points[0]
+            found.append(
+                f"{self.title}: {plain.noise:.1%} of the outputs' energy is wrong with integers "
+                f"everywhere: that only {plain.drop:.2%} is lost on these samples says little of "
+                f"others, so that layers stay out of 8 bits until it is {QUIET:.0%}"
+            )
         found += [self._line(layer) for layer in self.layers if layer.name in kept]
         found += [f"{self.title}: the gate would refuse: {why}" for why in self.outcome.refused]
         if self.outcome.stopped:
@@ -188,7 +197,7 @@ def fit(
     samples = trials.in_time(samples)
     few = samples.few()
     units = lay_out(quantizer.model, limits_of(job.profile, job.format)).units
-    known = layers(units, quantizer.ranges)
+    known = layers(units, quantizer.ranges, quantizer.seen.values)
 
     def told(what: str, done: float | None) -> None:
         if progress is not None:
@@ -246,7 +255,8 @@ def _settled(
         before, raced = trials.race(samples, points)
         outcome = replace(outcome, points=(*outcome.points, *raced[1:]))
         while raced:
-            chosen = best(raced, max_drop, timed=trials.is_timed)
+            noise = outcome.most_noise
+            chosen = best(raced, max_drop, timed=trials.is_timed, most_noise=noise)
             why = trials.refusal(chosen, asked)
             if not why:
                 return replace(outcome, chosen=chosen, refused=tuple(refused)), before
@@ -283,15 +293,18 @@ def _by_recipe(trials: Trials, recipe: str, samples: Samples, _: frozenset[str])
     return trials.measure_recipe(recipe, samples)
 
 
-def best(points: list[Point], max_drop: float, *, timed: bool) -> Point:
+def best(
+    points: list[Point], max_drop: float, *, timed: bool, most_noise: float = math.inf
+) -> Point:
     """Choose the fastest that holds the budget, of those that are as fast the smallest.
 
     The first is what the search settled on. Weights alone take its place only if they are better
     in time or size and as good in the other: both are what integers are asked for.
     """
     first = points[0]
-    fit = [p for p in points if p.bound <= max_drop and (not p.recipe or _replaces(p, first))]
-    if first.bound > max_drop or not fit:
+    good = [p for p in points if p.holds(max_drop, most_noise)]
+    fit = [p for p in good if not p.recipe or _replaces(p, first)]
+    if first not in good or not fit:
         return first
     if not timed:
         return min(fit, key=lambda p: p.size_bytes)

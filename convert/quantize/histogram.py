@@ -83,6 +83,12 @@ class Histogram:
             self.reach *= 2.0
 
     @property
+    def usual(self) -> float:
+        """Root of the mean square."""
+        count = int(self.counts.sum()) + self.zeros
+        return math.sqrt(float(self.counts @ np.square(self.centres)) / max(1, count))
+
+    @property
     def centres(self) -> npt.NDArray[np.float64]:
         """Middle of each bin."""
         width = 2 * self.reach / BINS

@@ -58,3 +58,9 @@ def test_slower_than_float_is_said_with_what_is_faster() -> None:
         "the budget needs it (takes 25.00% off the error)"
     )
     assert replace(found, is_timed=False).advice == ""
+
+
+def test_what_is_too_loud_does_not_replace_the_choice() -> None:
+    loud = replace(PLAIN, form="wi8", latency_ms=0.5, noise=0.1)
+    assert best([PLAIN, loud], 0.01, timed=True, most_noise=0.02) == PLAIN
+    assert best([PLAIN, loud], 0.01, timed=True) == loud

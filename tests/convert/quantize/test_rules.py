@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from edgeinfer.convert.quantize.histogram import Histogram
 from edgeinfer.convert.quantize.ranges import Range
 from edgeinfer.convert.quantize.rules import layers
 from edgeinfer.convert.quantize.units import lay_out
@@ -80,3 +81,19 @@ def test_heads_of_a_detector_and_their_join_are_told() -> None:
     assert found["Concat_5"] == "joins ranges that differ 640 times: one scale cannot serve both"
     assert found["Conv_2"] == found["Conv_3"] == "head of a detector: joined with others"
     assert found["Sigmoid_4"] == "its ends are below one step"
+
+
+def test_results_among_few_that_are_far_larger_are_told() -> None:
+    rng = np.random.default_rng(0)
+    units = lay_out(chain("Relu"), LIMITS).units
+    name = next(u.result.name for u in units if u.name == "Conv_2") or ""
+    usual, few = Histogram(), Histogram()
+    values = rng.normal(size=40_000).astype(np.float32)
+    usual.add(values)
+    few.add(np.append(values, np.float32(100.0)))
+    assert few.usual == pytest.approx(1.1, abs=0.05)
+    spans = {name: Range(-4.0, 100.0)}
+    told = {y.name: y.rule for y in layers(units, spans, {name: few})}["Conv_2"]
+    assert told == "its usual results have 2.7 of 255 steps, a few are far larger"
+    spans = {name: Range(-4.0, 4.0)}
+    assert {y.name: y.rule for y in layers(units, spans, {name: usual})}["Conv_2"] == ""

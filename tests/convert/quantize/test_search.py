@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edgeinfer.convert.quantize.quality import Loss
-from edgeinfer.convert.quantize.search import Layer, Measures, Memory, Point, Search
+from edgeinfer.convert.quantize.search import QUIET, Layer, Measures, Memory, Point, Search
 
 
 @dataclass
@@ -241,3 +242,32 @@ def test_pareto_has_no_candidate_that_another_beats() -> None:
     assert times == sorted(times)
     assert drops == sorted(drops, reverse=True)
     assert any(p.kept == () for p in front)
+
+
+def noisy(kept: frozenset[str]) -> Point:
+    """Loses nothing on these samples, whatever is kept; each layer in integers adds its noise."""
+    noise = sum({"loud": 0.06, "louder": 0.09, "quiet": 0.001}.get(n, 0) for n in LOUD - kept)
+    loss = Loss(0.0, noise, 1.0, "made up", noise=noise)
+    return Point.of(kept, loss, 1.0 + len(kept), 1000)
+
+
+LOUD = frozenset({"loud", "louder", "quiet", "ruled"})
+
+
+@pytest.mark.parametrize("rules", [(), ("loud", "louder", "ruled")])
+def test_a_drop_is_not_believed_where_the_outputs_are_noise(rules: tuple[str, ...]) -> None:
+    layers = [Layer(n, "Conv", 0.25, "known" if n in rules else "") for n in sorted(LOUD)]
+    outcome = Search(layers, noisy, noisy, 0.01).run()
+    assert outcome.holds
+    assert outcome.most_noise == QUIET
+    assert set(outcome.chosen.kept) == {"loud", "louder"}
+    # What a few runs tell to be too loud is not measured on all: layers given back one by one.
+    assert not any(len(p.kept) == 2 and p.noise > QUIET for p in outcome.points if rules)
+
+
+def test_noise_below_that_is_as_good_as_none() -> None:
+    def measure(kept: frozenset[str]) -> Point:
+        return Point.of(kept, Loss(0.0, 0.04, 1.0, "made up", noise=0.04), 1.0, 1000)
+
+    outcome = Search([Layer("a", "Conv", 1.0)], measure, measure, 0.01).run()
+    assert (outcome.chosen.kept, outcome.most_noise) == ((), math.inf)
