@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -135,6 +136,19 @@ class Order:
     overwrite: bool = False
     seed: int = 1
 
+    def check(self) -> None:
+        """Refuse what nothing can be done with.
+
+        Raises:
+            UsageError: a number is too small, or none.
+        """
+        if not 0 < self.minutes < math.inf:
+            raise UsageError(f"minutes: expected more than 0, received {self.minutes:g}")
+        for name in ("trials", "tasks", "threads", "workers"):
+            if getattr(self, name) < 1:
+                shown = "kernels" if name == "tasks" else name
+                raise UsageError(f"{shown}: expected 1 at least, received {getattr(self, name)}")
+
 
 def tune(model: str | Path, order: Order, progress: Progress | None = None) -> Tuned:
     """Tune what takes most of a model's time on a device.
@@ -144,10 +158,13 @@ def tune(model: str | Path, order: Order, progress: Progress | None = None) -> T
         NotAvailableError: TVM or the device is not there; what was measured is kept.
         UnsupportedError: the model cannot be compiled for the target.
     """
+    order.check()
     profile = profiles.load(order.target)
     if "tvm" not in profile.formats:
         known = ", ".join(n for n in profiles.names() if n.startswith("tvm-"))
         raise UsageError(f"target {order.target!r} is not made by TVM; known: {known}")
+    database = Database(order.database or Path(f"tuning-{profile.machine}.jsonl"))
+    database.check()
     budget = Budget(order.minutes, order.trials, order.tasks)
     budget.start()
     with (
@@ -159,7 +176,6 @@ def tune(model: str | Path, order: Order, progress: Progress | None = None) -> T
             progress("read the model", None)
         machine, tasks, ready = _workloads(source, profile, order)
         where = _where(machine, order)
-        database = Database(order.database or Path(f"tuning-{machine.name}.jsonl"))
         costs = None
         if not order.device:
             # Engines of this machine say nothing of another one.

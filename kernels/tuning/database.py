@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
@@ -140,6 +141,30 @@ class Database:
                 f"{self.path}: cannot keep a measurement: {error.strerror or error}"
             ) from error
 
+    def check(self) -> None:
+        """Find out before anything is measured whether it can be kept.
+
+        Raises:
+            OutputError: the file, or one beside it, cannot be written.
+        """
+        try:
+            if self.path.exists():
+                self._check_kind()
+                with self.path.open("ab"):
+                    return
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path.parent):
+                return
+        except OSError as error:
+            raise OutputError(
+                f"{self.path}: cannot keep a measurement: {error.strerror or error}"
+            ) from error
+
+    def _check_kind(self) -> None:
+        """Refuse what has no end, or blocks: a device, a pipe."""
+        if self.path.exists() and not self.path.is_file():
+            raise OutputError(f"{self.path}: is no file")
+
     def read(self) -> Read:
         """Read all lines; those that are no records are counted.
 
@@ -147,6 +172,7 @@ class Database:
             EdgeInferError: the file cannot be read.
         """
         found = Read()
+        self._check_kind()
         try:
             with self.path.open("rb") as file:
                 for line in file:
@@ -158,7 +184,9 @@ class Database:
         except FileNotFoundError:
             return found
         except OSError as error:
-            raise EdgeInferError(f"{self.path}: cannot be read: {error}") from error
+            raise EdgeInferError(
+                f"{self.path}: cannot be read: {error.strerror or error}"
+            ) from error
         return found
 
     @contextmanager

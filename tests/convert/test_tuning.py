@@ -14,7 +14,7 @@ from benchmarks.tiny import MLP, bundle, save
 from edgeinfer.convert import tuning
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.convert.tuning import Order, in_turns
-from edgeinfer.errors import UsageError
+from edgeinfer.errors import OutputError, UsageError
 
 
 @pytest.fixture
@@ -73,3 +73,30 @@ def test_calls_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     found = in_turns(calls, 3)
     assert seen[8:] == ["a", "b"] * 3
     assert [len(times) for times in found.values()] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"minutes": 0.0}, "minutes: expected more than 0, received 0"),
+        ({"minutes": -1.0}, "received -1"),
+        ({"minutes": float("nan")}, "received nan"),
+        ({"trials": 0}, "trials: expected 1 at least, received 0"),
+        ({"tasks": -2}, "kernels: expected 1 at least, received -2"),
+        ({"threads": 0}, "threads: expected"),
+        ({"workers": 0}, "workers: expected"),
+    ],
+)
+def test_numbers_that_ask_for_nothing_are_refused(
+    net: Path, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        tuning.tune(net, Order("tvm-x86-64-v3", **given))
+
+
+@pytest.mark.parametrize("place", ["/dev/full", "/proc/nothing/d.jsonl", "."])
+def test_a_place_that_keeps_nothing_is_refused_before_anything_is_measured(
+    net: Path, place: str
+) -> None:
+    with pytest.raises(OutputError, match=r"cannot keep a measurement|is no file"):
+        tuning.tune(net, Order("tvm-x86-64-v3", database=Path(place)))

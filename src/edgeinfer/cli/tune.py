@@ -163,6 +163,8 @@ def _view(result: Tuned) -> Iterator[str | Table]:
         )
     if result.bundle is not None:
         yield f"{result.bundle}: {result.note}"
+    elif not any(o.is_better for o in result.outcomes):
+        yield "no kernel is faster so far; the same command goes on from here"
     else:
         yield f"use it: edgeinfer convert MODEL -t TARGET --records {quote(str(result.database))}"
 
