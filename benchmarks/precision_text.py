@@ -329,7 +329,7 @@ PAIRS: tuple[tuple[str, str], ...] = (
     ("The cake is for her birthday.", "She turns thirty, so I baked something sweet."),
     ("The curtain fell and everybody clapped.", "After the play there was applause."),
 )
-"""Two sentences of one meaning each; of 40 pairs one answer was more than a budget of one percent."""
+"""Two sentences of one meaning each; with 40 pairs one answer was more than the budget."""
 
 TOKENS = 32
 
