@@ -9,12 +9,14 @@ read. Several programs may add to one file at once.
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from edgeinfer.errors import EdgeInferError, OutputError
@@ -94,6 +96,19 @@ _NEEDED = {
     "cpu": str,
     "threads": int,
 }
+_OPTIONAL: dict[str, Any] = {
+    "title": str,
+    "spread": (int, float),
+    "n": int,
+    "trials": int,
+    "error": str,
+    "tvm": str,
+    "at": str,
+    "sure": (int, float),
+    "us": (int, float, NoneType),
+    "before_us": (int, float, NoneType),
+}
+_FIGURES = ("us", "before_us", "spread", "sure")
 _NAMES = frozenset(f.name for f in fields(Record))
 
 
@@ -220,10 +235,11 @@ def _record(line: bytes) -> Record | None:
         return None
     if any(not isinstance(data.get(name), kind) for name, kind in _NEEDED.items()):
         return None
-    for name in ("us", "before_us"):
-        if not isinstance(data.get(name), int | float | None):
-            return None
-    if not isinstance(data.get("sure", 0.0), int | float):
+    if any(n in data and not isinstance(data[n], kind) for n, kind in _OPTIONAL.items()):
+        return None
+    numbers = [data[name] for name in _FIGURES if data.get(name) is not None]
+    if any(not 0 <= number < math.inf for number in numbers):
+        # Nor is what is no number.
         return None
     return Record(**{name: value for name, value in data.items() if name in _NAMES})
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from edgeinfer.errors import UsageError
-from edgeinfer.kernels.tuning.database import FINAL, Database, Record, best
+from edgeinfer.kernels.tuning.database import FINAL, Database, Read, Record, best
 from edgeinfer.kernels.tuning.processor import is_kin
 
 SHIPPED = Path(__file__).parents[1] / "records"
@@ -21,10 +21,14 @@ class Known:
     Attributes:
         records: of each workload, by its key.
         foreign: shipped ones that were measured on processors of another design only.
+        named: keys of the orders that pay, by the user's files that hold some.
+        notes: what the user's files lack, and why.
     """
 
     records: dict[str, Record] = field(default_factory=dict)
     foreign: dict[str, Record] = field(default_factory=dict)
+    named: dict[str, frozenset[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def known(machine: str, files: Sequence[Path], cpu: str = "") -> Known:
@@ -48,8 +52,28 @@ def known(machine: str, files: Sequence[Path], cpu: str = "") -> Known:
     for path in files:
         if not path.exists():
             raise UsageError(f"records {str(path)!r}: no such file")
-        found.records |= best(Database(path).read().records, machine, cpu)
+        read = Database(path).read()
+        usable = best(read.records, machine, cpu)
+        found.records |= usable
+        won = frozenset(k for k, r in usable.items() if r.won)
+        if won:
+            found.named[str(path)] = won
+        found.notes += _lacking(path, read, usable, machine)
     found.foreign = {k: r for k, r in found.foreign.items() if k not in found.records}
+    return found
+
+
+def _lacking(path: Path, read: Read, usable: Mapping[str, Record], machine: str) -> list[str]:
+    """Say what a file lacks: nothing of it would be used otherwise, in silence."""
+    found = []
+    if read.damaged:
+        found.append(f"{path}: {read.damaged} lines of it are no records and were left out")
+    if not usable:
+        others = sorted({r.machine for r in read.records if r.kind == FINAL} - {machine})
+        only = f", only for {', '.join(others)}" if others else ""
+        found.append(f"{path}: it has no tuned kernel for {machine}{only}")
+    elif not any(r.won for r in usable.values()):
+        found.append(f"{path}: no order in it is faster than the converter's own kernels")
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.kernels.defs.gemm import PARALLEL_ABOVE
 from edgeinfer.kernels.tuning import processor, records, workload
 from edgeinfer.kernels.tuning.database import Record
+from edgeinfer.kernels.tuning.records import Known
 from edgeinfer.kernels.tuning.task import Task
 
 MARK = "edgeinfer.tuned"
@@ -24,19 +25,15 @@ class Tuning:
     """Looks kernels up among records, and notes what a model consists of.
 
     Args:
-        known: the best record of each workload.
-        foreign: records that are left, because they are of processors of another design.
+        known: what there is for the machine.
         collect: note every workload.
     """
 
-    def __init__(
-        self,
-        known: Mapping[str, Record] | None = None,
-        foreign: Mapping[str, Record] | None = None,
-        *,
-        collect: bool = False,
-    ) -> None:
-        self._known, self._foreign, self._collect = known or {}, foreign or {}, collect
+    def __init__(self, known: Known | None = None, *, collect: bool = False) -> None:
+        known = known or Known()
+        self._known, self._foreign, self._collect = known.records, known.foreign, collect
+        self._named, self._notes = known.named, known.notes
+        self._met: set[str] = set()
         self._left: list[Record] = []
         self.tasks: dict[str, Task] = {}
         self.used: list[Record] = []
@@ -62,6 +59,7 @@ class Tuning:
         if not self.is_active:
             return None
         key = workload.key_of(function)
+        self._met.add(key)
         if self._collect:
             self._note(key, function, own, title, node, calls)
         record = self._known.get(key)
@@ -105,7 +103,12 @@ class Tuning:
 
     def lines(self) -> list[str]:
         """Say what was used, for the report."""
-        found = []
+        found = list(self._notes)
+        found += [
+            f"{path}: none of its {len(keys)} tuned kernels is one of this model's"
+            for path, keys in self._named.items()
+            if not keys & self._met
+        ]
         if self.used:
             cpus = ", ".join(sorted({r.cpu for r in self.used}))
             names = ", ".join(
@@ -132,7 +135,7 @@ def for_machine(machine: Machine, files: Sequence[str], *, collect: bool = False
     """
     cpu = processor.name() if machine.arch == "x86_64" and not machine.cuda else ""
     known = records.known(machine.name, [Path(f) for f in files], cpu)
-    return Tuning(known.records, known.foreign, collect=collect)
+    return Tuning(known, collect=collect)
 
 
 Product = Callable[..., Any]

@@ -71,6 +71,11 @@ def test_a_line_cut_short_costs_that_line_only(database: Database, cut: int) -> 
         b'{"v":2,"kind":"tried","key":"k","machine":"m","cpu":"c","threads":1}',
         b'{"v":1,"kind":"tried","key":"k","machine":"m","cpu":"c","threads":"1"}',
         b'{"v":1,"kind":"tried","key":"k","machine":"m","cpu":"c","threads":1,"us":"fast"}',
+        b'{"v":1,"kind":"tried","key":"k","machine":"m","cpu":"c","threads":1,"us":NaN}',
+        b'{"v":1,"kind":"tried","key":"k","machine":"m","cpu":"c","threads":1,"us":-1}',
+        b'{"v":1,"kind":"tried","key":"k","machine":"m","cpu":"c","threads":1,"us":1e999}',
+        b'{"v":1,"kind":"tried","key":"k","machine":"m","cpu":"c","threads":1,"title":7}',
+        b'{"v":1,"kind":"tried","key":"k","machine":"m","cpu":"c","threads":1,"sure":null}',
     ],
 )
 def test_lines_that_are_no_records_are_counted(database: Database, line: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -191,6 +192,33 @@ def test_a_record_that_does_not_fit_is_told_and_not_used(tmp_path: Path) -> None
     (line,) = [n for n in made.notes if "record" in n]
     assert line.startswith("a record was not used: matmul 4x24 24x10 +2: the order does not fit")
     _right(NETS["matmul"], made)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"machine": "cortex-a76"}, "no tuned kernel for x86-64-v3, only for cortex-a76"),
+        ({"kind": TRIED}, "no tuned kernel for x86-64-v3$"),
+        ({"us": 1.99}, "no order in it is faster than the converter's own kernels"),
+        ({"key": "other"}, "none of its 1 tuned kernels is one of this model's"),
+    ],
+)
+def test_a_file_of_which_nothing_is_used_is_told(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    (task,) = _tasks("matmul")
+    made = _lower(NETS["matmul"], tmp_path, _record(task, **change))
+    (line,) = [n for n in made.notes if "records.jsonl" in n]
+    assert re.search(said, line)
+
+
+def test_lines_that_are_no_records_are_told(tmp_path: Path) -> None:
+    (task,) = _tasks("matmul")
+    file = tmp_path / "records.jsonl"
+    file.write_text('{"cut sh\n')
+    made = _lower(NETS["matmul"], tmp_path, _record(task))
+    assert [n for n in made.notes if "1 lines of it are no records" in n]
+    assert [n for n in made.notes if "tuned on some CPU" in n]
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
