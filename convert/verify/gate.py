@@ -319,8 +319,26 @@ class _Gate:
                 f"on {len(wide)} of {len(measured)} vectors only within {SLACK:g} times the "
                 "distance of the oracles to each other: this model is sensitive to rounding"
             )
+        note = note or self._unjudged(name, measured)
         widest = max(wide, key=lambda b: b.max_rel, default=None)
         return OutputResult(name, self._worst(measured), tuple(breaches), first, note, widest)
+
+    def _unjudged(self, name: str, measured: Sequence[OutputMetrics]) -> str:
+        """Say that an output is so small that no error of it was held against anything."""
+        floor, lost = self.budget.max_abs, self.budget.sqnr_db
+        arrays = [np.asarray(self.expected.answers[i].outputs[name]) for i in self.judged]
+        if any(a.dtype.kind != "f" for a in arrays):
+            return ""
+        size = max((float(np.abs(a[np.isfinite(a)]).max(initial=0.0)) for a in arrays), default=0)
+        worst_of = min((m.sqnr_db for m in measured), default=np.inf)
+        if any(m.problem or m.max_abs > floor for m in measured) or size > floor:
+            return ""
+        return (
+            f"is {size:.2g} at most on all vectors, and errors up to {floor:.2g} are not judged: "
+            f"signal to error is {worst_of:.1f} dB"
+            if worst_of < lost
+            else ""
+        )
 
     def _worst(self, measured: Sequence[OutputMetrics]) -> OutputMetrics:
         """Combine; ratios of what is below the absolute floor say nothing and are left out."""

@@ -130,6 +130,43 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
     }
 
 
+def test_a_measure_of_ones_own(cli: Any, model: Path, export: Export, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("limit = 3\ndef share(outputs, labels):\n    return 0.5\n")
+    cli("convert", model, "-t", "cpu", "--metric", f"{tmp_path}/mine.py:share")
+    assert export.asked["metric"]([], []) == 0.5
+    done = cli("convert", model, "-t", "cpu", "--metric", f"{tmp_path}/mine.py:limit")
+    assert (done.code, "expected a callable, found int" in done.err) == (2, True)
+    done = cli("convert", model, "-t", "cpu", "--metric", f"{tmp_path}/mine.py:none")
+    assert (done.code, "mine.py:none failed: AttributeError" in done.err) == (2, True)
+
+
+def test_bad_data_and_what_a_search_leaves_open_are_told(
+    cli: Any, model: Path, export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(*arguments: Any, **options: Any) -> ExportResult:
+        result = export(*arguments, **options)
+        result.report.quantization = {
+            "data": {
+                "level": "refused",
+                "forced": True,
+                "findings": [
+                    {"level": "refused", "about": "samples", "text": "4 distinct samples"},
+                    {"level": "note", "about": "balance", "text": "2 classes"},
+                ],
+            },
+            "search": {"cpu (onnx)": {"holds": False, "advice": "slower than float"}},
+        }
+        return result
+
+    monkeypatch.setattr(pipeline, "export", made)
+    told = cli("convert", model, "-t", "cpu").out
+    assert "note: calibration data was REFUSED and used by --force" in told
+    assert "note: calibration data: 4 distinct samples\n" in told
+    assert "note: cpu (onnx): no mixture holds the budget\n" in told
+    assert "note: cpu (onnx): slower than float\n" in told
+    assert "2 classes" not in told
+
+
 @pytest.mark.parametrize("given", ["ids", "ids=5", "ids=5..4", "=0..1", "ids=a..b"])
 def test_bounds_that_are_none_are_a_usage_error(
     given: str, cli: Any, model: Path, export: Export

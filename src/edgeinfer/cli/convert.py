@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeinfer.cli.models import input_shapes, integer_bounds, named_model, state_pairs
+from edgeinfer.cli.models import (
+    input_shapes,
+    integer_bounds,
+    measure,
+    named_model,
+    state_pairs,
+)
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
 from edgeinfer.errors import UsageError
 
@@ -34,7 +40,7 @@ COLUMNS = ("variant", "precision", ">size", "checked by", ">error", ">budget", "
 @click.option("--calibration", metavar="DIR|NPZ", help="Samples to calibrate and check with.")
 @click.option("--calibrator", default="mse", show_default=True, metavar="NAME", help="Of ranges.")
 @click.option("--max-drop", metavar="SHARE", help="What --precision auto may lose, such as 1%.")
-@click.option("--metric", metavar="NAME", help="What the drop is of: top1, f1, map, cer, ...")
+@click.option("--metric", metavar="NAME", help="Of the drop: top1, f1, ..., or FILE.py:NAME.")
 @click.option("--force", is_flag=True, help="Calibrate with data that is judged bad.")
 @click.option("--compress-weights", is_flag=True, help="Store weights as fp16, compute in fp32.")
 @click.option("--channels-last", multiple=True, metavar="X", help="Input or output as N...C.")
@@ -111,7 +117,7 @@ def convert(
             calibration=calibration,
             calibrator=calibrator,
             max_drop=None if max_drop is None else share(max_drop),
-            metric=metric,
+            metric=measure(metric),
             force=force,
             compress_weights=compress_weights,
             signature=signature,
@@ -224,7 +230,23 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
         for change in report.changes:
             if change.stage == stage:
                 yield from (f"note: {line}" for line in change.lines)
+    yield from (f"note: {line}" for line in _quantized(report.quantization or {}))
     yield f"full report: edgeinfer inspect {quote(str(result.path))} --report report.html"
+
+
+def _quantized(found: Mapping[str, Any]) -> Iterator[str]:
+    """Say what is wrong with the calibration data, and what the search for a budget leaves open."""
+    data = found.get("data") or {}
+    if data.get("forced") and data.get("level") == "refused":
+        yield "calibration data was REFUSED and used by --force: the numbers prove little"
+    for finding in data.get("findings", ()):
+        if finding["level"] != "note":
+            yield f"calibration data: {finding['text']}"
+    for title, search in found.get("search", {}).items():
+        if not search["holds"]:
+            yield f"{title}: no mixture holds the budget"
+        if search["advice"]:
+            yield f"{title}: {search['advice']}"
 
 
 def _row(variant: VariantResult, engine: EngineResult) -> tuple[str, ...]:

@@ -65,6 +65,24 @@ def named_model(argument: str) -> NamedModel:
     return NamedModel(made[0], path.stem, *made[1:])
 
 
+def measure(argument: str | None) -> Any:
+    """Understand the name of a measure or ``file.py:callable``.
+
+    The callable takes the outputs of all runs and the labels of all samples, and returns a number
+    that is higher the better it is.
+
+    Raises:
+        UsageError: the file or callable is not there, or fails when it is read.
+    """
+    match = None if argument is None else _CALLABLE.fullmatch(argument)
+    if match is None:
+        return argument
+    found = _loaded(Path(match["file"]), match["name"])
+    if not callable(found):
+        raise UsageError(f"--metric {argument}: expected a callable, found {type(found).__name__}")
+    return found
+
+
 def is_bundle(path: Path) -> bool:
     """Whether it is meant to be a bundle; it may be a damaged one."""
     if path.is_dir():
@@ -143,6 +161,19 @@ def _size(text: str) -> int | range | None:
 
 
 def _call(path: Path, name: str) -> Any:
+    found = _loaded(path, name)
+    try:
+        return found()
+    except Exception as e:
+        raise _failed(path, name, e) from e
+
+
+def _failed(path: Path, name: str, error: Exception) -> UsageError:
+    reason = " ".join(str(error).split())
+    return UsageError(f"{path}:{name} failed: {type(error).__name__}: {reason}")
+
+
+def _loaded(path: Path, name: str) -> Any:
     if not path.is_file():
         raise UsageError(f"{path}: no such file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -154,7 +185,6 @@ def _call(path: Path, name: str) -> Any:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-        return getattr(module, name)()
+        return getattr(module, name)
     except Exception as e:
-        reason = " ".join(str(e).split())
-        raise UsageError(f"{path}:{name} failed: {type(e).__name__}: {reason}") from e
+        raise _failed(path, name, e) from e

@@ -79,9 +79,11 @@ def verify(
     spread: OutputMetrics | None = None,
     outputs: tuple[TensorSpec, ...] = (Y,),
     timed: bool = True,
+    size: float = 1.0,
 ) -> VariantResult:
     (tmp_path / "m.onnx").write_bytes(b"12345")
-    vectors = [Vector({"x": x}, f"synthetic:{i}", edge and i == 1) for i, x in enumerate(rows())]
+    inputs = [np.float32(size) * x for x in rows()]
+    vectors = [Vector({"x": x}, f"synthetic:{i}", edge and i == 1) for i, x in enumerate(inputs)]
     both = ("onnxruntime", "float64")
     answers = [
         Answer({"y": v.feeds["x"] * 2}, "onnxruntime", both, {"y": spread} if spread else {})
@@ -233,6 +235,16 @@ def test_what_rounding_alone_moves_gets_room_and_a_note(tmp_path: Path) -> None:
     assert result.passed
     assert "sensitive to rounding" in result.engines[0].outputs[0].note
     assert not verify(lambda x: x * 2.02, tmp_path, spread=spread).passed
+
+
+def test_an_output_too_small_to_be_judged_is_told(tmp_path: Path) -> None:
+    lost = verify(np.zeros_like, tmp_path, "static_wi8_ai8", size=1e-4)
+    assert lost.passed
+    assert "errors up to 0.005 are not judged" in lost.engines[0].outputs[0].note
+    assert "signal to error is 0.0 dB" in lost.engines[0].outputs[0].note
+    kept = verify(double, tmp_path, "static_wi8_ai8", size=1e-4)
+    assert kept.engines[0].outputs[0].note == ""
+    assert not verify(np.zeros_like, tmp_path, "static_wi8_ai8").passed
 
 
 def test_an_engine_that_hands_out_its_own_buffer_is_measured_on_what_it_gave(
