@@ -33,7 +33,7 @@ here, where bytes are read and written."""
 _HERE = "cpu"
 _MODULE = "edgeinfer.convert.functions_build"
 _TIMEOUT_S = 600
-_SOURCES = ("resize.py", "emit.py")
+_SOURCES = ("resize.py", "boxes.py", "emit.py")
 
 
 def libraries(

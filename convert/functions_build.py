@@ -13,7 +13,7 @@ from edgeinfer.backends import tvm_library
 from edgeinfer.backends.trial import answer
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
 from edgeinfer.errors import NotAvailableError
-from edgeinfer.kernels.defs import resize
+from edgeinfer.kernels.defs import boxes, resize
 from edgeinfer.kernels.defs.emit import Cpu
 
 _HOST = Path(__file__).with_name("functions.c")
@@ -33,7 +33,7 @@ def build(machine: Machine, driver: str, path: Path, *, pairs: bool | None = Non
     """
     cpu = Cpu(machine.lanes, machine.registers)
     has_pairs = machine.arch == "x86_64" if pairs is None else pairs
-    functions = resize.functions(cpu, pairs=has_pairs)
+    functions = resize.functions(cpu, pairs=has_pairs) | boxes.functions()
     named = {n: f.with_attr("global_symbol", n) for n, f in functions.items()}
     compiled = tvm.compile(tvm.IRModule(named), target=machine.target())
     with tempfile.TemporaryDirectory() as folder:

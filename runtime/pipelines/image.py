@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 
 from edgeinfer.decode.boxes import detect
+from edgeinfer.decode.grouping import ByNumpy, Grouping
 from edgeinfer.decode.masks import segment
 from edgeinfer.decode.regions import find_text
 from edgeinfer.decode.scores import classify
@@ -27,6 +28,7 @@ from edgeinfer.media.feeds import image_of_rank
 from edgeinfer.media.geometry import Placement
 from edgeinfer.media.image import Picture
 from edgeinfer.results import Result
+from edgeinfer.runtime.pipelines.grouping import grouping
 from edgeinfer.runtime.pipelines.model import Model
 from edgeinfer.runtime.pipelines.pictures import preparation
 from edgeinfer.types import Array, ImageInput
@@ -63,13 +65,16 @@ class ImagePipeline:
         self.model = model
         self.models = [model]
         self._record = model.record
-        given = model.code, model.without_code
-        self.prepare = preparation(*given, model.record, model.spec.dtype)
-        model.around.append(self.prepare.about)
-        head = model.head
+        head, given = model.head, (model.code, model.without_code)
         self._charset = (
             characters(model.files[head.charset], head) if isinstance(head, ReadText) else ()
         )
+        self._grouping: Grouping = ByNumpy()
+        self.prepare = preparation(*given, model.record, model.spec.dtype)
+        model.around.append(self.prepare.about)
+        if isinstance(head, DetectAnchors | DetectGrid):
+            self._grouping, about = grouping(*given)
+            model.around.append(about)
 
     def __enter__(self) -> Self:
         return self
@@ -94,7 +99,7 @@ class ImagePipeline:
             case Classify():
                 return [*classify(_row(model.output(outputs)), head, model.labels)]
             case DetectAnchors() | DetectGrid() | DetectBoxes():
-                return [*detect(outputs, head, placement, model.labels)]
+                return [*detect(outputs, head, placement, model.labels, self._grouping)]
             case Segment():
                 return [segment(model.output(outputs), head, placement, model.labels)]
             case Embed():

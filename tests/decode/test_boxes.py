@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.decode.boxes import Candidates, anchors, detect, overlaps, thinned
+from edgeinfer.decode.boxes import Candidates, anchors, detect, thinned
+from edgeinfer.decode.grouping import overlaps
 from edgeinfer.errors import RunError
 from edgeinfer.heads import AnchorLayer, DetectAnchors, DetectBoxes, DetectGrid
-from edgeinfer.media.image import Placement
+from edgeinfer.media.geometry import Placement
 from edgeinfer.types import Array
 
 SAME = Placement((1.0, 1.0), (0.0, 0.0), (32, 32), (32, 32))

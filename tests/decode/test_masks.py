@@ -6,7 +6,7 @@ import pytest
 from edgeinfer.decode.masks import segment
 from edgeinfer.errors import RunError
 from edgeinfer.heads import Segment
-from edgeinfer.media.image import Placement
+from edgeinfer.media.geometry import Placement
 
 
 def plain(width: int, height: int) -> Placement:

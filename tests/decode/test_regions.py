@@ -12,7 +12,7 @@ from edgeinfer.decode.regions import (
     smallest_box,
 )
 from edgeinfer.heads import FindText
-from edgeinfer.media.image import Placement
+from edgeinfer.media.geometry import Placement
 from edgeinfer.results import Text
 from edgeinfer.types import Array
 

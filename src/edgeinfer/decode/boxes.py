@@ -8,12 +8,15 @@ from functools import lru_cache
 
 import numpy as np
 
+from edgeinfer.decode.grouping import ByNumpy, Grouping, least_above_background, least_raw
 from edgeinfer.decode.scores import activated, name_of
 from edgeinfer.errors import RunError
 from edgeinfer.heads import Detect, DetectAnchors, DetectBoxes, DetectGrid
-from edgeinfer.media.image import Placement
+from edgeinfer.media.geometry import Placement
 from edgeinfer.results import Detection
 from edgeinfer.types import Array
+
+BY_NUMPY = ByNumpy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,11 @@ class Candidates:
 
 
 def detect(
-    outputs: Mapping[str, Array], head: Detect, placement: Placement, labels: Sequence[str]
+    outputs: Mapping[str, Array],
+    head: Detect,
+    placement: Placement,
+    labels: Sequence[str],
+    by: Grouping = BY_NUMPY,
 ) -> list[Detection]:
     """Find the objects of one picture, the best first.
 
@@ -48,14 +55,15 @@ def detect(
         head: how they are to be read.
         placement: of the picture in the model's input.
         labels: names of the classes.
+        by: what finds and groups boxes.
 
     Raises:
         RunError: the outputs are not of the shape that the head says.
     """
     if isinstance(head, DetectAnchors):
-        found = thinned(from_anchors(outputs, head, placement.size), head.overlap, head)
+        found = thinned(from_anchors(outputs, head, placement.size, by), head.overlap, head, by)
     elif isinstance(head, DetectGrid):
-        found = thinned(from_grid(outputs, head, placement.size), head.overlap, head)
+        found = thinned(from_grid(outputs, head, placement.size, by), head.overlap, head, by)
     else:
         found = from_boxes(outputs, head, placement.size)
     corners = placement.to_source(found.corners.reshape(-1, 2, 2)).reshape(-1, 4)
@@ -88,18 +96,24 @@ def anchors(head: DetectAnchors, size: tuple[int, int]) -> Array:
 
 
 def from_anchors(
-    outputs: Mapping[str, Array], head: DetectAnchors, size: tuple[int, int]
+    outputs: Mapping[str, Array],
+    head: DetectAnchors,
+    size: tuple[int, int],
+    by: Grouping = BY_NUMPY,
 ) -> Candidates:
     """Decode what is relative to anchors; boxes below the threshold are left out."""
     raw = _joined(outputs, head.boxes, 4 + 2 * head.keypoints)
     around = anchors(head, size)
     if len(raw) != len(around):
         raise RunError(f"head: {len(around)} anchors, but the model gives {len(raw)} boxes")
-    scores = activated(_joined(outputs, head.scores, None), head.activation)
-    if len(scores) != len(raw):
-        raise RunError(f"head: {len(raw)} boxes, but {len(scores)} scores")
+    rated = _joined(outputs, head.scores, None)
+    if len(rated) != len(raw):
+        raise RunError(f"head: {len(raw)} boxes, but {len(rated)} scores")
+    worth = _worth_anchor(rated, head, by)
+    scores = activated(rated[worth], head.activation)
     scores = scores[:, 1:] if head.background else scores
-    kept, classes = np.nonzero(scores >= head.threshold)
+    row, classes = np.nonzero(scores >= head.threshold)
+    best, kept = scores[row, classes], worth[row]
     raw, around = raw[kept], around[kept]
     scales = np.asarray(head.scales, np.float32)
     numbers = raw.reshape(len(raw), raw.shape[1] // 2, 2)
@@ -109,28 +123,61 @@ def from_anchors(
     extent = (np.exp(extent) if head.exponential else extent) * around[:, 2:]
     places = numbers[:, 2:] / scales[:2] * around[:, np.newaxis, 2:] + around[:, np.newaxis, :2]
     corners = np.concatenate([middle - extent / 2, middle + extent / 2], axis=1)
-    return _sound(Candidates(corners, scores[kept, classes], classes, places))
+    return _sound(Candidates(corners, best, classes, places))
 
 
-def from_grid(outputs: Mapping[str, Array], head: DetectGrid, size: tuple[int, int]) -> Candidates:
+def _worth_anchor(rated: Array, head: DetectAnchors, by: Grouping) -> Array:
+    """Return the boxes whose scores may reach the threshold."""
+    first = int(head.background)
+    least: Array | float = least_raw(head.threshold, head.activation)
+    if head.background and head.activation == "softmax":
+        least = rated[:, 0] + np.float32(least_above_background(head.threshold))
+    if rated.shape[1] <= first or np.isneginf(least).all():
+        return np.arange(len(rated))
+    return np.flatnonzero(by.peaks(rated, first, 1) >= least)
+
+
+def from_grid(
+    outputs: Mapping[str, Array],
+    head: DetectGrid,
+    size: tuple[int, int],
+    by: Grouping = BY_NUMPY,
+) -> Candidates:
     """Decode what every cell of the grids gives."""
     raw = np.asarray(_one(outputs, head.output), np.float32)
     raw = raw[0] if raw.ndim == 3 and len(raw) == 1 else raw
     if raw.ndim != 2:
         raise RunError(f"head: expected boxes of one picture, received {list(raw.shape)}")
-    raw = raw.T if head.channels_first else raw
     first = 5 if head.objectness else 4
-    if raw.shape[1] <= first:
-        raise RunError(f"head: expected over {first} numbers a box, received {raw.shape[1]}")
+    numbers = raw.shape[0 if head.channels_first else 1]
+    if numbers <= first:
+        raise RunError(f"head: expected over {first} numbers a box, received {numbers}")
+    worth = _worth_cell(raw, head, by, first)
+    count = raw.shape[1 if head.channels_first else 0]
+    raw = np.ascontiguousarray(raw[:, worth].T) if head.channels_first else raw[worth]
     scores = activated(raw[:, first:], head.activation)
     if head.objectness:
         scores = scores * activated(raw[:, 4:5], head.activation)
     classes = scores.argmax(axis=1)
     best = scores[np.arange(len(scores)), classes]
     kept = np.flatnonzero(best >= head.threshold)
-    numbers = _in_pixels(raw[:, :4], head, size)[kept]
-    corners = numbers if head.box == "xyxy" else _cornered(numbers)
+    places = _in_pixels(raw[:, :4], head, size, worth, count)[kept]
+    corners = places if head.box == "xyxy" else _cornered(places)
     return _sound(Candidates(corners, best[kept], classes[kept], np.zeros((len(kept), 0, 2))))
+
+
+def _worth_cell(raw: Array, head: DetectGrid, by: Grouping, first: int) -> Array:
+    """Return the boxes whose scores may reach the threshold."""
+    axis = 0 if head.channels_first else 1
+    least = least_raw(head.threshold, head.activation)
+    there = raw.take(4, axis=axis) if head.objectness else None
+    if there is not None and head.activation == "sigmoid":
+        # A product of two shares is no larger than either.
+        return np.flatnonzero(there >= least)
+    peaks = by.peaks(raw, first, axis)
+    if there is not None and (there >= 0).all():
+        return np.flatnonzero(peaks * there >= least)
+    return np.arange(len(peaks)) if there is not None else np.flatnonzero(peaks >= least)
 
 
 def from_boxes(
@@ -152,35 +199,26 @@ def from_boxes(
     return Candidates(corners, scores, classes, np.zeros((len(scores), 0, 2))).take(kept)
 
 
-def overlaps(box: Array, others: Array) -> Array:
-    """Return intersection over union of one box (4,) and others (n, 4)."""
-    low = np.maximum(box[:2], others[:, :2])
-    high = np.minimum(box[2:], others[:, 2:])
-    both = (high - low).clip(0.0, None).prod(axis=1)
-    areas = (others[:, 2:] - others[:, :2]).prod(axis=1)
-    union = (box[2:] - box[:2]).prod() + areas - both
-    return np.asarray(np.divide(both, union, out=np.zeros_like(both), where=union > 0))
-
-
-def thinned(found: Candidates, overlap: float, head: DetectAnchors | DetectGrid) -> Candidates:
+def thinned(
+    found: Candidates,
+    overlap: float,
+    head: DetectAnchors | DetectGrid,
+    by: Grouping = BY_NUMPY,
+) -> Candidates:
     """Keep one box an object, the best first.
 
     A box is the same object as a better one that it overlaps by more than the share. ``weighted``
     gives the mean of all of them by their scores, as MediaPipe does.
     """
-    rest = found.take((-found.scores).argsort(kind="stable"))
-    weighted = isinstance(head, DetectAnchors) and head.merge == "weighted"
-    kept: list[Candidates] = []
-    while len(rest.scores) and len(kept) < head.most:
-        same = overlaps(rest.corners[0], rest.corners) > overlap
-        if head.per_class:
-            same &= rest.classes == rest.classes[0]
-        same[0] = True
-        group = rest.take(np.flatnonzero(same))
-        kept.append(_mean(group) if weighted else group.take(np.arange(1)))
-        rest = rest.take(np.flatnonzero(~same))
-    if not kept:
-        return rest
+    ordered = found.take((-found.scores).argsort(kind="stable"))
+    corners, classes = ordered.corners, ordered.classes
+    # Boxes that belong to none are left out; an object's first box is its best.
+    groups = by.groups(corners, classes, overlap, head.most, per_class=head.per_class)
+    numbers, best = np.unique(groups, return_index=True)
+    best = best[numbers >= 0]
+    if not (isinstance(head, DetectAnchors) and head.merge == "weighted") or not len(best):
+        return ordered.take(best)
+    kept = [_mean(ordered.take(np.flatnonzero(groups == n))) for n in range(len(best))]
     parts = ("corners", "scores", "classes", "points")
     return Candidates(*(np.concatenate([getattr(k, part) for k in kept]) for part in parts))
 
@@ -198,14 +236,26 @@ def _sound(found: Candidates) -> Candidates:
     return found.take(np.flatnonzero((sides > 0).all(axis=1) & np.isfinite(sides).all(axis=1)))
 
 
-def _in_pixels(numbers: Array, head: DetectGrid, size: tuple[int, int]) -> Array:
+def _in_pixels(
+    numbers: Array, head: DetectGrid, size: tuple[int, int], worth: Array, count: int
+) -> Array:
+    """Return boxes in pixels.
+
+    Args:
+        numbers: of the boxes that are worth it.
+        head: how they are to be read.
+        size: of the input.
+        worth: which ones they are.
+        count: of all boxes.
+    """
     if head.unit == "pixels":
         return numbers
     if head.unit == "share":
         return np.asarray(numbers * np.asarray(size * 2, np.float32))
     cells, strides = _cells(head.strides, size)
-    if len(cells) != len(numbers):
-        raise RunError(f"head: {len(cells)} cells, but the model gives {len(numbers)} boxes")
+    if len(cells) != count:
+        raise RunError(f"head: {len(cells)} cells, but the model gives {count} boxes")
+    cells, strides = cells[worth], strides[worth]
     middle = (numbers[:, :2] + cells) * strides
     return np.concatenate([middle, np.exp(numbers[:, 2:]) * strides], axis=1)
 

@@ -9,7 +9,7 @@ import numpy as np
 from edgeinfer.decode.scores import activated
 from edgeinfer.errors import RunError
 from edgeinfer.heads import Segment
-from edgeinfer.media.image import Placement
+from edgeinfer.media.geometry import Placement
 from edgeinfer.results import Segmentation
 from edgeinfer.types import Array
 

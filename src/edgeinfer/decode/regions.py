@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgeinfer.heads import FindText
-from edgeinfer.media.image import Placement
+from edgeinfer.media.geometry import Placement
 from edgeinfer.results import Text
 from edgeinfer.types import Array
 

@@ -1,14 +1,19 @@
 """Bundles of tiny models, written without the converter."""
 
-from collections.abc import Callable, Mapping
+import importlib.util
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 
+from edgeinfer.backends.plain_functions import Functions
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
+from edgeinfer.convert import functions as making
+from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.types import TensorSpec
 
 MakeBundle = Callable[..., Path]
@@ -55,3 +60,19 @@ def make(tmp_path: Path) -> MakeBundle:
             return writer.finish(manifest)
 
     return write
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The functions around models for this machine, made once."""
+    made_for = machine("x86-64-v3")
+    if importlib.util.find_spec("tvm") is None or shutil.which(made_for.linker) is None:
+        pytest.skip("needs TVM and gcc")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGEINFER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield making.library(made_for)
+
+
+@pytest.fixture(scope="session")
+def functions(library: Path) -> Functions:
+    return Functions(library)

@@ -2,45 +2,25 @@
 
 import ctypes
 import mmap
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edgeinfer.backends.plain_functions import Functions
-from edgeinfer.convert import functions as making
-from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.errors import UsageError
 from edgeinfer.media.image import open_picture, prepare
 from edgeinfer.runtime.pipelines.pictures import ByCode, ByPillow, preparation
 from edgeinfer.types import Array, ImageInput
 
 pytest.importorskip("PIL")
-pytest.importorskip("tvm_ffi")
 
-NAME = "x86-64-v3"
 PLAIN = ImageInput(32, 24, scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 GREY = replace(PLAIN, color="GRAY", mean=(0.5,), std=(0.25,))
 SIZES = ((1, 1), (3, 2), (40, 30), (31, 97), (200, 33), (5, 300))
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    if shutil.which(machine(NAME).linker) is None:
-        pytest.skip("needs gcc")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGEINFER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield making.library(machine(NAME))
-
-
-@pytest.fixture(scope="module")
-def functions(library: Path) -> Functions:
-    return Functions(library)
 
 
 def _pictures() -> Iterator[Array]:
