@@ -81,6 +81,8 @@ class Quantization:
         bare_weights: weights are written without their zero points, which are zero.
         recurrent: operators with a state whose weights are stored as integers and whose arithmetic
             is the engine's to choose.
+        same_bits: normalisations and attention between integers are written so that every engine
+            computes the same bits: for engines that compute floats in single precision.
     """
 
     format: str
@@ -100,6 +102,7 @@ class Quantization:
     positive_blocks: bool = False
     half_blocks: bool = False
     recurrent: tuple[str, ...] = ()
+    same_bits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

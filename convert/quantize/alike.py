@@ -34,7 +34,9 @@ def settle(
     groups = {v: tuple(g) for g in layout.members().values() for v in g}
     for value, scale in scales.items():
         if not symmetric and scale.zero not in scale.ends:
-            scales[value] = replace(scale, scale=exact_multiples(scale.scale))
+            scales[value] = replace(
+                scale, scale=exact_multiples(scale.scale, scale.zero - scale.ends[0])
+            )
     # A clip is left out by engines where the integers end just where it does.
     fixed = {groups[v] for v in groups if (n := v.producer()) is not None and n.op_type == "Clip"}
     _part_sums(layout, scales, groups, fixed)
@@ -89,7 +91,9 @@ def _part_curves(
             continue
         values = _values(node, scales[x], model)
         if values is not None:
-            _move(scales, groups[result], curve_off_ties(values, scales[result].scale))
+            own = scales[result]
+            shift = own.zero - own.ends[0]
+            _move(scales, groups[result], curve_off_ties(values, own.scale, shift))
         fixed |= {groups[x], groups[result]}
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from edgeinfer.convert.quantize import fallback, qdq, weight_only
+from edgeinfer.convert.quantize import fallback, qdq, same_norms, weight_only
 from edgeinfer.convert.quantize.correct import corrected_biases
 from edgeinfer.convert.quantize.data import CalibrationSet
 from edgeinfer.convert.quantize.equalise import equalise_layers, normalised_products, smooth
+from edgeinfer.convert.quantize.histogram import Histogram
 from edgeinfer.convert.quantize.judge import Finding, Verdict, judge
 from edgeinfer.convert.quantize.observe import Observation, channel_axis, observe
 from edgeinfer.convert.quantize.qdq import Written
@@ -93,6 +94,7 @@ class Quantizer:
         seen: what was observed.
         rounding: weights that are not rounded to the nearest, by what they are rounded to.
         notes: lines for the report.
+        lengths: of the vectors that are normalised, by name of the normalisation.
     """
 
     model: ir.Model
@@ -103,6 +105,7 @@ class Quantizer:
     seen: Observation = field(default_factory=Observation)
     rounding: dict[Grid, Rounding] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    lengths: dict[str, Histogram] = field(default_factory=dict)
 
     def calibrate(
         self,
@@ -227,7 +230,12 @@ class Quantizer:
         units = [u for lim in limits for u in lay_out(self.model, lim).units]
         values = observed(units)
         axes = {u.reads[0].name or "": channel_axis(u) for u in units if u.kind == "weighted"}
-        self.seen = observe(self.model, values, axes, feeds, progress=told)
+        model, lengths = self.model, dict[str, str]()
+        if any(lim.same_bits for lim in limits):
+            model, lengths = same_norms.watched(self.model)
+        names = [*values, *lengths.values()]
+        self.seen = observe(model, names, axes, feeds, progress=told)
+        self.lengths = {x: self.seen.values.pop(name) for x, name in lengths.items()}
         self.ranges = {n: self._range(n, values[n]) for n in values}
 
     def _equalise(
@@ -340,6 +348,7 @@ class Quantizer:
             bits=self.recipe.activations,
             kept=kept,
             biases=biases,
+            lengths=self.lengths,
         )
         fallback.apply(written.model, kept, form, limits, self.ranges)
         return written

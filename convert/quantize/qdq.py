@@ -11,8 +11,12 @@ import onnx_ir as ir
 
 from edgeinfer.convert.passes.dead_code import RemoveDeadCode
 from edgeinfer.convert.passes.infra import Namer, add_initializer, constant
+from edgeinfer.convert.passes.shapes import InferShapes
 from edgeinfer.convert.quantize.alike import settle
+from edgeinfer.convert.quantize.histogram import Histogram
 from edgeinfer.convert.quantize.ranges import Range, Scale, scale_of
+from edgeinfer.convert.quantize.same_attention import attentions, level, write_attention
+from edgeinfer.convert.quantize.same_norms import write_norms
 from edgeinfer.convert.quantize.units import (
     STATEFUL_AXIS,
     Layout,
@@ -52,12 +56,14 @@ class Written:
         units: operator and name of each unit that computes with integers.
         scales: by name of a value in the source graph.
         float_nodes: operator and name of the nodes with weights that stayed float.
+        divided: by name of a value in the source graph, by what it is smaller in the copy.
     """
 
     model: ir.Model
     units: tuple[tuple[str, str], ...]
     scales: dict[str, Scale]
     float_nodes: tuple[tuple[str, str], ...] = ()
+    divided: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -227,7 +233,7 @@ class _Writer:
             self._read[out] = made.outputs[0]
             return
         # A scale for each row: with one for each column OpenVINO writes beyond its memory.
-        made_rows = store(array, 0, name=name)
+        made_rows = store(array, 0, name=name, exact=True)
         if not self.limits.late_tables:
             node.replace_input_with(0, self._shared(made_rows, name))
             return
@@ -330,6 +336,7 @@ def write(
     bits: int = 8,
     kept: AbstractSet[str] = frozenset(),
     biases: Mapping[str, Array] | None = None,
+    lengths: Mapping[str, Histogram] | None = None,
 ) -> Written:
     """Return a copy with every unit between rounded operands.
 
@@ -340,6 +347,7 @@ def write(
         bits: of activations, 8 or 16.
         kept: names of units that stay float.
         biases: corrected biases, by name of the unit.
+        lengths: of the vectors that are normalised, by name of the normalisation.
     """
     model = model.clone()
     layout = lay_out(model, limits, kept)
@@ -352,7 +360,15 @@ def write(
         if n.op_type in limits.ops and n not in weighted and _has_weights(n)
     )
     names = tuple((u.op, u.name) for u in layout.units if u.kind != "move")
-    writer = _Writer(model, limits, scales, Namer(model), biases or {})
+    same = limits.same_bits and bits == 8 and limits.activations in _EIGHTS
+    found = attentions(layout, scales, model.graph) if same else []
+    before = level(found, layout, scales, model)
+    own = {
+        u.name: biases[u.name] / before.get(u.result, 1.0)
+        for u in layout.units
+        if biases and u.name in biases
+    }
+    writer = _Writer(model, limits, scales, Namer(model), own)
     for unit in layout.units:
         if unit.kind == "weighted":
             writer.weighted(unit)
@@ -363,8 +379,12 @@ def write(
         else:
             writer.light(unit)
     writer.finish(layout)
+    if same and weighted:
+        made = write_attention(model, found, before) + write_norms(model, lengths or {})
+        if made:
+            InferShapes()(model)
     RemoveDeadCode()(model)
-    return Written(model, names, named, left)
+    return Written(model, names, named, left, {v.name or "": s for v, s in before.items()})
 
 
 def _tables(layout: Layout, ranges: Mapping[str, Range]) -> dict[str, Range]:

@@ -52,7 +52,8 @@ def layer_errors(
     """Compare every unit's result in the float graph and in the written one."""
     model = quantizer.model
     units = [u for u in lay_out(model, limits).units if u.kind != "move"]
-    written = quantizer.write(limits, kept=kept).model
+    whole = quantizer.write(limits, kept=kept)
+    written, divided = whole.model, whole.divided
     present = {v.name for n in written.graph for v in n.outputs}
     # What becomes an output of the model is read after its rounding.
     names = [u.result.name or "" for u in units if u.result.name in present]
@@ -70,7 +71,8 @@ def layer_errors(
             before, after = (s.run(names, dict(feeds)) for s in sessions)
             for name, a, b in zip(names, before, after, strict=True):
                 signal[name] += float(np.sum(np.square(a, dtype=np.float64)))
-                noise[name] += float(np.sum(np.square(a.astype(np.float64) - b)))
+                found = b * np.float64(divided.get(name, 1.0))
+                noise[name] += float(np.sum(np.square(a.astype(np.float64) - found)))
         del sessions
     return [
         LayerError(u.name, u.op, u.name in kept, _decibel(signal[n], noise[n]))

@@ -99,35 +99,52 @@ def sum_off_ties(first: float, other: float, result: float) -> tuple[float, floa
     return float(others[best]), float(results[best])
 
 
-def exact_multiples(scale: float) -> float:
+def exact_multiples(scale: float, shift: int = 0) -> float:
     """Return a scale just below, by 32 of its last digits at most, with exact multiples.
 
     It is an odd number of 16 binary digits: with few digits multiples of one scale would lie
     halfway between those of another. Of the nearest ones it is the one whose reciprocal has the
     least error in float32, so that a product with that is rounded as the division is. What needs
     eight digits was chosen so, as the scale of pictures is, and stays.
+
+    Args:
+        scale: to begin with.
+        shift: steps from the least integer to zero, see ``_keeps``.
     """
     digits, exponent = math.frexp(scale)
     if (digits * 2**8).is_integer():
         return scale
     most = (math.floor(digits * 2**_DIGITS) - 1) | 1
-    numbers = np.arange(most, most - 32, -2, dtype=np.float64)
+    numbers = _keeps(np.arange(most, most - 32, -2, dtype=np.float64), shift)
     off = np.abs(numbers * (1.0 / numbers).astype(np.float32).astype(np.float64) - 1.0)
     return math.ldexp(float(numbers[off.argmin()]), exponent - _DIGITS)
 
 
-def curve_off_ties(values: npt.NDArray[np.floating[Any]], scale: float) -> float:
+def _keeps(numbers: Floats, shift: int) -> Floats:
+    """Return the numbers, all if none is one, with which OpenVINO knows where zero is.
+
+    It takes the range in float32, and of it the shift in steps; that is to be a whole number, for
+    all integers are made floats with it.
+    """
+    ends = np.multiply(numbers, shift).astype(np.float32) * np.float32(255.0)
+    whole = ends / (numbers * 255.0).astype(np.float32) == np.float32(shift)
+    return numbers[whole] if whole.any() else numbers
+
+
+def curve_off_ties(values: npt.NDArray[np.floating[Any]], scale: float, shift: int = 0) -> float:
     """Return a scale, larger by a five-hundredth at most, by which no value is near to halfway.
 
     Args:
         values: all that are to be rounded.
         scale: with exact multiples, as the result is.
+        shift: steps from the least integer to zero, see ``_keeps``.
     """
     digits, exponent = math.frexp(scale)
     least = math.ceil(digits * 2**_DIGITS)
     numbers = np.arange(least, least + max(1, least // 500) + 1, dtype=np.float64)
     if least < 2**_DIGITS:
         numbers = numbers[numbers < 2**_DIGITS]
+    numbers = _keeps(numbers, shift)
     scales = np.ldexp(numbers, exponent - _DIGITS)
     steps = values.astype(np.float64)[:, None] / scales
     away = np.abs(steps - np.floor(steps) - 0.5).min(axis=0)

@@ -22,6 +22,9 @@ LARGEST_BIAS = float(2**31 - 2**8)
 _LARGEST_STEP = 255
 """How far an activation of 8 bits may be from its zero point."""
 
+_DIGITS = 16
+"""Of an exact scale, binary: with eight of an integer they fill a float32."""
+
 _NEGLIGIBLE = 2.0**-24
 """A channel this much smaller than the largest of its tensor adds nothing that float32 would keep;
 its scale stays at a size that no engine flushes to zero."""
@@ -91,6 +94,7 @@ def store(
     name: str = "",
     half: bool = False,
     per_step: float | None = None,
+    exact: bool = False,
 ) -> Stored:
     """Quantize weights symmetrically.
 
@@ -104,6 +108,7 @@ def store(
         half: scales are numbers that half precision holds too.
         per_step: scale of the input over that of the result, where both are integers: scales are
             shifted by what weights do not notice, so that no product is rounded from halfway.
+        exact: scales have so few digits that every product with an integer is exact.
 
     Raises:
         UsageError: a weight is NaN or infinite.
@@ -125,6 +130,11 @@ def store(
     single = np.asarray(scale, np.float32)
     if half:
         single = np.maximum(single, _LEAST_HALF).astype(np.float16).astype(np.float32)
+    if exact:
+        digits, exponents = np.frexp(single)
+        single = np.ldexp(np.ceil(digits * 2.0**_DIGITS) / 2.0**_DIGITS, exponents).astype(
+            np.float32
+        )
     # Rounding the scale down could push the largest weight one step past the end.
     wide = _wide(single, weights.ndim, axis)
     steps = np.clip(np.rint(weights / wide), -top, top)
