@@ -11,7 +11,7 @@ from tvm import tirx
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.registry import ALL, BOOL, FLOATS, INTEGERS, NUMBERS, OPS, UNSIGNED
+from edgeinfer.convert.lower.tvm.registry import ALL, BOOL, FLOATS, INTEGERS, NUMBERS, OPS
 from edgeinfer.kernels.defs import math
 
 Value = Any
@@ -259,13 +259,21 @@ def div(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
 def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:  # noqa: N803
     """Remainder with the divisor's sign, or with ``fmod`` the dividend's."""
     if "int" not in A.dtype:
-        if not fmod:
-            raise Refusal("fmod=0 on floats")
-        return g.map(lambda a, b: _fmod(a, b, A.dtype), A, B)
-    if B.data is None or not np.all(B.data):
-        raise Refusal("a divisor that may be zero", "requires_constant")
-    rest = tirx.truncmod if fmod or A.dtype.startswith("u") else tirx.floormod
-    return g.map(rest, A, B)
+        rest = _fmod if fmod else _floored
+        return g.map(lambda a, b: rest(a, b, A.dtype), A, B)
+    whole = tirx.truncmod if fmod or A.dtype.startswith("u") else tirx.floormod
+    if B.data is not None and np.all(B.data):
+        return g.map(whole, A, B)
+    one, none = tirx.const(1, B.dtype), [tirx.const(v, B.dtype) for v in _traps(B.dtype)]
+    # Processors end the program over a division by zero, or of the least number by -1.
+    return g.map(
+        lambda a, b: whole(a, tirx.Select(tirx.any(*(tirx.EQ(b, n) for n in none)), one, b)), A, B
+    )
+
+
+def _traps(dtype: str) -> tuple[int, ...]:
+    """Divisors whose remainder is that of 1, or not defined."""
+    return (0,) if dtype.startswith("u") else (0, -1)
 
 
 def _fmod(a: Value, b: Value, dtype: str) -> Value:
@@ -273,6 +281,14 @@ def _fmod(a: Value, b: Value, dtype: str) -> Value:
         return _fmod(a.astype("float32"), b.astype("float32"), "float32").astype(dtype)
     # TVM knows the operator but writes no code for it (0.27).
     return tirx.call_pure_extern(dtype, "fmodf" if dtype == "float32" else "fmod", a, b)
+
+
+def _floored(a: Value, b: Value, dtype: str) -> Value:
+    """The remainder with the divisor's sign."""
+    rest = _fmod(a, b, dtype)
+    zero = tirx.const(0, dtype)
+    apart = tirx.Or(tirx.And(rest < zero, b > zero), tirx.And(rest > zero, b < zero))
+    return tirx.Select(apart, rest + b, rest)
 
 
 @OPS.lower("Pow", since=15, dtypes=NUMBERS)
@@ -292,7 +308,18 @@ def pow_(g: Builder, X: Tensor, Y: Tensor) -> Tensor:  # noqa: N803
     return convert(g, g.map(lambda a, b: tirx.pow(a, b), x, y), X.dtype)
 
 
-@OPS.lower("BitShift", since=11, dtypes=UNSIGNED)
+@OPS.lower("BitCast", since=26)
+def bit_cast(g: Builder, input: Tensor, *, to: int) -> Tensor:
+    """The same bits as another type."""
+    kind = dtype_name(to)
+    if "bool" in (kind, input.dtype):
+        raise Refusal("bits of bool", "unsupported_dtype")
+    if input.data is not None:
+        return g.const(np.asarray(input.data).view(kind))
+    return g.map(lambda v: tirx.reinterpret(kind, v), input)
+
+
+@OPS.lower("BitShift", since=11, dtypes=INTEGERS)
 def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:  # noqa: N803
     """Bits moved up or down."""
     bits = tirx.const(int(X.dtype.lstrip("uint")), X.dtype)
@@ -300,7 +327,14 @@ def bit_shift(g: Builder, X: Tensor, Y: Tensor, *, direction: str) -> Tensor:  #
     shift = tirx.shift_left if direction == "LEFT" else tirx.shift_right
 
     def move(x: Value, y: Value) -> Value:
-        return tirx.Select(y >= bits, zero, shift(x, tirx.Select(y >= bits, zero, y)))
+        beyond = y >= bits
+        if X.dtype.startswith("int"):
+            beyond = tirx.Or(beyond, y < zero)
+        out = zero
+        if X.dtype.startswith("int") and direction == "RIGHT":
+            # Copies of the sign move in.
+            out = shift(x, bits - tirx.const(1, X.dtype))
+        return tirx.Select(beyond, out, shift(x, tirx.Select(beyond, zero, y)))
 
     return g.map(move, X, Y)
 

@@ -196,24 +196,69 @@ def scatter_nd(
     """Slices put at places of several axes."""
     if reduction not in _REDUCTIONS or (data.dtype == "bool" and reduction != "none"):
         raise Refusal(f"reduction {reduction!r} of {data.dtype}")
+    depth = indices.shape[-1]
+    if not isinstance(depth, int) or not all(isinstance(s, int) for s in data.shape[:depth]):
+        raise Refusal("open sizes", "dynamic_shape")
+    sizes = np.asarray(data.shape[:depth], np.int64)
     if indices.data is None:
-        raise Refusal("computed places", "requires_constant")
-    places = np.asarray(indices.data)
-    depth = places.shape[-1]
-    sizes = np.asarray(data.shape[:depth])
-    wrapped = np.where(places < 0, places + sizes, places).astype(np.int64)
-    return g.op(
-        relax.op.scatter_nd, data, g.const(wrapped), updates, reduction=_REDUCTIONS[reduction]
-    )
+        places = g.map(inside, convert(g, indices, "int64"), g.const(sizes))
+    else:
+        known = np.asarray(indices.data)
+        places = g.const(np.where(known < 0, known + sizes, known).astype(np.int64))
+    return g.op(relax.op.scatter_nd, data, places, updates, reduction=_REDUCTIONS[reduction])
+
+
+@OPS.lower("TensorScatter", since=24)
+def tensor_scatter(
+    g: Builder,
+    past_cache: Tensor,
+    update: Tensor,
+    write_indices: Tensor | None = None,
+    *,
+    axis: int = -2,
+    mode: str = "linear",
+) -> Tensor:
+    """New steps written into a cache; beyond its end nothing is written, or on from its start."""
+    at = axis % past_cache.rank
+    size, count = past_cache.shape[at], update.shape[at]
+
+    def compute(past: Any, new: Any, *starts: Any) -> Any:
+        def element(*index: Any) -> Any:
+            start = starts[0](index[0]).astype("int64") if starts else tirx.const(0, "int64")
+            step = index[at].astype("int64") - start
+            if mode == "circular":
+                step = tirx.floormod(step, size)
+            own = list(index)
+            own[at] = tirx.max(tirx.const(0, "int64"), tirx.min(step, count - 1))
+            is_new = tirx.all(step >= 0, step < count)
+            return tirx.Select(is_new, new(*own), past(*index))
+
+        return te.compute(past.shape, element, name="tensor_scatter")
+
+    given = [past_cache, update, *([] if write_indices is None else [write_indices])]
+    return g.te(compute, *given, name="tensor_scatter")
 
 
 @OPS.lower("CumSum", since=14, dtypes=NUMBERS)
 def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
     """Running sums."""
+    return _running(g, x, axis, bool(exclusive), bool(reverse), "sum")
+
+
+@OPS.lower("CumProd", since=26, dtypes=NUMBERS)
+def cum_prod(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    """Running products."""
+    return _running(g, x, axis, bool(exclusive), bool(reverse), "prod")
+
+
+def _running(
+    g: Builder, x: Tensor, axis: Const, exclusive: bool, reverse: bool, kind: str
+) -> Tensor:
     at = int(axis.array.reshape(-1)[0]) % x.rank
     size = x.shape[at]
     wide = "float32" if x.dtype == "float16" else x.dtype
-    zero = tirx.const(0, wide)
+    nothing = tirx.const(0 if kind == "sum" else 1, wide)
+    reducer = te.sum if kind == "sum" else _COMBINED["mul"][0]
     if not isinstance(size, int) or size > 4096:
         raise Refusal("a long or open axis", "dynamic_shape")
 
@@ -225,11 +270,11 @@ def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: 
             before, after = (i, k) if reverse else (k, i)
             keep = before < after if exclusive else before <= after
             value = data(*index[:at], k, *index[at + 1 :]).astype(wide)
-            return te.sum(tirx.Select(keep, value, zero), axis=k)
+            return reducer(tirx.Select(keep, value, nothing), axis=k)
 
-        return te.compute(data.shape, element, name="cum_sum")
+        return te.compute(data.shape, element, name="running")
 
-    return convert(g, g.te(compute, x, name="cum_sum"), x.dtype)
+    return convert(g, g.te(compute, x, name="running"), x.dtype)
 
 
 @OPS.lower("ReverseSequence", since=10)

@@ -25,7 +25,11 @@ def _centred(g: Builder, x: Tensor, axes: tuple[int, ...], epsilon: float) -> Te
 
 
 def _scaled(g: Builder, x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
-    inverse = reduced(
+    return g.map(lambda v, s: v * s, x, _inverse(g, x, axes, epsilon))
+
+
+def _inverse(g: Builder, x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
+    return reduced(
         g,
         "mean",
         x,
@@ -34,7 +38,6 @@ def _scaled(g: Builder, x: Tensor, axes: tuple[int, ...], epsilon: float) -> Ten
         before=lambda v: v * v,
         after=lambda v: constant(1.0, v) / tirx.sqrt(v + constant(epsilon, v)),
     )
-    return g.map(lambda v, s: v * s, x, inverse)
 
 
 def _own(
@@ -79,18 +82,37 @@ def layer_normalization(
     axis: int = -1,
     epsilon: float = 9.999999747378752e-06,
     stash_type: int = 1,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, ...]:
     """Zero mean and unit variance over the last axes."""
-    if g.wants(1) or g.wants(2):
-        raise Refusal("its further outputs")
     x = convert(g, X, "float32") if X.dtype == "float16" else X
     axes = tuple(range(axis % X.rank, X.rank))
+    if g.wants(1) or g.wants(2):
+        return _with_moments(g, (x, Scale, B), X.dtype, axes, epsilon)
     own = _own(g, X, axes, epsilon, [t for t in (Scale, B) if t is not None], "column")
     if own is not None:
         return own
     result = convert(g, _centred(g, x, axes, epsilon), X.dtype)
     result = g.map(lambda v, s: v * s, result, Scale)
     return result if B is None else g.map(lambda v, b: v + b, result, B)
+
+
+def _with_moments(
+    g: Builder,
+    given: tuple[Tensor, Tensor, Tensor | None],
+    dtype: str,
+    axes: tuple[int, ...],
+    epsilon: float,
+) -> tuple[Tensor, ...]:
+    """The result, the mean, and one over the deviation."""
+    x, scale, bias = given
+    mean = reduced(g, "mean", x, axes, keepdims=True)
+    centred = g.map(lambda v, m: v - m, x, mean)
+    inverse = _inverse(g, centred, axes, epsilon)
+    result = convert(g, g.map(lambda v, s: v * s, centred, inverse), dtype)
+    result = g.map(lambda v, s: v * s, result, scale)
+    if bias is not None:
+        result = g.map(lambda v, b: v + b, result, bias)
+    return result, mean, inverse
 
 
 @OPS.lower("RMSNormalization", since=23, dtypes=FLOATS)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 from tvm import relax, te, tirx
 
 from edgeinfer.convert.lower.registry import Const, Refusal
@@ -15,7 +17,7 @@ from edgeinfer.convert.lower.tvm.ops.arith import convert, function
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 from edgeinfer.convert.lower.tvm.registry import FLOATS, NUMBERS, OPS
 from edgeinfer.kernels.defs import norms, rows
-from edgeinfer.kernels.defs.math import is_nan
+from edgeinfer.kernels.defs.math import element_type, is_nan
 
 Value = Any
 
@@ -42,14 +44,34 @@ def _pick(low: bool) -> Callable[..., Any]:
     return combine
 
 
-def _reducer(kind: str, on_gpu: bool) -> Any:
+@cache
+def share_extremes() -> None:
+    """Tell TVM how threads of a GPU combine extremes: by these forms, and no others, it can."""
+    register = tvm_ffi.get_global_func("s_tir.schedule.RegisterReducer")
+    for low, start in ((False, least), (True, greatest)):
+        functions = []
+        for part, made in (("combine", _combined(low)), ("start", _started(start))):
+            # TVM keeps it until the process ends, when Python can no longer let go of it.
+            name = f"edgeinfer.{part}_{'min' if low else 'max'}"
+            tvm_ffi.register_global_func(name, made, override=True)
+            functions.append(tvm_ffi.get_global_func(name))
+        register(1, *functions)
+
+
+def _combined(low: bool) -> Callable[..., Any]:
+    pick = _pick(low)
+    return lambda left, right: [pick(left[0], right[0])]
+
+
+def _started(start: Callable[[str], Any]) -> Callable[..., Any]:
+    return lambda values: [start(element_type(values[0]))]
+
+
+def _reducer(kind: str) -> Any:
     if kind in ("sum", "mean"):
         return te.sum
     if kind == "prod":
         return te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="prod")
-    if on_gpu and kind in ("max", "min"):
-        # Threads of a GPU combine only what TVM knows by its form; NaN may lose there.
-        return te.max if kind == "max" else te.min
     if kind == "max":
         return te.comm_reducer(_pick(False), least, name="max")
     return te.comm_reducer(_pick(True), greatest, name="min")
@@ -78,7 +100,7 @@ def reduced(
         kernel = norms.reduced(g.cpu, *lying, kind, before, after)
         made = g.tir(kernel, [g.expr(reshape(g, x, lying))], (lying[0],))
         return reshape(g, g.wrap(made), outer)
-    reducer = _reducer(kind, bool(g.machine.cuda))
+    reducer = _reducer(kind)
 
     def compute(data: Any) -> Any:
         over = [te.reduce_axis((0, data.shape[a]), f"r{a}") for a in axes]
@@ -218,8 +240,6 @@ def _softmax(g: Builder, x: Tensor, axis: int, *, logarithm: bool) -> Tensor:
     if not x.rank:
         raise Refusal("a scalar", "unsupported_rank")
     at = axis % x.rank
-    if g.machine.cuda:
-        return g.op(relax.op.nn.log_softmax if logarithm else relax.op.nn.softmax, x, axis=at)
     lying = as_rows(g, x, [at])
     if lying and at == x.rank - 1 and not logarithm:
         large = prod(lying) >= norms.PARALLEL_ABOVE

@@ -1,0 +1,60 @@
+"""What depends on values that come with a call: none of them leads out of a tensor or to a trap."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import onnx
+import pytest
+
+if importlib.util.find_spec("tvm") is None:
+    pytest.skip("apache-tvm is not installed", allow_module_level=True)
+
+from tests.convert.lower.tvm.run import Array, outputs
+
+
+def _run(text: str, **feeds: Array) -> Array:
+    model = onnx.parser.parse_model(f'<ir_version: 13, opset_import: ["": 24]> g {text}')
+    return outputs(model, feeds)["y"]
+
+
+def test_scattered_far_outside_stays_inside() -> None:
+    text = "(float[4,3] x, int64[2,2] i, float[2] u) => (float[4,3] y) { y = ScatterND(x, i, u) }"
+    x = np.zeros((4, 3), np.float32)
+    places = np.array([[1 << 40, -(1 << 40)], [1, -1]])
+    got = _run(text, x=x, i=places, u=np.array([5, 7], np.float32))
+    want = x.copy()
+    want[3, 0], want[1, 2] = 5, 7
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("linear", [0, 0, 0, 1]), ("circular", [2, 0, 0, 1])])
+def test_a_cache_written_beyond_its_end(mode: str, kept: list[int]) -> None:
+    text = (
+        "(float[1,4,1] x, float[1,2,1] u, int64[1] i) => (float[1,4,1] y) "
+        f'{{ y = TensorScatter<mode="{mode}">(x, u, i) }}'
+    )
+    update = np.array([1, 2], np.float32).reshape(1, 2, 1)
+    got = _run(text, x=np.zeros((1, 4, 1), np.float32), u=update, i=np.array([3]))
+    assert got.ravel().tolist() == kept
+
+
+def test_a_divisor_of_zero_and_of_minus_one() -> None:
+    text = "(int32[4] a, int32[4] b) => (int32[4] y) { y = Mod(a, b) }"
+    least = np.iinfo(np.int32).min
+    got = _run(text, a=np.array([7, least, -7, 7], np.int32), b=np.array([0, -1, 3, -3], np.int32))
+    assert got[1:].tolist() == [0, 2, -2]
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_samples_from_nowhere(padding: str, mode: str) -> None:
+    text = (
+        "(float[1,1,3,3] x, float[1,1,4,2] g) => (float[1,1,1,4] y) "
+        f'{{ y = GridSample<mode="{mode}", padding_mode="{padding}">(x, g) }}'
+    )
+    places = np.array([[np.nan, 0], [np.inf, 0], [-1e30, 1e30], [0, 0]], np.float32)
+    got = _run(text, x=np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3), g=places[None, None])
+    assert got[0, 0, 0, 3] == 4
+    assert np.abs(got[np.isfinite(got)]).max() < 100
