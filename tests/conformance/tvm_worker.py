@@ -6,6 +6,7 @@ inputs that are parameters (a shape, axes, weights) as initializers.
 
 ``EDGEINFER_NODES_MACHINE`` names another instruction set than x86-64-v3, such as ``sm_90``. An
 error of a GPU ends the process, since nothing can be said of what comes behind it.
+``EDGEINFER_NODES_EMULATED=1`` has the CPU stand in for the GPU.
 
 Usage: tvm_worker.py suite|golden FIRST STEP SKIP
 """
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tests import cuda_emulator
 from tests.conformance.node_worker import Case, golden, plain, suite
 from tests.conformance.tflite_worker import _differences, freeze, parameters
 from tests.convert.lower.tvm.run import MACHINE, load
@@ -83,6 +85,8 @@ def main(source: str, first: int, step: int, skip: int) -> None:
     """Run every ``step``-th case from ``first``, without the first ``skip`` of them."""
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
+    if os.environ.get("EDGEINFER_NODES_EMULATED"):
+        cuda_emulator.start()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     cases = suite() if source == "suite" else golden()

@@ -1,0 +1,99 @@
+"""An NVIDIA GPU that there is none of: TVM's CUDA C and edgeinfer's backend, run on the CPU.
+
+``start`` loads a driver and a runtime of CUDA that do on the CPU what they are asked for, and has
+g++ compile what nvcc would. So a model's whole way is run: its host code, launches, copies, and the
+recorded graph. What nvcc and the card make of the text otherwise stays open: times, rounding of
+functions such as ``expf``, and what threads do to one another without a barrier.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).parent
+_IMAGE = b"\x50\xed\x55\xba"
+"""As a fat binary of CUDA begins."""
+
+_RUNTIME = "libcudart.so.13"
+_FLAGS = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-mfma", "-mf16c", "-ffp-contract=fast")
+_KERNEL = re.compile(
+    r'extern "C" __global__ void __launch_bounds__\((\d+)[^)]*\) (\w+)\([^;{]*\) \{'
+)
+_MEETS = ("__sync", "__shfl", "__activemask")
+
+
+def is_possible() -> bool:
+    """Whether there is what it takes."""
+    return os.uname().sysname == "Linux" and shutil.which("g++") is not None
+
+
+@cache
+def start() -> None:
+    """Have this process see an emulated GPU of NVIDIA's, and compile for it."""
+    import tvm
+    import tvm_ffi
+
+    from edgeinfer.convert.lower.tvm import cuda_code
+
+    folder = Path(tempfile.mkdtemp(prefix="edgeinfer-cuda-"))
+    try:
+        for name in ("libcuda.so.1", _RUNTIME):
+            ctypes.CDLL(str(_library(folder, name)), ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"))
+    finally:
+        shutil.rmtree(folder)
+    os.environ[cuda_code.MODE] = "emulated"
+    tvm_ffi.register_global_func("tvm_callback_cuda_compile", compiled, override=True)
+
+
+def _library(folder: Path, name: str) -> Path:
+    """Build the driver, or a runtime that is only a name: TVM finds its calls in the driver."""
+    made, versions, source = folder / name, folder / "versions", HERE / "driver.cpp"
+    command = ["g++", *_FLAGS, f"-Wl,-soname,{name}", "-o", str(made)]
+    if name == _RUNTIME:
+        versions.write_text(f"{name} {{ global: *; }};\n", "utf-8")
+        source = folder / "empty.cpp"
+        source.write_text("int emulated;\n", "utf-8")
+        command += [f"-Wl,--version-script={versions}"]
+    subprocess.run([*command, str(source), "-ldl"], check=True)
+    return made
+
+
+def compiled(text: str) -> bytes:
+    """Compile CUDA C to an image that the emulated driver loads."""
+    code = str(text)
+    code = code[code.index('extern "C" __global__') :]
+    code = re.sub(r"__shared__ (alignas\(\d+\))", r"\1 static", code)
+    found = list(_KERNEL.finditer(code))
+    ends = [m.start() for m in found[1:]] + [len(code)]
+    parts = []
+    for match, end in zip(found, ends, strict=True):
+        most, name = match.groups()
+        meets = any(word in code[match.end() : end] for word in _MEETS)
+        parts.append(
+            f'extern "C" {{ void emulated_{name}(void **given) {{ called({name}, given); }}\n'
+            f"bool emulated_{name}_meets = {str(meets).lower()};\n"
+            f"int emulated_{name}_most = {most};\n"
+            f"int emulated_{name}_takes = number({name}); }}\n"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
+        source.write_text(f'#include "{HERE}/device.h"\n{code}\n{"".join(parts)}', "utf-8")
+        ran = subprocess.run(
+            ["g++", *_FLAGS, "-o", str(made), str(source)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ran.returncode:
+            raise RuntimeError(f"g++: {ran.stderr[:2000]}")
+        data = made.read_bytes()
+    return _IMAGE + bytes(4) + struct.pack("<Q", len(data)) + data
