@@ -165,6 +165,7 @@ def tune(model: str | Path, order: Order, progress: Progress | None = None) -> T
         raise UsageError(f"target {order.target!r} is not made by TVM; known: {known}")
     database = Database(order.database or Path(f"tuning-{profile.machine}.jsonl"))
     database.check()
+    _check_free(order)
     budget = Budget(order.minutes, order.trials, order.tasks)
     budget.start()
     with (
@@ -176,6 +177,10 @@ def tune(model: str | Path, order: Order, progress: Progress | None = None) -> T
             progress("read the model", None)
         machine, tasks, ready = _workloads(source, profile, order)
         where = _where(machine, order)
+        if order.device or order.output is not None:
+            from edgeinfer.convert.lower.tvm.build import linker_for
+
+            linker_for(machine)
         costs = None
         if not order.device:
             # Engines of this machine say nothing of another one.
@@ -307,14 +312,17 @@ def _write(
             if progress is not None:
                 progress("compare the whole model", None)
             chosen = _choose(source, plain, made, order, tuned)
+    _check_free(order)
     destination = Path(str(order.output))
-    if destination.exists():
-        if not order.overwrite:
-            raise UsageError(f"{destination}: exists already; --overwrite replaces it")
-        if destination.is_dir():
-            shutil.rmtree(destination)
+    if destination.is_dir():
+        shutil.rmtree(destination)
     shutil.move(chosen.path, destination)
     tuned.bundle = destination
+
+
+def _check_free(order: Order) -> None:
+    if order.output is not None and Path(order.output).exists() and not order.overwrite:
+        raise UsageError(f"{order.output}: exists already; --overwrite replaces it")
 
 
 def _choose(

@@ -28,7 +28,7 @@ _RECONNECTS, _PAUSE_S = 3, 2.0
 _LAST_SHARE = 0.12
 """Of a workload's time, for the last comparison."""
 _LOOK_SHARE = 0.5
-"""Of the time, in which all own kernels are measured; what is left of it is for the hot ones."""
+"""Of the time that is left when it begins, in which all own kernels are measured."""
 
 Progress = Callable[[str, float | None], None]
 _Found = TypeVar("_Found")
@@ -151,6 +151,7 @@ class Tuner:
         self._measurers = [Worker(_MEASURE, *self._setup(i)) for i in range(count)]
         self._known = [r for r in database.read().records if self._is_ours(r)]
         self._unfinished: list[tuple[Outcome, list[Record]]] = []
+        self._look_until = 0.0
         self.kept = 0
 
     def __enter__(self) -> Tuner:
@@ -176,6 +177,7 @@ class Tuner:
         """
         if not self._budget.until:
             self._budget.start()
+        self._look_until = time.monotonic() + self._budget.left_s * _LOOK_SHARE
         known = engine_us or {}
         # What is hottest is looked at first: the time for that may end before the last.
         looked = sorted(tasks, key=lambda t: -known.get(t.key, 0.0))
@@ -222,7 +224,7 @@ class Tuner:
             if record.kind == TRIED and record.trace is None and record.us is not None:
                 outcome.before_us = record.us
                 return outcome
-        if self._budget.left_s <= self._budget.minutes * 60 * (1 - _LOOK_SHARE):
+        if time.monotonic() >= min(self._look_until, self._budget.until):
             outcome.problem = "the time for a first look at all kernels was over before its turn"
             return outcome
         record = self._measured(task, None, worker)

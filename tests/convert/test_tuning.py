@@ -14,7 +14,7 @@ from benchmarks.tiny import MLP, bundle, save
 from edgeinfer.convert import tuning
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.convert.tuning import Order, in_turns
-from edgeinfer.errors import OutputError, UsageError
+from edgeinfer.errors import NotAvailableError, OutputError, UsageError
 
 
 @pytest.fixture
@@ -100,3 +100,25 @@ def test_a_place_that_keeps_nothing_is_refused_before_anything_is_measured(
 ) -> None:
     with pytest.raises(OutputError, match=r"cannot keep a measurement|is no file"):
         tuning.tune(net, Order("tvm-x86-64-v3", database=Path(place)))
+
+
+def test_a_bundle_in_the_way_is_told_before_anything_is_measured(net: Path, tmp_path: Path) -> None:
+    (tmp_path / "there.edge").touch()
+    order = Order(
+        "tvm-x86-64-v3", database=tmp_path / "d.jsonl", output=str(tmp_path / "there.edge")
+    )
+    with pytest.raises(UsageError, match="exists already; --overwrite replaces it"):
+        tuning.tune(net, order)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="tunes for x86-64")
+def test_a_missing_linker_is_told_before_anything_is_measured(
+    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    order = Order("tvm-x86-64-v3", database=tmp_path / "d.jsonl", output=str(tmp_path / "o.edge"))
+    with pytest.raises(NotAvailableError, match="need gcc; apt-get install gcc"):
+        tuning.tune(net, order)
+    far = Order("tvm-cortex-a76", database=tmp_path / "d.jsonl", device="board:9190")
+    with pytest.raises(NotAvailableError, match="need aarch64-linux-gnu-gcc"):
+        tuning.tune(net, far)
