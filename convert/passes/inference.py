@@ -14,6 +14,13 @@ INLINE_BYTES = 1024
 
 _GENERATED = "unk__"
 _WEIGHTS = "edgeinfer_weights"
+_LIKE_INPUT = frozenset(
+    {
+        *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization"),
+        *("SkipSimplifiedLayerNormalization",),
+    }
+)
+"""Operators of ONNX Runtime whose first result has the shape of their first input."""
 
 
 class InferenceFailedError(Exception):
@@ -104,10 +111,23 @@ def stand_in(model: ir.Model) -> None:
         for node in graph:
             if (node.domain, node.op_type) == ("com.microsoft", "MatMulNBits"):
                 _as_product(model.graph, node)
+            elif _is_like_input(node):
+                # Of further results nothing is said.
+                node.domain, node.op_type = "", "Identity"
+                node.resize_inputs(1)
+                node.attributes.clear()
             if node.op_type == "GroupNormalization" and node.domain in DEFAULT_DOMAINS:
                 node.op_type = "Identity"
                 node.resize_inputs(1)
                 node.attributes.clear()
+
+
+def _is_like_input(node: ir.Node) -> bool:
+    if node.domain != "com.microsoft":
+        return False
+    # Queries may come with keys and values in one tensor.
+    is_apart = node.op_type == "GroupQueryAttention" and input_at(node, 1) is not None
+    return is_apart or node.op_type in _LIKE_INPUT
 
 
 def _as_product(graph: ir.Graph, node: ir.Node) -> None:

@@ -72,3 +72,17 @@ def test_a_product_with_weights_of_a_few_bits_has_a_shape() -> None:
     assert (inner.shape, inner.dtype) == (ir.Shape([2, "M", 24]), ir.DataType.FLOAT16)
     assert [v.name for v in model.graph.inputs] == ["x", "w", "s"]
     assert model.graph[0].op_type == "MatMulNBits"
+
+
+def test_shapes_go_on_behind_what_only_onnx_runtime_has() -> None:
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 24, "com.microsoft": 1]>
+        g (float[2,M,64] x, float[64] w) => (float[2,M,64] y) {
+            a, , , s = com.microsoft.SkipSimplifiedLayerNormalization(x, x, w)
+            b = com.microsoft.QuickGelu(a)
+            y = Neg(b)
+        }"""
+    )
+    InferShapes()(model)
+    assert [n.outputs[0].shape for n in model.graph] == [ir.Shape([2, "M", 64])] * 3
+    assert model.graph[0].op_type == "SkipSimplifiedLayerNormalization"

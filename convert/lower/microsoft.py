@@ -1,0 +1,273 @@
+"""What ONNX Runtime's own operators mean, in terms of the standard.
+
+Exporters write them into models of text: norms with an addition before them, approximate gates,
+rotary positions, attention over a cache. Each is given as a function of ONNX, for targets that do
+not have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+DOMAIN = "com.microsoft"
+OPSET = 24
+"""Of the functions."""
+
+_HEAD = f'<domain: "edgeinfer", opset_import: ["": {OPSET}]>'
+
+
+def definition(node: ir.Node) -> onnx.FunctionProto | None:
+    """Return a function that computes what a node does; None where there is none for it."""
+    make = _KNOWN.get(node.op_type)
+    if make is None or node.domain not in ("", DOMAIN) or node.domain != _domain(node.op_type):
+        return None
+    text = make(node)
+    if text is None:
+        return None
+    taken = ", ".join(_names("i", node.inputs))
+    given = ", ".join(f"o{i}" for i in range(len(node.outputs)))
+    return onnx.parser.parse_function(f"{_HEAD} f ({taken}) => ({given}) {{ {text} }}")
+
+
+def _domain(op: str) -> str:
+    # Written into the standard's domain, which never had it.
+    return "" if op == "SimplifiedLayerNormalization" else DOMAIN
+
+
+def _names(letter: str, values: Any) -> list[str]:
+    return [f"{letter}{i}" for i, _ in enumerate(values)]
+
+
+def _has(node: ir.Node, index: int) -> bool:
+    return index < len(node.inputs) and node.inputs[index] is not None
+
+
+def _wants(node: ir.Node, index: int) -> bool:
+    if index >= len(node.outputs):
+        return False
+    value = node.outputs[index]
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def _number(node: ir.Node, name: str, default: float) -> float:
+    found = node.attributes.get(name)
+    return default if found is None else found.value
+
+
+def _sizes(value: ir.Value | None) -> tuple[int, ...] | None:
+    if value is None or value.shape is None:
+        return None
+    found = tuple(d for d in value.shape if isinstance(d, int))
+    return found if len(found) == len(value.shape) else None
+
+
+# ---- norms and gates
+
+
+def _simplified(node: ir.Node) -> str | None:
+    if _wants(node, 1):
+        return None
+    about = f"axis={_number(node, 'axis', -1)}, epsilon={_number(node, 'epsilon', 1e-5):.9g}"
+    return f"o0 = RMSNormalization<{about}>(i0, i1)"
+
+
+def _skip(norm: str) -> Callable[[ir.Node], str | None]:
+    """A norm of a sum: of the input, what was skipped, and a bias; the sum is the fourth result."""
+    simplified = norm == "RMSNormalization"
+
+    def text(node: ir.Node) -> str | None:
+        if _wants(node, 1) or _wants(node, 2):
+            return None
+        bias, beta = (3, -1) if simplified else (4, 3)
+        lines = ["added = Add(i0, i1)"]
+        lines.append(
+            f"total = Add(added, i{bias})" if _has(node, bias) else "total = Identity(added)"
+        )
+        more = ", i3" if beta == 3 and _has(node, 3) else ""
+        epsilon = _number(node, "epsilon", 1e-12)
+        lines.append(f"o0 = {norm}<axis=-1, epsilon={epsilon:.9g}>(total, i2{more})")
+        if _wants(node, 3):
+            lines.append("o3 = Identity(total)")
+        return " ".join(lines)
+
+    return text
+
+
+def _gelu(approximate: str) -> Callable[[ir.Node], str | None]:
+    def text(node: ir.Node) -> str | None:
+        line = "x = Add(i0, i1)" if _has(node, 1) else "x = Identity(i0)"
+        return f'{line} o0 = Gelu<approximate="{approximate}">(x)'
+
+    return text
+
+
+def _quick_gelu(node: ir.Node) -> str | None:
+    alpha = _number(node, "alpha", 1.702)
+    return (
+        f"a = Constant<value_float={alpha:.9g}>() b = CastLike(a, i0) c = Mul(i0, b) "
+        "d = Sigmoid(c) o0 = Mul(i0, d)"
+    )
+
+
+# ---- positions and attention
+
+
+def _rotary(node: ir.Node) -> str | None:
+    if _number(node, "is_packed_batching", 0) or _number(node, "scale", 1.0) != 1:
+        return None
+    x, ids, angles = (_sizes(v) for v in node.inputs[:3])
+    if x is None or ids is None or angles is None:
+        return None
+    heads, turned = (int(_number(node, n, 0)) for n in ("num_heads", "rotary_embedding_dim"))
+    if len(x) == 3 and not heads:
+        if turned:
+            return None
+        heads = x[2] // (2 * angles[1])
+    length = x[1] if len(x) == 3 else x[2]
+    lines = "ids = Identity(i1)"
+    if ids == (1,) and (x[0], length) != (1, 1):
+        # One position, from which all count on.
+        lines = (
+            f"n = Constant<value_ints=[{', '.join(map(str, range(length)))}]>() "
+            f"to = Constant<value_ints=[{x[0]}, {length}]>() s = Add(i1, n) ids = Expand(s, to)"
+        )
+    elif ids == (1,):
+        lines = "to = Constant<value_ints=[1, 1]>() ids = Reshape(i1, to)"
+    about = f"interleaved={int(_number(node, 'interleaved', 0))}, rotary_embedding_dim={turned}"
+    heads_text = f", num_heads={heads}" if len(x) == 3 else ""
+    return f"{lines} o0 = RotaryEmbedding<{about}{heads_text}>(i0, i2, i3, ids)"
+
+
+def _multi_head(node: ir.Node) -> str | None:
+    """Queries, keys and values of three axes, with a bias for them and a mask that is added."""
+    shapes = [_sizes(v) for v in node.inputs[:3]]
+    if any(s is None or len(s) != 3 for s in shapes) or len(shapes) < 3:
+        return None
+    if _has(node, 4) or len(node.inputs) > 8 or _has(node, 6) != _has(node, 7):
+        return None
+    widths = [s[2] for s in shapes if s is not None]
+    lines, given = [], ["i0", "i1", "i2"]
+    if _has(node, 3):
+        start = 0
+        for index, width in enumerate(widths):
+            lines.append(
+                f"s{index} = Constant<value_ints=[{start}]>() "
+                f"e{index} = Constant<value_ints=[{start + width}]>() "
+                f"b{index} = Slice(i3, s{index}, e{index}) "
+                f"x{index} = Add(i{index}, b{index})"
+            )
+            given[index] = f"x{index}"
+            start += width
+    heads = int(_number(node, "num_heads", 0))
+    about = f"q_num_heads={heads}, kv_num_heads={heads}"
+    about += f", is_causal={int(_number(node, 'unidirectional', 0))}"
+    scale = _number(node, "scale", 0.0)
+    about += f", scale={scale:.9g}" if scale else ""
+    given.append("i5" if _has(node, 5) else "")
+    given += ["i6", "i7"] if _has(node, 6) else []
+    while not given[-1]:
+        given.pop()
+    made = ", ".join(f"o{i}" for i in range(min(len(node.outputs), 3)))
+    lines.append(f"{made} = Attention<{about}>({', '.join(given)})")
+    return " ".join(lines)
+
+
+_GROUPED = {"num_heads", "kv_num_heads", "do_rotary", "rotary_interleaved", "scale", "softcap"}
+_OFF = {"smooth_softmax": 0, "local_window_size": -1, "qk_output": 0}
+
+
+def _grouped(node: ir.Node) -> str | None:
+    """Queries in groups over a cache, in which new keys and values take the place after the last.
+
+    The cache keeps its size, or grows by the new tokens.
+    """
+    for name in node.attributes:
+        if name not in _GROUPED and _number(node, name, 0) != _OFF.get(name):
+            return None
+    if not all(_has(node, i) for i in range(6)) or len(node.outputs) < 3:
+        return None
+    past, new, present = (_sizes(v) for v in (node.inputs[3], node.inputs[0], node.outputs[1]))
+    if past is None or new is None or present is None:
+        return None
+    if any(_has(node, i) for i in range(9, len(node.inputs))):
+        return None
+    heads, groups = (int(_number(node, n, 0)) for n in ("num_heads", "kv_num_heads"))
+    batch, length, width = new
+    size = width // heads
+    grown = present[2] - past[2]
+    if grown not in (0, length):
+        return None
+    lines = _counted(batch, length, present[2])
+    query, key = "i0", "i1"
+    if _number(node, "do_rotary", 0):
+        lines.append(
+            f"steps = Constant<value_ints=[{', '.join(map(str, range(length)))}]>() "
+            f"column = Constant<value_ints=[{batch}, 1]>() from = Reshape(start, column) "
+            "ids = Add(from, steps)"
+        )
+        turned = int(_number(node, "rotary_interleaved", 0))
+        for name, count in (("i0", heads), ("i1", groups)):
+            about = f"interleaved={turned}, num_heads={count}"
+            lines.append(f"r{name} = RotaryEmbedding<{about}>({name}, i7, i8, ids)")
+        query, key = "ri0", "ri1"
+    for place, name, cache in ((1, key, "i3"), (2, "i2", "i4")):
+        lines.append(
+            f"h{place} = Constant<value_ints=[{batch}, {length}, {groups}, {size}]>() "
+            f"p{place} = Reshape({name}, h{place}) t{place} = Transpose<perm=[0,2,1,3]>(p{place})"
+        )
+        if grown:
+            lines.append(f"c{place} = Concat<axis=2>({cache}, t{place})")
+            cache = f"c{place}"
+        lines.append(
+            f"d{place} = TensorScatter<axis=2>({cache}, t{place}, start) "
+            f"z{place} = CastLike(nought, d{place}) o{place} = Where(seen, d{place}, z{place})"
+        )
+    lines.append(
+        f"hq = Constant<value_ints=[{batch}, {length}, {heads}, {size}]>() "
+        f"pq = Reshape({query}, hq) tq = Transpose<perm=[0,2,1,3]>(pq)"
+    )
+    about = "is_causal=1"
+    for name in ("scale", "softcap"):
+        value = _number(node, name, 0.0)
+        about += f", {name}={value:.9g}" if value else ""
+    lines.append(
+        f'a = Attention<{about}>(tq, o1, o2, "", "", "", total) b = Transpose<perm=[0,2,1,3]>(a) '
+        f"w = Constant<value_ints=[{batch}, {length}, {width}]>() o0 = Reshape(b, w)"
+    )
+    return " ".join(lines)
+
+
+def _counted(batch: int, length: int, places: int) -> list[str]:
+    """How many tokens there are, where the new ones begin, and which places are taken."""
+    return [
+        "one = Constant<value_int=1>()",
+        f"count = Constant<value_int={length}>()",
+        "last = Cast<to=7>(i5)",
+        f"flat = Constant<value_ints=[{batch}]>()",
+        "ends = Reshape(last, flat)",
+        "total = Add(ends, one)",
+        "start = Sub(total, count)",
+        # What lies behind the last token is nothing.
+        f"all = Constant<value_ints=[{', '.join(map(str, range(places)))}]>()",
+        "along = Constant<value_ints=[1, 1, -1, 1]>() places = Reshape(all, along)",
+        f"each = Constant<value_ints=[{batch}, 1, 1, 1]>() limit = Reshape(total, each)",
+        "seen = Less(places, limit) nought = Constant<value_float=0.0>()",
+    ]
+
+
+_KNOWN: dict[str, Callable[[ir.Node], str | None]] = {
+    "SimplifiedLayerNormalization": _simplified,
+    "SkipSimplifiedLayerNormalization": _skip("RMSNormalization"),
+    "SkipLayerNormalization": _skip("LayerNormalization"),
+    "FastGelu": _gelu("tanh"),
+    "Gelu": _gelu("none"),
+    "BiasGelu": _gelu("none"),
+    "QuickGelu": _quick_gelu,
+    "RotaryEmbedding": _rotary,
+    "MultiHeadAttention": _multi_head,
+    "GroupQueryAttention": _grouped,
+}
