@@ -55,7 +55,7 @@ class Canvas:
         first = record.layout == "NCHW"
         self.out: Array = np.empty(shape if first else (size[1], size[0], channels), dtype)
         if size != inner:
-            around = behind_line(record, dtype) if line else values[:, _level(record)]
+            around = behind_line(record, dtype) if line else values[:, level_of(record)]
             self.out[...] = around.reshape(-1, 1, 1) if first else around
         kind = np.dtype(f"u{dtype.itemsize}")
         self.target, self.table = self.out.reshape(-1).view(kind), values.view(kind)
@@ -71,7 +71,12 @@ class Canvas:
         self.function = f"down_{dtype.itemsize}"
 
 
-def _level(record: ImageInput) -> int:
+def level_of(record: ImageInput) -> int:
+    """Return what a ground consists of.
+
+    Raises:
+        UnfitError: it is no colour.
+    """
     level = round(record.pad)
     if not 0 <= level <= 255:
         raise UnfitError("a ground that is no colour")

@@ -69,11 +69,11 @@ class ImagePipeline:
         self._charset = (
             characters(model.files[head.charset], head) if isinstance(head, ReadText) else ()
         )
-        self._grouping: Grouping = ByNumpy()
+        self.grouping: Grouping = ByNumpy()
         self.prepare = preparation(*given, model.record, model.spec.dtype)
         model.around.append(self.prepare.about)
         if isinstance(head, DetectAnchors | DetectGrid):
-            self._grouping, about = grouping(*given)
+            self.grouping, about = grouping(*given)
             model.around.append(about)
 
     def __enter__(self) -> Self:
@@ -99,7 +99,7 @@ class ImagePipeline:
             case Classify():
                 return [*classify(_row(model.output(outputs)), head, model.labels)]
             case DetectAnchors() | DetectGrid() | DetectBoxes():
-                return [*detect(outputs, head, placement, model.labels, self._grouping)]
+                return [*detect(outputs, head, placement, model.labels, self.grouping)]
             case Segment():
                 return [segment(model.output(outputs), head, placement, model.labels)]
             case Embed():

@@ -18,7 +18,7 @@ from edgeinfer.media.geometry import Laid, Placement, Steps, steps
 from edgeinfer.media.image import Picture, open_picture, prepare
 from edgeinfer.media.pixels import pixels_of
 from edgeinfer.media.windows import Neighbours, TooManyError
-from edgeinfer.runtime.pipelines.canvas import Canvas, UnfitError
+from edgeinfer.runtime.pipelines.canvas import Canvas, UnfitError, level_of
 from edgeinfer.runtime.pipelines.resizing import READABLE, Resizing, resizing
 from edgeinfer.types import Array, ImageInput
 
@@ -152,15 +152,20 @@ class ByCode:
         """
         record = self._record
         pixels = pixels_of(picture)
-        plan = steps((pixels.shape[1], pixels.shape[0]), record)
-        if plan.before is not None:
-            pixels = _on_ground(pixels, plan.before, record)
+        size = pixels.shape[1], pixels.shape[0]
+        plan = steps(size, record)
+        ground = Laid(size, (0, 0)) if plan.before is None else plan.before
+        # What is only above and below has one value in each of its rows, and need not be there.
+        if ground.size[0] != size[0] or not record.antialias:
+            pixels = _on_ground(pixels, ground, record)
+            ground = Laid(ground.size, (0, 0))
         if pixels.nbytes >= _MOST_BYTES or not pixels.size:
             raise UnfitError("there is no code for pictures of this size")
         canvas = Canvas(plan, record, self._dtype)
-        by = _resizing((pixels.shape[1], pixels.shape[0]), plan, record)
+        by = _resizing(ground.size, plan, record)
         if by.samples is None:
-            rows = self._across(pixels, by)
+            level = 0 if plan.before is None else level_of(record)
+            rows = self._across(pixels, by, ground.at[1], level)
         else:
             rows = self._sampled(pixels, by.samples, by.columns)
         held, columns, step = rows.shape
@@ -170,26 +175,36 @@ class ByCode:
         self._functions.call(canvas.function, (*given, canvas.target))
         return canvas.out[np.newaxis], plan.placement
 
-    def _across(self, pixels: Array, by: Resizing) -> Array:
-        """Weigh along rows; of all rows only those that are read later."""
+    def _across(self, pixels: Array, by: Resizing, top: int, level: int) -> Array:
+        """Weigh along rows; of all rows only those that are read later.
+
+        Args:
+            pixels: (height, width, channels).
+            by: how.
+            top: rows above the picture.
+            level: what they and those below consist of.
+        """
         height, width, channels = pixels.shape
-        begin, end = by.needed
+        begin, end = (row - top for row in by.needed)
         paired = self._pairs and channels > 1
         name = f"across_pairs_{channels}" if paired else f"across_{channels}"
         out = self._scratch((end - begin, by.columns, 1 if channels == 1 else 4))
+        out[: max(-begin, 0)] = level
+        out[max(height - begin, 0) :] = level
+        first, behind = max(begin, 0), min(end, height)
         common = by.starts(channels), by.weights(channels, paired=paired)
         flat = pixels.reshape(height, width * channels)
         # What lies behind the last rows is not ours to read: they are copied.
         safe = max(height - -(-READABLE // flat.shape[1]), 0)
-        if (count := min(end, safe) - begin) > 0:
-            some = np.array([begin, 0, count], np.int32)
+        if (count := min(behind, safe) - first) > 0:
+            some = np.array([first, first - begin, count], np.int32)
             self._functions.call(name, (flat, *common, some, out))
-        if (start := max(begin, safe)) < end:
-            size = (end - start) * flat.shape[1]
+        if (start := max(first, safe)) < behind:
+            size = (behind - start) * flat.shape[1]
             copied = np.zeros(size + READABLE, np.uint8)
-            tail = copied[:size].reshape(end - start, flat.shape[1])
-            tail[:] = flat[start:end]
-            some = np.array([0, start - begin, end - start], np.int32)
+            tail = copied[:size].reshape(behind - start, flat.shape[1])
+            tail[:] = flat[start:behind]
+            some = np.array([0, start - begin, behind - start], np.int32)
             self._functions.call(name, (tail, *common, some, out))
         return out
 
@@ -220,7 +235,9 @@ class ByCode:
 
 
 def _on_ground(pixels: Array, laid: Laid, record: ImageInput) -> Array:
-    ground = np.full((laid.size[1], laid.size[0], pixels.shape[2]), round(record.pad), np.uint8)
+    if laid.size == (pixels.shape[1], pixels.shape[0]):
+        return pixels
+    ground = np.full((laid.size[1], laid.size[0], pixels.shape[2]), level_of(record), np.uint8)
     # As Pillow does it, what does not fit is cut off.
     left, top = laid.at
     kept = pixels[max(-top, 0) : laid.size[1] - top, max(-left, 0) : laid.size[0] - left]
