@@ -341,8 +341,9 @@ quarter of them the error of a drop was 2.4 %, more than the budget."""
 def minilm(work: Path) -> Case:
     """MiniLM: which sentence means the same? Calibrated with sentences of mails.
 
-    Of each sentence there are two pieces that share half of it: they belong together. With so many
-    sentences the float net finds 95 % of them, so it is a harder task than the test's.
+    Of each sentence there are two pieces that share two thirds of it: they belong together. The
+    float net finds 98 % of them. Of pieces that share half it finds 95 %, and what it finds then
+    hangs on so little that the error of a drop is 0.9 % of 512, whatever the engine.
     """
     import onnx_ir as ir
     import torch
@@ -380,10 +381,10 @@ def minilm(work: Path) -> Case:
 
 
 def _pieces(sentence: str) -> tuple[str, str]:
-    """Return the first and the last three quarters of the words."""
+    """Return the first and the last five sixths of the words."""
     words = sentence.split()
-    quarter = len(words) // 4
-    return " ".join(words[: len(words) - quarter]), " ".join(words[quarter:])
+    sixth = max(1, len(words) // 6)
+    return " ".join(words[: len(words) - sixth]), " ".join(words[sixth:])
 
 
 def tokens(sentences: Sequence[str]) -> Array:
