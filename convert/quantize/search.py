@@ -245,13 +245,16 @@ class Search:
     def run(self) -> Outcome:
         """Search: all integers, then what rules say, then layer by layer what it takes."""
         plain = self._full(frozenset())
+        ruled = frozenset(y.name for y in self.layers if y.rule)
         if plain.noise > NOISY:
             self._most_noise = QUIET
+            # Ranges that are best while a few large results need them are not best without.
+            if ruled and self._holds(found := self._full(ruled)):
+                return self._outcome(self._returned(found, {}), {})
         if not self._holds(plain):
             plain = self._by_others(plain)
         if self._holds(plain):
             return self._outcome(plain, {})
-        ruled = frozenset(y.name for y in self.layers if y.rule)
         if ruled and self._holds(found := self._full(ruled)):
             return self._outcome(self._returned(found, {}), {})
         gains = self._gains()
