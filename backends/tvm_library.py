@@ -33,6 +33,7 @@ ENTRY = "edgeinfer_run"
 ALIGNMENT = 64
 PAGE = 4096
 
+DEVICES = ("cpu", "gpu")
 KINDS = ("direct", "vm", "regions", "functions")
 
 _MAGIC = b"edgetvm1"
@@ -135,7 +136,14 @@ def read(path: Path) -> Library:
             if length > min(size, _LONGEST):
                 raise LoadError(f"tvm refuses {path}: its description is damaged")
             file.seek(size - _TAIL.size - length)
-            return _library(json.loads(file.read(length)), head, size)
+            about = json.loads(file.read(length))
+            if about["kind"] not in KINDS or about["device"] not in DEVICES:
+                raise LoadError(
+                    f"tvm refuses {path}: it is {about['kind']!r} for {about['device']!r}, which "
+                    "this version does not know: another version of edgeinfer made it; convert the "
+                    "model again, or update edgeinfer here"
+                )
+            return _library(about, head, size)
     except KeyError as error:
         raise LoadError(
             f"tvm refuses {path}: its description lacks {error}: another version of edgeinfer made "
@@ -154,8 +162,6 @@ def _library(about: dict[str, Any], head: bytes, size: int) -> Library:
         end = weight.offset + np.dtype(weight.dtype).itemsize * int(np.prod(weight.shape))
         if weight.offset < 0 or weight.offset % ALIGNMENT or end > size:
             raise ValueError("a weight lies outside the file")
-    if about["kind"] not in KINDS or about["device"] not in ("cpu", "gpu"):
-        raise ValueError("unknown kind or device")
     return Library(
         kind=about["kind"],
         arch=_arch(head),

@@ -116,6 +116,13 @@ def test_a_description_of_another_version_says_what_to_do(made: Artifact) -> Non
         TvmBackend().load(made, LoadOptions())
 
 
+def test_a_kind_of_another_version_says_what_to_do(made: Artifact) -> None:
+    data = made.path.read_bytes()
+    made.path.write_bytes(data.replace(b'"kind": "direct"', b'"kind": "drctor"'))
+    with pytest.raises(LoadError, match=r"'drctor' for 'cpu'.* another version .* convert the"):
+        TvmBackend().load(made, LoadOptions())
+
+
 def test_a_weight_outside_the_file_is_refused(tmp_path: Path) -> None:
     found = artifact(
         graph("(float[1,3] x) => (float[1,2] y) { y = MatMul(x, w) }", w=np.ones((3, 2), "f4")),
