@@ -22,6 +22,9 @@ _LIKE_INPUT = frozenset(
 )
 """Operators of ONNX Runtime whose first result has the shape of their first input."""
 
+_SUM = 3
+"""Which of the results of those that skip is the sum of their inputs."""
+
 
 class InferenceFailedError(Exception):
     """onnx cannot infer anything about a model; never leaves the passes."""
@@ -61,6 +64,9 @@ class Inference:
                 for value in node.outputs:
                     if value.name in found:
                         _learn(value, found[value.name])
+                if _has_sum(node) and node.outputs[_SUM].shape is None:
+                    node.outputs[_SUM].shape = node.outputs[0].shape
+                    node.outputs[_SUM].type = node.outputs[0].type
 
     def tell(self, refined: Set[ir.Value]) -> None:
         """Let the next round know better shapes, and forget names that were made up."""
@@ -112,7 +118,7 @@ def stand_in(model: ir.Model) -> None:
             if (node.domain, node.op_type) == ("com.microsoft", "MatMulNBits"):
                 _as_product(model.graph, node)
             elif _is_like_input(node):
-                # Of further results nothing is said.
+                node.replace_input_with(0, _known_first(node))
                 node.domain, node.op_type = "", "Identity"
                 node.resize_inputs(1)
                 node.attributes.clear()
@@ -128,6 +134,20 @@ def _is_like_input(node: ir.Node) -> bool:
     # Queries may come with keys and values in one tensor.
     is_apart = node.op_type == "GroupQueryAttention" and input_at(node, 1) is not None
     return is_apart or node.op_type in _LIKE_INPUT
+
+
+def _has_sum(node: ir.Node) -> bool:
+    """Whether it gives what it norms, too, which is like its first result."""
+    return node.domain == "com.microsoft" and "Skip" in node.op_type and len(node.outputs) > _SUM
+
+
+def _known_first(node: ir.Node) -> ir.Value | None:
+    """The input whose shape a node's result has: not one that nothing is known of yet."""
+    first = node.inputs[0]
+    maker = None if first is None else first.producer()
+    if maker is not None and "Skip" in node.op_type and first in maker.outputs[_SUM:]:
+        return node.inputs[1]
+    return first
 
 
 def _as_product(graph: ir.Graph, node: ir.Node) -> None:

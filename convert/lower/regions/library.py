@@ -175,6 +175,7 @@ def supported(model: ir.Model) -> list[ir.Node]:
     """Nodes of a graph, without those in bodies, that there is a lowering or a definition for."""
     import onnx
 
+    from edgeinfer.convert.lower import microsoft
     from edgeinfer.convert.lower.tvm import ops
     from edgeinfer.convert.lower.tvm.registry import OPS
 
@@ -183,7 +184,8 @@ def supported(model: ir.Model) -> list[ir.Node]:
 
     def is_known(node: ir.Node) -> bool:
         if node.domain not in ("", "ai.onnx"):
-            return is_gelu(node) or OPS.find(node.op_type, 1, node.domain) is not None
+            own = OPS.find(node.op_type, 1, node.domain) is not None
+            return own or is_gelu(node) or microsoft.definition(node) is not None
         if OPS.find(node.op_type, newest) is not None:
             return True
         try:

@@ -80,9 +80,11 @@ def test_shapes_go_on_behind_what_only_onnx_runtime_has() -> None:
         g (float[2,M,64] x, float[64] w) => (float[2,M,64] y) {
             a, , , s = com.microsoft.SkipSimplifiedLayerNormalization(x, x, w)
             b = com.microsoft.QuickGelu(a)
-            y = Neg(b)
+            c, , , t = com.microsoft.SkipSimplifiedLayerNormalization(s, b, w)
+            y = Add(c, t)
         }"""
     )
     InferShapes()(model)
-    assert [n.outputs[0].shape for n in model.graph] == [ir.Shape([2, "M", 64])] * 3
+    made = [v for n in model.graph for v in n.outputs if v.name]
+    assert [v.shape for v in made] == [ir.Shape([2, "M", 64])] * 6
     assert model.graph[0].op_type == "SkipSimplifiedLayerNormalization"
