@@ -54,10 +54,12 @@ def layers(
     costs = [_cost(u) for u in chosen]
     total = sum(costs) or 1.0
     ends = {u.name for u in _ends(chosen)}
-    return [
-        Layer(u.name, u.op, c / total, _rule(u, ranges, ends) or _outliers(u, ranges, seen or {}))
-        for u, c in zip(chosen, costs, strict=True)
-    ]
+    found = []
+    for unit, cost in zip(chosen, costs, strict=True):
+        loud = _outliers(unit, ranges, seen or {})
+        rule = loud or _rule(unit, ranges, ends)
+        found.append(Layer(unit.name, unit.op, cost / total, rule, bool(loud)))
+    return found
 
 
 def _rule(unit: Unit, ranges: Mapping[str, Range], ends: set[str]) -> str:

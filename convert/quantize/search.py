@@ -48,12 +48,14 @@ class Layer:
         op: its operator.
         cost: share of the multiplications; what is lost by keeping it float.
         rule: why it is known to be fragile; empty if it is not.
+        loud: a few of its results take the steps of all others.
     """
 
     name: str
     op: str
     cost: float
     rule: str = ""
+    loud: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +251,10 @@ class Search:
         if plain.noise > NOISY:
             self._most_noise = QUIET
             # Ranges that are best while a few large results need them are not best without.
-            if ruled and self._holds(found := self._full(ruled)):
-                return self._outcome(self._returned(found, {}), {})
+            loud = frozenset(y.name for y in self.layers if y.loud)
+            for kept in filter(None, (loud, ruled)):
+                if not self._is_loud(kept) and self._holds(found := self._full(kept)):
+                    return self._outcome(self._returned(found, {}), {})
         if not self._holds(plain):
             plain = self._by_others(plain)
         if self._holds(plain):

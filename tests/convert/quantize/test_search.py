@@ -255,14 +255,22 @@ LOUD = frozenset({"loud", "louder", "quiet", "ruled"})
 
 
 @pytest.mark.parametrize("rules", [(), ("loud", "louder", "ruled")])
-def test_a_drop_is_not_believed_where_the_outputs_are_noise(rules: tuple[str, ...]) -> None:
-    layers = [Layer(n, "Conv", 0.25, "known" if n in rules else "") for n in sorted(LOUD)]
+@pytest.mark.parametrize("told", [False, True])
+def test_a_drop_is_not_believed_where_the_outputs_are_noise(
+    rules: tuple[str, ...], told: bool
+) -> None:
+    layers = [
+        Layer(n, "Conv", 0.25, "known" if n in rules else "", told and n in {"loud", "louder"})
+        for n in sorted(LOUD)
+    ]
     outcome = Search(layers, noisy, noisy, 0.01).run()
     assert outcome.holds
     assert outcome.most_noise == QUIET
     assert set(outcome.chosen.kept) == {"loud", "louder"}
     # What a few runs tell to be too loud is not measured on all: layers given back one by one.
     assert not any(len(p.kept) == 2 and p.noise > QUIET for p in outcome.points if rules)
+    if told:
+        assert [p.kept for p in outcome.points] == [(), ("loud", "louder")]
 
 
 def test_noise_below_that_is_as_good_as_none() -> None:
