@@ -203,6 +203,8 @@ class Recording:
 
     def __init__(self, work: Callable[[int], None], transfers: Transfers) -> None:
         self._transfers, self._driver = transfers, transfers.driver
+        # What is recorded calls code that is unloaded with the last that refers to it.
+        self._work = work
         self._stream, graph = ctypes.c_void_p(), ctypes.c_void_p()
         self._graph = ctypes.c_void_p()
         call, stream = self._call, self._stream

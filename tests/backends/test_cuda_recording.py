@@ -1,6 +1,7 @@
 """Work that is recorded as a CUDA graph: the driver's calls, with a driver that notes them."""
 
 import ctypes
+import gc
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -75,6 +76,20 @@ def test_work_is_done_once_and_then_recorded(driver: Driver) -> None:
     recording.close()
     assert driver.calls.count("cuGraphExecDestroy") == 1
     assert driver.calls.count("cuStreamDestroy_v2") == 1
+
+
+def test_code_stays_loaded_as_long_as_it_is_recorded(driver: Driver) -> None:
+    def work(stream: int) -> None:
+        """Stand in for a function of a library."""
+
+    kept, recording = weakref.ref(work), Recording(work, Transfers(0))
+    del work
+    gc.collect()
+    recording.start()
+    assert kept() is not None
+    del recording
+    gc.collect()
+    assert kept() is None
 
 
 def test_nothing_is_copied_of_an_array_without_elements(driver: Driver) -> None:

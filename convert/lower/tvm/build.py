@@ -19,6 +19,7 @@ from tvm.support import cc
 from edgeinfer.convert.lower.tvm import apple, cuda_code
 from edgeinfer.convert.lower.tvm.direct import NotDirectError, direct
 from edgeinfer.convert.lower.tvm.machines import Machine
+from edgeinfer.convert.lower.tvm.ops.reduce import share_extremes
 from edgeinfer.convert.lower.tvm.tuned import MARK, Tuning, sizes_of
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.kernels.defs.emit import Cpu
@@ -117,7 +118,7 @@ def build(
     with tempfile.TemporaryDirectory() as folder:
         link = apple.link if machine.system == "macos" else cc.cross_compiler(linker)
         compiled.export_library(str(path), fcompile=link, workspace_dir=folder)
-    if machine.cuda:
+    if machine.cuda and any("T.launch_thread" in t or "thread_binding" in t for t in texts):
         cuda_code.check(path, machine.name)
     return Built("vm" if reason else "direct", weights, parallel, kernels, reason, memory)
 
@@ -224,9 +225,10 @@ _CALL = "relax.call_tir"
 def _on_gpu(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRModule:
     from tvm.s_tir import dlight
 
+    share_extremes()
+    # TVM's rule for vectors has threads write beyond a result that has fewer rows than they are.
     rules = [
         _tried(dlight.gpu.Matmul()),
-        _tried(dlight.gpu.GEMV()),
         _tried(dlight.gpu.Reduction()),
         _tried(dlight.gpu.GeneralReduction()),
         dlight.gpu.Fallback(),
@@ -238,7 +240,9 @@ def _on_gpu(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRMod
     }
     calls = _called(module)
     for where, function in list(module.functions.items()):
-        own = cuda.default(function, machine.cuda) if isinstance(function, tirx.PrimFunc) else None
+        if not isinstance(function, tirx.PrimFunc):
+            continue
+        own = _nothing(function) or cuda.default(function, machine.cuda)
         if own is not None:
             module[where] = own.with_attrs({MARK: True, "tirx.is_scheduled": True})
     plain = dlight.ApplyDefaultSchedule(*rules)(module)
@@ -247,6 +251,15 @@ def _on_gpu(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRMod
             before = written[where.name_hint]
             plain[where] = _tuned(tuning, where, before, function.without_attr(MARK), calls)
     return plain
+
+
+def _nothing(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """Return a function that does nothing where the result has no elements; else None."""
+    result = function.params[-1]
+    sizes = result.shape if tirx.is_buffer_var(result) else ()
+    if all(not isinstance(s, tirx.IntImm) or int(s) for s in sizes):
+        return None
+    return tirx.PrimFunc(function.params, tirx.Evaluate(0), function.ret_type, attrs=function.attrs)
 
 
 def _tried(rule: Any) -> Any:
@@ -263,7 +276,7 @@ def _tried(rule: Any) -> Any:
                 made = rule.apply(func, target, tunable)
                 if made is not None:
                     LowerCrossThreadReduction()(made.mod)
-            except (RuntimeError, ValueError) as e:
+            except (RuntimeError, ValueError, AssertionError) as e:
                 _log.debug("%s does not order %s: %s", type(rule).__name__, func.attrs, e)
                 return None
             else:

@@ -163,7 +163,11 @@ class Builder:
         kind = var.ty
         if not isinstance(kind, relax.TensorType) or kind.shape is None:
             raise Refusal("the result's size depends on values", "dynamic_shape")
-        return Tensor(str(kind.dtype.dtype), tuple(map(plain, kind.shape.values)), None, var)
+        dtype, shape = str(kind.dtype.dtype), tuple(map(plain, kind.shape.values))
+        if not self.on_cpu and 0 in shape and all(isinstance(s, int) for s in shape):
+            # Threads of a GPU cannot be cut for no elements.
+            return self.const(np.zeros(shape, dtype))
+        return Tensor(dtype, shape, None, var)
 
     def op(self, function: Callable[..., Any], *tensors: Tensor, **attributes: Any) -> Tensor:
         """Call a Relax operator on tensors."""

@@ -26,6 +26,12 @@ MODE = "TVM_CUDA_COMPILE_MODE"
 INSTALL = "pip install 'edgeinfer[tvm-cuda]', or nvcc of CUDA 13 on the PATH"
 
 _ROOT, _OPTIONS = "CUDA_PATH", "TVM_CUDA_NVRTC_EXTRA_OPTS"
+_EXACT = "TVM_CUDA_NVCC_NO_FAST_MATH"
+_AS_IEEE = "--ftz=false --prec-div=true --prec-sqrt=true"
+"""TVM asks for CUDA's fast arithmetic: quotients and roots that are not the nearest, numbers close
+to zero that become zero, and exponentials of a few more bits' error. A quotient beside a half then
+is rounded to the other integer."""
+
 _CREATE = "ffi.Module.create.cuda"
 _RUNTIME, _CUDART, _DRIVER = "libtvm_runtime_cuda.so", "libcudart.so.13", "libcuda.so.1"
 _CALLS = (
@@ -51,11 +57,14 @@ def get_ready(name: str) -> None:
     """
     if MODE not in os.environ:
         os.environ[MODE] = _compiler(name)
+    os.environ.setdefault(_EXACT, "1")
+    options = _AS_IEEE
     root = next(_wheels(), None)
     if os.environ[MODE] == "nvrtc" and root is not None and _ROOT not in os.environ:
         os.environ[_ROOT] = str(root)
         # TVM looks for them where the toolkit has them.
-        os.environ.setdefault(_OPTIONS, f"-I{root / 'include' / 'cccl'}")
+        options += f" -I{root / 'include' / 'cccl'}"
+    os.environ.setdefault(_OPTIONS, options)
     if tvm_ffi.get_global_func(_CREATE, allow_missing=True) is None:
         _load(name)
 

@@ -84,12 +84,16 @@ def _output(g: Builder, driver: Driver[Tensor], value: ir.Value, taken: list[Any
     if value not in driver.values:
         driver.values[value] = g.constant(value)
     tensor = driver.values[value]
-    root = _memory(g, g.expr(tensor))
+    made = g.expr(tensor)
+    root = _memory(g, made)
     if tensor.data is not None or any(root.same_as(t) for t in taken):
-        tensor = g.te(lambda x: te.compute(x.shape, lambda *i: x(*i), name="copy"), tensor)
-        root = g.expr(tensor)
+        root = made = g.block.emit_te(_copy, made, primfunc_name_hint="copy")
     taken.append(root)
-    return g.block.emit_output(g.expr(tensor))
+    return g.block.emit_output(made)
+
+
+def _copy(x: Any) -> Any:
+    return te.compute(x.shape, lambda *i: x(*i), name="copy")
 
 
 def _memory(g: Builder, made: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 from pathlib import Path
 
@@ -47,6 +48,19 @@ def test_text_is_no_code(content: bytes, compiled: bool, tmp_path: Path) -> None
         return
     with pytest.raises(NotAvailableError, match="sm_87 were not compiled; pip install"):
         cuda_code.check(path, "sm_87")
+
+
+def test_arithmetic_is_not_the_fast_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (cuda_code._EXACT, cuda_code._OPTIONS):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(cuda_code.MODE, "nvcc")
+    monkeypatch.setattr(cuda_code, "_load", lambda name: None)
+    cuda_code.get_ready("sm_90")
+    assert os.environ[cuda_code._EXACT] == "1"
+    assert "--prec-div=true" in os.environ[cuda_code._OPTIONS]
+    source = Path(tvm.__file__).with_name("support") / "nvcc.py"
+    # TVM's own names for it.
+    assert all(n in source.read_text("utf-8") for n in (cuda_code._EXACT, cuda_code._OPTIONS))
 
 
 def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,34 @@
+"""Run models on a GPU that the CPU stands in for, in a process of its own.
+
+Usage: gpu_worker.py FILE; the file has models with what they take, and gets what they gave.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import tempfile
+from pathlib import Path
+
+import onnx_ir as ir
+
+from tests import cuda_emulator
+
+
+def main(path: Path) -> None:
+    """Run each model on its feeds twice, since the second run replays what the first recorded."""
+    cuda_emulator.start()
+    from tests.convert.lower.tvm.run import load
+
+    found = {}
+    for name, (text, feeds) in pickle.loads(path.read_bytes()).items():
+        with tempfile.TemporaryDirectory() as folder:
+            executable = load(ir.from_onnx_text(text), Path(folder), machine="sm_90")
+            executable.run(feeds)
+            found[name] = {k: v.copy() for k, v in executable.run(feeds).items()}
+            executable.close()
+    path.write_bytes(pickle.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

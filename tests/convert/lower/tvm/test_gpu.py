@@ -1,0 +1,110 @@
+"""Code for a GPU by its whole way, on a GPU that the CPU stands in for."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+pytest.importorskip("tvm")
+
+from tests import cuda_emulator
+
+pytestmark = pytest.mark.skipif(
+    not cuda_emulator.is_possible(), reason="g++ on Linux stands in for nvcc"
+)
+
+WORKER = Path(__file__).with_name("gpu_worker.py")
+ROOT = Path(__file__).parents[4]
+HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
+_rng = np.random.default_rng(0)
+
+
+def _normal(*shape: int) -> Any:
+    return _rng.standard_normal(shape).astype(np.float32)
+
+
+_masked = _normal(3, 70)
+_masked[1] = -np.inf
+_spoiled = _normal(2, 300)
+_spoiled[1, 290] = np.nan
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    # A row whose extreme is infinite, and one with NaN: threads combine them as one loop would.
+    "masked": (
+        "m (float[3,70] x) => (float[3,70] y) <float none = {-inf}, float zero = {0}> {\n"
+        "top = ReduceMax<keepdims=1>(x)\n empty = Equal(top, none)\n p = Softmax(x)\n"
+        "y = Where(empty, zero, p) }",
+        {"x": _masked},
+    ),
+    "extremes": (
+        "m (float[2,300] x) => (float[2] y, float[2] z) <int64[1] a = {1}> {\n"
+        "y = ReduceMax<keepdims=0>(x, a)\n z = ReduceMin<keepdims=0>(x, a) }",
+        {"x": _spoiled},
+    ),
+    # Fewer results than TVM's rule for vectors has threads, which wrote beyond them.
+    "one column": (
+        "m (float[2,4,4] x, float[4,1,4] w) => (float[2,4,1] y) { y = Conv<group=4>(x, w) }",
+        {"x": _normal(2, 4, 4), "w": _normal(4, 1, 4)},
+    ),
+    "one tap": (
+        "m (float[2,4,5] x, float[4,1,1] w) => (float[2,4,5] y) { y = Conv<group=4>(x, w) }",
+        {"x": _normal(2, 4, 5), "w": _normal(4, 1, 1)},
+    ),
+    "put": (
+        "m (float[4,3] x, int64[2,3] i, float[2,3] u) => (float[4,3] y, float[4,3] z) {\n"
+        "y = ScatterElements<axis=0>(x, i, u)\n"
+        'z = ScatterElements<axis=0, reduction="add">(x, i, u) }',
+        {
+            "x": _normal(4, 3),
+            "i": np.array([[0, -1, 2], [1, 3, 2]]),
+            "u": _normal(2, 3),
+        },
+    ),
+    "largest": (
+        "m (float[3,9] x) => (float[3,4] y, int64[3,4] i) <int64[1] k = {4}> {\n"
+        "y, i = TopK(x, k) }",
+        {"x": _normal(3, 9)},
+    ),
+    "nothing": (
+        "m (float[2,4] x) => (float[2,0] y, float[2] z) "
+        "<int64[1] s = {4}, int64[1] e = {9}, int64[1] a = {1}> {\n"
+        "y = Slice(x, s, e, a)\n z = ReduceSum<keepdims=0>(y, a) }",
+        {"x": _normal(2, 4)},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    path = tmp_path_factory.mktemp("gpu") / "cases"
+    path.write_bytes(pickle.dumps({n: (HEAD + text, feeds) for n, (text, feeds) in CASES.items()}))
+    places = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    subprocess.run(
+        [sys.executable, "-W", "ignore", str(WORKER), str(path)],
+        check=True,
+        env={**os.environ, "PYTHONPATH": places},
+    )
+    answers: dict[str, dict[str, Any]] = pickle.loads(path.read_bytes())
+    return answers
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers(name: str, found: dict[str, dict[str, Any]]) -> None:
+    text, feeds = CASES[name]
+    model = ReferenceEvaluator(onnx.parser.parse_model(HEAD + text))
+    wanted = dict(zip(model.output_names, model.run(None, feeds), strict=True))
+    if name == "put":
+        # The reference takes negative places for what they are in NumPy, and so do we.
+        assert wanted["y"][3, 1] == feeds["u"][1, 1]
+    for key, value in wanted.items():
+        assert found[name][key].shape == value.shape
+        np.testing.assert_allclose(found[name][key], value, rtol=1e-5, atol=1e-6, err_msg=key)
