@@ -2,7 +2,8 @@
 
 ``python -m tests.zoo.emulated`` converts each for both Raspberry Pis and prints how far its
 numbers are from the oracle's; ``--jobs N`` does N at once, ``--results FILE`` keeps a line for each
-and goes on where a run was ended. Times mean nothing: they are an emulator's.
+and goes on where a run was ended. Times mean nothing: they are an emulator's. With ``--target
+tvm-sm-90`` they run on an NVIDIA GPU instead, where there is one.
 """
 
 from __future__ import annotations
@@ -147,7 +148,9 @@ def _first(path: Path, shapes: fixed.Shapes) -> list[Mapping[str, Array]]:
     return [make_vectors(source.model, specs, oracles=oracles)[0].feeds]
 
 
-def _all(names: Sequence[str], jobs: int, results: Path, limit_s: float) -> list[Row]:
+def _all(
+    names: Sequence[str], jobs: int, results: Path, limit_s: float, targets: Sequence[str] = TARGETS
+) -> list[Row]:
     """Judge models in processes of their own, so many at once; each line is written as it comes."""
     done = {r.model: r for r in _read(results) if r.outcome != "failed"}
     rank = {name: i for i, name in enumerate(HEAVY)}
@@ -162,6 +165,7 @@ def _all(names: Sequence[str], jobs: int, results: Path, limit_s: float) -> list
         # One CPU for each: an emulator with as many threads as there are CPUs is slow.
         cpu = free.pop()
         command = [sys.executable, "-m", "tests.zoo.emulated", "--one", name, "--cpu", str(cpu)]
+        command += [part for target in targets for part in ("--target", target)]
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=remaining)
             lines = ran.stdout.splitlines() or [f"exit code {ran.returncode}: {ran.stderr[-300:]}"]
@@ -170,7 +174,7 @@ def _all(names: Sequence[str], jobs: int, results: Path, limit_s: float) -> list
         finally:
             free.append(cpu)
         if not lines[-1].startswith("{"):
-            failed = [Row(name, t, "failed", why=lines[-1]) for t in TARGETS]
+            failed = [Row(name, t, "failed", why=lines[-1]) for t in targets]
             lines = [json.dumps(asdict(r)) for r in failed]
         found = [line for line in lines if line.startswith("{")]
         with results.open("a", encoding="utf-8") as file:
@@ -213,16 +217,19 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="models at once")
     parser.add_argument("--minutes", type=float, default=600, help="for all of it")
     parser.add_argument("--results", type=Path, default=Path("build/arm-zoo.jsonl"))
+    parser.add_argument("--target", action="append", help="instead of both Raspberry Pis")
     given = parser.parse_args()
+    targets = given.target or TARGETS
     if given.one:
         if given.cpu is not None:
             os.sched_setaffinity(0, {given.cpu})
-        for row in judge(given.one):
+        for row in judge(given.one, targets):
             _say(json.dumps(asdict(row)))
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     given.results.parent.mkdir(parents=True, exist_ok=True)
-    rows = _all(given.names or fixed.names(), given.jobs, given.results, given.minutes * 60)
+    limit_s = given.minutes * 60
+    rows = _all(given.names or fixed.names(), given.jobs, given.results, limit_s, targets)
     rows = list({(r.model, r.target): r for r in rows}.values())
     counts = {o: sum(r.outcome == o for r in rows) for o in sorted({r.outcome for r in rows})}
     _say(f"{len(rows)} conversions: {counts}")
