@@ -108,25 +108,26 @@ def _attributes(node: ir.Node) -> list[ir.Attr]:
 
 
 def _of(node: ir.Node) -> int | None:
-    sizes = [_sizes(v) for v in (*node.inputs, *node.outputs) if v is not None and v.name]
+    made = [v for v in node.outputs if v.uses() or v.is_graph_output()]
+    sizes = [_sizes(v) for v in (*node.inputs, *made) if v is not None and v.name]
     if any(s is None for s in sizes):
         return None
     known = [s for s in sizes if s is not None]
-    results = [s for v in node.outputs if v.name and (s := _sizes(v)) is not None]
-    made = max((prod(s) for s in results), default=0)
+    results = [s for v in made if v.name and (s := _sizes(v)) is not None]
+    largest = max((prod(s) for s in results), default=0)
     if len(known) < 2:
-        return made
+        return largest
     first, second = known[0], known[1]
     match node.op_type:
         case "Conv":
-            return made * prod(second[1:])
+            return largest * prod(second[1:])
         case "ConvTranspose":
             return prod(first) * prod(second[1:])
         case "MatMul" | "Gemm" | "MatMulInteger" | "MatMulNBits":
-            return made * max(prod(first[-1:]), 1)
+            return largest * max(prod(first[-1:]), 1)
         case "LSTM" | "GRU" | "RNN":
             return prod(first[:2]) * (prod(second) + prod(known[2]))
-    return made
+    return largest
 
 
 def _sizes(value: ir.Value) -> tuple[int, ...] | None:

@@ -129,6 +129,9 @@ def stand_in(model: ir.Model) -> None:
 
 
 def _is_like_input(node: ir.Node) -> bool:
+    if node.op_type == "SimplifiedLayerNormalization":
+        # Exporters write it into the standard's domain.
+        return True
     if node.domain != "com.microsoft":
         return False
     # Queries may come with keys and values in one tensor.
