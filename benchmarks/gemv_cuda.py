@@ -1,9 +1,10 @@
-"""Products with 4-bit weights on an NVIDIA GPU, beside ONNX Runtime's ``MatMulNBits``.
+"""Products with 4-bit weights on an NVIDIA GPU, beside ONNX Runtime's ``MatMulNBits`` and PyTorch.
 
     python -m benchmarks.gemv_cuda [--rows 4096] [--layers 16] [--rounds 30]
 
 A chain of square layers, each with weights of its own, so that they come from memory and not from a
-cache; both in a CUDA graph over arrays on the card, in turns. The bandwidth counts each weight and
+cache; all in a CUDA graph over arrays on the card, in turns. PyTorch's are its 4-bit product, which
+takes bfloat16, and a plain one of float16 weights. The bandwidth counts each weight and
 scale once; beside it stands what a copy on the card reaches, bytes read and written.
 """
 
@@ -110,6 +111,40 @@ def _onnxruntime(n: int, layers: list[tuple[Any, Any]], first: Any) -> Any:
     return lambda: session.run_with_iobinding(binding), y.numpy
 
 
+def _torch(n: int, layers: list[tuple[Any, Any]], first: Any, *, packed: bool) -> Any:
+    import torch
+
+    kind = torch.bfloat16 if packed else torch.float16
+    weights = []
+    for q, s in layers:
+        if not packed:
+            weights.append(torch.from_numpy((q.T - 8.0) * float(s[0, 0])).to("cuda", kind))
+            continue
+        nibbles = torch.from_numpy(q[:, 0::2] << 4 | q[:, 1::2]).cuda()
+        scales = torch.zeros((n // BLOCK, n, 2), dtype=kind, device="cuda")
+        scales[:, :, 0] = torch.from_numpy(s.T.astype(np.float32)).to("cuda", kind)
+        weights.append((torch.ops.aten._convert_weight_to_int4pack(nibbles, 8), scales))
+    x = torch.from_numpy(first).to("cuda", kind)
+
+    def work() -> Any:
+        y = x
+        for w in weights:
+            y = torch.ops.aten._weight_int4pack_mm(y, w[0], BLOCK, w[1]) if packed else y @ w
+        return y
+
+    work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = work()
+
+    def run() -> None:
+        graph.replay()
+        torch.cuda.synchronize()
+
+    return run, lambda: y.float().cpu().numpy()
+
+
 def _copy(megabytes: int) -> Any:
     """A copy on the card, for its bandwidth."""
     device = tvm.cuda(0)
@@ -145,10 +180,16 @@ def main() -> None:
     device = tvm.cuda(0)
     kept = [[tvm.runtime.tensor(a, device) for a in (pack(q, 4), s)] for q, s in layers]
     calls: dict[str, Any] = {str(s): _ours(n, kept, first, s) for s in SHARES}
-    try:
-        calls["onnxruntime"] = _onnxruntime(n, layers, first)
-    except Exception as error:  # whatever it lacks here is told
-        print(f"onnxruntime: {type(error).__name__}: {str(error)[-200:]}")
+    peers: dict[str, Callable[[], Any]] = {
+        "onnxruntime": lambda: _onnxruntime(n, layers, first),
+        "torch, 4 bits": lambda: _torch(n, layers, first, packed=True),
+        "torch, float16": lambda: _torch(n, layers, first, packed=False),
+    }
+    for name, make in peers.items():
+        try:
+            calls[name] = make()
+        except Exception as error:  # whatever it lacks here is told
+            print(f"{name}: {type(error).__name__}: {str(error)[-200:]}")
     for name, (call, answer) in calls.items():
         call()
         worst = float(np.abs(answer() - right).max() / np.abs(right).max())
@@ -160,6 +201,7 @@ def main() -> None:
             times[name].append(_ms(call))
         copies.append(_ms(copy))
     total = sum(q.size // 2 + s.nbytes for q, s in layers)
+    best = min((n for n in calls if n.startswith("Share")), key=lambda n: np.median(times[n]))
     print(f"copy on the card: {2 * (512 << 20) / np.median(copies) / 1e9:.3g} TB/s")
     for name, row in times.items():
         low, middle, high = np.quantile(row, (0.25, 0.5, 0.75))
@@ -168,6 +210,11 @@ def main() -> None:
             f"{name}: {each:.3g} us a layer, {total / middle / 1e9:.3g} TB/s, "
             f"quartiles {low:.4g} to {high:.4g} ms, n {len(row)}"
         )
+    for name in calls:
+        if name in peers:
+            ratios = np.array(times[name]) / np.array(times[best])
+            low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+            print(f"{name} takes {middle:.3g} times as long as {best}, {low:.3g} to {high:.3g}")
 
 
 if __name__ == "__main__":
