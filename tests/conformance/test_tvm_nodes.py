@@ -1,11 +1,12 @@
 """ONNX node cases through passes, TVM lowering and the backend: right or refused.
 
-``python -m tests.conformance.test_tvm_nodes`` prints how many are which, and why;
-``EDGEINFER_NODES_MACHINE=sm_90`` has it do so on a GPU.
+``python -m tests.conformance.test_tvm_nodes`` prints how many are which, and why, and with
+``--table`` writes docs/tvm-ops.md; ``EDGEINFER_NODES_MACHINE=sm_90`` has it do so on a GPU.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -18,8 +19,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance import tvm_table
+from tests.conformance.node_worker import suite
+
 WORKER = Path(__file__).parent / "tvm_worker.py"
 ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "tvm-ops.md"
 AGAIN = 75
 """As the worker has it."""
 SHARDS = 8
@@ -98,14 +103,28 @@ def test_whole_node_suite(shard: int) -> None:
     assert faults(results) == []
 
 
-if __name__ == "__main__":
-    with ThreadPoolExecutor(2) as pool:
-        found = {
-            name: outcome
-            for shard in pool.map(lambda first: run_cases(first, SHARDS), range(SHARDS))
-            for name, outcome in shard.items()
-        }
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=2, help="shares of the suite at once")
+    parser.add_argument("--results", type=Path, help="file of results: read if there, else written")
+    parser.add_argument("--table", action="store_true", help="write docs/tvm-ops.md")
+    given = parser.parse_args()
+    if given.results and given.results.exists():
+        found = tvm_table.read(given.results)
+    else:
+        with ThreadPoolExecutor(given.jobs) as pool:
+            shares = pool.map(lambda first: run_cases(first, SHARDS), range(SHARDS))
+            found = {name: outcome for share in shares for name, outcome in share.items()}
+        if given.results:
+            given.results.write_text(json.dumps(found), encoding="utf-8")
     print(Counter(o.split(":")[0] for o in found.values()))  # noqa: T201
     print(*faults(found), sep="\n")  # noqa: T201
+    if given.table:
+        tvm_table.replaced(DOCUMENT, tvm_table.NODES, tvm_table.nodes(found, suite()))
+        return
     reasons = Counter(o.split(": ")[1] for o in found.values() if o.startswith("refused"))
     print(*(f"{count} {reason}" for reason, count in reasons.most_common()), sep="\n")  # noqa: T201
+
+
+if __name__ == "__main__":
+    _main()

@@ -26,8 +26,11 @@ import numpy as np
 import edgeinfer
 from edgeinfer.errors import EdgeInferError, UnsupportedError
 from edgeinfer.types import Array
+from tests.conformance import tvm_table
 from tests.zoo import fixed
 
+_NO_END = "no end in the time there was"
+_DOCUMENT = Path(__file__).parents[2] / "docs" / "tvm-ops.md"
 TARGETS = ("tvm-cortex-a72", "tvm-cortex-a76")
 
 HEAVY = (
@@ -170,7 +173,7 @@ def _all(
             ran = subprocess.run(command, capture_output=True, text=True, timeout=remaining)
             lines = ran.stdout.splitlines() or [f"exit code {ran.returncode}: {ran.stderr[-300:]}"]
         except subprocess.TimeoutExpired:
-            lines = ["no end in the time there was"]
+            lines = [_NO_END]
         finally:
             free.append(cpu)
         if not lines[-1].startswith("{"):
@@ -218,8 +221,15 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=600, help="for all of it")
     parser.add_argument("--results", type=Path, default=Path("build/arm-zoo.jsonl"))
     parser.add_argument("--target", action="append", help="instead of both Raspberry Pis")
+    parser.add_argument("--table", action="store_true", help="write what is known to the docs")
     given = parser.parse_args()
     targets = given.target or TARGETS
+    if given.table:
+        known = [r for r in _read(given.results) if r.target in TARGETS and r.why != _NO_END]
+        told = {(r.model, r.target): (r.outcome, r.error, r.vectors) for r in known}
+        rows_told = [(*names, *rest) for names, rest in told.items()]
+        tvm_table.replaced(_DOCUMENT, tvm_table.ZOO, tvm_table.zoo(rows_told))
+        return 0
     if given.one:
         if given.cpu is not None:
             os.sched_setaffinity(0, {given.cpu})

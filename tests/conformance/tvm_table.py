@@ -1,0 +1,88 @@
+"""The tables of docs/tvm-ops.md: what comes of the node cases, and of the zoo for Arm."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.conformance.node_worker import Case
+from tests.conformance.tflite_table import (
+    Results,
+    by_operator,
+    defined,
+    excluded,
+    groups,
+    is_single,
+    share,
+)
+
+OUTCOMES = ("right", "refused", "wrong", "error", "unrunnable", "crash")
+NODES = "<!-- Written by python -m tests.conformance.test_tvm_nodes --table -->"
+ZOO = "<!-- Written by python -m tests.zoo.emulated --table -->"
+
+
+def families() -> dict[str, str]:
+    """The file of each operator's lowering."""
+    from edgeinfer.convert.lower.tvm import ops as _  # noqa: F401
+    from edgeinfer.convert.lower.tvm.registry import OPS
+
+    known = {e.op: e.function.__module__.rpartition(".")[2] for e in OPS if not e.domain}
+    split = dict.fromkeys(("QLinearConv", "QLinearMatMul", "ConvInteger"), "quant")
+    return {**defined(), **split, **known}
+
+
+def totals(results: Results, cases: list[Case]) -> list[str]:
+    """Lines of the first table."""
+    lines = [f"| cases | number | {' | '.join(OUTCOMES)} |", "|---" * (len(OUTCOMES) + 2) + "|"]
+    for title, names in groups(cases).items():
+        counts = Counter(results[n].split(":")[0] for n in names)
+        right = f"{counts['right']} ({100 * share(results, names):.1f} %)"
+        rest = " | ".join(str(counts[o]) for o in OUTCOMES[1:])
+        lines.append(f"| {title} | {len(names)} | {right} | {rest} |")
+    return lines
+
+
+def nodes(results: Results, cases: list[Case]) -> str:
+    """The part of the document that the node cases give."""
+    parts = ["## Totals", "", *totals(results, cases), "", *excluded(results, cases), ""]
+    parts += ["## Operator by operator", ""]
+    parts += by_operator(results, filter(is_single, cases), families())
+    return "\n".join([*parts, ""])
+
+
+def zoo(rows: Iterable[tuple[str, str, str, float | None, int]]) -> str:
+    """The part that the models give: model, target, outcome, error, vectors."""
+    found: dict[str, dict[str, tuple[str, float | None, int]]] = {}
+    for model, target, outcome, error, vectors in rows:
+        found.setdefault(model, {})[target.removeprefix("tvm-")] = (outcome, error, vectors)
+    counts = Counter(o for by in found.values() for o, _, _ in by.values())
+    told = ", ".join(f"{n} {o}" for o, n in counts.most_common())
+    lines = [f"{len(found)} models, {sum(counts.values())} libraries: {told}.", ""]
+    lines += ["| model | Cortex-A72 | Cortex-A76 | vectors |", "|---|---|---|---|"]
+    for model, by in sorted(found.items()):
+        cells = [_cell(by.get(t)) for t in ("cortex-a72", "cortex-a76")]
+        vectors = max(v for _, _, v in by.values())
+        lines.append(f"| {model} | {' | '.join(cells)} | {vectors} |")
+    return "\n".join([*lines, ""])
+
+
+def _cell(found: tuple[str, float | None, int] | None) -> str:
+    if found is None:
+        return "not run"
+    outcome, error, _ = found
+    return outcome if error is None else f"{outcome}, {error:.1e}"
+
+
+def replaced(document: Path, mark: str, text: str) -> None:
+    """Write a generated part of the document: from its mark up to the next one."""
+    head, rest = document.read_text(encoding="utf-8").split(mark)
+    _, end, tail = rest.partition("<!-- End -->")
+    document.write_text(f"{head}{mark}\n\n{text}\n{end}{tail}", encoding="utf-8")
+
+
+def read(path: Path) -> Results:
+    """Read results that a run has kept."""
+    found: Results = json.loads(path.read_text(encoding="utf-8"))
+    return found
