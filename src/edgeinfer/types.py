@@ -75,7 +75,8 @@ class ImageInput:
             ``height``; ``pad`` fills what is missing of ``width`` on the right, and a longer line
             is squeezed into it unless it may ``grow``).
         crop_ratio: share of the resized short side that the centre crop keeps; 1.0 keeps all.
-        interpolation: ``nearest``, ``bilinear`` or ``bicubic``; Pillow's, with antialiasing.
+        interpolation: ``nearest``, ``bilinear`` or ``bicubic``; Pillow's, with antialiasing, across
+            first and then down.
         antialias: False samples ``bilinear`` at four pixels also where it makes smaller, as OpenCV
             and TensorFlow do.
         color: ``RGB``, ``BGR`` or ``GRAY``.
