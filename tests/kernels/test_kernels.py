@@ -280,12 +280,11 @@ def test_gemv(name: str, bits: int, shape: tuple[int, int], block: int, vectors:
     ],
 )
 def test_gemv_of_each_form(name: str, bits: int, form: gemv.Form) -> None:
-    for shape, block, vectors in [((37, 197), 64, 3), ((16, 64), 64, 1)]:
-        case = Product(bits, shape, block, vectors, form)
-        y = misaligned(np.zeros((vectors, shape[0]), np.float32))
-        compiled(case.kernel(gemv.DOTS[name]), name)(*case.operands(gemv.DOTS[name]), y)
-        # Of a vector with 16 bits, 1/64000 of its largest element is what may be missing.
-        _close(y, case.expected(), 2e-5)
+    case = Product(bits, (37, 197), 64, 3, form)
+    y = misaligned(np.zeros((3, 37), np.float32))
+    compiled(case.kernel(gemv.DOTS[name]), name)(*case.operands(gemv.DOTS[name]), y)
+    # Of a vector with 16 bits, 1/64000 of its largest element is what may be missing.
+    _close(y, case.expected(), 2e-5)
 
 
 @pytest.mark.skipif("x86-64-v4-vnni" not in HERE, reason="this CPU has no VNNI")
@@ -308,7 +307,7 @@ def test_avx_vnni(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
         _close(y, case.expected(), 1e-5)
 
 
-@pytest.mark.parametrize("place", [0, 40, 76])
+@pytest.mark.parametrize("place", [0, 76])
 def test_gemv_of_what_is_no_number_is_none(place: int) -> None:
     case = Product(4, (9, 77), 32, 2)
     w, s, x = case.operands(gemv.DOTS["x86-64-v3"])

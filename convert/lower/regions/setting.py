@@ -18,7 +18,7 @@ SECONDS = "EDGEINFER_REGIONS"
 
 _SECONDS = 45.0
 _MACHINES = ("x86-64-v4", "x86-64-v3")
-_NARROW = ("x86-64-v4-vnni", *_MACHINES)
+_NARROW = ("x86-64-v4-vnni", "x86-64-v3-vnni", *_MACHINES)
 
 
 def seconds() -> float:

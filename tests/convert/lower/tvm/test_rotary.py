@@ -48,8 +48,16 @@ PARTLY = (
 )
 
 
-@pytest.mark.parametrize("text", [HEADS_FIRST, TOKENS_FIRST, PARTLY])
-@pytest.mark.parametrize("form", ["float", "float16", "open"])
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        (HEADS_FIRST, "float"),
+        (TOKENS_FIRST, "float"),
+        (PARTLY, "float"),
+        (PARTLY, "float16"),
+        (TOKENS_FIRST, "open"),
+    ],
+)
 def test_numbers(text: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int] = []
     kernel = rows.rope
