@@ -25,10 +25,11 @@ _EXACT = 0x4B000000
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Rows of a block of threads, and warps that share them."""
+    """Rows of a block of threads, warps that share them, and words that a thread reads at once."""
 
     rows: int = 4
     warps: int = 4
+    wide: int = 1
 
 
 def pack(q: Array, bits: int) -> Array:
@@ -72,7 +73,12 @@ def gemv(
     if bits not in (4, 8) or min(n, k, vectors) < 1 or k % BLOCK or block < 1 or block % BLOCK:
         raise ValueError(f"{bits} bits, {n} by {k}, blocks of {block}, {vectors} vectors")
     threads = cut.warps * _WARP
-    if min(cut.rows, cut.warps) < 1 or threads > 1024 or vectors * cut.rows * threads > 12288:
+    if (
+        cut.wide not in (1, 2, 4)
+        or min(cut.rows, cut.warps) < 1
+        or threads > 1024
+        or vectors * cut.rows * threads > 12288
+    ):
         raise ValueError(f"{cut} for {vectors} vectors")
     with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
         T.func_name("main")
@@ -107,28 +113,32 @@ def _read(
     """Sum what one thread reads: words that are as far apart as there are threads."""
     n, k, bits, block, vectors = sizes
     each, threads = 32 // bits, cut.warps * _WARP
-    words = k // each
-    part = T.alloc_buffer((vectors * each,), "float32", scope="local")
-    with T.serial(-(-words // threads)) as turn:
-        at = turn * threads + thread
+    words, own = k // each, each * cut.wide
+    part = T.alloc_buffer((vectors * own,), "float32", scope="local")
+    held = T.alloc_buffer((cut.wide,), "int32", scope="local")
+    with T.serial(-(-words // (threads * cut.wide))) as turn:
+        at = (turn * threads + thread) * cut.wide
 
         def one() -> None:
             for v in range(vectors):
-                for e in range(0, each, 4):
-                    store(part, [v * each + e], load(x, [v, at * each + e], 4), 4)
+                for e in range(0, own, 4):
+                    store(part, [v * own + e], load(x, [v, at * each + e], 4), 4)
             with T.unroll(cut.rows) as r:
                 # Rows beyond the end read the last one again, and keep nothing.
                 row = tirx.min(first + r, n - 1) if n % cut.rows else first + r
-                word = T.bind(T.BufferLoad(w, [row, at]))
+                store(held, [0], load(w, [row, at], cut.wide), cut.wide)
+                # Words that are read at once never lie in two blocks: of 32 there are four or more.
                 scale = T.bind(T.BufferLoad(s, [row, at * each // block]).astype("float32"))
-                weights = [T.bind(_weight(word, e, bits) * scale) for e in range(each)]
-                for v in range(vectors):
-                    value = T.BufferLoad(sums, [v * cut.rows + r])
-                    for e, weight in enumerate(weights):
-                        value = value + T.BufferLoad(part, [v * each + e]) * weight
-                    T.buffer_store(sums, value, [v * cut.rows + r])
+                for j in range(cut.wide):
+                    word = T.bind(T.BufferLoad(held, [j]))
+                    weights = [T.bind(_weight(word, e, bits) * scale) for e in range(each)]
+                    for v in range(vectors):
+                        value = T.BufferLoad(sums, [v * cut.rows + r])
+                        for e, weight in enumerate(weights):
+                            value = value + T.BufferLoad(part, [v * own + j * each + e]) * weight
+                        T.buffer_store(sums, value, [v * cut.rows + r])
 
-        if words % threads:
+        if words % (threads * cut.wide):
             with T.If(at < words), T.Then():
                 one()
         else:

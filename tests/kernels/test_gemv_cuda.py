@@ -17,6 +17,8 @@ from tests.kernels import cuda_text
         (9, 160, 4, 64, 1, Share(4, 1)),
         (8, 1056, 4, 32, 3, Share(2, 4)),
         (7, 288, 8, 128, 2, Share(4, 2)),
+        (9, 1120, 4, 32, 2, Share(4, 1, 4)),
+        (5, 288, 8, 32, 1, Share(2, 2, 2)),
     ],
 )
 def test_numbers(
@@ -37,7 +39,14 @@ def test_numbers(
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:
-    for given in ({"k": 40}, {"bits": 3}, {"block": 48}, {"vectors": 0}, {"share": Share(4, 64)}):
+    for given in (
+        {"k": 40},
+        {"bits": 3},
+        {"block": 48},
+        {"vectors": 0},
+        {"share": Share(4, 64)},
+        {"share": Share(4, 4, 3)},
+    ):
         with pytest.raises(ValueError, match="vectors"):
             gemv(**{"n": 8, "k": 64, **given})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="multiple of 32"):

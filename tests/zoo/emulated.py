@@ -152,12 +152,20 @@ def _first(path: Path, shapes: fixed.Shapes) -> list[Mapping[str, Array]]:
 
 
 def _all(
-    names: Sequence[str], jobs: int, results: Path, limit_s: float, targets: Sequence[str] = TARGETS
+    names: Sequence[str],
+    jobs: int,
+    results: Path,
+    limit_s: float,
+    targets: Sequence[str] = TARGETS,
+    *,
+    short_first: bool = False,
 ) -> list[Row]:
     """Judge models in processes of their own, so many at once; each line is written as it comes."""
     done = {r.model: r for r in _read(results) if r.outcome != "failed"}
     rank = {name: i for i, name in enumerate(HEAVY)}
     left = sorted((n for n in names if n not in done), key=lambda n: rank.get(n, len(HEAVY)))
+    if short_first:
+        left.reverse()
     until = time.monotonic() + limit_s
     free = list(os.sched_getaffinity(0))
 
@@ -222,6 +230,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("build/arm-zoo.jsonl"))
     parser.add_argument("--target", action="append", help="instead of both Raspberry Pis")
     parser.add_argument("--table", action="store_true", help="write what is known to the docs")
+    parser.add_argument("--short-first", action="store_true", help="where time may not suffice")
     given = parser.parse_args()
     targets = given.target or TARGETS
     if given.table:
@@ -239,7 +248,8 @@ def main() -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     given.results.parent.mkdir(parents=True, exist_ok=True)
     limit_s = given.minutes * 60
-    rows = _all(given.names or fixed.names(), given.jobs, given.results, limit_s, targets)
+    names, short = given.names or fixed.names(), given.short_first
+    rows = _all(names, given.jobs, given.results, limit_s, targets, short_first=short)
     rows = list({(r.model, r.target): r for r in rows}.values())
     counts = {o: sum(r.outcome == o for r in rows) for o in sorted({r.outcome for r in rows})}
     _say(f"{len(rows)} conversions: {counts}")

@@ -32,6 +32,9 @@ DIRECT_UP_TO = 150
 """Kernels in one function; above, the machine's microsecond each is nothing beside their work, and
 LLVM takes long over one large function."""
 
+RECORDED_UP_TO = 600
+"""The same on a GPU, where the machine's time for a launch is many times a recorded one's."""
+
 DIRECT_LINES = 5000
 """Lines of loops in one function. TVM's passes take more than twice as long over twice as many:
 seven minutes over 16,000, and two where the same loops stand in functions of their own. What has
@@ -98,7 +101,7 @@ def build(
     lines = sum(t.count("\n") for t in texts)
     if told := effort(kernels, lines):
         _log.warning("%s", told)
-    reason = _not_direct(kernels, static, lines)
+    reason = _not_direct(kernels, static, lines, RECORDED_UP_TO if machine.cuda else DIRECT_UP_TO)
     weights: list[Array] = []
     memory: tuple[tuple[str, int], ...] = ()
     if not reason:
@@ -134,10 +137,10 @@ def effort(kernels: int, lines: int) -> str:
     )
 
 
-def _not_direct(kernels: int, static: bool, lines: int) -> str:
+def _not_direct(kernels: int, static: bool, lines: int, most: int) -> str:
     if not static:
         return "it has open sizes"
-    if kernels > DIRECT_UP_TO:
+    if kernels > most:
         return f"it has {kernels} kernels"
     if lines > DIRECT_LINES:
         return f"its loops have {lines} lines"
