@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.conformance.node_worker import Case
@@ -20,7 +20,11 @@ from tests.conformance.tflite_table import (
 
 OUTCOMES = ("right", "refused", "wrong", "error", "unrunnable", "crash")
 NODES = "<!-- Written by python -m tests.conformance.test_tvm_nodes --table -->"
+GPU_ZOO = "<!-- Written by python -m tests.zoo.emulated --target tvm-sm-90 --table -->"
 ZOO = "<!-- Written by python -m tests.zoo.emulated --table -->"
+
+_ARM = {"cortex-a72": "Cortex-A72", "cortex-a76": "Cortex-A76"}
+GPUS = {"sm-90": "NVIDIA H200"}
 
 
 def families() -> dict[str, str]:
@@ -52,7 +56,10 @@ def nodes(results: Results, cases: list[Case]) -> str:
     return "\n".join([*parts, ""])
 
 
-def zoo(rows: Iterable[tuple[str, str, str, float | None, int]]) -> str:
+def zoo(
+    rows: Iterable[tuple[str, str, str, float | None, int]],
+    places: Mapping[str, str] = _ARM,
+) -> str:
     """The part that the models give: model, target, outcome, error, vectors."""
     found: dict[str, dict[str, tuple[str, float | None, int]]] = {}
     for model, target, outcome, error, vectors in rows:
@@ -60,9 +67,10 @@ def zoo(rows: Iterable[tuple[str, str, str, float | None, int]]) -> str:
     counts = Counter(o for by in found.values() for o, _, _ in by.values())
     told = ", ".join(f"{n} {o}" for o, n in counts.most_common())
     lines = [f"{len(found)} models, {sum(counts.values())} libraries: {told}.", ""]
-    lines += ["| model | Cortex-A72 | Cortex-A76 | vectors |", "|---|---|---|---|"]
+    lines += [f"| model | {' | '.join(places.values())} | vectors |"]
+    lines += ["|---" * (len(places) + 2) + "|"]
     for model, by in sorted(found.items()):
-        cells = [_cell(by.get(t)) for t in ("cortex-a72", "cortex-a76")]
+        cells = [_cell(by.get(t)) for t in places]
         vectors = max(v for _, _, v in by.values())
         lines.append(f"| {model} | {' | '.join(cells)} | {vectors} |")
     return "\n".join([*lines, ""])

@@ -234,10 +234,14 @@ def main() -> int:
     given = parser.parse_args()
     targets = given.target or TARGETS
     if given.table:
-        known = [r for r in _read(given.results) if r.target in TARGETS and r.why != _NO_END]
+        known = [r for r in _read(given.results) if r.target in targets and r.why != _NO_END]
         told = {(r.model, r.target): (r.outcome, r.error, r.vectors) for r in known}
         rows_told = [(*names, *rest) for names, rest in told.items()]
-        tvm_table.replaced(_DOCUMENT, tvm_table.ZOO, tvm_table.zoo(rows_told))
+        if given.target:
+            text = tvm_table.zoo(rows_told, tvm_table.GPUS)
+            tvm_table.replaced(_DOCUMENT, tvm_table.GPU_ZOO, text)
+        else:
+            tvm_table.replaced(_DOCUMENT, tvm_table.ZOO, tvm_table.zoo(rows_told))
         return 0
     if given.one:
         if given.cpu is not None:
