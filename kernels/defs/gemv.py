@@ -27,6 +27,8 @@ _ZERO = 8
 """What the nibble of a zero weight holds."""
 
 _FULL = 127
+_LEAST = 1e-35
+"""Below it, 127 over a value need not be a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +403,7 @@ def _round_block(
         size = largest / T.float32(_FULL * (2 * _FULL) ** term)
         T.buffer_store(into.scales, size, [first + term, g])
         T.buffer_store(total, T.int32(0), [0])
-    inverse = tirx.Select(largest > T.float32(0), T.float32(_FULL) / largest, T.float32(0))
+    inverse = tirx.Select(largest > T.float32(_LEAST), T.float32(_FULL) / largest, T.float32(0))
 
     def four(j: Expr, there: int) -> None:
         parts = [[T.int32(0)] * 4 for _ in totals]

@@ -269,7 +269,7 @@ def test_gemv(name: str, bits: int, shape: tuple[int, int], block: int, vectors:
     _close(y, case.expected(), 1e-5)
 
 
-@pytest.mark.parametrize("name", [n for n in HERE if n in gemv.DOTS])
+@pytest.mark.parametrize("name", [n for n in HERE if n in ("x86-64-v3", "x86-64-v4-vnni")])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(
     "form",
@@ -316,6 +316,15 @@ def test_gemv_of_what_is_no_number_is_none(place: int) -> None:
     compiled(case.kernel(gemv.DOTS["x86-64-v3"]), "x86-64-v3")(w, s, x, y)
     assert np.isnan(y[1]).all()
     assert np.isfinite(y[0]).all()
+
+
+def test_gemv_of_next_to_nothing_is_next_to_nothing() -> None:
+    w, s, x = Product(4, (9, 77), 32, 2).operands(gemv.DOTS["x86-64-v3"])
+    y = np.ones((2, 9), np.float32)
+    compiled(Product(4, (9, 77), 32, 2).kernel(gemv.DOTS["x86-64-v3"]), "x86-64-v3")(
+        w, s, misaligned(x * np.float32(1e-38)), y
+    )
+    assert np.abs(y).max() < 1e-36
 
 
 @pytest.mark.parametrize(
