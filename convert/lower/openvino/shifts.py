@@ -28,6 +28,9 @@ _PRODUCTS = frozenset({
     "Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData",
     "MatMul",
 })  # fmt: skip
+_BETWEEN = frozenset({"Add", "Subtract", "Multiply", "Reshape"})
+"""Operators that the plugin moves a scale behind."""
+
 _SMALLEST = 1e-30
 """Below this a step's reciprocal may be infinite."""
 
@@ -63,6 +66,43 @@ def round_before_shift(written: Any) -> None:
         for place, end in ((1, -whole), (2, 255.0 - whole)):
             made = opset.constant(np.float32(end))
             node.input(place).replace_source_output(made.output(0))
+
+
+def keep_exact(written: Any) -> None:
+    """Let floats made of integers be what they are where they are rounded again, in place.
+
+    The plugin moves the scale of integers behind sums and differences, and divides what they are
+    added to by it: the last bits are then others than those of the sum. Behind an activation that
+    changes nothing it leaves the scale where it is.
+
+    Given: ``y = Round(c * Add(FakeQuantize(x), r))``
+    Result: ``y = Round(c * Add(PRelu(FakeQuantize(x), 1), r))``
+    """
+    opset = import_openvino().opset13
+    for node in written.get_ordered_ops():
+        if node.get_type_name() != "FakeQuantize" or node.get_attributes()["levels"] != 256:
+            continue
+        if _single(node.input_value(3)) in (None, 0.0):
+            continue
+        targets = [
+            target
+            for target in node.output(0).get_target_inputs()
+            if _is_rounded(target.get_node())
+        ]
+        if targets:
+            one = opset.constant(np.ones(1, np.float32))
+            same = opset.prelu(node.output(0), one)
+            for target in targets:
+                target.replace_source_output(same.output(0))
+
+
+def _is_rounded(node: Any, depth: int = 4) -> bool:
+    """Whether floats end in a rounding that the graph has itself."""
+    kind = node.get_type_name()
+    if kind == "Round" or not depth or kind not in _BETWEEN:
+        return bool(kind == "Round")
+    users = (t.get_node() for t in node.output(0).get_target_inputs())
+    return any(_is_rounded(user, depth - 1) for user in users)
 
 
 def _factor(output: Any, factor: np.float32) -> npt.NDArray[np.float32]:

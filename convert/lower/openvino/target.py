@@ -23,7 +23,7 @@ from edgeinfer.convert.lower.openvino.precision import read_back
 from edgeinfer.convert.lower.openvino.probe import Probe
 from edgeinfer.convert.lower.openvino.products import give_biases
 from edgeinfer.convert.lower.openvino.quirks import RULES
-from edgeinfer.convert.lower.openvino.shifts import round_before_shift
+from edgeinfer.convert.lower.openvino.shifts import keep_exact, round_before_shift
 from edgeinfer.convert.lower.openvino.special import input_constraint
 from edgeinfer.convert.lower.openvino.surgery import repair
 from edgeinfer.convert.lower.rules import apply
@@ -84,6 +84,7 @@ class OpenVinoTarget:
                 raise UnsupportedError(profile.name, probe.explain(e, prepared)) from e
             repair(written)
             tidy(written)
+            keep_exact(written)
             round_before_shift(written)
             give_biases(written)
             written = restore_names(written, model, prepared)
