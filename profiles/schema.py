@@ -71,6 +71,8 @@ class Quantization:
             float operators only is not rounded.
         joined: operators whose operands and result must share one scale.
         whole_blocks: blocks of weights must fill the summed axis; others get 8 bits a channel.
+        flat: convolutions over two axes and products with one matrix only have kernels for stored
+            weights; others stay float.
         smaller_blocks: where they do not, smaller blocks are taken that do, if there are any.
         positive_blocks: scales of blocks are positive and have the precision of bfloat16.
         half_blocks: likewise, of float16.
@@ -98,6 +100,7 @@ class Quantization:
     late_tables: bool = False
     fallbacks: tuple[str, ...] = ("wi8", "fp16")
     whole_blocks: bool = False
+    flat: bool = False
     smaller_blocks: bool = False
     positive_blocks: bool = False
     half_blocks: bool = False

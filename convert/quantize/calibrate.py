@@ -332,6 +332,7 @@ class Quantizer:
                 self.recipe,
                 kept=kept,
                 whole_blocks=limits.whole_blocks,
+                flat=limits.flat,
                 positive_blocks=limits.positive_blocks,
                 smaller_blocks=limits.smaller_blocks,
                 half_blocks=limits.half_blocks,

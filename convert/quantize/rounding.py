@@ -17,7 +17,7 @@ from edgeinfer.convert.quantize.gptq import Floats, product_error, round_weights
 from edgeinfer.convert.quantize.moments import HELD_OUT, Moments, Product, product_of, sum_up
 from edgeinfer.convert.quantize.observe import open_session
 from edgeinfer.convert.quantize.recipe import Recipe
-from edgeinfer.convert.quantize.units import WEIGHTED, array_of, lay_out
+from edgeinfer.convert.quantize.units import WEIGHTED, array_of, is_flat, lay_out
 from edgeinfer.convert.quantize.weight_only import block_of, takes_integers
 from edgeinfer.convert.quantize.weights import store, store_blocks
 from edgeinfer.profiles.schema import Quantization
@@ -215,6 +215,8 @@ def grids(model: ir.Model, recipe: Recipe, limits: Quantization) -> dict[Grid, f
     found: dict[Grid, set[str]] = {}
     for node in model.graph:
         if node.op_type not in WEIGHTED or node.domain or not takes_integers(node):
+            continue
+        if limits.flat and not is_flat(node):
             continue
         size = block_of(node, recipe, whole=limits.whole_blocks, smaller=limits.smaller_blocks)
         grid = Grid(size, limits.positive_blocks) if size else Grid()

@@ -165,7 +165,7 @@ def _unit(node: ir.Node, limits: Quantization, stored: AbstractSet[ir.Value]) ->
     if node.op_type not in limits.ops:
         return None
     if node.op_type in WEIGHTED:
-        return _weighted(node)
+        return None if limits.flat and not is_flat(node) else _weighted(node)
     reads = tuple(v for v in node.inputs if _is_float(v) and not _is_constant(v) and v is not None)
     if not reads or not all(v in stored for v in reads) or not _is_plain(node):
         return None
@@ -190,6 +190,12 @@ def stateful_weights(node: ir.Node) -> tuple[int, ...]:
     tensors = [constant(node.inputs[p]) for p in places]
     large = all(t is not None and t.dtype == ir.DataType.FLOAT and t.size >= TABLE for t in tensors)
     return places if large else ()
+
+
+def is_flat(node: ir.Node) -> bool:
+    """Whether a node convolves over two axes at most, or multiplies with one matrix."""
+    axes = rank(node.inputs[1]) if len(node.inputs) > 1 else None
+    return axes is not None and axes <= (4 if node.op_type in ("Conv", "ConvTranspose") else 2)
 
 
 def _weighted(node: ir.Node) -> Unit | None:

@@ -19,6 +19,7 @@ from edgeinfer.convert.quantize.units import (
     STATEFUL_AXIS,
     WEIGHTED,
     array_of,
+    is_flat,
     stateful_weights,
     weights_axis,
 )
@@ -41,6 +42,7 @@ def write(
     *,
     kept: AbstractSet[str] = frozenset(),
     whole_blocks: bool = False,
+    flat: bool = False,
     positive_blocks: bool = False,
     smaller_blocks: bool = False,
     half_blocks: bool = False,
@@ -53,6 +55,7 @@ def write(
         recipe: a dynamic or weight-only one.
         kept: names of nodes that stay float.
         whole_blocks: take 8 bits a channel where blocks would not fill the summed axis.
+        flat: leave others than convolutions over two axes and products with one matrix float.
         positive_blocks: give blocks positive scales with the precision of bfloat16.
         half_blocks: give blocks positive scales with the precision of float16.
         smaller_blocks: before that, look for smaller blocks that do fill it.
@@ -66,6 +69,7 @@ def write(
     for node in list(model.graph):
         stateful = node.op_type in recurrent and bool(stateful_weights(node))
         weighted = node.op_type in WEIGHTED and takes_integers(node)
+        weighted = weighted and (is_flat(node) or not flat)
         if node.domain or not (weighted or stateful):
             continue
         title = (node.op_type, node.name or "")

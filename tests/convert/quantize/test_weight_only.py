@@ -10,6 +10,7 @@ from edgeinfer.convert import passes
 from edgeinfer.convert.quantize import readback, weight_only
 from edgeinfer.convert.quantize.calibrate import limits_of
 from edgeinfer.convert.quantize.recipe import recipe
+from edgeinfer.convert.quantize.units import lay_out
 from edgeinfer.convert.quantize.weights import store_blocks
 from edgeinfer.errors import UsageError
 from tests.convert.quantize.conftest import graph
@@ -116,6 +117,24 @@ def test_a_batch_of_matrices_is_read_back_as_it_is_stored(
     run(written, target, format, tmp_path / "int", x)
     found = readback.layers(file_of(tmp_path / "int", format), format)
     assert readback.counts(found) == {"fp32/int8": 1}
+
+
+def test_what_has_no_kernel_for_stored_weights_stays_float() -> None:
+    """LiteRT has none for convolutions over three axes and for a batch of matrices."""
+    rng = np.random.default_rng(0)
+    model = graph(
+        """<ir_version: 10, opset_import: ["" : 24]>
+        net (float[1,8,8,8,8] x, float[4,8,32] z) => (float[1,8,6,6,6] y, float[4,8,16] p)
+        <float[8,8,3,3,3] w, float[4,32,16] v> { y = Conv(x, w)  p = MatMul(z, v) }""",
+        w=rng.normal(size=(8, 8, 3, 3, 3)).astype(np.float32),
+        v=rng.normal(size=(4, 32, 16)).astype(np.float32),
+    )
+    for target, format in TARGETS:
+        flat = limits_of(profiles.load(target), format).flat
+        written = weight_only.write(model, recipe(WEIGHT8), flat=flat)
+        assert len(written.units) == (0 if target == "rpi4" else 2)
+        units = lay_out(model, limits_of(profiles.load(target), format)).units
+        assert any(u.op == "Conv" for u in units) == (target != "rpi4")
 
 
 @pytest.mark.parametrize("rows", [64, 100, 128])
