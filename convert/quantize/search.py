@@ -391,7 +391,10 @@ class Search:
         costs = {y.name: y.cost for y in self.layers}
         if not self._holds(found):
             return found
-        for name in sorted(found.kept, key=lambda n: (-costs.get(n, 0.0), gains.get(n, 0.0)))[:12]:
+        # What is known for the noise stays: the budget alone does not ask for all of it.
+        noise = {y.name for y in self.layers if y.loud and self._most_noise < math.inf}
+        given = [n for n in found.kept if n not in noise]
+        for name in sorted(given, key=lambda n: (-costs.get(n, 0.0), gains.get(n, 0.0)))[:12]:
             if self._is_over():
                 break
             fewer = frozenset(found.kept) - {name}
