@@ -29,7 +29,7 @@ BEST_RUNS = 6
 NOISY, QUIET = 0.05, 0.02
 """Share of the outputs' energy that is wrong from which on a drop is not believed, and what it is
 brought down to then. MiniLM with integers behind every product is 9 % noise on LiteRT: pieces of
-mails lost 0.3 % of the right answers, sentences of one meaning 4.9 %. With 1.2 % both lost less
+mails lost 0.3 % of the right answers, sentences of one meaning 3 to 5 %. With 1.2 % both lost less
 than the budget."""
 
 _CLEARLY = 1.25
