@@ -16,7 +16,7 @@ from edgeinfer.backends.emulator import folder
 from edgeinfer.errors import NotAvailableError
 
 WHEELS = (
-    *("numpy", "click", "rich", "platformdirs", "packaging"),
+    *("numpy", "click", "rich", "platformdirs", "packaging", "pillow"),
     *("onnxruntime", "openvino", "ai-edge-litert"),
 )
 # The compiler's own dependencies stay away: the runtime needs none of them.

@@ -1,0 +1,75 @@
+"""Pictures and boxes by code for Arm, emulated: the bytes that Pillow gives there.
+
+Needs what ``tests/e2e/test_arm.py`` needs. Times under emulation say nothing.
+"""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from edgeinfer.backends.emulator import emulator, folder
+from edgeinfer.convert import functions
+from edgeinfer.convert.lower.tvm.machines import machine
+from edgeinfer.errors import NotAvailableError
+
+RUN = """
+import sys
+from itertools import product
+from pathlib import Path
+import numpy as np
+from edgeinfer.backends.plain_functions import Functions
+from edgeinfer.media.image import open_picture, prepare
+from edgeinfer.runtime.pipelines.grouping import grouping
+from edgeinfer.runtime.pipelines.pictures import ByCode
+from edgeinfer.types import ImageInput
+
+functions = Functions(Path(sys.argv[1]))
+rng = np.random.default_rng(0)
+ways = product(
+    ("stretch", "crop", "letterbox", "pad"),
+    ("nearest", "bilinear", "bicubic", "sampled"),
+    ("RGB", "GRAY"),
+    ("NCHW", "NHWC"),
+)
+count = 0
+for resize, method, color, layout in ways:
+    how = {"antialias": False} if method == "sampled" else {"interpolation": method}
+    record = ImageInput(33, 20, resize=resize, color=color, layout=layout, **how)
+    for width, height in ((1, 1), (50, 40), (7, 90), (120, 9)):
+        noise = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        opened = open_picture(noise, color)
+        expected, place = prepare(opened, record)
+        found, where = ByCode(functions, record, "float32").prepared(opened)
+        assert found.tobytes() == expected.tobytes(), (record, width, height)
+        assert where == place
+        count += 1
+print(count, grouping(functions, "")[1])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_pictures_and_boxes_are_right_there(tmp_path: Path) -> None:
+    wanted = machine("cortex-a72")
+    if importlib.util.find_spec("tvm") is None or shutil.which(wanted.linker) is None:
+        pytest.skip("needs TVM and gcc-aarch64-linux-gnu")
+    try:
+        found = emulator("aarch64", wanted.cpu)
+    except NotAvailableError as e:
+        pytest.skip(str(e))
+    if not (folder() / "site" / "PIL").exists():
+        pytest.skip("needs Pillow in the userland: python -m edgeinfer.convert.arm_userland")
+    library = functions.library(wanted)
+    done = subprocess.run(
+        [*found.command, "-c", RUN, str(library)],
+        env={**os.environ, **found.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "256 boxes by compiled code for cortex-a72"
