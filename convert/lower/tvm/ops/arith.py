@@ -241,18 +241,18 @@ def div(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
     """Quotient, of integers cut towards zero."""
     if "int" not in A.dtype:
         return g.map(lambda a, b: a / b, A, B)
-    if B.data is None or not np.all(B.data):
-        # A processor traps on a zero divisor; ONNX leaves the value open.
-        one = tirx.const(1, A.dtype)
-        zero = tirx.const(0, A.dtype)
-        return g.map(
-            lambda a, b: tirx.Select(
-                b == zero, zero, tirx.truncdiv(a, tirx.Select(b == zero, one, b))
-            ),
-            A,
-            B,
-        )
-    return g.map(tirx.truncdiv, A, B)
+    if _never_traps(B):
+        return g.map(tirx.truncdiv, A, B)
+    zero, none = tirx.const(0, A.dtype), [tirx.const(v, A.dtype) for v in _traps(A.dtype)]
+
+    def quotient(a: Value, b: Value) -> Value:
+        trap = tirx.any(*(tirx.EQ(b, n) for n in none))
+        found = tirx.truncdiv(a, tirx.Select(trap, tirx.const(1, A.dtype), b))
+        # By -1 the least number stays what it is; by zero ONNX leaves the value open.
+        found = tirx.Select(tirx.EQ(b, none[-1]), zero - a, found) if len(none) > 1 else found
+        return tirx.Select(tirx.EQ(b, zero), zero, found)
+
+    return g.map(quotient, A, B)
 
 
 @OPS.lower("Mod", since=13, dtypes=NUMBERS)
@@ -262,13 +262,18 @@ def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:  # noqa: 
         rest = _fmod if fmod else _floored
         return g.map(lambda a, b: rest(a, b, A.dtype), A, B)
     whole = tirx.truncmod if fmod or A.dtype.startswith("u") else tirx.floormod
-    if B.data is not None and np.all(B.data):
+    if _never_traps(B):
         return g.map(whole, A, B)
     one, none = tirx.const(1, B.dtype), [tirx.const(v, B.dtype) for v in _traps(B.dtype)]
     # Processors end the program over a division by zero, or of the least number by -1.
     return g.map(
         lambda a, b: whole(a, tirx.Select(tirx.any(*(tirx.EQ(b, n) for n in none)), one, b)), A, B
     )
+
+
+def _never_traps(divisor: Tensor) -> bool:
+    """Whether a divisor is known, and none of those that end the program."""
+    return divisor.data is not None and not np.isin(divisor.data, _traps(divisor.dtype)).any()
 
 
 def _traps(dtype: str) -> tuple[int, ...]:

@@ -109,11 +109,24 @@ def scatter_elements(
     return g.op(
         relax.op.scatter_elements,
         data,
-        convert(g, indices, "int64"),
+        _inside_axis(g, data, indices, axis % data.rank),
         updates,
         axis=axis % data.rank,
         reduction=_REDUCTIONS[reduction],
     )
+
+
+def _inside_axis(g: Builder, data: Tensor, indices: Tensor, at: int) -> Tensor:
+    """Places along an axis, none of them outside: TVM writes wherever it is told."""
+
+    def compute(source: Any, places: Any) -> Any:
+        def element(*index: Any) -> Any:
+            return inside(places(*index), source.shape[at])
+
+        return te.compute(places.shape, element, name="places")
+
+    _some(data, at)
+    return g.te(compute, data, indices, name="places")
 
 
 def _gathered_updates(
@@ -204,7 +217,10 @@ def scatter_nd(
         places = g.map(inside, convert(g, indices, "int64"), g.const(sizes))
     else:
         known = np.asarray(indices.data)
-        places = g.const(np.where(known < 0, known + sizes, known).astype(np.int64))
+        known = np.where(known < 0, known + sizes, known).astype(np.int64)
+        if (known < 0).any() or (known >= sizes).any():
+            raise Refusal("a place outside of the tensor")
+        places = g.const(known)
     return g.op(relax.op.scatter_nd, data, places, updates, reduction=_REDUCTIONS[reduction])
 
 

@@ -40,6 +40,30 @@ def test_a_cache_written_beyond_its_end(mode: str, kept: list[int]) -> None:
     assert got.ravel().tolist() == kept
 
 
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_elements_scattered_far_outside_stay_inside(reduction: str) -> None:
+    text = (
+        "(float[4] x, int64[3] i, float[3] u) => (float[4] y) "
+        f'{{ y = ScatterElements<reduction="{reduction}">(x, i, u) }}'
+    )
+    places, updates = np.array([1 << 40, -(1 << 40), -2]), np.array([5, 7, 9], np.float32)
+    got = _run(text, x=np.zeros(4, np.float32), i=places, u=updates)
+    assert got.tolist() == [7, 0, 9, 5]
+
+
+@pytest.mark.parametrize("kind", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_quotient_that_is_too_large_wraps(kind: str, known: bool) -> None:
+    least = np.iinfo(kind).min
+    a, b = np.array([7, least, -7, least], kind), np.array([0, -1, -1, 3], kind)
+    held = f"<{kind}[4] b = {{0, -1, -1, 3}}>" if known else ""
+    given = {"a": a} if known else {"a": a, "b": b}
+    taken = ", ".join(f"{kind}[4] {name}" for name in given)
+    for op, want in (("Div", [0, least, 7, -(-least // 3)]), ("Mod", [0, 0, 0, least % 3])):
+        got = _run(f"({taken}) => ({kind}[4] y) {held} {{ y = {op}(a, b) }}", **given)
+        assert got[1:].tolist() == want[1:], op
+
+
 def test_a_divisor_of_zero_and_of_minus_one() -> None:
     text = "(int32[4] a, int32[4] b) => (int32[4] y) { y = Mod(a, b) }"
     least = np.iinfo(np.int32).min
