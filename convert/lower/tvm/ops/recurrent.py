@@ -1,4 +1,4 @@
-"""LSTM and GRU; each direction is one kernel."""
+"""LSTM and GRU; each direction is one kernel, on a GPU some for each step."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tvm import relax
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.matrix import product, reshape, transpose
+from edgeinfer.convert.lower.tvm.ops.steps import Weights, stepped
 from edgeinfer.convert.lower.tvm.registry import OPS
 from edgeinfer.kernels.defs import recurrent as kernel
 
@@ -78,8 +79,6 @@ def _check(
     clip: float | None,
     lengths: Tensor | None,
 ) -> None:
-    if not g.on_cpu:
-        raise Refusal("a recurrent layer on a GPU", "unsupported_op")
     if x.dtype != "float32":
         raise Refusal(f"{x.dtype} elements", "unsupported_dtype")
     wanted = _DEFAULTS[kind]
@@ -148,8 +147,19 @@ def _direction(
     way: int,
 ) -> list[Tensor]:
     w, r, b = weights
-    rows = cell.gates * cell.hidden
+    rows, state = cell.gates * cell.hidden, (cell.batch, cell.hidden)
     bias = np.zeros(2 * rows, np.float32) if b is None else b.array[way].astype(np.float32)
+    if not g.on_cpu:
+        given_weights = Weights(w.array[way], r.array[way], bias)
+        return stepped(
+            g,
+            cell.kind,
+            x,
+            given_weights,
+            [_start(g, t, way, state) for t in first],
+            backwards=cell.backwards,
+            before_reset=cell.before_reset,
+        )
     inner, state_bias = bias[:rows].copy(), bias[rows:].copy()
     # All of the state's bias can be added before, but what stands behind a reset gate.
     kept = np.zeros(rows, np.float32)
@@ -164,7 +174,6 @@ def _direction(
     else:
         wx = product(g, x, g.const(np.ascontiguousarray(w.array[way].T)))
         given = [g.expr(g.map(lambda v, c: v + c, wx, g.const(inner)))]
-    state = (cell.batch, cell.hidden)
     starts = [g.expr(_start(g, t, way, state)) for t in first]
     packed = relax.const(kernel.pack_state(of_state, cell, g.cpu), "float32")
     operands = [*given, packed, relax.const(kept, "float32"), *starts]
