@@ -25,7 +25,7 @@ _IMAGE = b"\x50\xed\x55\xba"
 _RUNTIME = "libcudart.so.13"
 _FLAGS = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-mfma", "-mf16c", "-ffp-contract=fast")
 _KERNEL = re.compile(
-    r'extern "C" __global__ void __launch_bounds__\((\d+)[^)]*\) (\w+)\([^;{]*\) \{'
+    r'extern "C" __global__ void (?:__launch_bounds__\((\d+)[^)]*\) )?(\w+)\([^;{]*\) \{'
 )
 _MEETS = ("__sync", "__shfl", "__activemask")
 
@@ -81,7 +81,7 @@ def compiled(text: str) -> bytes:
         parts.append(
             f'extern "C" {{ void emulated_{name}(void **given) {{ called({name}, given); }}\n'
             f"bool emulated_{name}_meets = {str(meets).lower()};\n"
-            f"int emulated_{name}_most = {most};\n"
+            f"int emulated_{name}_most = {most or 1024};\n"
             f"int emulated_{name}_takes = number({name}); }}\n"
         )
     with tempfile.TemporaryDirectory() as folder:

@@ -32,6 +32,12 @@ def _normal(*shape: int) -> Any:
     return _rng.standard_normal(shape).astype(np.float32)
 
 
+def _constant(name: str, *shape: int) -> str:
+    values = ", ".join(f"{v:.6f}" for v in _normal(*shape).reshape(-1))
+    return f"float[{','.join(map(str, shape))}] {name} = {{{values}}}"
+
+
+_WEIGHTS = ", ".join([_constant("w", 1, 16, 5), _constant("r", 1, 16, 4), _constant("b", 1, 32)])
 _masked = _normal(3, 70)
 _masked[1] = -np.inf
 _spoiled = _normal(2, 300)
@@ -50,14 +56,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "y = ReduceMax<keepdims=0>(x, a)\n z = ReduceMin<keepdims=0>(x, a) }",
         {"x": _spoiled},
     ),
-    # Fewer results than TVM's rule for vectors has threads, which wrote beyond them.
-    "one column": (
-        "m (float[2,4,4] x, float[4,1,4] w) => (float[2,4,1] y) { y = Conv<group=4>(x, w) }",
-        {"x": _normal(2, 4, 4), "w": _normal(4, 1, 4)},
-    ),
-    "one tap": (
-        "m (float[2,4,5] x, float[4,1,1] w) => (float[2,4,5] y) { y = Conv<group=4>(x, w) }",
-        {"x": _normal(2, 4, 5), "w": _normal(4, 1, 1)},
+    # Fewer results than TVM's rule for vectors has threads, which wrote beyond them; and no sum.
+    "columns": (
+        "m (float[2,4,4] x, float[4,1,4] w, float[4,1,1] v)"
+        " => (float[2,4,1] y, float[2,4,4] z) {\n"
+        "y = Conv<group=4>(x, w)\n z = Conv<group=4>(x, v) }",
+        {"x": _normal(2, 4, 4), "w": _normal(4, 1, 4), "v": _normal(4, 1, 1)},
     ),
     "put": (
         "m (float[4,3] x, int64[2,3] i, float[2,3] u) => (float[4,3] y, float[4,3] z) {\n"
@@ -69,10 +73,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "u": _normal(2, 3),
         },
     ),
-    "largest": (
-        "m (float[3,9] x) => (float[3,4] y, int64[3,4] i) <int64[1] k = {4}> {\n"
-        "y, i = TopK(x, k) }",
-        {"x": _normal(3, 9)},
+    "steps": (
+        "m (float[3,2,5] x, float[1,2,4] h, float[1,2,4] c)"
+        f" => (float[3,1,2,4] y, float[1,2,4] yh, float[1,2,4] yc) <{_WEIGHTS}> {{\n"
+        "y, yh, yc = LSTM<hidden_size=4>(x, w, r, b, , h, c) }",
+        {"x": _normal(3, 2, 5), "h": _normal(1, 2, 4), "c": _normal(1, 2, 4)},
     ),
     "nothing": (
         "m (float[2,4] x) => (float[2,0] y, float[2] z) "
