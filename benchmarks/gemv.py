@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from benchmarks.kernels import Call, interleaved
 from edgeinfer.types import Array
 
 if TYPE_CHECKING:
+    from edgeinfer.convert.lower.tvm.machines import Machine
     from edgeinfer.kernels.defs.emit import Cpu
 
 SHAPES = ((4096, 4096), (2048, 8192))
@@ -58,7 +60,6 @@ def main() -> int:
 
 def measure(n: int, k: int, bits: int, threads: int, rounds: int, ggml: Path | None) -> list[str]:
     """Measure one matrix; returns the limits that do not hold."""
-    from edgeinfer.backends.tvm_library import cpu_features
     from edgeinfer.convert.lower.tvm.machines import machine
     from edgeinfer.kernels.defs.gemv import DOTS
 
@@ -66,7 +67,7 @@ def measure(n: int, k: int, bits: int, threads: int, rounds: int, ggml: Path | N
     copies = max(2, (256 << 20) // size)
     weights = _weights(n, k, bits)
     x = np.random.default_rng(1).standard_normal((1, k)).astype(np.float32)
-    machines = [m for m in DOTS if set(machine(m).features) <= cpu_features()]
+    machines = [m for m in DOTS if _runs(machine(m))]
     # One place for all, so that what reads plainly reads the same pages. Those that were never
     # written are all one, which would stay in a cache.
     memory = np.ones(size * copies, np.uint8)
@@ -177,14 +178,20 @@ def _llama(folder: Path, wide: Array, copies: int, x: Array, threads: int) -> di
     return calls
 
 
+def _runs(where: Machine) -> bool:
+    """Whether this CPU runs code for a machine."""
+    from edgeinfer.backends.tvm_library import cpu_features
+
+    return where.arch == platform.machine() and set(where.features) <= cpu_features()
+
+
 def machines_here() -> dict[str, Cpu]:
     """The plain x86 machines whose code this CPU runs, and what kernels must know of them."""
-    from edgeinfer.backends.tvm_library import cpu_features
     from edgeinfer.convert.lower.tvm.machines import machine
     from edgeinfer.kernels.defs.emit import Cpu
 
     found = {name: machine(name) for name in ("x86-64-v3", "x86-64-v4")}
-    fit = {name: m for name, m in found.items() if set(m.features) <= cpu_features()}
+    fit = {name: m for name, m in found.items() if _runs(m)}
     return {name: Cpu(m.lanes, m.registers) for name, m in fit.items()}
 
 
