@@ -72,7 +72,7 @@ class Quantization:
         joined: operators whose operands and result must share one scale.
         whole_blocks: blocks of weights must fill the summed axis; others get 8 bits a channel.
         flat: convolutions over two axes and products with one matrix only have kernels for stored
-            weights; others stay float.
+            weights (``units.is_flat``); others stay float.
         smaller_blocks: where they do not, smaller blocks are taken that do, if there are any.
         positive_blocks: scales of blocks are positive and have the precision of bfloat16.
         half_blocks: likewise, of float16.

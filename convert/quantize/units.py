@@ -193,8 +193,15 @@ def stateful_weights(node: ir.Node) -> tuple[int, ...]:
 
 
 def is_flat(node: ir.Node) -> bool:
-    """Whether a node convolves over two axes at most, or multiplies with one matrix."""
+    """Whether a node convolves over two axes at most, or multiplies with one matrix, as it is.
+
+    A transposed convolution in groups is none: it is written as several.
+    """
     axes = rank(node.inputs[1]) if len(node.inputs) > 1 else None
+    groups = node.attributes.get("group")
+    parted = node.op_type == "ConvTranspose" and groups is not None and groups.as_int() > 1
+    if parted or (node.op_type == "Gemm" and not _is_unscaled(node)):
+        return False
     return axes is not None and axes <= (4 if node.op_type in ("Conv", "ConvTranspose") else 2)
 
 
@@ -220,11 +227,14 @@ def _weighted(node: ir.Node) -> Unit | None:
 
 
 def _is_simple_gemm(node: ir.Node) -> bool:
-    attrs = {k: a.value for k, a in node.attributes.items()}
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    flat = bias is None or rank(bias) in (0, 1)
+    return _is_unscaled(node) and (bias is None or rank(bias) in (0, 1))
+
+
+def _is_unscaled(node: ir.Node) -> bool:
+    attrs = {k: a.value for k, a in node.attributes.items()}
     ones = attrs.get("alpha", 1.0) == 1.0 and attrs.get("beta", 1.0) == 1.0
-    return ones and not attrs.get("transA", 0) and flat
+    return ones and not attrs.get("transA", 0)
 
 
 def _only_user(value: ir.Value) -> ir.Node | None:
