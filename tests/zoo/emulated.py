@@ -98,7 +98,8 @@ def judge(name: str, targets: Sequence[str] = TARGETS) -> list[Row]:
             return rows("refused", _line(error))
         except EdgeInferError as error:
             if len(targets) == 1:
-                wrong = "VerifyError" in type(error).__name__
+                ran = "no engine here could run it" not in str(error)
+                wrong = ran and "VerifyError" in type(error).__name__
                 return rows("wrong" if wrong else "failed", _line(error))
             return [row for target in targets for row in judge(name, [target])]
         seconds = time.monotonic() - start
