@@ -61,8 +61,10 @@ SMALLEST = 1e-30
 """Below this a scale, or its product with another one, may be flushed to zero by an engine."""
 
 
-def scale_of(span: Range, dtype: str, *, symmetric: bool = False) -> Scale:
+def scale_of(span: Range, dtype: str, *, symmetric: bool = False, centred: bool = False) -> Scale:
     """Choose scale and zero point so that zero is exact and the range is covered.
+
+    Zero is the middle of the integers if they are symmetric, or centred of eight bits.
 
     The float32 scale is rounded down by its last bit where it would reach beyond the range: a clip
     to that range then has nothing left to do, which is how engines see that they may drop it.
@@ -76,6 +78,8 @@ def scale_of(span: Range, dtype: str, *, symmetric: bool = False) -> Scale:
         return Scale(_single(largest / info.max) if largest > 0 else 1.0, _middle(dtype), dtype)
     if span.width <= 0:
         return Scale(1.0, 0 if info.min == 0 else int(info.min), dtype)
+    if centred:
+        return Scale(_single(max(-span.low, span.high) / 127), _middle(dtype), dtype)
     scale = _single(span.width / _LEVELS)
     zero = int(np.clip(np.rint(-span.low / scale), 0, _LEVELS)) + int(info.min)
     return Scale(scale, zero, dtype)

@@ -5,6 +5,7 @@ The first output is judged. Labels are one for each sample: a class number, a te
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -151,7 +152,9 @@ def _text_errors(
 def _read(name: str, output: Array) -> list[list[int]]:
     """Read rows of scores over time: repetitions once, class 0 is nothing."""
     if output.dtype.kind in "iu":
-        return [row.tolist() for row in output.reshape(-1, output.shape[-1])]
+        # A text may be read as nothing: of no elements reshape finds no number of rows.
+        rows = output.reshape(math.prod(output.shape[:-1]), output.shape[-1])
+        return [row.tolist() for row in rows]
     if output.ndim not in (2, 3):
         raise _refused(name, "scores of shape [batch, time, classes]", str(list(output.shape)))
     best = output.reshape(-1, *output.shape[-2:]).argmax(axis=2)

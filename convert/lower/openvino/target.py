@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import ClassVar
@@ -97,6 +98,8 @@ class OpenVinoTarget:
                 notes.add(bfloat.check_plan(probe.core, written, profile.name))
             openvino.save_model(written, path, compress_to_fp16=compress)
             del written
+        # A sixth of the text is indents.
+        path.write_text(re.sub(r">\s+<", "><", path.read_text(encoding="utf-8")), encoding="utf-8")
         precision, ops = read_back(path)
         return Lowered(
             format=self.format,

@@ -9,7 +9,7 @@ import pytest
 
 from edgeinfer.convert.quantize import qdq, readback
 from edgeinfer.convert.quantize.ranges import Range
-from edgeinfer.convert.quantize.units import lay_out
+from edgeinfer.convert.quantize.units import array_of, lay_out
 from tests.convert.quantize.conftest import LIMITS, graph
 from tests.convert.quantize.test_qdq import limits, run
 
@@ -118,3 +118,28 @@ def test_other_tables_stay(text: str) -> None:
     sizes = (300, 2) if "[300,2]" in text else (300, 16)
     model = graph(f'<ir_version: 10, opset_import: ["" : 24]> net {text}', t=TABLE[:, : sizes[1]])
     assert lay_out(model, LIMITS).units == []
+
+
+def test_what_is_as_far_from_zero_on_both_sides_needs_no_zero_point() -> None:
+    model, ranges = reader()
+    found = {}
+    for target, format in TARGETS:
+        written = qdq.write(model, limits(target, format), ranges)
+        read = next(n for n in written.model.graph if n.outputs[0].name == "e.dq")
+        take = next(n for n in written.model.graph if n.outputs[0] is read.inputs[0])
+        stored = array_of(take.inputs[0])
+        zero = int(array_of(read.inputs[2])) if len(read.inputs) > 2 else 0
+        found[target] = (str(stored.dtype), zero, stored.astype(int) - zero, written.scales["e"].scale)
+    assert found["onnxruntime"][:2] == ("uint8", 128)
+    assert found["openvino"][:2] == ("int8", 0)
+    assert found["android"][:2] == ("int8", 0)
+    for _, _, steps, scale in found.values():
+        np.testing.assert_array_equal(steps, found["onnxruntime"][2])
+        assert scale == found["onnxruntime"][3]
+
+
+def test_what_is_mostly_on_one_side_keeps_a_zero_point() -> None:
+    model, ranges = reader()
+    model.graph.initializers["table"].const_value = ir.tensor(np.abs(TABLE) - 0.1)
+    scale = qdq.write(model, limits("openvino", "openvino_ir"), ranges | {"e": Range(-0.1, 2.0)})
+    assert 0 < scale.scales["e"].zero < 100
