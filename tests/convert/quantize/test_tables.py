@@ -129,7 +129,12 @@ def test_what_is_as_far_from_zero_on_both_sides_needs_no_zero_point() -> None:
         take = next(n for n in written.model.graph if n.outputs[0] is read.inputs[0])
         stored = array_of(take.inputs[0])
         zero = int(array_of(read.inputs[2])) if len(read.inputs) > 2 else 0
-        found[target] = (str(stored.dtype), zero, stored.astype(int) - zero, written.scales["e"].scale)
+        found[target] = (
+            str(stored.dtype),
+            zero,
+            stored.astype(int) - zero,
+            written.scales["e"].scale,
+        )
     assert found["onnxruntime"][:2] == ("uint8", 128)
     assert found["openvino"][:2] == ("int8", 0)
     assert found["android"][:2] == ("int8", 0)
