@@ -261,10 +261,15 @@ class Search:
             return self._outcome(plain, {})
         if ruled and self._holds(found := self._full(ruled)):
             return self._outcome(self._returned(found, {}), {})
-        gains = self._gains()
-        order = self._order(gains)
-        found = self._shortest(order)
-        return self._outcome(self._returned(found, gains), gains)
+        gains, quiet = self._gains()
+        found = self._shortest(self._order(gains))
+        ends = [self._returned(found, gains)]
+        # Of thousands of classes the worst says little, the energy of all says more.
+        calmer = [n for n in quiet if quiet[n] > 0]
+        if calmer:
+            other = self._shortest(sorted(calmer, key=lambda n: -self._worth(n, quiet)))
+            ends.append(self._returned(other, quiet))
+        return self._outcome(min(ends, key=lambda p: (not self._holds(p), p.latency_ms)), gains)
 
     def _by_others(self, plain: Point) -> Point:
         """Take the ranges with the least noise: they cost neither time nor size.
@@ -330,8 +335,8 @@ class Search:
             self.memory.put(kind, kept, point)
         return point
 
-    def _gains(self) -> dict[str, float]:
-        """Measure what keeping each layer alone in float takes off the error.
+    def _gains(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Measure what keeping each layer alone in float takes off the error, and off the noise.
 
         In large nets runs of neighbours come first, and then each layer of those that give most.
         """
@@ -340,11 +345,16 @@ class Search:
             return self._tried([[y] for y in layers])
         size = -(-len(layers) // RUNS)
         runs = [layers[i : i + size] for i in range(0, len(layers), size)]
-        gains = self._tried(runs)
-        runs.sort(key=lambda run: -gains.get(run[0].name, 0.0))
-        return gains | self._tried([[y] for run in runs[:BEST_RUNS] for y in run])
+        gains, quiet = self._tried(runs)
+        first = sorted(runs, key=lambda run: -gains.get(run[0].name, 0.0))[:BEST_RUNS]
+        calm = sorted(runs, key=lambda run: -quiet.get(run[0].name, 0.0))[:BEST_RUNS]
+        first += [r for r in calm if r not in first and quiet.get(r[0].name, 0.0) > 0]
+        each = self._tried([[y] for run in first for y in run])
+        return gains | each[0], quiet | each[1]
 
-    def _tried(self, groups: Sequence[Sequence[Layer]]) -> dict[str, float]:
+    def _tried(
+        self, groups: Sequence[Sequence[Layer]]
+    ) -> tuple[dict[str, float], dict[str, float]]:
         before = self._by_calibrator("quick", frozenset())
         gains: dict[str, float] = {}
         quiet: dict[str, float] = {}
@@ -358,15 +368,20 @@ class Search:
             gains.update({y.name: (before.error - point.error) / len(group) for y in group})
             quiet.update({y.name: (before.noise - point.noise) / len(group) for y in group})
         # Where the worst channel is lost altogether, it may be that no layer alone brings it back.
-        return quiet if before.error >= 1.0 and not any(g > 0 for g in gains.values()) else gains
+        lost = before.error >= 1.0 and not any(g > 0 for g in gains.values())
+        return quiet if lost else gains, quiet
+
+    def _worth(self, name: str, gains: Mapping[str, float]) -> float:
+        """What a layer gives for what it costs; none costs nothing."""
+        cost = next(y.cost for y in self.layers if y.name == name)
+        return gains.get(name, 0.0) / (cost + 0.25 / max(1, len(self.layers)))
 
     def _order(self, gains: Mapping[str, float]) -> list[str]:
-        """Order layers by what they give for what they cost; none costs nothing."""
-        floor = 0.25 / max(1, len(self.layers))
+        """Order layers by their worth, those first that a rule names and that give something."""
 
         def worth(layer: Layer) -> tuple[bool, float]:
             gain = gains.get(layer.name, 0.0)
-            return bool(layer.rule and gain > 0), gain / (layer.cost + floor)
+            return bool(layer.rule and gain > 0), self._worth(layer.name, gains)
 
         return [y.name for y in sorted(self.layers, key=worth, reverse=True)]
 

@@ -66,6 +66,23 @@ def test_rules_are_tried_first_and_given_back_where_not_needed() -> None:
     assert len(made.runs) <= 6
 
 
+class Heard(Net):
+    """The worst channel is every layer's, the quality one's, of which the noise alone tells."""
+
+    def measure(self, kept: frozenset[str]) -> Point:
+        point = super().measure(kept)
+        lost = 0.0 if "heard" in kept else 0.2
+        return replace(point, drop=lost, noise=lost)
+
+
+@pytest.mark.parametrize("count", [20, 200])
+def test_a_layer_that_the_worst_channel_does_not_tell_is_found_by_the_noise(count: int) -> None:
+    errors = {f"l{i}": 0.001 for i in range(count)} | {"heard": 0.0}
+    outcome = Heard(errors, dict.fromkeys(errors, 1.0)).search(0.05, rules=("l1", "l2")).run()
+    assert outcome.holds
+    assert outcome.chosen.kept == ("heard",)
+
+
 def test_a_large_net_is_searched_by_runs_of_neighbours_first() -> None:
     errors = {f"l{i}": 1e-6 for i in range(200)} | {"l77": 0.05, "l130": 0.08}
     made = Net(errors, dict.fromkeys(errors, 1.0))
