@@ -122,6 +122,6 @@ def _key(machine: Machine) -> str:
     for folder in defs.__path__:
         for name in _SOURCES:
             known.update(Path(folder, name).read_bytes())
-    for name in ("functions.c", "functions_build.py"):
-        known.update(Path(__file__).with_name(name).read_bytes())
+    for name in ("functions.c", "functions_build.py", "lower/tvm/hosted.py"):
+        known.update(Path(__file__).parent.joinpath(name).read_bytes())
     return known.hexdigest()[:16]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 
 import tvm
 
-from edgeinfer.backends import tvm_library
 from edgeinfer.backends.trial import answer
+from edgeinfer.convert.lower.tvm import hosted
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
-from edgeinfer.errors import NotAvailableError
 from edgeinfer.kernels.defs import boxes, resize
 from edgeinfer.kernels.defs.emit import Cpu
 
@@ -39,27 +36,7 @@ def build(machine: Machine, driver: str, path: Path, *, pairs: bool | None = Non
     with tempfile.TemporaryDirectory() as folder:
         code = Path(folder, "code.o")
         compiled.mod.write_to_file(str(code), "o")
-        command = [driver, "-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden", "-s"]
-        command += ["-Wl,-Bsymbolic", "-Wl,--no-undefined", "-Wl,--exclude-libs,ALL"]
-        done = subprocess.run(
-            [*command, str(_HOST), str(code), "-lm", "-o", str(path)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode:
-        raise NotAvailableError(f"{driver} cannot link: {done.stderr.strip()[-500:]}")
-    about = {
-        "kind": "functions",
-        "machine": machine.name,
-        "features": list(machine.features),
-        "device": "cpu",
-        "parallel": False,
-        "inputs": [],
-        "outputs": [],
-        "tvm": version("apache-tvm"),
-    }
-    tvm_library.append(path, about, [])
+        hosted.link(driver, [str(_HOST), str(code)], path, "functions", machine, parallel=False)
 
 
 def _attempt(asked: tuple[str, str, str]) -> None:

@@ -170,7 +170,11 @@ class Namer:
 
 def add_initializer(graph: ir.Graph, name: str, array: Array | ir.TensorProtocol) -> ir.Value:
     """Register a constant in a graph; the name must be free."""
-    tensor = ir.tensor(array, name=name) if isinstance(array, np.ndarray) else array
+    # Arithmetic of arrays without axes gives numbers.
+    if isinstance(array, np.ndarray | np.generic):
+        tensor: ir.TensorProtocol = ir.tensor(np.asarray(array), name=name)
+    else:
+        tensor = array
     value = ir.Value(
         name=name,
         shape=ir.Shape(tensor.shape.numpy()),

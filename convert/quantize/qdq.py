@@ -437,7 +437,7 @@ def _scales(
         # took twice as long for a net with one between its table and its convolution.
         ends = sorted((-span.low, span.high))
         centred = not tables.isdisjoint(members) and ends[1] <= _AS_FAR * ends[0]
-        scale = scale_of(span, dtype, symmetric=limits.symmetric, centred=centred)
+        scale = scale_of(span, dtype, symmetric=limits.symmetric or centred)
         found.update(dict.fromkeys(members, scale))
     if dtype in _EIGHTS:
         settle(layout, found, model, symmetric=limits.symmetric)

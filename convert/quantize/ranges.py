@@ -61,10 +61,10 @@ SMALLEST = 1e-30
 """Below this a scale, or its product with another one, may be flushed to zero by an engine."""
 
 
-def scale_of(span: Range, dtype: str, *, symmetric: bool = False, centred: bool = False) -> Scale:
+def scale_of(span: Range, dtype: str, *, symmetric: bool = False) -> Scale:
     """Choose scale and zero point so that zero is exact and the range is covered.
 
-    Zero is the middle of the integers if they are symmetric, or centred of eight bits.
+    Zero is the middle of the integers where they are symmetric.
 
     The float32 scale is rounded down by its last bit where it would reach beyond the range: a clip
     to that range then has nothing left to do, which is how engines see that they may drop it.
@@ -74,12 +74,11 @@ def scale_of(span: Range, dtype: str, *, symmetric: bool = False, centred: bool 
         return Scale(half_float8(largest / LARGEST_FLOAT8) if largest > 0 else 1.0, 0, dtype)
     info = np.iinfo(dtype)
     if symmetric or dtype == "int16":
-        largest = max(-span.low, span.high)
-        return Scale(_single(largest / info.max) if largest > 0 else 1.0, _middle(dtype), dtype)
+        largest, middle = max(-span.low, span.high), _middle(dtype)
+        scale = _single(largest / (info.max - middle)) if largest > 0 else 1.0
+        return Scale(scale, middle, dtype)
     if span.width <= 0:
         return Scale(1.0, 0 if info.min == 0 else int(info.min), dtype)
-    if centred:
-        return Scale(_single(max(-span.low, span.high) / 127), _middle(dtype), dtype)
     scale = _single(span.width / _LEVELS)
     zero = int(np.clip(np.rint(-span.low / scale), 0, _LEVELS)) + int(info.min)
     return Scale(scale, zero, dtype)

@@ -17,7 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import Namer, attr, constant, is_op, static_shape
+from edgeinfer.convert.passes.infra import (
+    Namer,
+    add_initializer,
+    attr,
+    constant,
+    is_op,
+    static_shape,
+)
 from edgeinfer.convert.passes.rewrite import Builder
 from edgeinfer.convert.quantize.histogram import Histogram
 from edgeinfer.types import Array
@@ -238,14 +245,7 @@ def _join_constants(value: ir.Value) -> None:
             name = f"{value.name}.both"
             if name in node.graph.initializers:
                 return
-            tensor = ir.tensor(first.numpy() + outer.numpy(), name=name)
-            both = ir.Value(
-                name=name,
-                shape=ir.Shape(tensor.shape.numpy()),
-                type=ir.TensorType(tensor.dtype),
-                const_value=tensor,
-            )
-            node.graph.register_initializer(both)
+            both = add_initializer(node.graph, name, first.numpy() + outer.numpy())
             node.replace_input_with(place, both)
             node.replace_input_with(1 - place, before.inputs[1 - other])
             return

@@ -265,9 +265,10 @@ class Search:
         found = self._shortest(self._order(gains))
         ends = [self._returned(found, gains)]
         # Of thousands of classes the worst says little, the energy of all says more.
-        calmer = [n for n in quiet if quiet[n] > 0]
+        calmer = [y for y in self.layers if quiet.get(y.name, 0.0) > 0]
         if calmer:
-            other = self._shortest(sorted(calmer, key=lambda n: -self._worth(n, quiet)))
+            calmer.sort(key=lambda y: -self._worth(y, quiet))
+            other = self._shortest([y.name for y in calmer])
             ends.append(self._returned(other, quiet))
         return self._outcome(min(ends, key=lambda p: (not self._holds(p), p.latency_ms)), gains)
 
@@ -371,19 +372,18 @@ class Search:
         lost = before.error >= 1.0 and not any(g > 0 for g in gains.values())
         return quiet if lost else gains, quiet
 
-    def _worth(self, name: str, gains: Mapping[str, float]) -> float:
+    def _worth(self, layer: Layer, gains: Mapping[str, float]) -> float:
         """What a layer gives for what it costs; none costs nothing."""
-        cost = next(y.cost for y in self.layers if y.name == name)
-        return gains.get(name, 0.0) / (cost + 0.25 / max(1, len(self.layers)))
+        return gains.get(layer.name, 0.0) / (layer.cost + 0.25 / max(1, len(self.layers)))
 
     def _order(self, gains: Mapping[str, float]) -> list[str]:
         """Order layers by their worth, those first that a rule names and that give something."""
 
-        def worth(layer: Layer) -> tuple[bool, float]:
-            gain = gains.get(layer.name, 0.0)
-            return bool(layer.rule and gain > 0), self._worth(layer.name, gains)
+        def key(layer: Layer) -> tuple[bool, float]:
+            worth = self._worth(layer, gains)
+            return bool(layer.rule and worth > 0), worth
 
-        return [y.name for y in sorted(self.layers, key=worth, reverse=True)]
+        return [y.name for y in sorted(self.layers, key=key, reverse=True)]
 
     def _shortest(self, order: Sequence[str]) -> Point:
         """Find the shortest beginning of the order that holds the budget."""

@@ -13,9 +13,8 @@ from tests.conformance.tflite_table import (
     by_operator,
     defined,
     excluded,
-    groups,
     is_single,
-    share,
+    totals,
 )
 
 OUTCOMES = ("right", "refused", "wrong", "error", "unrunnable", "crash")
@@ -37,20 +36,9 @@ def families() -> dict[str, str]:
     return {**defined(), **split, **known}
 
 
-def totals(results: Results, cases: list[Case]) -> list[str]:
-    """Lines of the first table."""
-    lines = [f"| cases | number | {' | '.join(OUTCOMES)} |", "|---" * (len(OUTCOMES) + 2) + "|"]
-    for title, names in groups(cases).items():
-        counts = Counter(results[n].split(":")[0] for n in names)
-        right = f"{counts['right']} ({100 * share(results, names):.1f} %)"
-        rest = " | ".join(str(counts[o]) for o in OUTCOMES[1:])
-        lines.append(f"| {title} | {len(names)} | {right} | {rest} |")
-    return lines
-
-
 def nodes(results: Results, cases: list[Case]) -> str:
     """The part of the document that the node cases give."""
-    parts = ["## Totals", "", *totals(results, cases), "", *excluded(results, cases), ""]
+    parts = ["## Totals", "", *totals(results, cases, OUTCOMES), "", *excluded(results, cases), ""]
     parts += ["## Operator by operator", ""]
     parts += by_operator(results, filter(is_single, cases), families())
     return "\n".join([*parts, ""])

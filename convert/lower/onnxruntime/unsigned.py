@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import Namer, is_op, walk
-from edgeinfer.types import Array
+from edgeinfer.convert.passes.infra import Namer, add_initializer, is_op, walk
 
 _ZERO_POINT = 2
 _SHIFT = 128
@@ -29,7 +28,7 @@ def store_unsigned(model: ir.Model) -> int:
             shifted = (zero.const_value.numpy().astype(np.int16) + _SHIFT).astype(np.uint8)
             key = repr(shifted.shape).encode() + shifted.tobytes()
             if key not in points:
-                points[key] = _constant(model, namer.fresh("zero_point"), shifted)
+                points[key] = add_initializer(model.graph, namer.fresh("zero_point"), shifted)
             for user in (node, *readers):
                 user.replace_input_with(_ZERO_POINT, points[key])
             node.attributes.pop("output_dtype", None)
@@ -55,15 +54,3 @@ def _readers(node: ir.Node) -> list[ir.Node]:
     arrays = [z.const_value.numpy() for z in zeros if z is not None and z.const_value is not None]
     equal = signed and all(np.array_equal(a, arrays[0]) for a in arrays)
     return found if equal else []
-
-
-def _constant(model: ir.Model, name: str, array: Array) -> ir.Value:
-    tensor = ir.tensor(array, name=name)
-    value = ir.Value(
-        name=name,
-        type=ir.TensorType(tensor.dtype),
-        shape=ir.Shape(array.shape),
-        const_value=tensor,
-    )
-    model.graph.register_initializer(value)
-    return value

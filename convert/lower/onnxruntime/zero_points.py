@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.infra import Namer, is_op, walk
+from edgeinfer.convert.passes.infra import Namer, add_initializer, is_op, walk
 from edgeinfer.types import Array
 
 _SCALE, _ZERO_POINT = 1, 2
@@ -58,14 +58,14 @@ def _is_signed(value: ir.Value) -> bool:
 
 
 def _shift(model: ir.Model, weights: ir.Value, nodes: list[ir.Node], namer: Namer) -> None:
-    higher = _constant(model, namer.fresh(f"{weights.name}.unsigned"), _higher(weights))
+    higher = add_initializer(model.graph, namer.fresh(f"{weights.name}.unsigned"), _higher(weights))
     for node in nodes:
         zero = node.inputs[_ZERO_POINT] if len(node.inputs) > _ZERO_POINT else None
         points = (
             _higher(zero) if zero is not None else np.full(_scales(node) or (), _SHIFT, np.uint8)
         )
         node.replace_input_with(0, higher)
-        _point(node, _constant(model, namer.fresh("zero_point"), points))
+        _point(node, add_initializer(model.graph, namer.fresh("zero_point"), points))
 
 
 def _higher(value: ir.Value) -> Array:
@@ -98,18 +98,6 @@ def _copy(model: ir.Model, weights: ir.Value, nodes: list[ir.Node], namer: Namer
             user.replace_input_with(place, out)
 
 
-def _constant(model: ir.Model, name: str, array: Array) -> ir.Value:
-    tensor = ir.tensor(array, name=name)
-    value = ir.Value(
-        name=name,
-        type=ir.TensorType(tensor.dtype),
-        shape=ir.Shape(array.shape),
-        const_value=tensor,
-    )
-    model.graph.register_initializer(value)
-    return value
-
-
 def unshare_zero_points(model: ir.Model) -> int:
     """Give weights a zero point that no other has, in place; returns how many are new."""
     namer, seen, count = Namer(model), set[int](), 0
@@ -130,7 +118,7 @@ def unshare_zero_points(model: ir.Model) -> int:
             if points is None:
                 continue
             name = "zero_point" if zero is None else zero.name or "zero_point"
-            _point(node, _constant(model, namer.fresh(name), points))
+            _point(node, add_initializer(model.graph, namer.fresh(name), points))
             count += 1
     return count
 

@@ -7,7 +7,6 @@ together, and ONNX Runtime, which loads it, is all that they call.
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ import numpy as np
 import onnx_ir as ir
 import tvm
 
-from edgeinfer.backends import tvm_library
 from edgeinfer.backends.onnxruntime_regions import DOMAIN
 from edgeinfer.convert.lower.regions.cut import is_gelu
+from edgeinfer.convert.lower.tvm import hosted
 from edgeinfer.convert.lower.tvm.build import linker_for, prepared
 from edgeinfer.convert.lower.tvm.direct import NotDirectError, direct
 from edgeinfer.convert.lower.tvm.machines import Machine
@@ -29,7 +28,7 @@ from edgeinfer.convert.lower.tvm.target import module_of
 from edgeinfer.convert.lower.tvm.tuned import Tuning
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.interface import input_specs, output_specs
-from edgeinfer.errors import NotAvailableError, Notes
+from edgeinfer.errors import Notes
 from edgeinfer.types import Array, TensorSpec
 
 _HOST = Path(__file__).with_name("host.c")
@@ -123,23 +122,8 @@ def link(regions: Sequence[Compiled], machine: Machine, path: Path) -> None:
             objects.append(str(place))
         table = folder / "regions.h"
         table.write_text(_table(regions), encoding="utf-8")
-        command = [driver, "-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden"]
-        command += ["-s", "-Wl,-Bsymbolic", "-Wl,--no-undefined", "-Wl,--exclude-libs,ALL"]
-        command += [f'-DREGIONS="{table}"', str(_HOST), *objects, "-lm", "-o", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise NotAvailableError(f"{driver} cannot link regions: {done.stderr.strip()[-500:]}")
-    about = {
-        "kind": "regions",
-        "machine": machine.name,
-        "features": list(machine.features),
-        "device": "cpu",
-        "parallel": True,
-        "inputs": [],
-        "outputs": [],
-        "tvm": str(tvm.__version__),
-    }
-    tvm_library.append(path, about, [])
+        parts = [f'-DREGIONS="{table}"', str(_HOST), *objects]
+        hosted.link(driver, parts, path, "regions", machine, parallel=True)
 
 
 def _table(regions: Sequence[Compiled]) -> str:
