@@ -64,6 +64,7 @@ class Capabilities:
         unprepared_inputs: level of ``bundle.values`` that inputs must keep where an artifact was
             not lowered for this engine; empty where it takes any value.
         fragile: the engine may take its process down; sessions run it in one of its own.
+        keeps_time: how long a run takes says something of a device; not of an evaluator's.
     """
 
     formats: frozenset[str]
@@ -73,6 +74,7 @@ class Capabilities:
     concurrent_runs: bool = True
     unprepared_inputs: str = ""
     fragile: bool = False
+    keeps_time: bool = True
 
 
 @dataclass(frozen=True, slots=True)

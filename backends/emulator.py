@@ -8,6 +8,7 @@ in the user's cache. EDGEINFER_QEMU names the emulator, EDGEINFER_ARM the folder
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 import edgeinfer
+from edgeinfer.backends.sysfs import text
 from edgeinfer.errors import NotAvailableError
 
 QEMU, FOLDER = "EDGEINFER_QEMU", "EDGEINFER_ARM"
@@ -28,6 +30,12 @@ INSTALL = (
     "python -m edgeinfer.convert.arm_userland"
 )
 _PYTHON = "usr/bin/python3.11"
+
+_FAMILIES = {
+    **dict.fromkeys(("x86_64", "amd64", "i686", "i386"), "x86"),
+    **dict.fromkeys(("aarch64", "arm64", "armv8l", "armv7l", "armv6l", "arm"), "arm"),
+}
+"""Architectures whose programs the other's kernel runs by itself, in 64 bits and in 32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,18 @@ class Emulator:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
+
+
+def emulated() -> str:
+    """Return the architecture of the kernel where this very process is for another; else nothing.
+
+    An emulator shows a program the CPU that it asks for, but the kernel's files as they are.
+    """
+    mine = _FAMILIES.get(platform.machine().lower(), "")
+    kernel = text(Path("/proc/sys/kernel/arch"))
+    if not kernel and text(Path("/proc/self/status")).startswith("Name:\tqemu-"):
+        kernel = "another"
+    return kernel if mine and kernel and _FAMILIES.get(kernel, "") != mine else ""
 
 
 def folder() -> Path:

@@ -109,7 +109,11 @@ class IsolatedBackend:
     def capabilities(self) -> Capabilities:
         """What the engine can do; tensors are copied, and runs wait for one another."""
         inner = self._inner.capabilities()
-        return Capabilities(inner.formats, inner.dtypes, inner.dynamic_shapes, zero_copy=False)
+        return Capabilities(
+            *(inner.formats, inner.dtypes, inner.dynamic_shapes),
+            zero_copy=False,
+            keeps_time=inner.keeps_time,
+        )
 
     def load(self, artifact: Artifact, options: LoadOptions) -> IsolatedExecutable:
         """Open an artifact in a process.

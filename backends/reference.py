@@ -55,7 +55,9 @@ class ReferenceBackend:
 
     def capabilities(self) -> Capabilities:
         """ONNX with dynamic shapes; bound buffers are copied, runs wait for each other."""
-        return Capabilities(formats=frozenset({"onnx"}), dtypes=frozenset(_DTYPES), zero_copy=False)
+        return Capabilities(
+            frozenset({"onnx"}), frozenset(_DTYPES), zero_copy=False, keeps_time=False
+        )
 
     def load(self, artifact: Artifact, options: LoadOptions) -> ReferenceExecutable:
         """Open an ONNX model of ONNX's own operators.

@@ -59,7 +59,9 @@ class CoreMLReferenceBackend:
 
     def capabilities(self) -> Capabilities:
         """Packages with flexible shapes; bound buffers are copied."""
-        return Capabilities(formats=frozenset({FORMAT}), dtypes=frozenset(DTYPES), zero_copy=False)
+        return Capabilities(
+            frozenset({FORMAT}), frozenset(DTYPES), zero_copy=False, keeps_time=False
+        )
 
     def load(self, artifact: Artifact, options: LoadOptions) -> CoreMLReferenceExecutable:
         """Open a package; ``extra`` may name its ``function``, or set ``rounding`` to ``off``.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.convert.quantize.calibrate import limits_of
+from edgeinfer.convert.quantize.clock import LIKE_SIZE, Clock
 from edgeinfer.convert.quantize.fallback import FORMS
 from edgeinfer.convert.quantize.recipe import METHODS
 from edgeinfer.convert.quantize.rules import layers
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 ALIKE = 1.05
 """Times that differ by less are one time: what two runs of one file differ by."""
 
-_LIKE_SIZE = 1.02
 _CLEARLY_SMALLER = 0.9
 _WHOLE = ("weight_only_wi8_afp32", "dynamic_wi8_afp32")
 """Recipes that the whole net is tried with: no range of activations is needed for them."""
@@ -77,7 +77,8 @@ class Fitted:
         samples: what was run, for the next target.
         title: of the job.
         max_drop: the budget.
-        is_timed: whether times on this engine say something of the target's.
+        clock: what was run, and whether its times say something of the target's; None where
+            candidates were not run.
         measured: how many of the samples candidates were measured on.
     """
 
@@ -87,8 +88,18 @@ class Fitted:
     samples: Samples
     title: str
     max_drop: float
-    is_timed: bool = True
+    clock: Clock | None = None
     measured: int = 0
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether times tell candidates apart."""
+        return self.clock is None or self.clock.counts
+
+    @property
+    def timing(self) -> str:
+        """Return what times are of, or what decided instead."""
+        return "" if self.clock is None else self.clock.line
 
     @property
     def advice(self) -> str:
@@ -97,10 +108,15 @@ class Fitted:
         if not self.is_timed or chosen.latency_ms <= ALIKE * before.latency_ms:
             return ""
         return (
-            f"slower than float on this engine ({chosen.latency_ms:.3f} ms against "
+            f"slower than float on this engine{self._here} ({chosen.latency_ms:.3f} ms against "
             f"{before.latency_ms:.3f} ms, {chosen.size_bytes / 1e6:.2f} MB against "
             f"{before.size_bytes / 1e6:.2f} MB): --precision fp32 is faster"
         )
+
+    @property
+    def _here(self) -> str:
+        here = self.clock is None or self.clock.is_device
+        return "" if self.clock is None or here else f" here ({self.clock.machine})"
 
     @property
     def lines(self) -> list[str]:
@@ -111,13 +127,16 @@ class Fitted:
             what = f"{chosen.recipe}: 8-bit activations are slower on this engine and no smaller"
         else:
             what = f"{len(kept)} of {len(self.layers)} layers stay out of 8 bits"
+        times = f"{chosen.latency_ms:.3f} ms (float {before.latency_ms:.3f} ms), "
+        times *= self.is_timed
         found = [
             f"{self.title}: {what}: drop "
-            f"{chosen.drop:.2%} ± {chosen.margin:.2%} of {self.max_drop:.2%} allowed, "
-            f"{chosen.latency_ms:.3f} ms (float {before.latency_ms:.3f} ms), "
+            f"{chosen.drop:.2%} ± {chosen.margin:.2%} of {self.max_drop:.2%} allowed, {times}"
             f"{chosen.size_bytes / 1e6:.2f} MB (float {before.size_bytes / 1e6:.2f} MB), "
             f"{len(self.outcome.points)} candidates"
         ]
+        if self.timing:
+            found.append(f"{self.title}: {self.timing}")
         if chosen.calibrator:
             found.append(
                 f"{self.title}: ranges are those of the calibrator {chosen.calibrator!r}: they "
@@ -154,10 +173,13 @@ class Fitted:
             "max_drop": self.max_drop,
             "samples": self.measured or len(self.samples.feeds),
             "float": {
-                "latency_ms": self.float_point.latency_ms,
+                "latency_ms": self.float_point.latency_ms if self.is_timed else None,
                 "size_bytes": self.float_point.size_bytes,
             },
             "advice": self.advice,
+            "timed": self.is_timed,
+            "timing": self.timing,
+            "on_device": self.clock is None or self.clock.is_device,
             "rules": {y.name: y.rule for y in self.layers if y.rule},
             **self.outcome.to_json(),
         }
@@ -198,6 +220,7 @@ def fit(
     few = samples.few()
     units = lay_out(quantizer.model, limits_of(job.profile, job.format)).units
     known = layers(units, quantizer.ranges, quantizer.seen.values)
+    clock = trials.clock
 
     def told(what: str, done: float | None) -> None:
         if progress is not None:
@@ -210,16 +233,18 @@ def fit(
         max_drop,
         # A user's measure is code: what it said before need not be what it says now.
         Memory(
-            memory_file(key_of(quantizer, job, samples, metric))
+            memory_file(key_of(quantizer, job, samples, metric, timed=clock.counts))
             if metric is None or isinstance(metric, Named)
             else None
         ),
         told,
         SECONDS,
         _calibrators(trials, samples, few),
+        timed=clock.counts,
+        integers_pay=bool(clock.integers),
     )
     outcome, before = _settled(trials, search, samples, report.vectors)
-    kinds = (tuple(known), whole, job.title, max_drop, trials.is_timed)
+    kinds = (tuple(known), whole, job.title, max_drop, clock)
     return Fitted(outcome, before, *kinds, measured=len(samples.feeds))
 
 
@@ -256,7 +281,7 @@ def _settled(
         outcome = replace(outcome, points=(*outcome.points, *raced[1:]))
         while raced:
             noise = outcome.most_noise
-            chosen = best(raced, max_drop, timed=trials.is_timed, most_noise=noise)
+            chosen = best(raced, max_drop, timed=search.timed, most_noise=noise)
             why = trials.refusal(chosen, asked)
             if not why:
                 return replace(outcome, chosen=chosen, refused=tuple(refused)), before
@@ -282,7 +307,7 @@ def _finalists(
         by = chosen.calibrator
         measure = partial(trials.measure, samples=samples, timed=True, form=form, calibrator=by)
         found.append(remembered(f"full {form} {by}".rstrip(), kept, measure))
-    for recipe in _WHOLE if trials.is_timed else ():
+    for recipe in _WHOLE if outcome.timed else ():
         if recipe in job.profile.precisions:
             measure = partial(_by_recipe, trials, recipe, samples)
             found.append(remembered(f"full {recipe}", frozenset(), measure))
@@ -307,6 +332,7 @@ def best(
     if first not in good or not fit:
         return first
     if not timed:
+        # They differ in the form of the layers that are kept, not in which these are.
         return min(fit, key=lambda p: p.size_bytes)
     # A form that is smaller may cost some of the time that integers gained.
     least = min(p.latency_ms for p in fit)
@@ -320,7 +346,7 @@ def _replaces(alone: Point, first: Point) -> bool:
     """
     faster = ALIKE * alone.latency_ms < first.latency_ms
     smaller = alone.size_bytes < _CLEARLY_SMALLER * first.size_bytes
-    alike = alone.size_bytes <= _LIKE_SIZE * first.size_bytes
+    alike = alone.size_bytes <= LIKE_SIZE * first.size_bytes
     return (faster and alike) or (smaller and alone.latency_ms <= ALIKE * first.latency_ms)
 
 

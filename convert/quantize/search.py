@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgeinfer.convert.quantize.clock import LIKE_SIZE
 from edgeinfer.convert.quantize.quality import Loss
 
 Measure = Callable[[frozenset[str]], "Point"]
@@ -67,7 +68,7 @@ class Point:
         drop: share of the quality lost.
         error: see ``Loss.error``.
         quality: in the metric's unit.
-        latency_ms: of one run.
+        latency_ms: of one run; 0 where times say nothing and none was taken.
         size_bytes: of the artifact.
         form: what the layers that stay float are instead, see ``fallback.FORMS``.
         recipe: by which the others were written; empty for the one that was asked for.
@@ -120,6 +121,7 @@ class Outcome:
         stopped: what was left undone for want of time.
         refused: what the gate had against earlier choices.
         most_noise: that a candidate may leave in the outputs.
+        timed: whether times tell candidates apart; else their sizes do.
     """
 
     chosen: Point
@@ -129,11 +131,13 @@ class Outcome:
     stopped: str = ""
     refused: tuple[str, ...] = ()
     most_noise: float = math.inf
+    timed: bool = True
 
     def pareto(self) -> list[Point]:
-        """Return the candidates that no other one beats in both drop and time."""
+        """Return the candidates that no other one beats in both drop and time, or size."""
         best: list[Point] = []
-        for point in sorted(self.points, key=lambda p: (p.latency_ms, p.drop)):
+        key = _by_time if self.timed else _by_size
+        for point in sorted(self.points, key=lambda p: (key(p), p.drop)):
             if not best or point.drop < best[-1].drop:
                 best.append(point)
         return best
@@ -145,11 +149,36 @@ class Outcome:
             "stopped": self.stopped,
             "refused": list(self.refused),
             "most_noise": self.most_noise if math.isfinite(self.most_noise) else None,
-            "chosen": asdict(self.chosen),
-            "points": [asdict(p) for p in self.points],
-            "pareto": [asdict(p) for p in self.pareto()],
+            "chosen": self._data(self.chosen),
+            "points": [self._data(p) for p in self.points],
+            "pareto": [self._data(p) for p in self.pareto()],
             "gains": dict(sorted(self.gains.items(), key=lambda item: -item[1])),
         }
+
+    def _data(self, point: Point) -> dict[str, Any]:
+        return asdict(point) | ({} if self.timed else {"latency_ms": None})
+
+
+def _by_time(point: Point) -> float:
+    return point.latency_ms
+
+
+def _by_size(point: Point) -> float:
+    return point.size_bytes
+
+
+def smallest(points: Sequence[Point], costs: Mapping[str, float] | None = None) -> Point:
+    """Return the smallest candidate, where nothing is known of their times.
+
+    Args:
+        points: at least one.
+        costs: of the layers, where the device multiplies integers faster: of sizes that are alike,
+            the one with the fewest multiplications in float is taken.
+    """
+    least = min(p.size_bytes for p in points)
+    alike = [p for p in points if p.size_bytes <= LIKE_SIZE * least]
+    known = costs or {}
+    return min(alike, key=lambda p: (sum(known.get(n, 0.0) for n in p.kept), p.size_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +257,8 @@ class Search:
         seconds: after which no further layer is tried by itself.
         calibrators: measures with other ranges, by the calibrators' names; the empty name has those
             that were asked for.
+        timed: whether times of the engine at hand say something of the device's.
+        integers_pay: where they do not, whether the device multiplies integers faster.
     """
 
     layers: Sequence[Layer]
@@ -238,6 +269,8 @@ class Search:
     told: Told | None = None
     seconds: float = math.inf
     calibrators: Mapping[str, Measures] = field(default_factory=dict)
+    timed: bool = True
+    integers_pay: bool = False
     _calibrator: str = ""
     _most_noise: float = math.inf
     _stopped: str = ""
@@ -270,7 +303,14 @@ class Search:
             calmer.sort(key=lambda y: -self._worth(y, quiet))
             other = self._shortest([y.name for y in calmer])
             ends.append(self._returned(other, quiet))
-        return self._outcome(min(ends, key=lambda p: (not self._holds(p), p.latency_ms)), gains)
+        ends = [p for p in ends if self._holds(p)] or ends
+        return self._outcome(self._cheapest(ends), gains)
+
+    def _cheapest(self, points: Sequence[Point]) -> Point:
+        if self.timed:
+            return min(points, key=_by_time)
+        costs = {y.name: y.cost for y in self.layers} if self.integers_pay else None
+        return smallest(points, costs)
 
     def _by_others(self, plain: Point) -> Point:
         """Take the ranges with the least noise: they cost neither time nor size.
@@ -311,6 +351,7 @@ class Search:
         return Outcome(
             *(chosen, tuple(self._points), dict(gains), self._holds(chosen), self._stopped),
             most_noise=self._most_noise,
+            timed=self.timed,
         )
 
     def _full(self, kept: frozenset[str]) -> Point:

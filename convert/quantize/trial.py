@@ -22,6 +22,7 @@ from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.quantize import fallback
 from edgeinfer.convert.quantize.calibrate import Quantizer, limits_of
+from edgeinfer.convert.quantize.clock import Clock, clock_for
 from edgeinfer.convert.quantize.data import CalibrationSet
 from edgeinfer.convert.quantize.margin import Margins
 from edgeinfer.convert.quantize.observe import open_session
@@ -68,9 +69,6 @@ _RACE = 1.0
 
 # Windows counts a process's time in steps of 16 ms.
 _clock = time.perf_counter if os.name == "nt" else time.process_time
-
-_UNTIMED = frozenset({"coreml-reference"})
-"""Engines that are right but of no real speed."""
 
 
 @dataclass(slots=True)
@@ -210,6 +208,7 @@ class Trials:
     once_ms: float = 0.0
     _judged: dict[int, Margins] = field(default_factory=dict)
     _quantizers: dict[str, Quantizer] = field(default_factory=dict)
+    _clock: Clock | None = None
 
     def in_time(self, samples: Samples) -> Samples:
         """Return as many samples as there is time to run each candidate on."""
@@ -261,13 +260,15 @@ class Trials:
         return bool(fallback.candidates(self.quantizer.model, kept))
 
     def race(self, samples: Samples, points: Sequence[Point]) -> tuple[Point, list[Point]]:
-        """Measure times of the float graph and of candidates.
+        """Measure times of the float graph and of candidates, where times say something.
 
         They take turns, so that a busy machine slows all alike.
         """
         with ExitStack() as stack:
             before, lowered = self._load(self.quantizer.model, stack)
             size = _size(lowered)
+            if not self.clock.counts:
+                return Point((), 0.0, 0.0, 1.0, 0.0, size), [*points]
             loaded = [before, *(self._load(self._graph(p), stack)[0] for p in points)]
             times: list[list[float]] = []
             end = time.perf_counter() + _RACE
@@ -278,9 +279,14 @@ class Trials:
         return Point((), 0.0, 0.0, 1.0, best[0], size), raced
 
     @property
-    def is_timed(self) -> bool:
-        """Whether times of the engine at hand say something of the target's."""
-        return present(self.job.profile.backends).name not in _UNTIMED
+    def clock(self) -> Clock:
+        """What candidates are run on, and whether its times say something of the target's."""
+        if self._clock is None:
+            with ExitStack() as stack:
+                self._load(self.quantizer.model, stack)
+        if self._clock is None:
+            raise NotAvailableError(f"no engine to measure candidates of {self.job.title} on")
+        return self._clock
 
     def _graph(self, point: Point) -> ir.Model:
         if point.recipe:
@@ -294,7 +300,8 @@ class Trials:
             executable, lowered = self._load(model, stack)
             size = _size(lowered)
             actual = [executable.run(f) for f in samples.feeds]
-            latency = min(_once(executable, samples) for _ in range(_TIMED)) if timed else 0.0
+            timing = timed and self.clock.counts
+            latency = min(_once(executable, samples) for _ in range(_TIMED)) if timing else 0.0
         # A handful of samples compares layers by their errors; it has no labels.
         metric = self.metric if samples.labels or not isinstance(self.metric, Named) else None
         judge = self._judged.setdefault(
@@ -329,7 +336,10 @@ class Trials:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeinfer-")))
         lowered = target_for(job.format).lower(model, job.profile, LowerOptions("fp32"), folder)
         artifact = Artifact(job.format, lowered.files[0], self.inputs, self.outputs)
-        backend = present(e.backend for e in lowered.engines)
+        engines = [e.backend for e in lowered.engines]
+        backend = present(engines)
+        if self._clock is None:
+            self._clock = clock_for(job.profile, engines, backend)
         executable = backend.load(artifact, LoadOptions(threads=1))
         stack.callback(executable.close)
         return executable, lowered
@@ -349,9 +359,10 @@ def present(names: Iterable[str]) -> Backend:
     for name in names:
         backend: Backend = registry.get(name)
         probe = backend.probe()
-        if probe.version is not None:
+        # TensorRT may be installed where there is no GPU for it.
+        if probe.available:
             return backend
-        lacking.append(f"{name}: {probe.reason}")
+        lacking.append(f"{name}: {probe.reason or 'no device for it is here'}")
     raise NotAvailableError(f"no engine to measure candidates on: {'; '.join(lacking)}")
 
 
@@ -366,7 +377,14 @@ def _took(call: Callable[[], object]) -> float:
     return 1000.0 * (_clock() - start)
 
 
-def key_of(quantizer: Quantizer, job: Job, samples: Samples, metric: Metric | None = None) -> str:
+def key_of(
+    quantizer: Quantizer,
+    job: Job,
+    samples: Samples,
+    metric: Metric | None = None,
+    *,
+    timed: bool = True,
+) -> str:
     """Return the name under which a search is remembered."""
     limits = limits_of(job.profile, job.format)
     versions = [registry.get(n).probe() for n in job.profile.backends]
@@ -378,7 +396,7 @@ def key_of(quantizer: Quantizer, job: Job, samples: Samples, metric: Metric | No
         quantizer.recipe.name,
     ]
     # Measurements of older versions have no margins.
-    parts += [repr(metric), "with margins and noise"]
+    parts += [repr(metric), "with margins and noise"] + ["untimed"] * (not timed)
     found = hashlib.blake2b("\n".join(parts).encode(), digest_size=16)
     # How weights are rounded and biases corrected is no setting; it is in what is written.
     for node in (graph := quantizer.write(limits).model.graph):

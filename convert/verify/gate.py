@@ -72,7 +72,8 @@ class EngineResult:
         problems: what is wrong beyond numbers: refused to load, run failed, another answer on the
             second run, other inputs or outputs than the source has.
         notes: what was noticed and is no fault.
-        latency_ms: median of one run on the first vector, by number of threads (0: default).
+        latency_ms: median of one run on the first vector, by number of threads (0: default); none
+            of an evaluator, whose times say nothing.
         coverage: how much of it the engine's fast part takes; None where the engine has none.
     """
 
@@ -255,7 +256,8 @@ class _Gate:
             first = answers[: len(again)]
             problems += _repeat_problems(first, repeats[::-1], again)
             outputs = self.judge(answers)
-            latency = {0: _median_ms(executable, self.vectors[0])} if self.timed else {}
+            timed = self.timed and backend.capabilities().keeps_time
+            latency = {0: _median_ms(executable, self.vectors[0])} if timed else {}
             coverage = executable.coverage() if isinstance(executable, Covering) else None
         finally:
             executable.close()
@@ -279,7 +281,8 @@ class _Gate:
         try:
             if self.timed:
                 outputs = self.judge([_run(executable, v) for v in self.vectors])
-                return outputs, {1: _median_ms(executable, self.vectors[0])}
+                timed = backend.capabilities().keeps_time
+                return outputs, {1: _median_ms(executable, self.vectors[0])} if timed else {}
             one = self.judged[0] if self.judged else 0
             fewer = replace(self, judged=self.judged[:1])
             answers = [*[{}] * one, _run(executable, self.vectors[one])]

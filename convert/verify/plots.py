@@ -78,7 +78,8 @@ def pareto(search: Mapping[str, Any]) -> Plot | None:
     chosen, before = search.get("chosen"), search.get("float")
     if not points or not chosen or not before:
         return None
-    timed = all(p["latency_ms"] > 0 for p in points) and before["latency_ms"] > 0
+    # Where times say nothing of the device there are none.
+    timed = all((p["latency_ms"] or 0.0) > 0 for p in (*points, before))
     key, unit, across = ("latency_ms", 1.0, "ms a run") if timed else ("size_bytes", 1e6, "MB")
     named = [*points, chosen, before]
     scales = _Scales(
@@ -89,7 +90,7 @@ def pareto(search: Mapping[str, Any]) -> Plot | None:
     front = [_same(p) for p in search.get("pareto") or ()]
 
     def mark(point: Mapping[str, Any], kind: str, drop: float, what: str) -> Mark:
-        size, ms = point["size_bytes"] / 1e6, point["latency_ms"]
+        size, ms = point["size_bytes"] / 1e6, point["latency_ms"] or 0.0
         time = f"{ms:.3g} ms, " if ms > 0 else ""
         text = f"{what}: {drop:.2%} lost, {time}{size:.2f} MB"
         # What lost far more than is allowed stands on the upper edge.

@@ -247,6 +247,8 @@ def _quantized(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"{title}: no mixture holds the budget"
         if search["advice"]:
             yield f"{title}: {search['advice']}"
+        if not search["on_device"]:
+            yield f"{title}: {search['timing']}"
 
 
 def _row(variant: VariantResult, engine: EngineResult) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from edgeinfer.convert.quantize.budget import Fitted, best
+from edgeinfer.convert.quantize.clock import Clock
 from edgeinfer.convert.quantize.search import Layer, Outcome, Point
 from edgeinfer.convert.quantize.trial import Samples
 
@@ -57,7 +58,45 @@ def test_slower_than_float_is_said_with_what_is_faster() -> None:
         "cpu (onnx): Conv 'a' stays out of 8 bits (weights alone in 8 bits): "
         "the budget needs it (takes 25.00% off the error)"
     )
-    assert replace(found, is_timed=False).advice == ""
+    assert found.to_json()["float"]["latency_ms"] == 1.0
+
+
+def away(why_not: str = "", integers: tuple[str, ...] = ("all",)) -> Clock:
+    return Clock("e 1", "Zen 4 (x86_64, linux)", why_not, "aarch64, linux", integers)
+
+
+def fitted(clock: Clock) -> Fitted:
+    chosen = replace(PLAIN, latency_ms=2.0 if clock.counts else 0.0)
+    before = replace(PLAIN, kept=(), latency_ms=1.0 if clock.counts else 0.0, size_bytes=4000)
+    outcome = Outcome(chosen, (chosen,), {}, True, timed=clock.counts)
+    return Fitted(outcome, before, (), Samples(), "ios (mlprogram)", 0.01, clock)
+
+
+def test_what_is_timed_on_another_machine_says_on_which() -> None:
+    found = fitted(away())
+    assert "2.000 ms (float 1.000 ms)" in found.lines[0]
+    assert found.lines[1] == (
+        "ios (mlprogram): times are of e 1 on Zen 4 (x86_64, linux): nothing was timed on the "
+        "device (aarch64, linux)"
+    )
+    assert found.advice.startswith("slower than float on this engine here (Zen 4 (x86_64, linux))")
+    assert found.to_json()["on_device"] is False
+    assert found.to_json()["chosen"]["latency_ms"] == 2.0
+
+
+def test_where_times_say_nothing_none_is_told() -> None:
+    found = fitted(away("e evaluates", ("M4",)))
+    assert " ms" not in found.lines[0]
+    assert found.lines[1].startswith(
+        "ios (mlprogram): time was not measured on the device: e evaluates. Of what holds the "
+        "budget the smallest file is taken, and of sizes that are alike the one with the fewest "
+    )
+    assert found.lines[1].endswith("its profile says that integers are faster (M4)")
+    assert found.advice == ""
+    data = found.to_json()
+    assert data["float"]["latency_ms"] is data["chosen"]["latency_ms"] is None
+    assert (data["timed"], data["on_device"]) == (False, False)
+    assert "no processor that multiplies integers faster" in away("e evaluates", ()).line
 
 
 def test_what_is_too_loud_does_not_replace_the_choice() -> None:

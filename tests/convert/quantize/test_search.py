@@ -296,3 +296,35 @@ def test_noise_below_that_is_as_good_as_none() -> None:
 
     outcome = Search([Layer("a", "Conv", 1.0)], measure, measure, 0.01).run()
     assert (outcome.chosen.kept, outcome.most_noise) == ((), math.inf)
+
+
+@pytest.mark.parametrize(
+    ("timed", "pay", "sizes", "taken"),
+    [
+        # The one that the worst channel tells is fast and large, the other slow and small.
+        (True, False, (2000, 1000), "w"),
+        (False, False, (2000, 1000), "n"),
+        (False, True, (2000, 1000), "n"),
+        # Alike in size: where integers are faster, fewer multiplications stay float.
+        (False, False, (1010, 1000), "n"),
+        (False, True, (1010, 1000), "w"),
+    ],
+)
+def test_where_nothing_is_timed_the_size_decides(
+    timed: bool, pay: bool, sizes: tuple[int, int], taken: str
+) -> None:
+    layers = [Layer("w", "Conv", 0.2), Layer("n", "Conv", 0.8)]
+    of = dict(zip("wn", sizes, strict=True))
+
+    def measure(kept: frozenset[str]) -> Point:
+        # Either layer alone is enough; which one is asked first depends on what is looked at.
+        loss = Loss(0.0 if kept else 0.1, 0.0 if "w" in kept else 0.1, 1.0, "made up")
+        time = 1.0 + 9.0 * ("n" in kept)
+        point = Point.of(kept, loss, time, sum(of[n] for n in kept))
+        return replace(point, noise=0.0 if "n" in kept else 0.04)
+
+    found = Search(layers, measure, measure, 0.01, timed=timed, integers_pay=pay).run()
+    assert found.chosen.kept == (taken,)
+    assert found.timed is timed
+    by_size = [p.size_bytes for p in found.pareto()]
+    assert timed or by_size == sorted(by_size)

@@ -25,7 +25,6 @@ class Candidates:
 
     limit: float
     margin: float = 0.0
-    is_timed: bool = True
     job: Any = field(
         default_factory=lambda: SimpleNamespace(format="", profile=SimpleNamespace(precisions=()))
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.backends import registry
-from edgeinfer.backends.base import Backend, Probe
+from edgeinfer.backends.base import Backend, Device, Probe
 from edgeinfer.convert.quantize import trial
 from edgeinfer.convert.quantize.trial import Samples, affordable
 from edgeinfer.errors import NotAvailableError
@@ -47,16 +47,21 @@ def test_the_first_engine_that_is_here_is_taken(monkeypatch: pytest.MonkeyPatch)
             self.name, self._version = name, version
 
         def probe(self) -> Probe:
-            return Probe(self.name, self._version, reason="" if self._version else "not here")
+            reason = "" if self._version else "not here"
+            # The first has its library, and no device.
+            units = (Device("cpu", "any"),) if self.name != "no device" and self._version else ()
+            return Probe(self.name, self._version, units, reason)
 
     there: Mapping[str, Engine] = {
-        n: Engine(n, v) for n, v in (("a", None), ("b", "1.0"), ("c", "2.0"))
+        n: Engine(n, v) for n, v in (("no device", "1.0"), ("a", None), ("b", "1.0"), ("c", "2.0"))
     }
     monkeypatch.setattr(registry, "get", there.__getitem__)
-    found: Backend = trial.present(["a", "b", "c"])
+    found: Backend = trial.present(["no device", "a", "b", "c"])
     assert found.name == "b"
     with pytest.raises(NotAvailableError, match="no engine to measure candidates on: a: not here"):
         trial.present(["a"])
+    with pytest.raises(NotAvailableError, match="no device: no device for it is here"):
+        trial.present(["no device"])
 
 
 @pytest.mark.parametrize(
