@@ -60,6 +60,21 @@ class Costs:
                 found[key] = found.get(key, 0.0) + us / len(keys)
         return found
 
+    @property
+    def steps_us(self) -> float:
+        """Microseconds of all steps together."""
+        return sum(us for _, us in self.steps)
+
+    def others(self, workloads: Sequence[Workload]) -> list[tuple[str, float]]:
+        """Return the steps that compute none of the workloads, the longest first."""
+        owners: dict[str, str] = {n: w.key for w in workloads for n in w.nodes if n}
+        found = [
+            (min(names, default=""), us)
+            for names, us in self.steps
+            if not any(_owned(n, owners) for n in names)
+        ]
+        return sorted(found, key=lambda step: -step[1])
+
 
 def _owned(name: str, owners: Mapping[str, str]) -> Iterable[str]:
     """Engines fuse and rename: what they made of a node has the node's name in its own."""

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,8 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.cuda import cuda_devices
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.convert.costs import ENGINES, best
+from edgeinfer.bundle.writer import BundleWriter
+from edgeinfer.convert.costs import ENGINES, Costs, best
 from edgeinfer.convert.engines import place_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.lower.tvm.machines import Machine
@@ -31,6 +32,7 @@ from edgeinfer.convert.shape_sets import Given, shape_sets
 from edgeinfer.errors import EdgeInferError, NotAvailableError, UsageError
 from edgeinfer.kernels.tuning import processor, ssh
 from edgeinfer.kernels.tuning.database import WORTH, Database
+from edgeinfer.kernels.tuning.task import Task
 from edgeinfer.kernels.tuning.tune import Budget, Outcome, Progress, Tuner, Where, sure_gain
 from edgeinfer.profiles.schema import Profile
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 21
 _BATCH_S = 0.02
+_OTHERS, _LEAST_OTHER = 3, 0.05
 _ADDRESS = re.compile(r"[^/\s]+:\d{1,5}(/.+)?")
 
 
@@ -83,6 +86,9 @@ class Tuned:
         outcomes: of each kernel, the one that takes most time first.
         engine: that runs the model fastest on this device, by whose operators the hot kernels are
             found; empty if none was asked, or none runs it.
+        others: steps of that engine that take a large part and are no kernel of the table: the
+            converter has one loop for them, or TVM a fused one under another name.
+        open: kernels of open sizes, which nothing can measure.
         kept: measurements of this run.
         damaged: lines of the database that are none.
         whole: the whole model before and after; None if it was not measured.
@@ -94,6 +100,8 @@ class Tuned:
     database: Path
     outcomes: list[Outcome]
     engine: str = ""
+    others: list[tuple[str, float]] = field(default_factory=list)
+    open: int = 0
     kept: int = 0
     damaged: int = 0
     whole: Whole | None = None
@@ -165,7 +173,10 @@ def tune(model: str | Path, order: Order, progress: Progress | None = None) -> T
         raise UsageError(f"target {order.target!r} is not made by TVM; known: {known}")
     database = Database(order.database or Path(f"tuning-{profile.machine}.jsonl"))
     database.check()
-    _check_free(order)
+    if order.output is not None:
+        # All that may keep the bundle from its place is told now, not after the search.
+        with BundleWriter(order.output, overwrite=order.overwrite):
+            pass
     budget = Budget(order.minutes, order.trials, order.tasks)
     budget.start()
     with (
@@ -175,7 +186,7 @@ def tune(model: str | Path, order: Order, progress: Progress | None = None) -> T
         source = _source(Path(model), Path(temporary))
         if progress is not None:
             progress("read the model", None)
-        machine, tasks, ready = _workloads(source, profile, order)
+        machine, tasks, left, ready = _workloads(source, profile, order)
         where = _where(machine, order)
         if order.device or order.output is not None:
             from edgeinfer.convert.lower.tvm.build import linker_for
@@ -189,11 +200,14 @@ def tune(model: str | Path, order: Order, progress: Progress | None = None) -> T
             unit = place_for(profile.machine).device
             costs = best(ready, Path(temporary), unit, order.threads)
         with Tuner(where, database, budget, progress, order.seed) as tuner:
-            outcomes = tuner.run(tasks, costs.of(tasks) if costs else None)
+            outcomes = (
+                tuner.run(tasks, costs.of(tasks), costs.steps_us) if costs else tuner.run(tasks)
+            )
             kept = tuner.kept
         damaged = database.read().damaged
-        engine = costs.engine if costs else ""
-        tuned = Tuned(where, database.path, outcomes, engine, kept, damaged)
+        tuned = Tuned(where, database.path, outcomes, kept=kept, damaged=damaged, open=left)
+        if costs is not None:
+            tuned.engine, tuned.others = costs.engine, _others(costs, tasks)
         if order.output is not None:
             _write(source, order, tuned, Path(temporary), progress)
         return tuned
@@ -240,7 +254,18 @@ def _source(model: Path, folder: Path) -> Path:
     raise UsageError(f"{model}: no variant of it is an ONNX model in fp32; name the model itself")
 
 
-def _workloads(source: Path, profile: Profile, order: Order) -> tuple[Machine, list[Any], Any]:
+def _others(costs: Costs, tasks: Sequence[Task]) -> list[tuple[str, float]]:
+    """The longest steps of the engine that nothing is tuned for, and their shares of its time."""
+    return [
+        (name, us / costs.steps_us)
+        for name, us in costs.others(tasks)[:_OTHERS]
+        if us >= _LEAST_OTHER * costs.steps_us
+    ]
+
+
+def _workloads(
+    source: Path, profile: Profile, order: Order
+) -> tuple[Machine, list[Task], int, Any]:
     from edgeinfer.convert import passes, sources
     from edgeinfer.convert.lower.tvm.target import workloads
 
@@ -250,8 +275,7 @@ def _workloads(source: Path, profile: Profile, order: Order) -> tuple[Machine, l
     for index, node in enumerate(normal.graph):
         # Engines name operators, kernels know theirs by the name.
         node.name = node.name or f"{node.op_type}_{index}"
-    machine, tasks = workloads(normal, profile, LowerOptions())
-    return machine, tasks, normal
+    return *workloads(normal, profile, LowerOptions()), normal
 
 
 def _where(machine: Machine, order: Order) -> Where:
@@ -300,29 +324,27 @@ def _write(
 ) -> None:
     """Write the bundle: with the tuned kernels if the gate lets them through and they pay."""
     better = any(o.is_better for o in tuned.outcomes)
-    plain = _export(source, order, folder / "plain.edge", (), progress)
+    plain = _export(source, order, f"{folder}/plain.edge/", (), progress)
     chosen, tuned.note = plain, "no kernel is faster; written with the converter's own"
     if better:
         try:
             records = (str(tuned.database),)
-            made = _export(source, order, folder / "tuned.edge", records, progress)
+            made = _export(source, order, f"{folder}/tuned.edge/", records, progress)
         except EdgeInferError as error:
             tuned.note = f"written with the converter's own kernels; the tuned ones: {error}"
         else:
             if progress is not None:
                 progress("compare the whole model", None)
             chosen = _choose(source, plain, made, order, tuned)
-    _check_free(order)
-    destination = Path(str(order.output))
-    if destination.is_dir():
-        shutil.rmtree(destination)
-    shutil.move(chosen.path, destination)
-    tuned.bundle = destination
+    tuned.bundle = _put(chosen.path, str(order.output), order.overwrite)
 
 
-def _check_free(order: Order) -> None:
-    if order.output is not None and Path(order.output).exists() and not order.overwrite:
-        raise UsageError(f"{order.output}: exists already; --overwrite replaces it")
+def _put(made: Path, output: str, overwrite: bool) -> Path:
+    """Write a bundle again where it is to be; nothing but a whole one has its name there."""
+    with Bundle.open(made) as bundle, BundleWriter(output, overwrite=overwrite) as writer:
+        for record in bundle.manifest.files().values():
+            writer.add_file(record.path, bundle.path(record))
+        return writer.finish(bundle.manifest)
 
 
 def _choose(
@@ -354,7 +376,7 @@ def _after(outcome: Outcome) -> float:
 
 
 def _export(
-    source: Path, order: Order, path: Path, records: Sequence[str], progress: Progress | None
+    source: Path, order: Order, path: str, records: Sequence[str], progress: Progress | None
 ) -> ExportResult:
     from edgeinfer.convert.pipeline import export
 
@@ -381,7 +403,7 @@ def _compare(
         for engine in ENGINES:
             try:
                 other = replace(order, target=engine)
-                written = _export(source, other, folder / f"{engine}.edge", (), None)
+                written = _export(source, other, f"{folder}/{engine}.edge", (), None)
                 calls[engine] = _bound(written.path, order.threads, stack)
             except EdgeInferError:
                 # Not installed, or it cannot run the model: not the best one here, then.

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from edgeinfer.errors import NotAvailableError
+from edgeinfer.errors import EdgeInferError, NotAvailableError
 from edgeinfer.kernels.tuning.database import FINAL, TRIED, WORTH, Database, Record
 from edgeinfer.kernels.tuning.task import Task
 from edgeinfer.kernels.tuning.worker import LostError, Worker
@@ -164,7 +164,10 @@ class Tuner:
             worker.close()
 
     def run(
-        self, tasks: Sequence[Task], engine_us: Mapping[str, float] | None = None
+        self,
+        tasks: Sequence[Task],
+        engine_us: Mapping[str, float] | None = None,
+        whole_us: float = 0.0,
     ) -> list[Outcome]:
         """Tune what takes most of the time, until that is over.
 
@@ -172,6 +175,7 @@ class Tuner:
             tasks: all of a model.
             engine_us: what the target's best engine takes for them in a run of the model, by their
                 keys, as far as it tells.
+            whole_us: what it takes for a run of the model; there may be more in it than is tuned.
 
         Raises:
             NotAvailableError: the device is gone; what was measured is kept.
@@ -183,7 +187,7 @@ class Tuner:
         known = engine_us or {}
         # What is hottest is looked at first: the time for that may end before the last.
         looked = sorted(tasks, key=lambda t: -known.get(t.key, 0.0))
-        outcomes = _hot(self._each(self._before, looked), known)
+        outcomes = _hot(self._each(self._before, looked), known, whole_us)
         todo = [o for o in outcomes if not o.problem][: self._budget.tasks]
         todo = [o for o in todo if (o.share or 0.0) >= _LEAST_SHARE]
         for index, outcome in enumerate(todo):
@@ -264,6 +268,10 @@ class Tuner:
                 self._search.ask("tell", seconds, seconds=_THINKING_S)
         except LostError as error:
             outcome.problem = f"the search ended its process: {error.how}"
+        except EdgeInferError:
+            raise
+        except Exception as error:  # whatever TVM threw, for this kernel; others have their turn
+            outcome.problem = f"the search failed: {_line(error)}"
         if self._has_trials(outcome, tried):
             ready = (outcome, list(tried.values()))
             if self._where.target["kind"] == "cuda":
@@ -423,13 +431,13 @@ class Tuner:
         self._known.append(record)
 
 
-def _hot(outcomes: list[Outcome], engine_us: Mapping[str, float]) -> list[Outcome]:
+def _hot(outcomes: list[Outcome], engine_us: Mapping[str, float], whole_us: float) -> list[Outcome]:
     """Say what each takes of a run, the most first: in the engine, else in proportion to it."""
     own = {o.task.key: (o.before_us or 0.0) * o.task.calls for o in outcomes}
     both = [o.task.key for o in outcomes if own[o.task.key] and o.task.key in engine_us]
     scale = sum(engine_us[k] for k in both) / sum(own[k] for k in both) if both else 1.0
     times = {key: engine_us.get(key, us * scale) for key, us in own.items()}
-    whole = sum(times.values()) or 1.0
+    whole = max(whole_us, sum(times.values())) or 1.0
     for outcome in outcomes:
         key, calls = outcome.task.key, outcome.task.calls
         outcome.engine_us = engine_us[key] / calls if key in engine_us else None

@@ -31,10 +31,15 @@ def key_of(function: tirx.PrimFunc) -> str:
 
 def is_fixed(function: tirx.PrimFunc) -> bool:
     """Whether every size is a number, and blocks are there to be ordered."""
-    sizes = [s for p in function.params if tirx.is_buffer_var(p) for s in p.shape]
     if len(function.params) != sum(map(tirx.is_buffer_var, function.params)):
         return False
-    return all(isinstance(s, tirx.IntImm) for s in sizes) and bool(blocks(function))
+    return not is_open(function) and bool(blocks(function))
+
+
+def is_open(function: tirx.PrimFunc) -> bool:
+    """Whether a size of an array is known in the run only."""
+    sizes = [s for p in function.params if tirx.is_buffer_var(p) for s in p.shape]
+    return not all(isinstance(s, tirx.IntImm) for s in sizes)
 
 
 def blocks(function: tirx.PrimFunc) -> list[Any]:

@@ -76,3 +76,10 @@ def test_weights_that_lie_in_the_source_are_found(
     found = costs.best(sources.read(there / "m.onnx").model, tmp_path, "cpu", 1)
     assert found is not None
     assert found.of([_task("k", "only")])["k"] > 0
+
+
+def test_what_nothing_is_tuned_for_is_told_the_longest_first() -> None:
+    found = Costs("e", 20.0, STEPS)
+    assert found.others([_task("1", "a")]) == [("of nobody", 9.0), ("b", 4.0), ("c_nchwc", 1.0)]
+    assert found.others([_task("1", "c")]) == [("of nobody", 9.0), ("a", 6.0)]
+    assert found.steps_us == 20.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from benchmarks.tiny import MLP, bundle, save
+from edgeinfer.bundle.archive import Bundle
 from edgeinfer.convert import tuning
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.convert.tuning import Order, in_turns
-from edgeinfer.errors import NotAvailableError, OutputError, UsageError
+from edgeinfer.errors import EdgeInferError, NotAvailableError, OutputError, UsageError
 
 
 @pytest.fixture
@@ -107,8 +109,63 @@ def test_a_bundle_in_the_way_is_told_before_anything_is_measured(net: Path, tmp_
     order = Order(
         "tvm-x86-64-v3", database=tmp_path / "d.jsonl", output=str(tmp_path / "there.edge")
     )
-    with pytest.raises(UsageError, match="exists already; --overwrite replaces it"):
+    with pytest.raises(UsageError, match=r"exists; give overwrite \(--overwrite\) to replace it"):
         tuning.tune(net, order)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("missing/o.edge", OutputError, "the folder .*missing does not exist"),
+        ("pictures", UsageError, "is a folder but not a bundle"),
+        ("net.onnx", UsageError, "is a model, not a bundle"),
+        ("notes.txt", UsageError, "exists and is not a bundle"),
+    ],
+)
+def test_what_is_no_bundle_is_never_replaced(
+    net: Path, tmp_path: Path, name: str, kind: type[Exception], said: str
+) -> None:
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "mine.jpg").write_text("mine")
+    (tmp_path / "notes.txt").write_text("mine")
+    before = net.read_bytes()
+    order = Order(
+        "tvm-x86-64-v3",
+        database=tmp_path / "d.jsonl",
+        output=str(tmp_path / name),
+        overwrite=True,
+    )
+    with pytest.raises(kind, match=said):
+        tuning.tune(net, order)
+    assert (tmp_path / "pictures" / "mine.jpg").read_text() == "mine"
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert net.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["o.edge", "o.edge/"])
+def test_the_chosen_bundle_is_written_whole_or_not_at_all(tmp_path: Path, name: str) -> None:
+    import numpy as np
+
+    made = bundle(MLP, tmp_path / "made.edge", {"x": np.ones((1, 16), np.float32)})
+    target = f"{tmp_path}/{name}"
+    found = tuning._put(made, target, overwrite=False)
+    assert found.is_dir() == name.endswith("/")
+    with Bundle.open(found) as written, Bundle.open(made) as source:
+        written.check()
+        assert written.manifest == source.manifest
+    (record,) = written.manifest.variants[0].files[:1]
+    folder = Path(f"{tmp_path}/broken")
+    shutil.copytree(_unpacked(made, tmp_path), folder)
+    (folder / record.path).unlink()
+    with pytest.raises(EdgeInferError):
+        tuning._put(folder, target, overwrite=True)
+    with Bundle.open(found) as kept:
+        kept.check()
+    assert not list(tmp_path.glob(".*tmp-*"))
+
+
+def _unpacked(made: Path, folder: Path) -> Path:
+    return tuning._put(made, f"{folder}/unpacked/", overwrite=True)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="tunes for x86-64")

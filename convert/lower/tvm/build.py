@@ -200,6 +200,8 @@ def _tuned(
 ) -> tirx.PrimFunc:
     """Return a function as it was tuned, where it was."""
     name = str(where.name_hint)
+    if tuning.is_active and workload.is_open(own):
+        tuning.leave(name, calls[name])
     if function is None or MARK in function.attrs:
         return own
     title = f"{name} {sizes_of(function)}"

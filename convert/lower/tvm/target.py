@@ -97,8 +97,10 @@ class TvmTarget:
 
 def workloads(
     model: ir.Model, profile: Profile, options: LowerOptions
-) -> tuple[Machine, list[Task]]:
-    """Return what a normalised model consists of for a machine.
+) -> tuple[Machine, list[Task], int]:
+    """Return what a normalised model consists of for a machine, and how much of it stays open.
+
+    What has open sizes cannot be measured; the number says of how many kernels that is so.
 
     Raises:
         UnsupportedError: it cannot be written.
@@ -113,7 +115,7 @@ def workloads(
     if made.module is None:
         raise UnsupportedError(profile.name, made.problems)
     prepared(made.module, where, tuning)
-    return where, list(tuning.tasks.values())
+    return where, list(tuning.tasks.values()), len(tuning.open)
 
 
 def _tell(notes: Notes, made: Module, kind: str, kernels: int, reason: str) -> None:

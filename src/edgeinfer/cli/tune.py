@@ -98,6 +98,8 @@ def _data(result: Tuned) -> dict[str, Any]:
         "cpu": result.where.cpu,
         "threads": result.where.threads,
         "engine": result.engine,
+        "others": dict(result.others),
+        "open_kernels": result.open,
         "database": result.database,
         "kept": result.kept,
         "damaged_lines": result.damaged,
@@ -151,6 +153,14 @@ def _view(result: Tuned) -> Iterator[str | Table]:
     ]
     yield table(COLUMNS, rows)
     yield ""
+    if result.others:
+        names = ", ".join(f"{name} {share:.1%}" for name, share in result.others)
+        yield f"note: of the time in {result.engine}, not under these names: {names}"
+    if result.open:
+        yield (
+            f"note: {result.open} kernels have open sizes and cannot be tuned; products among them "
+            "are plain loops; --input-shape fixes them"
+        )
     yield f"{result.kept} measurements of this run in {result.database}"
     if result.damaged:
         yield f"note: {result.damaged} lines of it were cut short and are left out"

@@ -35,7 +35,7 @@ def function_of(text: str, **constants: Any) -> Any:
     if text in TEXTS:
         return workload.load(TEXTS[text])
     model = passes.normalise(ir.from_proto(graph(text, **constants))).model
-    _, (task,) = workloads(model, profiles.load("tvm-sm-90"), LowerOptions())
+    _, (task,), _ = workloads(model, profiles.load("tvm-sm-90"), LowerOptions())
     TEXTS[text] = task.text
     return workload.load(task.text)
 
@@ -155,7 +155,7 @@ def test_plans_that_are_offered_can_be_written() -> None:
 def test_what_no_rule_fits_is_left() -> None:
     text = "(float[4,40] x) => (float[4,40] y) { y = Softmax<axis=-1>(x) }"
     model = passes.normalise(ir.from_proto(graph(text))).model
-    _, tasks = workloads(model, profiles.load("tvm-sm-90"), LowerOptions())
+    _, tasks, _ = workloads(model, profiles.load("tvm-sm-90"), LowerOptions())
     assert all(cuda.shape_of(workload.load(t.text)) is None for t in tasks)
 
 

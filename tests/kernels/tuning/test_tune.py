@@ -388,3 +388,25 @@ def test_a_kernel_that_nobody_measured_has_no_share(part: Part, tmp_path: Path) 
     found = _shares(tmp_path / "d.jsonl", {"b": 30.0}, minutes=0.0)
     assert {k: o.share for k, o in found.items()} == {"b": 1.0, "a": None, "c": None}
     assert all("first look at all kernels was over" in o.verdict for o in found.values())
+
+
+def test_shares_are_of_the_whole_model(part: Part, tmp_path: Path) -> None:
+    tasks = [replace(TASK, key=k, title=k) for k in ("a", "b")]
+    with Tuner(WHERE, Database(tmp_path / "d.jsonl"), Budget()) as tuner:
+        found = tuner.run(tasks, {"a": 30.0, "b": 0.5}, 100.0)
+    assert {o.task.key: o.share for o in found} == {"a": 0.3, "b": 0.005}
+    assert [o.trials for o in found] == [20, 0]
+
+
+def test_a_search_that_fails_costs_its_kernel_only(part: Part, tmp_path: Path) -> None:
+    def on_open(text: str) -> int:
+        if text == "empty":
+            raise ValueError("Cannot tile a loop of nothing")
+        return 3
+
+    part.on_open = on_open
+    empty = replace(TASK, key="k0", text="empty")
+    found = {o.task.key: o for o in _run(Database(tmp_path / "d.jsonl"), empty, TASK)}
+    said = "own kernel kept: the search failed: ValueError: Cannot tile a loop of nothing"
+    assert found["k0"].verdict == said
+    assert found["k1"].is_better

@@ -72,7 +72,7 @@ def _normal(model: Any) -> Any:
 
 
 def _collect(model: Any) -> list[Task]:
-    _, tasks = workloads(_normal(model), profile(), LowerOptions())
+    _, tasks, _ = workloads(_normal(model), profile(), LowerOptions())
     return tasks
 
 
@@ -277,3 +277,12 @@ def test_equal_operators_are_one_workload() -> None:
     )
     (task,) = _collect(net)
     assert (task.calls, len(task.nodes)) == (3, 3)
+
+
+def test_kernels_of_open_sizes_are_counted() -> None:
+    model = graph(
+        "(float[N,8] x) => (float[N,4] y) { m = MatMul(x, w) y = Relu(m) }", w=_weights(8, 4)
+    )
+    _, tasks, left = workloads(_normal(model), profile(), LowerOptions())
+    assert (tasks, left) == ([], 1)
+    assert workloads(_normal(NETS["softmax"]), profile(), LowerOptions())[2] == 0
