@@ -22,6 +22,7 @@ class Original:
         moved: of inputs and outputs whose layout was changed after reading, the order of axes that
             turns the new one into the file's.
         hybrid: float operators with integer weights are in it, whose kernels round their data.
+        custom: operators in it that LiteRT has no kernels for, by name; sorted.
     """
 
     path: Path
@@ -31,3 +32,4 @@ class Original:
     outputs: Ports
     moved: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     hybrid: bool = False
+    custom: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from edgeinfer.convert.verify.locate import disputed_node, save_for_engines
 from edgeinfer.convert.verify.witness import (
     Abstains,
     LiteRt,
+    LiteRtInPieces,
     Numpy,
     OnnxRuntime,
     OpenVino,
@@ -43,6 +44,11 @@ _ROUNDING = (
     "this model, and budgets are widened there"
 )
 
+_IN_PIECES = (
+    "LiteRT has no kernels for {}, so it cannot run the file: it ran all other operators, and "
+    "these were computed in NumPy by MediaPipe's definitions"
+)
+
 
 class Oracles:
     """The oracles of one source model; close them as soon as the answers are there.
@@ -54,7 +60,8 @@ class Oracles:
     reliable than oracle B, so they confirm its answers and are not taken in their place.
 
     Of a model that was read from another format, oracle A is that format's engine on the file
-    itself. All others then share what the reader made of it, so none can outvote it.
+    itself. All others then share what the reader made of it, so none can outvote it. Operators that
+    the engine lacks are computed by their definitions, beside it, and the notes say so.
     """
 
     def __init__(
@@ -81,7 +88,9 @@ class Oracles:
         self._original = original
         self._steps = _quantized_outputs(model) if original else frozenset[str]()
         engine = "onnxruntime" if has_onnxruntime() else "onnx operators"
-        self._first = engine if original is None else "litert"
+        self._first = engine if original is None else LiteRt.name
+        if original is not None and original.custom:
+            self._first = LiteRtInPieces.name
         # ONNX's own operators have faults that are known, and are slow: they only confirm.
         confirms = self._first == "onnx operators"
         self._trial = "trial" if confirms else self._first
@@ -102,7 +111,8 @@ class Oracles:
             "openvino": lambda: OpenVino(self._path),
         }
         if original is not None:
-            self._makers["litert"] = lambda: LiteRt(original, Path(self._folder.name))
+            runs = LiteRtInPieces if original.custom else LiteRt
+            self._makers[runs.name] = lambda: runs(original, Path(self._folder.name))
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -147,6 +157,8 @@ class Oracles:
         against = [self._contradiction(v, a) for v, a in zip(vectors, answers, strict=True)]
         notes = list(dict.fromkeys(a.note for a in answers if a.note))
         alone = [a for a in answers if len(a.agreed) < 2]
+        if self._original is not None and self._original.custom:
+            notes.insert(0, _IN_PIECES.format(", ".join(self._original.custom)))
         if alone:
             notes.insert(0, f"{len(alone)} of {len(answers)} vectors have one oracle only")
         return Expected(tuple(answers), tuple(notes), tuple(c for c in against if c))
@@ -170,6 +182,12 @@ class Oracles:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def _engine(self) -> str:
+        return (
+            "LiteRT" if self._first == LiteRt.name else "LiteRT, with NumPy for custom operators,"
+        )
 
     @property
     def _hint(self) -> str:
@@ -276,8 +294,9 @@ class Oracles:
             f"output {n!r}: {b[0]}" for n, m in apart.items() if (b := check(m, self._budget))
         )
         raise VerifyError(
-            f"{vector.origin}: the graph that was read from the file does not compute what LiteRT "
-            f"computes from the file itself: {worst}; this is a fault of edgeinfer's reader"
+            f"{vector.origin}: the graph that was read from the file does not compute what "
+            f"{self._engine} computes from the file itself: {worst}; this is a fault of "
+            "edgeinfer's reader"
         )
 
     def _vote(self, vector: Vector, said: dict[str, dict[str, Array]]) -> Answer:

@@ -9,16 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.backends.engines import (
-    has_onnxruntime,
-    import_litert,
-    import_onnxruntime,
-    import_openvino,
-)
-from edgeinfer.backends.litert_trial import Opening, check_runs
+from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime, import_openvino
 from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.sources.tflite.plain import write_plain
 from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
+from edgeinfer.convert.verify.pieces import Pieces, open_reference
 from edgeinfer.errors import LoadError
 from edgeinfer.types import Array, Feeds
 
@@ -196,20 +191,17 @@ class LiteRt:
             original: the file.
             folder: for a copy, where its kernels would not compute what the file means.
         """
-        litert, path = import_litert(), str(original.path)
+        self._original, path = original, original.path
         try:
             if original.hybrid:
-                path = str(folder / "plain.tflite")
-                write_plain(original.path, Path(path))
-            check_runs(Opening(path, 1, xnnpack=False), "oracle")
-            self._engine: Any = litert.Interpreter(
-                model_path=path,
-                num_threads=1,
-                experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF,
-            )
+                path = folder / "plain.tflite"
+                write_plain(original.path, path)
+            self._engine: Any = self._open(path, folder)
         except (LoadError, RuntimeError, ValueError) as e:
             raise Abstains(f"it refuses the file ({_first_line(e)})") from e
-        self._original = original
+
+    def _open(self, path: Path, folder: Path) -> Any:
+        return open_reference(path)
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Run once, with the sizes of the inputs and without any state."""
@@ -243,6 +235,22 @@ class LiteRt:
     def close(self) -> None:
         """Free the interpreter."""
         self._engine = None
+
+
+class LiteRtInPieces(LiteRt):
+    """LiteRT's reference kernels and, for operators that it lacks, their definitions."""
+
+    name = "litert and definitions"
+
+    def _open(self, path: Path, folder: Path) -> Any:
+        return Pieces(path, self._original, folder)
+
+    def _run(self, feeds: Feeds) -> dict[str, Array]:
+        try:
+            results: dict[str, Array] = self._engine.run(feeds)
+        except (RuntimeError, ValueError) as e:
+            raise Abstains(f"its run failed ({_first_line(e)})") from e
+        return results
 
 
 def _moved(array: Array, perm: tuple[int, ...]) -> Array:

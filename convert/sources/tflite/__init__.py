@@ -70,12 +70,17 @@ def read_file(path: Path, signature: str | None = None) -> Read:
     inputs = _ports(graph, graph.inputs, chosen.inputs if chosen else (), unique=True)
     outputs = _ports(graph, graph.outputs, chosen.outputs if chosen else ())
     try:
-        model = _build(file, graph, inputs, outputs, notes)
+        model, custom = _build(file, graph, inputs, outputs, notes)
     except Damaged as error:
         raise SourceError(
             f"{path}: a damaged .tflite file: {error}; write or download it again"
         ) from None
     repair(model, notes, str(path))
+    if custom:
+        notes.add(
+            f"{', '.join(custom)}: read by MediaPipe's definitions; LiteRT has no kernels of its "
+            "own for them and cannot run the whole file"
+        )
     key = chosen.key if chosen else None
     original = Original(
         path.resolve(),
@@ -84,6 +89,7 @@ def read_file(path: Path, signature: str | None = None) -> Read:
         tuple(inputs),
         tuple(outputs),
         hybrid=HYBRID in notes.lines,
+        custom=custom,
     )
     record = SourceRecord("tflite", path.name, digest(path, ()))
     return Read(model, record, notes, original, _carried(file, model, notes))
@@ -121,7 +127,8 @@ def _build(
     inputs: Sequence[tuple[str, int]],
     outputs: Sequence[tuple[str, int]],
     notes: Notes,
-) -> ir.Model:
+) -> tuple[ir.Model, tuple[str, ...]]:
+    """Build the graph; tells the custom operators in it as well."""
     g = Importer(file, notes)
     if not outputs:
         raise Damaged("its graph has no outputs")
@@ -146,7 +153,8 @@ def _build(
         opset_imports={"": OPSET},
         name=file.path.stem,
     )
-    return ir.Model(main, ir_version=IR_VERSION, producer_name="edgeinfer")
+    model = ir.Model(main, ir_version=IR_VERSION, producer_name="edgeinfer")
+    return model, tuple(sorted(g.custom))
 
 
 def _ports(

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -92,6 +92,8 @@ class FileOp:
         code: name in the schema's ``BuiltinOperator``.
         custom: the name of a custom operator, else empty.
         options: the options table by the schema's field names; empty where there is none.
+        raw: what a custom operator has instead, in a form of its own.
+        version: of the operator.
     """
 
     code: str
@@ -99,6 +101,8 @@ class FileOp:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     options: dict[str, Any]
+    raw: bytes = b""
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,6 +165,14 @@ def load(path: Path) -> FileModel:
             ) from None
 
 
+class _Code(NamedTuple):
+    """An entry of the table of operators."""
+
+    code: str
+    custom: str
+    version: int
+
+
 class _Reader:
     """Walks the tables; the number visited is bounded by the size of the file."""
 
@@ -211,14 +223,15 @@ class _Reader:
         # Missing vectors come as the number 0.
         return () if isinstance(vector, int) else tuple(np.array(vector).tolist())
 
-    def _code(self, code: Any) -> tuple[str, str]:
+    def _code(self, code: Any) -> _Code:
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
         name = self._codes.get(number)
         if name is None:
             raise Damaged(f"operator code {number} is unknown to this version of LiteRT's schema")
-        return name, _text(code.CustomCode()) if name == _CUSTOM else ""
+        custom = _text(code.CustomCode()) if name == _CUSTOM else ""
+        return _Code(name, custom, int(code.Version()))
 
-    def _graph(self, graph: Any, buffers: list[Any], codes: list[tuple[str, str]]) -> FileGraph:
+    def _graph(self, graph: Any, buffers: list[Any], codes: list[_Code]) -> FileGraph:
         tensors = tuple(
             self._tensor(t, buffers) for t in self._each(graph.TensorsLength(), graph.Tensors)
         )
@@ -299,14 +312,15 @@ class _Reader:
         order = self._ints(table.TraversalOrderAsNumpy())
         return Sparsity(order, self._ints(table.BlockMapAsNumpy()), tuple(levels))
 
-    def _op(self, op: Any, codes: list[tuple[str, str]], count: int) -> FileOp:
+    def _op(self, op: Any, codes: list[_Code], count: int) -> FileOp:
         if op.OpcodeIndex() >= len(codes):
             raise Damaged("an operator without a code")
-        code, custom = codes[op.OpcodeIndex()]
+        code, custom, version = codes[op.OpcodeIndex()]
         inputs, outputs = self._ints(op.InputsAsNumpy()), self._ints(op.OutputsAsNumpy())
         if any(not -1 <= i < count for i in (*inputs, *outputs)):
             raise Damaged(f"{code} names a tensor that is not there")
-        return FileOp(code, custom, inputs, outputs, self._options(op))
+        raw = bytes(op.CustomOptionsAsNumpy()) if custom and op.CustomOptionsLength() else b""
+        return FileOp(code, custom, inputs, outputs, self._options(op), raw, version)
 
     def _options(self, op: Any) -> dict[str, Any]:
         for kind, names, table in (

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.sources.tflite.file import Damaged, FileGraph, FileModel, FileOp, FileTensor
 from edgeinfer.convert.sources.tflite.operand import Operand, Options
-from edgeinfer.convert.sources.tflite.registry import READERS, Reader
+from edgeinfer.convert.sources.tflite.registry import CUSTOM, READERS, Reader
 from edgeinfer.convert.sources.tflite.weights import TYPES, Weights, weights_of
 from edgeinfer.errors import Notes, Problem
 
@@ -38,6 +38,7 @@ class Importer:
         initializers: of the main graph, for all graphs.
         problems: operators that cannot be read.
         notes: what the reader decided.
+        custom: the custom operators that were read, by name.
     """
 
     def __init__(self, file: FileModel, notes: Notes) -> None:
@@ -45,6 +46,7 @@ class Importer:
         self.nodes: list[ir.Node] = []
         self.initializers: list[ir.Value] = []
         self.problems: list[Problem] = []
+        self.custom: set[str] = set()
         self._names: set[str] = set()
         self._here = ""
         self._depth = 0
@@ -92,12 +94,13 @@ class Importer:
         made: list[Operand | None] = [None] * len(outputs)
         if missing and not self.problems:
             name = graph.tensors[missing[0]].name
-            raise Damaged(f"{op.code} {label!r} reads tensor {name!r}, which nothing made before")
+            raise Damaged(f"{code} {label!r} reads tensor {name!r}, which nothing made before")
         self._here = label
         try:
             reader = _reader(op)
             if not missing:
                 made = self._read(op, reader, operands, outputs)
+                self.custom |= {op.custom} - {""}
         except _Skipped:
             pass
         except Refusal as e:
@@ -113,22 +116,23 @@ class Importer:
         operands: list[Operand | None],
         outputs: list[FileTensor | None],
     ) -> list[Operand | None]:
+        code = op.custom or op.code
         if len(operands) < found.least or (found.most is not None and len(operands) > found.most):
-            raise Damaged(f"{op.code} {self._here!r} has {len(operands)} operands")
+            raise Damaged(f"{code} {self._here!r} has {len(operands)} operands")
         if any(o is None for o in operands[: found.least]):
-            raise Damaged(f"{op.code} {self._here!r} lacks an operand")
+            raise Damaged(f"{code} {self._here!r} lacks an operand")
         for tensor in outputs:
             if tensor is not None and tensor.kind not in TYPES:
                 raise Refusal(f"elements of type {tensor.kind}", "unsupported_dtype")
-        options = Options(op.code, op.options, tuple(outputs))
+        options = Options(op, tuple(outputs))
         try:
             made = found.function(self, options, *operands)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise Damaged(f"{op.code} {self._here!r} is malformed: {error}") from error
+            raise Damaged(f"{code} {self._here!r} is malformed: {error}") from error
         if isinstance(made, ir.Value | Operand):
             made = [made]
         if len(made) < len(outputs):
-            raise Damaged(f"{op.code} {self._here!r} has {len(outputs)} results")
+            raise Damaged(f"{code} {self._here!r} has {len(outputs)} results")
         return [
             None if t is None else self._result(t, m)
             for t, m in zip(outputs, made[: len(outputs)], strict=True)
@@ -246,7 +250,10 @@ class Importer:
 
     def activate(self, y: ir.Value, o: Options) -> ir.Value:
         """Apply the fused activation, unless the integers of the result end where it clips."""
-        number = o.fused_activation_function
+        return self.clipped(y, o.fused_activation_function, o)
+
+    def clipped(self, y: ir.Value, number: int, o: Options) -> ir.Value:
+        """Apply a fused activation by the schema's number."""
         if number == 0:
             return y
         if number == _TANH:
@@ -305,9 +312,12 @@ def _saturates(tensor: FileTensor, low: float, high: float | None) -> bool:
 
 
 def _reader(op: FileOp) -> Reader:
-    if op.code == "CUSTOM":
+    if op.custom:
+        if known := CUSTOM.find(op.custom):
+            return known
         raise Refusal(
-            "a custom operator, which only its own program can run",
+            "a custom operator, which only its own program can run; of custom operators "
+            f"{', '.join(sorted(CUSTOM.codes()))} are read",
             "unsupported_op",
             "convert the original model, without the custom operator",
         )

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.registry import Refusal
-from edgeinfer.convert.sources.tflite.file import FileTensor
+from edgeinfer.convert.sources.tflite.file import FileOp, FileTensor
 from edgeinfer.convert.sources.tflite.weights import TYPES, Weights
 from edgeinfer.types import Array
 
@@ -158,14 +158,15 @@ class Options:
     Attributes:
         code: the operator.
         outputs: what the file says of the results.
+        raw: what a custom operator has in place of a table.
+        version: of the operator.
     """
 
-    __slots__ = ("_fields", "code", "outputs")
+    __slots__ = ("_fields", "code", "outputs", "raw", "version")
 
-    def __init__(
-        self, code: str, fields: dict[str, Any], outputs: tuple[FileTensor | None, ...]
-    ) -> None:
-        self.code, self._fields, self.outputs = code, fields, outputs
+    def __init__(self, op: FileOp, outputs: tuple[FileTensor | None, ...]) -> None:
+        self.code, self._fields, self.outputs = op.code, op.options, outputs
+        self.raw, self.version = op.raw, op.version
 
     def __getattr__(self, name: str) -> Any:
         first, *rest = name.split("_")

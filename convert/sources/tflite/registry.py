@@ -1,4 +1,4 @@
-"""The table of builtin operators that can be read.
+"""The tables of operators that can be read: builtin ones, and custom ones by their names.
 
 A reader takes the graph that is being built, the operator's options and its operands, and returns
 the real values of its results. Its signature is TFLite's: operands in the file's order, those that
@@ -66,3 +66,5 @@ class Table:
 
 
 READERS = Table()
+
+CUSTOM = Table()

@@ -1,0 +1,136 @@
+"""What custom operators are given in place of an options table.
+
+Two forms are in use: a struct of C as it lies in memory, and a flexbuffer. Both are read into plain
+records here; what the operators compute stands elsewhere.
+
+Source: mediapipe/util/tflite/operations, tensorflow/lite/core/c/builtin_op_data.h and
+tensorflow/lite/delegates/gpu/common/mediapipe.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edgeinfer.convert.lower.registry import Refusal
+
+_SAME, _VALID = 1, 2
+"""As the structs count them, in which 0 means that nothing is known."""
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows over height and width.
+
+    Attributes:
+        same: padded so that each element of the data is in one; else not padded.
+        strides: of height and width.
+        kernel: likewise; of convolutions it stands in the weights.
+        activation: the schema's number.
+    """
+
+    same: bool
+    strides: Pair
+    kernel: Pair = (1, 1)
+    activation: int = 0
+
+    def padded(self, sizes: tuple[int, int], counts: tuple[int, int]) -> Pair:
+        """Elements padded in front of data that ``counts`` windows lie on."""
+        first, second = (
+            max((n - 1) * s + k - size, 0) // 2
+            for size, n, s, k in zip(sizes, counts, self.strides, self.kernel, strict=True)
+        )
+        return first, second
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """How landmarks say where a picture is cut out.
+
+    Attributes:
+        left: the landmark that ends a line to the left.
+        right: the one that ends it to the right.
+        subset: landmarks that must be inside.
+        scale: of the box around them, along x and y.
+        size: height and width of what is cut out.
+        angle: radians that the line is turned to.
+    """
+
+    left: int
+    right: int
+    subset: tuple[int, ...]
+    scale: tuple[float, float]
+    size: Pair
+    angle: float
+
+
+def deconvolution(raw: bytes) -> Windows:
+    """``TfLiteTransposeConvParams``: padding, stride of the width, stride of the height."""
+    padding, width, height = _integers(raw, 3)
+    return Windows(_is_same(padding), (height, width))
+
+
+def pool(raw: bytes) -> Windows:
+    """``TfLitePoolParams``: padding, strides, sizes, activation; what follows is computed."""
+    padding, right, down, width, height, activation = _integers(raw, 6)
+    return Windows(_is_same(padding), (down, right), (height, width), activation)
+
+
+def placing(raw: bytes) -> Placing:
+    """The flexbuffer of the second version of ``Landmarks2TransformMatrix``."""
+    fields = flexbuffer(raw)
+    made = Placing(
+        int(fields["left_rotation_idx"]),
+        int(fields["right_rotation_idx"]),
+        tuple(int(i) for i in fields["subset_idxs"]),
+        (float(fields["scale_x"]), float(fields["scale_y"])),
+        (int(fields["output_height"]), int(fields["output_width"])),
+        float(fields["target_rotation_radians"]),
+    )
+    if min(made.left, made.right, *made.subset) < 0 or not made.subset:
+        raise ValueError("landmarks that are not there")
+    if min(*made.size, *made.scale) <= 0:
+        raise ValueError(f"size {list(made.size)}, scale {list(made.scale)}")
+    return made
+
+
+def cut_size(raw: bytes) -> Pair:
+    """The flexbuffer of the second version of ``TransformTensorBilinear``: height and width."""
+    fields = flexbuffer(raw)
+    return int(fields["output_height"]), int(fields["output_width"])
+
+
+def flexbuffer(raw: bytes) -> Mapping[str, Any]:
+    """Read a map.
+
+    Raises:
+        ValueError: it is damaged.
+        TypeError: it is something else.
+    """
+    from flatbuffers import flexbuffers
+
+    try:
+        read = flexbuffers.Loads(raw)
+    # Offsets in it lead anywhere, so that a wrong one raises anything.
+    except Exception as error:
+        raise ValueError(f"its options are damaged ({error})") from error
+    if not isinstance(read, dict):
+        raise TypeError("its options are no map")
+    return read
+
+
+def _integers(raw: bytes, count: int) -> tuple[int, ...]:
+    try:
+        return struct.unpack_from(f"<{count}i", raw)
+    except struct.error as error:
+        raise ValueError(f"{len(raw)} bytes of options, {4 * count} are the least") from error
+
+
+def _is_same(padding: int) -> bool:
+    if padding not in (_SAME, _VALID):
+        raise Refusal(f"padding {padding}, known are 1 (SAME) and 2 (VALID)")
+    return padding == _SAME
