@@ -13,6 +13,7 @@ from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert, larger, smaller
 from edgeinfer.convert.lower.tvm.registry import NUMBERS, OPS
+from edgeinfer.kernels.defs.math import is_nan
 
 
 def inside(place: Any, size: Any) -> Any:
@@ -328,7 +329,10 @@ def top_k(
     largest: int = 1,
     sorted: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """The largest elements along an axis, by how many others go before each."""
+    """The largest elements along an axis, by how many others go before each.
+
+    NaN counts as more than infinity: places need one order of all that there may be.
+    """
     at = axis % X.rank
     size, count = X.shape[at], int(K.array.reshape(-1)[0])
     if not isinstance(size, int) or size > 1024:
@@ -339,8 +343,13 @@ def top_k(
 
         def element(*index: Any) -> Any:
             mine, other = data(*index), data(*index[:at], k, *index[at + 1 :])
-            better = other > mine if largest else other < mine
-            tie = tirx.And(tirx.EQ(other, mine), k < index[at])
+            more, less = (other, mine) if largest else (mine, other)
+            better = more > less
+            same = tirx.EQ(other, mine)
+            if "float" in str(data.dtype):
+                better = tirx.Or(better, tirx.And(is_nan(more), tirx.Not(is_nan(less))))
+                same = tirx.Or(same, tirx.And(is_nan(other), is_nan(mine)))
+            tie = tirx.And(same, k < index[at])
             one, zero = tirx.const(1, "int64"), tirx.const(0, "int64")
             return te.sum(tirx.Select(tirx.Or(better, tie), one, zero), axis=k)
 

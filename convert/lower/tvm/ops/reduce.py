@@ -284,14 +284,18 @@ def _softmax(g: Builder, x: Tensor, axis: int, *, logarithm: bool) -> Tensor:
 
 
 def extreme(g: Builder, x: Tensor, axis: int, *, last: bool, low: bool) -> Tensor:
-    """Find where the largest or smallest element along an axis stands."""
+    """Find where the largest or smallest element along an axis stands; NaN is both, as in NumPy."""
     at = axis % x.rank
 
     def better(a: Any, b: Any) -> Any:
         first, second = a[1], b[1]
         wins = first < second if low else first > second
         earlier = a[0] > b[0] if last else a[0] < b[0]
-        keep = tirx.Or(wins, tirx.And(tirx.EQ(first, second), earlier))
+        same = tirx.EQ(first, second)
+        if "float" in x.dtype:
+            wins = tirx.Or(wins, tirx.And(is_nan(first), tirx.Not(is_nan(second))))
+            same = tirx.Or(same, tirx.And(is_nan(first), is_nan(second)))
+        keep = tirx.Or(wins, tirx.And(same, earlier))
         return tirx.Select(keep, a[0], b[0]), tirx.Select(keep, first, second)
 
     def start(t0: Any, t1: Any) -> Any:

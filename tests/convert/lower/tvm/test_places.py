@@ -82,3 +82,47 @@ def test_samples_from_nowhere(padding: str, mode: str) -> None:
     got = _run(text, x=np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3), g=places[None, None])
     assert got[0, 0, 0, 3] == 4
     assert np.abs(got[np.isfinite(got)]).max() < 100
+
+
+_NAN, _INF = np.nan, np.inf
+_ODD = np.array(
+    [
+        [_NAN] * 6,
+        [1, 2, _NAN, 3, 4, 5],
+        [_NAN, 1, 5, 2, 3, 4],
+        [5, 4, 3, 2, 1, _NAN],
+        [-_INF] * 6,
+        [_INF, -_INF, _NAN, _NAN, _INF, 0],
+    ],
+    np.float32,
+)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_places_of_the_largest_are_places_where_numbers_are_none(kind: str, largest: int) -> None:
+    text = (
+        f"({kind}[6,6] x) => (int64[6,4] y) <int64[1] k = {{4}}> "
+        f"{{ v, y = TopK<largest={largest}>(x, k) }}"
+    )
+    x = _ODD.astype("float64" if kind == "double" else "float32")
+    # NumPy, too, has NaN behind infinity; equal ones keep their order.
+    places = np.argsort(x, axis=1, kind="stable")[:, :4]
+    if largest:
+        sizes = np.where(
+            np.isnan(x), -2.0, np.where(x == _INF, -1.0, np.where(x == -_INF, 9, 6 - x))
+        )
+        places = np.argsort(sizes, axis=1, kind="stable")[:, :4]
+    np.testing.assert_array_equal(_run(text, x=x), places)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("name", ["ArgMax", "ArgMin"])
+def test_the_place_of_an_extreme_is_that_of_what_is_no_number(name: str, last: int) -> None:
+    text = (
+        "(float[6,6] x) => (int64[6] y) "
+        f"{{ y = {name}<axis=1, keepdims=0, select_last_index={last}>(x) }}"
+    )
+    find = np.argmax if name == "ArgMax" else np.argmin
+    want = 5 - find(_ODD[:, ::-1], 1) if last else find(_ODD, 1)
+    np.testing.assert_array_equal(_run(text, x=_ODD), want)
