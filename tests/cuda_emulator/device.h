@@ -109,6 +109,21 @@ static inline float __fdividef(float a, float b) { return a / b; }
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
 static inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
 static inline int __clz(int v) { return v ? __builtin_clz(v) : 32; }
+static inline int __dp4a(int a, int b, int c) {
+  for (int i = 0; i < 32; i += 8) c += (signed char)(a >> i) * (signed char)(b >> i);
+  return c;
+}
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned which) {
+  unsigned long long both = (unsigned long long)y << 32 | x;
+  unsigned r = 0;
+  for (int i = 0; i < 4; i++) r |= (unsigned)(both >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
+  return r;
+}
+// Kernels run one after the other: what came before has ended, and next ones start at the end.
+static inline void tvm_builtin_ptx_griddepcontrol_wait() {}
+static inline void tvm_builtin_ptx_griddepcontrol_launch_dependents() {}
+static inline float4 edgeinfer_read(const float *p) { return *(const float4 *)p; }
+static inline int4 edgeinfer_read_once(const int *p) { return *(const int4 *)p; }
 template <class T> static inline T __ldg(const T *p) { return *p; }
 // Threads run in turns, so nothing comes between.
 template <class T> static inline T atomicAdd(T *p, T v) { T old = *p; *p += v; return old; }

@@ -303,8 +303,15 @@ API int cuModuleGetFunction(void **made, void *module, const char *name) {
   return OK;
 }
 struct Config { unsigned grid_x, grid_y, grid_z, x, y, z, shared; void *stream, *attributes; unsigned count; };
+struct alignas(8) Attribute { int name; alignas(8) int value[16]; };
+const int ITS_OWN_WAIT = 6;
+API int emulated_early = 0;  // launches of kernels that may start before others have ended
 API int cuLaunchKernelEx(const Config *c, void *f, void **arguments, void **) {
   Function *function = (Function *)f;
+  for (unsigned i = 0; i < c->count; i++) {
+    const Attribute &a = ((const Attribute *)c->attributes)[i];
+    emulated_early += a.name == ITS_OWN_WAIT && a.value[0];
+  }
   int *number = (int *)dlsym(function->image->library, ("emulated_" + function->name + "_takes").c_str());
   // An argument has at most eight bytes; a graph keeps their values.
   std::vector<uint64_t> kept(*number);
