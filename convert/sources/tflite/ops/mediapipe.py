@@ -123,8 +123,8 @@ def max_unpool(g: Importer, o: Options, x: Operand, places: Operand) -> ir.Value
         )
     height, width = wanted.kernel
     _, down, right, channels = _known(x, "windows over")
-    chosen = g.emit("Cast", places, to=ir.DataType.INT64)
-    each = np.arange(height * width, dtype=np.int64).reshape(1, 1, 1, 1, height, width)
+    chosen = g.emit("Cast", places, to=ir.DataType.INT32)
+    each = np.arange(height * width, dtype=np.int32).reshape(1, 1, 1, 1, height, width)
     spread = g.shape([-1, down, right, channels, 1, 1])
     hit = g.emit("Equal", g.emit("Reshape", chosen, spread), g.const(each))
     put = g.emit("Where", hit, g.emit("Reshape", x, spread), np.float32(0))
@@ -243,7 +243,7 @@ def moved_picture(g: Importer, o: Options, x: Operand, matrix: Operand) -> ir.Va
     (x0, x1, right), (y0, y1, below) = (
         _neighbours(g, p, inside, s) for p, s in ((x_place, width), (y_place, height))
     )
-    rows = [g.emit("Mul", y, g.shape([width])) for y in (y0, y1)]
+    rows = [g.emit("Mul", y, np.int32(width)) for y in (y0, y1)]
 
     def read(row: ir.Value, column: ir.Value) -> ir.Value:
         return g.emit("Gather", flat, g.emit("Add", row, column), axis=0)
@@ -273,7 +273,7 @@ def _neighbours(
     first = g.emit("Floor", place)
     second = g.emit("Min", g.emit("Add", first, np.float32(1)), np.float32(size - 1))
     near = g.emit("Unsqueeze", g.emit("Sub", place, first), g.shape([1]))
-    a, b = (g.emit("Cast", v, to=ir.DataType.INT64) for v in (first, second))
+    a, b = (g.emit("Cast", v, to=ir.DataType.INT32) for v in (first, second))
     return a, b, near
 
 
