@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
+from edgeinfer.convert.verify import contrib
 from edgeinfer.convert.verify.operators import OPERATORS, Operator, Unhandled
 from edgeinfer.convert.verify.submodel import used_values
 from edgeinfer.types import Array, Feeds
@@ -178,6 +179,10 @@ class Evaluator:
                 reference.append(_reference(node, domain, version, self._opsets))
             return reference[0](*inputs)
 
+        if domain == contrib.DOMAIN and (known := contrib.KNOWN.get(node.op_type)):
+            domain, version, fit = "", max(known.since, self._opsets.get("", 1)), known.fit
+            node = known.standard(node)
+            return lambda *inputs: fall_back(*fit(inputs))
         own = OPERATORS.get(node.op_type) if domain == "" and self._own else None
         if own is None:
             return fall_back

@@ -1,0 +1,84 @@
+"""What ONNX Runtime alone has, and our files for it, is known to the evaluator."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from edgeinfer import profiles
+from edgeinfer.convert.lower import onnxruntime as lowering
+from edgeinfer.convert.lower import target_for
+from edgeinfer.convert.lower.onnxruntime.recurrent import multiply_stored
+from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.convert.quantize import weight_only
+from edgeinfer.convert.quantize.recipe import recipe
+from edgeinfer.convert.verify import contrib
+from edgeinfer.convert.verify.evaluate import Evaluator
+from edgeinfer.convert.verify.half import run_file
+from tests.convert.quantize.conftest import graph
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_file_with_the_contrib_gelu_is_judged(tmp_path: Path, precision: str) -> None:
+    model = graph(
+        """<ir_version: 10, opset_import: ["" : 24]>
+        net (float[2,8] x) => (float[2,8] y) <float[8,8] w> {
+          a = MatMul(x, w) b = Gelu(a) y = MatMul(b, w) }""",
+        w=RNG.normal(size=(8, 8)).astype(np.float32),
+    )
+    options = LowerOptions(precision)
+    path = target_for("onnx").lower(model, profiles.load("cuda"), options, tmp_path).files[0]
+    domains = {n.op_type: n.domain for n in ir.load(path).graph}
+    # In half precision the operator stays the standard's.
+    assert domains["Gelu"] == (contrib.DOMAIN if precision == "fp32" else "")
+    feeds = {"x": RNG.normal(size=(2, 8)).astype(np.float32)}
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (right,) = session.run(["y"], feeds)
+    step = 2.0**-23 if precision == "fp32" else 2.0**-10
+    found = run_file(path, feeds)["y"]
+    np.testing.assert_allclose(found, right, rtol=8 * step, atol=8 * step * np.abs(right).max())
+
+
+def test_an_lstm_with_stored_integers_is_judged(tmp_path: Path) -> None:
+    shapes = {"w": (1, 96, 48), "r": (1, 96, 24), "b": (1, 192)}
+    model = graph(
+        """<ir_version: 10, opset_import: ["" : 22]>
+        net (float[5,2,48] x) => (float[5,1,2,24] y, float[1,2,24] h, float[1,2,24] c)
+        <float[1,96,48] w, float[1,96,24] r, float[1,192] b>
+        { y, h, c = LSTM<hidden_size=24>(x, w, r, b) }""",
+        **{n: (0.2 * RNG.normal(size=s)).astype(np.float32) for n, s in shapes.items()},
+    )
+    stored = weight_only.write(model, recipe("weight_only_wi8_afp32"), recurrent=("LSTM",)).model
+    feeds = {"x": RNG.normal(size=(5, 2, 48)).astype(np.float32)}
+    right = Evaluator(stored, wide=False).run(feeds)
+    assert multiply_stored(stored) == 1
+    RemoveUnusedNodesPass()(stored)
+    found = Evaluator(stored, wide=False).run(feeds)
+    for name, value in right.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
+    ir.save(stored, tmp_path / "stored.onnx")
+    session = onnxruntime.InferenceSession(
+        tmp_path / "stored.onnx", providers=["CPUExecutionProvider"]
+    )
+    for name, value in zip(right, session.run(list(right), feeds), strict=True):
+        # It rounds what it takes to 8 bits.
+        error = np.square(found[name] - value).sum() / np.square(value).sum()
+        assert error < 1e-3, name
+
+
+def test_what_we_write_is_known() -> None:
+    (folder,) = lowering.__path__
+    texts = {p.stem: p.read_text("utf-8") for p in Path(folder).glob("*.py")}
+    assert {n for n, text in texts.items() if contrib.DOMAIN in text} == {"faster", "recurrent"}
+    assert set(re.findall(r'_DOMAIN, "(\w+)"', texts["recurrent"])) == {"DynamicQuantizeLSTM"}
+    # The other one keeps a node's name and changes its domain.
+    assert texts["faster"].count(f'"{contrib.DOMAIN}", None') == 1
+    assert {"DynamicQuantizeLSTM", "Gelu"} <= set(contrib.KNOWN)
