@@ -130,7 +130,8 @@ def _inside(place: Any, size: Any, padding: str, aligned: bool) -> Any:
     span = tirx.Select(span > _number(0), span, _number(1))
     away = tirx.abs(place - low)
     turns = tirx.floor(away / span)
-    rest = away - turns * span
+    # Far away the difference is larger than its terms are exact to.
+    rest = tirx.max(tirx.min(away - turns * span, span), _number(0))
     even = tirx.floor(turns * _number(0.5)) * _number(2) >= turns
     return tirx.Select(even, rest + low, high - rest)
 

@@ -126,3 +126,15 @@ def test_the_place_of_an_extreme_is_that_of_what_is_no_number(name: str, last: i
     find = np.argmax if name == "ArgMax" else np.argmin
     want = 5 - find(_ODD[:, ::-1], 1) if last else find(_ODD, 1)
     np.testing.assert_array_equal(_run(text, x=_ODD), want)
+
+
+@pytest.mark.parametrize("far", [3e9, -1e19, 1e30])
+def test_a_place_reflected_from_far_away_is_between_two_elements(far: float) -> None:
+    text = (
+        "(float[1,1,4,4] x, float[1,1,2,2] i) => (float[1,1,1,2] y) "
+        '{ y = GridSample<align_corners=1, mode="linear", padding_mode="reflection">(x, i) }'
+    )
+    x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    places = np.array([far, far, 0.5, far], np.float32).reshape(1, 1, 2, 2)
+    got = _run(text, x=x, i=places)
+    assert ((got >= 0) & (got <= 15)).all()
