@@ -59,8 +59,8 @@ SIZES = {"batch": 1, "height": 64, "width": 64, "tokens": 16, "frames": 50, "sam
 VALUES: dict[str, dict[str, int]] = {"silero-vad": {"sr": 16000}}
 """Inputs that choose a path: of one that cannot run at the sizes, with the other as a constant."""
 
-REFUSED = ("selfie-segmentation.tflite",)
-"""Files that no reader takes: they need operators of their own program."""
+REFUSED: tuple[str, ...] = ()
+"""Files that no reader takes."""
 
 
 def names() -> list[str]:

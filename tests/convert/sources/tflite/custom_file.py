@@ -1,8 +1,9 @@
-"""Write a ``.tflite`` file of one custom operator, which no target of ours writes."""
+"""Write ``.tflite`` files with custom operators, which no target of ours writes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,25 @@ from edgeinfer.convert.lower.tflite.writer import FILE_IDENTIFIER, schema
 from tests.convert.sources.tflite.reading import Array
 
 Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator.
+
+    Attributes:
+        name: in capitals of a builtin one that has no options, else of a custom one.
+        operands: names of tensors.
+        results: shapes by the tensors' names.
+        raw: options of a custom one.
+        version: of the operator.
+    """
+
+    name: str
+    operands: Sequence[str]
+    results: Mapping[str, Shape]
+    raw: bytes = b""
+    version: int = 1
 
 
 def flexbuffer(fields: Mapping[str, Any]) -> bytes:
@@ -29,59 +49,64 @@ def flexbuffer(fields: Mapping[str, Any]) -> bytes:
     return bytes(builder.Finish())
 
 
-def write_custom(
+def write_steps(
     path: Path,
-    name: str,
-    raw: bytes,
     inputs: Mapping[str, Array],
-    outputs: Sequence[Shape],
+    steps: Sequence[Step],
     *,
-    version: int = 1,
-    constants: Sequence[Array] = (),
+    outputs: Sequence[str] = (),
+    constants: Mapping[str, Array] | None = None,
     kind: str = "FLOAT32",
-    signature: Mapping[str, Shape] | None = None,
+    sizes: Mapping[str, Shape] | None = None,
 ) -> Path:
-    """Write it.
+    """Write a file.
 
     Args:
         path: where to.
-        name: of the operator.
-        raw: its options.
-        inputs: its first operands, which are the model's inputs.
-        outputs: shapes of its results.
-        version: of the operator.
-        constants: further operands.
+        inputs: like those that it will be run on.
+        steps: its operators, in order.
+        outputs: names of tensors; the last operator's results unless told.
+        constants: by name.
         kind: element type of all tensors.
-        signature: sizes of inputs with -1 for those that a run decides.
+        sizes: of tensors, with -1 for those that a run decides.
     """
     import flatbuffers
 
     s = schema()
-    model, graph, op, code = s.ModelT(), s.SubGraphT(), s.OperatorT(), s.OperatorCodeT()
-    model.version, model.buffers, graph.tensors = 3, [s.BufferT()], []
+    model, graph = s.ModelT(), s.SubGraphT()
+    model.version, model.buffers, model.operatorCodes = 3, [s.BufferT()], []
+    graph.tensors, graph.operators, numbers = [], [], dict[str, int]()
 
-    def tensor(label: str, shape: Shape, data: Array | None = None) -> int:
+    def tensor(name: str, shape: Shape, data: Array | None = None) -> None:
         made = s.TensorT()
-        made.name, made.shape, made.type = label, list(shape), getattr(s.TensorType, kind)
-        made.buffer = 0
-        if signature and label in signature:
-            made.shapeSignature = list(signature[label])
+        made.name, made.shape, made.type = name, list(shape), getattr(s.TensorType, kind)
+        made.buffer, made.shapeSignature = 0, list((sizes or {}).get(name, ())) or None
         if data is not None:
-            buffer = s.BufferT()
+            made.buffer, buffer = len(model.buffers), s.BufferT()
             buffer.data = np.frombuffer(data.tobytes(), np.uint8)
             model.buffers.append(buffer)
-            made.buffer = len(model.buffers) - 1
+        numbers[name] = len(graph.tensors)
         graph.tensors.append(made)
-        return len(graph.tensors) - 1
 
-    graph.inputs = [tensor(n, a.shape) for n, a in inputs.items()]
-    op.inputs = graph.inputs + [tensor(f"c{i}", a.shape, a) for i, a in enumerate(constants)]
-    graph.outputs = op.outputs = [tensor(f"y{i}", shape) for i, shape in enumerate(outputs)]
-    op.opcodeIndex, op.customOptions = 0, np.frombuffer(raw, np.uint8)
-    graph.operators, model.subgraphs = [op], [graph]
-    code.builtinCode = code.deprecatedBuiltinCode = s.BuiltinOperator.CUSTOM
-    code.customCode, code.version = name, version
-    model.operatorCodes = [code]
+    for name, value in inputs.items():
+        tensor(name, value.shape)
+    for name, value in (constants or {}).items():
+        tensor(name, value.shape, value)
+    for step in steps:
+        for name, shape in step.results.items():
+            tensor(name, shape)
+        op, code = s.OperatorT(), s.OperatorCodeT()
+        op.opcodeIndex = len(model.operatorCodes)
+        op.inputs, op.outputs = ([numbers[n] for n in m] for m in (step.operands, step.results))
+        code.builtinCode = getattr(s.BuiltinOperator, step.name, s.BuiltinOperator.CUSTOM)
+        if code.builtinCode == s.BuiltinOperator.CUSTOM:
+            code.customCode, op.customOptions = step.name, np.frombuffer(step.raw, np.uint8)
+        code.deprecatedBuiltinCode, code.version = code.builtinCode, step.version
+        graph.operators.append(op)
+        model.operatorCodes.append(code)
+    graph.inputs = [numbers[n] for n in inputs]
+    graph.outputs = [numbers[n] for n in outputs or steps[-1].results]
+    model.subgraphs = [graph]
     builder = flatbuffers.Builder(1024)
     builder.Finish(model.Pack(builder), FILE_IDENTIFIER)
     path.write_bytes(builder.Output())

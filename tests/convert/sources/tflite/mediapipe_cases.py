@@ -2,7 +2,8 @@
 
 python -m tests.convert.sources.tflite.mediapipe_cases PYTHON
 
-writes ``mediapipe.npz`` anew with the interpreter of a Python that has mediapipe 0.10.14.
+writes ``mediapipe.npz`` anew with a Python that has mediapipe 0.10.14: small cases of each
+operator, and MediaPipe's nets that are made of them, on pictures.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.convert.sources.tflite.custom_file import Shape, flexbuffer, write_custom
+from tests.convert.sources.tflite.custom_file import Shape, Step, flexbuffer, write_steps
 from tests.convert.sources.tflite.reading import Array
 
 GOLDEN = Path(__file__).with_name("mediapipe.npz")
@@ -42,17 +43,16 @@ class Case:
     version: int = 1
     constants: tuple[Array, ...] = ()
 
-    def write(self, path: Path) -> Path:
+    def __str__(self) -> str:
+        return self.id
+
+    def write(self, path: Path, **more: Any) -> Path:
         """Write its file."""
-        return write_custom(
-            path,
-            self.name,
-            self.raw,
-            self.inputs,
-            self.outputs,
-            version=self.version,
-            constants=self.constants,
-        )
+        constants = {f"c{i}": a for i, a in enumerate(self.constants)}
+        results = {f"y{i}": shape for i, shape in enumerate(self.outputs)}
+        operands = [*self.inputs, *constants]
+        step = Step(self.name, operands, results, self.raw, self.version)
+        return write_steps(path, self.inputs, [step], constants=constants, **more)
 
 
 def cases() -> list[Case]:
@@ -168,6 +168,35 @@ def _pictures() -> Iterator[Case]:
         )
 
 
+NETS = {
+    "selfie-segmentation.tflite": (256, 256),
+    "selfie-landscape.tflite": (144, 256),
+    "face-landmark-attention.tflite": (192, 192),
+}
+"""Files of the zoo with such operators, and how high and wide their pictures are."""
+
+PICTURES = {"astronaut.png": (0, 150), "chelsea.png": (40, 120)}
+"""Of the zoo; where a part without resizing is cut out, so that it is the same everywhere."""
+
+
+def picture(name: str, size: Shape) -> Array:
+    """A part of a picture, from 0 to 1."""
+    from PIL import Image
+
+    from tests.zoo import fetch
+
+    (top, left), (height, width) = PICTURES[name], size
+    with Image.open(fetch(name)) as photo:
+        pixels = np.asarray(photo.convert("RGB"))
+    part = pixels[top : top + height, left : left + width]
+    return part[None].astype(np.float32) / np.float32(255)
+
+
+def thinned(values: Array) -> Array:
+    """At most a few thousand elements of an output."""
+    return values.ravel()[:: -(-values.size // 3000)]
+
+
 def golden() -> dict[str, list[Array]]:
     """What MediaPipe computed, by case."""
     with np.load(GOLDEN) as stored:
@@ -177,20 +206,32 @@ def golden() -> dict[str, list[Array]]:
     return found
 
 
+def _run(python: str, path: Path, inputs: list[Array], outputs: int) -> list[Array]:
+    with tempfile.TemporaryDirectory() as folder:
+        feeds, results = Path(folder) / "x.npz", Path(folder) / "y.npz"
+        np.savez(feeds, *inputs)
+        command = [python, str(RUNNER), str(path), str(feeds), str(results), str(outputs)]
+        subprocess.run(command, check=True)
+        with np.load(results) as read:
+            return [read[f"arr_{i}"] for i in range(outputs)]
+
+
 def _write_golden(python: str) -> None:
-    made: dict[str, Array] = {}
+    from edgeinfer.convert.sources.tflite.file import load
+    from tests.zoo import fetch
+
+    made: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for case in cases():
             path = case.write(Path(folder) / "m.tflite")
-            feeds, results = Path(folder) / "x.npz", Path(folder) / "y.npz"
-            np.savez(feeds, *case.inputs.values())
-            command = [python, str(RUNNER), str(path), str(feeds), str(results)]
-            subprocess.run([*command, str(len(case.outputs))], check=True)
-            with np.load(results) as read:
-                for i, shape in enumerate(case.outputs):
-                    made[f"{case.id}/{i}"] = read[f"arr_{i}"].reshape(shape)
-    stored: dict[str, Any] = made
-    np.savez_compressed(GOLDEN, **stored)
+            found = _run(python, path, list(case.inputs.values()), len(case.outputs))
+            for i, (value, shape) in enumerate(zip(found, case.outputs, strict=True)):
+                made[f"{case.id}/{i}"] = value.reshape(shape)
+    for (net, size), name in itertools.product(NETS.items(), PICTURES):
+        outputs = len(load(fetch(net)).graphs[0].outputs)
+        found = _run(python, fetch(net), [picture(name, size)], outputs)
+        made |= {f"{net} {name}/{i}": thinned(value) for i, value in enumerate(found)}
+    np.savez_compressed(GOLDEN, **made)
 
 
 if __name__ == "__main__":
