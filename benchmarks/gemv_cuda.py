@@ -103,7 +103,7 @@ class _Kernels:
 
     def order(self, layer: Layer, share: Share) -> tuple[Any, ...]:
         n, k = layer.q.shape
-        key = (n, k, layer.block, *astuple(share_for(k, share)))
+        key = (n, k, layer.block, *astuple(share_for(k, like=share)))
         if key not in self._made:
             path = str(self._folder / f"{len(self._made)}.so")
             self._made[key] = self._pool.submit(_made, path, key[:3], key[3:])

@@ -28,6 +28,9 @@ _PARAMS, _LAUNCH, _CONTROL = (
     "tirx.ptx.griddepcontrol",
 )
 
+_SINCE = 90
+"""Compute capability of Hopper, the first with ``griddepcontrol`` (PTX ISA 9.7.15.14)."""
+
 _READ = """
 __forceinline__ __device__ float4 edgeinfer_read(const float* from) {
   float4 v;
@@ -44,6 +47,11 @@ __forceinline__ __device__ int4 edgeinfer_read_once(const int* from) {
   return v;
 }
 """
+
+
+def has(arch: str) -> bool:
+    """Whether GPUs of an architecture, such as ``sm_90``, can do so."""
+    return int(arch.removeprefix("sm_").rstrip("af")) >= _SINCE
 
 
 def let_next_start() -> None:

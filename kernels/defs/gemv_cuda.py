@@ -37,7 +37,9 @@ _DIGITS, _LONG = 28, 36
 at 32 elements of its own, read from all banks."""
 
 _RESIDENT = "tirx.launch_bounds_min_blocks_per_sm"
-_SHARED = 48 * 1024
+_SHARED, _SUMS = 48 * 1024, 64
+"""Bytes of a block's shared memory, and sums of a thread."""
+
 _ROUNDS = 12582912.0
 """1.5 * 2**23: a sum with it is rounded to a whole number, which its last bits hold."""
 
@@ -81,26 +83,31 @@ class Share:
             return "a number below one"
         if self.threads > 1024 or self.threads * self.blocks > 2048:
             return f"{self.threads} threads"
-        if self.rows * vectors > 64:
+        if self.rows * vectors > _SUMS:
             return "too many registers"
         if self.shared(vectors) > _SHARED:
             return "too much shared memory"
         return ""
 
 
-def share_for(k: int, like: Share | None = None) -> Share:
+def share_for(k: int, vectors: int = 1, like: Share | None = None) -> Share:
     """Cut a row of some columns into as few turns as fit, and fill a block of threads with rows.
 
     Args:
         k: columns.
+        vectors: that are multiplied at once.
         like: gives the rest, and how many threads a block has at least room for.
     """
     like = like or Share()
-    most = like.threads // _WARP
+    room = like.threads // _WARP
+    most = 1
+    while most < room and replace(like, warps=most + 1, groups=1).shared(vectors) <= _SHARED:
+        most += 1
     chunks = -(-k // BLOCK)
     turns = -(-chunks // (most * _WARP))
     warps = -(-chunks // (turns * _WARP))
-    return replace(like, warps=warps, groups=max(1, most // warps))
+    rows = max(1, min(like.rows, _SUMS // vectors))
+    return replace(like, rows=rows, warps=warps, groups=max(1, room // warps))
 
 
 def pack(q: Array, bits: int) -> Array:
@@ -117,17 +124,37 @@ def pack(q: Array, bits: int) -> Array:
     nibbles = q.astype(np.uint8)
     # Bytes of a word count from its low end, as its nibbles do.
     pairs = nibbles[:, 0::2] | nibbles[:, 1::2] << np.uint8(4)
-    return pairs.view("<i4")
+    return np.ascontiguousarray(pairs).view("<i4")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a matrix comes with.
+
+    Attributes:
+        scales: their type, ``float16`` or ``float32``.
+        zeros: whether blocks of nibbles have zeros of their own; else all have 8.
+    """
+
+    scales: str = "float16"
+    zeros: bool = False
 
 
 def gemv(
-    n: int, k: int, bits: int = 4, block: int = BLOCK, vectors: int = 1, share: Share | None = None
+    n: int,
+    k: int,
+    bits: int = 4,
+    block: int = BLOCK,
+    vectors: int = 1,
+    share: Share | None = None,
+    form: Form | None = None,
 ) -> tirx.PrimFunc:
-    """``y = x @ ((q - 8) * scale).T`` for nibbles, ``y = x @ (q * scale).T`` for bytes.
+    """``y = x @ ((q - zero) * scale).T`` for nibbles, ``y = x @ (q * scale).T`` for bytes.
 
-    The kernel takes ``w`` of ``pack``, ``s`` (float16, (N, blocks)), ``x`` (float32, (vectors, K))
-    and ``y`` (float32, (vectors, N)). One that reads ahead is compiled with ``ahead.PIPELINE``;
-    no kernel that lets the next one start early may have written ``w`` or ``s``.
+    The kernel takes ``w`` of ``pack``, ``s`` (N, blocks), where there are any ``z`` (uint8,
+    likewise), ``x`` (float32, (vectors, K)) and ``y`` (float32, (vectors, N)), ``w`` and ``x`` at
+    addresses that 16 divides. One that reads ahead is compiled with ``ahead.PIPELINE``; no kernel
+    that lets the next one start early may have written its matrix.
 
     Args:
         n: rows.
@@ -136,20 +163,24 @@ def gemv(
         block: weights that share a scale: a multiple of 32; the last one of a row may be shorter.
         vectors: that are multiplied at once.
         share: how the work is cut.
+        form: of scales and zeros.
 
     Raises:
-        ValueError: a size is none.
+        ValueError: a size is none, or the work cannot be cut so.
     """
-    cut = share or Share()
+    cut, form = share or share_for(k, vectors), form or Form()
     if bits not in (4, 8) or min(n, k, vectors) < 1 or k % BLOCK or block < 1 or block % BLOCK:
         raise ValueError(f"{bits} bits, {n} by {k}, blocks of {block}, {vectors} vectors")
+    if form.zeros and (bits == 8 or not cut.digits):
+        raise ValueError(f"zeros with {bits} bits, and {cut}, for {vectors} vectors")
     if problem := cut.problem(vectors):
         raise ValueError(f"{cut} for {vectors} vectors: {problem}")
     with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
         T.func_name("main")
         T.func_attr({"tirx.noalias": True})
         w = T.arg("w", T.Buffer((n, k * bits // 32), "int32"))
-        s = T.arg("s", T.Buffer((n, -(-k // block)), "float16"))
+        s = T.arg("s", T.Buffer((n, -(-k // block)), form.scales))
+        z = T.arg("z", T.Buffer((n, -(-k // block)), "uint8")) if form.zeros else None
         x = T.arg("x", T.Buffer((vectors, k), "float32"))
         y = T.arg("y", T.Buffer((vectors, n), "float32"))
         with (
@@ -157,15 +188,14 @@ def gemv(
             T.launch_thread("threadIdx.x", cut.threads) as thread,
             T.attr(group, _RESIDENT, cut.blocks) if cut.blocks else nullcontext(),
         ):
-            _Product(w, s, x, y, (n, k, bits, block, vectors), cut, group, thread).write()
+            _Product((w, s, z), x, y, (n, k, bits, block, vectors), cut, group, thread).write()
     return builder.get()
 
 
 class _Product:
     def __init__(
         self,
-        w: Buffer,
-        s: Buffer,
+        matrix: tuple[Buffer, Buffer, Buffer | None],
         x: Buffer,
         y: Buffer,
         sizes: tuple[int, int, int, int, int],
@@ -173,7 +203,8 @@ class _Product:
         group: Expr,
         thread: Expr,
     ) -> None:
-        self.w, self.s, self.x, self.y, self.cut, self.thread = w, s, x, y, cut, thread
+        self.w, self.s, self.z = matrix
+        self.x, self.y, self.cut, self.thread = x, y, cut, thread
         self.n, self.k, self.bits, self.block, self.vectors = sizes
         self.across = cut.warps * _WARP
         self.chunks = self.k // BLOCK
@@ -185,7 +216,9 @@ class _Product:
         """Write what a thread does."""
         cut = self.cut
         self.held = T.alloc_buffer((cut.rows * self.words,), "int32", scope="local")
-        self.scales = T.alloc_buffer((cut.rows,), "float16", scope="local")
+        self.scales = T.alloc_buffer((cut.rows,), str(self.s.dtype), scope="local")
+        if self.z is not None:
+            self.zeros = T.alloc_buffer((cut.rows,), "uint8", scope="local")
         self.sums = T.alloc_buffer((self.vectors * cut.rows,), "float32", scope="local")
         kind = "int32" if cut.digits else "float32"
         self.laid = T.alloc_buffer(
@@ -228,8 +261,10 @@ class _Product:
             for part in range(0, self.words, 4):
                 read = ahead.read_once(self.w, [row, chunk * self.words + part])
                 store(self.held, [r * self.words + part], read, 4)
-            scale = T.BufferLoad(self.s, [row, chunk * BLOCK // self.block])
-            T.buffer_store(self.scales, scale, [r])
+            at = [row, chunk * BLOCK // self.block]
+            T.buffer_store(self.scales, T.BufferLoad(self.s, at), [r])
+            if self.z is not None:
+                T.buffer_store(self.zeros, T.BufferLoad(self.z, at), [r])
 
     def _lay_out(self, turn: Expr) -> None:
         """Put the turn's vectors into shared memory: a thread has eight neighbours."""
@@ -292,7 +327,8 @@ class _Product:
         for lane in (1, 2):
             total = T.bind(total + _other(total, lane))
         with T.If(quarter == 0), T.Then():
-            less = total * _int(-8) if self.bits == 4 else _int(0)
+            # What a zero of one takes away; of 8, where all have that; bytes have none.
+            less = total * _int(-1 if self.z is not None else -8 if self.bits == 4 else 0)
             T.buffer_store(self.laid, less, [at + 24])
             T.buffer_store(self.laid, tirx.reinterpret("int32", factor), [at + 25])
 
@@ -311,6 +347,8 @@ class _Product:
         factor = T.bind(tirx.reinterpret("float32", T.BufferLoad(near, [25])))
         for r in range(self.cut.rows):
             parts: list[Expr] = [T.BufferLoad(near, [24]), _int(0), _int(0)]
+            if self.z is not None:
+                parts[0] = T.bind(parts[0] * T.BufferLoad(self.zeros, [r]).astype("int32"))
             for place, word in enumerate(self._bytes(r)):
                 for digit in range(3):
                     with_it = T.BufferLoad(near, [place * 3 + digit])

@@ -22,6 +22,7 @@ from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.lower.tvm.ops.reduce import share_extremes
 from edgeinfer.convert.lower.tvm.tuned import MARK, Tuning, sizes_of
 from edgeinfer.errors import NotAvailableError
+from edgeinfer.kernels.defs import ahead
 from edgeinfer.kernels.defs.emit import Cpu
 from edgeinfer.kernels.rules import cuda
 from edgeinfer.kernels.rules.cpu import schedule
@@ -102,6 +103,7 @@ def build(
     if told := effort(kernels, lines):
         _log.warning("%s", told)
     reason = _not_direct(kernels, static, lines, RECORDED_UP_TO if machine.cuda else DIRECT_UP_TO)
+    pipeline = ahead.PIPELINE if machine.cuda else "default"
     weights: list[Array] = []
     memory: tuple[tuple[str, int], ...] = ()
     if not reason:
@@ -114,10 +116,11 @@ def build(
             name = str(made.function.attrs["global_symbol"])
             # TVM's own sharing of memory does not see that two shapes may be one buffer.
             with target, tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}):
-                compiled = tvm.compile(tvm.IRModule({name: made.function}), target=target)
+                row = tvm.IRModule({name: made.function})
+                compiled = tvm.compile(row, target=target, tir_pipeline=pipeline)
     if reason:
         with target:
-            compiled = tvm.compile(ready, target=target)
+            compiled = tvm.compile(ready, target=target, tir_pipeline=pipeline)
     with tempfile.TemporaryDirectory() as folder:
         link = apple.link if machine.system == "macos" else cc.cross_compiler(linker)
         compiled.export_library(str(path), fcompile=link, workspace_dir=folder)
@@ -245,7 +248,7 @@ def _on_gpu(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRMod
     }
     calls = _called(module)
     for where, function in list(module.functions.items()):
-        if not isinstance(function, tirx.PrimFunc):
+        if not isinstance(function, tirx.PrimFunc) or MARK in function.attrs:
             continue
         own = _nothing(function) or cuda.default(function, machine.cuda)
         if own is not None:

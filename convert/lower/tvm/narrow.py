@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgeinfer.kernels.defs import gemv
+from edgeinfer.convert.lower.tvm.tuned import MARK
+from edgeinfer.kernels.defs import ahead, gemv
 from edgeinfer.kernels.defs.gemm import PARALLEL_ABOVE
 from edgeinfer.types import Array
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 MOST = 32
 """Vectors up to which weights stay narrow: for more of them floats are multiplied, which wants the
 weights in 32 bits."""
+
+MOST_ON_GPU = 8
+"""The same on a GPU."""
 
 _MIDDLE = {4: 8, 8: 0}
 
@@ -56,7 +60,11 @@ class Blocks:
 
 def fits(g: Builder, w: Blocks, count: int) -> bool:
     """Whether there is a kernel for as many vectors."""
-    known = g.on_cpu and g.machine.name in gemv.DOTS
+    if not g.on_cpu:
+        # Threads read 32 neighbours at once, and bytes have no zeros.
+        known = w.q.shape[1] % gemv.BLOCK == 0 and (w.bits == 4 or not _has_zeros(w))
+        return known and w.block % gemv.BLOCK == 0 and 1 <= count <= MOST_ON_GPU
+    known = g.machine.name in gemv.DOTS
     return known and w.block % gemv.BLOCK == 0 and 1 <= count <= MOST
 
 
@@ -68,11 +76,14 @@ def multiplied(g: Builder, x: Any, w: Blocks, count: int, *, rounded: bool = Fal
         x: float32.
         w: the matrix.
         count: of vectors.
-        rounded: vectors may be rounded to 8 bits by the matrix' blocks; else they get 16.
+        rounded: vectors may be rounded to 8 bits by the matrix' blocks; else they get 16. On a GPU
+            they keep 23.
     """
+    if not g.on_cpu:
+        return _on_gpu(g, x, w, count)
     dot, (n, k) = gemv.DOTS[g.machine.name], w.q.shape
     form = gemv.Form(
-        zeros=bool((w.zeros != _MIDDLE[w.bits]).any()),
+        zeros=_has_zeros(w),
         scales="float16" if _halves(w.scales) else "float32",
         step=w.block if rounded else gemv.BLOCK,
         fine=not rounded,
@@ -86,6 +97,25 @@ def multiplied(g: Builder, x: Any, w: Blocks, count: int, *, rounded: bool = Fal
     if form.zeros:
         given.append(gemv.pack_scales(w.zeros, dot))
     return g.tir(kernel, [*(g.expr(g.const(c)) for c in given), x], (count, n))
+
+
+def _on_gpu(g: Builder, x: Any, w: Blocks, count: int) -> Any:
+    from edgeinfer.kernels.defs import gemv_cuda
+
+    n, k = w.q.shape
+    form = gemv_cuda.Form("float16" if _halves(w.scales) else "float32", _has_zeros(w))
+    like = gemv_cuda.Share(ahead=ahead.has(g.machine.cuda))
+    share = gemv_cuda.share_for(k, count, like)
+    kernel = gemv_cuda.gemv(n, k, w.bits, w.block, count, share, form)
+    given = [gemv_cuda.pack(w.q, w.bits), w.scales.astype(form.scales)]
+    if form.zeros:
+        given.append(w.zeros)
+    kernel = kernel.with_attrs({MARK: True, "tirx.is_scheduled": True})
+    return g.tir(kernel, [*(g.expr(g.const(c)) for c in given), x], (count, n))
+
+
+def _has_zeros(w: Blocks) -> bool:
+    return bool((w.zeros != _MIDDLE[w.bits]).any())
 
 
 def _halves(scales: Array) -> bool:

@@ -43,6 +43,20 @@ _masked[1] = -np.inf
 _spoiled = _normal(2, 300)
 _spoiled[1, 290] = np.nan
 
+
+def _whole(kind: str, *shape: int) -> str:
+    values = ", ".join(map(str, _rng.integers(0, 16, shape).reshape(-1)))
+    return f"{kind}[{','.join(map(str, shape))}] {{}} = {{{{{values}}}}}"
+
+
+_NIBBLES = ", ".join(
+    [
+        _whole("uint4", 96, 5).format("q"),
+        _whole("uint4", 3, 5).format("n"),
+        _constant("s", 3, 5),
+    ]
+)
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     # A row whose extreme is infinite, and one with NaN: threads combine them as one loop would.
     "masked": (
@@ -78,6 +92,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         f" => (float[3,1,2,4] y, float[1,2,4] yh, float[1,2,4] yc) <{_WEIGHTS}> {{\n"
         "y, yh, yc = LSTM<hidden_size=4>(x, w, r, b, , h, c) }",
         {"x": _normal(3, 2, 5), "h": _normal(1, 2, 4), "c": _normal(1, 2, 4)},
+    ),
+    # Products that read their matrix before what comes ahead of them has ended.
+    "nibbles": (
+        f"m (float[2,96] x) => (float[2,5] y, float[2,5] z) <{_NIBBLES}> {{\n"
+        "w = DequantizeLinear<axis=0, block_size=32>(q, s, n)\n"
+        "r = Relu(x)\n y = MatMul(r, w)\n z = MatMul(x, w) }",
+        {"x": _normal(2, 96)},
     ),
     "nothing": (
         "m (float[2,4] x) => (float[2,0] y, float[2] z) "
