@@ -168,9 +168,9 @@ def gemv(
     Raises:
         ValueError: a size is none, or the work cannot be cut so.
     """
-    cut, form = share or share_for(k, vectors), form or Form()
     if bits not in (4, 8) or min(n, k, vectors) < 1 or k % BLOCK or block < 1 or block % BLOCK:
         raise ValueError(f"{bits} bits, {n} by {k}, blocks of {block}, {vectors} vectors")
+    cut, form = share or share_for(k, vectors), form or Form()
     if form.zeros and (bits == 8 or not cut.digits):
         raise ValueError(f"zeros with {bits} bits, and {cut}, for {vectors} vectors")
     if problem := cut.problem(vectors):
