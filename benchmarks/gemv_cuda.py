@@ -64,9 +64,16 @@ class Layer:
         """Weights that share a scale."""
         return int(self.q.shape[1] // self.scales.shape[1])
 
-    def exact(self) -> Any:
-        """The matrix, in float64."""
-        return (self.q - 8.0) * np.repeat(self.scales.astype(np.float64), self.block, axis=1)
+    def matrix(self) -> Any:
+        """What the weights stand for, in float32."""
+        scales = np.repeat(self.scales.astype(np.float32), self.block, axis=1)
+        return (self.q - np.float32(8)) * scales
+
+    def times(self, x: Any) -> Any:
+        """The product, in float64."""
+        whole = self.q.reshape(len(self.q), -1, self.block) - 8.0
+        parts = np.einsum("nbk,bk->nb", whole, x.reshape(-1, self.block))
+        return (parts * self.scales.astype(np.float64)).sum(axis=1)[np.newaxis]
 
 
 def _layers(rows: int, columns: int, count: int, block: int) -> list[Layer]:
@@ -188,7 +195,7 @@ def _torch(layers: Sequence[Layer], first: Any, *, packed: bool) -> Any:
     weights: list[Any] = []
     for layer in layers:
         if not packed:
-            weights.append(torch.from_numpy(layer.exact().T.copy()).to("cuda", kind))
+            weights.append(torch.from_numpy(layer.matrix()).to("cuda", kind).T.contiguous())
             continue
         nibbles = torch.from_numpy(layer.q[:, 0::2] << 4 | layer.q[:, 1::2]).cuda()
         scales = torch.zeros((*layer.scales.T.shape, 2), dtype=kind, device="cuda")
@@ -271,7 +278,7 @@ def _calls(given: argparse.Namespace, kernels: _Kernels, layers: list[Layer], fi
     calls = {}
     right = first.astype(np.float64)
     for layer in layers:
-        right = right @ layer.exact().T
+        right = layer.times(right)
     for name, one in make.items():
         try:
             call, answer = one()
