@@ -83,6 +83,9 @@ class Quantization:
         bare_weights: weights are written without their zero points, which are zero.
         recurrent: operators with a state whose weights are stored as integers and whose arithmetic
             is the engine's to choose.
+        bodies: where weights of If, Loop and Scan, stored as integers, are made floats: ``inside``
+            next to what reads them, or ``before`` a loop, once for all its turns; empty where no
+            form is known that the engine runs.
         same_bits: normalisations and attention between integers are written so that every engine
             computes the same bits: for engines that compute floats in single precision.
     """
@@ -106,6 +109,7 @@ class Quantization:
     half_blocks: bool = False
     recurrent: tuple[str, ...] = ()
     same_bits: bool = False
+    bodies: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,11 @@ class ShareInitializers(ir.passes.InPlacePass):
     Result: ``y = Add(Mul(x, a), a)``
     """
 
+    def __init__(self, least: int = 0) -> None:
+        """Take note of the elements from which a constant is looked at."""
+        super().__init__()
+        self._least = least
+
     def call(self, model: ir.Model) -> Outcome:
         """Compare tensors of one type and shape; most are told apart by their first bytes."""
         groups: dict[Hashable, list[ir.Value]] = {}
@@ -37,7 +42,7 @@ class ShareInitializers(ir.passes.InPlacePass):
             tensor = value.const_value
             if tensor is None or value.is_graph_input() or value.is_graph_output():
                 continue
-            if tensor.dtype == ir.DataType.STRING:
+            if tensor.dtype == ir.DataType.STRING or tensor.size < self._least:
                 continue
             groups.setdefault((tensor.dtype, tuple(tensor.shape)), []).append(value)
         count = sum(_merge_equal(model, group) for group in groups.values() if len(group) > 1)

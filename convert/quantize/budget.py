@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgeinfer.convert.quantize import bodies
 from edgeinfer.convert.quantize.calibrate import limits_of
 from edgeinfer.convert.quantize.clock import LIKE_SIZE, Clock
 from edgeinfer.convert.quantize.fallback import FORMS
@@ -218,8 +219,12 @@ def fit(
     whole = samples
     samples = trials.in_time(samples)
     few = samples.few()
-    units = lay_out(quantizer.model, limits_of(job.profile, job.format)).units
+    limits = limits_of(job.profile, job.format)
+    units = lay_out(quantizer.model, limits).units
     known = layers(units, quantizer.ranges, quantizer.seen.values)
+    # Weights alone are stored there: that they stay float costs size, no time.
+    inside = bodies.candidates(quantizer.model, limits)
+    known += [Layer(n.name or "", n.op_type, 0.0) for n in inside]
     clock = trials.clock
 
     def told(what: str, done: float | None) -> None:

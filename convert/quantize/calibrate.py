@@ -9,7 +9,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from edgeinfer.convert.quantize import fallback, qdq, same_norms, weight_only
+from edgeinfer.convert.passes.share_duplicates import ShareInitializers
+from edgeinfer.convert.quantize import bodies, fallback, qdq, same_norms, weight_only
 from edgeinfer.convert.quantize.correct import corrected_biases
 from edgeinfer.convert.quantize.data import CalibrationSet
 from edgeinfer.convert.quantize.equalise import equalise_layers, normalised_products, smooth
@@ -30,6 +31,7 @@ from edgeinfer.convert.quantize.rounding import (
     substituted,
     thinned,
 )
+from edgeinfer.convert.quantize.tied import SHARED
 from edgeinfer.convert.quantize.units import Unit, lay_out, observed
 from edgeinfer.convert.verify.kinds import guess_kind
 from edgeinfer.errors import UsageError
@@ -327,7 +329,7 @@ class Quantizer:
         source = self.model if model is None else model
         rounded = merged(self.rounding, grids(source, self.recipe, limits), kept)
         if not self.recipe.is_static:
-            return weight_only.write(
+            alone = weight_only.write(
                 substituted(source, rounded),
                 self.recipe,
                 kept=kept,
@@ -337,7 +339,10 @@ class Quantizer:
                 smaller_blocks=limits.smaller_blocks,
                 half_blocks=limits.half_blocks,
                 recurrent=limits.recurrent,
+                late_tables=limits.late_tables,
             )
+            bodies.store_bodies(alone.model, limits, kept=kept, half=self.recipe.half)
+            return alone
         kept, units = self._known(source, limits, kept)
         biases = {}
         if self.settings.correct_bias:
@@ -352,6 +357,9 @@ class Quantizer:
             lengths=self.lengths,
         )
         fallback.apply(written.model, kept, form, limits, self.ranges)
+        if limits.activations != FLOAT8:
+            bodies.store_bodies(written.model, limits, kept=kept)
+        ShareInitializers(SHARED)(written.model)
         return written
 
     def _known(

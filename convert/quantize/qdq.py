@@ -17,6 +17,7 @@ from edgeinfer.convert.quantize.histogram import Histogram
 from edgeinfer.convert.quantize.ranges import Range, Scale, scale_of
 from edgeinfer.convert.quantize.same_attention import attentions, level, write_attention
 from edgeinfer.convert.quantize.same_norms import write_norms
+from edgeinfer.convert.quantize.tied import Member, commons
 from edgeinfer.convert.quantize.units import (
     STATEFUL_AXIS,
     Layout,
@@ -80,6 +81,7 @@ class _Writer:
     _parameters: dict[tuple[float, int, str], tuple[ir.Value, ir.Value]] = field(
         default_factory=dict
     )
+    tied: dict[tuple[ir.Value, int | None], Member] = field(default_factory=dict)
     _constants: dict[object, ir.Value] = field(default_factory=dict)
 
     def dequantized(self, value: ir.Value) -> ir.Value:
@@ -121,7 +123,7 @@ class _Writer:
     def constant(self, stored: Stored, name: str, before: ir.Node) -> ir.Value:
         """Add integers and the node that gives them back as floats."""
         graph = self.model.graph
-        values = add_initializer(graph, self.namer.fresh(f"{name}.int"), stored.values)
+        values = self._integers(stored, name)
         scale = add_initializer(graph, self.namer.fresh(f"{name}.scale"), stored.scale)
         inputs = [values, scale]
         if stored.values.dtype != np.int32 and not self.limits.bare_weights:
@@ -133,26 +135,50 @@ class _Writer:
         graph.insert_before(before, node)
         return node.outputs[0]
 
+    def _integers(self, stored: Stored, name: str) -> ir.Value:
+        """Add integers; those that several nodes read with scales of their own are added once."""
+        graph, namer = self.model.graph, self.namer
+        known = next((m for m in self.tied.values() if m.holds(stored.values)), None)
+        if known is None:
+            return add_initializer(graph, namer.fresh(f"{name}.int"), stored.values)
+        turned = stored.values is not known.common.stored.values
+        key = ("integers", known.common.value, turned)
+        if key not in self._constants:
+            # A format that can turn it when it is opened stores it once (``lower/turned.py``).
+            array = np.ascontiguousarray(stored.values)
+            self._constants[key] = add_initializer(graph, namer.fresh(f"{name}.int"), array)
+        return self._constants[key]
+
+    def bias(self, unit: Unit) -> Array | None:
+        """Return the bias of a convolution or product, one number for each channel."""
+        node, place = unit.nodes[0], self._bias_place(unit)
+        found = None if place is None else self.biases.get(unit.name)
+        if place is not None and found is None:
+            found = array_of(place[0].inputs[place[1]])
+        channels = array_of(node.inputs[1]).shape[weights_axis(node)] * _parts(node)
+        return None if found is None else np.broadcast_to(found.ravel(), (channels,))
+
+    def steps(self, unit: Unit) -> Array | None:
+        """Return the bias over the scale of the activations."""
+        flat = self.bias(unit)
+        return None if flat is None else flat.astype(np.float64) / self.scales[unit.reads[0]].scale
+
     def weighted(self, unit: Unit) -> None:
         """Quantize the weights and the bias of a convolution or product."""
         node = unit.nodes[0]
         x, w = unit.reads[0], node.inputs[1]
-        place = self._bias_place(unit)
-        bias = None if place is None else self.biases.get(unit.name)
-        if place is not None and bias is None:
-            bias = array_of(place[0].inputs[place[1]])
-        axis = self._axis(node)
-        scale = self.scales[x]
-        weights = array_of(w)
-        channels = weights.shape[weights_axis(node)] * _parts(node)
-        flat = None if bias is None else np.broadcast_to(bias.ravel(), (channels,))
-        steps = None if flat is None else flat.astype(np.float64) / scale.scale
+        place, flat = self._bias_place(unit), self.bias(unit)
+        axis, scale = self.axis(node), self.scales[x]
         name = (w.name if w is not None else "") or "weights"
         if scale.dtype == FLOAT8:
-            stored = store_floats(weights, axis, name=name)
+            stored = store_floats(array_of(w), axis, name=name)
         else:
             per_step = self._per_step(scale, self.scales.get(unit.result))
-            stored = store(weights, axis, bias_steps=steps, name=name, per_step=per_step)
+            member = None if w is None else self.tied.get((w, axis))
+            shared = None if member is None else member.scaled(per_step)
+            stored = shared or store(
+                array_of(w), axis, bias_steps=self.steps(unit), name=name, per_step=per_step
+            )
         node.replace_input_with(1, self._shared(stored, name))
         node.replace_input_with(0, self.dequantized(x))
         if place is not None and flat is not None:
@@ -202,7 +228,8 @@ class _Writer:
                 return user, next(i for i, v in enumerate(user.inputs) if constant(v) is not None)
         return None
 
-    def _axis(self, node: ir.Node) -> int | None:
+    def axis(self, node: ir.Node) -> int | None:
+        """Return the axis of the channels of a node's weights; None with one scale for all."""
         if node.op_type not in self.limits.per_channel:
             return None
         return None if _parts(node) > 1 else weights_axis(node)
@@ -224,7 +251,8 @@ class _Writer:
         source = node.inputs[0]
         array, name = array_of(source), (source.name if source is not None else "") or "table"
         scale = self.scales.get(out)
-        if scale is not None and "Gather" in self.limits.moves:
+        member = None if source is None else self.tied.get((source, 0))
+        if member is None and scale is not None and "Gather" in self.limits.moves:
             bare = self.limits.bare_weights and scale.dtype == "uint8" and scale.zero == 128
             kept = replace(scale, zero=0, dtype="int8") if bare else scale
             low, high = kept.ends
@@ -238,12 +266,12 @@ class _Writer:
             self._read[out] = made.outputs[0]
             return
         # A scale for each row: with one for each column OpenVINO writes beyond its memory.
-        made_rows = store(array, 0, name=name, exact=True)
+        made_rows = self._rows(array, name, member, scale)
         if not self.limits.late_tables:
             node.replace_input_with(0, self._shared(made_rows, name))
             return
         graph = self.model.graph
-        stored = add_initializer(graph, self.namer.fresh(f"{name}.int"), made_rows.values)
+        stored = self._integers(made_rows, name)
         steps = made_rows.scale.reshape(-1, 1)
         factor = add_initializer(graph, self.namer.fresh(f"{name}.scale"), steps)
         take = self._after(node, "Gather", [stored, node.inputs[1]], f"{out.name}.q", out)
@@ -251,12 +279,26 @@ class _Writer:
         own = self._after(cast, "Gather", [factor, node.inputs[1]], f"{out.name}.s", None)
         both = [cast.outputs[0], own.outputs[0]]
         rows = self._after(own, "Mul", both, f"{out.name}.dq", out).outputs[0]
+        if scale is not None:
+            # What reads the table's rows still looks for them by their value; see ``finish``.
+            self._read[out] = self._round(rows, scale)
+            return
         for user, index in list(out.uses()):
             user.replace_input_with(index, rows)
         if out.is_graph_output():
             self._replace_output(out, rows)
-        if scale is not None:
-            self._read[out] = self._round(rows, scale)
+
+    def _rows(self, array: Array, name: str, member: Member | None, after: Scale | None) -> Stored:
+        """Return a table with a scale for each row, and the integers of a product if it has them.
+
+        Rows are whole steps of what they are rounded to, or nearly: none is rounded from halfway.
+        """
+        if member is not None:
+            per_step = 1.0 / after.scale if after is not None and after.dtype in _EIGHTS else None
+            shared = member.scaled(per_step, exact=per_step is None)
+            if shared is not None:
+                return shared
+        return store(array, 0, name=name, exact=True)
 
     def _after(
         self,
@@ -374,6 +416,8 @@ def write(
         if biases and u.name in biases
     }
     writer = _Writer(model, limits, scales, Namer(model), own)
+    if limits.activations != FLOAT8:
+        writer.tied = commons(layout.units, writer.axis, writer.steps)
     for unit in layout.units:
         if unit.kind == "weighted":
             writer.weighted(unit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -238,7 +238,30 @@ def _openvino(path: Path) -> tuple[Layer, ...]:
             if stored not in _NARROW:
                 stored = _made_of(op.input_value(1).get_node(), narrow) or stored
         found.append(Layer(op.get_friendly_name(), info["layerType"], kind, stored))
-    return tuple(found)
+    return (*found, *_openvino_bodies(source))
+
+
+_OPENVINO_SOURCE = frozenset({"Convolution", "GroupConvolution", "MatMul"})
+_OPENVINO_SOURCE |= frozenset({"ConvolutionBackpropData", "GroupConvolutionBackpropData"})
+
+
+def _openvino_bodies(model: Any, *, inside: bool = False) -> Iterator[Layer]:
+    """List the layers in bodies, which the plan does not show, as they are written."""
+    for op in model.get_ordered_ops():
+        kind = op.get_type_name()
+        if kind in ("If", "Loop", "TensorIterator"):
+            parts = [op.get_function(i) for i in (0, 1)] if kind == "If" else [op.get_function()]
+            for part in parts:
+                yield from _openvino_bodies(part, inside=True)
+        if not inside or kind not in _OPENVINO_SOURCE:
+            continue
+        node = op.input_value(1).get_node()
+        while node.get_type_name() in _BETWEEN:
+            node = node.input_value(0).get_node()
+        if node.get_type_name() == "Constant":
+            stored = str(node.get_output_element_type(0).get_type_name())
+            stored = _OPENVINO_TYPES.get(stored, stored)
+            yield Layer(op.get_friendly_name(), kind, _input_type(op, 0), stored)
 
 
 _NARROW = frozenset({"int8", "int4"})

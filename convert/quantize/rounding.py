@@ -17,6 +17,7 @@ from edgeinfer.convert.quantize.gptq import Floats, product_error, round_weights
 from edgeinfer.convert.quantize.moments import HELD_OUT, Moments, Product, product_of, sum_up
 from edgeinfer.convert.quantize.observe import open_session
 from edgeinfer.convert.quantize.recipe import Recipe
+from edgeinfer.convert.quantize.tied import turned_weights
 from edgeinfer.convert.quantize.units import WEIGHTED, array_of, is_flat, lay_out
 from edgeinfer.convert.quantize.weight_only import block_of, takes_integers
 from edgeinfer.convert.quantize.weights import store, store_blocks
@@ -102,11 +103,13 @@ class Rounding:
 
 def candidates(model: ir.Model, names: AbstractSet[str]) -> list[Product]:
     """Return the layers among the named ones that this is done for; shared weights are not."""
-    found = []
+    found, turned = [], turned_weights(model.graph)
     for node in model.graph:
         if node.name not in names or len(node.inputs) < 2 or node.inputs[1] is None:
             continue
-        if len(list(node.inputs[1].uses())) != 1 or not np.isfinite(array_of(node.inputs[1])).all():
+        if len(list(node.inputs[1].uses())) != 1 or node.inputs[1] in turned:
+            continue
+        if not np.isfinite(array_of(node.inputs[1])).all():
             continue
         product = product_of(node)
         if product is not None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from edgeinfer.convert.lower.target import Lowered
     from edgeinfer.convert.plan import Job
+    from edgeinfer.convert.quantize.bodies import Left
     from edgeinfer.convert.quantize.calibrate import Progress, Quantizer
     from edgeinfer.convert.quantize.data import CalibrationSet
     from edgeinfer.convert.quantize.search import Point
@@ -45,6 +46,7 @@ class Stage:
         self._normal: ir.Model | None = None
         self._errors: dict[str, list[dict[str, Any]]] = {}
         self._chosen: dict[str, Point] = {}
+        self._left: dict[str, tuple[Left, ...]] = {}
 
     @property
     def lowered_as(self) -> str:
@@ -213,18 +215,25 @@ class Stage:
         """Return a float graph, or a part of it, as a job's engine is to compute it."""
         if self._quantizer is None:
             return model
+        from edgeinfer.convert.quantize import bodies
         from edgeinfer.convert.quantize.calibrate import Quantizer, limits_of
 
         limits = limits_of(job.profile, job.format, self.recipe)
         choice = self._chosen.get(job.title)
+        kept = frozenset[str]()
         if choice is None:
-            return self._quantizer.write(limits, model=self.base(model)).model
-        if choice.recipe:
+            made = self._quantizer.write(limits, model=self.base(model)).model
+        elif choice.recipe:
             other = Quantizer(self.base(model), recipe(choice.recipe), self._quantizer.settings)
-            return other.write(limits).model
-        kept = frozenset(choice.kept)
-        quantizer = self._quantizer.by(choice.calibrator)
-        return quantizer.write(limits, model=self.base(model), kept=kept, form=choice.form).model
+            made = other.write(limits).model
+        else:
+            kept = frozenset(choice.kept)
+            quantizer = self._quantizer.by(choice.calibrator)
+            base = self.base(model)
+            made = quantizer.write(limits, model=base, kept=kept, form=choice.form).model
+        if model is self._normal:
+            self._left[job.title] = bodies.left(made, limits, kept)
+        return made
 
     def base(self, model: ir.Model) -> ir.Model:
         """Return the float graph that the ranges are of: the same function, evened out."""
@@ -238,8 +247,11 @@ class Stage:
             report.quantization = {"recipe": self.recipe.name, "variants": {}}
         elif report.quantization is None:
             return lowered
-        from edgeinfer.convert.quantize import readback
+        from edgeinfer.convert.quantize import bodies, readback
 
+        floats = self._left.get(job.title, ())
+        if line := bodies.summary(floats):
+            lowered = replace(lowered, notes=(*lowered.notes, line))
         found = readback.layers(lowered.files[0], job.format)
         size = sum(f.stat().st_size for f in lowered.files)
         precision = readback.precision_name(found, lowered.precision)
@@ -249,6 +261,8 @@ class Stage:
             "bytes": size,
             "source_bytes": report.source_bytes,
             "units": self._errors.get(job.title, []),
+            "float_in_bodies": [x.to_json() for x in floats],
+            "left": line,
             "layers": [readback.to_json(y) for y in found if y.weights],
         }
         if not found:

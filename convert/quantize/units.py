@@ -150,7 +150,7 @@ def _select(graph: ir.Graph, limits: Quantization, kept: AbstractSet[str]) -> li
 def _unit(node: ir.Node, limits: Quantization, stored: AbstractSet[ir.Value]) -> Unit | None:
     if not node.outputs or any(v.name and v.dtype != ir.DataType.FLOAT for v in node.outputs):
         return None
-    if _is_table(node):
+    if is_table(node):
         is_float = limits.activations == FLOAT8
         return None if is_float else Unit((node,), (), node.outputs[0], "table")
     if node.op_type in limits.recurrent:
@@ -174,7 +174,7 @@ def _unit(node: ir.Node, limits: Quantization, stored: AbstractSet[ir.Value]) ->
     return Unit(nodes, reads, nodes[-1].outputs[0], "light")
 
 
-def _is_table(node: ir.Node) -> bool:
+def is_table(node: ir.Node) -> bool:
     """Whether rows are taken out of a constant that is large enough to be worth storing."""
     if node.op_type != "Gather":
         return False

@@ -13,13 +13,16 @@ from edgeinfer.convert.lower.target import PRECISION_KEY
 from edgeinfer.convert.passes.dead_code import RemoveDeadCode
 from edgeinfer.convert.passes.infra import Namer, add_initializer, constant, rank
 from edgeinfer.convert.passes.rewrite import Builder
+from edgeinfer.convert.passes.share_duplicates import ShareInitializers
 from edgeinfer.convert.quantize.qdq import Written
 from edgeinfer.convert.quantize.recipe import Recipe
+from edgeinfer.convert.quantize.tied import SHARED, turned_weights
 from edgeinfer.convert.quantize.units import (
     STATEFUL_AXIS,
     WEIGHTED,
     array_of,
     is_flat,
+    is_table,
     stateful_weights,
     weights_axis,
 )
@@ -47,6 +50,7 @@ def write(
     smaller_blocks: bool = False,
     half_blocks: bool = False,
     recurrent: Sequence[str] = (),
+    late_tables: bool = False,
 ) -> Written:
     """Return a copy whose weights are integers.
 
@@ -60,12 +64,14 @@ def write(
         half_blocks: give blocks positive scales with the precision of float16.
         smaller_blocks: before that, look for smaller blocks that do fill it.
         recurrent: operators with a state whose weights are stored too, one scale a row of a gate.
+        late_tables: rows of a table are taken as integers and made floats after, not before.
     """
     model = model.clone()
     namer = Namer(model)
     done: list[tuple[str, str]] = []
     left: list[tuple[str, str]] = []
     shared: dict[tuple[str, int], ir.Value] = {}
+    tables = tied_tables(model)
     for node in list(model.graph):
         stateful = node.op_type in recurrent and bool(stateful_weights(node))
         weighted = node.op_type in WEIGHTED and takes_integers(node)
@@ -86,9 +92,68 @@ def write(
         else:
             _channels(model, node, namer, shared, channels_axis(node), half=recipe.half)
         done.append(title)
+    stored = {name for _, name in done}
+    for node, weighted_nodes in tables.items():
+        if stored.issuperset(n.name or "" for n in weighted_nodes) and node.name not in kept:
+            _rows(model, node, namer, shared, late=late_tables, half=recipe.half)
+    ShareInitializers(SHARED)(model)
     RemoveDeadCode()(model)
     model.metadata_props[PRECISION_KEY] = recipe.name
     return Written(model, tuple(done), {}, tuple(left))
+
+
+def tied_tables(model: ir.Model) -> dict[ir.Node, list[ir.Node]]:
+    """Return the nodes that take rows of what others multiply with, and these others.
+
+    Left as floats, such a table would be stored beside the integers.
+    """
+    found: dict[ir.Node, list[ir.Node]] = {}
+    turned = turned_weights(model.graph)
+    for node in model.graph:
+        table = node.inputs[0] if is_table(node) else None
+        if table is None or table.dtype != ir.DataType.FLOAT:
+            continue
+        # One scale for each row: the channels of a product with the transpose.
+        users = [n for n, i in table.uses() if i == 1 and is_product(n) and weights_axis(n) == 0]
+        twin = turned.get(table)
+        if twin is not None:
+            users += [n for n, i in twin.uses() if i == 1 and is_product(n) and weights_axis(n)]
+        if users:
+            found[node] = users
+    return found
+
+
+def _rows(
+    model: ir.Model,
+    node: ir.Node,
+    namer: Namer,
+    shared: dict[tuple[str, int], ir.Value],
+    *,
+    late: bool,
+    half: bool,
+) -> None:
+    """Store a table in 8 bits, one scale a row.
+
+    Given::
+
+        y = Gather(table, ids)
+
+    Result, where rows are made floats late::
+
+        y = Mul(Cast(Gather(table_int, ids)), Gather(table_scale, ids))
+    """
+    if not late:
+        _channels(model, node, namer, shared, 0, 0, half=half)
+        return
+    table, ids = node.inputs[:2]
+    stored = store(array_of(table), 0, name=(table.name if table is not None else "") or "table")
+    build = Builder(namer, node.outputs[0].name or "rows")
+    taken = build.op("Gather", build.const(stored.values, "int"), ids)
+    steps = build.op("Gather", build.const(stored.scale.reshape(-1, 1), "scale"), ids)
+    rows = build.op("Mul", build.op("Cast", taken, to=ir.DataType.FLOAT), steps)
+    shape, kind = node.outputs[0].shape, node.outputs[0].type
+    build.commit(model.graph, node)
+    rows.shape, rows.type = shape, kind
 
 
 def takes_integers(node: ir.Node) -> bool:

@@ -131,14 +131,18 @@ def store(
     if half:
         single = np.maximum(single, _LEAST_HALF).astype(np.float16).astype(np.float32)
     if exact:
-        digits, exponents = np.frexp(single)
-        single = np.ldexp(np.ceil(digits * 2.0**_DIGITS) / 2.0**_DIGITS, exponents).astype(
-            np.float32
-        )
+        single = exact_scale(single)
     # Rounding the scale down could push the largest weight one step past the end.
     wide = _wide(single, weights.ndim, axis)
     steps = np.clip(np.rint(weights / wide), -top, top)
     return Stored(steps.astype(np.int8), single, axis)
+
+
+def exact_scale(scale: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the next larger scales of so few digits that products with an integer are exact."""
+    digits, exponents = np.frexp(scale)
+    rounded = np.ldexp(np.ceil(digits * 2.0**_DIGITS) / 2.0**_DIGITS, exponents)
+    return np.asarray(rounded, np.float32)
 
 
 def _largest_bias(weights: Array, axis: int | None, top: int) -> float:

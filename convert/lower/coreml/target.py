@@ -20,6 +20,7 @@ from edgeinfer.convert.lower.coreml.weights import refused, refused_halves
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.turned import share_turned
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.join_concat import JoinConcat
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
@@ -148,6 +149,7 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
     SplitQuantized()(model)
     JoinConcat()(model)
     model = _defined(model, notes)
+    share_turned(model, floats=True)
     warn(model, options.deployment, notes)
     if asked.precision == "fp16":
         rewrite(model, options.deployment, notes)

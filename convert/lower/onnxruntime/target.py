@@ -40,6 +40,7 @@ from edgeinfer.convert.lower.precision import read_back
 from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.lower.single import forget_origins
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.turned import share_turned
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
 
@@ -84,6 +85,9 @@ class OnnxTarget:
         if prepared.problems:
             raise UnsupportedError(profile.name, prepared.problems)
         path = folder / "model.onnx"
+        if not profile.strongly_typed:
+            # TensorRT wants constants where integers are made floats.
+            share_turned(prepared.model, floats=False)
         forget_origins(prepared.model)
         files = save(prepared.model, path)
         precision, ops = read_back(path)

@@ -30,6 +30,7 @@ from edgeinfer.convert.lower.openvino.surgery import repair
 from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.lower.single import forget_origins
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.turned import share_turned
 from edgeinfer.convert.memory import release_memory
 from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
@@ -70,6 +71,7 @@ class OpenVinoTarget:
         if options.precision == "bf16":
             bfloat.clamp_masks(prepared, notes)
 
+        share_turned(prepared, floats=True)
         path = folder / "model.xml"
         compress = options.compress_weights or options.precision == "fp16"
         # The reader maps weights from a file; a serialized model would hold them twice more.

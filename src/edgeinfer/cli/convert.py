@@ -242,6 +242,9 @@ def _quantized(found: Mapping[str, Any]) -> Iterator[str]:
     for finding in data.get("findings", ()):
         if finding["level"] != "note":
             yield f"calibration data: {finding['text']}"
+    for title, variant in found.get("variants", {}).items():
+        if variant.get("left"):
+            yield f"{title}: {variant['left']}"
     for title, search in found.get("search", {}).items():
         if not search["holds"]:
             yield f"{title}: no mixture holds the budget"
