@@ -22,12 +22,12 @@ WORKER, ROOT = Path(__file__).with_name("gemv_cuda_worker.py"), Path(__file__).p
 
 # Rows, columns, bits, block, vectors, and how the work is cut.
 CASES: dict[str, tuple[int, int, int, int, int, tuple[Any, ...]]] = {
-    "rows and columns left over": (9, 160, 4, 64, 1, (4, 1, 1, True, True)),
-    "several turns, a few vectors": (8, 2112, 4, 32, 3, (2, 2, 2, True, True)),
-    "bytes": (7, 288, 8, 128, 2, (4, 1, 2, True, False)),
+    "rows and columns left over": (9, 160, 4, 64, 1, (2, 1, 2, True, True)),
+    "several turns, a few vectors": (8, 2112, 4, 32, 2, (2, 2, 1, True, True)),
+    "bytes": (7, 288, 8, 128, 2, (2, 1, 2, True, False)),
     "an odd number of rows": (11, 1120, 4, 32, 1, (3, 2, 1, True, True, 2)),
     "more sums than threads": (9, 64, 4, 32, 5, (8, 1, 1, False, False)),
-    "as floats": (9, 1120, 4, 32, 2, (4, 2, 1, False, True)),
+    "as floats": (9, 1120, 4, 32, 1, (4, 2, 1, False, True)),
     "bytes as floats": (5, 288, 8, 32, 1, (2, 1, 2, False, False)),
 }
 
