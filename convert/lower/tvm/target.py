@@ -148,6 +148,7 @@ def module_of(
 ) -> Module:
     """Lower a normalised model; what has no lowering is replaced by its definition first."""
     from edgeinfer.convert.lower.tvm.graph import lower_graph
+    from edgeinfer.convert.lower.tvm.ops import attend
     from edgeinfer.convert.lower.tvm.registry import OPS
 
     model = source.clone()
@@ -158,7 +159,8 @@ def module_of(
         lacking = [
             node
             for _, node in walk(model)
-            if OPS.find(node.op_type, model.opset_imports.get(node.domain, 0), node.domain) is None
+            if (where.cuda or not attend.takes(node))
+            and OPS.find(node.op_type, model.opset_imports.get(node.domain, 0), node.domain) is None
         ]
         names = {id(n): n.op_type for n in lacking}
         done = expand(model, lacking) if lacking else []
@@ -168,4 +170,6 @@ def module_of(
             break
         # A definition brings constants and sizes of its own.
         model = normalise(model).model
+    if not where.cuda and (count := attend.mark(model)):
+        notes.add(f"{count} Attention: one kernel each")
     return lower_graph(model, where, tuning)

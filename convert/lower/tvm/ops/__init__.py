@@ -3,6 +3,7 @@
 from edgeinfer.convert.lower.tvm.ops import (
     activation,
     arith,
+    attend,
     blocks,
     control,
     conv,
@@ -24,6 +25,7 @@ from edgeinfer.convert.lower.tvm.ops import (
 __all__ = [
     "activation",
     "arith",
+    "attend",
     "blocks",
     "control",
     "conv",
