@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from edgeinfer.backends.engines import import_openvino
+from edgeinfer.convert.lower import microsoft
 from edgeinfer.convert.lower.single import op_name, single, walk
 from edgeinfer.errors import NotAvailableError, Problem, Reason
 
@@ -33,6 +34,7 @@ class Probe:
                 "format 'openvino_ir': openvino is needed to write it; "
                 "pip install 'edgeinfer[openvino]'"
             ) from e
+        self._openvino = openvino
         self.core = openvino.Core()
         self.version = re.split(r"[-+]", str(openvino.__version__))[0]
 
@@ -43,12 +45,13 @@ class Probe:
             return ""
         key = self.version, hashlib.blake2b(data, digest_size=16).digest()
         if key not in _KNOWN:
-            _KNOWN[key] = self._ask(data)
+            _KNOWN[key] = self._ask(data, stored=bool(node.domain))
         return _KNOWN[key]
 
     def lacking(self, model: ir.Model) -> list[ir.Node]:
-        """Return the nodes of the default domain that the reader does not convert."""
-        return [n for _, n in walk(model) if not n.domain and self.fault(n, model)]
+        """Return the nodes with a definition of ours or the standard's that it does not convert."""
+        known = ("", microsoft.DOMAIN)
+        return [n for _, n in walk(model) if n.domain in known and self.fault(n, model)]
 
     def problems(self, model: ir.Model) -> list[Problem]:
         """List every node that the reader does not convert."""
@@ -58,14 +61,22 @@ class Probe:
             if (fault := self.fault(node, model))
         ]
 
-    def _ask(self, data: bytes) -> str:
+    def _ask(self, data: bytes, *, stored: bool) -> str:
+        """Read a model of one node; ``stored``: write it and read that, too.
+
+        Of what other domains hold OpenVINO makes operators of its own, of which some cannot be read
+        back from a file (``GroupQueryAttention``, 2026.4.1).
+        """
         # From a file, because that is how the model is read in the end: the reader has a second
         # implementation for models in memory, and the two convert different operators.
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             path.write_bytes(data)
             try:
-                self.core.read_model(path)
+                model = self.core.read_model(path)
+                if stored:
+                    self._openvino.save_model(model, path.with_suffix(".xml"), False)
+                    self.core.read_model(path.with_suffix(".xml"))
             except RuntimeError as e:
                 return " ".join(str(e).split()) or type(e).__name__
         return ""

@@ -13,7 +13,7 @@ def probe() -> Probe:
 
 def test_a_bug_of_ours_is_not_taken_for_an_answer(probe: Probe) -> None:
     with pytest.raises(TypeError):
-        probe._ask(12)  # type: ignore[arg-type]
+        probe._ask(12, stored=False)  # type: ignore[arg-type]
 
 
 def test_nodes_of_unknown_rank_are_not_asked_about(probe: Probe) -> None:
@@ -52,3 +52,17 @@ def test_message_without_names_is_passed_on(probe: Probe) -> None:
     whole = model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     (found,) = probe.explain(RuntimeError("out of\nluck"), whole)
     assert (found.node, found.detail) == ("#all", "out of luck")
+
+
+def test_what_cannot_be_read_back_from_a_file_is_lacking(probe: Probe) -> None:
+    cache = "float[1,2,8,16]"
+    whole = model(
+        "g (float[1,1,64] q, float[1,1,32] k, float[1,1,32] v, "
+        f"{cache} p, {cache} r, int32[1,1] s, int32 t) => (float[1,1,64] y, {cache} a, {cache} b) "
+        "{ y, a, b = com.microsoft.GroupQueryAttention<num_heads=4, kv_num_heads=2>"
+        "(q, k, v, p, r, s, t) }"
+    )
+    whole.opset_imports["com.microsoft"] = 1
+    (node,) = whole.graph
+    assert "GroupQueryAttention" in probe.fault(node, whole)
+    assert probe.lacking(whole) == [node]
