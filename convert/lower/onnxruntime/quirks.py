@@ -18,6 +18,7 @@ from edgeinfer.convert.lower.onnxruntime.faster import (
     repeat_mask_rows,
     silu_by_sigmoid,
 )
+from edgeinfer.convert.lower.onnxruntime.resizes import name_all_axes, some_axes
 from edgeinfer.convert.lower.rules import Rule, attribute, by_definition, given
 
 
@@ -87,6 +88,12 @@ RULES: tuple[Rule, ...] = (
         fault=fractional_align_corners,
         source="ONNX node test test_resize_downsample_scales_linear_align_corners",
         hint="give sizes instead of scales",
+    ),
+    Rule(
+        ops=frozenset({"Resize"}),
+        fault=some_axes,
+        source="onnxruntime 1.32: 'Number of elements of input sizes (0)' of optimised int8 models",
+        repair=name_all_axes,
     ),
 )
 """Faults; without a repair the node is refused."""
