@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from edgeinfer.backends.testing.cases import graph
 from edgeinfer.cli import roofline
 from edgeinfer.errors import NotAvailableError
 
@@ -38,6 +41,44 @@ def test_operators_are_placed_by_what_bounds_them() -> None:
     assert (relu.bound, relu.intensity) == ("memory", 0.05)
     assert relu.of_roof == pytest.approx(50 / 10e-6 / 1e9 / (0.05 * 10))
     assert product.gflop_s == pytest.approx(2 * 4 * 8 * 32 / 10e-6 / 1e9)
+
+
+@pytest.mark.parametrize(
+    ("op", "ins", "out", "operations"),
+    [
+        ("MatMulNBits", [[3, 64], [8, 2, 16], [16]], [3, 8], 2 * 3 * 8 * 64),
+        ("QLinearMatMul", [[3, 64], [], [], [64, 8]], [3, 8], 2 * 3 * 8 * 64),
+        ("Gemm", [[64, 3], [64, 8]], [3, 8], 2 * 3 * 8 * 64),
+        ("Gemm", [[3, 64], [8, 64]], [3, 8], 2 * 3 * 8 * 64),
+        (
+            "QLinearConv",
+            [[1, 4, 9, 9], [], [], [6, 4, 3, 3]],
+            [1, 6, 9, 9],
+            2 * 6 * 81 * 36,
+        ),
+        ("ConvTranspose", [[1, 4, 5, 5], [4, 6, 2, 2]], [1, 6, 10, 10], 2 * 4 * 25 * 24),
+        ("LSTM", [[5, 2, 8], [1, 16, 8], [1, 16, 4]], [5, 1, 2, 4], 2 * 10 * (128 + 64)),
+        ("GRU", [[5, 2, 8], [1, 12, 8], [1, 12, 4]], [5, 1, 2, 4], 2 * 10 * (96 + 48)),
+        ("MultiHeadAttention", [[1, 6, 32], [1, 9, 32], [1, 9, 32]], [1, 6, 32], 4 * 6 * 9 * 32),
+        ("Softmax", [[6, 9]], [6, 9], 54),
+    ],
+)
+def test_operations_of_every_kind_of_product(
+    op: str, ins: list[list[int]], out: list[int], operations: int
+) -> None:
+    (found,) = roofline.placed([_event("n", op, 1.0, ins, out)], ROOF)
+    assert found.gflop_s == pytest.approx(operations / 1e-6 / 1e9)
+
+
+def test_weights_that_the_engine_packed_are_counted(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    weights = np.ones((256, 512), np.float32)
+    net = graph("(float[1,256] x) => (float[1,512] y) { y = MatMul(x, w) }", w=weights)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(net.SerializeToString())
+    (found,) = roofline.place(path, {"x": np.ones((1, 256), np.float32)}, ROOF, tmp_path)
+    assert found.intensity == pytest.approx(2 * 256 * 512 / (weights.nbytes + 4 * (256 + 512)))
+    assert found.bound == "memory"
 
 
 def test_lines_say_where_the_limits_meet() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -17,7 +17,17 @@ from edgeinfer.types import Array
 
 _READ_BYTES = 128 << 20
 _HOT = 12
-_PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul", "FusedGemm"})
+_PRODUCTS = frozenset(
+    {
+        *("MatMul", "FusedMatMul", "MatMulNBits", "MatMulInteger", "MatMulIntegerToFloat"),
+        *("DynamicQuantizeMatMul", "QLinearMatMul"),
+    }
+)
+_GEMMS = frozenset({"Gemm", "FusedGemm", "QGemm"})
+_CONVOLUTIONS = {"Conv": 1, "FusedConv": 1, "NhwcFusedConv": 1, "ConvInteger": 1, "QLinearConv": 3}
+"""By the place of their weights among the inputs; the first axis is that of the results."""
+_RECURRENT = frozenset({"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"})
+"""Weights for the input, and for the state, are the second and third."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,34 +132,64 @@ def _fastest(call: Callable[..., object], *arguments: Any) -> float:
 
 def place(model: Path, feeds: Mapping[str, Array], roof: Roof, folder: Path) -> list[Placed]:
     """Run a model in ONNX Runtime with its profile on; return the operators that take longest."""
+    events = _profile(model, feeds, roof.threads, folder / "times", 12)
+    # What it has packed for itself it counts neither among sizes nor among bytes.
+    plain = _profile(model, feeds, roof.threads, folder / "sizes", 1, packed=False)
+    return placed(events, roof, plain)
+
+
+def _profile(
+    model: Path,
+    feeds: Mapping[str, Array],
+    threads: int,
+    path: Path,
+    runs: int,
+    *,
+    packed: bool = True,
+) -> list[dict[str, Any]]:
     from edgeinfer.backends.engines import import_onnxruntime
 
     onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.enable_profiling = True
-    options.profile_file_prefix = str(folder / "profile")
-    options.intra_op_num_threads = roof.threads
+    options.profile_file_prefix = str(path)
+    options.intra_op_num_threads = threads
     options.log_severity_level = 4
+    options.add_session_config_entry("session.disable_prepacking", "0" if packed else "1")
     session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    for _ in range(12):
+    for _ in range(runs):
         session.run(None, dict(feeds))
-    events = json.loads(Path(session.end_profiling()).read_text("utf-8"))
-    return placed(events, roof)
+    events: list[dict[str, Any]] = json.loads(Path(session.end_profiling()).read_text("utf-8"))
+    return events
 
 
-def placed(events: list[dict[str, Any]], roof: Roof) -> list[Placed]:
-    """Place the operators of a profile; the first runs, which warm up, are left out."""
-    nodes: dict[str, list[dict[str, Any]]] = {}
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            nodes.setdefault(event["name"].removesuffix("_kernel_time"), []).append(event)
+def placed(
+    events: list[dict[str, Any]], roof: Roof, plain: Sequence[dict[str, Any]] = ()
+) -> list[Placed]:
+    """Place the operators of a profile; the first runs, which warm up, are left out.
+
+    Args:
+        events: of the profile.
+        roof: that they are placed below.
+        plain: a profile that has the sizes of all operands; ``events`` themselves if it is empty.
+    """
+    nodes = _by_node(events)
+    told = {name: found[-1]["args"] for name, found in (nodes | _by_node(plain)).items()}
     times = {
         name: float(np.median([e["dur"] for e in found[len(found) // 4 :]]))
         for name, found in nodes.items()
     }
     whole = sum(times.values()) or 1.0
     hot = sorted(times, key=lambda n: -times[n])[:_HOT]
-    return [_placed(n, nodes[n][-1]["args"], times[n], whole, roof) for n in hot]
+    return [_placed(n, told[n], times[n], whole, roof) for n in hot]
+
+
+def _by_node(events: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    nodes: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            nodes.setdefault(event["name"].removesuffix("_kernel_time"), []).append(event)
+    return nodes
 
 
 def _placed(name: str, told: Mapping[str, Any], us: float, whole: float, roof: Roof) -> Placed:
@@ -180,12 +220,22 @@ def _shapes(told: list[dict[str, list[int]]]) -> list[list[int]]:
 
 def _operations(op: str, ins: list[list[int]], outs: list[list[int]]) -> float:
     """Multiplications and additions; one for each element of what is no product."""
-    size = float(sum(prod(s) for s in outs))
-    if op in ("Conv", "FusedConv") and len(ins) > 1:
-        return 2 * prod(outs[0]) * float(prod(ins[1][1:]))
+    weights = _CONVOLUTIONS.get(op)
+    if weights is not None and len(ins) > weights:
+        return 2 * prod(outs[0]) * float(prod(ins[weights][1:]))
+    if op == "ConvTranspose" and len(ins) > 1:
+        return 2 * prod(ins[0]) * float(prod(ins[1][1:]))
     if op in _PRODUCTS and ins and ins[0]:
         return 2 * prod(outs[0]) * float(ins[0][-1])
-    return size
+    if op in _GEMMS and ins and ins[0] and outs and outs[0]:
+        # Either operand may be turned around; the rows of the result are those of the first.
+        return 2 * prod(outs[0]) * float(prod(ins[0]) // max(1, outs[0][0]))
+    if op in _RECURRENT and len(ins) > 2:
+        return 2 * float(prod(ins[0][:2])) * (prod(ins[1]) + prod(ins[2]))
+    if op == "MultiHeadAttention" and len(ins) > 1 and len(ins[1]) > 2:
+        # Queries by keys, and as many for the values.
+        return 4 * prod(ins[0]) * float(ins[1][-2])
+    return float(sum(prod(s) for s in outs))
 
 
 def lines(roof: Roof, found: list[Placed]) -> list[str]:
