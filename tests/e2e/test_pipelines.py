@@ -30,6 +30,7 @@ from edgeinfer.tasks import (
     WordSpotter,
 )
 from edgeinfer.types import Array
+from tests.convert.sources.tflite.mediapipe_cases import golden, thinned
 from tests.zoo import fetch
 
 Image = pytest.importorskip("PIL.Image")
@@ -288,6 +289,27 @@ def test_text_is_segmented(bundle: Bundle, tmp_path: Path) -> None:
     shares = told["results"][0]["found"][0]["shares"]
     assert shares == pytest.approx({"background": found.shares[0], "text": found.shares[1]})
     assert Image.open(drawn).size == found.mask.shape[::-1]
+
+
+def test_a_person_is_segmented(bundle: Bundle, tmp_path: Path) -> None:
+    """As MediaPipe's own net does on pixels of the same picture."""
+    made = bundle("selfie", fetch("selfie-segmentation.tflite"))
+    photo = Image.open(fetch("astronaut.png")).convert("RGB")
+    part = photo.crop((150, 0, 406, 256))
+    with Segmenter(made) as segmenter:
+        found = segmenter.segment(part)
+        whole = segmenter.segment(photo)
+    wanted = golden()["selfie-segmentation.tflite astronaut.png"][0] >= 0.5
+    assert np.mean((thinned(found.mask) == 1) == wanted) > 0.999
+    assert found.labels == ("background", "person")
+    assert whole.mask.shape == (512, 512)
+    assert whole.mask[100, 230] == whole.mask[400, 200] == 1
+    assert whole.mask[30, 60] == whole.mask[60, 480] == 0
+    assert whole.shares[1] == pytest.approx(0.545, abs=0.01)
+    drawn = tmp_path / "drawn.png"
+    told = command("run", made, fetch("astronaut.png"), "--overlay", drawn, folder=tmp_path)
+    assert set(told["results"][0]["found"][0]["shares"]) == {"background", "person"}
+    assert Image.open(drawn).size == photo.size
 
 
 SPEECH = {
