@@ -215,9 +215,9 @@ class ByCode:
         height, width, channels = pixels.shape
         across, down = samples
         count, size = len(down.pixels), width * channels
-        memory = np.zeros(count * 2 * size + READABLE, np.uint8)
-        source = memory[: count * 2 * size].reshape(count, 2, size)
-        np.take(pixels.reshape(height, size), down.pixels, axis=0, out=source)
+        source = self._scratch((count, 2, size), "rows")
+        # All of them are rows of the picture; asked to make sure, NumPy takes ten times as long.
+        np.take(pixels.reshape(height, size), down.pixels, axis=0, out=source, mode="clip")
         out = self._scratch((count, columns, 1 if channels == 1 else 4))
         places = across.pixels * np.int32(channels)
         self._functions.call(
@@ -225,12 +225,13 @@ class ByCode:
         )
         return out
 
-    def _scratch(self, shape: tuple[int, ...]) -> Array:
-        """Memory of this thread, which the next picture uses again."""
+    def _scratch(self, shape: tuple[int, ...], name: str = "made") -> Array:
+        """Memory of this thread, which the next picture uses again; more may be read behind it."""
         count = int(np.prod(shape))
-        held: Array | None = getattr(self._memory, "bytes", None)
-        if held is None or held.size < count:
-            held = self._memory.bytes = np.empty(count, np.uint8)
+        held: Array | None = getattr(self._memory, name, None)
+        if held is None or held.size < count + READABLE:
+            held = np.zeros(count + READABLE, np.uint8)
+            setattr(self._memory, name, held)
         return held[:count].reshape(shape)
 
 
