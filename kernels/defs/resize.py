@@ -43,7 +43,8 @@ def functions(cpu: Cpu, *, pairs: bool) -> dict[str, tirx.PrimFunc]:
         "across_1": across_grey(),
         **{f"across_pairs_{c}": across_pairs(c) for c in (3, 4) if pairs},
         **{f"across_{c}": across(c) for c in (3, 4) if not pairs},
-        **{f"sample_{c}": sample(c) for c in (1, 3, 4)},
+        **{f"sample_{c}": sample(c, picked=False) for c in (1, 3, 4)},
+        **{f"sample_rows_{c}": sample(c, picked=True) for c in (1, 3, 4)},
     }
     return made | {f"down_{size}": down(cpu, size) for size in ELEMENTS}
 
@@ -141,31 +142,38 @@ def across_grey() -> tirx.PrimFunc:
     return _function("across_1", "int32", ("columns", "groups", 8), 1, body)
 
 
-def sample(channels: int) -> tirx.PrimFunc:
+def sample(channels: int, *, picked: bool) -> tirx.PrimFunc:
     """Blend the four pixels around each place in float32, first down, then across.
 
-    Inputs: two rows of bytes for each output row; the bytes of two pixels (columns, 2); shares of
-    both by column and by row, float32. Output: (rows, columns, 4 or 1) of uint8.
+    Inputs: two rows of bytes for each output row, or, ``picked``, all rows and the numbers of two
+    of them (rows, 2); the bytes of two pixels (columns, 2); shares of both by column and by row,
+    float32. Output: (rows, columns, 4 or 1) of uint8.
     """
     lanes = 1 if channels == 1 else 4
     kind = "float32" if lanes == 1 else f"float32x{lanes}"
-    rows, columns, size = (tirx.Var(n, "int32") for n in ("rows", "columns", "size"))
+    rows, columns, size, held = (tirx.Var(n, "int32") for n in ("rows", "columns", "size", "held"))
     buffers = {
-        "source": ((rows, 2, size), "uint8"),
+        "source": ((held, size) if picked else (rows, 2, size), "uint8"),
+        **({"picks": ((rows, 2), "int32")} if picked else {}),
         "places": ((columns, 2), "int32"),
         "by_column": ((columns, 2), "float32"),
         "by_row": ((rows, 2), "float32"),
         "out": ((rows, columns, lanes), "uint8"),
     }
 
-    def body(
-        source: Buffer, places: Buffer, by_column: Buffer, by_row: Buffer, out: Buffer
-    ) -> None:
+    def body(source: Buffer, *given: Buffer) -> None:
+        places, by_column, by_row, out = given[-4:]
+
+        def row(y: Expr, i: int) -> list[Expr]:
+            return [T.BufferLoad(given[0], [y, i])] if picked else [y, i]
+
         with T.serial(rows) as y, T.serial(columns) as x:
             sides = []
             for side in range(2):
                 place = T.BufferLoad(places, [x, side])
-                pixels = [tirx.Cast(kind, load(source, [y, i, place], lanes)) for i in range(2)]
+                pixels = [
+                    tirx.Cast(kind, load(source, [*row(y, i), place], lanes)) for i in range(2)
+                ]
                 shares = [splat(T.BufferLoad(by_row, [y, i]), lanes) for i in range(2)]
                 sides.append(_blend(pixels, shares, kind))
             shares = [splat(T.BufferLoad(by_column, [x, i]), lanes) for i in range(2)]
@@ -173,7 +181,8 @@ def sample(channels: int) -> tirx.PrimFunc:
             whole = tirx.Cast(kind.replace("float", "int"), value)
             store(out, [y, x, 0], tirx.Cast(_like("uint8", lanes), whole), lanes)
 
-    return function(f"sample_{channels}", buffers, body)
+    name = f"sample_rows_{channels}" if picked else f"sample_{channels}"
+    return function(name, buffers, body)
 
 
 def down(cpu: Cpu, size: int) -> tirx.PrimFunc:
