@@ -34,7 +34,7 @@ from edgeinfer.backends.cuda import Recording, Transfers
 from edgeinfer.convert.lower.tvm import cuda_code
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.kernels.defs import ahead
-from edgeinfer.kernels.defs.gemv_cuda import Share, gemv, pack, share_for
+from edgeinfer.kernels.defs.gemv_cuda import Share, fitted, gemv, pack, share_for
 from edgeinfer.kernels.tuning import workload
 
 _AHEAD = [
@@ -50,6 +50,7 @@ _AFTER = [
     *(Share(4, 4, 2, False, False), Share(4, 4, 4, False, False), Share(8, 4, 2, False, False)),
 ]
 SHARES = [*_AHEAD, *_AFTER]
+_DEFAULT = "ours, as a model has it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +109,23 @@ class _Kernels:
         self._folder, self._made = Path(folder), dict[Any, Future[str]]()
         self._pool = ProcessPoolExecutor(jobs, get_context("spawn"))
 
-    def order(self, layer: Layer, share: Share) -> tuple[Any, ...]:
+    def order(self, layer: Layer, share: Share | None) -> tuple[Any, ...]:
         n, k = layer.q.shape
-        key = (n, k, layer.block, *astuple(share_for(k, like=share)))
+        cut = share_for(n, k) if share is None else fitted(k, like=share)
+        key = (n, k, layer.block, *astuple(cut))
         if key not in self._made:
             path = str(self._folder / f"{len(self._made)}.so")
             self._made[key] = self._pool.submit(_made, path, key[:3], key[3:])
         return key
 
-    def get(self, layer: Layer, share: Share) -> Any:
+    def get(self, layer: Layer, share: Share | None) -> Any:
         path = self._made[self.order(layer, share)].result()
         return tvm.runtime.load_module(path)[workload.NAME]
 
 
-def _ours(kernels: _Kernels, layers: Sequence[Layer], kept: Any, first: Any, share: Share) -> Any:
+def _ours(
+    kernels: _Kernels, layers: Sequence[Layer], kept: Any, first: Any, share: Share | None
+) -> Any:
     device = tvm.cuda(0)
     calls = [kernels.get(layer, share) for layer in layers]
     arrays = [tvm.runtime.tensor(first, device)]
@@ -263,8 +267,9 @@ def _calls(given: argparse.Namespace, kernels: _Kernels, layers: list[Layer], fi
         [tvm.runtime.tensor(a, device) for a in (pack(layer.q, 4), layer.scales)]
         for layer in layers
     ]
-    shares = [s for s in SHARES if re.search(given.only, str(s))]
-    for share in shares:
+    shares: dict[str, Share | None] = {str(s): s for s in SHARES if re.search(given.only, str(s))}
+    shares[_DEFAULT] = None
+    for share in shares.values():
         for layer in layers:
             kernels.order(layer, share)
     make: dict[str, Callable[[], Any]] = {
@@ -274,7 +279,7 @@ def _calls(given: argparse.Namespace, kernels: _Kernels, layers: list[Layer], fi
         "torch, 4 bits": lambda: _torch(layers, first, packed=True),
         "torch, float16": lambda: _torch(layers, first, packed=False),
     }
-    make |= {str(s): partial(_ours, kernels, layers, kept, first, s) for s in shares}
+    make |= {n: partial(_ours, kernels, layers, kept, first, s) for n, s in shares.items()}
     calls = {}
     right = first.astype(np.float64)
     for layer in layers:
@@ -308,13 +313,12 @@ def _measure(calls: dict[str, Any], rounds: int, layers: list[Layer]) -> None:
             f"{name}: {each:.3g} us a layer, {total / middle / 1e9:.3g} TB/s, "
             f"quartiles {low:.4g} to {high:.4g} ms, n {len(row)}"
         )
-    ours = [name for name in calls if name.startswith("Share")]
+    ours = [name for name in calls if name.startswith("Share") or name == _DEFAULT]
     best = min(ours, key=lambda n: np.median(times[n]))
-    for name in calls:
-        if name not in ours:
-            ratios = np.array(times[name]) / np.array(times[best])
-            low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
-            print(f"{name} takes {middle:.3g} times as long as {best}, {low:.3g} to {high:.3g}")
+    for name in [best, *(n for n in calls if n not in ours)]:
+        ratios = np.array(times[name]) / np.array(times[_DEFAULT])
+        low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+        print(f"{name} takes {middle:.3g} times as long as {_DEFAULT}, {low:.3g} to {high:.3g}")
 
 
 def main() -> None:

@@ -36,9 +36,16 @@ _DIGITS, _LONG = 28, 36
 """Words of 32 elements in shared memory, as digits or as float32: so many that eight threads, each
 at 32 elements of its own, read from all banks."""
 
+_BLOCKS = 256
+"""Blocks of threads, at least: two for nearly each of an H200's 132 multiprocessors. More rows to a
+thread share what it makes of the vectors; of fewer blocks too little is on its way at once."""
+
 _RESIDENT = "tirx.launch_bounds_min_blocks_per_sm"
 _SHARED, _SUMS = 48 * 1024, 64
 """Bytes of a block's shared memory, and sums of a thread."""
+
+_STEPS = 4
+"""Runs of eight elements that a thread asks for at once."""
 
 _ROUNDS = 12582912.0
 """1.5 * 2**23: a sum with it is rounded to a whole number, which its last bits hold."""
@@ -61,7 +68,7 @@ class Share:
 
     rows: int = 8
     warps: int = 4
-    groups: int = 4
+    groups: int = 2
     digits: bool = True
     ahead: bool = True
     blocks: int = 0
@@ -90,8 +97,25 @@ class Share:
         return ""
 
 
-def share_for(k: int, vectors: int = 1, like: Share | None = None) -> Share:
-    """Cut a row of some columns into as few turns as fit, and fill a block of threads with rows.
+def share_for(n: int, k: int, vectors: int = 1, like: Share | None = None) -> Share:
+    """Cut a matrix with as many rows to a thread as leave the multiprocessors enough blocks.
+
+    Args:
+        n: rows.
+        k: columns.
+        vectors: that are multiplied at once.
+        like: gives the rest.
+    """
+    made = fitted(k, vectors, like)
+    for rows in (16, 8, 4, 2):
+        cut = fitted(k, vectors, replace(made, rows=rows))
+        if n >= _BLOCKS * cut.rows * cut.groups:
+            return cut
+    return replace(made, rows=1)
+
+
+def fitted(k: int, vectors: int = 1, like: Share | None = None) -> Share:
+    """Cut rows of some columns into as few turns as fit, and fill a block of threads with rows.
 
     Args:
         k: columns.
@@ -99,8 +123,7 @@ def share_for(k: int, vectors: int = 1, like: Share | None = None) -> Share:
         like: gives the rest, and how many threads a block has at least room for.
     """
     like = like or Share()
-    room = like.threads // _WARP
-    most = 1
+    room, most = like.threads // _WARP, 1
     while most < room and replace(like, warps=most + 1, groups=1).shared(vectors) <= _SHARED:
         most += 1
     chunks = -(-k // BLOCK)
@@ -170,7 +193,7 @@ def gemv(
     """
     if bits not in (4, 8) or min(n, k, vectors) < 1 or k % BLOCK or block < 1 or block % BLOCK:
         raise ValueError(f"{bits} bits, {n} by {k}, blocks of {block}, {vectors} vectors")
-    cut, form = share or share_for(k, vectors), form or Form()
+    cut, form = share or share_for(n, k, vectors), form or Form()
     if form.zeros and (bits == 8 or not cut.digits):
         raise ValueError(f"zeros with {bits} bits, and {cut}, for {vectors} vectors")
     if problem := cut.problem(vectors):
@@ -269,40 +292,49 @@ class _Product:
     def _lay_out(self, turn: Expr) -> None:
         """Put the turn's vectors into shared memory: a thread has eight neighbours."""
         total = self.vectors * self.across * 4
-        near = T.alloc_buffer((8,), "float32", scope="local")
-        with T.serial(-(-total // self.cut.threads)) as step:
-            item = T.bind(step * self.cut.threads + self.thread)
+        steps = -(-total // self.cut.threads)
+        # All are on their way before the first is needed, if they are few.
+        each = steps if steps <= _STEPS else 1
+        near = T.alloc_buffer((8 * each,), "float32", scope="local")
+        with T.serial(steps // each) as step:
+            items = [
+                T.bind((step * each + i) * self.cut.threads + self.thread) for i in range(each)
+            ]
+            for do in (self._read_near, self._put):
+                for i, item in enumerate(items):
+                    # Of a warp all take part or none does.
+                    some = (step * each + i + 1) * self.cut.threads > total
+                    if isinstance(some, bool) and not some:
+                        do(near, i, item, turn)
+                        continue
+                    with T.If(item < total), T.Then():
+                        do(near, i, item, turn)
 
-            def one() -> None:
-                place, quarter = T.bind(item // 4), item % 4
-                chunk = turn * self.across + place % self.across
-                at = tirx.min(chunk, self.chunks - 1) * BLOCK + quarter * 8
-                for e in (0, 4):
-                    value = ahead.read(self.x, [place // self.across, at + e])
-                    store(near, [e], value, 4)
-                if self.cut.digits:
-                    self._as_digits(near, place * self.stride, quarter)
-                else:
-                    self._as_floats(near, place * self.stride + quarter * 8)
+    def _read_near(self, near: Buffer, i: int, item: Expr, turn: Expr) -> None:
+        place = item // 4
+        chunk = tirx.min(turn * self.across + place % self.across, self.chunks - 1)
+        for e in (0, 4):
+            at = chunk * BLOCK + item % 4 * 8 + e
+            value = ahead.read(self.x, [place // self.across, at])
+            store(near, [8 * i + e], value, 4)
 
-            if total % self.cut.threads:
-                # Of a warp all take part or none does.
-                with T.If(item < total), T.Then():
-                    one()
-            else:
-                one()
+    def _put(self, near: Buffer, i: int, item: Expr, _: Expr) -> None:
+        values = [T.bind(T.BufferLoad(near, [8 * i + e])) for e in range(8)]
+        at = item // 4 * self.stride
+        if self.cut.digits:
+            self._as_digits(values, at, item % 4)
+        else:
+            self._as_floats(values, at + item % 4 * 8)
 
-    def _as_floats(self, near: Buffer, at: Expr) -> None:
+    def _as_floats(self, values: list[Expr], at: Expr) -> None:
         # Weights are left where they lie in their word, so they are as many times too large.
-        for e in range(8):
-            value = T.BufferLoad(near, [e])
+        for e, value in enumerate(values):
             if times := _place(e, self.bits)[1]:
                 value = value * tirx.const(2.0**-times, "float32")
             T.buffer_store(self.laid, value, [at + e])
 
-    def _as_digits(self, near: Buffer, at: Expr, quarter: Expr) -> None:
+    def _as_digits(self, values: list[Expr], at: Expr, quarter: Expr) -> None:
         size = _int(0)
-        values = [T.bind(T.BufferLoad(near, [e])) for e in range(8)]
         for value in values:
             # As integers, NaN is the largest.
             bits = tirx.reinterpret("int32", value) & _int(0x7FFFFFFF)

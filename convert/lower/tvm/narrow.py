@@ -105,7 +105,7 @@ def _on_gpu(g: Builder, x: Any, w: Blocks, count: int) -> Any:
     n, k = w.q.shape
     form = gemv_cuda.Form("float16" if _halves(w.scales) else "float32", _has_zeros(w))
     like = gemv_cuda.Share(ahead=ahead.has(g.machine.cuda))
-    share = gemv_cuda.share_for(k, count, like)
+    share = gemv_cuda.share_for(n, k, count, like)
     kernel = gemv_cuda.gemv(n, k, w.bits, w.block, count, share, form)
     given = [gemv_cuda.pack(w.q, w.bits), w.scales.astype(form.scales)]
     if form.zeros:
