@@ -15,7 +15,8 @@ import pytest
 pytest.importorskip("tvm")
 
 from edgeinfer.backends.cuda import cuda_devices
-from edgeinfer.kernels.defs.gemv_cuda import Share, gemv, pack
+from edgeinfer.kernels.defs import ahead
+from edgeinfer.kernels.defs.gemv_cuda import Share, gemv, pack, share_for
 from tests import cuda_emulator
 
 WORKER, ROOT = Path(__file__).with_name("gemv_cuda_worker.py"), Path(__file__).parents[2]
@@ -97,6 +98,18 @@ def test_numbers(name: str, found: dict[str, tuple[Any, int | None]]) -> None:
 
 def test_what_is_no_number_stays_none(found: dict[str, tuple[Any, int | None]]) -> None:
     assert np.isnan(found["spoiled"][0]).all()
+
+
+def test_rows_of_a_thread_leave_enough_blocks() -> None:
+    rows = {n: share_for(n, 4096).rows for n in (64, 1024, 4096, 11008)}
+    assert rows == {64: 1, 1024: 2, 4096: 8, 11008: 16}
+    for k in (32, 4096, 11008, 28672):
+        for vectors in range(1, 9):
+            assert not share_for(11008, k, vectors).problem(vectors)
+
+
+def test_an_early_start_is_there_from_hopper_on() -> None:
+    assert [ahead.has(arch) for arch in ("sm_87", "sm_90", "sm_90a", "sm_110")] == [0, 1, 1, 1]
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:
