@@ -22,7 +22,7 @@ class Original:
         moved: of inputs and outputs whose layout was changed after reading, the order of axes that
             turns the new one into the file's.
         hybrid: float operators with integer weights are in it, whose kernels round their data.
-        custom: operators in it that LiteRT has no kernels for, by name; sorted.
+        custom: operators in it that LiteRT cannot judge, by name; sorted.
     """
 
     path: Path

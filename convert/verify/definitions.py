@@ -1,14 +1,16 @@
-"""MediaPipe's custom operators as their definitions read, in NumPy and single precision.
+"""Custom operators as their definitions read, in NumPy and single precision.
 
-LiteRT has no kernels for them. They judge what the reader makes of a file, so nothing is shared
-with it but the reading of options.
+LiteRT has no kernels for MediaPipe's, and that of ``TFLite_Detection_PostProcess`` may leave what
+it found in memory behind the last box. They judge what the reader makes of a file, so nothing is
+shared with it but the reading of options.
 
-Source: mediapipe/util/tflite/operations.
+Source: mediapipe/util/tflite/operations, tensorflow/lite/kernels/detection_postprocess.cc.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -163,6 +165,56 @@ def _moved_picture(raw: bytes, operands: Sequence[Array]) -> Sequence[Array]:
     return [made]
 
 
+def _detections(raw: bytes, operands: Sequence[Array]) -> Sequence[Array]:
+    """Boxes in double precision; the best first, each that overlaps a better one left out."""
+    coded, scores, anchors = (np.asarray(a, np.float64) for a in operands)
+    o = custom.detecting(raw)
+    scale = np.array(o.scale)
+    middle = coded[0, :, :2] / scale[:2] * anchors[:, 2:] + anchors[:, :2]
+    half = 0.5 * np.exp(coded[0, :, 2:4] / scale[2:]) * anchors[:, 2:]
+    middle, half = middle.astype(np.float32), half.astype(np.float32)
+    corners = np.concatenate([middle - half, middle + half], axis=1)
+    own = scores[0, :, scores.shape[2] - o.classes :]
+    found: list[tuple[int, list[Any]]] = []
+    if o.per_class:
+        for label in range(o.classes):
+            chosen = _suppressed(o, corners, own[:, label], o.per_class)
+            found.extend((box, [label]) for box in chosen)
+        found.sort(key=lambda f: -own[f[0], f[1][0]])
+    else:
+        chosen = _suppressed(o, corners, own.max(1), o.most)
+        found = [(b, list(np.argsort(-own[b], kind="stable")[: o.labels])) for b in chosen]
+    made = [np.zeros((o.most, o.labels, *tail), np.float32) for tail in ((4,), (), ())]
+    for row, (box, labels) in enumerate(found[: o.most]):
+        for column, label in enumerate(labels):
+            for array, value in zip(made, (corners[box], label, own[box, label]), strict=True):
+                array[row, column] = value
+    total = np.array([min(len(found), o.most)], np.float32)
+    flat = [a.reshape(1, o.most * o.labels, *a.shape[2:]) for a in made]
+    return [*flat, total]
+
+
+def _suppressed(o: custom.Detecting, corners: Array, scores: Array, most: int) -> list[int]:
+    """Boxes that stay, the best first."""
+    kept: list[int] = []
+    for box in np.argsort(-scores, kind="stable"):
+        if len(kept) == most or np.float32(scores[box]) < np.float32(o.threshold):
+            break
+        if all(_overlap(corners[box], corners[k]) <= np.float32(o.overlap) for k in kept):
+            kept.append(int(box))
+    return kept
+
+
+def _overlap(a: Array, b: Array) -> np.float32:
+    """The area that two boxes share, of the area that either covers."""
+    one, other = (np.prod(np.float32(c[2:] - c[:2])) for c in (a, b))
+    if one <= 0 or other <= 0:
+        return np.float32(0)
+    sides = np.maximum(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), np.float32(0))
+    shared = np.float32(np.prod(sides))
+    return np.float32(shared / (one + other - shared))
+
+
 DEFINITIONS: dict[str, Definition] = {
     "Convolution2DTransposeBias": _deconvolution,
     "MaxPoolingWithArgmax2D": _pool,
@@ -170,5 +222,6 @@ DEFINITIONS: dict[str, Definition] = {
     "Landmarks2TransformMatrix": _placing,
     "TransformLandmarks": _moved_landmarks,
     "TransformTensorBilinear": _moved_picture,
+    "TFLite_Detection_PostProcess": _detections,
 }
 """By the operator's name."""

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from edgeinfer.backends.engines import has_onnxruntime
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.sources.original import Original
+from edgeinfer.convert.sources.tflite.registry import LITERT
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.locate import disputed_node, save_for_engines
 from edgeinfer.convert.verify.witness import (
@@ -42,11 +43,6 @@ _RANDOM = frozenset(
 _ROUNDING = (
     "single and double precision part on some input although every node agrees: rounding grows in "
     "this model, and budgets are widened there"
-)
-
-_IN_PIECES = (
-    "LiteRT has no kernels for {}, so it cannot run the file: it ran all other operators, and "
-    "these were computed in NumPy by MediaPipe's definitions"
 )
 
 
@@ -158,7 +154,7 @@ class Oracles:
         notes = list(dict.fromkeys(a.note for a in answers if a.note))
         alone = [a for a in answers if len(a.agreed) < 2]
         if self._original is not None and self._original.custom:
-            notes.insert(0, _IN_PIECES.format(", ".join(self._original.custom)))
+            notes.insert(0, in_pieces(self._original.custom))
         if alone:
             notes.insert(0, f"{len(alone)} of {len(answers)} vectors have one oracle only")
         return Expected(tuple(answers), tuple(notes), tuple(c for c in against if c))
@@ -326,6 +322,25 @@ class Oracles:
             return Answer(taken, self._taken, (first, "float64"), apart, _ROUNDING)
         note = f"the oracles disagree{where} and nobody could settle it; {self._taken} is taken"
         return Answer(taken, self._taken, (self._taken,), {}, note)
+
+
+def in_pieces(names: Sequence[str]) -> str:
+    """Say why LiteRT does not run a file as it is, and what was done.
+
+    Args:
+        names: the custom operators that are computed beside it.
+    """
+    kept = [n for n in names if n not in LITERT]
+    own = [n for n in names if n in LITERT]
+    why = []
+    if kept:
+        why.append(f"LiteRT has no kernels for {', '.join(kept)}, so it cannot run the file")
+    if own:
+        why.append(f"LiteRT's kernel of {own[0]} may leave old memory behind its last box")
+    return (
+        f"{'; '.join(why)}; it ran the other operators, and the named were computed in NumPy by "
+        "their definitions"
+    )
 
 
 def _confirmed(

@@ -23,6 +23,7 @@ from edgeinfer.convert.sources.tflite.file import Damaged, FileGraph, FileModel,
 from edgeinfer.convert.sources.tflite.importer import Importer
 from edgeinfer.convert.sources.tflite.operand import Operand
 from edgeinfer.convert.sources.tflite.ops.conv import HYBRID
+from edgeinfer.convert.sources.tflite.registry import LITERT
 from edgeinfer.convert.sources.tflite.weights import TYPES
 from edgeinfer.errors import Notes, SourceError, UnsupportedError, UsageError
 
@@ -76,9 +77,9 @@ def read_file(path: Path, signature: str | None = None) -> Read:
             f"{path}: a damaged .tflite file: {error}; write or download it again"
         ) from None
     repair(model, notes, str(path))
-    if custom:
+    if lacking := [name for name in custom if name not in LITERT]:
         notes.add(
-            f"{', '.join(custom)}: read by MediaPipe's definitions; LiteRT has no kernels of its "
+            f"{', '.join(lacking)}: read by MediaPipe's definitions; LiteRT has no kernels of its "
             "own for them and cannot run the whole file"
         )
     key = chosen.key if chosen else None

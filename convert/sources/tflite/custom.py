@@ -68,6 +68,33 @@ class Placing:
     angle: float
 
 
+@dataclass(frozen=True, slots=True)
+class Detecting:
+    """How boxes are read and chosen.
+
+    Attributes:
+        most: boxes at most.
+        classes: without the background.
+        labels: classes told of each box, where all classes are suppressed at once.
+        per_class: boxes of each class at most, where each is suppressed by itself; else 0.
+        threshold: the least score.
+        overlap: of areas, above which the weaker box is left out.
+        scale: of y, x, height and width as they are encoded.
+    """
+
+    most: int
+    classes: int
+    labels: int
+    per_class: int
+    threshold: float
+    overlap: float
+    scale: tuple[float, float, float, float]
+
+
+_PER_CLASS = 100
+"""Boxes of a class unless the options say more or fewer."""
+
+
 def deconvolution(raw: bytes) -> Windows:
     """``TfLiteTransposeConvParams``: padding, stride of the width, stride of the height."""
     padding, width, height = _integers(raw, 3)
@@ -102,6 +129,29 @@ def cut_size(raw: bytes) -> Pair:
     """The flexbuffer of the second version of ``TransformTensorBilinear``: height and width."""
     fields = flexbuffer(raw)
     return int(fields["output_height"]), int(fields["output_width"])
+
+
+def detecting(raw: bytes) -> Detecting:
+    """The flexbuffer of ``TFLite_Detection_PostProcess``."""
+    fields = flexbuffer(raw)
+    regular = bool(fields.get("use_regular_nms", False))
+    y, x, height, width = (float(fields[f"{axis}_scale"]) for axis in "yxhw")
+    made = Detecting(
+        int(fields["max_detections"]),
+        int(fields["num_classes"]),
+        1 if regular else int(fields["max_classes_per_detection"]),
+        int(fields.get("detections_per_class", _PER_CLASS)) if regular else 0,
+        float(fields["nms_score_threshold"]),
+        float(fields["nms_iou_threshold"]),
+        (y, x, height, width),
+    )
+    if min(made.most, made.classes, made.labels) < 1 or made.per_class < int(regular):
+        raise ValueError(f"at most {made.most} boxes of {made.classes} classes")
+    if regular and int(fields["max_classes_per_detection"]) != 1:
+        raise Refusal("several classes told of each box, where each class is suppressed by itself")
+    if not 0 < made.overlap <= 1 or not all(made.scale):
+        raise ValueError(f"overlap {made.overlap}, scale {list(made.scale)}")
+    return made
 
 
 def flexbuffer(raw: bytes) -> Mapping[str, Any]:

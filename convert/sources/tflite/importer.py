@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,8 @@ class Importer:
             made = [made]
         if len(made) < len(outputs):
             raise Damaged(f"{code} {self._here!r} has {len(outputs)} results")
+        if op.custom:
+            outputs = [_sized(t, m) for t, m in zip(outputs, made[: len(outputs)], strict=True)]
         return [
             None if t is None else self._result(t, m)
             for t, m in zip(outputs, made[: len(outputs)], strict=True)
@@ -299,6 +302,13 @@ class Importer:
                 raise _Skipped
             raise Damaged(f"an output of graph {graph.name!r} is made by nothing")
         return [r for r in results if r is not None]
+
+
+def _sized(tensor: FileTensor | None, made: ir.Value | Operand) -> FileTensor | None:
+    """Correct a result's shape where the reader knows it: files often say none of custom ones."""
+    if tensor is None or isinstance(made, Operand) or made.shape is None or not made.producer():
+        return tensor
+    return replace(tensor, shape=tuple(s if isinstance(s, int) else None for s in made.shape))
 
 
 def _saturates(tensor: FileTensor, low: float, high: float | None) -> bool:

@@ -86,7 +86,7 @@ def test_who_judged_is_told(tmp_path: Path) -> None:
     assert answer.agreed == ("litert and definitions", "float64")
     (note,) = expected.notes
     assert note.startswith(f"LiteRT has no kernels for {', '.join(NAMES)}, so it cannot run the")
-    assert "computed in NumPy by MediaPipe's definitions" in note
+    assert "computed in NumPy by their definitions" in note
     np.testing.assert_allclose(answer.outputs["y"], _by_hand(X)["y"], atol=1e-6)
 
 
