@@ -3,7 +3,7 @@
 CUDA calls it programmatic dependent launch: a kernel that waits by itself for what came before may
 be started as soon as there is room, to read what nobody writes, such as weights. TVM's runtime
 launches so what is marked, and none of its passes marks anything: ``PIPELINE`` is its own pipeline,
-and then marks each kernel that has the wait in it.
+and then marks each kernel that has the wait in it. Bits of known numbers become numbers there too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 from tvm.tirx import compilation_pipeline
 
 from edgeinfer.kernels.defs.emit import Buffer, Expr
+from edgeinfer.kernels.defs.math import known_bits
 
 PIPELINE = "edgeinfer"
 """A name for ``tvm.compile(..., tir_pipeline=PIPELINE)``."""
@@ -83,7 +84,7 @@ def _pipeline() -> tuple[Any, Callable[[], Any], Callable[[], Any]]:
     usual, host, device = compilation_pipeline.get_tir_pipeline("default")
 
     def whole(module: tvm.IRModule, _: Any) -> tvm.IRModule:
-        return _marked(usual(module))
+        return _marked(known_bits(usual(module)))
 
     return tvm.transform.module_pass(whole, opt_level=0), host, device
 

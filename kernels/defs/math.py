@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import tvm
+import tvm_ffi
 from tvm import tirx
 
 from edgeinfer.kernels.defs.emit import Expr
@@ -76,6 +79,9 @@ _GATE_END = 7.90531110763549805
 """Beyond it the hyperbolic tangent is 1 in float32."""
 
 
+_NUMBERS = frozenset({"float16", "float32", "float64", "int16", "int32", "int64", "uint32"})
+
+
 def constant(value: float, like: Expr) -> Expr:
     """A number of the element type and width of another expression."""
     kind = element_type(like)
@@ -94,6 +100,27 @@ def is_nan(x: Expr) -> Expr:
     infinity = {16: 0x7C00, 32: 0x7F800000, 64: 0x7FF0000000000000}[bits]
     size = tirx.bitwise_and(whole, constant_int((1 << (bits - 1)) - 1, whole))
     return size > constant_int(infinity, whole)
+
+
+def known_bits(module: tvm.IRModule) -> tvm.IRModule:
+    """Replace the bits of numbers that are known: CUDA C takes the bits of variables only."""
+
+    def fold(call: Expr) -> Expr:
+        if str(getattr(call.op, "name", "")) != "tirx.reinterpret":
+            return call
+        number = getattr(call.args[0], "value", None)
+        if not isinstance(number, int | float):
+            return call
+        kind, given = element_type(call), element_type(call.args[0])
+        if {kind, given} - _NUMBERS:
+            return call
+        return tirx.const(np.array([number], given).view(kind)[0].item(), kind)
+
+    made = tvm.IRModule(attrs=module.attrs)
+    for name, function in module.functions.items():
+        body = tvm_ffi.structural_map(function.body, (tvm.ir.Call, fold))
+        made[name] = function.with_body(body)
+    return made
 
 
 def element_type(x: Expr) -> str:

@@ -103,7 +103,6 @@ def build(
     if told := effort(kernels, lines):
         _log.warning("%s", told)
     reason = _not_direct(kernels, static, lines, RECORDED_UP_TO if machine.cuda else DIRECT_UP_TO)
-    pipeline = ahead.PIPELINE if machine.cuda else "default"
     weights: list[Array] = []
     memory: tuple[tuple[str, int], ...] = ()
     if not reason:
@@ -116,17 +115,28 @@ def build(
             name = str(made.function.attrs["global_symbol"])
             # TVM's own sharing of memory does not see that two shapes may be one buffer.
             with target, tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}):
-                row = tvm.IRModule({name: made.function})
-                compiled = tvm.compile(row, target=target, tir_pipeline=pipeline)
+                compiled = _compiled(tvm.IRModule({name: made.function}), machine)
     if reason:
         with target:
-            compiled = tvm.compile(ready, target=target, tir_pipeline=pipeline)
+            compiled = _compiled(ready, machine)
     with tempfile.TemporaryDirectory() as folder:
         link = apple.link if machine.system == "macos" else cc.cross_compiler(linker)
         compiled.export_library(str(path), fcompile=link, workspace_dir=folder)
     if machine.cuda and any("T.launch_thread" in t or "thread_binding" in t for t in texts):
         cuda_code.check(path, machine.name)
     return Built("vm" if reason else "direct", weights, parallel, kernels, reason, memory)
+
+
+def _compiled(module: tvm.IRModule, machine: Machine) -> Any:
+    """Compile for the target that is set."""
+    pipeline = ahead.PIPELINE if machine.cuda else "default"
+    try:
+        return tvm.compile(module, target=machine.target(), tir_pipeline=pipeline)
+    except RuntimeError as error:
+        # CUDA's compiler gives back all of the text, and a line for all that it dislikes.
+        if found := cuda_code.errors(str(error)):
+            raise RuntimeError(f"kernels for {machine.name} do not compile: {found}") from error
+        raise
 
 
 def effort(kernels: int, lines: int) -> str:

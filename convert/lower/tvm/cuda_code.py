@@ -85,6 +85,13 @@ def check(path: Path, name: str) -> None:
         raise NotAvailableError(f"kernels for {name} were not compiled; {INSTALL}")
 
 
+def errors(told: str) -> str:
+    """The first errors among all that a compiler of CUDA C told, each with the line it is in."""
+    lines = told.splitlines()
+    found = [i for i, line in enumerate(lines) if ": error: " in line]
+    return "; ".join(" ".join(" ".join(lines[i : i + 2]).split())[:300] for i in found[:3])
+
+
 def _compiler(name: str) -> str:
     if shutil.which("nvcc"):
         return "nvcc"

@@ -109,3 +109,12 @@ def test_a_library_has_host_code_and_the_gpus_own(machine: str, arch: int, tmp_p
     starts = [i for i in range(1, len(data)) if data.startswith(b"\x7fELF", i)]
     code = next(data[i : i + 52] for i in starts if data[i + 18 : i + 20] == b"\xbe\x00")
     assert code[49] == int(machine.removeprefix("sm_"))
+
+
+def test_of_all_that_a_compiler_tells_the_errors_are_kept() -> None:
+    told = (
+        "#include <cstdint>\nint x;\nk.cu(12): warning #177-D: variable was never referenced\n"
+        "  int y;\n      ^\n\nk.cu(20): error: expression must be an lvalue\n  f(&(0.f));\n    ^\n"
+    )
+    assert cuda_code.errors(told) == "k.cu(20): error: expression must be an lvalue f(&(0.f));"
+    assert cuda_code.errors("out of memory") == ""

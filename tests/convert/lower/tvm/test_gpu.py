@@ -77,6 +77,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "y = Conv<group=4>(x, w)\n z = Conv<group=4>(x, v) }",
         {"x": _normal(2, 4, 4), "w": _normal(4, 1, 4), "v": _normal(4, 1, 1)},
     ),
+    # CUDA C has no bits of a number, and extremes are told by bits: NaN is one of them.
+    "known": (
+        "m (float[2,300] x) => (float[2,300] y, float[2,300] z, int64[2] p)"
+        " <float none = {0}, float half = {0.5}> {\n"
+        "y = Max(none, x)\n z = Min(half, x, none)\n p = ArgMax<axis=1, keepdims=0>(y) }",
+        {"x": _spoiled},
+    ),
     "put": (
         "m (float[4,3] x, int64[2,3] i, float[2,3] u) => (float[4,3] y, float[4,3] z) {\n"
         "y = ScatterElements<axis=0>(x, i, u)\n"
