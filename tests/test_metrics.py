@@ -280,11 +280,46 @@ def test_a_small_output_by_chance_is_held_against_what_it_usually_is() -> None:
 
 
 def test_only_a_measure_of_the_task_pools_vectors() -> None:
-    scores = [np.array([[s]], np.float32) for s in (0.01, 0.97)]
+    scores = [np.array([[s]], np.float32) for s in (0.01, 1.5)]
     for precision in ("fp32", "fp16", "static_wi8_ai8", "weight_only_wi8_afp32"):
         budget = budget_for(precision)
-        assert budget.among(scores) is budget
+        assert budget.among(scores) == budget
     pooled = budget_for("by_task")
     assert pooled.among([]).max_abs == pooled.max_abs
     assert pooled.among([np.array([1, 2])]).max_abs == pooled.max_abs
     assert pooled.among([np.array([np.nan], np.float32)]) == pooled
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "static_wi8_ai8", "dynamic_wi8_afp32"])
+def test_the_floor_of_an_output_is_a_share_of_its_largest_value(precision: str) -> None:
+    budget = budget_for(precision)
+
+    def floor(*arrays: object) -> float:
+        return budget.among(arrays).max_abs / budget.max_abs  # type: ignore[arg-type]
+
+    small = np.array([[1e-4, -2e-5]], np.float32)
+    assert floor(small) == pytest.approx(1e-4)
+    # Over all vectors, not of one.
+    assert floor(small, np.array([[0.25]], np.float16)) == 0.25
+    assert floor(small, np.array([[3.0]], np.float32)) == 1.0
+    assert floor([small, small * 2]) == pytest.approx(2e-4)
+    assert floor(np.array([np.nan, np.inf, 0.5], np.float32)) == 0.5
+    # There is no scale in zeros, in integers, and in nothing.
+    assert floor(np.zeros(4, np.float32)) == floor(np.array([1, 0])) == floor() == 1.0
+    assert budget.among([small]).channel_floor == pytest.approx(20e-4 * budget.max_abs)
+
+
+def test_a_vector_of_many_small_elements_is_judged() -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(4, 4096))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    rows = [v[None] for v in vectors]
+    budget = budget_for("static_wi8_ai8").among(rows)
+    # Every element is less than 5e-3 off, and a seventh of the energy is wrong.
+    noise = rng.uniform(-5e-3, 5e-3, size=(1, 4096)) * 2
+    noise = np.clip(noise, -4.9e-3, 4.9e-3).astype(np.float32)
+    metrics = compare(rows[0], rows[0] + noise)
+    assert metrics.max_abs < budget_for("static_wi8_ai8").max_abs
+    assert metrics.sqnr_db < 12.0
+    assert check(metrics, budget)
+    assert not check(compare(rows[0], rows[0] + noise / 16), budget)

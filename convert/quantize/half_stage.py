@@ -158,6 +158,7 @@ class Halves:
         vectors = [report.vectors[place]]
         expected = replace(report.expected, answers=(report.expected.answers[place],))
         budget = budget_for(lowered.precision)
+        usual = [report.expected.answers[i] for i in places]
 
         def good(names: frozenset[str]) -> bool:
             half, notes = model.clone(), Notes()
@@ -165,7 +166,7 @@ class Halves:
                 bf16.halve(half, names | kept.keys(), notes, frozenset())
             else:
                 fp16.halve(half, names | kept.keys(), notes)
-            return ask_in_half(half, vectors, expected, budget).passed
+            return ask_in_half(half, vectors, expected, budget, usual=usual).passed
 
         names = first_part(model, good)
         if not names:

@@ -209,7 +209,8 @@ def _worst_channel(expected: list[Array], actual: list[Array], axis: int) -> flo
         peak = np.maximum(peak, np.sqrt(squares.max(axis=others, initial=0.0)))
         count += e.size // size
     # The same floor as the gate's, so that the two agree on what a channel is judged for.
-    heard = (peak > budget_for("static_wi8_ai8").channel_floor) & (signal > 0)
+    floor = budget_for("static_wi8_ai8").among(expected).channel_floor
+    heard = (peak > floor) & (signal > 0)
     if count < _FEW or not heard.any():
         return 0.0
     return float((noise[heard] / signal[heard]).max())

@@ -114,11 +114,12 @@ class _Search:
             name = str(value.name)
             if name not in results:
                 continue
-            floor = self._budget.channel_floor
+            budget = self._budget.among([self._values[name]])
+            floor = budget.channel_floor
             metrics = compare(self._values[name], results[name], channel_floor=floor)
-            breaches = check(metrics, self._budget)
+            breaches = check(metrics, budget)
             if breaches and name in self._wide:
-                breaches = check(metrics, self._budget.widened(self._spread(name)))
+                breaches = check(metrics, budget.widened(self._spread(name)))
             if breaches:
                 found[name] = tuple(f"output {name!r}: {b}" for b in breaches)
         return found

@@ -24,7 +24,7 @@ from edgeinfer.backends.base import (
 )
 from edgeinfer.bundle.manifest import JUDGED_ON_EXTREMES
 from edgeinfer.bundle.values import fits
-from edgeinfer.convert.verify.answers import Expected, Vector
+from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.errors import BackendError, InputError, NotAvailableError
 from edgeinfer.metrics import SLACK, Budget, OutputMetrics, budget_for, check, compare, worst
 from edgeinfer.types import Array
@@ -50,6 +50,7 @@ class OutputResult:
         vector: index of the vector with the first breach; None when it passed.
         note: whether the budget was widened and why; empty when it was not.
         widened: the widest budget by which a vector passed; None where the plain one was enough.
+        floor: error up to which ratios were not asked for; None where nothing was judged.
     """
 
     name: str
@@ -58,6 +59,7 @@ class OutputResult:
     vector: int | None = None
     note: str = ""
     widened: Budget | None = None
+    floor: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +216,20 @@ def judge_answers(
     vectors: Sequence[Vector],
     expected: Expected,
     budget: Budget,
+    *,
+    usual: Sequence[Answer] = (),
 ) -> list[OutputResult]:
-    """Hold given answers to the budget; all of the vectors are judged."""
+    """Hold given answers to the budget; all of the vectors are judged.
+
+    Args:
+        answers: to the vectors.
+        vectors: inputs.
+        expected: the oracles' answers to them.
+        budget: what may be lost.
+        usual: answers to more vectors, where these are some of them: what an output is in all.
+    """
     nothing = Artifact("", Path(), (), ())
-    gate = _Gate(nothing, vectors, expected, budget, list(range(len(vectors))))
+    gate = _Gate(nothing, vectors, expected, budget, list(range(len(vectors))), usual=usual)
     return gate.judge(answers)
 
 
@@ -232,6 +244,7 @@ class _Gate:
     judged: list[int]
     device: DeviceKind = "cpu"
     timed: bool = True
+    usual: Sequence[Answer] = ()
 
     def ask(self, backend: Backend) -> EngineResult:
         probe = backend.probe()
@@ -284,7 +297,8 @@ class _Gate:
                 timed = backend.capabilities().keeps_time
                 return outputs, {1: _median_ms(executable, self.vectors[0])} if timed else {}
             one = self.judged[0] if self.judged else 0
-            fewer = replace(self, judged=self.judged[:1])
+            usual = [self.expected.answers[i] for i in self.judged]
+            fewer = replace(self, judged=self.judged[:1], usual=usual)
             answers = [*[{}] * one, _run(executable, self.vectors[one])]
             return fewer.judge(answers), {}
         finally:
@@ -297,13 +311,14 @@ class _Gate:
 
     def _judge_output(self, name: str, answers: Sequence[Mapping[str, Array]]) -> OutputResult:
         measured, breaches, first, wide = [], [], None, []
-        allowed = self.budget.among(self.expected.answers[i].outputs[name] for i in self.judged)
+        usual = self.usual or [self.expected.answers[i] for i in self.judged]
+        allowed = self.budget.among(a.outputs[name] for a in usual)
         for index in self.judged:
             right = self.expected.answers[index]
             if name not in answers[index]:
                 metrics = OutputMetrics(problem="the artifact does not give this output")
             else:
-                floor = self.budget.channel_floor
+                floor = allowed.channel_floor
                 metrics = compare(right.outputs[name], answers[index][name], channel_floor=floor)
             measured.append(metrics)
             plain = check(metrics, allowed)
@@ -322,13 +337,15 @@ class _Gate:
                 f"on {len(wide)} of {len(measured)} vectors only within {SLACK:g} times the "
                 "distance of the oracles to each other: this model is sensitive to rounding"
             )
-        note = note or self._unjudged(name, measured)
+        note = note or self._unjudged(name, measured, allowed)
         widest = max(wide, key=lambda b: b.max_rel, default=None)
-        return OutputResult(name, self._worst(measured), tuple(breaches), first, note, widest)
+        overall = self._worst(measured, allowed)
+        floor = allowed.max_abs
+        return OutputResult(name, overall, tuple(breaches), first, note, widest, floor)
 
-    def _unjudged(self, name: str, measured: Sequence[OutputMetrics]) -> str:
+    def _unjudged(self, name: str, measured: Sequence[OutputMetrics], allowed: Budget) -> str:
         """Say that an output is so small that no error of it was held against anything."""
-        floor, lost = self.budget.max_abs, self.budget.sqnr_db
+        floor, lost = allowed.max_abs, allowed.sqnr_db
         arrays = [np.asarray(self.expected.answers[i].outputs[name]) for i in self.judged]
         if any(a.dtype.kind != "f" for a in arrays):
             return ""
@@ -343,9 +360,9 @@ class _Gate:
             else ""
         )
 
-    def _worst(self, measured: Sequence[OutputMetrics]) -> OutputMetrics:
-        """Combine; ratios of what is below the absolute floor say nothing and are left out."""
-        counted = [m for m in measured if m.max_abs > self.budget.max_abs] or measured
+    def _worst(self, measured: Sequence[OutputMetrics], allowed: Budget) -> OutputMetrics:
+        """Combine; ratios of what is below the floor say nothing and are left out."""
+        counted = [m for m in measured if m.max_abs > allowed.max_abs] or measured
         return replace(worst(counted), count=sum(m.count for m in measured))
 
     @staticmethod

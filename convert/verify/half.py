@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.verify.answers import Expected, Vector
+from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
 from edgeinfer.convert.verify.gate import HALF, EngineResult, judge_answers
 from edgeinfer.metrics import Budget
@@ -38,6 +38,7 @@ def ask_in_half(
     everywhere: str = "",
     seconds: float = SECONDS,
     kind: str = "",
+    usual: Sequence[Answer] = (),
 ) -> EngineResult:
     """Evaluate a graph in half precision and hold it to a budget.
 
@@ -50,6 +51,7 @@ def ask_in_half(
             that has nothing else.
         seconds: of CPU time.
         kind: the precision's name, where the graph has it in its own types.
+        usual: the oracles' answers to more vectors, where these are some of them.
     """
     result = EngineResult(HALF, np.__version__)
     evaluator, kind = Evaluator(model, wide=False, halved=everywhere), kind or _NAMES[everywhere]
@@ -70,7 +72,8 @@ def ask_in_half(
     if not done:
         return replace(result, skipped=f"not checked in {kind} arithmetic: no ordinary inputs")
     some = replace(expected, answers=tuple(expected.answers[i] for i in done))
-    outputs = judge_answers(answers, [vectors[i] for i in done], some, budget)
+    usual = usual or [expected.answers[i] for i in wanted]
+    outputs = judge_answers(answers, [vectors[i] for i in done], some, budget, usual=usual)
     rule = f"results of all operators rounded to {kind}, sums inside of one in fp32"
     note = f"{len(done)} of {len(wanted)} inputs in {kind} arithmetic: {rule}"
     return replace(result, outputs=tuple(outputs), notes=(note,))

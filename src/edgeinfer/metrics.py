@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -79,8 +79,9 @@ class Budget:
     """What an output may lose.
 
     Attributes:
-        max_abs: an output whose every element is this close passes whatever its scale; a channel
-            within twenty times that.
+        max_abs: an output whose every element is this close passes, where its largest value over
+            all vectors is one or more; a channel within twenty times that. Of smaller outputs it is
+            a share of their largest value (``among``).
         max_rel: largest ``OutputMetrics.max_rel``.
         sqnr_db: smallest ``OutputMetrics.sqnr_db``.
         channel_sqnr_db: smallest ``OutputMetrics.channel_sqnr_db``.
@@ -101,14 +102,22 @@ class Budget:
     pooled: bool = False
 
     def among(self, arrays: Iterable[Array]) -> Budget:
-        """Return the budget of one vector's output, given that output of all vectors."""
-        if not self.pooled:
-            return self
-        squares = [float(np.mean(np.square(_as_float64(a)))) for a in arrays if _is_plain(a)]
-        usual = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
-        if not math.isfinite(usual):
-            return self
-        return replace(self, max_abs=max(self.max_abs, usual * 10.0 ** (-self.sqnr_db / 20.0)))
+        """Return the budget of one vector's output, given that output of all vectors.
+
+        What may be off whatever its scale is a rounding of the largest value that the output has:
+        one that never is larger than 1e-4 is not right because it is 5e-3 off. Where nothing but
+        zeros is expected there is no scale, and the budget stays as it is.
+        """
+        found = [_as_float64(a) for a in _plain(arrays)]
+        ends = (np.abs(a[np.isfinite(a)]).max(initial=0.0) for a in found)
+        largest = float(max(ends, default=0.0))
+        floor = self.max_abs * min(1.0, largest or 1.0)
+        if self.pooled:
+            squares = [float(np.mean(np.square(a))) for a in found]
+            usual = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+            if math.isfinite(usual):
+                floor = max(floor, usual * 10.0 ** (-self.sqnr_db / 20.0))
+        return replace(self, max_abs=floor)
 
     @property
     def channel_floor(self) -> float:
@@ -326,6 +335,15 @@ def _type_name(array: Array) -> str:
 def _is_plain(array: Any) -> bool:
     """Whether it is one tensor of floats, with something in it."""
     return not isinstance(array, list) and array.size > 0 and _is_float(array)
+
+
+def _plain(arrays: Iterable[Any]) -> Iterator[Array]:
+    """Go through tensors of floats, those of sequences too."""
+    for array in arrays:
+        if isinstance(array, list):
+            yield from _plain(array)
+        elif _is_plain(array):
+            yield array
 
 
 def _is_float(array: Array) -> bool:

@@ -269,8 +269,9 @@ def applied_budget(engine: EngineResult, plain: Budget) -> str:
     worst = max(engine.outputs, key=lambda o: o.metrics.max_rel)
     if worst.metrics.max_rel > plain.max_rel and worst.widened is not None:
         return f"{worst.widened.max_rel:.1e} (widened)"
-    if worst.metrics.max_rel > plain.max_rel and worst.metrics.max_abs <= plain.max_abs:
-        return f"{plain.max_abs:.0e} absolute"
+    floor = plain.max_abs if worst.floor is None else worst.floor
+    if worst.metrics.max_rel > plain.max_rel and worst.metrics.max_abs <= floor:
+        return f"{floor:.0e} absolute"
     return f"{plain.max_rel:.0e}"
 
 

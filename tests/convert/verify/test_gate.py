@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,8 +20,9 @@ from edgeinfer.backends.base import (
     Probe,
 )
 from edgeinfer.convert.verify import Answer, Expected, VariantResult, Vector, verify_variant
+from edgeinfer.convert.verify.gate import judge_answers
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
-from edgeinfer.metrics import OutputMetrics, compare
+from edgeinfer.metrics import OutputMetrics, budget_for, compare
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 X = TensorSpec("x", "float32", ("N", 4))
@@ -237,14 +239,24 @@ def test_what_rounding_alone_moves_gets_room_and_a_note(tmp_path: Path) -> None:
     assert not verify(lambda x: x * 2.02, tmp_path, spread=spread).passed
 
 
-def test_an_output_too_small_to_be_judged_is_told(tmp_path: Path) -> None:
-    lost = verify(np.zeros_like, tmp_path, "static_wi8_ai8", size=1e-4)
-    assert lost.passed
-    assert "errors up to 0.005 are not judged" in lost.engines[0].outputs[0].note
-    assert "signal to error is 0.0 dB" in lost.engines[0].outputs[0].note
-    kept = verify(double, tmp_path, "static_wi8_ai8", size=1e-4)
+@pytest.mark.parametrize("size", [1.0, 1e-4, 1e-30])
+def test_an_output_is_judged_however_small_it_is(tmp_path: Path, size: float) -> None:
+    lost = verify(np.zeros_like, tmp_path, "static_wi8_ai8", size=size)
+    assert not lost.passed
+    assert "is 1 of the largest value" in lost.failure()
+    kept = verify(double, tmp_path, "static_wi8_ai8", size=size)
+    assert kept.passed
     assert kept.engines[0].outputs[0].note == ""
-    assert not verify(np.zeros_like, tmp_path, "static_wi8_ai8").passed
+
+
+def test_where_zeros_are_expected_errors_have_nothing_to_be_held_against(tmp_path: Path) -> None:
+    found = verify(lambda x: x * 0 + np.float32(1e-3), tmp_path, "static_wi8_ai8", size=0.0)
+    assert found.passed
+    assert "is 0 at most on all vectors" in found.engines[0].outputs[0].note
+    assert "errors up to 0.005 are not judged" in found.engines[0].outputs[0].note
+    assert not verify(
+        lambda x: x * 0 + np.float32(0.1), tmp_path, "static_wi8_ai8", size=0.0
+    ).passed
 
 
 def test_an_engine_that_hands_out_its_own_buffer_is_measured_on_what_it_gave(
@@ -297,3 +309,35 @@ def test_vectors_that_the_artifact_refuses_are_not_judged(tmp_path: Path) -> Non
     none_left = judge("bad")
     assert not none_left.passed
     assert "every vector holds values for which" in none_left.failure()
+
+
+def test_a_few_vectors_are_held_against_what_the_output_usually_is() -> None:
+    small, large = np.full((1, 4), 1e-3, np.float32), np.ones((1, 4), np.float32)
+    answers = [Answer({"y": a}, "onnxruntime", ("onnxruntime",), {}) for a in (small, large)]
+    vectors = [Vector({"x": small}, "synthetic:0")]
+    expected, budget = Expected((answers[0],), ()), budget_for("static_wi8_ai8")
+    given = [{"y": small * 3}]
+    (alone,) = judge_answers(given, vectors, expected, budget)
+    assert alone.breaches
+    assert alone.floor == pytest.approx(5e-6)
+    (among,) = judge_answers(given, vectors, expected, budget, usual=answers)
+    assert not among.breaches
+    assert among.floor == 5e-3
+
+
+def test_an_evaluator_is_asked_as_often_and_not_timed(tmp_path: Path) -> None:
+    class Evaluator(FakeBackend):
+        def capabilities(self) -> Capabilities:
+            return replace(super().capabilities(), keeps_time=False)
+
+    runs: list[int] = []
+
+    def function(x: Array) -> Array:
+        runs.append(len(x))
+        return x * 2
+
+    result = verify(function, tmp_path, backend=Evaluator(function))
+    assert result.passed
+    assert result.engines[0].latency_ms == {}
+    # Both vectors, both again in turn, and both on one thread.
+    assert runs == [1, 2, 2, 1, 1, 2]
