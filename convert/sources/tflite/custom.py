@@ -91,6 +91,11 @@ class Detecting:
     scale: tuple[float, float, float, float]
 
 
+_WINDOW = 256
+_PICTURE = 1 << 22
+_BOXES = 1 << 16
+"""Beyond these a table in the graph would be larger than any model's that is known."""
+
 _PER_CLASS = 100
 """Boxes of a class unless the options say more or fewer."""
 
@@ -104,6 +109,10 @@ def deconvolution(raw: bytes) -> Windows:
 def pool(raw: bytes) -> Windows:
     """``TfLitePoolParams``: padding, strides, sizes, activation; what follows is computed."""
     padding, right, down, width, height, activation = _integers(raw, 6)
+    if min(right, down, width, height) < 1:
+        raise ValueError(f"strides {[down, right]}, windows of {[height, width]}")
+    if width * height > _WINDOW:
+        raise Refusal(f"windows of {width * height} elements; {_WINDOW} are the most")
     return Windows(_is_same(padding), (down, right), (height, width), activation)
 
 
@@ -128,7 +137,12 @@ def placing(raw: bytes) -> Placing:
 def cut_size(raw: bytes) -> Pair:
     """The flexbuffer of the second version of ``TransformTensorBilinear``: height and width."""
     fields = flexbuffer(raw)
-    return int(fields["output_height"]), int(fields["output_width"])
+    height, width = int(fields["output_height"]), int(fields["output_width"])
+    if min(height, width) < 1:
+        raise ValueError(f"a picture of {[height, width]}")
+    if height * width > _PICTURE:
+        raise Refusal(f"a picture of {height * width} elements; {_PICTURE} are the most")
+    return height, width
 
 
 def detecting(raw: bytes) -> Detecting:
@@ -149,6 +163,8 @@ def detecting(raw: bytes) -> Detecting:
         raise ValueError(f"at most {made.most} boxes of {made.classes} classes")
     if regular and int(fields["max_classes_per_detection"]) != 1:
         raise Refusal("several classes told of each box, where each class is suppressed by itself")
+    if made.most * made.labels > _BOXES:
+        raise Refusal(f"{made.most * made.labels} boxes; {_BOXES} are the most")
     if not 0 < made.overlap <= 1 or not all(made.scale):
         raise ValueError(f"overlap {made.overlap}, scale {list(made.scale)}")
     return made

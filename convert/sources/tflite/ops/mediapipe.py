@@ -116,7 +116,7 @@ def max_unpool(g: Importer, o: Options, x: Operand, places: Operand) -> ir.Value
     """Put each element where its window had it; zeros are around it."""
     _floats(x, places)
     wanted = custom.pool(o.raw)
-    if wanted.kernel != wanted.strides or min(wanted.kernel) < 1:
+    if wanted.kernel != wanted.strides:
         raise Refusal(
             f"windows of {list(wanted.kernel)} with strides {list(wanted.strides)}; only windows "
             "that lie side by side are read"
@@ -231,7 +231,7 @@ def moved_picture(g: Importer, o: Options, x: Operand, matrix: Operand) -> ir.Va
     size = custom.cut_size(o.raw)
     if batch != 1:
         raise Refusal(f"{batch} pictures")
-    if o.out.shape != (1, *size, channels) or min(size) < 1:
+    if o.out.shape != (1, *size, channels):
         raise ValueError(f"a result of shape {list(o.out.shape)}")
     places = g.emit("MatMul", _part(g, _matrix(g, matrix), 0, 0, 2), g.const(_grid(*size)))
     places = g.emit("Sub", places, np.float32(0.5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
 from collections.abc import Mapping
@@ -121,6 +122,28 @@ def test_damaged_options_are_told(tmp_path: Path) -> None:
     assert "a result of shape [1, 5, 7, 3]" in damaged(other, tmp_path)
     few = replace(placing, inputs={"x": placing.inputs["x"][:, :19]})
     assert "19 landmarks" in damaged(few, tmp_path)
+
+
+def test_options_of_any_bytes_end_in_one_line(tmp_path: Path) -> None:
+    """Bytes are changed at random: what is read or refused is so at once and in words."""
+    drawn = np.random.default_rng(0)
+    for kind in ("deconvolution", "pool", "unpool", "placing", "moved-picture"):
+        case = _first(kind)
+        for _ in range(30):
+            raw = bytearray(case.raw)
+            for _ in range(drawn.integers(1, 4)):
+                raw[drawn.integers(len(raw))] = drawn.integers(256)
+            path = replace(case, raw=bytes(raw)).write(tmp_path / "m.tflite")
+            with contextlib.suppress(SourceError, UnsupportedError):
+                read_file(path)
+
+
+def test_tables_are_not_built_beyond_measure(tmp_path: Path) -> None:
+    pool, seen = map(_first, ("pool", "moved-picture"))
+    wide = replace(pool, raw=struct.pack("<6i", 1, 2, 2, 1 << 15, 1 << 15, 0))
+    assert "windows of 1073741824 elements; 256 are the most" in refused(wide, tmp_path)
+    large = {"output_height": 1 << 16, "output_width": 1 << 16}
+    assert "4194304 are the most" in refused(replace(seen, raw=flexbuffer(large)), tmp_path)
 
 
 def test_other_custom_operators_are_named_all_at_once(tmp_path: Path) -> None:
