@@ -96,6 +96,9 @@ _PICTURE = 1 << 22
 _BOXES = 1 << 16
 """Beyond these a table in the graph would be larger than any model's that is known."""
 
+_LARGEST = 3.4e38
+"""Of single precision."""
+
 _PER_CLASS = 100
 """Boxes of a class unless the options say more or fewer."""
 
@@ -129,6 +132,7 @@ def placing(raw: bytes) -> Placing:
     )
     if min(made.left, made.right, *made.subset) < 0 or not made.subset:
         raise ValueError("landmarks that are not there")
+    _check_finite(*made.scale, made.angle)
     if min(*made.size, *made.scale) <= 0:
         raise ValueError(f"size {list(made.size)}, scale {list(made.scale)}")
     return made
@@ -163,6 +167,7 @@ def detecting(raw: bytes) -> Detecting:
         raise ValueError(f"at most {made.most} boxes of {made.classes} classes")
     if regular and int(fields["max_classes_per_detection"]) != 1:
         raise Refusal("several classes told of each box, where each class is suppressed by itself")
+    _check_finite(*made.scale, made.threshold, made.overlap)
     if made.most * made.labels > _BOXES:
         raise Refusal(f"{made.most * made.labels} boxes; {_BOXES} are the most")
     if not 0 < made.overlap <= 1 or not all(made.scale):
@@ -194,6 +199,11 @@ def _integers(raw: bytes, count: int) -> tuple[int, ...]:
         return struct.unpack_from(f"<{count}i", raw)
     except struct.error as error:
         raise ValueError(f"{len(raw)} bytes of options, {4 * count} are the least") from error
+
+
+def _check_finite(*numbers: float) -> None:
+    if not all(abs(n) <= _LARGEST for n in numbers):
+        raise ValueError(f"numbers {list(numbers)}")
 
 
 def _is_same(padding: int) -> bool:
