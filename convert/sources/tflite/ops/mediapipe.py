@@ -123,13 +123,18 @@ def max_unpool(g: Importer, o: Options, x: Operand, places: Operand) -> ir.Value
         )
     height, width = wanted.kernel
     _, down, right, channels = _known(x, "windows over")
-    chosen = g.emit("Cast", places, to=ir.DataType.INT32)
-    each = np.arange(height * width, dtype=np.int32).reshape(1, 1, 1, 1, height, width)
-    spread = g.shape([-1, down, right, channels, 1, 1])
-    hit = g.emit("Equal", g.emit("Reshape", chosen, spread), g.const(each))
-    put = g.emit("Where", hit, g.emit("Reshape", x, spread), np.float32(0))
-    order = g.emit("Transpose", put, perm=[0, 1, 4, 2, 5, 3])
-    return g.emit("Reshape", order, g.shape([-1, down * height, right * width, channels]))
+    aside = g.shape([-1, right, 1, channels])
+    data = g.emit("Reshape", x, aside)
+    chosen = g.emit("Cast", g.emit("Reshape", places, aside), to=ir.DataType.INT32)
+    rows = []
+    for row in range(height):
+        numbers = range(row * width, (row + 1) * width)
+        hits = [g.emit("Equal", chosen, np.int32(number)) for number in numbers]
+        cells = [g.emit("Where", hit, data, np.float32(0)) for hit in hits]
+        line = g.shape([-1, 1, right * width * channels])
+        rows.append(g.emit("Reshape", g.emit("Concat", *cells, axis=2), line))
+    whole = g.shape([-1, down * height, right * width, channels])
+    return g.emit("Reshape", g.emit("Concat", *rows, axis=1), whole)
 
 
 @CUSTOM.reader("Landmarks2TransformMatrix")
