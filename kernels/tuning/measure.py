@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ _ROUNDS = 5
 _BATCH_S = 0.004
 _BATCH_GPU_S, _LAUNCHES = 0.001, 300
 _TOLERANCE = 2e-4
+_REACH_S = 10.0
 
 
 class Measurer:
@@ -208,12 +210,21 @@ def _connected(device: str) -> Any:
     place, _, key = device.partition("/")
     host, _, port = place.rpartition(":")
     try:
+        # TVM asks for a minute where nobody is, and for ever for a device that nobody has.
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
         if key:
-            return rpc.connect_tracker(host, int(port)).request(key, session_timeout=600)
+            return _requested(rpc.connect_tracker(host, int(port)), key)
         return rpc.connect(host, int(port), session_timeout=600)
     except Exception as error:  # whatever its C++ throws
         line = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
         raise ConnectionError(f"{device}: {line[:200]}") from error
+
+
+def _requested(tracker: Any, key: str) -> Any:
+    known = {str(s.get("key")) for s in tracker.summary()["server_info"]}
+    if f"server:{key}" not in known:
+        raise ConnectionError(f"the tracker has no device {key!r}")
+    return tracker.request(key, session_timeout=600)
 
 
 def _bound(function: tirx.PrimFunc, target: Any) -> tirx.PrimFunc:

@@ -371,8 +371,9 @@ class Tuner:
                     # The other end's process may be gone with the order.
                     worker.close()
                 raise
+        what = "the device is gone" if self._where.device else "nothing can be measured"
         raise NotAvailableError(
-            f"the device is gone: {lost}; {self.kept} measurements of this run are in "
+            f"{what}: {lost}; {self.kept} measurements of this run are in "
             f"{self._database.path}, the same command goes on from there"
         ) from lost
 

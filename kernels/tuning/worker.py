@@ -6,6 +6,8 @@ from typing import Any
 
 from edgeinfer.backends import child
 
+_START_S = 120.0
+
 
 class LostError(Exception):
     """A process ended or gave no answer; ``how`` says which."""
@@ -32,12 +34,13 @@ class Worker:
 
         Raises:
             LostError: the process ended or took too long; the next question starts another.
+            ConnectionError: it did not get ready to be asked, for which the question is not to
+                blame.
             Exception: what the method raised.
         """
         try:
             if self._child is None:
-                self._child = child.Child(self._module, keep_errors=True)
-                self._tell("setup", *self._setup, seconds=max(120.0, seconds))
+                self._start(max(_START_S, seconds))
             return self._tell(method, *arguments, seconds=seconds)
         except child.ChildEndedError as error:
             self.close()
@@ -47,6 +50,20 @@ class Worker:
             raise LostError(f"no answer for {seconds:g} s") from error
         except KeyboardInterrupt:
             # An answer to this would be taken for one to the next question.
+            self.close()
+            raise
+
+    def _start(self, seconds: float) -> None:
+        self._child = child.Child(self._module, keep_errors=True)
+        try:
+            self._tell("setup", *self._setup, seconds=seconds)
+        except child.ChildEndedError as error:
+            self.close()
+            raise ConnectionError(f"its process ended before it was ready: {error.how}") from error
+        except TimeoutError as error:
+            self.close()
+            raise ConnectionError(f"it was not ready after {seconds:g} s") from error
+        except Exception:
             self.close()
             raise
 

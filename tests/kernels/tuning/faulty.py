@@ -14,6 +14,8 @@ class Faulty:
 
     def setup(self, name: str) -> None:
         self.name = name
+        if name in ("crash", "hang", "fail"):
+            getattr(self, name)()
 
     def hello(self) -> tuple[str, int]:
         return self.name, os.getpid()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from edgeinfer.kernels.tuning import worker as worker_module
 from edgeinfer.kernels.tuning.worker import LostError, Worker
 
 
@@ -34,3 +37,61 @@ def test_a_crash_and_a_hang_cost_one_question_each(worker: Worker) -> None:
         worker.ask("hang", seconds=0.3)
     name, third = worker.ask("hello", seconds=30)
     assert (name, third != second) == ("me", True)
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "said"),
+    [
+        ("crash", ConnectionError, "ended before it was ready: .*SIGSEGV"),
+        ("hang", ConnectionError, r"not ready after 0\.5 s"),
+        ("fail", ValueError, "as asked"),
+    ],
+)
+def test_what_does_not_start_is_no_fault_of_the_question(
+    how: str, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_START_S", 0.0)
+    found = Worker("tests.kernels.tuning.faulty", how)
+    seconds = 0.5 if how == "hang" else 30.0
+    # Twice: what did not get ready is not asked the next time either.
+    for _ in range(2):
+        with pytest.raises(kind, match=said):
+            found.ask("hello", seconds=seconds)
+    found.close()
+
+
+def test_a_place_where_nobody_is_is_told_at_once() -> None:
+    pytest.importorskip("tvm", reason="apache-tvm is not installed")
+    from edgeinfer.kernels.tuning import measure
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start = time.monotonic()
+    for device in (f"127.0.0.1:{port}", f"127.0.0.1:{port}/board"):
+        with pytest.raises(ConnectionError, match=f"{device}: .*refused"):
+            measure._connected(device)
+    assert time.monotonic() - start < 5
+
+
+def test_a_device_that_a_tracker_does_not_have_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("tvm", reason="apache-tvm is not installed")
+    from tvm import rpc
+
+    from edgeinfer.kernels.tuning import measure
+
+    class Tracker:
+        def summary(self) -> dict[str, list[dict[str, str]]]:
+            return {"server_info": [{"key": "server:other"}]}
+
+        def request(self, key: str, **_: object) -> str:
+            return key
+
+    monkeypatch.setattr(rpc, "connect_tracker", lambda *_: Tracker())
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        place = f"127.0.0.1:{there.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match="the tracker has no device 'board'"):
+            measure._connected(f"{place}/board")
+        assert measure._connected(f"{place}/other") == "other"
