@@ -83,7 +83,8 @@ class Emulated:
         return lambda *arrays, number=self._count: self._call(number, arrays)
 
     def _call(self, number: int, arrays: tuple[Array, ...]) -> None:
-        np.savez(self._folder / "given.npz", **{str(i): a for i, a in enumerate(arrays)})
+        named = {str(i): a for i, a in enumerate(arrays)}
+        np.savez(self._folder / "given.npz", **named)  # type: ignore[arg-type]
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
