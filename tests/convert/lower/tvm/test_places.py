@@ -99,7 +99,7 @@ _ODD = np.array(
 
 
 @pytest.mark.parametrize("largest", [0, 1])
-@pytest.mark.parametrize("kind", ["float", "double"])
+@pytest.mark.parametrize("kind", ["float", pytest.param("double", marks=pytest.mark.slow)])
 def test_places_of_the_largest_are_places_where_numbers_are_none(kind: str, largest: int) -> None:
     text = (
         f"({kind}[6,6] x) => (int64[6,4] y) <int64[1] k = {{4}}> "
@@ -116,8 +116,15 @@ def test_places_of_the_largest_are_places_where_numbers_are_none(kind: str, larg
     np.testing.assert_array_equal(_run(text, x=x), places)
 
 
-@pytest.mark.parametrize("last", [0, 1])
-@pytest.mark.parametrize("name", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        ("ArgMax", 0),
+        ("ArgMin", 1),
+        pytest.param("ArgMax", 1, marks=pytest.mark.slow),
+        pytest.param("ArgMin", 0, marks=pytest.mark.slow),
+    ],
+)
 def test_the_place_of_an_extreme_is_that_of_what_is_no_number(name: str, last: int) -> None:
     text = (
         "(float[6,6] x) => (int64[6] y) "
@@ -128,7 +135,9 @@ def test_the_place_of_an_extreme_is_that_of_what_is_no_number(name: str, last: i
     np.testing.assert_array_equal(_run(text, x=_ODD), want)
 
 
-@pytest.mark.parametrize("far", [3e9, -1e19, 1e30])
+@pytest.mark.parametrize(
+    "far", [1e30, *(pytest.param(x, marks=pytest.mark.slow) for x in (3e9, -1e19))]
+)
 def test_a_place_reflected_from_far_away_is_between_two_elements(far: float) -> None:
     text = (
         "(float[1,1,4,4] x, float[1,1,2,2] i) => (float[1,1,1,2] y) "
