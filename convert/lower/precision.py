@@ -22,8 +22,9 @@ def read_back(path: Path) -> tuple[str, dict[str, int]]:
     """Return the precision and the operator counts of a file.
 
     The precision joins every float type found in weights and between nodes, e.g. ``fp16+fp32``.
-    Casts at the model's own inputs and outputs do not count: those types are the source's. A file
-    without floats reads ``fp32``: nothing in it is below.
+    Casts at the model's own inputs and outputs do not count: those types are the source's. Nor do
+    weights that are only stored in a type and cast before they are used: nothing is computed in
+    it. A file without floats reads ``fp32``: nothing in it is below.
     """
     model = ir.load(path)
     found: set[str] = set()
@@ -34,6 +35,11 @@ def read_back(path: Path) -> tuple[str, dict[str, int]]:
         if not at_border:
             found |= {_NAMES[v.dtype] for v in node.outputs if v.dtype in _NAMES}
     for graph in model.graphs():
-        values = graph.initializers.values()
+        values = [v for v in graph.initializers.values() if not _is_stored_only(v)]
         found |= {_NAMES[v.dtype] for v in values if v.dtype in _NAMES}
     return "+".join(n for n in _ORDER if n in found) or "fp32", dict(sorted(ops.items()))
+
+
+def _is_stored_only(weight: ir.Value) -> bool:
+    readers = [node.op_type for node, _ in weight.uses()]
+    return bool(readers) and set(readers) == {"Cast"} and not weight.is_graph_output()

@@ -24,6 +24,17 @@ from tests.convert.lower.running import model
         ("g (double[2] x) => (double[2] y) { y = Relu(x) }", "fp64"),
         ("g (bfloat16[2] x) => (bfloat16[2] y) { y = Relu(x) }", "bf16"),
         ("g (int64[2] x) => (int64[2] y) { y = Neg(x) }", "fp32"),
+        # Weights that are only stored so are read in full, and nothing is rounded.
+        (
+            "g (float[2] x) => (float[2] y) <float16[2] w = {1, 2}>"
+            " { a = Cast<to = 1>(w) y = Add(x, a) }",
+            "fp32",
+        ),
+        (
+            "g (float[2] x, float16[2] z) => (float[2] y, float16[2] u) <float16[2] w = {1, 2}>"
+            " { a = Cast<to = 1>(w) y = Add(x, a) u = Add(z, w) }",
+            "fp16+fp32",
+        ),
         (
             "g (float16[2] x, bool c) => (float16[2] y) { y = If(c) <"
             " then_branch = t () => (float16[2] u) { a = Cast<to = 1>(x) u = Cast<to = 10>(a) },"
