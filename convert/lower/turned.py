@@ -10,7 +10,7 @@ import onnx_ir as ir
 from edgeinfer.convert.passes.infra import Namer, attr, constant
 from edgeinfer.convert.passes.twins import twins
 
-_READERS = {"MatMul": (1,), "Gemm": (1,), "DequantizeLinear": (0,)}
+_READERS = {"MatMul": (1,), "Gemm": (1,), "MatMulInteger": (1,), "DequantizeLinear": (0,)}
 """Operators whose operands may be turned: what engines fold when they open a file."""
 
 
@@ -50,11 +50,15 @@ def share_turned(model: ir.Model, *, floats: bool) -> int:
 
 
 def _may_turn(value: ir.Value) -> bool:
+    uses = list(value.uses())
+    # Equal transposes become one, and of that ONNX Runtime takes one product only (``tied.py``).
+    if len(uses) > 1 and any(user.op_type == "MatMulInteger" for user, _ in uses):
+        return False
     return all(
         not user.domain
         and index in _READERS.get(user.op_type, ())
         and not attr(user, "block_size", 0)
-        for user, index in value.uses()
+        for user, index in uses
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 import onnx_ir as ir
@@ -30,10 +31,15 @@ class ShareInitializers(ir.passes.InPlacePass):
     Result: ``y = Add(Mul(x, a), a)``
     """
 
-    def __init__(self, least: int = 0) -> None:
-        """Take note of the elements from which a constant is looked at."""
+    def __init__(self, least: int = 0, apart: AbstractSet[str] = frozenset()) -> None:
+        """Take note of what is looked at.
+
+        Args:
+            least: elements of a constant.
+            apart: operators whose constants stay their own.
+        """
         super().__init__()
-        self._least = least
+        self._least, self._apart = least, apart
 
     def call(self, model: ir.Model) -> Outcome:
         """Compare tensors of one type and shape; most are told apart by their first bytes."""
@@ -43,6 +49,8 @@ class ShareInitializers(ir.passes.InPlacePass):
             if tensor is None or value.is_graph_input() or value.is_graph_output():
                 continue
             if tensor.dtype == ir.DataType.STRING or tensor.size < self._least:
+                continue
+            if self._apart and any(user.op_type in self._apart for user, _ in value.uses()):
                 continue
             groups.setdefault((tensor.dtype, tuple(tensor.shape)), []).append(value)
         count = sum(_merge_equal(model, group) for group in groups.values() if len(group) > 1)

@@ -31,7 +31,7 @@ from edgeinfer.convert.quantize.rounding import (
     substituted,
     thinned,
 )
-from edgeinfer.convert.quantize.tied import SHARED
+from edgeinfer.convert.quantize.tied import APART, SHARED
 from edgeinfer.convert.quantize.units import Unit, lay_out, observed
 from edgeinfer.convert.verify.kinds import guess_kind
 from edgeinfer.errors import UsageError
@@ -359,7 +359,7 @@ class Quantizer:
         fallback.apply(written.model, kept, form, limits, self.ranges)
         if limits.activations != FLOAT8:
             bodies.store_bodies(written.model, limits, kept=kept)
-        ShareInitializers(SHARED)(written.model)
+        ShareInitializers(SHARED, APART)(written.model)
         return written
 
     def _known(

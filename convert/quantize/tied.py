@@ -22,6 +22,10 @@ from edgeinfer.types import Array
 SHARED = 256
 """Elements from which constants with the same bytes are stored once."""
 
+APART = frozenset({"MatMulInteger", "ConvInteger"})
+"""Operators that each have weights of their own: ONNX Runtime 1.32 changes their sign under one
+name for each, and refuses a file where two read the same (``session.x64quantprecision``)."""
+
 _APART = 3e-3
 """How far a scale may be from that by which integers were chosen; beyond, a node has its own."""
 

@@ -16,7 +16,7 @@ from edgeinfer.convert.passes.rewrite import Builder
 from edgeinfer.convert.passes.share_duplicates import ShareInitializers
 from edgeinfer.convert.quantize.qdq import Written
 from edgeinfer.convert.quantize.recipe import Recipe
-from edgeinfer.convert.quantize.tied import SHARED, turned_weights
+from edgeinfer.convert.quantize.tied import APART, SHARED, turned_weights
 from edgeinfer.convert.quantize.units import (
     STATEFUL_AXIS,
     WEIGHTED,
@@ -96,7 +96,7 @@ def write(
     for node, weighted_nodes in tables.items():
         if stored.issuperset(n.name or "" for n in weighted_nodes) and node.name not in kept:
             _rows(model, node, namer, shared, late=late_tables, half=recipe.half)
-    ShareInitializers(SHARED)(model)
+    ShareInitializers(SHARED, APART)(model)
     RemoveDeadCode()(model)
     model.metadata_props[PRECISION_KEY] = recipe.name
     return Written(model, tuple(done), {}, tuple(left))

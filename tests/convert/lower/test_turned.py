@@ -108,3 +108,19 @@ def test_twins_are_told_by_their_bytes() -> None:
     small = [value("d", TABLE[:4, :4].copy()), value("e", TABLE[:4, :4].T.copy())]
     assert twins([first, other, *small]) == {}
     assert twins([first, other, same]) == {first: same, same: first}
+
+
+def test_of_a_transpose_one_product_of_integers_is_made() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 24]>
+    net (int64[4] ids, uint8[4,32] x) => (int8[4,32] e, int32[4,64] y, int32[4,64] z)
+    <int8[64,32] table, int8[32,64] turned> {{
+      e = Gather(table, ids)
+      y = MatMulInteger(x, turned)
+      z = {other}
+    }}"""
+    whole = np.rint(TABLE * 40).astype(np.int8)
+    arrays: dict[str, Any] = {"table": whole, "turned": np.ascontiguousarray(whole.T)}
+    one = graph(text.format(other="Add(y, y)"), **arrays)
+    two = graph(text.format(other="MatMulInteger(x, turned)"), **arrays)
+    assert share_turned(one, floats=False) == 1
+    assert share_turned(two, floats=False) == 0

@@ -16,6 +16,20 @@ def test_equal_initializers_are_stored_once() -> None:
     assert list(model.graph.initializers) == ["a"]
 
 
+def test_small_ones_and_those_of_some_operators_may_stay() -> None:
+    text = (
+        "g (float[1,3] x) => (float[1,3] y) <float[3] a = {1,2,3}, float[3] b = {1,2,3}>"
+        " { m = Mul(x, a) y = Add(m, b) }"
+    )
+    for sharing in (ShareInitializers(4), ShareInitializers(3, frozenset({"Add"}))):
+        model = parse(text)
+        sharing(model)
+        assert list(model.graph.initializers) == ["a", "b"]
+    model = parse(text)
+    ShareInitializers(3, frozenset({"Sub"}))(model)
+    assert list(model.graph.initializers) == ["a"]
+
+
 def test_initializers_that_differ_in_anything_stay() -> None:
     check_left_alone(
         parse(

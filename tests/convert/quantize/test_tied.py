@@ -192,3 +192,15 @@ def test_a_table_beside_a_float_product_stays_as_it_was() -> None:
     source = tables[0].inputs[0]
     assert source is not None
     assert source.dtype == ir.DataType.UINT8
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_products_with_scales_of_each_run_open_where_engines_are_told_to_be_exact(
+    net: str,
+) -> None:
+    found, feeds = quantizer(net, "dynamic_wi8_afp32")
+    model = found.write(limits_of(profiles.load("onnxruntime"), "onnx")).model
+    assert any(n.op_type == "MatMulInteger" for n in model.graph)
+    wanted = answered(found.model, "onnxruntime", feeds)["y"]
+    answer = answered(model, "onnxruntime", feeds)["y"]
+    assert 0 < np.sum((answer - wanted) ** 2) < 1e-3 * np.sum(wanted**2)
