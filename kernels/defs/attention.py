@@ -208,7 +208,8 @@ class _Pass:
             self._score(page)
             for row, (token, _) in enumerate(self.rows):
                 self._weigh(row, place * PAGE, past + token, page)
-            self._gather(page)
+            # Places behind the last token hold whatever was there, NaN too, which no weight stops.
+            self._gather(page, tirx.Min(last + 1 - place * PAGE, T.int32(PAGE)))
         for row, (token, head) in enumerate(self.rows):
             total = T.BufferLoad(self.total, [row])
             with T.serial(self.cache.size // 16) as i:
@@ -286,21 +287,21 @@ class _Pass:
             value = T.BufferLoad(self.total, [row]) + T.BufferLoad(self.scores, [row, t])
             T.buffer_store(self.total, value, [row])
 
-    def _gather(self, page: Expr) -> None:
-        """Add a page's values by their weights."""
+    def _gather(self, page: Expr, count: Expr) -> None:
+        """Add a page's values by their weights, those of its first tokens."""
         offsets = T.alloc_buffer((len(self.rows),), "float32")
         if self.cache.quantized:
             for row in range(len(self.rows)):
                 scaled = load(self.scores, [row, 0], PAGE) * self._factor(page, 1, 0)
                 store(self.scores, [row, 0], scaled, PAGE)
                 T.buffer_store(offsets, T.float32(0), [row])
-                with T.serial(PAGE) as t:
+                with T.serial(count) as t:
                     zero = T.BufferLoad(self.named["factors"], [page, self.head, 1, 1, t])
                     moved = T.BufferLoad(self.scores, [row, t]) * zero
                     T.buffer_store(offsets, T.BufferLoad(offsets, [row]) - moved, [row])
-        self._gather_elements(page, offsets)
+        self._gather_elements(page, count, offsets)
 
-    def _gather_elements(self, page: Expr, offsets: Buffer) -> None:
+    def _gather_elements(self, page: Expr, count: Expr, offsets: Buffer) -> None:
         halves = 2 if self.cache.kind == "uint4" else 1
         with T.serial(self.cache.size // halves // 16) as i:
             sums = [[T.alloc_buffer((16,), "float32") for _ in range(halves)] for _ in self.rows]
@@ -311,7 +312,7 @@ class _Pass:
                     if self.cache.quantized:
                         value = value + splat(T.BufferLoad(offsets, [row]), 16)
                     store(one, [0], value, 16)
-            with T.serial(PAGE) as t:
+            with T.serial(count) as t:
                 held = load(self.named["v"], [page, self.head, t, i * 16], 16)
                 wide = _nibbles(held) if halves == 2 else (tirx.Cast("float32x16", held),)
                 for row, parts in enumerate(sums):

@@ -25,8 +25,11 @@ CASES = [
 
 
 def _write(cache: Cache, keys: Array, values: Array, table: Array) -> dict[str, Array]:
-    """Fill a cache with a context, some tokens at a time."""
+    """Fill a cache with a context, some tokens at a time; its memory held something else before."""
     held = {name: misaligned(np.zeros(*what)) for name, what in cache.buffers().items()}
+    for array in held.values():
+        # Of floats all bits are NaN.
+        array[...] = np.nan if array.dtype.kind == "f" else 255
     done = 0
     for count in (1, len(keys) - 1):
         if count:
