@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from edgeinfer.convert.quantize.search import (
     Outcome,
     Point,
     Search,
+    smallest,
 )
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.quantize.trial import (
@@ -106,6 +107,11 @@ class Fitted:
     def advice(self) -> str:
         """Return what is faster than the choice, if anything is."""
         chosen, before = self.outcome.chosen, self.float_point
+        if not self.is_timed and chosen.size_bytes >= before.size_bytes:
+            return (
+                f"no smaller than float ({chosen.size_bytes / 1e6:.2f} MB against "
+                f"{before.size_bytes / 1e6:.2f} MB): --precision fp32 will do"
+            )
         if not self.is_timed or chosen.latency_ms <= ALIKE * before.latency_ms:
             return ""
         return (
@@ -282,11 +288,17 @@ def _settled(
     for _ in range(_TIGHTER):
         outcome = search.run()
         points = _finalists(trials, outcome, samples, search.remembered)
+        if not search.timed and outcome.chosen.kept:
+            # Nothing is timed again: any that was measured may be the smallest, float among them.
+            every = frozenset(y.name for y in search.layers)
+            more = (*outcome.points, search.remembered("full", every, search.full))
+            points += [p for p in dict.fromkeys(more) if p not in points]
         before, raced = trials.race(samples, points)
         outcome = replace(outcome, points=(*outcome.points, *raced[1:]))
         while raced:
             noise = outcome.most_noise
-            chosen = best(raced, max_drop, timed=search.timed, most_noise=noise)
+            costs = search.costs_of_float
+            chosen = best(raced, max_drop, timed=search.timed, most_noise=noise, costs=costs)
             why = trials.refusal(chosen, asked)
             if not why:
                 return replace(outcome, chosen=chosen, refused=tuple(refused)), before
@@ -324,12 +336,18 @@ def _by_recipe(trials: Trials, recipe: str, samples: Samples, _: frozenset[str])
 
 
 def best(
-    points: list[Point], max_drop: float, *, timed: bool, most_noise: float = math.inf
+    points: list[Point],
+    max_drop: float,
+    *,
+    timed: bool,
+    most_noise: float = math.inf,
+    costs: Mapping[str, float] | None = None,
 ) -> Point:
     """Choose the fastest that holds the budget, of those that are as fast the smallest.
 
     The first is what the search settled on. Weights alone take its place only if they are better
-    in time or size and as good in the other: both are what integers are asked for.
+    in time or size and as good in the other: both are what integers are asked for. Without times
+    the smallest is chosen, see ``search.smallest`` for ``costs``.
     """
     first = points[0]
     good = [p for p in points if p.holds(max_drop, most_noise)]
@@ -337,8 +355,7 @@ def best(
     if first not in good or not fit:
         return first
     if not timed:
-        # They differ in the form of the layers that are kept, not in which these are.
-        return min(fit, key=lambda p: p.size_bytes)
+        return smallest(fit, costs)
     # A form that is smaller may cost some of the time that integers gained.
     least = min(p.latency_ms for p in fit)
     return min((p for p in fit if p.latency_ms <= ALIKE * least), key=lambda p: p.size_bytes)

@@ -307,10 +307,12 @@ class Search:
         return self._outcome(self._cheapest(ends), gains)
 
     def _cheapest(self, points: Sequence[Point]) -> Point:
-        if self.timed:
-            return min(points, key=_by_time)
-        costs = {y.name: y.cost for y in self.layers} if self.integers_pay else None
-        return smallest(points, costs)
+        return min(points, key=_by_time) if self.timed else smallest(points, self.costs_of_float)
+
+    @property
+    def costs_of_float(self) -> dict[str, float]:
+        """Multiplications of each layer, where the device does them faster with integers."""
+        return {y.name: y.cost for y in self.layers} if self.integers_pay else {}
 
     def _by_others(self, plain: Point) -> Point:
         """Take the ranges with the least noise: they cost neither time nor size.

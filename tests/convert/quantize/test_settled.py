@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -83,3 +83,26 @@ def test_what_few_samples_leave_open_is_kept_back(monkeypatch: pytest.MonkeyPatc
     assert outcome.chosen.drop <= 0.004
     assert outcome.chosen.kept
     assert outcome.holds
+
+
+class Tied(Candidates):
+    """A weight that two layers read: with one of them in float it is stored in both forms."""
+
+    def measure(self, kept: frozenset[str]) -> Point:
+        point = Candidates.measure(self, kept)
+        both = len(kept & {"a", "b"}) == 1
+        return replace(point, latency_ms=0.0, size_bytes=1000 + 500 * both + 100 * len(kept))
+
+
+def test_where_nothing_is_timed_the_smallest_of_all_that_were_measured_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    candidates = Tied(limit=0.007)
+    monkeypatch.setattr(budget, "foresee", lambda model, vectors: None)
+    monkeypatch.setattr(budget, "limits_of", lambda *_: SimpleNamespace(fallbacks=()))
+    search = Search(LAYERS, candidates.measure, candidates.measure, 0.0065, timed=False)
+    outcome, _ = budget._settled(cast(Trials, candidates), search, Samples(), [])
+    assert outcome.holds
+    # Keeping "a" alone is enough, and larger than keeping all: 1600 bytes against 1400.
+    assert outcome.chosen.size_bytes <= 1400
+    assert any(p.kept == ("a",) and p.size_bytes == 1600 for p in outcome.points)
