@@ -20,6 +20,9 @@ BLOCK = 16
 _ROWS = 8
 """Rows that read keys and values together."""
 
+_HELD = 8
+"""Sums that stay in registers: the more of a row they are, the longer the runs of memory."""
+
 _LOWEST = -3.4028234e38
 
 
@@ -184,19 +187,29 @@ class _Pass:
 
     def _gather(self, start: Expr, count: Expr) -> None:
         """Add a block's values by their weights."""
+        whole = self.what.width // BLOCK
+        most = max(1, _HELD // len(self.rows))
+        strip = next(n for n in range(min(most, whole), 0, -1) if whole % n == 0)
+        with T.serial(whole // strip) as i:
+            self._strip(start, count, [i * (strip * BLOCK) + n * BLOCK for n in range(strip)])
+
+    def _strip(self, start: Expr, count: Expr, places: list[Expr]) -> None:
+        """Neighbouring elements of all rows, whose sums stay in registers."""
         out, v = self.named["out"], self.named["v"]
-        with T.serial(self.what.width // BLOCK) as i:
-            sums = [registers(BLOCK) for _ in self.rows]
-            for row, (number, one) in enumerate(zip(self.rows, sums, strict=True)):
-                old = load(out, [self.head, number, i * BLOCK], BLOCK)
-                store(one, [0], old * splat(T.BufferLoad(self.shrink, [row]), BLOCK), BLOCK)
-            with T.serial(count) as t:
-                value = load(v, [self.head, start + t, i * BLOCK], BLOCK)
-                for row, one in enumerate(sums):
-                    weight = splat(T.BufferLoad(self.scores, [row * BLOCK + t]), BLOCK)
+        held = [[registers(BLOCK) for _ in places] for _ in self.rows]
+        for row, (number, sums) in enumerate(zip(self.rows, held, strict=True)):
+            shrink = splat(T.BufferLoad(self.shrink, [row]), BLOCK)
+            for place, one in zip(places, sums, strict=True):
+                store(one, [0], load(out, [self.head, number, place], BLOCK) * shrink, BLOCK)
+        with T.serial(count) as t:
+            values = [load(v, [self.head, start + t, place], BLOCK) for place in places]
+            for row, sums in enumerate(held):
+                weight = splat(T.BufferLoad(self.scores, [row * BLOCK + t]), BLOCK)
+                for value, one in zip(values, sums, strict=True):
                     store(one, [0], load(one, [0], BLOCK) + weight * value, BLOCK)
-            for number, one in zip(self.rows, sums, strict=True):
-                store(out, [self.head, number, i * BLOCK], load(one, [0], BLOCK), BLOCK)
+        for number, sums in zip(self.rows, held, strict=True):
+            for place, one in zip(places, sums, strict=True):
+                store(out, [self.head, number, place], load(one, [0], BLOCK), BLOCK)
 
 
 def _summed(value: Expr) -> Expr:
