@@ -209,7 +209,12 @@ class _Pass:
             for row, (token, _) in enumerate(self.rows):
                 self._weigh(row, place * PAGE, past + token, page)
             # Places behind the last token hold whatever was there, NaN too, which no weight stops.
-            self._gather(page, tirx.Min(last + 1 - place * PAGE, T.int32(PAGE)))
+            count = last + 1 - place * PAGE
+            with T.If(count >= T.int32(PAGE)):
+                with T.Then():
+                    self._gather(page, T.int32(PAGE))
+                with T.Else():
+                    self._gather(page, count)
         for row, (token, head) in enumerate(self.rows):
             total = T.BufferLoad(self.total, [row])
             with T.serial(self.cache.size // 16) as i:
