@@ -15,9 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 from edgeinfer import profiles
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.cli.convert import _quantized
 from edgeinfer.convert import passes
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.convert.pipeline import export
 from edgeinfer.convert.quantize import readback
 from edgeinfer.convert.quantize.bodies import candidates, left, store_bodies, summary
 from edgeinfer.convert.quantize.calibrate import Quantizer, limits_of
@@ -191,3 +193,26 @@ def test_each_reason_is_told() -> None:
     whys = {x.node: x.why for x in left(model, limits)}
     assert whys["rows"] == "Gather has stored weights in the main graph only"
     assert left(quantized("if", "onnxruntime"), limits) == ()
+
+
+def test_the_report_and_the_command_name_what_stayed_float(tmp_path: Path) -> None:
+    source = Path(profiles.__file__).with_name("onnxruntime.toml").read_text(encoding="utf-8")
+    place = tmp_path / "other.toml"
+    text = source.replace('bodies = "before"\n', "").replace(
+        'name = "onnxruntime"', 'name = "other"'
+    )
+    place.write_text(text, encoding="utf-8")
+    model = tmp_path / "if.onnx"
+    ir.save(net("if"), model)
+    made = export(
+        *(model, f"{tmp_path}/if.edge/"), targets=[str(place)], precision="weight_only_wi8_afp32"
+    )
+    found = made.report.quantization
+    assert found is not None
+    (variant,) = found["variants"].values()
+    assert [x["bytes"] for x in variant["float_in_bodies"]] == [32 * 64 * 4] * 2
+    line = "16,384 bytes of weights in bodies of If stayed float: the profile names no form"
+    assert variant["left"].startswith(line)
+    assert any(line in told for told in _quantized(found))
+    assert any(note.startswith(line) for v in made.report.variants for note in v.notes)
+    assert line in (tmp_path / "if.edge" / "report.html").read_text(encoding="utf-8")
