@@ -2,6 +2,7 @@
 
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static __thread char message[512];
 
@@ -12,3 +13,18 @@ void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int
 }
 
 __attribute__((visibility("default"))) const char *edgeinfer_fault(void) { return message; }
+
+static void *allocate(int device, int index, uint64_t bytes, int code, int bits) {
+  (void)device, (void)index, (void)code, (void)bits;
+  return aligned_alloc(64, (bytes + 63) / 64 * 64);
+}
+
+static int release(int device, int index, void *memory) {
+  (void)device, (void)index;
+  free(memory);
+  return 0;
+}
+
+/* TVM's code calls them by way of these. */
+void *(*__TVMBackendAllocWorkspace)(int, int, uint64_t, int, int) = allocate;
+int (*__TVMBackendFreeWorkspace)(int, int, void *) = release;

@@ -1,8 +1,9 @@
-"""Machine code around models: what prepares pictures and reads boxes, beside the artifacts.
+"""Machine code around models: what prepares pictures and sound and reads boxes, beside artifacts.
 
-The same functions serve every model, so a library is made once for an instruction set and kept in
-the cache. It needs nothing of TVM's where it runs. Both TVM and a compiler driver are extras: where
-one is missing the bundle has no such library, the report says so, and Pillow and NumPy do the work.
+A library is made once for an instruction set and kept in the cache: the functions for pictures
+serve every model, those for spectrograms every one with the same record. It needs nothing of
+TVM's where it runs. Both TVM and a compiler driver are extras: where one is missing the bundle has
+no such library, the report says so, and Pillow and NumPy do the work.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from edgeinfer.backends.child import Child, ChildEndedError
 from edgeinfer.backends.plain_functions import FOLDER
@@ -23,8 +25,10 @@ from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.convert.lower.tvm.machines import MACHINES, Machine
 from edgeinfer.convert.small import SWITCH
 from edgeinfer.errors import NotAvailableError
+from edgeinfer.media import stages
+from edgeinfer.media.spectrogram import function_name, unfit
 from edgeinfer.profiles.schema import Profile
-from edgeinfer.types import ImageInput, Preprocessing
+from edgeinfer.types import ImageInput, Preprocessing, SpectrogramInput
 
 _BASE = {"x86_64": "x86-64-v3", "aarch64": "cortex-a72"}
 """The oldest instruction set of each architecture that code is made for; later ones gain nothing
@@ -33,7 +37,7 @@ here, where bytes are read and written."""
 _HERE = "cpu"
 _MODULE = "edgeinfer.convert.functions_build"
 _TIMEOUT_S = 600
-_SOURCES = ("resize.py", "boxes.py", "emit.py")
+_SOURCES = ("resize.py", "boxes.py", "emit.py", "spectrum.py", "fourier.py", "math.py")
 
 
 def libraries(
@@ -43,23 +47,37 @@ def libraries(
 
     Args:
         profiles: the targets.
-        records: of the inputs; only pictures need code.
+        records: of the inputs; pictures and spectrograms have code.
 
     Returns:
         Files by their names in the bundle, and what the user is to know.
     """
     if os.environ.get(SWITCH) == "off":
         return {}, []
-    if not any(isinstance(record, ImageInput) for record in records.values()):
-        return {}, []
+    pictures = any(isinstance(record, ImageInput) for record in records.values())
+    sounds = [record for record in records.values() if isinstance(record, SpectrogramInput)]
+    notes = [f"spectrograms by NumPy: {reason}" for r in sounds if (reason := unfit(r))]
+    # Records that differ in what is done before and behind have one function.
+    named = {function_name(record): record for record in sounds if not unfit(record)}
+    spectrograms = tuple(named.values())
+    if not (pictures or spectrograms):
+        return {}, notes
     made: dict[str, Path] = {}
-    notes: list[str] = []
     for machine in _machines(profiles):
         try:
-            made[f"{FOLDER}/{machine.arch}.so"] = library(machine)
+            found = library(machine, pictures=pictures, spectrograms=spectrograms)
         except (NotAvailableError, OSError) as e:
-            notes.append(f"no code for pictures on {machine.arch}: Pillow resizes there: {e}")
+            notes += _without(machine.arch, pictures, bool(spectrograms), str(e))
+        else:
+            made[f"{FOLDER}/{machine.arch}.so"] = found
     return made, notes
+
+
+def _without(arch: str, pictures: bool, spectrograms: bool, reason: str) -> Iterator[str]:
+    if pictures:
+        yield f"no code for pictures on {arch}: Pillow resizes there: {reason}"
+    if spectrograms:
+        yield f"no code for spectrograms on {arch}: NumPy computes them there: {reason}"
 
 
 def _machines(profiles: Iterable[Profile]) -> list[Machine]:
@@ -75,8 +93,15 @@ def _machines(profiles: Iterable[Profile]) -> list[Machine]:
     return list(found.values())
 
 
-def library(machine: Machine) -> Path:
+def library(
+    machine: Machine, *, pictures: bool = True, spectrograms: Sequence[SpectrogramInput] = ()
+) -> Path:
     """Return the library for an instruction set; it is made where it is not in the cache.
+
+    Args:
+        machine: the instruction set.
+        pictures: it has the functions for pictures and boxes.
+        spectrograms: records that it has a function for each of.
 
     Raises:
         NotAvailableError: TVM or the compiler driver is not installed, or fails.
@@ -89,20 +114,21 @@ def library(machine: Machine) -> Path:
         package = "gcc" if machine.linker == "gcc" else "gcc-aarch64-linux-gnu"
         raise NotAvailableError(f"it needs {machine.linker}: apt-get install {package}")
     folder = writable_folder(FOLDER)
-    path = folder / f"{machine.name}-{_key(machine)}.so"
+    what = f"{'pictures' if pictures else ''} {sorted(map(function_name, spectrograms))}"
+    path = folder / f"{machine.name}-{_key(machine, what)}.so"
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=folder) as name:
             partial = Path(name, "made.so")
-            _build_apart(machine.name, driver, partial)
+            _build_apart((machine.name, driver, str(partial), pictures, tuple(spectrograms)))
             os.replace(partial, path)
     return path
 
 
-def _build_apart(machine: str, driver: str, path: Path) -> None:
+def _build_apart(asked: tuple[Any, ...]) -> None:
     """Make it in another process: the compiler takes 260 MB, and this one may be asked for more."""
     process = Child(_MODULE, keep_errors=True)
     try:
-        process.send((machine, driver, str(path)))
+        process.send(asked)
         fault = process.receive(_TIMEOUT_S)
     except ChildEndedError as e:
         fault = f"the compiler's process ended: {e.how}"
@@ -114,14 +140,15 @@ def _build_apart(machine: str, driver: str, path: Path) -> None:
         raise NotAvailableError(str(fault))
 
 
-def _key(machine: Machine) -> str:
+def _key(machine: Machine, what: str) -> str:
     """What a library is made of, as a name."""
     from edgeinfer.kernels import defs
 
-    known = hashlib.sha256(f"{machine} {version('apache-tvm')}".encode())
+    known = hashlib.sha256(f"{machine} {version('apache-tvm')} {what}".encode())
     for folder in defs.__path__:
         for name in _SOURCES:
             known.update(Path(folder, name).read_bytes())
+    known.update(Path(stages.__file__).read_bytes())
     for name in ("functions.c", "functions_build.py", "lower/tvm/hosted.py"):
         known.update(Path(__file__).parent.joinpath(name).read_bytes())
     return known.hexdigest()[:16]

@@ -7,62 +7,24 @@ complex one is Stockham's, which puts its results in order by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 
 import numpy as np
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs import math
 from edgeinfer.kernels.defs.emit import Buffer, Expr, load, registers, splat, store
-from edgeinfer.types import Array
+from edgeinfer.media.stages import factors, fits, radices, starts
 
-RADICES = (4, 2, 3, 5, 7)
+__all__ = ["Complex", "Pair", "factors", "fits", "kept", "radices", "starts", "transformed"]
 
 Pair = tuple[Expr, Expr]
 """The real and the imaginary part."""
 
 
-def radices(size: int) -> tuple[int, ...]:
-    """Of the stages of the complex transform of half the size."""
-    rest, found = size // 2, []
-    for radix in RADICES:
-        while rest > 1 and rest % radix == 0:
-            rest //= radix
-            found.append(radix)
-    return tuple(found)
-
-
-def fits(size: int) -> bool:
-    """Whether there is a transform of a size: even, of factors 2, 3, 5 and 7."""
-    return size >= 2 and size % 2 == 0 and prod(radices(size)) * 2 == size
-
-
-def starts(size: int) -> list[int]:
-    """Where the factors of each stage begin, and those of the last step."""
-    found, left = [0], size // 2
-    for radix in radices(size):
-        found.append(found[-1] + left // radix * (radix - 1))
-        left //= radix
-    return found
-
-
-def factors(size: int) -> Array:
-    """The factors between the stages and those of the last step, (count, 2) float32."""
-    turns = []
-    left = size // 2
-    for radix in radices(size):
-        block = np.arange(left // radix)[:, None] * np.arange(1, radix)
-        turns.append((block / left).ravel())
-        left //= radix
-    turns.append(np.arange(size // 2 + 1) / size)
-    angles = -2 * np.pi * np.concatenate(turns)
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-
-
 def transformed(
     size: int, lanes: int, turn: Buffer, read: Callable[[Expr], Expr], write: Callable[..., None]
 ) -> None:
-    """Write the transform of as many frames as there are lanes.
+    """Write the transform of as many frames as there are lanes, in the type of its factors.
 
     Args:
         size: numbers of a frame, even, of small factors.
@@ -72,7 +34,7 @@ def transformed(
         write: takes a frequency and its numbers.
     """
     half = size // 2
-    one, other = (T.alloc_buffer((half * 2 * lanes,), "float32") for _ in range(2))
+    one, other = (T.alloc_buffer((half * 2 * lanes,), turn.dtype) for _ in range(2))
     with T.serial(size) as i:
         store(one, [i * lanes], read(i), lanes)
     held = Complex((one, other), turn, lanes)
@@ -150,7 +112,7 @@ def kept(value: Pair, lanes: int) -> Pair:
     """Compute numbers once where they are used several times."""
     found = []
     for part in value:
-        held = registers(lanes)
+        held = registers(lanes, math.element_type(part).partition("x")[0])
         store(held, [0], part, lanes)
         found.append(load(held, [0], lanes))
     return found[0], found[1]

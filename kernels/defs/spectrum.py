@@ -16,6 +16,7 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs import fourier, math
 from edgeinfer.kernels.defs.emit import Buffer, Cpu, Expr, function, load, loop, splat, store
+from edgeinfer.media import stages
 from edgeinfer.types import Array
 
 _LOGS = {"none": 0.0, "natural": 1.0, "log10": 1 / np.log(10), "db": 10 / np.log(10)}
@@ -34,6 +35,7 @@ class Mel:
         floor: smallest value before the logarithm.
         time_first: axes are time and band, else band and time.
         parallel: frames are shared out among threads.
+        wide: arithmetic in float64 up to the logarithm, for bands that are quiet beside others.
 
     Raises:
         ValueError: no transform of that size, or no such power or logarithm.
@@ -47,6 +49,7 @@ class Mel:
     floor: float = 1e-10
     time_first: bool = True
     parallel: bool = True
+    wide: bool = False
 
     def __post_init__(self) -> None:
         for name in ("fft", "hop", "bands"):
@@ -64,8 +67,13 @@ class Mel:
         """Frequencies of a transform."""
         return self.fft // 2 + 1
 
+    @property
+    def dtype(self) -> str:
+        """Of the arithmetic and of its tables."""
+        return "float64" if self.wide else "float32"
 
-def tables(mel: Mel, window: Array, filters: Array) -> tuple[Array, Array, Array, Array]:
+
+def tables(mel: Mel, window: Array, filters: Array) -> tuple[Array, ...]:
     """What the kernel takes beside the sound.
 
     Args:
@@ -74,9 +82,7 @@ def tables(mel: Mel, window: Array, filters: Array) -> tuple[Array, Array, Array
         filters: (bands, bins), what each band takes of each frequency.
 
     Returns:
-        The window in float32; the factors between the stages and those of the last step, (count, 2)
-        float32; first frequency, number of them and place of the first weight, (bands, 3) int32;
-        the weights.
+        As ``media.stages.tables``.
 
     Raises:
         ValueError: a shape does not fit.
@@ -84,24 +90,10 @@ def tables(mel: Mel, window: Array, filters: Array) -> tuple[Array, Array, Array
     if window.shape != (mel.fft,) or filters.shape != (mel.bands, mel.bins):
         wanted = f"({mel.fft},) and ({mel.bands}, {mel.bins})"
         raise ValueError(f"window {window.shape} and filters {filters.shape}: {wanted} expected")
-    bands, weights = np.zeros((mel.bands, 3), np.int32), []
-    place = 0
-    for band, row in enumerate(filters):
-        (used,) = np.nonzero(row)
-        first, count = (used[0], used[-1] - used[0] + 1) if used.size else (0, 0)
-        bands[band] = first, count, place
-        weights.append(row[first : first + count])
-        place += count
-    return (
-        window.astype(np.float32),
-        fourier.factors(mel.fft),
-        bands,
-        # A buffer of nothing is none.
-        np.concatenate([*weights, np.zeros(1)]).astype(np.float32),
-    )
+    return stages.tables(window, filters, mel.dtype)
 
 
-def mel_spectrogram(cpu: Cpu, mel: Mel, weights: int) -> tirx.PrimFunc:
+def mel_spectrogram(cpu: Cpu, mel: Mel, weights: int | None = None) -> tirx.PrimFunc:
     """Build the kernel.
 
     It takes the sound, (samples,) float32, of which frame ``t`` is the ``fft`` samples from
@@ -111,17 +103,18 @@ def mel_spectrogram(cpu: Cpu, mel: Mel, weights: int) -> tirx.PrimFunc:
     Args:
         cpu: that it is for.
         mel: what kind.
-        weights: how many the last table holds.
+        weights: how many the last table holds; None for any number.
     """
     frames, samples = tirx.Var("t", "int32"), tirx.Var("n", "int32")
     lanes = cpu.lanes
+    held = tirx.Var("w", "int32") if weights is None else weights
     factors = fourier.starts(mel.fft)[-1] + mel.bins
     buffers: dict[str, tuple[Sequence[Any], str]] = {
         "sound": ((samples,), "float32"),
-        "window": ((mel.fft,), "float32"),
-        "turn": ((factors, 2), "float32"),
+        "window": ((mel.fft,), mel.dtype),
+        "turn": ((factors, 2), mel.dtype),
         "band": ((mel.bands, 3), "int32"),
-        "weight": ((weights,), "float32"),
+        "weight": ((held,), mel.dtype),
         "out": ((frames, mel.bands) if mel.time_first else (mel.bands, frames), "float32"),
     }
 
@@ -133,10 +126,12 @@ def mel_spectrogram(cpu: Cpu, mel: Mel, weights: int) -> tirx.PrimFunc:
         with loop(groups, mel.parallel) as group:
             # Lanes beyond the last frame do its work again.
             frame = tirx.Min(T.ramp(group * lanes, 1, lanes), T.broadcast(frames - 1, lanes))
-            spectrum = T.alloc_buffer((mel.bins * lanes,), "float32")
+            spectrum = T.alloc_buffer((mel.bins * lanes,), mel.dtype)
 
             def read(i: Expr) -> Expr:
                 value = T.BufferLoad(sound, [frame * mel.hop + i])
+                if mel.wide:
+                    value = tirx.Cast(f"float64x{lanes}", value)
                 return value * splat(T.BufferLoad(window, [i]), lanes)
 
             def heard(at: Expr, value: fourier.Pair) -> None:
@@ -147,13 +142,16 @@ def mel_spectrogram(cpu: Cpu, mel: Mel, weights: int) -> tirx.PrimFunc:
 
             fourier.transformed(mel.fft, lanes, turn, read, heard)
             with T.serial(mel.bands) as b:
-                total = T.alloc_buffer((lanes,), "float32")
-                store(total, [0], splat(T.float32(0), lanes), lanes)
+                total = T.alloc_buffer((lanes,), mel.dtype)
+                store(total, [0], splat(tirx.const(0.0, mel.dtype), lanes), lanes)
                 with T.serial(T.BufferLoad(band, [b, 1])) as i:
                     share = T.BufferLoad(weight, [T.BufferLoad(band, [b, 2]) + i])
                     level = load(spectrum, [(T.BufferLoad(band, [b, 0]) + i) * lanes], lanes)
                     store(total, [0], load(total, [0], lanes) + level * splat(share, lanes), lanes)
-                value = _logarithm(mel, load(total, [0], lanes))
+                value = load(total, [0], lanes)
+                if mel.wide:
+                    value = tirx.Cast(f"float32x{lanes}", value)
+                value = _logarithm(mel, value)
                 at = frame * mel.bands + b if mel.time_first else frame + b * frames
                 T.buffer_store(flat, value, [at])
 
@@ -163,5 +161,7 @@ def mel_spectrogram(cpu: Cpu, mel: Mel, weights: int) -> tirx.PrimFunc:
 def _logarithm(mel: Mel, value: Expr) -> Expr:
     if mel.log == "none":
         return value
-    held = tirx.Max(value, math.constant(mel.floor, value))
+    floor = math.constant(mel.floor, value)
+    # In this order what is NaN stays it.
+    held = tirx.Select(value < floor, floor, value)
     return math.log(held) * math.constant(float(_LOGS[mel.log]), value)

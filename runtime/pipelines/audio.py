@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -16,10 +16,12 @@ from edgeinfer.decode.vectors import embed
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.heads import Classify, Embed, Features, HearVoice, Notes, SpotWord
 from edgeinfer.media.audio import Framer, open_recording, resampled
-from edgeinfer.media.spectrogram import mel_spectrogram
 from edgeinfer.results import Result
 from edgeinfer.runtime.pipelines.model import Model, shaped
+from edgeinfer.runtime.pipelines.spectra import spectra
 from edgeinfer.types import Array, AudioInput, FrameInput, SpectrogramInput
+
+_Prepare = Callable[[Array], Array]
 
 _HEADS = (HearVoice, SpotWord, Notes, Classify, Embed)
 
@@ -68,6 +70,7 @@ class AudioPipeline:
         self.model = last
         self.rate = first.record.sample_rate
         """Samples a second that streams take."""
+        self._prepare = _preparation(first, first.record)
 
     def __enter__(self) -> Self:
         return self
@@ -101,7 +104,7 @@ class AudioPipeline:
         Raises:
             UsageError: the model takes a recording as one, and its length is not told.
         """
-        return AudioStream(self.models, whole)
+        return AudioStream(self.models, self._prepare, whole)
 
     def close(self) -> None:
         """Free the engines."""
@@ -128,14 +131,14 @@ class AudioStream:
         speaking: whether speech is going on.
     """
 
-    def __init__(self, models: Sequence[Model], whole: int | None) -> None:
+    def __init__(self, models: Sequence[Model], prepare: _Prepare, whole: int | None) -> None:
         self.score = 0.0
         self._models = list(models)
         self._states = [model.fresh() for model in models]
         record, self._head, self._model = models[0].record, models[-1].head, models[-1]
         if not isinstance(record, AudioInput | SpectrogramInput):
             raise UsageError(f"{models[0].path}: takes {record.kind}, not a recording")
-        self._record = record
+        self._record, self._prepare = record, prepare
         hop = record.hop if isinstance(record, AudioInput) else record.step
         lead = record.lead if isinstance(record, AudioInput) else 0
         samples = record.samples
@@ -226,12 +229,8 @@ class AudioStream:
                 pending = [shaped(w, spec) for f in frames for w in taker.feed(f)]
 
     def _prepared(self, window: Array) -> Array:
-        record, spec = self._record, self._models[0].spec
-        if isinstance(record, AudioInput):
-            values = window * np.float32(record.gain)
-        else:
-            values = mel_spectrogram(window, record)
-        return shaped(values.astype(spec.dtype, copy=False), spec)
+        spec = self._models[0].spec
+        return shaped(self._prepare(window).astype(spec.dtype, copy=False), spec)
 
     def _told(self, scores: Scores) -> list[Result]:
         outputs, head, model = scores.outputs, self._head, self._model
@@ -282,6 +281,16 @@ def as_mono(samples: Array) -> Array:
         raise InputError("recording", "finite samples", "NaN or infinite ones")
     mono = samples if samples.ndim == 1 else samples.mean(axis=1, dtype=np.float32)
     return mono.astype(np.float32, copy=False)
+
+
+def _preparation(model: Model, record: AudioInput | SpectrogramInput) -> _Prepare:
+    """What makes the samples of a call the values that the model takes."""
+    if isinstance(record, AudioInput):
+        gain = np.float32(record.gain)
+        return lambda window: np.asarray(window * gain)
+    by = spectra(model.code, model.without_code, record)
+    model.around.append(by.about)
+    return by
 
 
 def _features(model: Model, outputs: dict[str, Array]) -> Array:

@@ -10,9 +10,10 @@ from edgeinfer.backends.plain_functions import FOLDER, Functions, check_function
 from edgeinfer.backends.trial import Trials
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import EdgeInferError
+from edgeinfer.types import Preprocessing, SpectrogramInput
 
 SWITCH = "EDGEINFER_PIPELINE_CODE"
-"""``off`` leaves pictures to Pillow, and boxes to NumPy."""
+"""``off`` leaves pictures to Pillow, boxes and spectrograms to NumPy."""
 
 TRIALS = Trials("code", "edgeinfer.runtime.pipelines.code_trial")
 
@@ -34,12 +35,13 @@ def open_code(bundle: Bundle) -> tuple[Functions | None, str]:
         return None, "the bundle has no code for this machine"
     try:
         path = bundle.path(record)
-        return _opened(path), ""
+        return _opened(path, tuple(bundle.manifest.preprocessing.values())), ""
     except EdgeInferError as e:
         return None, f"the bundle's code cannot be used: {e}"
 
 
-def _opened(path: Path) -> Functions:
+def _opened(path: Path, records: tuple[Preprocessing, ...]) -> Functions:
     check_functions(path)
-    TRIALS.check(str(path), "", str(path))
+    sounds = tuple(record for record in records if isinstance(record, SpectrogramInput))
+    TRIALS.check(str(path), "", (str(path), sounds))
     return Functions(path)

@@ -3,6 +3,7 @@
 import importlib.util
 import platform
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from edgeinfer.convert import functions
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.profiles import load as load_profile
-from edgeinfer.types import ImageInput, StateInput
+from edgeinfer.types import ImageInput, SpectrogramInput, StateInput
 
 PICTURE = {"x": ImageInput(8, 8)}
 
@@ -21,8 +22,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Take note of what would be made."""
     asked: list[str] = []
 
-    def library(wanted: Machine) -> Path:
-        asked.append(wanted.name)
+    def library(
+        wanted: Machine, *, pictures: bool, spectrograms: tuple[SpectrogramInput, ...]
+    ) -> Path:
+        kinds = ["pictures"] * pictures + [f"spectrograms {s.fft}" for s in spectrograms]
+        asked.append(" ".join([wanted.name, *kinds]))
         return Path(f"{wanted.name}.so")
 
     monkeypatch.delenv("EDGEINFER_SMALL_CODE", raising=False)
@@ -62,6 +66,26 @@ def test_models_without_pictures_have_none(
     assert made == []
 
 
+def test_models_that_take_spectrograms_have_a_function_a_record(made: list[str]) -> None:
+    record = SpectrogramInput(16000, 512, 160, 40)
+    records = {
+        "a": record,
+        "b": replace(record, mean=1.0),
+        "c": replace(record, fft=400),
+        "d": replace(record, fft=321),
+    }
+    found, notes = functions.libraries([load_profile("rpi4")], records)
+    assert list(found) == ["code/aarch64.so"]
+    assert made == ["cortex-a72 spectrograms 512 spectrograms 400"]
+    assert notes == [
+        "spectrograms by NumPy: no code for transforms of 321 samples (even, of factors 2, 3, 5 "
+        "and 7)"
+    ]
+    functions.libraries([load_profile("rpi4")], {**PICTURE, "s": record})
+    assert made[1:] == ["cortex-a72 pictures spectrograms 512"]
+    assert functions.libraries([load_profile("rpi4")], {"d": records["d"]}) == ({}, notes)
+
+
 def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EDGEINFER_SMALL_CODE", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
@@ -73,6 +97,9 @@ def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
             "no code for pictures on aarch64: Pillow resizes there: it needs "
             "aarch64-linux-gnu-gcc: apt-get install gcc-aarch64-linux-gnu"
         )
+    sound = {"x": SpectrogramInput(16000, 512, 160, 40)}
+    (note,) = functions.libraries([load_profile("rpi4")], sound)[1]
+    assert note.startswith("no code for spectrograms on aarch64: NumPy computes them there: ")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NotAvailableError, match=r"pip install 'edgeinfer\[tvm\]'"):
         functions.library(machine("cortex-a72"))

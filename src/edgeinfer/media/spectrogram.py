@@ -6,8 +6,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from edgeinfer.media.stages import fits
 from edgeinfer.types import Array, SpectrogramInput
 
+_LEAST_FLOOR = 1e-37
+"""Below it float32 loses digits; compiled code takes logarithms in it."""
 _LINEAR_HZ = 1000.0
 """Slaney's scale is linear below, logarithmic above."""
 _HZ_PER_MEL = 200.0 / 3.0
@@ -24,7 +27,7 @@ def mel_spectrogram(signal: Array, record: SpectrogramInput) -> Array:
     Returns:
         (frames, mels), or (mels, frames) unless ``time_first``; float32.
     """
-    magnitude: Array = np.abs(np.fft.rfft(_frames(signal, record) * _window(record), axis=1))
+    magnitude: Array = np.abs(np.fft.rfft(_frames(signal, record) * window(record), axis=1))
     energy = magnitude**record.power @ filters(record).T
     values = (_logarithm(energy, record) - record.mean) / record.std
     return np.ascontiguousarray(values if record.time_first else values.T, dtype=np.float32)
@@ -45,6 +48,26 @@ def filters(record: SpectrogramInput) -> Array:
     return triangles
 
 
+def unfit(record: SpectrogramInput) -> str:
+    """Tell why there is no compiled code for a record; empty where there is some."""
+    if not fits(record.fft):
+        return f"no code for transforms of {record.fft} samples (even, of factors 2, 3, 5 and 7)"
+    if record.power not in (1, 2):
+        return f"no code for power {record.power:g}"
+    if record.log != "none" and record.floor < _LEAST_FLOOR:
+        return f"no code for a floor of {record.floor:g}, below {_LEAST_FLOOR:g}"
+    return ""
+
+
+def function_name(record: SpectrogramInput) -> str:
+    """Name the compiled function of a record: by all that is fixed in it."""
+    floor = 0.0 if record.log == "none" else record.floor
+    bits = int(np.float32(floor).view(np.uint32))
+    order = "time" if record.time_first else "band"
+    sizes = f"{record.fft}_{record.hop}_{record.mels}"
+    return f"mel_{sizes}_{record.power:g}_{record.log}_{bits:08x}_{order}"
+
+
 def _frames(signal: Array, record: SpectrogramInput) -> Array:
     side = record.fft // 2 if record.centered else 0
     padded = np.pad(np.asarray(signal, np.float64), (side, side))
@@ -54,7 +77,8 @@ def _frames(signal: Array, record: SpectrogramInput) -> Array:
 
 
 @lru_cache(maxsize=16)
-def _window(record: SpectrogramInput) -> Array:
+def window(record: SpectrogramInput) -> Array:
+    """Return what samples are multiplied by: (fft,)."""
     length = record.window or record.fft
     hann = 0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(length) / length)
     before = (record.fft - length) // 2

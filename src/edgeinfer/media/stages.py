@@ -1,0 +1,77 @@
+"""What compiled Fourier transforms and mel bands are given beside the sound, in NumPy alone.
+
+A transform of n numbers is a complex one of n / 2 and a last step; it goes in stages, one for each
+small factor of n / 2.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from edgeinfer.types import Array
+
+RADICES = (4, 2, 3, 5, 7)
+
+
+def radices(size: int) -> tuple[int, ...]:
+    """Of the stages of the complex transform of half the size."""
+    rest, found = size // 2, []
+    for radix in RADICES:
+        while rest > 1 and rest % radix == 0:
+            rest //= radix
+            found.append(radix)
+    return tuple(found)
+
+
+def fits(size: int) -> bool:
+    """Whether there is a transform of a size: even, of factors 2, 3, 5 and 7."""
+    return size >= 2 and size % 2 == 0 and prod(radices(size)) * 2 == size
+
+
+def starts(size: int) -> list[int]:
+    """Where the factors of each stage begin, and those of the last step."""
+    found, left = [0], size // 2
+    for radix in radices(size):
+        found.append(found[-1] + left // radix * (radix - 1))
+        left //= radix
+    return found
+
+
+def factors(size: int, dtype: str = "float32") -> Array:
+    """The factors between the stages and those of the last step, (count, 2)."""
+    turns = []
+    left = size // 2
+    for radix in radices(size):
+        block = np.arange(left // radix)[:, None] * np.arange(1, radix)
+        turns.append((block / left).ravel())
+        left //= radix
+    turns.append(np.arange(size // 2 + 1) / size)
+    angles = -2 * np.pi * np.concatenate(turns)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(dtype)
+
+
+def tables(window: Array, filters: Array, dtype: str = "float32") -> tuple[Array, ...]:
+    """What a mel spectrogram takes beside the sound.
+
+    Args:
+        window: (fft,), what samples are multiplied by.
+        filters: (bands, fft // 2 + 1), what each band takes of each frequency.
+        dtype: of the arithmetic.
+
+    Returns:
+        The window; the ``factors``; first frequency, number of them and place of the first weight,
+        (bands, 3) int32; the weights.
+    """
+    bands, weights = np.zeros((len(filters), 3), np.int32), []
+    place = 0
+    for band, row in enumerate(filters):
+        (used,) = np.nonzero(row)
+        first, count = (used[0], used[-1] - used[0] + 1) if used.size else (0, 0)
+        bands[band] = first, count, place
+        weights.append(row[first : first + count])
+        place += count
+    # A buffer of nothing is none.
+    joined = np.concatenate([*weights, np.zeros(1)]).astype(dtype)
+    return window.astype(dtype), factors(len(window), dtype), bands, joined
