@@ -34,7 +34,7 @@ class _DlTensor(ctypes.Structure):
         ("code", ctypes.c_uint8),
         ("bits", ctypes.c_uint8),
         ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("shape", ctypes.c_void_p),
         ("strides", ctypes.c_void_p),
         ("offset", ctypes.c_uint64),
     )
@@ -74,7 +74,7 @@ class Tensor:
             _CODES[kind.kind],
             kind.itemsize * 8,
             1,
-            ctypes.cast(self._shape, ctypes.POINTER(ctypes.c_int64)),
+            ctypes.addressof(self._shape),
             None,
             0,
         )

@@ -2,8 +2,10 @@
 
 Pillow weighs the pixels of a window in whole numbers: across each row, rounded to a byte, then down
 each column, rounded again (``ImagingResample``; a window is as wide as what one output pixel
-covers). Windows and weights are given, so one function serves every size and filter. What follows,
-the arithmetic of a record, is a table of 256 values a channel.
+covers). Windows and weights are given, so one function serves every size and filter. Or, as OpenCV
+does it, the four pixels around each place are blended. What follows, the arithmetic of a record, is
+done with the row that was just made: step by step as NumPy does it, or by a table of 256 values a
+channel where elements are others than float32 and whole numbers of a byte.
 
 Rows between the two steps hold four bytes a pixel, the last of no meaning, or one for grey. Every
 read of pixels takes up to 16 bytes, so what follows a row must be readable: callers hand in the
@@ -31,6 +33,9 @@ TOGETHER = 4
 ELEMENTS = {1: "uint8", 2: "uint16", 4: "uint32"}
 """What an output's element is to the kernel, by its bytes; only the table knows what it means."""
 
+COUNTED = ("float32", "uint8")
+"""Elements whose values are computed; of whole numbers from -128 on a byte holds the lower half."""
+
 
 def functions(cpu: Cpu, *, pairs: bool) -> dict[str, tirx.PrimFunc]:
     """Build every function of a library, by name.
@@ -46,7 +51,9 @@ def functions(cpu: Cpu, *, pairs: bool) -> dict[str, tirx.PrimFunc]:
         **{f"sample_{c}": sample(c, picked=False) for c in (1, 3, 4)},
         **{f"sample_rows_{c}": sample(c, picked=True) for c in (1, 3, 4)},
     }
-    return made | {f"down_{size}": down(cpu, size) for size in ELEMENTS}
+    made |= {f"down_{size}": down(cpu, size) for size in ELEMENTS}
+    made |= {f"down_{kind}": down_counted(cpu, kind) for kind in COUNTED}
+    return made | {f"blend_{c}_{k}": blend(cpu, c, k) for c in (1, 3, 4) for k in COUNTED}
 
 
 def across(channels: int) -> tirx.PrimFunc:
@@ -150,7 +157,6 @@ def sample(channels: int, *, picked: bool) -> tirx.PrimFunc:
     float32. Output: (rows, columns, 4 or 1) of uint8.
     """
     lanes = 1 if channels == 1 else 4
-    kind = "float32" if lanes == 1 else f"float32x{lanes}"
     rows, columns, size, held = (tirx.Var(n, "int32") for n in ("rows", "columns", "size", "held"))
     buffers = {
         "source": ((held, size) if picked else (rows, 2, size), "uint8"),
@@ -163,26 +169,65 @@ def sample(channels: int, *, picked: bool) -> tirx.PrimFunc:
 
     def body(source: Buffer, *given: Buffer) -> None:
         places, by_column, by_row, out = given[-4:]
-
-        def row(y: Expr, i: int) -> list[Expr]:
-            return [T.BufferLoad(given[0], [y, i])] if picked else [y, i]
-
         with T.serial(rows) as y, T.serial(columns) as x:
-            sides = []
-            for side in range(2):
-                place = T.BufferLoad(places, [x, side])
-                pixels = [
-                    tirx.Cast(kind, load(source, [*row(y, i), place], lanes)) for i in range(2)
-                ]
-                shares = [splat(T.BufferLoad(by_row, [y, i]), lanes) for i in range(2)]
-                sides.append(_blend(pixels, shares, kind))
-            shares = [splat(T.BufferLoad(by_column, [x, i]), lanes) for i in range(2)]
-            value = _blend(sides, shares, kind) + splat(T.float32(0.5), lanes)
-            whole = tirx.Cast(kind.replace("float", "int"), value)
-            store(out, [y, x, 0], tirx.Cast(_like("uint8", lanes), whole), lanes)
+            two = [[T.BufferLoad(given[0], [y, i])] if picked else [y, i] for i in range(2)]
+            value = _between((source, two), (places, by_column, x), (by_row, y), channels)
+            store(out, [y, x, 0], value, lanes)
 
     name = f"sample_rows_{channels}" if picked else f"sample_{channels}"
     return function(name, buffers, body)
+
+
+def blend(cpu: Cpu, channels: int, kind: str) -> tirx.PrimFunc:
+    """Blend the four pixels around each place, normalise and lay out, in one pass.
+
+    Inputs: as of ``sample``, ``picked``; then as of ``down_counted``. Output: all elements of the
+    tensor.
+    """
+    names = ("rows", "columns", "size", "held", "width", "elements")
+    rows, columns, size, held, width, elements = (tirx.Var(n, "int32") for n in names)
+    lanes = 1 if channels == 1 else 4
+    buffers = {
+        "source": ((held, size), "uint8"),
+        "picks": ((rows, 2), "int32"),
+        "places": ((columns, 2), "int32"),
+        "by_column": ((columns, 2), "float32"),
+        "by_row": ((rows, 2), "float32"),
+        **_finishing(width),
+        "out": ((elements,), kind),
+    }
+
+    def body(source: Buffer, *given: Buffer) -> None:
+        picks, places, by_column, by_row, norm, shifts, place, line, out = given
+        with T.serial(rows) as y:
+            with T.serial(_at(place, 1)) as x:
+                two = [[T.BufferLoad(picks, [y, i])] for i in range(2)]
+                value = _between((source, two), (places, by_column, x), (by_row, y), channels)
+                store(line, [x * lanes], value, lanes)
+            _finish(cpu, channels == 1, (norm, shifts, place, line, out), y)
+
+    return function(f"blend_{channels}_{kind}", buffers, body)
+
+
+def _between(
+    pixels: tuple[Buffer, Sequence[Sequence[Expr]]],
+    across: tuple[Buffer, Buffer, Expr],
+    down: tuple[Buffer, Expr],
+    channels: int,
+) -> Expr:
+    """Blend four pixels in float32, first down, then across, and round to bytes."""
+    (source, rows), (places, by_column, x), (by_row, y) = pixels, across, down
+    lanes = 1 if channels == 1 else 4
+    kind = _like("float32", lanes)
+    sides = []
+    for side in range(2):
+        place = T.BufferLoad(places, [x, side])
+        pair = [tirx.Cast(kind, load(source, [*row, place], lanes)) for row in rows]
+        shares = [splat(T.BufferLoad(by_row, [y, i]), lanes) for i in range(2)]
+        sides.append(_blend(pair, shares, kind))
+    shares = [splat(T.BufferLoad(by_column, [x, i]), lanes) for i in range(2)]
+    value = _blend(sides, shares, kind) + splat(T.float32(0.5), lanes)
+    return tirx.Cast(_like("uint8", lanes), tirx.Cast(_like("int32", lanes), value))
 
 
 def down(cpu: Cpu, size: int) -> tirx.PrimFunc:
@@ -211,25 +256,135 @@ def down(cpu: Cpu, size: int) -> tirx.PrimFunc:
         source, first, weights, table, order, place, line, out = given
         start, columns, pixel, by_channel, by_row, by_column = (_at(place, i) for i in range(6))
         with T.serial(rows) as y:
-            with T.serial(width // (2 * lanes)) as step:
-                sums = [T.alloc_buffer((lanes,), "int32") for _ in range(2)]
-                for total in sums:
-                    store(total, [0], splat(T.int32(1 << (BITS - 1)), lanes), lanes)
-                with T.serial(taps) as t:
-                    weight = splat(T.BufferLoad(weights, [y, t]), lanes)
-                    for i, total in enumerate(sums):
-                        where = [T.BufferLoad(first, [y]) + t, (step * 2 + i) * lanes]
-                        value = tirx.Cast(f"int32x{lanes}", load(source, where, lanes))
-                        store(total, [0], load(total, [0], lanes) + value * weight, lanes)
-                for i, total in enumerate(sums):
-                    done = _byte(load(total, [0], lanes), lanes)
-                    store(line, [(step * 2 + i) * lanes], done, lanes)
+            _weigh_down(lanes, (source, first, weights), line, y)
             with T.serial(channels) as c, T.serial(columns) as x:
                 level = T.BufferLoad(line, [x * pixel + T.BufferLoad(order, [c])])
                 value = T.BufferLoad(table, [c, tirx.Cast("int32", level)])
                 T.buffer_store(out, value, [start + c * by_channel + y * by_row + x * by_column])
 
     return function(f"down_{size}", buffers, body)
+
+
+def down_counted(cpu: Cpu, kind: str) -> tirx.PrimFunc:
+    """The same without a table: ``(pixel * scale - mean) / std``, each step rounded to float32.
+
+    Inputs, after the weights: scale, mean and std (3, 4) of the channels; where in a pixel each
+    channel lies, in bits (4,); the place and a row as of ``down``. Output: all elements of the
+    tensor.
+    """
+    names = ("held", "bytes", "rows", "taps", "elements")
+    held, width, rows, taps, elements = (tirx.Var(n, "int32") for n in names)
+    buffers = {
+        "source": ((held, width), "uint8"),
+        "first": ((rows,), "int32"),
+        "weights": ((rows, taps), "int32"),
+        **_finishing(width),
+        "out": ((elements,), kind),
+    }
+
+    def body(*given: Buffer) -> None:
+        source, first, weights, norm, shifts, place, line, out = given
+        finish = norm, shifts, place, line, out
+        with T.serial(rows) as y:
+            _weigh_down(cpu.lanes, (source, first, weights), line, y)
+            with T.If(_at(place, 2) == 1):
+                with T.Then():
+                    _finish(cpu, True, finish, y)
+                with T.Else():
+                    _finish(cpu, False, finish, y)
+
+    return function(f"down_{kind}", buffers, body)
+
+
+def _weigh_down(lanes: int, by: tuple[Buffer, Buffer, Buffer], line: Buffer, y: Expr) -> None:
+    """Weigh the rows of one window."""
+    source, first, weights = by
+    with T.serial(source.shape[1] // (2 * lanes)) as step:
+        sums = [T.alloc_buffer((lanes,), "int32") for _ in range(2)]
+        for total in sums:
+            store(total, [0], splat(T.int32(1 << (BITS - 1)), lanes), lanes)
+        with T.serial(weights.shape[1]) as t:
+            weight = splat(T.BufferLoad(weights, [y, t]), lanes)
+            for i, total in enumerate(sums):
+                where = [T.BufferLoad(first, [y]) + t, (step * 2 + i) * lanes]
+                value = tirx.Cast(f"int32x{lanes}", load(source, where, lanes))
+                store(total, [0], load(total, [0], lanes) + value * weight, lanes)
+        for i, total in enumerate(sums):
+            done = _byte(load(total, [0], lanes), lanes)
+            store(line, [(step * 2 + i) * lanes], done, lanes)
+
+
+def _finishing(width: Expr) -> dict[str, tuple[Sequence[Expr], str]]:
+    return {
+        "norm": ((3, 4), "float32"),
+        "shifts": ((4,), "int32"),
+        "place": ((6,), "int32"),
+        "line": ((width,), "uint8"),
+    }
+
+
+def _finish(cpu: Cpu, grey: bool, given: tuple[Buffer, ...], y: Expr) -> None:
+    """Normalise a row and lay it out: by channels, or by pixels."""
+    place = given[2]
+    start, by_column = _at(place, 0) + y * _at(place, 4), _at(place, 5)
+    if grey:
+        _by_channel(cpu, grey, given, start)
+        return
+    with T.If(by_column == 1):
+        with T.Then():
+            _by_channel(cpu, grey, given, start)
+        with T.Else():
+            _by_pixel(given, start)
+
+
+def _by_channel(cpu: Cpu, grey: bool, given: tuple[Buffer, ...], start: Expr) -> None:
+    norm, shifts, place, line, out = given
+    count, by_channel = _at(place, 1), _at(place, 3)
+
+    def some(c: Expr, x: Expr, lanes: int) -> None:
+        if grey:
+            level = tirx.Cast(_like("int32", lanes), load(line, [x], lanes))
+        else:
+            level = _levels(line, x, lanes, splat(_at(shifts, c), lanes))
+        parts = [splat(T.BufferLoad(norm, [i, c]), lanes) for i in range(3)]
+        store(out, [start + c * by_channel + x], _counted(level, parts, lanes, out.dtype), lanes)
+
+    with T.serial(1 if grey else 3) as c:
+        with T.serial(count // cpu.lanes) as step:
+            some(c, step * cpu.lanes, cpu.lanes)
+        with T.serial(count % cpu.lanes) as x:
+            some(c, count - count % cpu.lanes + x, 1)
+
+
+def _by_pixel(given: tuple[Buffer, ...], start: Expr) -> None:
+    """Write four elements a pixel, of which the next pixel replaces one; the last has none."""
+    norm, shifts, place, line, out = given
+    last = _at(place, 1) - 1
+    with T.serial(last) as x:
+        level = _levels(line, x, 1, None)
+        spread = (splat(level, 4) >> load(shifts, [0], 4)) & splat(T.int32(255), 4)
+        parts = [load(norm, [i, 0], 4) for i in range(3)]
+        store(out, [start + x * 3], _counted(spread, parts, 4, out.dtype), 4)
+    for c in range(3):
+        level = _levels(line, last, 1, _at(shifts, c))
+        parts = [T.BufferLoad(norm, [i, c]) for i in range(3)]
+        store(out, [start + last * 3 + c], _counted(level, parts, 1, out.dtype), 1)
+
+
+def _levels(line: Buffer, x: Expr, lanes: int, shift: Expr | None) -> Expr:
+    """Read pixels of four bytes as words, or one byte of each."""
+    words = tirx.reinterpret(_like("int32", lanes), load(line, [x * 4], 4 * lanes))
+    return words if shift is None else (words >> shift) & splat(T.int32(255), lanes)
+
+
+def _counted(level: Expr, parts: Sequence[Expr], lanes: int, dtype: str) -> Expr:
+    """Compute a value as NumPy does it."""
+    kind = _like("float32", lanes)
+    scale, mean, std = parts
+    value = (_fenced(tirx.Cast(kind, level) * scale, kind) - mean) / std
+    if dtype == "uint8":
+        value = tirx.Cast(_like("int32", lanes), value)
+    return tirx.Cast(_like(dtype, lanes), value)
 
 
 def _function(

@@ -1,4 +1,4 @@
-"""The tensor that a picture is written into."""
+"""The tensors that pictures are written into."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.media.geometry import Steps
-from edgeinfer.media.image import behind_line, table
+from edgeinfer.media.image import arithmetic, behind_line, table
 from edgeinfer.types import Array, ImageInput
 
 _SIZES = (1, 2, 4)
 """Bytes of the elements that there is code for."""
+
+_COUNTED = {"float32": "float32", "uint8": "uint8", "int8": "uint8"}
+"""Elements whose values code computes, by what it makes; a table has those of all others."""
 
 
 class UnfitError(Exception):
@@ -20,7 +23,7 @@ class UnfitError(Exception):
 
 
 class Canvas:
-    """A tensor with everything but the picture in it.
+    """What surrounds a picture in a tensor, and how it is written there.
 
     Args:
         plan: what happens to the picture.
@@ -28,12 +31,14 @@ class Canvas:
         dtype: of the input.
 
     Attributes:
-        out: the tensor, without its batch.
-        target: the same as whole numbers, which is what is written.
-        table: what each value of a pixel becomes, by channel, likewise.
+        table: what each value of a pixel becomes, by channel, as whole numbers.
         order: the byte of a pixel that each channel is made of.
-        place: of the picture in it, as the function takes it.
-        function: that writes it.
+        place: of the picture in it, as the functions take it.
+        size: bytes of an element.
+        counted: the kind of elements whose values code can compute; empty where there is only the
+            table.
+        norm: scale, mean and std of each channel, for that.
+        shifts: where in a pixel each channel lies, in bits.
 
     Raises:
         UnfitError: there is no code for it.
@@ -53,12 +58,14 @@ class Canvas:
             size = plan.placement.size
         shape = (channels, size[1], size[0])
         first = record.layout == "NCHW"
-        self.out: Array = np.empty(shape if first else (size[1], size[0], channels), dtype)
+        self._shape = shape if first else (size[1], size[0], channels)
+        self._dtype, self._around = dtype, None
         if size != inner:
             around = behind_line(record, dtype) if line else values[:, level_of(record)]
-            self.out[...] = around.reshape(-1, 1, 1) if first else around
-        kind = np.dtype(f"u{dtype.itemsize}")
-        self.target, self.table = self.out.reshape(-1).view(kind), values.view(kind)
+            self._around = around.reshape(-1, 1, 1) if first else around
+        self.size, self.counted = dtype.itemsize, _COUNTED.get(dtype.name, "")
+        self.table = values.view(f"u{self.size}")
+        self.norm, self.shifts = _norm(record)
         self.order = np.arange(channels, dtype=np.int32)
         if record.color == "BGR":
             self.order = self.order[::-1].copy()
@@ -68,7 +75,13 @@ class Canvas:
         start, pixel = top * by_row + left * by_column, 1 if channels == 1 else 4
         place = start, inner[0], pixel, by_channel, by_row, by_column
         self.place = np.array(place, np.int32)
-        self.function = f"down_{dtype.itemsize}"
+
+    def blank(self) -> Array:
+        """Return a tensor with everything but the picture in it, without its batch."""
+        out: Array = np.empty(self._shape, self._dtype)
+        if self._around is not None:
+            out[...] = self._around
+        return out
 
 
 def level_of(record: ImageInput) -> int:
@@ -81,6 +94,20 @@ def level_of(record: ImageInput) -> int:
     if not 0 <= level <= 255:
         raise UnfitError("a ground that is no colour")
     return level
+
+
+@lru_cache(maxsize=32)
+def _norm(record: ImageInput) -> tuple[Array, Array]:
+    channels = 1 if record.color == "GRAY" else 3
+    norm, shifts = np.zeros((3, 4), np.float32), np.zeros(4, np.int32)
+    # What is computed of the fourth byte of a pixel is not kept.
+    norm[2, channels:] = 1
+    for row, values in zip(norm, arithmetic(record, channels), strict=True):
+        row[:channels] = values
+    shifts[:channels] = np.arange(channels) * 8
+    if record.color == "BGR":
+        shifts[:3] = shifts[2::-1]
+    return norm, shifts
 
 
 _table = lru_cache(maxsize=32)(table)

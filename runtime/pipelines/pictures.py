@@ -7,6 +7,7 @@ itself, and before the code is used it has to give what Pillow gives on a few pi
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from edgeinfer.media.geometry import Laid, Placement, Steps, steps
 from edgeinfer.media.image import Picture, open_picture, prepare
 from edgeinfer.media.pixels import pixels_of
 from edgeinfer.media.windows import Neighbours, TooManyError
+from edgeinfer.runtime.pipelines.blending import Blending
 from edgeinfer.runtime.pipelines.canvas import Canvas, UnfitError, level_of
 from edgeinfer.runtime.pipelines.resizing import READABLE, Resizing, resizing
 from edgeinfer.types import Array, ImageInput
@@ -152,17 +154,21 @@ class ByCode:
         """
         record = self._record
         pixels = pixels_of(picture)
-        size = pixels.shape[1], pixels.shape[0]
-        plan = steps(size, record)
-        ground = Laid(size, (0, 0)) if plan.before is None else plan.before
+        way = _way(pixels.shape, record, self._dtype)
+        plan, ground, canvas = way.plan, way.ground, way.canvas
         # What is only above and below has one value in each of its rows, and need not be there.
-        if ground.size[0] != size[0] or not record.antialias:
+        if way.is_laid:
             pixels = _on_ground(pixels, ground, record)
             ground = Laid(ground.size, (0, 0))
         if pixels.nbytes >= _MOST_BYTES or not pixels.size:
             raise UnfitError("there is no code for pictures of this size")
-        canvas = Canvas(plan, record, self._dtype)
-        by = _resizing(ground.size, plan, record)
+        out, by = canvas.blank(), way.by
+        # Libraries of older bundles have tables alone.
+        counted = canvas.counted if self._functions.has(f"down_{canvas.counted}") else ""
+        written = out.reshape(-1).view(counted or f"u{canvas.size}")
+        if way.blending is not None and counted:
+            way.blending(self._functions, pixels, written)
+            return out[np.newaxis], plan.placement
         if by.samples is None:
             level = 0 if plan.before is None else level_of(record)
             rows = self._across(pixels, by, ground.at[1], level)
@@ -170,10 +176,10 @@ class ByCode:
             rows = self._sampled(pixels, by.samples, by.columns)
         held, columns, step = rows.shape
         line = np.empty(columns * step, np.uint8)
-        flat = rows.reshape(held, columns * step)
-        given = (flat, by.rows, by.down, canvas.table, canvas.order, canvas.place, line)
-        self._functions.call(canvas.function, (*given, canvas.target))
-        return canvas.out[np.newaxis], plan.placement
+        finish = (canvas.norm, canvas.shifts) if counted else (canvas.table, canvas.order)
+        given = rows.reshape(held, columns * step), by.rows, by.down, *finish, canvas.place
+        self._functions.call(f"down_{counted or canvas.size}", (*given, line, written))
+        return out[np.newaxis], plan.placement
 
     def _across(self, pixels: Array, by: Resizing, top: int, level: int) -> Array:
         """Weigh along rows; of all rows only those that are read later.
@@ -257,6 +263,40 @@ def _on_ground(pixels: Array, laid: Laid, record: ImageInput) -> Array:
     return ground
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """How pictures of one size become tensors.
+
+    Attributes:
+        plan: what happens to them.
+        ground: what they lie on before.
+        is_laid: they have to be copied to it.
+        by: how it is resized.
+        canvas: what is written.
+        blending: of four pixels at once; None where others or more are weighed.
+    """
+
+    plan: Steps
+    ground: Laid
+    is_laid: bool
+    by: Resizing
+    canvas: Canvas
+    blending: Blending | None
+
+
+@lru_cache(maxsize=32)
+def _way(shape: tuple[int, int, int], record: ImageInput, dtype: np.dtype[Any]) -> _Way:
+    height, width, channels = shape
+    plan = steps((width, height), record)
+    ground = Laid((width, height), (0, 0)) if plan.before is None else plan.before
+    is_laid = ground.size[0] != width or not record.antialias
+    by, canvas = _resizing(ground.size, plan, record), Canvas(plan, record, dtype)
+    blending = None
+    if by.samples is not None and canvas.counted:
+        blending = Blending(by.samples, ground.size[1], channels, canvas)
+    return _Way(plan, ground, is_laid, by, canvas, blending)
+
+
 def _resizing(size: tuple[int, int], plan: Steps, record: ImageInput) -> Resizing:
     width, height = plan.scaled
     kept = plan.cut or (0, 0, width, height)
@@ -264,7 +304,4 @@ def _resizing(size: tuple[int, int], plan: Steps, record: ImageInput) -> Resizin
         raise UnfitError("a crop that reaches beyond the picture")
     # Pillow leaves what has its size already as it is, whatever the method.
     method = record.interpolation if record.antialias or size == plan.scaled else "sampled"
-    return _known(size, plan.scaled, kept, method)
-
-
-_known = lru_cache(maxsize=32)(resizing)
+    return resizing(size, plan.scaled, kept, method)

@@ -252,10 +252,7 @@ def _filled(values: Array, record: ImageInput, width: int) -> Array:
 
 
 def _normalised(pixels: Array, record: ImageInput, dtype: np.dtype[Any]) -> Array:
-    channels = pixels.shape[2]
-    scale = np.float32(record.scale)
-    mean = _per_channel(record.mean, channels, "mean")
-    std = _per_channel(record.std, channels, "std")
+    scale, mean, std = arithmetic(record, pixels.shape[2])
     if dtype.kind == "f":
         values: Array = (pixels.astype(np.float32) * scale - mean) / std
         return values.astype(dtype, copy=False)
@@ -269,6 +266,16 @@ def _normalised(pixels: Array, record: ImageInput, dtype: np.dtype[Any]) -> Arra
             " whole numbers; for raw pixels set scale = 1, mean = [0], std = [1]"
         )
     return ((pixels.astype(np.float32) * scale - mean) / std).astype(dtype)
+
+
+def arithmetic(record: ImageInput, channels: int) -> tuple[np.float32, Array, Array]:
+    """Return scale, mean and std as numbers are computed with.
+
+    Raises:
+        UsageError: the record contradicts itself.
+    """
+    mean = _per_channel(record.mean, channels, "mean")
+    return np.float32(record.scale), mean, _per_channel(record.std, channels, "std")
 
 
 def _per_channel(values: tuple[float, ...], channels: int, name: str) -> Array:

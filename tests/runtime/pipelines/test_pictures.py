@@ -12,7 +12,11 @@ import pytest
 
 from edgeinfer.backends.plain_functions import Functions
 from edgeinfer.errors import UsageError
+from edgeinfer.media.geometry import steps
 from edgeinfer.media.image import open_picture, prepare
+from edgeinfer.media.windows import neighbours
+from edgeinfer.runtime.pipelines.blending import Blending
+from edgeinfer.runtime.pipelines.canvas import Canvas
 from edgeinfer.runtime.pipelines.pictures import ByCode, ByPillow, preparation
 from edgeinfer.types import Array, ImageInput
 
@@ -86,6 +90,102 @@ def test_every_colour_layout_and_element(
     _check(functions, record, dtype)
 
 
+@pytest.mark.parametrize(
+    "hidden", [("blend_", "down_float32"), ("blend_", "down_f", "sample_rows")]
+)
+@pytest.mark.parametrize("antialias", [True, False])
+def test_libraries_of_older_bundles(
+    functions: Functions,
+    monkeypatch: pytest.MonkeyPatch,
+    hidden: tuple[str, ...],
+    antialias: bool,
+) -> None:
+    called = []
+
+    def call(name: str, arguments: Any) -> None:
+        called.append(name)
+        Functions.call(functions, name, arguments)
+
+    monkeypatch.setattr(
+        functions, "has", lambda n: not n.startswith(hidden) and Functions.has(functions, n)
+    )
+    monkeypatch.setattr(functions, "call", call)
+    for record in (PLAIN, GREY):
+        _check(functions, replace(record, antialias=antialias, resize="letterbox"))
+    assert "down_4" in called
+    assert not any(n.startswith(hidden) for n in called)
+
+
+def test_four_pixels_are_one_call(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+
+    def call(name: str, arguments: Any) -> None:
+        called.append(name)
+        Functions.call(functions, name, arguments)
+
+    monkeypatch.setattr(functions, "call", call)
+    for dtype, scale in (("float32", 1 / 255), ("uint8", 1.0)):
+        record = ImageInput(24, 32, antialias=False, scale=scale)
+        ByCode(functions, record, dtype).prepared(np.zeros((128, 120, 3), np.uint8))
+    assert called == ["blend_3_float32", "blend_3_uint8"]
+
+
+def test_four_pixels_of_any_size_in_any_place(functions: Functions) -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(150):
+        width, height, wide, tall = (int(n) for n in rng.integers(1, 90, 4))
+        color = rng.choice(["RGB", "BGR", "GRAY"])
+        channels = 1 if color == "GRAY" else 3
+        how: dict[str, Any] = {
+            "resize": rng.choice(["stretch", "crop", "letterbox", "pad", "line"]),
+            "crop_ratio": float(rng.choice([1.0, 0.875])),
+            "align": rng.choice(["center", "start"]),
+            "color": color,
+            "layout": rng.choice(["NCHW", "NHWC"]),
+        }
+        dtype = rng.choice(["float32", "float32", "uint8", "int8", "float16"])
+        if dtype.startswith("float"):
+            how["scale"] = float(rng.choice([1.0, 1 / 255, 1 / 127.5]))
+            how["mean"] = tuple(rng.uniform(-1, 130, channels).tolist())
+            how["std"] = tuple(rng.uniform(0.01, 80, channels).tolist())
+        else:
+            how |= {"scale": 1.0, "mean": (128.0 if dtype == "int8" else 0.0,)}
+        record = ImageInput(width, height, antialias=bool(rng.random() < 0.3), **how)
+        noise = rng.integers(0, 256, (tall, wide, 3), dtype=np.uint8)
+        opened = open_picture(noise, record.color)
+        expected, place = prepare(opened, record, dtype)
+        by_code = ByCode(functions, record, dtype)
+        for given in (opened,) if color == "GRAY" else (opened, noise):
+            found, where = by_code.prepared(given)
+            assert where == place
+            assert found.tobytes() == expected.tobytes(), record
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_every_value_of_a_pixel(functions: Functions, layout: Any, dtype: str) -> None:
+    every = np.arange(256, dtype=np.uint8).repeat(3).reshape(16, 16, 3)
+    record = ImageInput(None, None, antialias=False, layout=layout, scale=1.0, mean=(128.0,))
+    if dtype == "float32":
+        record = replace(PLAIN, width=None, height=None, layout=layout)
+    found, _ = ByCode(functions, record, dtype).prepared(every)
+    assert found.tobytes() == prepare(open_picture(every), record, dtype)[0].tobytes()
+
+
+def test_nothing_is_written_beside_the_tensor(functions: Functions) -> None:
+    samples = neighbours(50, 17), neighbours(40, 9)
+    noise = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    for layout, dtype in (("NCHW", "float32"), ("NHWC", "float32"), ("NHWC", "uint8")):
+        record = ImageInput(17, 9, antialias=False, layout=layout, scale=1.0)  # type: ignore[arg-type]
+        canvas = Canvas(steps((50, 40), record), record, np.dtype(dtype))
+        count = 17 * 9 * 3
+        around = np.full(count + 32, 77, dtype)
+        Blending(samples, 40, 3, canvas)(functions, noise, around[16:-16])
+        expected = prepare(open_picture(noise), record, dtype)[0]
+        assert around[16:-16].tobytes() == expected.tobytes()
+        assert set(around[:16]) == set(around[-16:]) == {77}
+
+
 def test_rows_that_end_where_memory_ends(functions: Functions) -> None:
     # Behind the last byte is a page that may not be read: a read beyond it ends the process.
     size = mmap.PAGESIZE
@@ -103,8 +203,15 @@ def test_rows_that_end_where_memory_ends(functions: Functions) -> None:
             expected, _ = prepare(open_picture(given.copy()), record)
             found, _ = ByCode(functions, record, "float32").prepared(given)
             assert found.tobytes() == expected.tobytes()
-    sampled = replace(PLAIN, antialias=False)
-    assert ByCode(functions, sampled, "float32").prepared(given)[0].size
+    for layout, dtype in (("NCHW", "float32"), ("NHWC", "float32"), ("NHWC", "float16")):
+        for width, height in ((20, 40), (1, 50), (400, 2), (7, 3), (32, 1)):
+            count = width * height * 3
+            flat = np.frombuffer(area, np.uint8, count, size - count)
+            sampled = replace(PLAIN, antialias=False, layout=layout)  # type: ignore[arg-type]
+            given = flat.reshape(height, width, 3)
+            expected, _ = prepare(open_picture(given.copy()), sampled, dtype)
+            found, _ = ByCode(functions, sampled, dtype).prepared(given)
+            assert found.tobytes() == expected.tobytes()
 
 
 def test_arrays_that_lie_otherwise(functions: Functions) -> None:
@@ -143,16 +250,20 @@ def test_elements_without_code_are_left_to_pillow(functions: Functions) -> None:
     assert found.about == "pictures by Pillow: there is no code for elements float64"
 
 
+@pytest.mark.parametrize("antialias", [True, False])
 def test_code_that_gives_something_else_is_not_used(
-    functions: Functions, monkeypatch: pytest.MonkeyPatch
+    functions: Functions, monkeypatch: pytest.MonkeyPatch, antialias: bool
 ) -> None:
+    record = replace(PLAIN, antialias=antialias)
+
     def off_by_one(name: str, arguments: Any) -> None:
         Functions.call(functions, name, arguments)
-        if name.startswith("down"):
-            arguments[-1][-1] ^= 1
+        if name.startswith(("down", "blend")):
+            arguments[-1].view(np.uint8)[-4] ^= 1
 
+    assert isinstance(preparation(functions, "", record, "float32"), ByCode)
     monkeypatch.setattr(functions, "call", off_by_one)
-    found = preparation(functions, "", PLAIN, "float32")
+    found = preparation(functions, "", record, "float32")
     assert isinstance(found, ByPillow)
     assert found.about.endswith("the bundle's code gives other numbers than Pillow here")
 
