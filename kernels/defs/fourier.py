@@ -9,13 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
 from edgeinfer.kernels.defs import math
 from edgeinfer.kernels.defs.emit import Buffer, Expr, load, registers, splat, store
-from edgeinfer.media.stages import factors, fits, radices, starts
+from edgeinfer.media.stages import (
+    BLOCK,
+    count,
+    factors,
+    fits,
+    possible,
+    radices,
+    starts,
+    starts_behind,
+    sums,
+)
 
-__all__ = ["Complex", "Pair", "factors", "fits", "kept", "radices", "starts", "transformed"]
+__all__ = [
+    "Complex",
+    "Pair",
+    "count",
+    "factors",
+    "fits",
+    "kept",
+    "possible",
+    "radices",
+    "starts",
+    "transformed",
+]
 
 Pair = tuple[Expr, Expr]
 """The real and the imaginary part."""
@@ -27,12 +49,15 @@ def transformed(
     """Write the transform of as many frames as there are lanes, in the type of its factors.
 
     Args:
-        size: numbers of a frame, even, of small factors.
+        size: numbers of a frame, ``possible``.
         lanes: frames.
         turn: the ``factors``.
         read: gives a number of each frame.
         write: takes a frequency and its numbers.
     """
+    if not fits(size):
+        _summed(size, lanes, turn, read, write)
+        return
     half = size // 2
     one, other = (T.alloc_buffer((half * 2 * lanes,), turn.dtype) for _ in range(2))
     with T.serial(size) as i:
@@ -63,6 +88,71 @@ def _last_step(half: int, held: Complex, start: int, write: Callable[[Expr, Pair
             write(half - k, (re, -im))
 
 
+def _summed(
+    size: int, lanes: int, turn: Buffer, read: Callable[[Expr], Expr], write: Callable[..., None]
+) -> None:
+    """Write one whose first stage sums over real numbers."""
+    large, half, behind = sums(size)
+    places = starts_behind(size)
+    parts = size // large
+    dtype = turn.dtype
+    one, other = (T.alloc_buffer((size * 2 * lanes,), dtype) for _ in range(2))
+    both = T.alloc_buffer((half * 2 * lanes,), dtype)
+    held = Complex((one, other), turn, lanes)
+    with T.serial(parts) as p:
+        first = kept((read(p), read(p)), lanes)[0]
+        total = registers(lanes, dtype)
+        store(total, [0], first, lanes)
+        with T.serial(half) as i:
+            ends = read(p + (i + 1) * parts), read(p + (large - 1 - i) * parts)
+            low, high = kept(ends, lanes)
+            store(both, [i * 2 * lanes], low + high, lanes)
+            store(both, [(i * 2 + 1) * lanes], low - high, lanes)
+            store(total, [0], load(total, [0], lanes) + low + high, lanes)
+        zero = splat(tirx.const(0.0, dtype), lanes)
+        held.put(large * p, (load(total, [0], lanes), zero))
+        full, rest = divmod(half, BLOCK)
+        row = places[0] + p * (large - 1) - 1
+
+        def block(index: Expr, wanted: int) -> None:
+            found = _sums_of(both, half, index, places[-1], (first, zero), held)
+            for r, value in enumerate(found[:wanted]):
+                u = index * BLOCK + r + 1
+                held.put(large * p + u, held.turned(value, row + u))
+                mirrored = (value[0], -value[1])
+                held.put(large * p + large - u, held.turned(mirrored, row + large - u))
+
+        if full:
+            with T.serial(full) as index:
+                block(index, BLOCK)
+        if rest:
+            block(T.int32(full), rest)
+    held.begin(parts, large)
+    for radix, start in zip(behind, places[1:-1], strict=True):
+        held.stage(parts, radix, start)
+    with T.serial(size // 2 + 1) as k:
+        write(k, held.get(k))
+
+
+def _sums_of(
+    both: Buffer, half: int, index: Expr, waves: int, first: Pair, held: Complex
+) -> list[Pair]:
+    """A block of results: each element's share is read once for all of them."""
+    lanes = held.lanes
+    found = [registers(lanes, both.dtype) for _ in range(2 * BLOCK)]
+    for i, value in enumerate(found):
+        store(value, [0], first[i % 2], lanes)
+    with T.serial(half) as i:
+        pair = load(both, [i * 2 * lanes], lanes), load(both, [(i * 2 + 1) * lanes], lanes)
+        even, odd = kept(pair, lanes)
+        for r in range(BLOCK):
+            cos, sin = held.factor(waves + (index * half + i) * BLOCK + r)
+            for value, share in zip(found[2 * r : 2 * r + 2], (even * cos, odd * sin), strict=True):
+                store(value, [0], load(value, [0], lanes) + share, lanes)
+    read = [load(value, [0], lanes) for value in found]
+    return list(zip(read[::2], read[1::2], strict=True))
+
+
 class Complex:
     """Complex numbers of all lanes in one buffer, and a second one for what becomes of them."""
 
@@ -84,6 +174,11 @@ class Complex:
             splat(T.BufferLoad(self._turn, [at, 1]), self.lanes),
         )
 
+    def begin(self, left: int, stride: int) -> None:
+        """Take what was put by a first stage as what is there now."""
+        self._now, self._other = self._other, self._now
+        self._left, self._stride = left, stride
+
     def stage(self, size: int, radix: int, start: int) -> None:
         """Do one stage: transforms of ``radix`` numbers each, turned and put in order."""
         self._left = self._left or size
@@ -91,19 +186,21 @@ class Complex:
         with T.serial(parts) as p, T.serial(stride) as q:
             taken = [kept(self.get(q + stride * (p + t * parts)), self.lanes) for t in range(radix)]
             for u, value in enumerate(_small(taken)):
-                done = value if u == 0 else self._turned(value, start + p * (radix - 1) + u - 1)
-                self._put(q + stride * (radix * p + u), done)
+                done = value if u == 0 else self.turned(value, start + p * (radix - 1) + u - 1)
+                self.put(q + stride * (radix * p + u), done)
         self._now, self._other = self._other, self._now
         self._left, self._stride = parts, stride * radix
 
     def _load(self, at: Expr) -> Expr:
         return load(self._now, [at], self.lanes)
 
-    def _turned(self, value: Pair, at: Expr) -> Pair:
+    def turned(self, value: Pair, at: Expr) -> Pair:
+        """Multiply a number by a factor."""
         (re, im), (cos, sin) = kept(value, self.lanes), self.factor(at)
         return re * cos - im * sin, re * sin + im * cos
 
-    def _put(self, at: Expr, value: Pair) -> None:
+    def put(self, at: Expr, value: Pair) -> None:
+        """Write a number that the next stage takes."""
         for i, part in enumerate(value):
             store(self._other, [(at * 2 + i) * self.lanes], part, self.lanes)
 

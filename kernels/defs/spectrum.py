@@ -27,7 +27,7 @@ class Mel:
     """A kind of spectrogram.
 
     Attributes:
-        fft: samples of one transform; even, of factors 2, 3, 5 and 7.
+        fft: samples of one transform; see ``media.stages.possible``.
         hop: samples from one transform to the next.
         bands: of the result.
         power: of the magnitude: 1 or 2.
@@ -55,8 +55,8 @@ class Mel:
         for name in ("fft", "hop", "bands"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} {getattr(self, name)}: a count")
-        if not fourier.fits(self.fft):
-            raise ValueError(f"fft {self.fft}: even sizes of factors 2, 3, 5 and 7")
+        if not fourier.possible(self.fft):
+            raise ValueError(f"fft {self.fft}: a factor that is too large, or one sample")
         if self.power not in (1, 2):
             raise ValueError(f"power {self.power}: 1 or 2")
         if self.log not in _LOGS:
@@ -108,7 +108,7 @@ def mel_spectrogram(cpu: Cpu, mel: Mel, weights: int | None = None) -> tirx.Prim
     frames, samples = tirx.Var("t", "int32"), tirx.Var("n", "int32")
     lanes = cpu.lanes
     held = tirx.Var("w", "int32") if weights is None else weights
-    factors = fourier.starts(mel.fft)[-1] + mel.bins
+    factors = fourier.count(mel.fft)
     buffers: dict[str, tuple[Sequence[Any], str]] = {
         "sound": ((samples,), "float32"),
         "window": ((mel.fft,), mel.dtype),

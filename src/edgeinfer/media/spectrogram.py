@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from edgeinfer.media.stages import fits
+from edgeinfer.media.stages import possible
 from edgeinfer.types import Array, SpectrogramInput
 
 _LEAST_FLOOR = 1e-37
@@ -50,8 +50,8 @@ def filters(record: SpectrogramInput) -> Array:
 
 def unfit(record: SpectrogramInput) -> str:
     """Tell why there is no compiled code for a record; empty where there is some."""
-    if not fits(record.fft):
-        return f"no code for transforms of {record.fft} samples (even, of factors 2, 3, 5 and 7)"
+    if not possible(record.fft):
+        return f"no code for transforms of {record.fft} samples: a factor of it is too large"
     if record.power not in (1, 2):
         return f"no code for power {record.power:g}"
     if record.log != "none" and record.floor < _LEAST_FLOOR:
