@@ -1,10 +1,11 @@
-"""Pictures and boxes by code for Arm, emulated: the bytes that Pillow gives there.
+"""Code for Arm, emulated: the bytes that Pillow gives there, and NumPy's spectrograms.
 
 Needs what ``tests/e2e/test_arm.py`` needs. Times under emulation say nothing.
 """
 
 import importlib.util
 import os
+import pickle
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 
 from edgeinfer.backends.emulator import emulator, folder
 from edgeinfer.convert import functions
-from edgeinfer.convert.lower.tvm.machines import machine
+from edgeinfer.convert.lower.tvm.machines import Machine, machine
 from edgeinfer.errors import NotAvailableError
+from tests.runtime.pipelines.test_spectra import RECORDS
 
 RUN = """
 import sys
@@ -50,26 +52,63 @@ for resize, method, color, layout in ways:
 print(count, grouping(functions, "")[1])
 """
 
+LISTEN = """
+import pickle, sys
+from pathlib import Path
+import numpy as np
+from edgeinfer.backends.plain_functions import Functions
+from edgeinfer.media.spectrogram import mel_spectrogram
+from edgeinfer.runtime.pipelines.spectra import spectra
+
+functions = Functions(Path(sys.argv[1]))
+rng = np.random.default_rng(0)
+for record in pickle.loads(bytes.fromhex(sys.argv[2])):
+    by = spectra(functions, "", record)
+    for samples in (0, 1, 100, 5000):
+        sound = rng.normal(0, 0.1, samples).astype(np.float32)
+        want, found = mel_spectrogram(sound, record), by(sound)
+        assert want.shape == found.shape
+        assert np.abs(found - want).max() <= 2e-6 * max(np.abs(want).max(), 1), record
+    print(by.about)
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_pictures_and_boxes_are_right_there(tmp_path: Path) -> None:
+def test_pictures_and_boxes_are_right_there() -> None:
+    done = _run(RUN, functions.library(_wanted()))
+    assert done == ["256 boxes by compiled code for cortex-a72"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_spectrograms_are_right_there() -> None:
+    records = tuple(RECORDS.values())
+    library = functions.library(_wanted(), pictures=False, spectrograms=records)
+    done = _run(LISTEN, library, pickle.dumps(records).hex())
+    assert done == ["spectrograms by compiled code for cortex-a72"] * len(records)
+
+
+def _wanted() -> Machine:
     wanted = machine("cortex-a72")
     if importlib.util.find_spec("tvm") is None or shutil.which(wanted.linker) is None:
         pytest.skip("needs TVM and gcc-aarch64-linux-gnu")
+    return wanted
+
+
+def _run(script: str, library: Path, *more: str) -> list[str]:
     try:
-        found = emulator("aarch64", wanted.cpu)
+        found = emulator("aarch64", _wanted().cpu)
     except NotAvailableError as e:
         pytest.skip(str(e))
     if not (folder() / "site" / "PIL").exists():
         pytest.skip("needs Pillow in the userland: python -m edgeinfer.convert.arm_userland")
-    library = functions.library(wanted)
     done = subprocess.run(
-        [*found.command, "-c", RUN, str(library)],
+        [*found.command, "-c", script, str(library), *more],
         env={**os.environ, **found.environment},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.strip() == "256 boxes by compiled code for cortex-a72"
+    return done.stdout.strip().splitlines()
