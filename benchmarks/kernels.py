@@ -1,8 +1,9 @@
 """Kernels and whole small models by TVM against the libraries, in turns.
 
-``python -m benchmarks.kernels small|preprocess|all [--rounds N]``. Each engine's bound call on
-one thread, the rounds interleaved; medians of the rounds' best, in microseconds of CPU time and of
-wall time. ``benchmarks.gemv`` has the products of 4-bit weights.
+``python -m benchmarks.kernels small [--rounds N]``. Each engine's bound call on one thread, the
+rounds interleaved; medians of the rounds' best, in microseconds of CPU time and of wall time.
+``benchmarks.gemv`` has the products of 4-bit weights, ``benchmarks.pictures`` what stands before an
+engine.
 """
 
 from __future__ import annotations
@@ -167,100 +168,14 @@ def small(rounds: int) -> None:
             _print(title, interleaved(calls, rounds), "tvm")
 
 
-def preprocess(rounds: int) -> None:
-    """A picture of 1920 x 1080 to a normalised tensor of 224 x 224."""
-    import tvm
-    import tvm_ffi
-
-    from edgeinfer.convert.lower.tvm.machines import machine
-    from edgeinfer.kernels.defs.preprocess import Picture
-    from edgeinfer.kernels.defs.preprocess import preprocess as kernel
-
-    picture = Picture(224, 224)
-    module = tvm.IRModule({"kernel": kernel(picture).with_attr("global_symbol", "kernel")})
-    made = tvm.compile(module, target=machine("x86-64-v3").target())["kernel"]
-    source = np.random.default_rng(0).integers(0, 256, (1080, 1920, 3), dtype=np.uint8)
-    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-    norm = np.stack([1 / 255 / std, -mean / std, np.full(3, 114)]).astype("float32")
-    out = np.zeros(picture.shape, np.float32)
-    arguments = [
-        tvm_ffi.from_dlpack(a)
-        for a in (source, np.array([0, 0, 1920, 1080], np.float32), norm, out)
-    ]
-    calls: dict[str, Call] = {"tvm": lambda: made(*arguments)}
-    for antialias in (False, True):
-        how = "averages, as Pillow" if antialias else "four pixels, as OpenCV"
-        calls[f"tvm of pipelines, {how}"] = _of_pipelines(source, mean, std, antialias)
-
-    mean32, std32 = mean.astype(np.float32), std.astype(np.float32)
-
-    def finish(small: Array) -> Array:
-        values = small.astype(np.float32) * np.float32(1 / 255)
-        values -= mean32
-        values /= std32
-        return np.ascontiguousarray(values.transpose(2, 0, 1)[None])
-
-    try:
-        import cv2
-
-        cv2.setNumThreads(int(os.environ.get("TVM_NUM_THREADS", "0")) or -1)
-        calls["OpenCV and NumPy"] = lambda: finish(
-            cv2.resize(source, (224, 224), interpolation=cv2.INTER_LINEAR)
-        )
-    except ImportError:
-        print("preprocess: OpenCV is not installed")
-    try:
-        from PIL import Image
-
-        # Pillow averages over what is left out, which is more work and another picture.
-        picture_of = Image.fromarray(source)
-        bilinear = Image.Resampling.BILINEAR
-        calls["Pillow and NumPy"] = lambda: finish(
-            np.asarray(picture_of.resize((224, 224), bilinear))
-        )
-    except ImportError:
-        print("preprocess: Pillow is not installed")
-    times = interleaved(calls, rounds)
-    _print("1920x1080 to 224x224", times, "tvm")
-    for name in (n for n in times if n.startswith("tvm of")):
-        ratios = ", ".join(
-            f"{times[n][0] / times[name][0]:.2f} times as fast as {n}"
-            for n in times
-            if not n.startswith("tvm")
-        )
-        print(f"{name}: {ratios}", flush=True)
-
-
-def _of_pipelines(source: Array, mean: Array, std: Array, antialias: bool) -> Call:
-    """What stands in front of an engine by default: a library of a bundle, called from Python."""
-    from edgeinfer.backends.plain_functions import Functions
-    from edgeinfer.convert.functions import library
-    from edgeinfer.convert.lower.tvm.machines import machine
-    from edgeinfer.runtime.pipelines.pictures import ByCode
-    from edgeinfer.types import ImageInput
-
-    record = ImageInput(
-        224, 224, antialias=antialias, mean=tuple(mean.tolist()), std=tuple(std.tolist())
-    )
-    made = ByCode(Functions(library(machine("x86-64-v3"))), record, "float32")
-    made.check()
-    return lambda: made(source)
-
-
 def main() -> None:
     """Run what was asked for."""
-    parts: dict[str, Callable[[int], None]] = {
-        "small": small,
-        "preprocess": preprocess,
-    }
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=[*parts, "all"])
+    parser.add_argument("part", choices=["small"])
     parser.add_argument("--rounds", type=int, default=15)
     asked = parser.parse_args()
     os.environ.setdefault("TVM_BIND_THREADS", "0")
-    for name, part in parts.items():
-        if asked.part in (name, "all"):
-            part(asked.rounds)
+    small(asked.rounds)
 
 
 if __name__ == "__main__":

@@ -181,17 +181,17 @@ def sample(channels: int, *, picked: bool) -> tirx.PrimFunc:
 def blend(cpu: Cpu, channels: int, kind: str) -> tirx.PrimFunc:
     """Blend the four pixels around each place, normalise and lay out, in one pass.
 
-    Inputs: as of ``sample``, ``picked``; then as of ``down_counted``. Output: all elements of the
+    Inputs: as of ``sample``, ``picked``, but shares by column for each byte of two pixels
+    (columns, 8) where a pixel has several; then as of ``down_counted``. Output: all elements of the
     tensor.
     """
     names = ("rows", "columns", "size", "held", "width", "elements")
     rows, columns, size, held, width, elements = (tirx.Var(n, "int32") for n in names)
-    lanes = 1 if channels == 1 else 4
     buffers = {
         "source": ((held, size), "uint8"),
         "picks": ((rows, 2), "int32"),
         "places": ((columns, 2), "int32"),
-        "by_column": ((columns, 2), "float32"),
+        "by_column": ((columns, 2 if channels == 1 else 8), "float32"),
         "by_row": ((rows, 2), "float32"),
         **_finishing(width),
         "out": ((elements,), kind),
@@ -202,11 +202,53 @@ def blend(cpu: Cpu, channels: int, kind: str) -> tirx.PrimFunc:
         with T.serial(rows) as y:
             with T.serial(_at(place, 1)) as x:
                 two = [[T.BufferLoad(picks, [y, i])] for i in range(2)]
-                value = _between((source, two), (places, by_column, x), (by_row, y), channels)
-                store(line, [x * lanes], value, lanes)
+                if channels == 1:
+                    value = _between((source, two), (places, by_column, x), (by_row, y), 1)
+                    store(line, [x], value, 1)
+                else:
+                    _store_pixel((source, two), (places, by_column, x), (by_row, y), line, channels)
             _finish(cpu, channels == 1, (norm, shifts, place, line, out), y)
 
     return function(f"blend_{channels}_{kind}", buffers, body)
+
+
+def _store_pixel(
+    pixels: tuple[Buffer, Sequence[Sequence[Expr]]],
+    across: tuple[Buffer, Buffer, Expr],
+    down: tuple[Buffer, Expr],
+    line: Buffer,
+    channels: int,
+) -> None:
+    """Do what ``_between`` does, at once for both sides, which mostly lie beside each other."""
+    (source, rows), (places, by_column, x) = pixels, across
+    left, right = (T.BufferLoad(places, [x, i]) for i in range(2))
+    with T.If(right == left + channels):
+        with T.Then():
+            beside = [load(source, [*row, left], 8) for row in rows]
+            store(line, [x * 4], _both(beside, (by_column, x), down, channels), 4)
+        with T.Else():
+            apart = [_joined(source, row, (left, right), channels) for row in rows]
+            store(line, [x * 4], _both(apart, (by_column, x), down, channels), 4)
+
+
+def _joined(source: Buffer, row: Sequence[Expr], places: Sequence[Expr], channels: int) -> Expr:
+    """Two pixels of a row as if they lay side by side."""
+    pair = [load(source, [*row, place], 4) for place in places]
+    lanes = [*range(channels), *range(4, 4 + channels), 7, 7][:8]
+    return tirx.Shuffle(pair, [T.int32(i) for i in lanes])
+
+
+def _both(
+    pixels: Sequence[Expr], across: tuple[Buffer, Expr], down: tuple[Buffer, Expr], channels: int
+) -> Expr:
+    """Blend four pixels, of which both of a row lie in one vector."""
+    (by_column, x), (by_row, y), kind = across, down, "float32x8"
+    shares = [splat(T.BufferLoad(by_row, [y, i]), 8) for i in range(2)]
+    tall = _blend([tirx.Cast(kind, p) for p in pixels], shares, kind)
+    wide = _fenced(tall * load(by_column, [x, 0], 8), kind)
+    sides = [_picked(wide, range(start, start + 4)) for start in (0, channels)]
+    value = _fenced(sides[0] + sides[1], "float32x4") + splat(T.float32(0.5), 4)
+    return tirx.Cast("uint8x4", tirx.Cast("int32x4", value))
 
 
 def _between(
@@ -357,24 +399,34 @@ def _by_channel(cpu: Cpu, grey: bool, given: tuple[Buffer, ...], start: Expr) ->
 
 
 def _by_pixel(given: tuple[Buffer, ...], start: Expr) -> None:
-    """Write four elements a pixel, of which the next pixel replaces one; the last has none."""
+    """Write two pixels a step, four elements of each; what follows replaces the last of them."""
     norm, shifts, place, line, out = given
-    last = _at(place, 1) - 1
-    with T.serial(last) as x:
-        level = _levels(line, x, 1, None)
-        spread = (splat(level, 4) >> load(shifts, [0], 4)) & splat(T.int32(255), 4)
-        parts = [load(norm, [i, 0], 4) for i in range(3)]
-        store(out, [start + x * 3], _counted(spread, parts, 4, out.dtype), 4)
-    for c in range(3):
-        level = _levels(line, last, 1, _at(shifts, c))
-        parts = [T.BufferLoad(norm, [i, c]) for i in range(3)]
-        store(out, [start + last * 3 + c], _counted(level, parts, 1, out.dtype), 1)
+    done = (_at(place, 1) - 1) // 2 * 2
+    parts = [_picked(load(norm, [i, 0], 4), [*range(4), *range(4)]) for i in range(3)]
+
+    def pair(x: Expr, order: Sequence[int]) -> None:
+        level = tirx.Cast("int32x8", _picked(load(line, [x * 4], 8), order))
+        values = _counted(level, parts, 8, out.dtype)
+        for i in range(2):
+            four = _picked(values, range(4 * i, 4 * i + 4))
+            store(out, [start + (x + i) * 3], four, 4)
+
+    with T.If(_at(shifts, 0) == 0):
+        with T.Then(), T.serial(done // 2) as step:
+            pair(step * 2, range(8))
+        with T.Else(), T.serial(done // 2) as step:
+            pair(step * 2, (2, 1, 0, 3, 6, 5, 4, 7))
+    with T.serial(_at(place, 1) - done) as i:
+        for c in range(3):
+            level = _levels(line, done + i, 1, _at(shifts, c))
+            one = [T.BufferLoad(norm, [k, c]) for k in range(3)]
+            store(out, [start + (done + i) * 3 + c], _counted(level, one, 1, out.dtype), 1)
 
 
-def _levels(line: Buffer, x: Expr, lanes: int, shift: Expr | None) -> Expr:
-    """Read pixels of four bytes as words, or one byte of each."""
+def _levels(line: Buffer, x: Expr, lanes: int, shift: Expr) -> Expr:
+    """Read one byte of each pixel of four."""
     words = tirx.reinterpret(_like("int32", lanes), load(line, [x * 4], 4 * lanes))
-    return words if shift is None else (words >> shift) & splat(T.int32(255), lanes)
+    return (words >> shift) & splat(T.int32(255), lanes)
 
 
 def _counted(level: Expr, parts: Sequence[Expr], lanes: int, dtype: str) -> Expr:

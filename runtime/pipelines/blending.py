@@ -46,7 +46,7 @@ class Blending:
     ) -> None:
         across, down = samples
         self._name = f"blend_{channels}_{canvas.counted}"
-        self._columns = Tensor(across.pixels * np.int32(channels)), Tensor(across.shares)
+        self._columns = Tensor(across.pixels * np.int32(channels)), _shares(across, channels)
         self._norm = Tensor(canvas.norm), Tensor(canvas.shifts)
         self._line = len(across.pixels) * (1 if channels == 1 else 4)
         count = done = len(down.pixels)
@@ -77,6 +77,15 @@ class Blending:
             source = rows if part.copied is None else _with_bytes_behind(rows[part.copied :])
             given = (source, part.picks, *self._columns, part.by_row, *self._norm)
             functions.call(self._name, (*given, part.place, line, out))
+
+
+def _shares(across: Neighbours, channels: int) -> Tensor:
+    """The shares of two pixels, for each of their bytes."""
+    if channels == 1:
+        return Tensor(across.shares)
+    spread = np.zeros((len(across.shares), 8), np.float32)
+    spread[:, : 2 * channels] = across.shares.repeat(channels, axis=1)
+    return Tensor(spread)
 
 
 def _with_bytes_behind(rows: Array) -> Array:

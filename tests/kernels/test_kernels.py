@@ -11,7 +11,7 @@ import pytest
 from tests.kernels.products import Product
 from tests.kernels.run import HERE, MACHINES, Array, compiled, cpu, machine, misaligned, tvm
 
-from edgeinfer.kernels.defs import conv, gemm, gemv, math, preprocess, recurrent  # isort: skip
+from edgeinfer.kernels.defs import conv, gemm, gemv, math, recurrent  # isort: skip
 from edgeinfer.kernels.defs.emit import Piece, function, load, loop, pieces, store  # isort: skip
 
 
@@ -334,27 +334,6 @@ def test_gemv_of_next_to_nothing_is_next_to_nothing() -> None:
 def test_gemv_refuses_other_sizes(shape: tuple[int, int], block: int, vectors: int) -> None:
     with pytest.raises(ValueError, match="sizes from 1, and blocks of a multiple of 32"):
         gemv.gemv_int4(gemv.DOTS["x86-64-v3"], *shape, block, vectors)
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("swap", [False, True])
-def test_preprocess(layout: str, swap: bool) -> None:
-    picture = preprocess.Picture(5, 9, layout, swap)
-    call = compiled(preprocess.preprocess(picture), HERE[0])
-    norm = np.array([[0.1, 0.2, 0.3], [-1, 0, 1], [114, 0, 255]], np.float32)
-    rng = np.random.default_rng(0)
-    for size, box in [
-        ((30, 47), (0, 0, 47, 30)),
-        ((30, 47), (3.25, 7.5, 20, 11)),
-        ((8, 6), (-4, -3, 14, 20)),
-        ((1, 1), (0, 0, 1, 1)),
-        ((2, 9), (0, 0, 9, 2)),
-    ]:
-        source = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
-        place = np.array(box, np.float32)
-        out = misaligned(np.full(picture.shape, np.nan, np.float32))
-        call(misaligned(source), place, norm, out)
-        _close(out, preprocess.reference(source, place, norm, picture), 1e-5)
 
 
 def test_a_transform_of_sound_is_no_straight_code() -> None:
