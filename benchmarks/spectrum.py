@@ -86,9 +86,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             calls: dict[str, Call] = {
                 "numpy": partial(mel_spectrogram, single, record),
-                "numpy, float32": partial(
-                    in_float32, single, record, window.astype(np.float32), bands
-                ),
+                "numpy, float32": partial(in_float32, single, record, narrow, bands),
             }
             model = in_onnx(record, window, frames)
             calls["onnxruntime"], _ = bound(model, "onnxruntime", Path(folder, "o"))
