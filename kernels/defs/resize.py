@@ -105,8 +105,9 @@ def across_pairs(channels: int) -> tirx.PrimFunc:
                     spread = [_picked(word, [2 * h] * 4 + [2 * h + 1] * 4) for h in range(2)]
                     sides = [tirx.reinterpret("int16x16", s) for s in spread]
                     for i, halves in enumerate(sums):
-                        start = T.BufferLoad(first, [x]) + g * (channels * TOGETHER)
-                        pixel = _paired(load(source, [_at(some, 0) + row + i, start], 16), channels)
+                        start = _wide(T.BufferLoad(first, [x])) + _wide(g) * (channels * TOGETHER)
+                        pixel = _run(source, _at(some, 0) + row + i, start, 16)
+                        pixel = _paired(pixel, channels)
                         for half, side in zip(halves, sides, strict=True):
                             store(half, [0], load(half, [0], 8) + _multiplied(pixel, side), 8)
                 for i, (low, high) in enumerate(sums):
@@ -201,9 +202,10 @@ def blend(cpu: Cpu, channels: int, kind: str) -> tirx.PrimFunc:
         picks, places, by_column, by_row, norm, shifts, place, line, out = given
         with T.serial(rows) as y:
             with T.serial(_at(place, 1)) as x:
-                two = [[T.BufferLoad(picks, [y, i])] for i in range(2)]
+                two = [T.BufferLoad(picks, [y, i]) for i in range(2)]
                 if channels == 1:
-                    value = _between((source, two), (places, by_column, x), (by_row, y), 1)
+                    rows_of = [[row] for row in two]
+                    value = _between((source, rows_of), (places, by_column, x), (by_row, y), 1)
                     store(line, [x], value, 1)
                 else:
                     _store_pixel((source, two), (places, by_column, x), (by_row, y), line, channels)
@@ -213,7 +215,7 @@ def blend(cpu: Cpu, channels: int, kind: str) -> tirx.PrimFunc:
 
 
 def _store_pixel(
-    pixels: tuple[Buffer, Sequence[Sequence[Expr]]],
+    pixels: tuple[Buffer, Sequence[Expr]],
     across: tuple[Buffer, Buffer, Expr],
     down: tuple[Buffer, Expr],
     line: Buffer,
@@ -224,16 +226,16 @@ def _store_pixel(
     left, right = (T.BufferLoad(places, [x, i]) for i in range(2))
     with T.If(right == left + channels):
         with T.Then():
-            beside = [load(source, [*row, left], 8) for row in rows]
+            beside = [_run(source, row, left, 8) for row in rows]
             store(line, [x * 4], _both(beside, (by_column, x), down, channels), 4)
         with T.Else():
             apart = [_joined(source, row, (left, right), channels) for row in rows]
             store(line, [x * 4], _both(apart, (by_column, x), down, channels), 4)
 
 
-def _joined(source: Buffer, row: Sequence[Expr], places: Sequence[Expr], channels: int) -> Expr:
+def _joined(source: Buffer, row: Expr, places: Sequence[Expr], channels: int) -> Expr:
     """Two pixels of a row as if they lay side by side."""
-    pair = [load(source, [*row, place], 4) for place in places]
+    pair = [_run(source, row, place, 4) for place in places]
     lanes = [*range(channels), *range(4, 4 + channels), 7, 7][:8]
     return tirx.Shuffle(pair, [T.int32(i) for i in lanes])
 
@@ -482,6 +484,15 @@ def _byte(value: Expr, lanes: int) -> Expr:
     whole = value >> splat(T.int32(BITS), lanes)
     low, high = splat(T.int32(0), lanes), splat(T.int32(255), lanes)
     return tirx.Cast(_like("uint8", lanes), tirx.Min(tirx.Max(whole, low), high))
+
+
+def _wide(index: Expr) -> Expr:
+    return tirx.Cast("int64", index)
+
+
+def _run(source: Buffer, row: Expr, start: Expr, lanes: int) -> Expr:
+    """Read bytes of a row; indices of 64 bits let one register count for several rows."""
+    return T.BufferLoad(source, [_wide(row), T.ramp(_wide(start), T.int64(1), lanes)])
 
 
 def _paired(pixels: Expr, channels: int) -> Expr:

@@ -21,7 +21,7 @@ from edgeinfer.media.pixels import pixels_of
 from edgeinfer.media.windows import Neighbours, TooManyError
 from edgeinfer.runtime.pipelines.blending import Blending
 from edgeinfer.runtime.pipelines.canvas import Canvas, UnfitError, level_of
-from edgeinfer.runtime.pipelines.resizing import READABLE, Resizing, resizing
+from edgeinfer.runtime.pipelines.resizing import READABLE, Resizing, resizing, windows_across
 from edgeinfer.types import Array, ImageInput
 
 _MOST_BYTES = 1 << 31
@@ -198,7 +198,7 @@ class ByCode:
         out[: max(-begin, 0)] = level
         out[max(height - begin, 0) :] = level
         first, behind = max(begin, 0), min(end, height)
-        common = by.starts(channels), by.weights(channels, paired=paired)
+        common = windows_across(by, channels, paired=paired)
         flat = pixels.reshape(height, width * channels)
         # What lies behind the last rows is not ours to read: they are copied.
         safe = max(height - -(-READABLE // flat.shape[1]), 0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
+from edgeinfer.backends.plain_functions import Tensor
 from edgeinfer.media.windows import ONE, Neighbours, Windows, neighbours, windows
 from edgeinfer.types import Array
 
@@ -42,15 +44,21 @@ class Resizing:
         """Pixels of a row that are made."""
         return len(self.across.first)
 
-    def starts(self, channels: int) -> Array:
-        """The byte at which each window begins."""
-        return self.across.first * np.int32(channels)
 
-    def weights(self, channels: int, *, paired: bool) -> Array:
-        """The weights across, as the function for so many channels takes them."""
-        if channels == 1:
-            return _grouped(self.across, 8)
-        return _halves(self.across) if paired else self.across.weights
+@lru_cache(maxsize=64)
+def windows_across(by: Resizing, channels: int, *, paired: bool) -> tuple[Tensor, Tensor]:
+    """Return the byte at which each window begins, and the weights as the function takes them.
+
+    Args:
+        by: how pictures are resized.
+        channels: of their pixels.
+        paired: the function multiplies neighbours.
+    """
+    if channels == 1:
+        weights = _grouped(by.across, 8)
+    else:
+        weights = _halves(by.across) if paired else by.across.weights
+    return Tensor(by.across.first * np.int32(channels)), Tensor(weights)
 
 
 def resizing(
