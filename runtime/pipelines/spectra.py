@@ -150,7 +150,8 @@ class ByCode:
         record, shift = self._record, self._record.mean
         if record.log != "none":
             if record.reference == "max":
-                shift += float(levels.max())
+                # By itself: what is equal to it becomes zero.
+                levels -= levels.max()
             else:
                 shift += _LEVELS[record.log] * float(np.log(max(1.0, record.floor)))
             if record.range_db is not None:

@@ -39,6 +39,9 @@ RECORDS = {
         std=40.0,
         time_first=False,
     ),
+    "far below": SpectrogramInput(
+        RATE, 97, 40, 9, log="db", reference="max", floor=1e-29, mean=0.7, std=0.3
+    ),
     "loud": SpectrogramInput(
         RATE, 64, 70, 8, power=1.0, scale="htk", norm="none", log="db", floor=3.0, range_db=20.0
     ),
@@ -91,7 +94,9 @@ def test_numbers_are_those_of_numpy(sounds_library: Path, kind: str) -> None:
         assert found.flags.c_contiguous
         finite = np.abs(want[np.isfinite(want)])
         largest = max(finite.max(initial=0.0), abs(record.mean / record.std))
-        np.testing.assert_allclose(found, want, rtol=0, atol=2e-6 * largest, err_msg=name)
+        # What is left of levels far from zero has their rounding in float32.
+        close = 1e-5 if kind == "far below" else 2e-6
+        np.testing.assert_allclose(found, want, rtol=0, atol=close * largest, err_msg=name)
 
 
 def test_what_is_very_long_is_computed_in_parts(
