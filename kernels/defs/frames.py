@@ -57,9 +57,9 @@ class Frames:
 def transform(cpu: Cpu, frames: Frames) -> tirx.PrimFunc:
     """Build the kernel: takes the sounds (batch, samples), the window (size), ``fourier.factors``.
 
-    The size must be one that ``fourier.fits``.
+    The size must be ``fourier.possible``.
     """
-    factors = fourier.starts(frames.size)[-1] + frames.bins
+    factors = fourier.count(frames.size)
     buffers = {
         "sound": ((frames.batch, frames.samples), "float32"),
         "window": ((frames.size,), "float32"),
@@ -133,7 +133,7 @@ def window_of(weights: Array) -> tuple[Array, tuple[tuple[int, int, int], ...]] 
         None if they are something else, beyond the rounding of float32.
     """
     channels, size = weights.shape
-    if not fourier.fits(size):
+    if not fourier.possible(size):
         return None
     bins = size // 2 + 1
     if channels not in (bins, 2 * bins):

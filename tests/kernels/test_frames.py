@@ -25,7 +25,10 @@ def _spectra(sound: Array, window: Array, hop: int) -> Array:
 @pytest.mark.parametrize("name", HERE[:2])
 @pytest.mark.parametrize(
     ("batch", "samples", "size", "hop"),
-    [(1, 640, 256, 128), (2, 200, 30, 7), (1, 96, 96, 1), (1, 1280, 512, 160), (1, 260, 2, 1)],
+    [
+        *((1, 640, 256, 128), (2, 200, 30, 7), (1, 96, 96, 1), (1, 1280, 512, 160), (1, 260, 2, 1)),
+        *((2, 800, 321, 40), (1, 200, 63, 9), (1, 260, 3, 1), (1, 300, 134, 20)),
+    ],
 )
 def test_transform(name: str, batch: int, samples: int, size: int, hop: int) -> None:
     sound, window = _sound(batch, samples), np.hanning(size + 1)[1:].astype(np.float32)
@@ -48,6 +51,8 @@ def test_transform(name: str, batch: int, samples: int, size: int, hop: int) -> 
 def test_sizes() -> None:
     fit = [n for n in range(1, 40) if fourier.fits(n)]
     assert fit == [2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 30, 32, 36]
+    assert all(fourier.possible(n) for n in range(2, 257))
+    assert not any(fourier.possible(n) for n in (0, 1, 257, 2 * 263, 11 * 29))
 
 
 def _waves(size: int) -> tuple[Array, Array]:
@@ -71,6 +76,15 @@ def test_weights_of_a_transform(sign: int) -> None:
         wave = cos if part == 0 else -sin
         assert kind == part
         np.testing.assert_allclose(way * wave * alone[0], weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [63, 134, 321])
+def test_weights_of_a_transform_with_a_summed_factor(size: int) -> None:
+    window, (cos, sin) = np.hanning(size + 1)[1:], _waves(size)
+    found = frames.window_of(np.concatenate([cos * window, -sin * window]).astype(np.float32))
+    assert found is not None
+    np.testing.assert_allclose(found[0], window, atol=1e-6)
+    assert found[1] == ((0, 0, 1), (size // 2 + 1, 1, 1))
 
 
 def test_weights_that_are_none() -> None:

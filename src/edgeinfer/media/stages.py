@@ -52,7 +52,7 @@ def summed(size: int) -> int:
 
 def possible(size: int) -> bool:
     """Whether there is a transform of a size at all."""
-    return fits(size) or 1 < summed(size) <= _LARGEST
+    return size >= 2 and (fits(size) or 1 < summed(size) <= _LARGEST)
 
 
 def sums(size: int) -> tuple[int, int, tuple[int, ...]]:

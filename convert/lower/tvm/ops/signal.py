@@ -52,7 +52,7 @@ def stft(
     hop = int(frame_step.array.ravel()[0])
     waves = stft_plan(parts, window, frame_length, onesided)
     size, batch, samples = waves.shape[1], signal.shape[0], signal.shape[1]
-    is_fast = onesided and fourier.fits(size) and g.on_cpu and signal.dtype == "float32"
+    is_fast = onesided and fourier.possible(size) and g.on_cpu and signal.dtype == "float32"
     if is_fast and signal.is_static and samples >= size and batch:
         shape = np.ones(size) if window is None else window.array.reshape(-1)
         return frames_of(g, signal, Frames(batch, samples, size, hop), shape.astype(np.float32))

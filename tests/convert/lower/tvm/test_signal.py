@@ -28,18 +28,19 @@ def _spectra(x: Array, window: Array, hop: int, onesided: bool) -> Array:
 
 @pytest.mark.parametrize(
     ("size", "hop", "onesided", "parts"),
-    [(64, 16, 1, 1), (22, 5, 1, 1), (64, 16, 0, 1), (12, 4, 0, 2)],
+    [(64, 16, 1, 1), (22, 5, 1, 1), (63, 9, 1, 1), (257, 9, 1, 1), (64, 16, 0, 1), (12, 4, 0, 2)],
 )
 def test_stft(size: int, hop: int, onesided: int, parts: int) -> None:
-    frames = (150 - size) // hop + 1
+    samples = max(150, size + 40)
+    frames = (samples - size) // hop + 1
     bins = size // 2 + 1 if onesided else size
     model = graph(
-        f"(float[2,150,{parts}] x) => (float[2,{frames},{bins},2] y) "
+        f"(float[2,{samples},{parts}] x) => (float[2,{frames},{bins},2] y) "
         f"{{ y = STFT<onesided={onesided}>(x, hop, window) }}",
         hop=np.array(hop),
         window=(window := np.hanning(size).astype(np.float32)),
     )
-    x = _sound(2, 150, parts)
+    x = _sound(2, samples, parts)
     wide = x[..., 0] + (1j * x[..., 1] if parts == 2 else 0)
     want = _spectra(wide, window.astype(np.float64), hop, bool(onesided))
     np.testing.assert_allclose(outputs(model, {"x": x})["y"], want, atol=2e-5)
