@@ -118,7 +118,7 @@ def build(
                 compiled = _compiled(tvm.IRModule({name: made.function}), machine)
     if reason:
         with target:
-            compiled = _compiled(ready, machine)
+            compiled = _compiled(_copying(ready) if machine.cuda else ready, machine)
     with tempfile.TemporaryDirectory() as folder:
         link = apple.link if machine.system == "macos" else cc.cross_compiler(linker)
         compiled.export_library(str(path), fcompile=link, workspace_dir=folder)
@@ -131,12 +131,32 @@ def _compiled(module: tvm.IRModule, machine: Machine) -> Any:
     """Compile for the target that is set."""
     pipeline = ahead.PIPELINE if machine.cuda else "default"
     try:
-        return tvm.compile(module, target=machine.target(), tir_pipeline=pipeline)
+        # For a GPU TVM would fuse once more: what has its order with loops that have none.
+        return tvm.compile(
+            module,
+            target=machine.target(),
+            relax_pipeline="default_build",
+            tir_pipeline=pipeline,
+        )
     except RuntimeError as error:
         # CUDA's compiler gives back all of the text, and a line for all that it dislikes.
         if found := cuda_code.errors(str(error)):
             raise RuntimeError(f"kernels for {machine.name} do not compile: {found}") from error
         raise
+
+
+def _copying(module: tvm.IRModule) -> tvm.IRModule:
+    """Have a GPU copy what is a result in another shape.
+
+    TVM's virtual machine looks at other reshapes as views, and writes loops for these that nothing
+    orders any more: the host would run them, on memory that it cannot read.
+    """
+    from tvm.s_tir import dlight
+
+    passes = [relax.transform.LegalizeOps(), relax.transform.RewriteDataflowReshape()]
+    return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(
+        tvm.transform.Sequential(passes)(module)
+    )
 
 
 def effort(kernels: int, lines: int) -> str:

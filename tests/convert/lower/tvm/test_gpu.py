@@ -107,6 +107,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "r = Relu(x)\n y = MatMul(r, w)\n z = MatMul(x, w) }",
         {"x": _normal(2, 96)},
     ),
+    # By TVM's virtual machine, as models of many kernels are: another shape of a result is a copy.
+    "views": (
+        "m (float[3,1,5] x) => (float[3,5] y, float[3,10] z) <int64[1] one = {1}> {\n"
+        "y = Squeeze(x, one)\n a = Relu(x)\n b = Squeeze(a, one)\n c = Tanh(b)\n"
+        "z = Concat<axis=1>(b, c) }",
+        {"x": _normal(3, 1, 5)},
+    ),
     "nothing": (
         "m (float[2,4] x) => (float[2,0] y, float[2] z) "
         "<int64[1] s = {4}, int64[1] e = {9}, int64[1] a = {1}> {\n"
