@@ -12,15 +12,13 @@ ratios of CPU times, which hold where the machine does other work too.
 
 from __future__ import annotations
 
-import argparse
-import os
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from benchmarks.gemv import compiled, machines_here
-from benchmarks.kernels import Call, interleaved
+from benchmarks.kernels import Call, interleaved, rounds_asked
 from edgeinfer.backends.testing.cases import graph
 from edgeinfer.kernels.defs.attend import Short, attend
 from edgeinfer.kernels.defs.attention import PAGE, Attention, Cache, append, attention
@@ -35,12 +33,7 @@ BOUNDS = {"whole": 1e-5, "float16": 2e-3, "uint8": 2e-2, "uint4": 0.3}
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=15)
-    asked = parser.parse_args()
-    os.environ["TVM_NUM_THREADS"] = "1"
+    rounds = rounds_asked(__doc__)
     name = list(machines_here())[-1]
     for heads, shared, size, context in CASES:
         rng = np.random.default_rng(0)
@@ -56,7 +49,7 @@ def main() -> None:
             error = np.abs(out.ravel() - want.ravel()).max() / np.abs(want).max()
             if not error <= bound:
                 raise ValueError(f"{kind}: {error:.2g} from ONNX Runtime's result")
-        times = interleaved(calls, asked.rounds)
+        times = interleaved(calls, rounds)
         cells = ", ".join(f"{n} {w:.1f} ({c:.1f})" for n, (w, c) in times.items())
         ratios = ", ".join(f"{n} {times['onnxruntime'][1] / times[n][1]:.2f}" for n in BOUNDS)
         print(f"{heads}/{shared} heads of {size}, {context} tokens: {cells}; {ratios}", flush=True)

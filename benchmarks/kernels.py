@@ -118,6 +118,17 @@ def bound(model: Any, engine: str, folder: Path) -> tuple[Call, dict[str, Array]
     return ready.bind(feeds, outputs), outputs
 
 
+def rounds_asked(description: str | None) -> int:
+    """Take the rounds from the command line, and one thread for TVM's code."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=15)
+    os.environ["TVM_NUM_THREADS"] = "1"
+    rounds: int = parser.parse_args().rounds
+    return rounds
+
+
 def interleaved(calls: dict[str, Call], rounds: int, budget_s: float = 0.02) -> dict[str, Any]:
     """Time calls in turns; returns (wall, CPU) microseconds, medians over rounds of the best."""
     counts = {}

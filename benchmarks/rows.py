@@ -9,8 +9,6 @@ of four; then the ratio of CPU times, which hold where the machine does other wo
 
 from __future__ import annotations
 
-import argparse
-import os
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -20,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gemv import compiled, machines_here
-from benchmarks.kernels import Call, bound, interleaved
+from benchmarks.kernels import Call, bound, interleaved, rounds_asked
 from edgeinfer.backends.testing.cases import graph
 from edgeinfer.kernels.defs import rows
 from edgeinfer.kernels.defs.emit import Cpu
@@ -74,12 +72,7 @@ def cases(cpu: Cpu) -> Iterator[tuple[str, Any, Any, list[Array], list[Array]]]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=15)
-    asked = parser.parse_args()
-    os.environ["TVM_NUM_THREADS"] = "1"
+    asked = rounds_asked(__doc__)
     import tvm_ffi
 
     names = machines_here()
@@ -92,7 +85,7 @@ def main() -> None:
                 _, _, kernel, given, results = made[name][index]
                 arrays = [tvm_ffi.from_dlpack(a) for a in (*given, *results)]
                 calls[name] = partial(compiled(kernel, name), *arrays)
-            times = interleaved(calls, asked.rounds)
+            times = interleaved(calls, asked)
         best = min(names, key=lambda n: times[n][1])
         cells = ", ".join(f"{n} {w:.2f} ({c:.2f})" for n, (w, c) in times.items())
         ratio = times["onnxruntime"][1] / times[best][1]

@@ -11,8 +11,6 @@ the others.
 
 from __future__ import annotations
 
-import argparse
-import os
 import tempfile
 from dataclasses import replace
 from functools import partial
@@ -23,7 +21,7 @@ import numpy as np
 import onnx
 
 from benchmarks.gemv import compiled, machines_here
-from benchmarks.kernels import Call, bound, interleaved
+from benchmarks.kernels import Call, bound, interleaved, rounds_asked
 from edgeinfer.backends.testing.cases import graph
 from edgeinfer.kernels.defs import spectrum
 from edgeinfer.media.spectrogram import filters, mel_spectrogram
@@ -66,12 +64,7 @@ def in_float32(sound: Array, record: SpectrogramInput, window: Array, bands: Arr
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=15)
-    asked = parser.parse_args()
-    os.environ["TVM_NUM_THREADS"] = "1"
+    rounds = rounds_asked(__doc__)
     import tvm_ffi
 
     names = machines_here()
@@ -102,7 +95,7 @@ def main() -> None:
                 calls[title] = partial(compiled(kernel, name), *given)
                 calls[title]()
                 np.testing.assert_allclose(out, want, rtol=0, atol=1e-5 if wide else 1e-3)
-            times = interleaved(calls, asked.rounds)
+            times = interleaved(calls, rounds)
         ours = [n for n in times if n.removesuffix(", wide") in names]
         best = min(ours, key=lambda n: times[n][1])
         rest = min(busy for n, (_, busy) in times.items() if n not in ours)

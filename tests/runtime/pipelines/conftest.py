@@ -3,7 +3,7 @@
 import importlib.util
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,17 +63,22 @@ def make(tmp_path: Path) -> MakeBundle:
     return write
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The functions around models for this machine, made once."""
+def made_here(cache: Path, **kinds: Any) -> Path:
+    """Make the functions around models for this machine."""
     made_for = machine("x86-64-v3")
     if platform.machine() != made_for.arch:
         pytest.skip(f"code for {made_for.arch}")
     if importlib.util.find_spec("tvm") is None or shutil.which(made_for.linker) is None:
         pytest.skip("needs TVM and gcc")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGEINFER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield making.library(made_for)
+        patch.setenv("EDGEINFER_CACHE", str(cache))
+        return making.library(made_for, **kinds)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The functions around models for this machine, made once."""
+    return made_here(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")

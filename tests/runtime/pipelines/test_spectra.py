@@ -1,9 +1,5 @@
 """Mel spectrograms by the code of a bundle, held against NumPy in float64."""
 
-import importlib.util
-import platform
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +10,13 @@ import edgeinfer
 from edgeinfer.backends.plain_functions import Functions
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.writer import BundleWriter
-from edgeinfer.convert import functions as making
-from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.heads import Embed
 from edgeinfer.media.spectrogram import mel_spectrogram
 from edgeinfer.runtime.pipelines import AudioPipeline
 from edgeinfer.runtime.pipelines.code import SWITCH
 from edgeinfer.runtime.pipelines.spectra import ByCode, ByNumpy, spectra
 from edgeinfer.types import Array, SpectrogramInput
-from tests.runtime.pipelines.conftest import MakeBundle
+from tests.runtime.pipelines.conftest import MakeBundle, made_here
 
 RATE = 16000
 PLAIN = SpectrogramInput(RATE, 512, 160, 40, samples=2000, step=700)
@@ -49,17 +43,11 @@ RECORDS = {
 
 
 @pytest.fixture(scope="module")
-def sounds_library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def sounds_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Functions for all records, and none for pictures."""
-    made_for = machine("x86-64-v3")
-    if platform.machine() != made_for.arch:
-        pytest.skip(f"code for {made_for.arch}")
-    if importlib.util.find_spec("tvm") is None or shutil.which(made_for.linker) is None:
-        pytest.skip("needs TVM and gcc")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGEINFER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        records = tuple(RECORDS.values())
-        yield making.library(made_for, pictures=False, spectrograms=records)
+    records = tuple(RECORDS.values())
+    cache = tmp_path_factory.mktemp("cache")
+    return made_here(cache, pictures=False, spectrograms=records)
 
 
 def _sounds() -> dict[str, Array]:
