@@ -1,30 +1,5 @@
-/* What TVM's code calls, so that its functions can be called where nothing of TVM is installed. */
+/* Functions of TVM's in a library, and what the last fault was. */
 
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-static __thread char message[512];
-
-void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int32_t count) {
-  size_t used = (size_t)snprintf(message, sizeof message, "%s: ", kind);
-  for (int32_t i = 0; i < count && used < sizeof message; i++)
-    used += (size_t)snprintf(message + used, sizeof message - used, "%s", parts[i]);
-}
+#include "hosted.h"
 
 __attribute__((visibility("default"))) const char *edgeinfer_fault(void) { return message; }
-
-static void *allocate(int device, int index, uint64_t bytes, int code, int bits) {
-  (void)device, (void)index, (void)code, (void)bits;
-  return aligned_alloc(64, (bytes + 63) / 64 * 64);
-}
-
-static int release(int device, int index, void *memory) {
-  (void)device, (void)index;
-  free(memory);
-  return 0;
-}
-
-/* TVM's code calls them by way of these. */
-void *(*__TVMBackendAllocWorkspace)(int, int, uint64_t, int, int) = allocate;
-int (*__TVMBackendFreeWorkspace)(int, int, void *) = release;

@@ -149,6 +149,6 @@ def _key(machine: Machine, what: str) -> str:
         for name in _SOURCES:
             known.update(Path(folder, name).read_bytes())
     known.update(Path(stages.__file__).read_bytes())
-    for name in ("functions.c", "functions_build.py", "lower/tvm/hosted.py"):
+    for name in ("functions.c", "functions_build.py", "lower/tvm/hosted.py", "lower/tvm/hosted.h"):
         known.update(Path(__file__).parent.joinpath(name).read_bytes())
     return known.hexdigest()[:16]

@@ -124,7 +124,6 @@ class _Writer:
         self._model, self._limits, self._half = model, limits, half
         self._namer = Namer(model)
         self._made: dict[tuple[ir.Value, int | None, ir.Graph], ir.Value] = {}
-        self._integers: dict[tuple[ir.Value, int | None], list[ir.Value]] = {}
 
     def write(self, inside: _Inside, place: int) -> None:
         node, value = inside.node, inside.node.inputs[place]
@@ -204,7 +203,7 @@ def _why(node: ir.Node, limits: Quantization, kept: AbstractSet[str]) -> str:
         return f"{node.op_type} has stored weights in the main graph only"
     if not limits.bodies:
         return "the profile names no form in which its engine runs stored weights in a body"
-    if limits.flat and node.op_type in WEIGHTED and not is_flat(node):
+    if limits.flat and not is_flat(node):
         return "the engine's kernel takes floats only in this form"
     return "too few for integers to be smaller"
 

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hosted.h"
+
 enum { ORT_VERSION = 17, ORT_FAIL = 1 };
 
 enum { /* places in ONNX Runtime's table */
@@ -107,7 +109,6 @@ static registered ops[COUNT];
 static table api;
 static void *shared_domain;
 static __thread void *context;
-static __thread char message[512];
 
 #define CALL(place, type) ((type)api[place])
 
@@ -115,24 +116,7 @@ static status failed(const char *text) {
   return CALL(CREATE_STATUS, status (*)(int, const char *))(ORT_FAIL, text);
 }
 
-/* ---- what TVM's code calls */
-
-void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int32_t count) {
-  size_t used = (size_t)snprintf(message, sizeof message, "%s: ", kind);
-  for (int32_t i = 0; i < count && used < sizeof message; i++)
-    used += (size_t)snprintf(message + used, sizeof message - used, "%s", parts[i]);
-}
-
-static void *allocate(int device, int index, uint64_t bytes, int code, int bits) {
-  (void)device, (void)index, (void)code, (void)bits;
-  return aligned_alloc(64, (bytes + 63) / 64 * 64);
-}
-
-static int release(int device, int index, void *memory) {
-  (void)device, (void)index;
-  free(memory);
-  return 0;
-}
+/* ---- what TVM's code calls, beside hosted.h */
 
 typedef struct {
   void *handle;
@@ -158,8 +142,6 @@ static int in_parallel(int (*body)(int, group *, void *), void *closure, int wan
   return fault != NULL || all.fault ? -1 : 0;
 }
 
-void *(*__TVMBackendAllocWorkspace)(int, int, uint64_t, int, int) = allocate;
-int (*__TVMBackendFreeWorkspace)(int, int, void *) = release;
 int (*__TVMBackendParallelLaunch)(int (*)(int, group *, void *), void *, int) = in_parallel;
 
 /* ---- what ONNX Runtime calls */

@@ -39,7 +39,6 @@ _TASKS = 8
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 """Of DLPack, by NumPy's kind."""
 
-_MOST_KERNELS = 150
 _MOST_LINES = 5000
 
 

@@ -11,6 +11,9 @@ from edgeinfer.backends import tvm_library
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.errors import NotAvailableError
 
+_HEADERS = Path(__file__).parent
+"""Has ``hosted.h``, which each C file includes."""
+
 _SHARED = ("-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden", "-s")
 _CLOSED = ("-Wl,-Bsymbolic", "-Wl,--no-undefined", "-Wl,--exclude-libs,ALL")
 
@@ -31,7 +34,7 @@ def link(
     Raises:
         NotAvailableError: the driver fails.
     """
-    command = [driver, *_SHARED, *_CLOSED, *parts, "-lm", "-o", str(path)]
+    command = [driver, *_SHARED, *_CLOSED, f"-I{_HEADERS}", *parts, "-lm", "-o", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NotAvailableError(f"{driver} cannot link {kind}: {done.stderr.strip()[-500:]}")
