@@ -1,0 +1,1 @@
+"""Language models on the device: executor, paged cache, scheduler, sampling and their public use."""
