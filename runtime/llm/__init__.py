@@ -1,1 +1,1 @@
-"""Language models on the device: executor, paged cache, scheduler, sampling and their public use."""
+"""Language models on the device: executor, paged cache, scheduler, sampling and their use."""

@@ -1,8 +1,8 @@
 """The contract between the engine, which decides what runs, and what computes logits.
 
-An executor keeps nothing but its cache of keys and values. The engine owns page numbers, lengths and
-tables: a rejected draft is a smaller length, a fork is a copied row of the table, and cancelling
-frees page numbers.
+An executor keeps nothing but its cache of keys and values. The engine owns page numbers, lengths
+and tables: a rejected draft is a smaller length, a fork is a copied row of the table, and
+cancelling frees page numbers.
 """
 
 from __future__ import annotations
