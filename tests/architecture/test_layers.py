@@ -17,6 +17,7 @@ LAYERS = {
     "convert": 4,
     "kernels": 4,
     "backends": 3,
+    "llm": 3,
     "bundle": 2,
     "metrics": 2,
     "media": 2,
@@ -44,7 +45,7 @@ SIDEWAYS = {
 """Packages of one layer that may know each other; runtime and convert never do."""
 
 DEVICE = (
-    *("runtime", "backends", "bundle", "metrics", "media", "decode", "profiles"),
+    *("runtime", "backends", "bundle", "metrics", "media", "decode", "profiles", "llm"),
     *("heads", "results", "types", "errors", "bounded", "versions"),
 )
 """What a device install imports."""

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from edgeinfer.errors import BundleError
+from edgeinfer.llm import Experts, LlmConfig, Rope
+
+SMALL = LlmConfig(
+    family="llama",
+    hidden=64,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    ffn=96,
+    vocab=256,
+    context=128,
+    norm_epsilon=1e-5,
+    activation="silu",
+    tied=True,
+    ropes=(Rope((1.0, 0.1, 0.01, 0.001)),),
+    layer_rope=(0, -1),
+    windows=(0, 32),
+    attention_scale=0.25,
+    experts=Experts(8, 2, 32, True),
+)
+
+
+def test_its_text_is_read_back() -> None:
+    assert LlmConfig.from_json(SMALL.to_json()) == SMALL
+
+
+def test_contradictions_are_listed_together() -> None:
+    wrong = replace(SMALL, kv_heads=3, windows=(0,), layer_rope=(0, 1), attention_scale=0.0)
+    with pytest.raises(BundleError) as error:
+        LlmConfig.from_json(wrong.to_json())
+    for part in ("kv_heads", "windows", "layer_rope[1]", "attention_scale"):
+        assert part in str(error.value)
+
+
+def test_an_unknown_key_is_refused() -> None:
+    text = SMALL.to_json().replace('"family"', '"familie"', 1)
+    with pytest.raises(BundleError, match="familie: unknown key"):
+        LlmConfig.from_json(text)
