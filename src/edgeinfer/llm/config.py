@@ -23,8 +23,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
+from edgeinfer.types import Array
 
 FILE_NAME = "llm.json"
 """In the folder of a variant."""
@@ -38,10 +41,31 @@ class Rope:
         frequencies: angle of each pair of elements at position 1, in radians; half as many as
             elements are turned. What scales them for longer contexts is in them already.
         factor: that cosines and sines are multiplied by.
+        switch: where the frequencies are others for long contexts, the longest one that these are
+            for; 0 for all. An executor takes one kind for its whole life, by the context it has:
+            keys that were turned by one cannot be read with the other.
+        long_frequencies: for contexts beyond ``switch``; empty where there is none.
     """
 
     frequencies: tuple[float, ...]
     factor: float = 1.0
+    switch: int = 0
+    long_frequencies: tuple[float, ...] = ()
+
+    def tables(self, context: int) -> tuple[Array, Array]:
+        """Cosines and sines for an executor of this context, each (context, pairs) float32.
+
+        Angles are products of float32, as in the models' own code.
+        """
+        is_long = self.switch and context > self.switch
+        chosen = self.long_frequencies if is_long else self.frequencies
+        positions = np.arange(context, dtype=np.float32)
+        angles = np.outer(positions, np.array(chosen, np.float32)).astype(np.float64)
+        factor = np.float64(self.factor)
+        return (
+            (np.cos(angles) * factor).astype(np.float32),
+            (np.sin(angles) * factor).astype(np.float32),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +181,8 @@ class LlmConfig:
         for i, rope in enumerate(self.ropes):
             if not 0 < 2 * len(rope.frequencies) <= self.head_dim:
                 yield f"ropes[{i}]: {len(rope.frequencies)} pairs in heads of {self.head_dim}"
+            if len(rope.long_frequencies) != (len(rope.frequencies) if rope.switch else 0):
+                yield f"ropes[{i}]: {len(rope.long_frequencies)} long_frequencies"
         if min(self.windows, default=0) < 0:
             yield "windows: expected at least 0"
         for name in ("attention_scale", "embedding_scale"):

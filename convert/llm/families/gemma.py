@@ -1,0 +1,101 @@
+"""Gemma 2 and 3: norms behind both parts, windows in turns, two ropes."""
+
+from __future__ import annotations
+
+import math
+
+from edgeinfer.convert.llm.families.base import Family, Keys, Shape, hf_windows
+from edgeinfer.llm import LlmConfig
+
+_NAMES = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_LOCAL_BASE = 10000.0
+_BY_HIDDEN = {"gemma2": 46, "gemma3": 62}
+"""Layers of the model of 27B, whose scores are scaled by the whole row's share of a head."""
+_STEP = {"gemma2": 2, "gemma3": 6}
+"""Every such layer sees everything."""
+
+
+def _windows(shape: Shape, family: str) -> tuple[int, ...]:
+    step = shape.keys.get("sliding_window_pattern", _STEP[family])
+    if not shape.is_gguf:
+        return hf_windows(shape, lambda i: (i + 1) % step != 0)
+    size = shape.keys.size("attention.sliding_window")
+    return tuple(size if (i + 1) % step else 0 for i in range(shape.layers))
+
+
+def _root(value: float) -> float:
+    return 1 / math.sqrt(value)
+
+
+def _scale(shape: Shape, family: str) -> float:
+    if not shape.is_gguf:
+        return _root(shape.keys.number("query_pre_attn_scalar", 256))
+    common = shape.common
+    if shape.layers == _BY_HIDDEN[family]:
+        return _root(common["hidden"] / common["heads"])
+    return _root(common["head_dim"])
+
+
+def _cap(shape: Shape, ours: str, theirs: str, default: float) -> float:
+    if shape.is_gguf:
+        return shape.keys.number(ours, default)
+    return float(shape.keys.data.get(theirs, default) or 0.0)
+
+
+def _gemma2(shape: Shape) -> LlmConfig:
+    shape.keys.refuse("attention_bias")
+    return shape.make(
+        "gemma2",
+        windows=_windows(shape, "gemma2"),
+        activation="gelu_tanh",
+        attention_scale=_scale(shape, "gemma2"),
+        embedding_scale=float(shape.common["hidden"]) ** 0.5,
+        post_norms=True,
+        attention_softcap=_cap(shape, "attn_logit_softcapping", "attn_logit_softcapping", 50.0),
+        logit_softcap=_cap(shape, "final_logit_softcapping", "final_logit_softcapping", 30.0),
+    )
+
+
+def _gemma3(shape: Shape) -> LlmConfig:
+    keys = shape.keys
+    keys.refuse("attention_bias")
+    keys.refuse("use_bidirectional_attention")
+    windows = _windows(shape, "gemma3")
+    local = keys.get("rope_local_base_freq")
+    by_kind = "sliding_attention" in (keys.get("rope_parameters") or {})
+    if by_kind:
+        ropes = (shape.rope(kind="full_attention"), shape.rope(kind="sliding_attention"))
+    else:
+        base = _LOCAL_BASE if local is None else float(local)
+        plain = Shape(_without_scaling(shape), shape.is_gguf, shape.common, shape.tensors)
+        ropes = (shape.rope(), plain.rope(base=base))
+    return shape.make(
+        "gemma3",
+        ropes=ropes,
+        layer_rope=tuple(1 if window else 0 for window in windows),
+        windows=windows,
+        activation="gelu_tanh",
+        attention_scale=_scale(shape, "gemma3"),
+        embedding_scale=float(shape.common["hidden"]) ** 0.5,
+        qk_norm=True,
+        post_norms=True,
+        attention_softcap=_cap(shape, "attn_logit_softcapping", "attn_logit_softcapping", 0.0),
+        logit_softcap=_cap(shape, "final_logit_softcapping", "final_logit_softcapping", 0.0),
+    )
+
+
+def _without_scaling(shape: Shape) -> Keys:
+    rest = {k: v for k, v in shape.keys.data.items() if "rope_scaling" not in k}
+    made = Keys(rest, shape.keys.prefix)
+    made.problems = shape.keys.problems
+    return made
+
+
+FAMILIES = (
+    Family("gemma2", ("gemma2",), ("gemma2",), _gemma2, _NAMES, norm_less_one=True),
+    Family("gemma3", ("gemma3",), ("gemma3_text", "gemma3"), _gemma3, _NAMES, norm_less_one=True),
+)

@@ -1,0 +1,261 @@
+"""Language models as they come: a GGUF file or a Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.convert.llm import gguf, safetensors
+from edgeinfer.convert.llm.blocks import Tensor
+from edgeinfer.convert.llm.families import FAMILIES
+from edgeinfer.convert.llm.families.base import Family, Tensors, from_gguf, from_hf
+from edgeinfer.errors import SourceError
+from edgeinfer.llm import LlmConfig
+
+_MOST_LISTED = 12
+
+_HF = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+_HF_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+}
+_EXPERT = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_IGNORED = re.compile(r".*rotary_emb\.inv_freq|rope_(freqs|factors_long|factors_short)")
+
+
+@dataclass(frozen=True, slots=True)
+class LlmSource:
+    """A language model in its file.
+
+    Attributes:
+        path: of the file or folder.
+        format: ``gguf`` or ``hf``.
+        config: what it consists of.
+        tensors: its weights by the names of ``edgeinfer.llm.config``.
+        fields: metadata of a GGUF file; of a folder, its config.json.
+    """
+
+    path: Path
+    format: str
+    config: LlmConfig
+    tensors: Tensors
+    fields: Mapping[str, Any] = field(repr=False, default_factory=dict)
+
+
+def is_llm(path: Path) -> bool:
+    """Whether a path is a language model: a GGUF file, or a folder with a config.json."""
+    if path.is_dir():
+        return (path / "config.json").is_file()
+    return path.suffix.lower() == ".gguf"
+
+
+def read(path: Path) -> LlmSource:
+    """Read a language model's description and map its weights.
+
+    Raises:
+        SourceError: it cannot be read, its family is not known, or it has something that its family
+            lacks; lists everything of a kind.
+    """
+    if not path.exists():
+        raise SourceError(f"{path}: no such file or folder")
+    return _folder(path) if path.is_dir() else _file(path)
+
+
+def _file(path: Path) -> LlmSource:
+    file = gguf.read(path)
+    architecture = file.fields.get("general.architecture")
+    family = next((f for f in FAMILIES if architecture in f.gguf), None)
+    if family is None:
+        raise _unknown(path, "architecture", architecture, [n for f in FAMILIES for n in f.gguf])
+    named = {name.removesuffix(".weight"): t for name, t in file.tensors.items()}
+    config = _described(path, family, from_gguf(str(architecture), file.fields, named))
+    if family.split is not None:
+        named = family.split(named, config)
+    if family.paired:
+        for name in list(named):
+            named[name] = _in_halves(name, named[name], config)
+    return LlmSource(path, "gguf", config, _complete(path, named, config), file.fields)
+
+
+def _folder(path: Path) -> LlmSource:
+    try:
+        data = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise SourceError(f"{path}/config.json: cannot be read: {e}") from e
+    data = {**data, **(data.get("text_config") or {})} if isinstance(data, dict) else {}
+    kind = data.get("model_type")
+    family = next(
+        (f for f in FAMILIES if kind in f.hf or f"{kind}".removesuffix("_text") in f.hf), None
+    )
+    if family is None:
+        raise _unknown(path, "model_type", kind, [n for f in FAMILIES for n in f.hf])
+    named = dict(_renamed(family, safetensors.read(path)))
+    if data.get("tie_word_embeddings") and "output" in named:
+        # Some writers keep a copy.
+        del named["output"]
+    config = _described(path, family, from_hf(data, named))
+    if family.split is not None:
+        named = family.split(named, config)
+    if family.norm_less_one:
+        named = {n: _plus_one(t) if _is_norm(n) else t for n, t in named.items()}
+    return LlmSource(path, "hf", config, _complete(path, named, config), data)
+
+
+def _unknown(path: Path, what: str, value: object, known: list[str]) -> SourceError:
+    return SourceError(f"{path}: {what} {value!r} is not known; known: {', '.join(sorted(known))}")
+
+
+def _described(path: Path, family: Family, shape: Any) -> LlmConfig:
+    try:
+        return family.config(shape)
+    except SourceError as e:
+        raise SourceError(f"{path}: {e}") from e
+
+
+def _renamed(family: Family, tensors: Tensors) -> Iterator[tuple[str, Tensor]]:
+    whole = {theirs: ours for ours, theirs in _HF.items()}
+    layer = {theirs: ours for ours, theirs in {**_HF_LAYER, **family.hf_names}.items()}
+    experts: dict[str, dict[int, Tensor]] = {}
+    for full, tensor in tensors.items():
+        name = full.replace("language_model.model.", "model.").replace(
+            "model.language_model.", "model."
+        )
+        if m := _EXPERT.fullmatch(name):
+            experts.setdefault(f"{m[1]}|{m[3]}", {})[int(m[2])] = tensor
+            continue
+        stem, _, suffix = name.rpartition(".")
+        if suffix not in ("weight", "bias"):
+            stem, suffix = name, "weight"
+        end = "" if suffix == "weight" else ".bias"
+        if m := _LAYER.fullmatch(stem):
+            ours = layer.get(m[2])
+            yield (f"blk.{m[1]}.{ours}{end}" if ours else full), tensor
+        else:
+            yield whole.get(stem, full) + (end if stem in whole else ""), tensor
+    for key, parts in experts.items():
+        stem, _, part = key.partition("|")
+        number = stem.split(".")[2]
+        data = np.stack([parts[i].data for i in range(len(parts))])
+        first = parts[0]
+        yield f"blk.{number}.ffn_{part}_exps", Tensor(first.kind, (len(parts), *first.shape), data)
+
+
+def _in_halves(name: str, tensor: Tensor, config: LlmConfig) -> Tensor:
+    """Order rows of queries and keys so that elements turned together lie half a head apart."""
+    part = name.rpartition(".")[2] if not name.endswith(".bias") else name.split(".")[-2]
+    heads = {"attn_q": config.heads, "attn_k": config.kv_heads}.get(part)
+    if heads is None:
+        return tensor
+    size = config.head_dim
+    order = np.arange(heads * size).reshape(heads, size // 2, 2).transpose(0, 2, 1).reshape(-1)
+    if len(tensor.shape) == 1:
+        return Tensor(tensor.kind, tensor.shape, tensor.data.reshape(-1, 4)[order].reshape(-1))
+    return tensor.rows(order)
+
+
+def _is_norm(name: str) -> bool:
+    return name.endswith("norm")
+
+
+def _plus_one(tensor: Tensor) -> Tensor:
+    return floats(tensor.float32() + np.float32(1))
+
+
+def floats(values: Any) -> Tensor:
+    """Numbers as a tensor of float32."""
+    data = np.ascontiguousarray(values, np.float32)
+    return Tensor("F32", data.shape, data.view(np.uint8))
+
+
+def expected(config: LlmConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of all weights of a decoder, by name."""
+    hidden, size = config.hidden, config.head_dim
+    queries, keys = config.heads * size, config.kv_heads * size
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd": (config.vocab, hidden),
+        "output_norm": (hidden,),
+        **({} if config.tied else {"output": (config.vocab, hidden)}),
+    }
+    block: dict[str, tuple[int, ...]] = {
+        "attn_norm": (hidden,),
+        "attn_q": (queries, hidden),
+        "attn_k": (keys, hidden),
+        "attn_v": (keys, hidden),
+        "attn_output": (hidden, queries),
+        "ffn_norm": (hidden,),
+    }
+    if config.qkv_bias:
+        block |= {"attn_q.bias": (queries,), "attn_k.bias": (keys,), "attn_v.bias": (keys,)}
+    if config.qk_norm:
+        block |= {"attn_q_norm": (size,), "attn_k_norm": (size,)}
+    if config.qk_norm_rows:
+        block |= {"attn_q_norm": (queries,), "attn_k_norm": (keys,)}
+    if config.post_norms:
+        block |= {"post_attention_norm": (hidden,), "post_ffw_norm": (hidden,)}
+    if (experts := config.experts) is not None:
+        block["ffn_gate_inp"] = (experts.count, hidden)
+        for part in ("gate", "up"):
+            block[f"ffn_{part}_exps"] = (experts.count, experts.ffn, hidden)
+        block["ffn_down_exps"] = (experts.count, hidden, experts.ffn)
+    else:
+        block |= {"ffn_gate": (config.ffn, hidden), "ffn_up": (config.ffn, hidden)}
+        block["ffn_down"] = (hidden, config.ffn)
+    for i in range(config.layers):
+        shapes |= {f"blk.{i}.{name}": shape for name, shape in block.items()}
+    return shapes
+
+
+def _complete(path: Path, tensors: Tensors, config: LlmConfig) -> Tensors:
+    """Compare the weights with what the family has.
+
+    Raises:
+        SourceError: some lack, are unknown or of another shape.
+    """
+    tensors = dict(_apart(tensors, config))
+    wanted = expected(config)
+    problems = [f"weight {name!r} is missing" for name in wanted if name not in tensors]
+    for name, tensor in tensors.items():
+        if name not in wanted and not _IGNORED.fullmatch(name):
+            problems.append(f"weight {name!r} is unknown to family {config.family!r}")
+        elif name in wanted and tensor.shape != wanted[name]:
+            problems.append(f"weight {name!r}: expected {wanted[name]}, received {tensor.shape}")
+    if problems:
+        more = len(problems) - _MOST_LISTED
+        tail = f"; and {more} more" if more > 0 else ""
+        raise SourceError(f"{path}: " + "; ".join(problems[:_MOST_LISTED]) + tail)
+    return {name: tensors[name] for name in wanted}
+
+
+def _apart(tensors: Tensors, config: LlmConfig) -> Iterator[tuple[str, Tensor]]:
+    """Take apart gates and inputs of experts that lie in one array."""
+    for name, tensor in tensors.items():
+        if name.endswith("ffn_gate_up_exps") and config.experts is not None:
+            stem, inner = name.removesuffix("ffn_gate_up_exps"), config.experts.ffn
+            for part, data in (("gate", tensor.data[:, :inner]), ("up", tensor.data[:, inner:])):
+                shape = (tensor.shape[0], data.shape[1], tensor.shape[2])
+                yield f"{stem}ffn_{part}_exps", Tensor(tensor.kind, shape, data)
+        else:
+            yield name, tensor
