@@ -94,10 +94,10 @@ def _file(path: Path) -> LlmSource:
     config = _described(path, family, from_gguf(str(architecture), file.fields, named))
     if family.split is not None:
         named = family.split(named, config)
+    whole = _complete(path, named, config)
     if family.paired:
-        for name in list(named):
-            named[name] = _in_halves(name, named[name], config)
-    return LlmSource(path, "gguf", config, _complete(path, named, config), file.fields)
+        whole = {name: _in_halves(name, tensor, config) for name, tensor in whole.items()}
+    return LlmSource(path, "gguf", config, whole, file.fields)
 
 
 def _folder(path: Path) -> LlmSource:
