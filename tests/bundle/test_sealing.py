@@ -131,7 +131,7 @@ class TestKey:
         with pytest.raises(DecryptionError, match="set EDGEINFER_BUNDLE_KEY or"):
             key_from(None, {})
 
-    @pytest.mark.parametrize("text", ["", "ab", "zz" * 32, SECRET.hex() + "00", "é" * 32])
+    @pytest.mark.parametrize("text", ["", "§too short", "zz" * 32, SECRET.hex() + "00", "é" * 32])
     def test_that_is_none_is_refused_without_showing_it(self, tmp_path: Path, text: str) -> None:
         file = tmp_path / "key"
         file.write_text(text)

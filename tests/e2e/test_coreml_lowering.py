@@ -14,7 +14,6 @@ import pytest
 from edgeinfer import profiles
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.coreml_reference.backend import CoreMLReferenceBackend
-from edgeinfer.convert import sources
 from edgeinfer.convert.lower.coreml.target import CoreMLTarget
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.passes import input_specs, normalise, output_specs
@@ -22,8 +21,6 @@ from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.types import Array
 from tests import zoo
 from tests.e2e.test_models import MODELS, plain_session
-from tests.zoo.exported import EXPORTERS, exported
-from tests.zoo.nets import NETS, torch_model
 
 pytestmark = pytest.mark.models
 
@@ -138,28 +135,4 @@ def test_onnx_models(name: str, precision: str, tmp_path: Path) -> None:
     shapes = {n: a.shape for n, a in feeds.items()} if name in FIXED else None
     got, found = evaluated(ir.load(path), feeds, tmp_path / "m", precision, shapes=shapes)
     assert ("fp16" in found) == (precision == "fp16" and name not in BRANCHES_ONLY)
-    within(got, want, found)
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("exporter", ["module", *EXPORTERS])
-@pytest.mark.parametrize("name", NETS)
-def test_pytorch_nets(name: str, exporter: str, precision: str, tmp_path: Path) -> None:
-    """By our own reader of modules, and as ONNX of both of PyTorch's exporters."""
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("coremltools")
-    module, inputs, dynamic = torch_model(name)
-    if exporter == "module":
-        source = sources.read(module, example_inputs=inputs, dynamic_shapes=dynamic).model
-    else:
-        source = ir.load(exported(name, exporter))
-    with torch.no_grad():
-        results = module(**inputs)
-    results = [results] if torch.is_tensor(results) else list(results)
-    values = [np.asarray(v) for v in inputs.values()]
-    feeds = {s.name: v for s, v in zip(input_specs(source), values, strict=True)}
-    got, found = evaluated(source, feeds, tmp_path / "m", precision)
-    assert ("fp16" in found) == (precision == "fp16")
-    want = dict(zip(got, (r.numpy() for r in results), strict=True))
     within(got, want, found)

@@ -25,6 +25,7 @@ from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord,
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import ClosedError, LoadError, RunError, UsageError
 from edgeinfer.types import Array, Feeds, TensorSpec
+from tests.clock import MEASURING, Clock
 
 INPUTS = (TensorSpec("x", "float32", ("N", 3)), TensorSpec("k", "int64", ("N",)))
 OUTPUTS = (TensorSpec("double", "float32", ("N", 3)), TensorSpec("k'", "int64", ("N",)))
@@ -53,7 +54,7 @@ class FakeExecutable:
             self.inside += 1
             self.backend.most_inside = max(self.backend.most_inside, self.inside)
         try:
-            time.sleep(self.backend.delay_s)
+            self.backend.sleep(self.backend.delay_s)
             if self.backend.gate is not None and not self.backend.gate.wait(60):
                 raise RunError("fake: nobody opened the gate")
             if self.backend.run_error:
@@ -88,6 +89,7 @@ class FakeBackend:
     reason: str = ""
     bias: float = 0.0
     delay_s: float = 0.0
+    sleep: Callable[[float], None] = time.sleep
     load_error: str = ""
     run_error: str = ""
     gate: threading.Event | None = None
@@ -123,8 +125,10 @@ class FakeBackend:
 class Fakes(dict[str, FakeBackend]):
     """Backends by name; ``add`` makes one."""
 
+    sleep: Callable[[float], None] = staticmethod(time.sleep)
+
     def add(self, name: str, **fields: object) -> FakeBackend:
-        self[name] = FakeBackend(name, **fields)  # type: ignore[arg-type]
+        self[name] = FakeBackend(name, sleep=self.sleep, **fields)  # type: ignore[arg-type]
         return self[name]
 
 
@@ -139,6 +143,16 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
 
     monkeypatch.setattr(registry, "get", get)
     return known
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Let engines be compared on a time that only their own delays pass."""
+    passing = Clock()
+    for name in MEASURING:
+        monkeypatch.setattr(name, passing)
+    monkeypatch.setattr(Fakes, "sleep", staticmethod(passing.sleep))
+    return passing
 
 
 MakeBundle = Callable[..., Path]

@@ -1,5 +1,6 @@
 import itertools
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from edgeinfer.errors import RunError
 from edgeinfer.metrics import budget_for
 from edgeinfer.runtime.bench import accuracy_problem, measure, resident_mb
 from edgeinfer.types import Array, TensorSpec
+from tests.clock import Clock
 
 X = np.linspace(1, 2, 32, dtype=np.float32).reshape(1, 32)
 VECTORS = [({"x": X}, {"y": X * 2}), ({"x": X + 1}, {"y": (X + 1) * 2})]
@@ -35,15 +37,24 @@ class Engine:
         pass
 
 
-def sleeping(seconds: float) -> Engine:
-    def work(x: Array) -> Array:
-        time.sleep(seconds)
-        return x * 2
-
-    return Engine(work)
+Sleeping = Callable[[float], Engine]
 
 
-def test_engines_are_timed_in_turns() -> None:
+@pytest.fixture
+def sleeping(clock: Clock) -> Sleeping:
+    """Make an engine whose runs take so long on the test's own clock."""
+
+    def make(seconds: float) -> Engine:
+        def work(x: Array) -> Array:
+            clock.sleep(seconds)
+            return x * 2
+
+        return Engine(work)
+
+    return make
+
+
+def test_engines_are_timed_in_turns(clock: Clock) -> None:
     order: list[str] = []
 
     def named(name: str) -> Engine:
@@ -62,13 +73,13 @@ def test_engines_are_timed_in_turns() -> None:
     assert order[10:].count("b") > 6
 
 
-def test_who_wakes_up_slowly_is_not_slower() -> None:
+def test_who_wakes_up_slowly_is_not_slower(clock: Clock, sleeping: Sleeping) -> None:
     """A user's engine runs again and again; its first run after another's is no measure of it."""
     last = [0.0]
 
     def slow_to_wake(x: Array) -> Array:
-        time.sleep(0.0035 if time.perf_counter() - last[0] > 0.001 else 0.002)
-        last[0] = time.perf_counter()
+        clock.sleep(0.0035 if clock.now - last[0] > 0.001 else 0.002)
+        last[0] = clock.now
         return x
 
     engines = {
@@ -80,12 +91,12 @@ def test_who_wakes_up_slowly_is_not_slower() -> None:
     assert min(results, key=lambda name: results[name].median_ms) == "sleepy"
 
 
-def test_a_slow_spell_decides_nothing() -> None:
+def test_a_slow_spell_decides_nothing(clock: Clock, sleeping: Sleeping) -> None:
     """What slows a machine lasts longer than a turn: several of them are wrong together."""
-    begin = time.perf_counter()
+    begin = clock.now
 
     def slow_at_first(x: Array) -> Array:
-        time.sleep(0.0027 if time.perf_counter() - begin < 0.3 else 0.002)
+        clock.sleep(0.0027 if clock.now - begin < 0.3 else 0.002)
         return x
 
     engines = {"steady": sleeping(0.0023), "slow at first": Engine(slow_at_first)}
@@ -93,27 +104,24 @@ def test_a_slow_spell_decides_nothing() -> None:
     assert results["slow at first"].median_ms < results["steady"].median_ms
 
 
-def test_figures_are_right() -> None:
+def test_figures_are_right(sleeping: Sleeping) -> None:
     results = measure({"a": sleeping(0.002), "b": sleeping(0.004)}, VECTORS, seconds=0.2)
-    # A busy machine adds to a sleep and never takes from it.
-    assert results["a"].median_ms >= 2.0
-    assert results["b"].median_ms >= 4.0
+    assert results["a"].median_ms == pytest.approx(2.0, rel=0.01)
+    assert results["b"].median_ms == pytest.approx(4.0, rel=0.01)
     assert results["a"].p95_ms >= results["a"].median_ms
     assert results["a"].cpu_ms < 1.0
     assert results["a"].per_second == pytest.approx(1e3 / results["a"].median_ms)
 
 
-def test_time_is_bounded() -> None:
-    engine = sleeping(0.001)
-    start = time.perf_counter()
-    measure({"a": engine}, VECTORS, seconds=0.05)
-    assert time.perf_counter() - start < 0.5
-    start = time.perf_counter()
+def test_time_is_bounded(clock: Clock, sleeping: Sleeping) -> None:
+    measure({"a": sleeping(0.001)}, VECTORS, seconds=0.05)
+    assert 0.05 <= clock.now < 0.2
+    start = clock.now
     measure({"a": Engine(lambda x: x)}, VECTORS, seconds=60.0)
-    assert time.perf_counter() - start < 5
+    assert clock.now - start < 5, "a single one needs no minute"
 
 
-def test_the_hopeless_are_not_timed_for_long() -> None:
+def test_the_hopeless_are_not_timed_for_long(sleeping: Sleeping) -> None:
     slow, quick = sleeping(0.02), sleeping(0.001)
     results = measure({"slow": slow, "quick": quick}, VECTORS, seconds=0.3)
     assert slow.calls <= 4
@@ -126,12 +134,12 @@ def test_the_hopeless_are_not_timed_for_long() -> None:
     assert (results["slow"].median_ms, results["slow"].cpu_ms) == (300.0, 300.0)
 
 
-def test_one_interruption_makes_nothing_hopeless() -> None:
+def test_one_interruption_makes_nothing_hopeless(clock: Clock, sleeping: Sleeping) -> None:
     number = itertools.count()
 
     def interrupted(x: Array) -> Array:
         if next(number) == 1:
-            time.sleep(0.03)
+            clock.sleep(0.03)
         return x
 
     steady = sleeping(0.001)
@@ -140,11 +148,11 @@ def test_one_interruption_makes_nothing_hopeless() -> None:
     assert results["quick"].median_ms < results["steady"].median_ms
 
 
-def test_who_was_quick_before_is_not_hopeless() -> None:
+def test_who_was_quick_before_is_not_hopeless(clock: Clock, sleeping: Sleeping) -> None:
     number = itertools.count()
 
     def interrupted(x: Array) -> Array:
-        time.sleep(0.06 if next(number) < 2 else 0.0005)
+        clock.sleep(0.06 if next(number) < 2 else 0.0005)
         return x
 
     engines = {"quick": Engine(interrupted), "steady": sleeping(0.002)}
@@ -153,35 +161,22 @@ def test_who_was_quick_before_is_not_hopeless() -> None:
     assert results["quick"].median_ms < results["steady"].median_ms
 
 
-def test_a_clear_race_is_short_and_a_close_one_goes_on() -> None:
+def test_a_clear_race_is_short_and_a_close_one_goes_on(clock: Clock, sleeping: Sleeping) -> None:
     def seconds(one: float, other: float) -> float:
-        start = time.perf_counter()
+        start = clock.now
         measure({"a": sleeping(one), "b": sleeping(other)}, VECTORS, seconds=2.0)
-        return time.perf_counter() - start
+        return clock.now - start
 
-    assert seconds(0.002, 0.005) < 1.0
-
-
-class Clock:
-    """A time that engines pass, so that what else the machine does plays no part."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    process_time = perf_counter
+    assert seconds(0.002, 0.005) < min(1.0, seconds(0.002, 0.002))
 
 
-def test_close_ones_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_ones_are_told_apart(clock: Clock) -> None:
     """A slower engine is found in noise larger than the difference, because turns are paired."""
-    rng, clock, load = np.random.default_rng(0), Clock(), [1.0]
-    monkeypatch.setattr("edgeinfer.runtime.bench.time", clock)
+    rng, load = np.random.default_rng(0), [1.0]
 
     def taking(seconds: float) -> Engine:
         def work(x: Array) -> Array:
-            clock.now += seconds * load[0] * float(rng.uniform(1.0, 1.1))
+            clock.work(seconds * load[0] * float(rng.uniform(1.0, 1.1)))
             return x
 
         return Engine(work)
@@ -203,12 +198,10 @@ def test_close_ones_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert results["slower"].noise < 0.1
 
 
-def test_energy_is_judged_by_processor_time() -> None:
+def test_energy_is_judged_by_processor_time(clock: Clock, sleeping: Sleeping) -> None:
     def spinning(seconds: float) -> Engine:
         def work(x: Array) -> Array:
-            until = time.perf_counter() + seconds
-            while time.perf_counter() < until:
-                pass
+            clock.work(seconds)
             return x
 
         return Engine(work)
@@ -245,8 +238,18 @@ def test_calls_over_bound_buffers_are_timed_as_such() -> None:
 
 
 def test_callers_at_once_give_a_rate() -> None:
-    results = measure({"a": sleeping(0.005)}, VECTORS, seconds=0.4, callers=4)
-    assert results["a"].per_second > 250, "one caller alone could make 200 at most"
+    alone, meeting = threading.current_thread(), threading.Barrier(4)
+    met = threading.Event()
+
+    def work(x: Array) -> Array:
+        if threading.current_thread() is not alone and not met.is_set():
+            meeting.wait(60)
+            met.set()
+        return x
+
+    results = measure({"a": Engine(work)}, VECTORS, seconds=0.4, callers=4)
+    assert met.is_set(), "four were inside at once"
+    assert results["a"].per_second > 0
 
 
 def test_a_failure_while_timing_is_a_problem() -> None:
@@ -293,12 +296,12 @@ def test_accuracy_is_judged_with_a_figure(work: Callable[[Array], Array], proble
     assert bool(found) == bool(problem)
 
 
-def test_accuracy_takes_a_bounded_time_but_looks_at_one_vector() -> None:
+def test_accuracy_takes_a_bounded_time_but_looks_at_one_vector(sleeping: Sleeping) -> None:
     slow = sleeping(0.01)
     spent: list[float] = []
     problem = accuracy_problem(slow, VECTORS * 10, budget_for("fp32"), 0.025, spent=spent)
     assert problem == ""
-    assert 1 <= slow.calls <= 3
+    assert slow.calls == 3
     assert len(spent) == slow.calls
     assert min(spent) >= 0.01
     assert accuracy_problem(Engine(lambda x: x), VECTORS, budget_for("fp32"), 0.0) != ""
@@ -339,14 +342,13 @@ class Anew:
 
 
 @pytest.fixture
-def taking(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
+def taking(clock: Clock) -> Callable[..., Engine]:
     """Make an engine whose runs take so long on a clock of their own, to a percent or so."""
-    rng, clock = np.random.default_rng(0), Clock()
-    monkeypatch.setattr("edgeinfer.runtime.bench.time", clock)
+    rng = np.random.default_rng(0)
 
     def make(seconds: float, fails_after: int = 1 << 60) -> Engine:
         def work(x: Array) -> Array:
-            clock.now += seconds * float(rng.uniform(1.0, 1.02))
+            clock.work(seconds * float(rng.uniform(1.0, 1.02)))
             if engine.calls > fails_after:
                 raise RunError("lost the device")
             return x

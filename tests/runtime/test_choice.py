@@ -1,6 +1,5 @@
 import json
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,14 @@ import pytest
 import edgeinfer
 from edgeinfer.backends.base import Device
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError
-from edgeinfer.runtime import bench, choice
+from edgeinfer.runtime import choice
 from edgeinfer.runtime.choice import Calls
 from edgeinfer.runtime.profiledb import ProfileDB
+from tests.clock import Clock
 
 MakeBundle = Callable[..., Path]
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 GPU = (Device("gpu", "fake gpu"), Device("cpu", "fake cpu"))
 
@@ -262,14 +264,14 @@ def test_a_hopeless_one_costs_few_runs(
 ) -> None:
     fakes.add("fast", delay_s=0.001)
     slow = fakes.add("slow", delay_s=0.3)
-    runs: list[float] = []
+    runs: list[int] = []
 
     def load(*arguments: Any) -> Any:
         executable = type(slow).load(slow, *arguments)
         run = executable.run
 
         def counted(feeds: Any) -> Any:
-            runs.append(time.monotonic())
+            runs.append(1)
             return run(feeds)
 
         monkeypatch.setattr(executable, "run", counted)
@@ -284,7 +286,7 @@ def test_a_hopeless_one_costs_few_runs(
 
 
 def test_one_that_compiles_in_its_first_run_is_timed_all_the_same(
-    fakes: Any, make_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch
+    fakes: Any, make_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     fakes.add("steady", delay_s=0.005)
     compiling = fakes.add("compiling", delay_s=0.001)
@@ -294,7 +296,7 @@ def test_one_that_compiles_in_its_first_run_is_timed_all_the_same(
         run, waits = executable.run, [0.7]
 
         def late(feeds: Any) -> Any:
-            time.sleep(waits.pop() if waits else 0.0)
+            clock.sleep(waits.pop() if waits else 0.0)
             return run(feeds)
 
         monkeypatch.setattr(executable, "run", late)
@@ -340,27 +342,23 @@ def test_a_backend_that_opens_nothing_of_it_is_told_so(fakes: Any, make_bundle: 
 
 
 def test_all_candidates_together_are_checked_for_a_bounded_time(
-    fakes: Any, make_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch
+    fakes: Any, make_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     monkeypatch.setattr(choice, "CHECK_S", 0.8)
     monkeypatch.setattr(choice, "RACE_S", 0.2)
     names = ("first", "second", "third", "fourth")
     for name in names:
         fakes.add(name, delay_s=0.11)
-    start = time.perf_counter()
     with edgeinfer.load(make_bundle(names, vectors=8)) as session:
         assert all(c.measured for c in session.report().candidates)
-    assert time.perf_counter() - start < 3.0, "eight vectors on each alone take 3.5 s"
+    assert clock.now < 3.0, "eight vectors on each alone take 3.5 s"
 
 
 class TestInstancesThatDiffer:
     """One engine whose first instance is slow for as long as it lives, and its next is not."""
 
     @pytest.fixture
-    def loaded(self, fakes: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-        # Sleeps on a busy machine are no measure of what is close.
-        monkeypatch.setattr(choice, "ANEW_S", 60.0)
-        monkeypatch.setattr(bench, "LUCK", 10.0)
+    def loaded(self, fakes: Any, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[Any]:
         made: list[Any] = []
         fakes.add("steady", delay_s=0.004)
         backend = fakes.add("bimodal")
@@ -368,10 +366,10 @@ class TestInstancesThatDiffer:
 
         def bimodal(artifact: Any, options: Any) -> Any:
             executable = load(artifact, options)
-            run, seconds = executable.run, 0.001 if made else 0.0065
+            run, seconds = executable.run, 0.001 if made else 0.0042
 
             def slow(feeds: Any) -> Any:
-                time.sleep(seconds)
+                clock.sleep(seconds)
                 return run(feeds)
 
             executable.run = slow

@@ -18,6 +18,7 @@ from edgeinfer.kernels.tuning.database import FINAL, TRIED, Database, best
 from edgeinfer.kernels.tuning.task import Task
 from edgeinfer.kernels.tuning.tune import Budget, Outcome, Tuner, Where
 from edgeinfer.kernels.tuning.worker import LostError
+from tests.clock import Clock
 
 Answer = Callable[[Any], Any]
 
@@ -296,21 +297,24 @@ def test_small_parts_and_late_ones_are_told(part: Part, tmp_path: Path) -> None:
     assert found["tiny"].verdict == "own kernel kept: not tuned, too small a part of the time"
 
 
-def test_a_first_look_leaves_half_of_the_time(part: Part, tmp_path: Path) -> None:
+def test_a_first_look_leaves_half_of_the_time(
+    part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Forty kernels of 50 ms each, in a second: less than half of them are looked at."""
     measured: list[str] = []
+    clock = Clock()
+    monkeypatch.setattr(tune, "time", clock)
 
     def candidate(text: str, trace: Any) -> Any:
-        time.sleep(0.05)
+        clock.sleep(0.05)
         if trace is None:
             measured.append(text)
         return 1e-5, 0.0
 
     part._candidate = candidate  # type: ignore[method-assign]
     tasks = [Task(str(i), str(i), str(i), str(i)) for i in range(40)]
-    start = time.monotonic()
     outcomes = _run(Database(tmp_path / "d.jsonl"), *tasks, minutes=1 / 60)
-    assert time.monotonic() - start < 3
+    assert clock.now < 3
     assert 0 < len(measured) <= 11
     assert sum("first look" in o.problem for o in outcomes) == 40 - len(measured)
     # What was measured is not measured again, so the next run sees the others.
