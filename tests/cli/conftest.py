@@ -37,13 +37,21 @@ Cli = Callable[..., Result]
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Run the command line with these arguments, as in a pipe 120 columns wide."""
+def cli(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Cli:
+    """Run the command line with these arguments, as in a pipe 120 columns wide.
+
+    In a folder of its own: what a command writes by default is not in another test's way.
+    """
     from edgeinfer.cli.failures import guarded
     from edgeinfer.cli.group import edgeinfer
 
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
 
     def call(*argv: object) -> Result:
         code = guarded(edgeinfer, [str(a) for a in argv])
