@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
@@ -62,6 +63,7 @@ def join(
     *,
     target: str = "",
     overwrite: bool = False,
+    trust: Mapping[str, Any] | None = None,
 ) -> Joined:
     """Put the Core ML packages of several bundles into one, and run each function's vectors there.
 
@@ -70,6 +72,7 @@ def join(
         output: a folder that ends with ``.mlpackage``.
         target: whose variant to take where a bundle has several.
         overwrite: replace a package of that name.
+        trust: options of opening the bundles, such as keys that must have signed them.
 
     Raises:
         UsageError: a bundle has no Core ML package, or a name does not fit.
@@ -85,7 +88,9 @@ def join(
     try:
         with ExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place.parent)))
-            opened = {n: stack.enter_context(Bundle.open(b)) for n, b in bundles.items()}
+            opened = {
+                n: stack.enter_context(Bundle.open(b, **(trust or {}))) for n, b in bundles.items()
+            }
             chosen = {n: _variant(n, b, target) for n, b in opened.items()}
             parts = {n: opened[n].paths(v)[0] for n, v in chosen.items()}
             files = join_packages(parts, scratch / place.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from edgeinfer.backends.base import Artifact, Backend
+from edgeinfer.bundle.made import remember_made
 from edgeinfer.bundle.manifest import FileRecord, Manifest, StateRecord, Variant
+from edgeinfer.bundle.trust import HINT, native_parts
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert import engines, functions
 from edgeinfer.convert.described import add_files, check_described, head_in_layout, records_for
@@ -31,6 +34,8 @@ from edgeinfer.convert.worker import Worker, can_work_apart
 from edgeinfer.errors import CrashedError, Problem, VerifyError
 from edgeinfer.media.description import Description
 from edgeinfer.types import Feeds, Preprocessing
+
+_log = logging.getLogger("edgeinfer")
 
 _VARIANTS = "variants"
 UNVERIFIED = "--unverified"
@@ -399,7 +404,13 @@ def _finish(
             described.head, report.outputs, request.channels_last, request.channels_first
         ),
     )
-    return ExportResult(writer.finish(manifest), manifest, report)
+    made = ExportResult(writer.finish(manifest), manifest, report)
+    if (problem := remember_made(writer.digest)) and native_parts(manifest):
+        _log.warning(
+            "%s: cannot be noted as made here (%s), so its machine code will not run: %s",
+            *(made.path, problem, HINT),
+        )
+    return made
 
 
 def _json(data: object) -> bytes:

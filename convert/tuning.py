@@ -10,7 +10,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,6 +128,7 @@ class Order:
         output: the bundle to write.
         overwrite: replace an existing one.
         seed: of the search.
+        trust: options of opening a bundle, such as keys that must have signed it.
     """
 
     target: str
@@ -143,6 +144,7 @@ class Order:
     output: str | None = None
     overwrite: bool = False
     seed: int = 1
+    trust: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """Refuse what nothing can be done with.
@@ -183,7 +185,7 @@ def tune(model: str | Path, order: Order, progress: Progress | None = None) -> T
         tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary,
         _reached(order, progress) as order,
     ):
-        source = _source(Path(model), Path(temporary))
+        source = _source(Path(model), Path(temporary), order.trust)
         if progress is not None:
             progress("read the model", None)
         machine, tasks, left, ready = _workloads(source, profile, order)
@@ -237,11 +239,11 @@ def _reached(order: Order, progress: Progress | None) -> Iterator[Order]:
         yield replace(order, device=tunnel.address, device_name=name)
 
 
-def _source(model: Path, folder: Path) -> Path:
+def _source(model: Path, folder: Path, trust: Mapping[str, Any] | None = None) -> Path:
     """Return a model's file; of a bundle, the ONNX file of a variant that was not rounded."""
     if model.suffix in (".onnx", ".pt2", ".tflite"):
         return model
-    with Bundle.open(model) as bundle:
+    with Bundle.open(model, **(trust or {})) as bundle:
         for variant in bundle.manifest.variants:
             if variant.format == "onnx" and variant.precision == "fp32":
                 path = folder / f"{bundle.manifest.name}.onnx"

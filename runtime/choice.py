@@ -42,6 +42,7 @@ from edgeinfer.runtime.profiledb import (
 )
 from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, Policy, rank
 from edgeinfer.runtime.survive import SurvivingExecutable
+from edgeinfer.runtime.trusted import barred, left_out
 
 MAX_VECTORS = 8
 """Vectors that a load checks and times; ``Session.verify`` checks all."""
@@ -156,8 +157,9 @@ class _Chooser:
         self._backends: dict[str, Backend] = {}
         self._variants = with_requested(bundle.manifest.variants, request.backend)
         self._by_id = {variant.id: variant for variant in self._variants}
+        self._barred = barred(bundle)
         self._suspects: dict[str, str] = {}
-        self._notes: list[str] = [*filter(None, [self._cores.note])]
+        self._notes: list[str] = [*left_out(bundle), *filter(None, [self._cores.note])]
         self._fallen: dict[Pair, str] = {}
         self._probes = self._probed()
         self._known = self._remembered()
@@ -254,12 +256,14 @@ class _Chooser:
             history=self._known,
             backend=self._request.backend,
             kind=self._request.device,
+            barred=self._barred,
         )
 
     def _probed(self) -> Mapping[str, Probe]:
         """Probe what is needed; a probe may import an engine, which takes its time."""
         probes: dict[str, Probe] = {}
-        for name in {engine.backend: None for v in self._variants for engine in v.engines}:
+        here = [v for v in self._variants if v.id not in self._barred]
+        for name in {engine.backend: None for v in here for engine in v.engines}:
             if self._request.backend not in (None, name):
                 continue
             try:

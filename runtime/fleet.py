@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from edgeinfer.backends.pages import give_back
-from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.archive import Bundle, openings
+from edgeinfer.bundle.trust import Native
 from edgeinfer.errors import (
     ClosedError,
     InputError,
@@ -27,7 +28,7 @@ from edgeinfer.runtime.cores import cores_here
 from edgeinfer.runtime.devices import known_facts
 from edgeinfer.runtime.inputs import InputCheck
 from edgeinfer.runtime.profiledb import ProfileDB
-from edgeinfer.runtime.resident import Engine, openings
+from edgeinfer.runtime.resident import Engine
 from edgeinfer.runtime.scheduler import Answer, Call, Outputs, Scheduler, deadline_of
 from edgeinfer.runtime.session import Session
 from edgeinfer.runtime.telemetry import Recorder, SessionStats
@@ -84,6 +85,7 @@ class Runtime:
         history: measurements of this machine; None takes those in the cache folder.
         trusted: public keys, one of which must have signed every bundle, as for ``load``.
         require_signature: load nothing that no trusted key signed, also where no key is known.
+        native: whether machine code in bundles may run, as for ``load``.
 
     Attributes:
         threads: as given or found.
@@ -102,6 +104,7 @@ class Runtime:
         history: ProfileDB | None = None,
         trusted: Sequence[str | os.PathLike[str]] = (),
         require_signature: bool = False,
+        native: Native | None = None,
     ) -> None:
         if threads is not None and threads < 1:
             raise UsageError(f"threads: expected at least 1, received {threads}")
@@ -113,7 +116,11 @@ class Runtime:
         self.threads = cores.threads
         self.memory_mb = memory_mb
         self._history = history
-        self._trust = {"trusted": trusted, "require_signature": require_signature}
+        self._trust = {
+            "trusted": trusted,
+            "require_signature": require_signature,
+            "native": native,
+        }
         self.scheduler = Scheduler(self.threads, cores.cpus)
         self._engines: dict[tuple[object, ...], Engine] = {}
         self._models: dict[str, Model] = {}

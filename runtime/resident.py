@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.archive import Bundle, openings
 from edgeinfer.errors import BackendError
 from edgeinfer.runtime.bench import resident_mb
 from edgeinfer.runtime.session import Session, load
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from edgeinfer.runtime.scheduler import Outputs
 
 _log = logging.getLogger("edgeinfer")
-
-
-def openings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of ``load`` that opening a bundle takes too."""
-    return {k: options[k] for k in ("trusted", "require_signature", "key") if k in options}
 
 
 class Engine:

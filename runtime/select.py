@@ -152,6 +152,7 @@ def rank(
     history: Mapping[Pair, Measured] | None = None,
     backend: str | None = None,
     kind: DeviceKind | None = None,
+    barred: Mapping[str, str] | None = None,
 ) -> Plan:
     """Order all that can run here; a function of its arguments alone.
 
@@ -165,6 +166,7 @@ def rank(
         history: what was measured on this very machine and engine version.
         backend: allow only this one.
         kind: allow only this kind of unit.
+        barred: why variants may not run whatever could run them, by id.
 
     Raises:
         UsageError: the policy is unknown.
@@ -178,7 +180,9 @@ def rank(
     rejected: list[Rejected] = []
     for position, variant in enumerate(variants):
         for place, engine in enumerate(variant.engines):
-            reason = _unfit(variant, engine, probes, device, backend)
+            reason = (barred or {}).get(variant.id) or _unfit(
+                variant, engine, probes, device, backend
+            )
             if reason:
                 rejected.append(Rejected(variant.id, engine.backend, "", reason))
                 continue

@@ -8,13 +8,14 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ParamSpec, Self, TypeVar, get_args
+from typing import Any, ParamSpec, Self, TypeVar, get_args
 
 from edgeinfer import __version__
 from edgeinfer.backends.base import DeviceKind, Executable, LoadOptions
 from edgeinfer.backends.checks import MOST_THREADS
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Manifest
+from edgeinfer.bundle.trust import Native
 from edgeinfer.bundle.values import KEY, fits
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.metrics import budget_for, check, compare
@@ -38,7 +39,7 @@ _CLOSED = "session: used after close()"
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Bundle,
     *,
     backend: str | None = None,
     policy: Policy = "latency",
@@ -53,6 +54,7 @@ def load(
     trusted: Sequence[str | os.PathLike[str]] = (),
     require_signature: bool = False,
     key: str | os.PathLike[str] | None = None,
+    native: Native | None = None,
     stats: bool | None = None,
     isolate: bool = False,
     run_timeout_s: float | None = None,
@@ -68,7 +70,7 @@ def load(
     the result for this machine; later loads take the winner at once.
 
     Args:
-        path: of the bundle, a folder or a zip.
+        path: of the bundle, a folder or a zip; or one that is open, which the session closes.
         backend: use this one or fail.
         policy: what counts: ``latency``, ``throughput``, ``memory`` or ``energy``; ``explicit``
             takes what ``backend`` names, in the bundle's order, whatever else is faster.
@@ -87,6 +89,10 @@ def load(
             are given or listed are always required.
         key: file with the key of an encrypted bundle; None takes what EDGEINFER_BUNDLE_KEY or
             EDGEINFER_BUNDLE_KEY_FILE has.
+        native: whether machine code in the bundle may run, with everything this user may do:
+            ``allow``, ``deny``, or ``auto`` where a trusted key signed it or this machine made it;
+            what may not is left out with a note, and the bundle's data run. None takes what
+            EDGEINFER_NATIVE says, else ``auto``.
         stats: count runs and their times for ``Session.stats``, in this process only; None does
             so where EDGEINFER_STATS is 1.
         isolate: run the engine in a process of its own, so that a crash there is an exception here
@@ -127,9 +133,8 @@ def load(
     for name, limit in limits.items():
         if limit is not None and not (isolate and 0 < limit < math.inf):
             raise UsageError(f"{name}: expected a number above 0, together with isolate=True")
-    bundle = Bundle.open(
-        path, verify=verify, trusted=trusted, key=key, require_signature=require_signature
-    )
+    opening = {"trusted": trusted, "key": key, "require_signature": require_signature}
+    bundle = _opened(path, verify, {**opening, "native": native})
     try:
         request = Request(
             *(backend, policy, device, threads, strict and not allow_fallback, measure),
@@ -152,6 +157,15 @@ def load(
     except BaseException:
         bundle.close()
         raise
+
+
+def _opened(path: str | os.PathLike[str] | Bundle, verify: bool, opening: dict[str, Any]) -> Bundle:
+    """Open a bundle, unless that was done."""
+    if not isinstance(path, Bundle):
+        return Bundle.open(path, verify=verify, **opening)
+    if given := [name for name, value in opening.items() if value]:
+        raise UsageError(f"{given[0]}: the bundle is open already; say so where it is opened")
+    return path
 
 
 class Session:

@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # Nearly all models of tests are small: each would be compiled. Tests of that turn it on.
 os.environ.setdefault("EDGEINFER_SMALL_CODE", "off")
 os.environ.setdefault("EDGEINFER_REGIONS", "off")
+# What tests convert is not noted in the account of whoever runs them.
+_STATE = tempfile.TemporaryDirectory(prefix="edgeinfer-state-")
+os.environ.setdefault("EDGEINFER_STATE", _STATE.name)
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 

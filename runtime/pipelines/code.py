@@ -9,6 +9,7 @@ from pathlib import Path
 from edgeinfer.backends.plain_functions import FOLDER, Functions, check_functions
 from edgeinfer.backends.trial import Trials
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.trust import HINT
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.types import Preprocessing, SpectrogramInput
 
@@ -33,6 +34,10 @@ def open_code(bundle: Bundle) -> tuple[Functions | None, str]:
     record = next((f for f in bundle.manifest.extra_files if f.path == wanted), None)
     if record is None:
         return None, "the bundle has no code for this machine"
+    if not bundle.native.allowed:
+        note = f"{wanted} left out: machine code, and {bundle.native.why}"
+        bundle.notes.append(f"{note}; {HINT}")
+        return None, note
     try:
         path = bundle.path(record)
         return _opened(path, tuple(bundle.manifest.preprocessing.values())), ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.archive import OPENINGS, Bundle, openings
 from edgeinfer.bundle.headrules import FOLDER
 from edgeinfer.errors import RunError, UsageError
 from edgeinfer.heads import Head, files_of
@@ -47,33 +47,41 @@ class Model:
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         self.path = os.fspath(path)
-        trusted, key = options.get("trusted", ()), options.get("key")
-        with Bundle.open(path, verify=False, trusted=trusted, key=key) as bundle:
-            manifest = bundle.manifest
-            self.head: Head = _head(self.path, manifest.head)
-            self.labels = manifest.labels
-            kept = {state.input: StateInput(state.output) for state in manifest.states}
-            records: dict[str, Preprocessing] = {**kept, **manifest.preprocessing}
-            wanted = {r.vocabulary for r in records.values() if isinstance(r, TextInput)}
-            wanted.update(files_of(self.head))
-            by_path = {f.path: f for f in manifest.extra_files}
-            self.files = {name: bundle.read(by_path[f"{FOLDER}/{name}"]) for name in wanted}
+        self.around: list[str] = []
+        self._constants: dict[str, Array] = {}
+        self._states: dict[str, tuple[TensorSpec, str]] = {}
+        self.inputs: list[tuple[TensorSpec, Preprocessing]] = []
+        # Opened and judged once: what runs below is what was judged.
+        bundle = Bundle.open(path, verify=options.pop("verify", True), **openings(options))
+        try:
+            self._read(bundle)
             self.code, self.without_code = open_code(bundle)
+            rest = {k: v for k, v in options.items() if k not in OPENINGS}
+            self.session = load(bundle, **rest)
+        except BaseException:
+            bundle.close()
+            raise
+
+    def _read(self, bundle: Bundle) -> None:
+        manifest = bundle.manifest
+        self.head: Head = _head(self.path, manifest.head)
+        self.labels = manifest.labels
+        kept = {state.input: StateInput(state.output) for state in manifest.states}
+        records: dict[str, Preprocessing] = {**kept, **manifest.preprocessing}
+        wanted = {r.vocabulary for r in records.values() if isinstance(r, TextInput)}
+        wanted.update(files_of(self.head))
+        by_path = {f.path: f for f in manifest.extra_files}
+        self.files = {name: bundle.read(by_path[f"{FOLDER}/{name}"]) for name in wanted}
         missing = [spec.name for spec in manifest.inputs if spec.name not in records]
         if missing:
             raise UsageError(
                 f"{self.path}: no record says what input {missing[0]!r} takes; {_HINT}"
             )
-        self._constants: dict[str, Array] = {}
-        self._states: dict[str, tuple[TensorSpec, str]] = {}
-        self.inputs: list[tuple[TensorSpec, Preprocessing]] = []
         for spec in manifest.inputs:
             self._place(spec, records[spec.name])
         if not self.inputs:
             raise UsageError(f"{self.path}: no input takes a picture, a recording or a text")
-        self.around: list[str] = []
         self._outputs = tuple(spec.name for spec in manifest.outputs)
-        self.session = load(path, **options)
 
     @property
     def spec(self) -> TensorSpec:

@@ -9,6 +9,7 @@
     │   └── VerifyError             1   .report: an artifact left its accuracy budget
     ├── BundleError                 1   a bundle is damaged, altered or of an unknown schema
     │   ├── SignatureError          1   it is not signed by a key that is trusted here
+    │   ├── UntrustedError          1   a part is machine code that nothing vouches for
     │   └── DecryptionError         1   no key, another key, or altered while it was encrypted
     ├── InputError (ValueError)     1   a tensor given to a session is not what the model takes
     ├── UsageError                  2   a request that contradicts itself or names what is not there
@@ -128,6 +129,10 @@ class BundleError(EdgeInferError):
 
 class SignatureError(BundleError):
     """A bundle is not signed by a key that is trusted here."""
+
+
+class UntrustedError(BundleError):
+    """A part of a bundle is machine code, and nothing says that it may run here."""
 
 
 class DecryptionError(BundleError):

@@ -27,6 +27,7 @@ cpu-onnx-fp32          fp32       144 B  onnxruntime         0.0125 ms
 onnxruntime-onnx-fp32  fp32       144 B  onnxruntime         0.0125 ms
 
 test vectors: 1 synthetic:image
+trust: data only, no machine code
 made with: onnx 1.2.3
 full report: edgeinfer inspect {path} --report report.html
 """

@@ -10,12 +10,12 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
-from edgeinfer.bundle.cache import cache_root, writable_folder
+from edgeinfer.bundle.cache import cache_root, readable_folder, writable_folder
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.memory import MemoryFiles
 from edgeinfer.bundle.rules import MANIFEST_NAME
@@ -24,6 +24,7 @@ from edgeinfer.bundle.signing import MAX_SIGNATURES, SIGNATURES_NAME
 from edgeinfer.bundle.signing import check as check_signature
 from edgeinfer.bundle.staging import try_lock
 from edgeinfer.bundle.storage import Folder, Sealed, Storage, Zip, sniff
+from edgeinfer.bundle.trust import HINT, Native, Verdict, judge, native_files, policy_of
 from edgeinfer.bundle.vectors import load_vector
 from edgeinfer.errors import (
     BundleError,
@@ -31,9 +32,13 @@ from edgeinfer.errors import (
     DecryptionError,
     OutputError,
     SignatureError,
+    UntrustedError,
     UsageError,
 )
 from edgeinfer.types import Array
+
+OPENINGS = ("trusted", "key", "require_signature", "native")
+"""Options of ``Bundle.open`` that ``load``, pipelines and commands pass on."""
 
 CHUNK = 1 << 20
 _CACHE = "bundles"
@@ -55,10 +60,17 @@ class Bundle:
         signed_by: id of the trusted key that signed it; empty when no signature was required.
         sealed_by: id of the key that it is encrypted with; empty when it is not. No file of such a
             bundle is written to a disk.
+        native: whether its machine code may run here, and why.
         notes: what the user should know about this opening, e.g. an unusable cache.
     """
 
-    def __init__(self, location: Path, storage: Storage, keys: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        location: Path,
+        storage: Storage,
+        keys: Sequence[Path] = (),
+        native: Native = "auto",
+    ) -> None:
         self.location = location
         self.notes: list[str] = []
         self._storage = storage
@@ -71,10 +83,13 @@ class Bundle:
         raw = self._read_manifest()
         # Before anything that a stranger may have written is looked at.
         self.signed_by = self._check_signature(raw, keys) if keys else ""
-        self._key = hashlib.sha256(raw).hexdigest()[:32]
+        digest = hashlib.sha256(raw).hexdigest()
+        self._key = digest[:32]
         self.manifest = self._parse(raw)
         self._files = self.manifest.files()
         self._compare_listing()
+        self.native: Verdict = judge(native, self.signed_by, digest)
+        self._native = frozenset(record.path for record in native_files(self.manifest))
 
     @property
     def digest(self) -> str:
@@ -90,6 +105,7 @@ class Bundle:
         trusted: Sequence[str | os.PathLike[str]] = (),
         key: str | os.PathLike[str] | None = None,
         require_signature: bool = False,
+        native: Native | None = None,
     ) -> Bundle:
         """Open a folder or zip.
 
@@ -101,14 +117,17 @@ class Bundle:
             key: file with the key of an encrypted bundle; None takes what EDGEINFER_BUNDLE_KEY or
                 EDGEINFER_BUNDLE_KEY_FILE has.
             require_signature: refuse every bundle where no trusted key is known.
+            native: whether machine code of it may run: ``allow``, ``deny``, or ``auto`` where a
+                trusted key signed it or this machine made it. None takes what EDGEINFER_NATIVE
+                says, else ``auto``.
 
         Raises:
-            UsageError: nothing is there, or a key cannot be read.
+            UsageError: nothing is there, a key cannot be read, or ``native`` is no policy.
             DecryptionError: it is encrypted, and there is no key, another one, or it is altered.
             SignatureError: it is not signed by a trusted key.
             BundleError: it is not a bundle, damaged, altered, unsafe or of an unknown schema.
         """
-        location = Path(path)
+        location, policy = Path(path), policy_of(native)
         try:
             is_there = location.exists()
         except OSError as e:
@@ -132,7 +151,7 @@ class Bundle:
         except OSError as e:
             raise BundleError(f"{location}: cannot be read: {e.strerror or e}") from e
         try:
-            bundle = cls(location, storage, keys)
+            bundle = cls(location, storage, keys, policy)
             if sealed_by:
                 bundle.sealed_by, bundle._memory = sealed_by, MemoryFiles()
             if verify:
@@ -178,12 +197,15 @@ class Bundle:
                     self._checked[record.path] = None
 
     def path(self, record: FileRecord) -> Path:
-        """Return where a file lies on disk; a zip's member is unpacked into the cache first.
+        """Return where a file lies on disk, for an engine to open.
 
-        Files of one bundle keep their places relative to each other.
+        Members of a zip, machine code, and all files of a signed bundle are copied into the cache
+        while they are hashed: what is opened there is what was hashed, whoever may write the
+        bundle's own folder. Files of one bundle keep their places relative to each other.
 
         Raises:
             BundleError: the file is altered.
+            UntrustedError: it is machine code that may not run here.
             OutputError: it cannot be unpacked anywhere.
         """
         with self._lock:
@@ -191,7 +213,11 @@ class Bundle:
             known = self._checked.get(record.path)
             if known is not None:
                 return known
-            on_disk = self._storage.path(record.path)
+            if record.path in self._native and not self.native.allowed:
+                raise UntrustedError(
+                    f"{self.location}: {record.path} is machine code, and {self.native.why}; {HINT}"
+                )
+            on_disk = None if self._is_copied(record) else self._storage.path(record.path)
             if on_disk is not None:
                 if record.path not in self._checked:
                     self._stream(record, None)
@@ -318,14 +344,18 @@ class Bundle:
                 f"{record.sha256[:12]}…, received {digest[:12]}…"
             )
 
+    def _is_copied(self, record: FileRecord) -> bool:
+        """Whether a file of a folder may not be opened where somebody else could swap it."""
+        return bool(self.signed_by) or record.path in self._native
+
     def _unpacked(self, record: FileRecord) -> Path:
         # Looked for first: a cache that was filled earlier may be read-only now.
-        target = cache_root() / _CACHE / self._key / record.path
-        if _matches(target, record):
-            return target
-        target = self._cache_folder() / record.path
+        place = PurePosixPath(record.path)
+        filled = readable_folder(_CACHE, self._key, *place.parent.parts)
+        if filled is not None and _matches(filled / place.name, record):
+            return filled / place.name
+        target = self._cache_folder(*place.parent.parts) / place.name
         try:
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _remove_abandoned(target.parent)
             # Another process may unpack the same file now; whoever is last replaces equal by equal.
             with partial_file(target.parent) as (partial, out):
@@ -338,10 +368,10 @@ class Bundle:
             raise OutputError(f"{self.location}: {text}; {hint}") from e
         return target
 
-    def _cache_folder(self) -> Path:
+    def _cache_folder(self, *parts: str) -> Path:
         if self._private is None:
             try:
-                return writable_folder(_CACHE, self._key)
+                return writable_folder(_CACHE, self._key, *parts)
             except OSError as e:
                 reason = e.strerror or str(e)
                 self.notes.append(
@@ -353,7 +383,14 @@ class Bundle:
             except OSError as e:
                 text = "neither the cache nor the temporary folder can be written"
                 raise OutputError(f"{self.location}: {text}: set EDGEINFER_CACHE or TMPDIR") from e
-        return Path(self._private.name)
+        folder = Path(self._private.name, *parts)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+
+
+def openings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those options of ``load`` that opening a bundle takes too."""
+    return {name: options[name] for name in OPENINGS if name in options}
 
 
 def _key(location: Path, given: str | os.PathLike[str] | None) -> Key:

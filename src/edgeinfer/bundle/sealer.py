@@ -6,8 +6,9 @@ import io
 import os
 import shutil
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.sealing import CHUNK, Key, SealedReader, SealingWriter, is_sealed
@@ -16,7 +17,14 @@ from edgeinfer.bundle.writer import is_bundle_file, zip_member
 from edgeinfer.errors import OutputError, UsageError
 
 
-def seal(location: Path, output: Path, key: Key, *, overwrite: bool = False) -> None:
+def seal(
+    location: Path,
+    output: Path,
+    key: Key,
+    *,
+    overwrite: bool = False,
+    trust: Mapping[str, Any] | None = None,
+) -> None:
     """Write a bundle encrypted; nothing of it is written in plain.
 
     Signatures are in it and stay good: they are over the manifest. What is encrypted is checked
@@ -27,6 +35,7 @@ def seal(location: Path, output: Path, key: Key, *, overwrite: bool = False) -> 
         output: the new file.
         key: to encrypt with.
         overwrite: replace what is there.
+        trust: options of opening it, such as keys that must have signed it.
 
     Raises:
         UsageError: it is encrypted already, or the output exists.
@@ -37,7 +46,7 @@ def seal(location: Path, output: Path, key: Key, *, overwrite: bool = False) -> 
     # Before a key is asked for: it may be encrypted with one that is not here.
     if location.is_file() and is_sealed(location):
         raise UsageError(f"{location}: is encrypted already")
-    with Bundle.open(location):
+    with Bundle.open(location, **(trust or {})):
         pass
 
     def write(out: IO[bytes]) -> None:

@@ -43,6 +43,9 @@ class BundleWriter:
         output: the bundle to write.
         overwrite: replace a bundle that is there.
 
+    Attributes:
+        digest: SHA-256 of the manifest, in hexadecimal, once it is written.
+
     Raises:
         UsageError: the output exists and may not be replaced.
         OutputError: its folder is missing or cannot be written.
@@ -61,6 +64,7 @@ class BundleWriter:
             )
         _check_replaceable(self.output, overwrite)
         self._records: dict[str, FileRecord] = {}
+        self.digest = ""
         with _writing(self.output):
             self._staging = Staging(self.output)
 
@@ -169,9 +173,11 @@ class BundleWriter:
             OutputError: the bundle cannot be written.
         """
         text = json.dumps(manifest.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+        raw = (text + "\n").encode()
+        self.digest = hashlib.sha256(raw).hexdigest()
         self._compare(manifest.files())
         with _writing(self.output):
-            (self._staging.tree / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
+            (self._staging.tree / MANIFEST_NAME).write_bytes(raw)
             if self.is_folder:
                 _sync_tree(self._staging.tree)
                 self._staging.place_folder(self._staging.tree)

@@ -16,6 +16,7 @@ from edgeinfer.cli.files import check_output, write_bytes
 from edgeinfer.cli.models import is_bundle, named_model
 from edgeinfer.cli.output import Output, Progress, milliseconds, output_options, table, to_json
 from edgeinfer.cli.timing import Timing, interleave
+from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import BackendError, BundleError, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Plan:
 @click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU, and say which.")
 @click.option("-o", "--output", metavar="JSON", help="Save the figures.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is no .json.")
+@trust_options()
 @output_options
 def bench(
     path: str,
@@ -86,6 +88,7 @@ def bench(
     allow_fallback: bool,
     output: str | None,
     overwrite: bool,
+    trust: dict[str, Any],
     out: Output,
 ) -> None:
     """Time every artifact on every engine here.
@@ -109,7 +112,9 @@ def bench(
         counts = [*dict.fromkeys(within(count, out) for count in counts)]
         source = None if is_bundle(Path(path)) else Path(path)
         place = path if source is None else _converted(path, stack, progress)
-        bundle = stack.enter_context(Bundle.open(place))
+        # What was just converted is ours, and nobody could have signed it.
+        opening = trust if source is None else {"native": trust["native"]}
+        bundle = stack.enter_context(Bundle.open(place, **opening))
         found = pairs(bundle, only)
         feeds = _feeds(bundle, inputs)
         plan = _plan(bundle, found, feeds, counts, source, stack, fallback=allow_fallback)

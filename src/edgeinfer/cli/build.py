@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgeinfer.cli.output import Output, output_options, size, table
+from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,9 +32,15 @@ _SHAPES = re.compile(r"(?P<name>.+)=(?P<shapes>[0-9]+(?:[,:][0-9]+)*)")
     help="Smallest, usual and largest shape of an input with open sizes; one shape is all three.",
 )
 @click.option("--check", "check_only", is_flag=True, help="Only say which engines are current.")
+@trust_options()
 @output_options
 def build(
-    bundle: str, backend: str | None, shapes: tuple[str, ...], check_only: bool, out: Output
+    bundle: str,
+    backend: str | None,
+    shapes: tuple[str, ...],
+    check_only: bool,
+    trust: dict[str, Any],
+    out: Output,
 ) -> None:
     """Build the engines of BUNDLE for this device, ahead of the first load.
 
@@ -47,7 +54,7 @@ def build(
     from edgeinfer.runtime.ahead import build_engines
 
     wanted = dict(map(_shape, shapes))
-    with out.progress() as progress, Bundle.open(bundle) as opened:
+    with out.progress() as progress, Bundle.open(bundle, **trust) as opened:
         found = build_engines(
             opened, backend=backend, shapes=wanted, check_only=check_only, progress=progress
         )

@@ -10,12 +10,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgeinfer import __version__
 from edgeinfer.cli.output import Output, output_options, size, table
+from edgeinfer.cli.trust import trust_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,8 +67,9 @@ class Finding:
 @click.command()
 @click.argument("bundle", required=False)
 @click.option("--policy", default="latency", show_default=True, metavar="NAME", help="What counts.")
+@trust_options()
 @output_options
-def doctor(bundle: str | None, policy: str, out: Output) -> None:
+def doctor(bundle: str | None, policy: str, trust: dict[str, Any], out: Output) -> None:
     """Look for what is missing here and say how to get it.
 
     With BUNDLE, also say what would run it here, and of each other engine why it would not.
@@ -78,7 +80,7 @@ def doctor(bundle: str | None, policy: str, out: Output) -> None:
     if bundle is not None:
         from edgeinfer.cli.whynot import findings_of
 
-        findings += [Finding(*found) for found in findings_of(bundle, policy)]
+        findings += [Finding(*found) for found in findings_of(bundle, policy, trust)]
     engines = [f for f in findings if f.what.startswith("engine ") and f.ok]
     usable = any(f.what != f"engine {CHECKER}" for f in engines)
     out.result({"usable": usable, "findings": findings}, lambda: _view(findings, usable))

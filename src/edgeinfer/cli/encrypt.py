@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import click
 
 from edgeinfer.cli.output import Output, output_options
+from edgeinfer.cli.trust import trust_options
 
 
 @click.command()
@@ -18,6 +20,7 @@ from edgeinfer.cli.output import Output, output_options
     "-o", "--output", type=click.Path(path_type=Path), help="Default NAME.enc.edge beside it."
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@trust_options(runs=False)
 @output_options
 def encrypt(
     bundle: Path,
@@ -25,6 +28,7 @@ def encrypt(
     new_key: bool,
     output: Path | None,
     overwrite: bool,
+    trust: dict[str, Any],
     out: Output,
 ) -> None:
     """Encrypt BUNDLE for a device whose storage others can read.
@@ -43,7 +47,7 @@ def encrypt(
     secret = sealing.new_key(key) if new_key and key is not None else sealing.key_from(key)
     target = output or bundle.with_name(f"{bundle.name.removesuffix('.edge')}.enc.edge")
     try:
-        seal(bundle, target, secret, overwrite=overwrite)
+        seal(bundle, target, secret, overwrite=overwrite, trust=trust)
     except BaseException:
         # Nothing is encrypted with it, and it would stand in the way of the next attempt.
         if new_key and key is not None:

@@ -14,6 +14,7 @@ import click
 from edgeinfer.cli.files import write_bytes
 from edgeinfer.cli.models import is_bundle, named_model
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
+from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,21 +31,33 @@ if TYPE_CHECKING:
 @click.argument("path", metavar="MODEL|BUNDLE")
 @click.option("--report", metavar="FILE", help="Write the bundle's report, .html or .json.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@trust_options(runs=False)
 @output_options
-def inspect(path: str, report: str | None, overwrite: bool, out: Output) -> None:
-    """Show inputs, outputs, operators, sizes and precision."""
+def inspect(
+    path: str, report: str | None, overwrite: bool, trust: dict[str, Any], out: Output
+) -> None:
+    """Show inputs, outputs, operators, sizes and precision.
+
+    Of a bundle also which parts of it are machine code, and whether that may run here. Nothing in
+    a bundle is run.
+    """
     if is_bundle(Path(path)):
         from edgeinfer.bundle.archive import Bundle
 
-        with Bundle.open(path) as bundle:
+        with Bundle.open(path, **trust) as bundle:
             if report is not None:
                 _save_report(bundle, Path(report), overwrite)
                 out.remark(f"wrote {report}")
             manifest = bundle.manifest
             conversion = bundle.report() or {}
             out.result(
-                {"kind": "bundle", **manifest.to_json(), "report": conversion},
-                lambda: _bundle_view(bundle.location, manifest, conversion),
+                {
+                    "kind": "bundle",
+                    **manifest.to_json(),
+                    "trust": _trust(bundle),
+                    "report": conversion,
+                },
+                lambda: _bundle_view(bundle.location, manifest, conversion, _trust_line(bundle)),
             )
         return
     if report is not None:
@@ -168,8 +181,29 @@ def _said(record: Preprocessing | Head) -> str:
     return ", ".join(parts)
 
 
+def _trust(bundle: Bundle) -> dict[str, Any]:
+    from edgeinfer.bundle.trust import native_parts
+
+    return {
+        "signed_by": bundle.signed_by or None,
+        "native_parts": native_parts(bundle.manifest),
+        "native_allowed": bundle.native.allowed,
+        "why": bundle.native.why,
+    }
+
+
+def _trust_line(bundle: Bundle) -> str:
+    trust = _trust(bundle)
+    signed = f"signed by key {bundle.signed_by}; " if bundle.signed_by else ""
+    if not trust["native_parts"]:
+        return f"trust: {signed}data only, no machine code"
+    may = "may run here" if trust["native_allowed"] else "is left out here"
+    parts = ", ".join(trust["native_parts"])
+    return f"trust: {signed}machine code in {parts}, which {may}: {trust['why']}"
+
+
 def _bundle_view(
-    location: Path, manifest: Manifest, report: dict[str, Any]
+    location: Path, manifest: Manifest, report: dict[str, Any], trust: str = ""
 ) -> Iterator[str | Table]:
     source = manifest.source
     yield f"{location}: {manifest.name}, from {source.name} ({source.format})"
@@ -207,6 +241,8 @@ def _bundle_view(
     yield ""
     origins = Counter(v.origin for v in manifest.vectors)
     yield "test vectors: " + (", ".join(f"{n} {o}" for o, n in origins.items()) or "none")
+    if trust:
+        yield trust
     yield "made with: " + ", ".join(f"{tool} {v}" for tool, v in manifest.tools.items())
     if report:
         yield f"full report: edgeinfer inspect {quote(str(location))} --report report.html"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.output import Output, output_options, size, table
+from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,8 +24,16 @@ COLUMNS = ("function", "precision", ">alone", ">vectors", ">error", "bundle")
 @click.option("-o", "--output", required=True, metavar="PACKAGE", help="NAME.mlpackage.")
 @click.option("-t", "--target", default="", help="Whose package, where a bundle has several.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing package.")
+@trust_options(runs=False)
 @output_options
-def join(bundles: tuple[str, ...], output: str, target: str, overwrite: bool, out: Output) -> None:
+def join(
+    bundles: tuple[str, ...],
+    output: str,
+    target: str,
+    overwrite: bool,
+    trust: dict[str, Any],
+    out: Output,
+) -> None:
     """Make one Core ML package with several functions.
 
     Such as prefill and decode: each BUNDLE gives its Core ML package, which becomes the function
@@ -43,7 +52,7 @@ def join(bundles: tuple[str, ...], output: str, target: str, overwrite: bool, ou
             progress("join the packages", None)
         from edgeinfer.convert.join import join as joined
 
-        result = joined(named, output, target=target, overwrite=overwrite)
+        result = joined(named, output, target=target, overwrite=overwrite, trust=trust)
     out.result(_data(result), lambda: _view(result))
 
 

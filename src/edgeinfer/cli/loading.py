@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from edgeinfer.cli.output import Progress, visible
+from edgeinfer.cli.trust import trust_options
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.session import Session
@@ -41,13 +42,6 @@ _OPTIONS = (
         show_default=True,
         help="'next' hands over to the next engine when one goes down twice; isolates.",
     ),
-    click.option(
-        "--trusted",
-        multiple=True,
-        metavar="PUBLIC",
-        help="Public key, a PEM file, that must have signed it; may be given several times.",
-    ),
-    click.option("--require-signature", is_flag=True, help="Load nothing that is not signed."),
     click.option("--stats", is_flag=True, help="Count runs, and tell times and failures."),
 )
 
@@ -56,26 +50,28 @@ def loading_options(command: F) -> F:
     """Add the options; the command gets them by keyword, for ``as_loaded`` to read."""
     for option in reversed(_OPTIONS):
         command = option(command)
-    return command
+    return trust_options()(command)  # type: ignore[return-value]
 
 
 def as_loaded(
-    *, run_timeout: float | None, on_crash: str, isolate: bool, stats: bool, **given: Any
+    *,
+    run_timeout: float | None,
+    on_crash: str,
+    isolate: bool,
+    stats: bool,
+    trust: dict[str, Any],
+    **given: Any,
 ) -> dict[str, Any]:
     """Return them as ``edgeinfer.load`` takes them."""
     return {
         **given,
+        **trust,
         "isolate": isolate or run_timeout is not None,
         "run_timeout_s": run_timeout,
         "on_crash": on_crash,
         # Unasked, the environment decides.
         "stats": True if stats else None,
     }
-
-
-def opening(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of them that opening a bundle takes."""
-    return {name: options[name] for name in ("trusted", "require_signature")}
 
 
 def told_stats(session: Session, options: Mapping[str, Any]) -> SessionStats | None:

@@ -16,6 +16,7 @@ from edgeinfer.runtime.devices import fingerprint
 from edgeinfer.runtime.offered import by_name_only, with_requested
 from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.select import Candidate, Rejected, rank
+from edgeinfer.runtime.trusted import barred
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ def pairs(bundle: Bundle, backend: str | None = None) -> Pairs:
     """
     variants = with_requested(bundle.manifest.variants, backend)
     probes = {probe.backend: probe for probe in registry.probe_all()}
-    plan = rank(variants, probes, fingerprint(), backend=backend)
+    refused = barred(bundle)
+    plan = rank(variants, probes, fingerprint(), backend=backend, barred=refused)
     if not plan.candidates:
         reasons = "; ".join(str(r) for r in plan.rejected)
         raise NotAvailableError(f"{bundle.location}: nothing in it can run here: {reasons}")
@@ -55,7 +57,7 @@ def pairs(bundle: Bundle, backend: str | None = None) -> Pairs:
     candidates = sorted(plan.candidates, key=lambda c: order[c.pair.variant])
     rejected = tuple(r for r in plan.rejected if backend in (None, r.backend))
     if backend is None:
-        rejected += tuple(by_name_only(variants, probes))
+        rejected += tuple(by_name_only([v for v in variants if v.id not in refused], probes))
     return Pairs(tuple(candidates), rejected, {v.id: v for v in variants})
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.files import check_output
-from edgeinfer.cli.loading import as_loaded, loading_options, opening, steps_shown, told_stats
+from edgeinfer.cli.loading import as_loaded, loading_options, steps_shown, told_stats
 from edgeinfer.cli.meaning import means_something, run_pipeline
 from edgeinfer.cli.output import Output, milliseconds, output_options, table
 from edgeinfer.cli.ranking import ranking, why
@@ -68,7 +68,7 @@ def run(
     together with BUNDLE, such as those that turn and read the lines of text that it finds.
     """
     options = as_loaded(**loading, check_finite=not allow_nonfinite)
-    means = means_something(bundle, inputs, bool(then or overlay), opening(options))
+    means = means_something(bundle, inputs, bool(then or overlay), loading["trust"])
     if not raw and output is None and means:
         run_pipeline(
             *((bundle, *then), inputs, overlay, overwrite, options, repeat, out), verbose=verbose
@@ -83,7 +83,7 @@ def run(
         from edgeinfer.bundle.archive import Bundle
         from edgeinfer.media import calls_for, write_arrays
 
-        with Bundle.open(bundle, verify=False, **opening(options)) as opened:
+        with Bundle.open(bundle, verify=False, **loading["trust"]) as opened:
             manifest = opened.manifest
         if not inputs and manifest.inputs:
             wanted = "; ".join(map(str, manifest.inputs))

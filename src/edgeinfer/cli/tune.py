@@ -11,6 +11,7 @@ import click
 
 from edgeinfer.cli.models import input_shapes
 from edgeinfer.cli.output import Output, output_options, table
+from edgeinfer.cli.trust import trust_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,6 +41,7 @@ COLUMNS = ("kernel", ">share", ">own", ">tuned", ">engine", ">tried", ">failed",
 @click.option("--seed", default=1, show_default=True, help="Of the search.")
 @click.option("-o", "--output", metavar="BUNDLE", help="Write one; tuned if that is faster.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
+@trust_options(runs=False)
 @output_options
 def tune(
     model: str,
@@ -56,6 +58,7 @@ def tune(
     seed: int,
     output: str | None,
     overwrite: bool,
+    trust: dict[str, Any],
     out: Output,
 ) -> None:
     """Find faster orders of the loops that take most of MODEL's time.
@@ -84,6 +87,7 @@ def tune(
             output=output,
             overwrite=overwrite,
             seed=seed,
+            trust=trust,
         )
         try:
             result = run(model, order, progress)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgeinfer.cli.output import Output, Progress, output_options, table
+from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import BackendError, BundleError, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -51,32 +52,28 @@ class Checked:
 @click.option("-b", "--backend", metavar="NAME", help="Only this engine; default every one here.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Of the engine.")
 @click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU.")
-@click.option(
-    "--trusted",
-    "--key",
-    multiple=True,
-    metavar="PUBLIC",
-    help="Public key, a PEM file, that must have signed it; may be given several times.",
-)
+@trust_options("--key")
 @output_options
 def verify(
     bundle: str,
     backend: str | None,
     threads: int | None,
     allow_fallback: bool,
-    trusted: tuple[str, ...],
+    trust: dict[str, Any],
     out: Output,
 ) -> None:
     """Check BUNDLE here, with its own test vectors.
 
     Every artifact is run on every engine of this device and compared with the expected outputs.
-    Exits with 1 when an artifact leaves its accuracy budget on an engine.
+    Machine code is run only where a trusted key signed BUNDLE, where this machine made it, or with
+    --allow-native; otherwise it is listed as not run. Exits with 1 when an artifact leaves its
+    accuracy budget on an engine.
     """
     from edgeinfer.bundle.archive import Bundle
     from edgeinfer.cli.pairs import pairs, within
 
     threads = within(threads, out)
-    with out.progress() as progress, Bundle.open(bundle, trusted=trusted) as opened:
+    with out.progress() as progress, Bundle.open(bundle, **trust) as opened:
         if not opened.manifest.vectors:
             raise BundleError(f"{bundle}: has no test vectors, so nothing can be verified")
         found = pairs(opened, None if backend == "all" else backend)

@@ -15,8 +15,13 @@ Row = tuple[str, bool | None, str, str]
 _FIRST_LOAD = "the first load measures it"
 
 
-def findings_of(path: str, policy: Any) -> list[Row]:
+def findings_of(path: str, policy: Any, trust: Mapping[str, Any]) -> list[Row]:
     """Look at a bundle; nothing is loaded or measured.
+
+    Args:
+        path: of the bundle.
+        policy: what counts.
+        trust: options of opening it.
 
     Raises:
         UsageError: there is no such bundle or policy.
@@ -27,7 +32,7 @@ def findings_of(path: str, policy: Any) -> list[Row]:
     from edgeinfer.runtime.choice import Request, ranked
     from edgeinfer.runtime.profiledb import ProfileDB
 
-    with Bundle.open(path) as bundle, ProfileDB() as history:
+    with Bundle.open(path, **trust) as bundle, ProfileDB() as history:
         plan = ranked(bundle, Request(policy=policy), history)
         known = {name: registry.get(name).capabilities() for name in registry.names()}
         return [*explained(bundle.manifest, plan, known)]

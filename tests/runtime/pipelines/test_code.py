@@ -10,6 +10,7 @@ import pytest
 
 import edgeinfer
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.made import remember_made
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.heads import Classify, DetectGrid
 from edgeinfer.runtime.pipelines import ImagePipeline
@@ -46,7 +47,9 @@ def with_code(tmp_path: Path) -> WithCode:
                 writer.add_bytes(record.path, opened.read(record))
             added = writer.add_file("code/x86_64.so", library)
             files = (*manifest.extra_files, added)
-            return writer.finish(replace(manifest, extra_files=files))
+            path = writer.finish(replace(manifest, extra_files=files))
+            assert not remember_made(writer.digest)
+            return path
 
     return write
 

@@ -9,6 +9,7 @@ import pytest
 import edgeinfer
 from edgeinfer.backends.plain_functions import Functions
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.made import remember_made
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.heads import Embed
 from edgeinfer.media.spectrogram import mel_spectrogram
@@ -144,6 +145,7 @@ def test_the_pipeline_uses_it_and_says_so(
             writer.add_bytes(record.path, opened.read(record))
         added = writer.add_file("code/x86_64.so", sounds_library)
         coded = writer.finish(replace(manifest, extra_files=(*manifest.extra_files, added)))
+    assert not remember_made(writer.digest)
     sound = np.random.default_rng(0).normal(0, 0.1, 9000).astype(np.float32)
     numpy = "spectrograms by NumPy: the bundle has no code for this machine"
     want = _heard(plain, sound, numpy)

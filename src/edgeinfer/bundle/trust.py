@@ -1,0 +1,110 @@
+"""How far a bundle is trusted: its data is checked by its reader, its machine code is not.
+
+Three levels of what is handed to edgeinfer:
+
+data
+    models in ONNX, OpenVINO's IR, TFLite, Core ML; vectors, records, reports. Engines read them.
+native
+    machine code: what TVM compiled, regions of ONNX graphs, ``code/*.so``. Whoever runs it does
+    what its author wants, with everything this user may do.
+source
+    Python: ``file.py:callable``, pickles inside a ``.pt2``. Only the converter meets it.
+
+Native parts run where a trusted key signed the bundle, where this machine made it, or where the
+caller says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from edgeinfer.bundle.made import is_made_here
+from edgeinfer.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
+
+Level = Literal["data", "native"]
+Native = Literal["auto", "allow", "deny"]
+"""``auto`` asks for a signature or for the list of what was made here."""
+
+ENV = "EDGEINFER_NATIVE"
+
+NATIVE_FORMATS = frozenset({"tvm", "onnx_tvm"})
+"""Formats of artifacts that are machine code."""
+
+NATIVE_FOLDER = "code/"
+"""Files below it are machine code."""
+
+HINT = (
+    "sign it and give the key (trusted=, --trusted), or trust whoever made it "
+    "(native='allow', --allow-native, EDGEINFER_NATIVE=allow)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether machine code of a bundle may run.
+
+    Attributes:
+        allowed: whether it may.
+        why: the reason, either way.
+    """
+
+    allowed: bool
+    why: str
+
+
+def policy_of(given: Native | None) -> Native:
+    """Return what the caller says, else what the environment does.
+
+    Raises:
+        UsageError: it is no policy.
+    """
+    where, value = ("native", given) if given else (ENV, os.environ.get(ENV) or "auto")
+    for policy in get_args(Native):
+        if value == policy:
+            return policy  # type: ignore[no-any-return]
+    known = ", ".join(get_args(Native))
+    raise UsageError(f"{where}: expected one of {known}, received {value!r}")
+
+
+def judge(policy: Native, signed_by: str, digest: str) -> Verdict:
+    """Say whether machine code may run.
+
+    Args:
+        policy: what the caller wants.
+        signed_by: the trusted key that signed the bundle; empty where none did.
+        digest: SHA-256 of its manifest.
+    """
+    if policy == "deny":
+        return Verdict(False, "the caller runs none")
+    if policy == "allow":
+        return Verdict(True, "the caller trusts whoever made it")
+    if signed_by:
+        return Verdict(True, f"signed by trusted key {signed_by}")
+    if is_made_here(digest):
+        return Verdict(True, "made on this machine")
+    return Verdict(False, "no trusted key signed the bundle and this machine did not make it")
+
+
+def level_of(variant: Variant) -> Level:
+    """Return a variant's level."""
+    return "native" if variant.format in NATIVE_FORMATS else "data"
+
+
+def native_files(manifest: Manifest) -> Iterator[FileRecord]:
+    """Yield the files of a bundle that are machine code, or lie beside it as a part of it."""
+    for variant in manifest.variants:
+        if level_of(variant) == "native":
+            yield from variant.files
+    yield from (f for f in manifest.extra_files if f.path.startswith(NATIVE_FOLDER))
+
+
+def native_parts(manifest: Manifest) -> tuple[str, ...]:
+    """Name what is machine code: ids of variants and paths of libraries."""
+    variants = [v.id for v in manifest.variants if level_of(v) == "native"]
+    return (*variants, *(f.path for f in manifest.extra_files if f.path.startswith(NATIVE_FOLDER)))
