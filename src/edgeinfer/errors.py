@@ -21,6 +21,8 @@
     │   ├── CrashedError            3   the process it ran in ended or hung: .engine .stage .how
     │   ├── DeadlineError           3   a run was not started, because its deadline had passed
     │   ├── MemoryBudgetError       3   a model does not fit into a Runtime's memory
+    │   ├── QueueFullError          3   as many requests wait already as may
+    │   ├── OutOfPagesError         3   all pages of a language model's cache are in use
     │   └── ClosedError             3   a session or executable was used after close()
     └── OutputError                 3   a result cannot be written (permissions, full disk)
 
@@ -208,6 +210,14 @@ class DeadlineError(BackendError, TimeoutError):
 
 class MemoryBudgetError(BackendError):
     """A model does not fit into the memory that a ``Runtime`` may use."""
+
+
+class QueueFullError(BackendError):
+    """A request was not taken, because as many as may wait already; try again later."""
+
+
+class OutOfPagesError(BackendError):
+    """All pages of a language model's cache are in use."""
 
 
 class ClosedError(BackendError):

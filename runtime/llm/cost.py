@@ -1,0 +1,101 @@
+"""What a step costs on this device, learned from the steps that ran."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+EXACT = 16
+"""Up to so many tokens each count has a figure of its own: kernels have widths of 1, 2, 4 and 8."""
+
+_RATE = 0.2
+_RATE_OF_REACH = 0.05
+_OUTLIER = 4.0
+
+
+def _bucket(tokens: int) -> int:
+    """Return a token count that shares its figure: exact up to 16, then eight an octave."""
+    if tokens <= EXACT:
+        return tokens
+    grain = 1 << (tokens.bit_length() - 4)
+    return (tokens + grain - 1) // grain * grain
+
+
+class StepCost:
+    """Seconds of a step by its tokens and what they look back on.
+
+    A step of ``tokens`` that together look back on ``reach`` positions takes
+    ``base[tokens] + slope * reach``. What was not measured yet is taken between its measured
+    neighbours; beyond the largest it grows in proportion, which is never too little.
+    """
+
+    def __init__(self) -> None:
+        self._base: dict[int, float] = {}
+        self._known: list[int] = []
+        self._slope = 0.0
+        self._skipped = 0
+
+    def measured(self, tokens: int, reach: int, seconds: float) -> None:
+        """Learn from a step that ran."""
+        bucket = _bucket(tokens)
+        before = self._base.get(bucket)
+        if before is None:
+            self._base[bucket] = max(seconds - self._slope * reach, seconds * 0.1)
+            self._known.insert(bisect_left(self._known, bucket), bucket)
+            return
+        expected = before + self._slope * reach
+        error = seconds - expected
+        # One step that the system interrupted says nothing about the next; many say a lot.
+        if error > (_OUTLIER - 1) * expected and self._skipped < 3:
+            self._skipped += 1
+            return
+        self._skipped = 0
+        self._base[bucket] = max(before + _RATE * error, 1e-9)
+        if reach:
+            # Small steps towards what explains the error by the positions alone.
+            change = _RATE_OF_REACH * error / reach * min(1.0, self._slope * reach / expected + 0.1)
+            self._slope = max(0.0, self._slope + change)
+
+    def knows(self, tokens: int) -> bool:
+        """Whether a step of about so many tokens was measured."""
+        return _bucket(tokens) in self._base
+
+    def seconds(self, tokens: int, reach: int = 0) -> float:
+        """Return what a step is expected to take; 0 before anything was measured."""
+        return self._at(_bucket(tokens)) + self._slope * reach
+
+    def _at(self, bucket: int) -> float:
+        found = self._base.get(bucket)
+        if found is not None:
+            return found
+        known = self._known
+        if not known:
+            return 0.0
+        place = bisect_left(known, bucket)
+        if place == 0:
+            return self._base[known[0]]
+        low = known[place - 1]
+        if place == len(known):
+            return self._base[low] * bucket / low
+        high = known[place]
+        share = (bucket - low) / (high - low)
+        return self._base[low] * (1 - share) + self._base[high] * share
+
+    def most(self, tokens: int, reach: int, more: int, seconds: float, start: int) -> int:
+        """Return how many of ``more`` tokens can join a step that must not take longer.
+
+        Args:
+            tokens: that are in it already.
+            reach: that these look back on.
+            more: tokens that wait, of one sequence.
+            seconds: the limit.
+            start: position of the first of them.
+        """
+        low, high = 0, more
+        while low < high:
+            middle = (low + high + 1) // 2
+            looked = reach + middle * start + middle * (middle + 1) // 2
+            if self.seconds(tokens + middle, looked) <= seconds:
+                low = middle
+            else:
+                high = middle - 1
+        return low

@@ -1,0 +1,482 @@
+"""The engine: takes requests, runs steps, gives out events. One thread at a time may use it.
+
+``runtime/llm/thread.py`` runs it in a thread of its own for callers of any thread and asyncio.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edgeinfer.errors import ClosedError, EdgeInferError, InputError, QueueFullError, RunError
+from edgeinfer.runtime.llm import prefix
+from edgeinfer.runtime.llm.cache import Cache
+from edgeinfer.runtime.llm.drafting import Drafter
+from edgeinfer.runtime.llm.drafts import Lookup
+from edgeinfer.runtime.llm.executor import Executor, Floats
+from edgeinfer.runtime.llm.grammar import Grammars
+from edgeinfer.runtime.llm.options import EngineOptions
+from edgeinfer.runtime.llm.params import Event, FinishReason, Logprob
+from edgeinfer.runtime.llm.pieces import Pieces
+from edgeinfer.runtime.llm.sampling import Sampler, logprobs
+from edgeinfer.runtime.llm.sequence import Part, Request
+from edgeinfer.runtime.llm.sequence import Sequence as Generation
+from edgeinfer.runtime.llm.stats import Counters, EngineStats
+from edgeinfer.runtime.llm.text import GrowingText
+
+CALIBRATION_S = 0.2
+"""Time for measuring steps of several sizes when an engine is opened."""
+
+
+class Engine:
+    """Runs generations on an executor.
+
+    Args:
+        open_executor: makes one; called again to wake up.
+        pieces: what tokens stand for.
+        eos: tokens that end a sequence.
+        grammars: makes the compiler of grammars, once one is needed; None refuses them.
+        options: see there.
+        drafter: guesses by a second model; None for none.
+        clock: seconds, for tests.
+
+    Raises:
+        BackendError: the executor cannot be made.
+    """
+
+    def __init__(
+        self,
+        open_executor: Callable[[], Executor],
+        pieces: Pieces,
+        eos: Sequence[int],
+        *,
+        grammars: Callable[[], Grammars] | None = None,
+        options: EngineOptions | None = None,
+        drafter: Drafter | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._pieces, self._eos = pieces, tuple(eos)
+        self._options = options or EngineOptions()
+        self._make_grammars = grammars
+        self._grammars: Grammars | None = None
+        self._drafter, self._clock = drafter, clock
+        self._orders = itertools.count()
+        self._requests: dict[str, list[Generation]] = {}
+        self._events: list[Event] = []
+        self._counters = Counters()
+        self._closed = False
+        self._cache = Cache(open_executor, self._options, self._propose)
+        if self._options.calibrate:
+            self._cache.calibrate(CALIBRATION_S, clock)
+
+    # Requests.
+
+    def submit(self, request: Request) -> None:
+        """Take a request; its events come from ``step``.
+
+        Raises:
+            InputError: something in it is not what the model takes; the message says what.
+            QueueFullError: as many requests wait as may.
+            ClosedError: the engine is closed.
+        """
+        if self._closed:
+            raise ClosedError("the engine is closed")
+        if len(self._cache.scheduler.waiting) >= self._options.max_queue:
+            raise QueueFullError(
+                f"{self._options.max_queue} requests wait already; try again later"
+            )
+        room = self._check(request)
+        params = request.params
+        if params.seed is None:
+            seed = int.from_bytes(os.urandom(8), "little")
+            request.params = params = replace(params, seed=seed)
+        order = next(self._orders)
+        limit = len(request.prompt) + min(room, params.max_tokens or room)
+        extra = b""
+        if request.embeddings is not None:
+            places = np.asarray(request.embedded, np.int64).tobytes()
+            extra = places + request.embeddings.tobytes()
+        executor = self._cache.executor
+        names = executor.adapters
+        first = Generation(
+            request,
+            0,
+            (order, 0),
+            root=prefix.root(executor.fingerprint, request.adapter, extra),
+            adapter=names.index(request.adapter) if request.adapter else -1,
+            limit=limit,
+            arrived=self._clock(),
+        )
+        if params.grammar is not None:
+            first.matcher = self._compiler().matcher(params.grammar)
+        self._equip(first)
+        self._requests[request.id] = [first]
+        self._cache.scheduler.enqueue(first)
+        self._counters.requests += 1
+        self._counters.prompt_tokens += len(request.prompt)
+
+    def _check(self, request: Request) -> int:
+        """Check a request; return how many tokens it may generate at most."""
+        executor, prompt = self._cache.executor, request.prompt
+        if request.id in self._requests:
+            raise InputError("id", "one that no running request has", repr(request.id))
+        if not prompt:
+            hint = "this model's sequences begin with no token of their own"
+            raise InputError("prompt", "at least one token", "none", hint)
+        limit = min(executor.context, executor.pages * executor.page)
+        if len(prompt) >= limit:
+            hint = "shorten it; one place is needed for what is generated"
+            if limit < executor.context:
+                hint += ", and the cache is smaller than the model's context"
+            raise InputError("prompt", f"at most {limit - 1} tokens", f"{len(prompt)}", hint)
+        if not 0 <= min(prompt) <= max(prompt) < executor.vocab:
+            raise InputError("prompt", f"tokens from 0 to {executor.vocab - 1}", "others")
+        request.params.fits(executor.vocab)
+        if request.adapter and request.adapter not in executor.adapters:
+            there = ", ".join(executor.adapters) or "none"
+            raise InputError("adapter", f"one of the bundle's ({there})", repr(request.adapter))
+        given = 0 if request.embeddings is None else len(request.embeddings)
+        shape = (len(request.embedded), executor.hidden)
+        if given and request.embeddings is not None and request.embeddings.shape != shape:
+            raise InputError("embeddings", str(shape), str(request.embeddings.shape))
+        return limit - len(prompt)
+
+    def _compiler(self) -> Grammars:
+        if self._grammars is None:
+            if self._make_grammars is None:
+                raise InputError("grammar", "none", "one", "this engine has no tokenizer")
+            self._grammars = self._make_grammars()
+        return self._grammars
+
+    def _equip(self, generation: Generation) -> None:
+        request, params = generation.request, generation.request.params
+        seed = params.seed or 0
+        generation.sampler = Sampler(params, seed, generation.index, self._eos, request.prompt)
+        generation.text = GrowingText(
+            self._pieces,
+            params.stop,
+            include_stop=params.include_stop,
+            skip_special=params.skip_special,
+        )
+
+    def cancel(self, request: str) -> None:
+        """End a request and free its pages now; its last events come with the next step's.
+
+        One that is unknown, or has ended, is ignored.
+        """
+        for generation in self._requests.get(request, ())[:]:
+            self._end(generation, "cancelled")
+
+    # Steps.
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is left and no event waits."""
+        return not self._requests and not self._events
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``step`` would do anything: while it sleeps, requests wait."""
+        runs = bool(self._requests) and not self.is_asleep
+        return runs or bool(self._events)
+
+    def step(self) -> list[Event]:
+        """Run one step of the executor and return what is new, by sequence.
+
+        Raises:
+            ClosedError: the engine is closed.
+        """
+        if self._closed:
+            raise ClosedError("the engine is closed")
+        started = self._clock()
+        spent = 0.0
+        parts = self._plan(started)
+        if parts:
+            spent = self._run(parts)
+            self._cache.keep_some()
+        self._counters.engine_s += self._clock() - started - spent
+        return self.take_events()
+
+    def _plan(self, now: float) -> list[Part]:
+        if not self._requests or self.is_asleep:
+            return []
+        return self._cache.scheduler.plan(now)
+
+    def _run(self, parts: list[Part]) -> float:
+        """Compute a step and choose tokens; return the executor's seconds."""
+        cache = self._cache
+        batch = cache.batch(parts)
+        started = self._clock()
+        try:
+            logits = cache.executor.step(batch)
+        except EdgeInferError as e:
+            # What was to be written to the cache is lost; nobody else's pages are touched.
+            for part in parts:
+                self._end(part.sequence, "error", error=e)
+            return self._clock() - started
+        now = self._clock()
+        spent = now - started
+        counters = self._counters
+        counters.steps += 1
+        counters.busy_s += spent
+        counters.step.add(int(spent * 1e9))
+        tokens = len(batch.tokens)
+        cache.cost.measured(tokens, sum(part.reach for part in parts), spent)
+        row = 0
+        for part in parts:
+            sequence = part.sequence
+            sequence.computed = part.start + part.count
+            if not sequence.generated:
+                counters.computed_tokens += part.count
+            if not part.wants:
+                cache.scheduler.settle(sequence)
+                continue
+            end = row + 1 + len(part.guesses)
+            if sequence.index == 0 and not sequence.forked:
+                self._fork(sequence, logits[row], now)
+            self._accept(sequence, logits[row:end], part.guesses, now)
+            row = end
+        return spent
+
+    def _fork(self, parent: Generation, row: Floats, now: float) -> None:
+        """Begin the other generations of a request, from the logits of its last token."""
+        parent.forked = True
+        request = parent.request
+        if request.params.n == 1:
+            return
+        self._cache.scheduler.settle(parent)
+        children = []
+        for index in range(1, request.params.n):
+            child = Generation(
+                request,
+                index,
+                (parent.order[0], index),
+                root=parent.root,
+                adapter=parent.adapter,
+                limit=parent.limit,
+                arrived=parent.arrived,
+            )
+            child.forked = True
+            if parent.matcher is not None:
+                child.matcher = parent.matcher.fork()
+            self._equip(child)
+            children.append(child)
+        self._requests[request.id].extend(children)
+        for child in children:
+            self._cache.scheduler.fork(parent, child)
+            self._accept(child, row[None], [], now)
+
+    def _accept(self, sequence: Generation, rows: Floats, guesses: list[int], now: float) -> None:
+        """Append the tokens that the rows give, up to the first guess that is wrong."""
+        chosen: list[int] = []
+        told: list[Logprob] = []
+        text = ""
+        finish: FinishReason | None = None
+        stop: str | int | None = None
+        wanted = sequence.request.params.logprobs
+        for place in range(len(rows)):
+            row = rows[place]
+            try:
+                token = self._choose(sequence, row)
+            except RunError as e:
+                self._give(sequence, text, chosen, told, now)
+                self._end(sequence, "error", error=e)
+                return
+            if wanted is not None:
+                told.append(logprobs(row, token, wanted))
+            chosen.append(token)
+            more, finish, stop = self._append(sequence, token)
+            text += more
+            if finish is not None or place == len(guesses) or guesses[place] != token:
+                break
+            sequence.computed += 1
+        self._judge(sequence, chosen, len(guesses))
+        if finish is not None:
+            self._end(sequence, finish, text, chosen, told, stop=stop, now=now)
+            return
+        self._cache.scheduler.settle(sequence)
+        self._give(sequence, text, chosen, told, now)
+
+    def _choose(self, sequence: Generation, row: Floats) -> int:
+        matcher = sequence.matcher
+        allowed = None if matcher is None else matcher.allowed()
+        token = sequence.sampler.choose(row, sequence.generated, allowed)
+        sequence.sampler.told(token)
+        if matcher is not None:
+            matcher.take(token)
+        return token
+
+    def _append(
+        self, sequence: Generation, token: int
+    ) -> tuple[str, FinishReason | None, str | int | None]:
+        """Append a token; return the text that is new, and whether and by what it ends."""
+        params = sequence.request.params
+        sequence.tokens.append(token)
+        if (token in self._eos and not params.ignore_eos) or token in params.stop_tokens:
+            return "", "stop", token
+        text = sequence.text.add(token)
+        if sequence.text.stopped:
+            return text, "stop", sequence.text.stopped
+        if sequence.matcher is not None and sequence.matcher.is_complete:
+            return text, "stop", None
+        if len(sequence.tokens) >= sequence.limit:
+            return text, "length", None
+        return text, None, None
+
+    def _judge(self, sequence: Generation, chosen: list[int], verified: int) -> None:
+        """Learn how good guesses are, also from those that were not verified."""
+        proposed = sequence.proposed
+        if proposed:
+            right = 0
+            while right < min(len(chosen), len(proposed)) and chosen[right] == proposed[right]:
+                right += 1
+            judged = min(max(verified, 1), right + 1)
+            sequence.acceptance.seen(min(right, judged), judged)
+            sequence.proposed = []
+        if verified:
+            accepted = len(chosen) - 1
+            sequence.drafted += verified
+            sequence.accepted += accepted
+            self._counters.drafted_tokens += verified
+            self._counters.accepted_tokens += accepted
+
+    def _give(
+        self,
+        sequence: Generation,
+        text: str,
+        tokens: list[int],
+        told: list[Logprob],
+        now: float,
+    ) -> None:
+        if not tokens:
+            return
+        self._time(sequence, len(tokens), now)
+        self._events.append(
+            Event(sequence.request.id, sequence.index, text, tuple(tokens), tuple(told))
+        )
+
+    def _time(self, sequence: Generation, count: int, now: float) -> None:
+        counters = self._counters
+        counters.generated_tokens += count
+        if sequence.first_token is None:
+            sequence.first_token = now
+            counters.first_token.add(int((now - sequence.arrived) * 1e9))
+            counters.queue.add(int(((sequence.admitted or now) - sequence.arrived) * 1e9))
+            if sequence.index == 0:
+                counters.cached_tokens += sequence.cached
+            count -= 1
+        if count:
+            each = int((now - sequence.last_token) * 1e9 / count)
+            for _ in range(count):
+                counters.inter_token.add(each)
+        sequence.last_token = now
+
+    def _end(
+        self,
+        sequence: Generation,
+        finish: FinishReason,
+        text: str = "",
+        tokens: list[int] | None = None,
+        told: list[Logprob] | None = None,
+        *,
+        stop: str | int | None = None,
+        error: Exception | None = None,
+        now: float | None = None,
+    ) -> None:
+        now = self._clock() if now is None else now
+        if tokens:
+            self._time(sequence, len(tokens), now)
+        if finish != "error":
+            if not sequence.text.stopped:
+                text += sequence.text.end()
+            if sequence.slot >= 0:
+                self._cache.scheduler.settle(sequence)
+        self._cache.scheduler.remove(sequence)
+        if self._drafter is not None:
+            self._drafter.forget(sequence)
+        request = sequence.request.id
+        self._requests[request].remove(sequence)
+        if not self._requests[request]:
+            del self._requests[request]
+        finished = self._counters.finished
+        finished[finish] = finished.get(finish, 0) + 1
+        self._events.append(
+            Event(
+                request,
+                sequence.index,
+                text,
+                tuple(tokens or ()),
+                tuple(told or ()),
+                finish=finish,
+                usage=sequence.usage(now),
+                error=error,
+                stop=stop,
+            )
+        )
+
+    def _propose(self, sequences: list[Generation], count: int) -> None:
+        """Fill in guesses: what a grammar forces, what a draft model says, what was said before."""
+        free = []
+        for sequence in sequences:
+            if sequence.matcher is not None:
+                sequence.proposed = sequence.matcher.forced()[:count]
+                continue
+            if self._drafter is None and self._options.lookup:
+                if sequence.lookup is None:
+                    sequence.lookup = Lookup()
+                sequence.proposed = sequence.lookup.guess(sequence.tokens, count)
+            free.append(sequence)
+        if self._drafter is not None:
+            self._drafter.propose(free, count, self._cache.cost)
+
+    def fail_all(self, error: Exception) -> None:
+        """End everything with an error, after a fault that no request is to blame for."""
+        for generations in list(self._requests.values()):
+            for generation in generations[:]:
+                self._end(generation, "error", error=error)
+
+    def take_events(self) -> list[Event]:
+        """Return the events that wait."""
+        events, self._events = self._events, []
+        return events
+
+    # Rest.
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether weights and cache are out of memory."""
+        return self._cache.is_asleep
+
+    def sleep(self) -> None:
+        """Put full pages on disk and release the executor; running requests go on after waking."""
+        self._cache.sleep()
+
+    def wake(self) -> None:
+        """Open the executor again; what was running is computed anew as far as it was not kept.
+
+        Raises:
+            BackendError: the executor cannot be made.
+        """
+        self._cache.wake()
+
+    def stats(self) -> EngineStats:
+        """Return a snapshot; it wakes nothing."""
+        return self._cache.stats(self._counters)
+
+    def close(self) -> None:
+        """End all requests without events, keep the cache on disk if asked to, release memory."""
+        if self._closed:
+            return
+        self._closed = True
+        for generations in list(self._requests.values()):
+            for generation in generations[:]:
+                self._end(generation, "cancelled")
+        self._events.clear()
+        self._cache.close()
+        if self._drafter is not None:
+            self._drafter.close()

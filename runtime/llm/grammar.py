@@ -1,0 +1,144 @@
+"""Texts of a given form, by llguidance: which tokens may come next."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeinfer.errors import InputError, NotAvailableError, RunError
+from edgeinfer.runtime.llm.params import Grammar
+from edgeinfer.runtime.llm.tokenizer import INSTALL
+
+WHITESPACE = r"[ \t\r\n]{0,40}"
+"""Between the parts of a JSON text: a small model may otherwise write blanks for ever."""
+
+_REMEMBERED = 32
+
+
+class Grammars:
+    """Compiles grammars for one vocabulary.
+
+    Args:
+        tokenizer: contents of ``tokenizer.json``.
+        vocab: columns of the logits.
+        eos: tokens that end a sequence.
+
+    Raises:
+        NotAvailableError: llguidance is not installed.
+    """
+
+    def __init__(self, tokenizer: str, vocab: int, eos: Sequence[int]) -> None:
+        try:
+            import llguidance
+        except ImportError as e:
+            raise NotAvailableError(f"grammars need llguidance: {INSTALL}") from e
+        self._library: Any = llguidance
+        # Without an end nothing could stop a text that is complete; the library takes one of its
+        # own where it is given none.
+        ends = list(eos) or None
+        self._tokenizer = llguidance.LLTokenizer(tokenizer, n_vocab=vocab, eos_token=ends)
+        self._vocab = vocab
+        self._compiled: OrderedDict[Grammar, Any] = OrderedDict()
+
+    def matcher(self, grammar: Grammar) -> Matcher:
+        """Return a matcher at the start of a text.
+
+        Raises:
+            InputError: the grammar is malformed, or nothing is of its form.
+        """
+        found = self._compiled.get(grammar)
+        if found is None:
+            found = self._compile(grammar)
+            self._compiled[grammar] = found
+            if len(self._compiled) > _REMEMBERED:
+                self._compiled.popitem(last=False)
+        return Matcher(found.deep_copy(), self._vocab)
+
+    def _compile(self, grammar: Grammar) -> Any:
+        matcher = self._library.LLMatcher
+        try:
+            form = self._form(grammar, matcher)
+        except (ValueError, TypeError) as e:
+            raise _malformed(grammar, str(e)) from e
+        is_wrong, messages = matcher.validate_grammar_with_warnings(form, self._tokenizer)
+        if is_wrong:
+            raise _malformed(grammar, messages[0])
+        if messages:
+            # A keyword of a schema that is not enforced is not obeyed: better to say so.
+            raise _malformed(grammar, "; ".join(messages))
+        made = matcher(self._tokenizer, form, log_level=0)
+        if made.is_error():
+            raise _malformed(grammar, made.get_error())
+        return made
+
+    def _form(self, grammar: Grammar, matcher: Any) -> str:
+        kind, text = grammar.kind, grammar.text
+        spaces = {"whitespace_pattern": WHITESPACE}
+        if kind == "json":
+            text = '{"type": "object"}'
+        if kind in ("json", "json_schema"):
+            schema = json.loads(text)
+            if not isinstance(schema, dict | bool):
+                raise ValueError(f"a schema is an object, received {text[:40]!r}")
+            if isinstance(schema, bool):
+                schema = {} if schema else {"not": {}}
+            return str(matcher.grammar_from_json_schema(schema, defaults=spaces))
+        if kind == "choice":
+            texts = json.loads(text)
+            if not isinstance(texts, list) or not texts or not all(_is_text(t) for t in texts):
+                raise ValueError(f"expected a JSON list of texts, received {text[:60]!r}")
+        return str(self._library.grammar_from(kind, text))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _malformed(grammar: Grammar, reason: str) -> InputError:
+    return InputError("grammar", f"a valid {grammar.kind}", " ".join(reason.split()))
+
+
+class Matcher:
+    """Where one text stands in its grammar."""
+
+    def __init__(self, inner: Any, vocab: int) -> None:
+        self._inner = inner
+        self._vocab = vocab
+
+    def fork(self) -> Matcher:
+        """Return one of its own at the same place."""
+        return Matcher(self._inner.deep_copy(), self._vocab)
+
+    def allowed(self) -> npt.NDArray[np.bool_]:
+        """Return which tokens may come next, (vocab,) bool; an end of sequence where it may end.
+
+        Raises:
+            RunError: the grammar became too complex.
+        """
+        bits = np.frombuffer(self._inner.compute_bitmask(), np.uint8)
+        if self._inner.is_error():
+            raise RunError(f"grammar: {' '.join(self._inner.get_error().split())}")
+        return np.unpackbits(bits, bitorder="little")[: self._vocab].view(np.bool_)
+
+    def take(self, token: int) -> None:
+        """Go on by a token that is allowed.
+
+        Raises:
+            RunError: it is not allowed.
+        """
+        if not self._inner.consume_token(token):
+            raise RunError(f"grammar: {' '.join(self._inner.get_error().split())}")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing can follow any more."""
+        return bool(self._inner.is_stopped())
+
+    def forced(self) -> list[int]:
+        """Return tokens that most likely follow, as the grammar leaves no other text."""
+        return list(self._inner.compute_ff_tokens())

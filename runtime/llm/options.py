@@ -1,0 +1,43 @@
+"""How an engine works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a step may take.
+
+    Attributes:
+        slowdown: a step that also reads prompts takes at most so many times what the running
+            sequences alone take.
+        step_s: seconds that such a step may take even if that is more; None for none.
+        chunk: the most tokens of prompts in a step.
+    """
+
+    slowdown: float = 2.5
+    step_s: float | None = None
+    chunk: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How an engine works.
+
+    Attributes:
+        limits: of a step.
+        max_queue: requests that may wait; more are refused.
+        lookup: guess by copying what followed the same words before.
+        disk: folder for pages of the cache that outlive the process; None for none.
+        disk_mb: that its files may have together.
+        calibrate: measure steps when the engine is opened.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    max_queue: int = 1024
+    lookup: bool = True
+    disk: Path | None = None
+    disk_mb: int = 1024
+    calibrate: bool = True

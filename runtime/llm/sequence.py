@@ -1,0 +1,138 @@
+"""A request, and the sequences of tokens that it becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edgeinfer.runtime.llm.drafts import Acceptance, Lookup
+from edgeinfer.runtime.llm.executor import Floats
+from edgeinfer.runtime.llm.grammar import Matcher
+from edgeinfer.runtime.llm.params import SamplingParams, Usage
+from edgeinfer.runtime.llm.sampling import Sampler
+from edgeinfer.runtime.llm.text import GrowingText
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What somebody asked for.
+
+    Attributes:
+        id: unique among those that have not ended.
+        prompt: tokens; at least one.
+        params: how to go on.
+        adapter: name of a low-rank adapter; empty for none.
+        embeddings: (given, hidden) float32, in the place of some tokens'; None for none.
+        embedded: positions of these in the prompt, ascending.
+    """
+
+    id: str
+    prompt: list[int]
+    params: SamplingParams
+    adapter: str = ""
+    embeddings: Floats | None = None
+    embedded: tuple[int, ...] = ()
+
+
+class Sequence:
+    """One generation: its tokens, and where its keys and values are.
+
+    Attributes:
+        request: that it belongs to.
+        index: which of the request's generations.
+        order: sequences are served in this order.
+        tokens: of the prompt and generated.
+        limit: tokens that it may have.
+        computed: leading tokens whose keys and values are in the cache.
+        pages: of the cache, by place; -1 where no layer looks back any more.
+        slot: row of the table; -1 while it waits.
+        keys: hashes of its full pages.
+        kept: leading pages that are labelled or given back.
+        root: hash that the chain of keys starts with.
+        adapter: index of the adapter, -1 for none.
+        proposed: guesses for this step, whether they are verified or not.
+        blocked: hash of the page for which it waits while another sequence computes it.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        index: int,
+        order: tuple[int, int],
+        *,
+        root: bytes,
+        adapter: int,
+        limit: int,
+        arrived: float,
+    ) -> None:
+        self.request, self.index, self.order = request, index, order
+        self.tokens = list(request.prompt)
+        self.limit, self.root, self.adapter = limit, root, adapter
+        self.computed = self.kept = 0
+        self.pages: list[int] = []
+        self.slot = -1
+        self.keys: list[bytes] = []
+        self.sampler: Sampler
+        self.text: GrowingText
+        self.matcher: Matcher | None = None
+        self.lookup: Lookup | None = None
+        self.draft: object = None
+        self.acceptance = Acceptance()
+        self.proposed: list[int] = []
+        self.blocked = b""
+        self.forked = False
+        self.cached = self.drafted = self.accepted = self.preemptions = 0
+        self.arrived = arrived
+        self.admitted: float | None = None
+        self.first_token: float | None = None
+        self.last_token = arrived
+
+    @property
+    def generated(self) -> int:
+        """How many tokens were generated."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    def usage(self, now: float) -> Usage:
+        """Return what it took so far."""
+        started = self.admitted if self.admitted is not None else now
+        first = None if self.first_token is None else self.first_token - self.arrived
+        return Usage(
+            prompt_tokens=len(self.request.prompt),
+            cached_tokens=self.cached,
+            completion_tokens=self.generated,
+            drafted_tokens=self.drafted,
+            accepted_tokens=self.accepted,
+            preemptions=self.preemptions,
+            queue_s=started - self.arrived,
+            first_token_s=first,
+            total_s=now - self.arrived,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """What one sequence does in a step.
+
+    Attributes:
+        sequence: whose tokens are fed.
+        start: position of the first.
+        count: tokens of the sequence that are fed.
+        guesses: fed behind them.
+        wants: the last token is among them, so the next one will be chosen.
+    """
+
+    sequence: Sequence
+    start: int
+    count: int
+    guesses: list[int] = field(default_factory=list)
+    wants: bool = True
+
+    @property
+    def size(self) -> int:
+        """Tokens fed, guesses included."""
+        return self.count + len(self.guesses)
+
+    @property
+    def reach(self) -> int:
+        """Positions that they look back on together."""
+        size = self.count + len(self.guesses)
+        return size * self.start + size * (size + 1) // 2

@@ -1,0 +1,144 @@
+"""What an engine did: counts, times and the energy where the kernel tells it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeinfer.runtime.telemetry import Histogram, Percentiles
+
+POWERCAP = Path("/sys/class/powercap")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot of an engine.
+
+    Attributes:
+        seconds: since the engine was opened.
+        busy_s: of them, in steps of the executor.
+        engine_s: of them, in the engine's own code between these.
+        steps: of the executor.
+        requests: taken.
+        finished: that ended, by reason.
+        running: sequences that have pages.
+        waiting: sequences that wait for them.
+        asleep: weights and cache are not in memory.
+        prompt_tokens: of all prompts.
+        cached_tokens: of them, taken from the prefix cache.
+        disk_tokens: of these, read from disk.
+        computed_tokens: of prompts, computed; those of preempted sequences count again.
+        generated_tokens: given to callers.
+        drafted_tokens: guessed and verified.
+        accepted_tokens: of them, those that came true.
+        preemptions: how often a sequence gave its pages away.
+        pages: of the cache.
+        pages_used: held by sequences.
+        pages_kept: held for those to come.
+        pages_evicted: given away although they held something known.
+        unused_slots: positions of used pages that hold nothing.
+        disk_pages: that the disk has.
+        disk_error: why nothing is written to the disk any more; empty where all is well.
+        tokens_per_second: generated, over the time in steps.
+        first_token_ms: from arrival to the first token.
+        inter_token_ms: between the tokens of a sequence.
+        queue_ms: from arrival to the first step.
+        step_ms: of the executor.
+        joules: that the processor took since the engine was opened, everything on it included;
+            None where the kernel does not tell.
+        joules_per_token: of them, for each generated token.
+    """
+
+    seconds: float
+    busy_s: float
+    engine_s: float
+    steps: int
+    requests: int
+    finished: dict[str, int]
+    running: int
+    waiting: int
+    asleep: bool
+    prompt_tokens: int
+    cached_tokens: int
+    disk_tokens: int
+    computed_tokens: int
+    generated_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
+    preemptions: int
+    pages: int
+    pages_used: int
+    pages_kept: int
+    pages_evicted: int
+    unused_slots: int
+    disk_pages: int
+    disk_error: str
+    tokens_per_second: float
+    first_token_ms: Percentiles | None
+    inter_token_ms: Percentiles | None
+    queue_ms: Percentiles | None
+    step_ms: Percentiles | None
+    joules: float | None
+    joules_per_token: float | None
+
+
+class Counters:
+    """What the engine's thread counts; read from any thread."""
+
+    def __init__(self, energy: Energy | None = None) -> None:
+        self.since = time.perf_counter()
+        self.steps = self.requests = 0
+        self.busy_s = self.engine_s = 0.0
+        self.finished: dict[str, int] = {}
+        self.prompt_tokens = self.cached_tokens = self.disk_tokens = 0
+        self.computed_tokens = self.generated_tokens = 0
+        self.drafted_tokens = self.accepted_tokens = 0
+        self.first_token, self.inter_token = Histogram(), Histogram()
+        self.queue, self.step = Histogram(), Histogram()
+        self.energy = Energy() if energy is None else energy
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens over the time in steps and between them."""
+        spent = self.busy_s + self.engine_s
+        return self.generated_tokens / spent if spent else 0.0
+
+
+class Energy:
+    """The energy counters of the processor's packages (Linux powercap, Intel's and AMD's RAPL).
+
+    Args:
+        root: folder of the kernel's power-capping zones.
+    """
+
+    def __init__(self, root: Path = POWERCAP) -> None:
+        self._zones = [
+            zone for zone in sorted(root.glob("intel-rapl:*")) if zone.name.count(":") == 1
+        ]
+        self._ranges = [_number(zone / "max_energy_range_uj") or 0 for zone in self._zones]
+        self._last = [_number(zone / "energy_uj") for zone in self._zones]
+        self._total = 0
+
+    def joules(self) -> float | None:
+        """Return what was taken since this was made; None where the kernel does not tell.
+
+        Counters turn over, so it must be asked more often than that takes: minutes.
+        """
+        if not self._zones or None in self._last:
+            return None
+        for index, zone in enumerate(self._zones):
+            now, last = _number(zone / "energy_uj"), self._last[index]
+            if now is None or last is None:
+                return None
+            self._total += now - last if now >= last else now + self._ranges[index] - last
+            self._last[index] = now
+        return self._total / 1e6
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        # Most systems let only root read it.
+        return None

@@ -1,0 +1,255 @@
+"""An engine in a thread of its own, for callers of any thread and for asyncio.
+
+Requests, cancellations and questions go to the thread as commands, which it carries out between two
+steps; events come back through a mailbox for each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from typing import Protocol, TypeVar
+
+from edgeinfer.errors import ClosedError
+from edgeinfer.runtime.llm.engine import Engine
+from edgeinfer.runtime.llm.params import Event
+from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.stats import EngineStats
+
+T = TypeVar("T")
+_log = logging.getLogger("edgeinfer")
+
+
+class Mailbox(Protocol):
+    """Takes the events of one request in the engine's thread; must not block."""
+
+    def put(self, event: Event | ClosedError) -> None:
+        """Take one event, or what ended the engine."""
+        ...
+
+
+class EngineThread:
+    """Runs an engine.
+
+    Args:
+        engine: used by this thread alone from now on.
+        idle_sleep_s: after so long without a request the engine sleeps; None for never. The next
+            request wakes it.
+    """
+
+    def __init__(self, engine: Engine, idle_sleep_s: float | None = None) -> None:
+        self._engine, self._idle_sleep_s = engine, idle_sleep_s
+        self._commands: deque[Callable[[], None]] = deque()
+        self._wanted = threading.Condition()
+        self._closing = False
+        self._mailboxes: dict[str, tuple[Mailbox, int]] = {}
+        self._thread = threading.Thread(target=self._work, name="edgeinfer-llm", daemon=True)
+        self._thread.start()
+
+    # From any thread.
+
+    def call(self, function: Callable[[Engine], T]) -> Future[T]:
+        """Let the engine's thread call a function between two steps."""
+        future: Future[T] = Future()
+
+        def command() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(function(self._engine))
+            except BaseException as e:
+                future.set_exception(e)
+
+        with self._wanted:
+            if self._closing:
+                raise ClosedError("the engine is closed")
+            self._commands.append(command)
+            self._wanted.notify()
+        return future
+
+    def submit(self, request: Request, mailbox: Mailbox) -> Future[None]:
+        """Hand over a request; the future has the error if it is refused."""
+
+        def take(engine: Engine) -> None:
+            if engine.is_asleep:
+                engine.wake()
+            engine.submit(request)
+            self._mailboxes[request.id] = mailbox, request.params.n
+
+        return self.call(take)
+
+    def cancel(self, request: str) -> None:
+        """End a request before the next step; its last events say so."""
+        with contextlib.suppress(ClosedError):
+            self.call(lambda engine: engine.cancel(request))
+
+    def stats(self) -> EngineStats:
+        """Return a snapshot, at most one step from now; it wakes nothing."""
+        return self.call(lambda engine: engine.stats()).result()
+
+    def sleep(self) -> None:
+        """Release weights and cache until ``wake`` or the next request."""
+        self.call(lambda engine: engine.sleep()).result()
+
+    def wake(self) -> None:
+        """Open the executor again."""
+        self.call(lambda engine: engine.wake()).result()
+
+    def stream(self, request: Request) -> Iterator[Event]:
+        """Give the events of a request as they come; ending the iteration early cancels it.
+
+        Raises:
+            InputError: the request is refused; likewise other errors of ``Engine.submit``.
+        """
+        mailbox = _Waiting()
+        self.submit(request, mailbox).result()
+        left = request.params.n
+        try:
+            while left:
+                event = mailbox.get()
+                left -= event.finish is not None
+                yield event
+        finally:
+            if left:
+                self.cancel(request.id)
+
+    async def submit_async(self, request: Request) -> AsyncIterator[Event]:
+        """Hand over a request and return the iterator of its events.
+
+        The request is taken or refused before this returns. What the reader does not fetch waits;
+        ending the iteration early, or the task, cancels the request.
+
+        Raises:
+            InputError: the request is refused; likewise other errors of ``Engine.submit``.
+        """
+        mailbox = _Async(asyncio.get_running_loop())
+        try:
+            await asyncio.wrap_future(self.submit(request, mailbox))
+        except asyncio.CancelledError:
+            self.cancel(request.id)
+            raise
+        return self._events(request, mailbox)
+
+    async def _events(self, request: Request, mailbox: _Async) -> AsyncIterator[Event]:
+        left = request.params.n
+        try:
+            while left:
+                for event in await mailbox.get():
+                    left -= event.finish is not None
+                    yield event
+        finally:
+            if left:
+                self.cancel(request.id)
+
+    async def stats_async(self) -> EngineStats:
+        """Return a snapshot, at most one step from now; it wakes nothing."""
+        return await asyncio.wrap_future(self.call(lambda engine: engine.stats()))
+
+    def close(self) -> None:
+        """End all requests and release the engine; may be called twice."""
+        with self._wanted:
+            self._closing = True
+            self._wanted.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # In the thread.
+
+    def _work(self) -> None:
+        engine = self._engine
+        while self._next_commands():
+            if not engine.has_work:
+                continue
+            try:
+                events = engine.step()
+            # A fault of an executor or of ours must not leave callers waiting.
+            except Exception as e:
+                _log.exception("a step of the engine failed")
+                engine.fail_all(e)
+                events = engine.take_events()
+            for event in events:
+                self._deliver(event)
+        for command in self._commands:
+            command()
+        engine.close()
+        closed = ClosedError("the engine was closed while the request ran")
+        for mailbox, _ in self._mailboxes.values():
+            mailbox.put(closed)
+
+    def _deliver(self, event: Event) -> None:
+        mailbox, left = self._mailboxes[event.request]
+        mailbox.put(event)
+        if event.finish is not None:
+            if left == 1:
+                del self._mailboxes[event.request]
+            else:
+                self._mailboxes[event.request] = mailbox, left - 1
+
+    def _next_commands(self) -> bool:
+        """Carry out what was asked for; wait where there is nothing to do. False at the end."""
+        engine = self._engine
+        if not self._commands and not self._closing and engine.has_work:
+            return True
+        with self._wanted:
+            if not (self._commands or self._closing or engine.has_work):
+                patience = None if engine.is_asleep else self._idle_sleep_s
+                if not self._wanted.wait(patience):
+                    self._commands.append(engine.sleep)
+            commands, self._commands = self._commands, deque()
+            closing = self._closing
+        for command in commands:
+            command()
+        return not closing
+
+
+class _Waiting:
+    """A mailbox for a thread that waits."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Event | ClosedError] = queue.SimpleQueue()
+
+    def put(self, event: Event | ClosedError) -> None:
+        self._queue.put(event)
+
+    def get(self) -> Event:
+        event = self._queue.get()
+        if isinstance(event, ClosedError):
+            raise event
+        return event
+
+
+class _Async:
+    """A mailbox for a task; the loop is woken once for all that came meanwhile."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._events: list[Event | ClosedError] = []
+        self._there = asyncio.Event()
+
+    def put(self, event: Event | ClosedError) -> None:
+        with self._lock:
+            self._events.append(event)
+            if len(self._events) > 1:
+                return
+        # A loop that was closed has nobody who reads.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._there.set)
+
+    async def get(self) -> list[Event]:
+        await self._there.wait()
+        self._there.clear()
+        with self._lock:
+            events, self._events = self._events, []
+        found: list[Event] = []
+        for event in events:
+            if isinstance(event, ClosedError):
+                raise event
+            found.append(event)
+        return found

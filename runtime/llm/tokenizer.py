@@ -1,0 +1,96 @@
+"""Texts to tokens and back, by the tokenizer of a bundle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from edgeinfer.errors import InputError, LoadError, NotAvailableError
+from edgeinfer.runtime.llm.pieces import Pieces, pieces
+
+INSTALL = 'pip install "edgeinfer[llm]"'
+
+
+class TextTokenizer:
+    """A byte-level BPE, SentencePiece or other tokenizer that decodes token by token.
+
+    Args:
+        text: contents of ``tokenizer.json``.
+        vocab: columns of the logits.
+        bos: the token that begins a sequence; None for none. None is also taken for a model whose
+            sequences begin with none, though its vocabulary has one.
+
+    Raises:
+        NotAvailableError: the tokenizers library is not installed.
+        LoadError: the file is not one, or decodes in a way that is not one of bytes by token.
+    """
+
+    def __init__(self, text: str, vocab: int, bos: int | None) -> None:
+        try:
+            import tokenizers
+        except ImportError as e:
+            raise NotAvailableError(f"language models need tokenizers: {INSTALL}") from e
+        self.json = text
+        try:
+            self._inner = tokenizers.Tokenizer.from_str(text)
+            self.pieces: Pieces = pieces(json.loads(text), vocab)
+        except LoadError:
+            raise
+        # The library raises plain Exception for whatever is wrong with a file.
+        except Exception as e:
+            raise LoadError(f"tokenizer.json: {' '.join(str(e).split())}") from e
+        self._inner.no_truncation()
+        self._inner.no_padding()
+        size = self._inner.get_vocab_size(with_added_tokens=True)
+        if size > vocab:
+            raise LoadError(f"tokenizer.json has {size} tokens, and the model {vocab} logits")
+        self.vocab, self.bos = vocab, bos
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a prompt, with exactly one token that begins a sequence.
+
+        Whether the text has it already, as a rendered chat template may, makes no difference; a
+        model whose sequences begin with none gets none.
+
+        Raises:
+            InputError: it is no text.
+        """
+        tokens = self.encode_part(text)
+        if self.bos is None:
+            return tokens
+        start = 0
+        while start < len(tokens) and tokens[start] == self.bos:
+            start += 1
+        return [self.bos, *tokens[start:]]
+
+    def encode_part(self, text: str) -> list[int]:
+        """Return the tokens of a text that stands somewhere in a sequence.
+
+        Raises:
+            InputError: it is no text, or holds half of a surrogate pair.
+        """
+        if not isinstance(text, str):
+            raise InputError("text", "a str", type(text).__name__)
+        try:
+            found: Any = self._inner.encode(text, add_special_tokens=False)
+        except (UnicodeEncodeError, TypeError) as e:
+            raise InputError("text", "valid Unicode", ascii(text)[:60]) from e
+        return list(found.ids)
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
+        """Return the text of a whole sequence."""
+        return self.pieces.decode(list(tokens), skip_special)
+
+    def token(self, text: str) -> int | None:
+        """Return the token of exactly this name; None where there is none."""
+        found: int | None = self._inner.token_to_id(text)
+        return found
+
+
+def begins_with(text: str) -> int | None:
+    """Return the token that the post-processor of a ``tokenizer.json`` puts first, if any."""
+    import tokenizers
+
+    found = tokenizers.Tokenizer.from_str(text).encode("", add_special_tokens=True).ids
+    return int(found[0]) if found else None

@@ -1,0 +1,86 @@
+"""A tiny decoder with random weights, and engines that run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.llm.config import LlmConfig, Rope
+from edgeinfer.runtime.llm.engine import Engine
+from edgeinfer.runtime.llm.executor import Floats
+from edgeinfer.runtime.llm.options import EngineOptions
+from edgeinfer.runtime.llm.pieces import Pieces
+from edgeinfer.runtime.llm.reference import ReferenceExecutor
+from tests.runtime.llm.toy import Clock
+
+PIECES = Pieces(tuple(chr(33 + i).encode() for i in range(64)), frozenset(), 0)
+
+
+def tiny_config(**changes: Any) -> LlmConfig:
+    rope = Rope(tuple(100.0 ** -(i / 4) for i in range(4)))
+    config = LlmConfig(
+        family="llama",
+        hidden=24,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        ffn=40,
+        vocab=64,
+        context=256,
+        norm_epsilon=1e-5,
+        activation="silu",
+        tied=True,
+        ropes=(rope,),
+        layer_rope=(0, 0),
+        windows=(0, 0),
+        attention_scale=8**-0.5,
+    )
+    return replace(config, **changes)
+
+
+def tiny_weights(config: LlmConfig, seed: int = 0) -> dict[str, Floats]:
+    rng = np.random.default_rng(seed)
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (config.vocab, config.hidden)}
+    shapes["output_norm"] = (config.hidden,)
+    for layer in range(config.layers):
+        block = {
+            "attn_norm": (config.hidden,),
+            "ffn_norm": (config.hidden,),
+            "attn_q": (queries, config.hidden),
+            "attn_k": (keys, config.hidden),
+            "attn_v": (keys, config.hidden),
+            "attn_output": (config.hidden, queries),
+            "ffn_gate": (config.ffn, config.hidden),
+            "ffn_up": (config.ffn, config.hidden),
+            "ffn_down": (config.hidden, config.ffn),
+        }
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in block.items()}
+    return {
+        name: (
+            rng.uniform(0.5, 1.5, shape)
+            if name.endswith("norm")
+            else rng.standard_normal(shape) * 2 / np.sqrt(shape[-1])
+        ).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
+def tiny_executor(seed: int = 0, **sizes: Any) -> ReferenceExecutor:
+    config = tiny_config()
+    return ReferenceExecutor(config, tiny_weights(config, seed), **{"pages": 64, **sizes})
+
+
+@pytest.fixture
+def tiny() -> Callable[..., Engine]:
+    def make(options: EngineOptions | None = None, **sizes: Any) -> Engine:
+        make_executor = partial(tiny_executor, **sizes)
+        return Engine(make_executor, PIECES, (), options=options, clock=Clock())
+
+    return make

@@ -1,0 +1,327 @@
+"""Requests that are odd, and ends that are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.errors import InputError, OutputError, QueueFullError, RunError
+from edgeinfer.runtime.llm.engine import Engine
+from edgeinfer.runtime.llm.options import EngineOptions, Limits
+from edgeinfer.runtime.llm.params import SamplingParams
+from edgeinfer.runtime.llm.pieces import Pieces
+from edgeinfer.runtime.llm.sequence import Request
+from tests.runtime.llm.toy import (
+    EOS,
+    PIECES,
+    Clock,
+    ToyExecutor,
+    finish,
+    generate,
+    request,
+    toy_engine,
+)
+
+QUIET = EngineOptions(lookup=False, calibrate=False)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 127])
+def test_prompt_of_any_length_is_read(length: int) -> None:
+    engine, _ = toy_engine()
+    results = generate(engine, request("a", [1] * length, max_tokens=1))
+    assert len(results.tokens["a", 0]) == 1
+    assert results.last["a", 0].usage.prompt_tokens == length  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([], "input 'prompt': expected at least one token, received none"),
+        ([1] * 128, "input 'prompt': expected at most 127 tokens, received 128"),
+        ([1] * 5000, "input 'prompt': expected at most 127 tokens, received 5000"),
+        ([3, 40], "input 'prompt': expected tokens from 0 to 39"),
+        ([-1], "input 'prompt': expected tokens from 0 to 39"),
+    ],
+)
+def test_prompt_is_refused(prompt: list[int], message: str) -> None:
+    engine, _ = toy_engine()
+    with pytest.raises(InputError, match=message):
+        engine.submit(request("a", prompt))
+    assert engine.is_idle
+
+
+def test_prompt_longer_than_the_cache_is_refused_before_it_waits() -> None:
+    engine, _ = toy_engine(pages=10)
+    with pytest.raises(InputError, match="the cache is smaller than the model's context"):
+        engine.submit(request("a", [1] * 40))
+    results = generate(engine, request("a", [1] * 39, ignore_eos=True))
+    assert results.last["a", 0].finish == "length"
+    assert len(results.tokens["a", 0]) == 1
+
+
+@pytest.mark.parametrize("length", [4090, 4095])
+@pytest.mark.parametrize("chunk", [512, 4096])
+def test_prompts_near_a_long_context_end(length: int, chunk: int) -> None:
+    engine, _ = toy_engine(
+        EngineOptions(lookup=False, calibrate=False, limits=Limits(chunk=chunk)),
+        pages=256, page=16, context=4096, max_tokens=chunk,
+    )  # fmt: skip
+    prompt = [i % 37 for i in range(length)]
+    results = generate(engine, request("a", prompt, ignore_eos=True))
+    assert len(results.tokens["a", 0]) == 4096 - length
+    assert results.last["a", 0].finish == "length"
+    for more in (4096, 4102):
+        with pytest.raises(InputError, match=f"at most 4095 tokens, received {more}"):
+            engine.submit(request("b", [1] * more))
+
+
+def test_generation_ends_at_the_context() -> None:
+    engine, _ = toy_engine()
+    results = generate(engine, request("a", [1] * 100, ignore_eos=True))
+    assert len(results.tokens["a", 0]) == 28
+    assert results.last["a", 0].finish == "length"
+
+
+def test_each_of_several_ends_of_sequence_ends() -> None:
+    found = generate(toy_engine()[0], request("a", [5], max_tokens=30, ignore_eos=True, seed=1))
+    tokens = found.tokens["a", 0]
+    for end in (tokens[4], tokens[9]):
+        engine = Engine(ToyExecutor, PIECES, (EOS, end), options=QUIET, clock=Clock())
+        results = generate(engine, request("a", [5], max_tokens=30, seed=1))
+        assert results.last["a", 0].finish == "stop"
+        assert results.last["a", 0].stop == end
+        assert results.tokens["a", 0] == tokens[: tokens.index(end) + 1]
+
+
+def test_stop_text_over_several_tokens() -> None:
+    whole = generate(toy_engine()[0], request("a", [5], max_tokens=60, ignore_eos=True, seed=1))
+    text = whole.text["a", 0]
+    stop = text[20:24]
+    results = generate(
+        toy_engine()[0], request("a", [5], max_tokens=60, ignore_eos=True, seed=1, stop=(stop,))
+    )
+    assert results.text["a", 0] == text[: text.index(stop)]
+    assert results.last["a", 0].stop == stop
+    assert sum(t != EOS for t in results.tokens["a", 0]) == text.index(stop) + 4
+
+
+def test_character_cut_by_max_tokens_is_left_out() -> None:
+    # Each token is a quarter of the same emoji.
+    emoji = "🙂".encode()
+    pieces = Pieces(tuple(emoji[i % 4 : i % 4 + 1] for i in range(40)), frozenset(), 0)
+    executor = ToyExecutor()
+    engine = Engine(lambda: executor, pieces, (), options=QUIET, clock=Clock())
+    forced = dict.fromkeys(range(4, 40), -np.inf)
+    bias = forced | {0: 0.0}
+    results = generate(engine, request("a", [0], max_tokens=1, logit_bias=bias))
+    assert len(results.tokens["a", 0]) == 1
+    assert results.text["a", 0] in ("", "\ufffd")
+
+
+def test_nothing_is_left_to_choose() -> None:
+    engine, _ = toy_engine()
+    bias = dict.fromkeys(range(40), -np.inf)
+    results = generate(engine, request("a", [1], logit_bias=bias), request("b", [1], max_tokens=2))
+    assert results.last["a", 0].finish == "error"
+    assert "all are forbidden" in str(results.last["a", 0].error)
+    assert results.last["b", 0].finish != "error"
+    assert engine.stats().pages_used == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_are_an_error(value: float, temperature: float) -> None:
+    engine, executor = toy_engine()
+    step = executor.step
+    executor.step = lambda batch: np.full_like(step(batch), value)  # type: ignore[method-assign]
+    results = generate(engine, request("a", [1], temperature=temperature))
+    assert results.last["a", 0].finish == "error"
+    assert isinstance(results.last["a", 0].error, RunError)
+
+
+def test_failing_step_ends_those_in_it_alone() -> None:
+    engine, executor = toy_engine(max_sequences=1)
+    engine.submit(request("a", [1, 2, 3], max_tokens=5, ignore_eos=True))
+    engine.submit(request("b", [1, 2, 3], max_tokens=5, ignore_eos=True))
+    executor.fails = True
+    (event,) = engine.step()
+    assert (event.request, event.finish) == ("a", "error")
+    executor.fails = False
+    results = finish(engine)
+    assert len(results.tokens["b", 0]) == 5
+    assert engine.stats().pages_used == 0
+
+
+def test_queue_is_full() -> None:
+    options = EngineOptions(lookup=False, calibrate=False, max_queue=2)
+    engine, _ = toy_engine(options, max_sequences=1)
+    engine.submit(request("a", [1], max_tokens=3))
+    engine.step()
+    for name in "bc":
+        engine.submit(request(name, [1], max_tokens=3))
+    with pytest.raises(QueueFullError, match="2 requests wait already"):
+        engine.submit(request("d", [1]))
+    assert {key[0] for key in finish(engine).last} >= {"b", "c"}
+
+
+def test_id_is_taken_once() -> None:
+    engine, _ = toy_engine()
+    engine.submit(request("a", [1]))
+    with pytest.raises(InputError, match="no running request has"):
+        engine.submit(request("a", [2]))
+
+
+def test_adapters_differ_and_share_no_beginning() -> None:
+    engine, executor = toy_engine(adapters=("x", "y"))
+    texts: dict[str, str] = {}
+    for adapter in ("", "x", "y", "x"):
+        before = executor.tokens
+        results = generate(engine, request("a", range(20), adapter, max_tokens=9, temperature=0))
+        again = adapter in texts
+        assert texts.setdefault(adapter, results.text["a", 0]) == results.text["a", 0]
+        assert (executor.tokens - before < 20) == again
+    assert len(set(texts.values())) == 3
+    with pytest.raises(InputError, match=r"one of the bundle's \(x, y\), received 'z'"):
+        engine.submit(request("a", [1], "z"))
+
+
+def test_given_embeddings_count_for_the_prefix() -> None:
+    engine, executor = toy_engine()
+    rng = np.random.default_rng(0)
+    texts = []
+    for number in (0, 1, 0):
+        given = rng.standard_normal((4, 3)).astype(np.float32) if number else np.ones((4, 3), "f")
+        one = Request("a", [1] * 20, SamplingParams(max_tokens=8, temperature=0))
+        one.embeddings, one.embedded = given, (2, 3, 4, 9)
+        before = executor.tokens
+        texts.append(generate(engine, one).text["a", 0])
+        shared = executor.tokens - before < 20
+        assert shared == (len(texts) == 3)
+    assert texts[0] == texts[2] != texts[1]
+
+
+def test_embeddings_of_another_shape_are_refused() -> None:
+    engine, _ = toy_engine()
+    one = Request("a", [1] * 5, SamplingParams(), embeddings=np.ones((2, 4), np.float32))
+    one.embedded = (0, 1)
+    with pytest.raises(InputError, match=r"expected \(2, 3\), received \(2, 4\)"):
+        engine.submit(one)
+
+
+def test_sleep_keeps_the_cache_and_what_runs() -> None:
+    made: list[ToyExecutor] = []
+
+    def make() -> ToyExecutor:
+        made.append(ToyExecutor())
+        return made[-1]
+
+    engine = Engine(make, PIECES, (EOS,), options=QUIET, clock=Clock())
+    asked = request("a", range(30), max_tokens=20, ignore_eos=True, seed=1)
+    expected = generate(toy_engine()[0], request("a", range(30), **_params(asked))).tokens["a", 0]
+    engine.submit(asked)
+    tokens = [t for _ in range(9) for e in engine.step() for t in e.tokens]
+    engine.sleep()
+    assert made[0].closed
+    assert engine.stats().asleep
+    assert engine.step() == []
+    engine.wake()
+    results = finish(engine)
+    assert tokens + results.tokens["a", 0] == expected
+    # Nine full pages were kept, so little was computed again.
+    assert made[1].tokens < 20
+    engine.close()
+    assert made[1].closed
+
+
+def _params(one: Request) -> dict[str, Any]:
+    names = ("max_tokens", "ignore_eos", "seed")
+    return {name: getattr(one.params, name) for name in names}
+
+
+def test_restart_remembers_what_was_read(tmp_path: Path) -> None:
+    options = EngineOptions(lookup=False, calibrate=False, disk=tmp_path)
+    prompt = list(range(38))
+    engine, first = toy_engine(options)
+    expected = generate(engine, request("a", prompt, max_tokens=9, temperature=0)).tokens
+    engine.close()
+    engine, second = toy_engine(options)
+    results = generate(engine, request("a", prompt, max_tokens=9, temperature=0))
+    assert results.tokens == expected
+    assert second.tokens < first.tokens - 30
+    usage = results.last["a", 0].usage
+    assert usage is not None
+    assert usage.cached_tokens == 36
+    assert engine.stats().disk_tokens == 36
+    engine.close()
+
+
+def test_pages_of_another_model_are_not_taken(tmp_path: Path) -> None:
+    options = EngineOptions(lookup=False, calibrate=False, disk=tmp_path)
+    engine, _ = toy_engine(options)
+    generate(engine, request("a", range(30), max_tokens=3))
+    engine.close()
+    engine, _ = toy_engine(options, memory=7)
+    generate(engine, request("a", range(30), max_tokens=3))
+    assert engine.stats().disk_tokens == 0
+    engine.close()
+
+
+def test_disk_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    options = EngineOptions(calibrate=False, disk=tmp_path / "file")
+    with pytest.raises(OutputError, match="cannot keep pages here"):
+        toy_engine(options)
+
+
+KILLED = """
+import sys, itertools
+from pathlib import Path
+from edgeinfer.runtime.llm.options import EngineOptions
+from tests.runtime.llm.toy import generate, request, toy_engine
+options = EngineOptions(lookup=False, calibrate=False, disk=Path(sys.argv[1]))
+engine, _ = toy_engine(options, page=16, context=4096, pages=4096, max_tokens=512)
+print("up", flush=True)
+for i in itertools.count():
+    prompt = [i // 37 % 37, i % 37] * 300
+    generate(engine, request(str(i), prompt, max_tokens=1))
+    engine._cache.prefixes.persist_all()
+"""
+
+
+def test_kill_while_pages_are_written_leaves_whole_pages(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    options = EngineOptions(lookup=False, calibrate=False, disk=tmp_path)
+    sizes: dict[str, Any] = {"page": 16, "context": 4096, "pages": 4096, "max_tokens": 512}
+    for delay in (0.2, 0.05, 0.4):
+        command = [sys.executable, "-c", KILLED, str(tmp_path)]
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}
+        )
+        assert child.stdout is not None
+        child.stdout.readline()
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("*/*.kv")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(delay)
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        engine, _ = toy_engine(options, **sizes)
+        assert not list(tmp_path.glob("*/*.part*"))
+        found = generate(engine, request("a", [0, 0] * 300, max_tokens=5, temperature=0))
+        expected = generate(
+            toy_engine(**sizes)[0], request("a", [0, 0] * 300, max_tokens=5, temperature=0)
+        )
+        assert found.tokens == expected.tokens
+        store = engine._cache._store
+        assert store is not None
+        assert engine.stats().disk_tokens > 0
+        assert store.damaged == 0
+        engine.close()

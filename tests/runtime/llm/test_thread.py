@@ -1,0 +1,180 @@
+"""Callers of threads and of asyncio share one engine."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from edgeinfer.errors import ClosedError, InputError
+from edgeinfer.runtime.llm.params import Event
+from edgeinfer.runtime.llm.thread import EngineThread
+from tests.runtime.llm.toy import ToyExecutor, generate, request, toy_engine
+
+
+@pytest.fixture
+def running() -> Iterator[tuple[EngineThread, ToyExecutor]]:
+    engine, executor = toy_engine()
+    thread = EngineThread(engine)
+    yield thread, executor
+    thread.close()
+
+
+def test_stream_is_the_same_as_in_one_thread(running: tuple[EngineThread, ToyExecutor]) -> None:
+    thread, _ = running
+    asked: dict[str, Any] = {"max_tokens": 20, "seed": 4, "n": 2}
+    expected = generate(toy_engine()[0], request("a", [1, 2, 3], **asked))
+    found: dict[int, str] = {0: "", 1: ""}
+    for event in thread.stream(request("a", [1, 2, 3], **asked)):
+        found[event.index] += event.text
+    assert found == {index: expected.text["a", index] for index in (0, 1)}
+
+
+def test_threads_stream_at_once(running: tuple[EngineThread, ToyExecutor]) -> None:
+    thread, _ = running
+    found: dict[int, list[int]] = {}
+
+    def read(number: int) -> None:
+        events = thread.stream(request(str(number), [number], max_tokens=30, seed=number))
+        found[number] = [t for event in events for t in event.tokens]
+
+    readers = [threading.Thread(target=read, args=(i,)) for i in range(12)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    for number in range(12):
+        alone = generate(toy_engine()[0], request("a", [number], max_tokens=30, seed=number))
+        assert found[number] == alone.tokens["a", 0]
+
+
+def test_refusal_comes_at_once(running: tuple[EngineThread, ToyExecutor]) -> None:
+    thread, _ = running
+    with pytest.raises(InputError, match="at least one token"):
+        next(thread.stream(request("a", [])))
+
+
+def test_reader_that_leaves_cancels(running: tuple[EngineThread, ToyExecutor]) -> None:
+    thread, _ = running
+    for _ in thread.stream(request("a", [1], max_tokens=100, ignore_eos=True)):
+        break
+    stats = thread.stats()
+    assert stats.running == stats.pages_used == 0
+    assert stats.finished == {"cancelled": 1}
+
+
+def test_tasks_stream_at_once(running: tuple[EngineThread, ToyExecutor]) -> None:
+    thread, _ = running
+
+    async def read(number: int) -> list[Event]:
+        asked = request(str(number), [number], max_tokens=25, seed=number)
+        return [event async for event in await thread.submit_async(asked)]
+
+    async def all_of_them() -> list[list[Event]]:
+        return await asyncio.gather(*(read(i) for i in range(12)))
+
+    for number, events in enumerate(asyncio.run(all_of_them())):
+        alone = generate(toy_engine()[0], request("a", [number], max_tokens=25, seed=number))
+        assert [t for e in events for t in e.tokens] == alone.tokens["a", 0]
+        assert "".join(e.text for e in events) == alone.text["a", 0]
+        assert events[-1].usage is not None
+
+
+def test_task_that_is_cancelled_frees_its_pages(
+    running: tuple[EngineThread, ToyExecutor],
+) -> None:
+    thread, _ = running
+
+    async def read() -> None:
+        events = await thread.submit_async(request("a", [1], max_tokens=120, ignore_eos=True))
+        async for _ in events:
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
+
+    async def main() -> None:
+        task = asyncio.create_task(read())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        stats = await thread.stats_async()
+        assert stats.finished == {"cancelled": 1}
+        assert stats.pages_used == 0
+
+    asyncio.run(main())
+
+
+def test_refusal_reaches_a_task(running: tuple[EngineThread, ToyExecutor]) -> None:
+    thread, _ = running
+
+    async def main() -> None:
+        with pytest.raises(InputError, match="prompt"):
+            await thread.submit_async(request("a", [500]))
+
+    asyncio.run(main())
+
+
+def test_one_client_cannot_cancel_another(running: tuple[EngineThread, ToyExecutor]) -> None:
+    thread, _ = running
+    first = thread.stream(request("a", [1], max_tokens=30, ignore_eos=True))
+    next(first)
+    for _ in thread.stream(request("b", [1], max_tokens=90, ignore_eos=True)):
+        break
+    assert sum(len(e.tokens) for e in first) == 29
+
+
+def test_fault_of_an_executor_ends_requests_and_not_the_engine(
+    running: tuple[EngineThread, ToyExecutor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread, executor = running
+
+    def broken(batch: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "step", broken)
+        (event,) = thread.stream(request("a", [1]))
+    assert event.finish == "error"
+    assert isinstance(event.error, ZeroDivisionError)
+    events = list(thread.stream(request("b", [1], max_tokens=3, ignore_eos=True)))
+    assert events[-1].finish == "length"
+    assert thread.stats().pages_used == 0
+
+
+def test_closing_ends_what_runs() -> None:
+    engine, _ = toy_engine()
+    thread = EngineThread(engine)
+    stream = thread.stream(request("a", [1], max_tokens=120, ignore_eos=True))
+    next(stream)
+    thread.call(lambda engine: engine.sleep()).result()
+    thread.close()
+    with pytest.raises(ClosedError):
+        list(stream)
+    with pytest.raises(ClosedError):
+        next(thread.stream(request("b", [1])))
+    thread.close()
+
+
+def test_request_wakes_and_a_question_does_not() -> None:
+    made: list[ToyExecutor] = []
+    from edgeinfer.runtime.llm.engine import Engine
+    from edgeinfer.runtime.llm.options import EngineOptions
+    from tests.runtime.llm.toy import EOS, PIECES
+
+    def make() -> ToyExecutor:
+        made.append(ToyExecutor())
+        return made[-1]
+
+    thread = EngineThread(Engine(make, PIECES, (EOS,), options=EngineOptions(calibrate=False)))
+    try:
+        thread.sleep()
+        assert thread.stats().asleep
+        assert made[0].closed
+        assert len(made) == 1
+        events = list(thread.stream(request("a", [1], max_tokens=3, ignore_eos=True)))
+        assert len(made) == 2
+        assert sum(len(e.tokens) for e in events) == 3
+        assert not thread.stats().asleep
+    finally:
+        thread.close()
+    assert made[1].closed
