@@ -8,7 +8,7 @@ EXACT = 16
 """Up to so many tokens each count has a figure of its own: kernels have widths of 1, 2, 4 and 8."""
 
 _RATE = 0.2
-_RATE_OF_REACH = 0.05
+_RATE_OF_MEAN = 0.02
 _OUTLIER = 4.0
 
 
@@ -32,11 +32,14 @@ class StepCost:
         self._base: dict[int, float] = {}
         self._known: list[int] = []
         self._slope = 0.0
+        self._usual_reach = 0.0
         self._skipped = 0
 
     def measured(self, tokens: int, reach: int, seconds: float) -> None:
-        """Learn from a step that ran."""
+        """Learn from a step that ran, by normalised least mean squares (Widrow and Hoff 1960)."""
         bucket = _bucket(tokens)
+        rate = _RATE_OF_MEAN if self._usual_reach else 1.0
+        self._usual_reach += rate * (reach - self._usual_reach)
         before = self._base.get(bucket)
         if before is None:
             self._base[bucket] = max(seconds - self._slope * reach, seconds * 0.1)
@@ -49,11 +52,11 @@ class StepCost:
             self._skipped += 1
             return
         self._skipped = 0
-        self._base[bucket] = max(before + _RATE * error, 1e-9)
-        if reach:
-            # Small steps towards what explains the error by the positions alone.
-            change = _RATE_OF_REACH * error / reach * min(1.0, self._slope * reach / expected + 0.1)
-            self._slope = max(0.0, self._slope + change)
+        scale = max(self._usual_reach, 1.0)
+        relative = reach / scale
+        change = _RATE * error / (1 + relative * relative)
+        self._base[bucket] = max(before + change, 1e-9)
+        self._slope = max(0.0, self._slope + change * relative / scale)
 
     def knows(self, tokens: int) -> bool:
         """Whether a step of about so many tokens was measured."""

@@ -92,6 +92,7 @@ class Drafter:
                 state.agree(sequence.tokens)
                 ready.append((sequence, state, most))
         ready = [(s, state, most) for s, state, most in ready if self._catch_up(s, state, most)]
+        ready = ready[: min(self._executor.max_tokens, self._executor.max_rows)]
         while ready:
             rows = self._step([(state, self._next(s, state)) for s, state, _ in ready])
             going = []

@@ -1,0 +1,93 @@
+"""Texts grow by whole characters and end before their stops."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from edgeinfer.runtime.llm.pieces import Pieces
+from edgeinfer.runtime.llm.text import GrowingText
+
+BYTES = Pieces((*(bytes([b]) for b in range(256)), b"<end>"), frozenset({256}), 0)
+
+
+def grown(
+    text: bytes | list[int], *stops: str, include: bool = False, skip: bool = True
+) -> list[str]:
+    growing = GrowingText(BYTES, stops, include_stop=include, skip_special=skip)
+    found = []
+    for token in text:
+        found.append(growing.add(token))
+        if growing.stopped:
+            return found
+    return [*found, growing.end()]
+
+
+def test_characters_come_whole() -> None:
+    assert grown("a🙂é".encode()) == ["a", "", "", "", "🙂", "", "é", ""]
+
+
+def test_cut_character_at_the_end_is_left_out() -> None:
+    assert "".join(grown("ok🙂".encode()[:-1])) == "ok"
+
+
+def test_bytes_that_are_no_text_are_marked() -> None:
+    assert "".join(grown(b"a\xff\xf0\x9fb")) == "a\ufffd\ufffdb"
+
+
+def test_special_tokens_are_left_out_unless_asked_for() -> None:
+    assert "".join(grown([65, 256, 66])) == "AB"
+    assert "".join(grown([65, 256, 66], skip=False)) == "A<end>B"
+
+
+def test_stop_is_held_back_until_it_is_clear() -> None:
+    assert grown(b"xaby", "abc") == ["x", "", "", "aby", ""]
+    assert grown(b"xabc", "abc") == ["x", "", "", ""]
+    assert grown(b"xabc", "abc", include=True) == ["x", "", "", "abc"]
+
+
+def test_earliest_stop_ends() -> None:
+    assert "".join(grown(b"one two", "two", "ne")) == "o"
+    # Both begin at one place.
+    growing = GrowingText(BYTES, ("a", "ab"), include_stop=False, skip_special=True)
+    assert growing.add(ord("a")) == ""
+    assert growing.stopped == "a"
+
+
+def test_what_was_held_back_comes_at_the_end() -> None:
+    assert "".join(grown(b"xab", "abc")) == "xab"
+
+
+def test_stop_of_characters_that_are_cut() -> None:
+    assert "".join(grown("ja 🙂 nein".encode(), "🙂")) == "ja "
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_any_text_with_any_stops(seed: int) -> None:
+    rng = random.Random(seed)
+    text = "".join(rng.choice("ab🙂") for _ in range(rng.randint(0, 30)))
+    stops = ["".join(rng.choice("ab🙂") for _ in range(rng.randint(1, 4))) for _ in range(3)]
+    whole = text.encode()
+    cuts = sorted(rng.randrange(len(whole) + 1) for _ in range(8))
+    parts = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    pieces = Pieces(tuple(parts), frozenset(), 0)
+    growing = GrowingText(pieces, stops, include_stop=False, skip_special=True)
+    found = ""
+    for token in range(len(parts)):
+        found += growing.add(token)
+        # Nothing is given out that a stop could take back.
+        assert not any(found.endswith(s[:i]) and i == len(s) for s in stops for i in range(1, 5))
+        assert text.startswith(found)
+        if growing.stopped:
+            break
+    else:
+        found += growing.end()
+    places = [text.find(stop) for stop in stops if stop in text]
+    if growing.stopped:
+        # A piece may hold several stops; the first that was complete ends the text.
+        assert text[len(found) :].startswith(growing.stopped)
+        assert not any(stop in found for stop in stops)
+    else:
+        assert not places
+        assert found == text
