@@ -39,15 +39,12 @@ class _State:
         self.idle = 0
 
     def agree(self, tokens: Sequence[int]) -> None:
-        """Forget what was fed and did not come true."""
+        """Forget what was fed and did not come true, and the last token, whose row is needed."""
         fed = self.fed
-        if len(fed) > len(tokens) or fed != tokens[: len(fed)]:
-            same = 0
-            for mine, real in zip(fed, tokens, strict=False):
-                if mine != real:
-                    break
-                same += 1
-            del fed[same:]
+        del fed[len(tokens) - 1 :]
+        if fed != tokens[: len(fed)]:
+            pairs = enumerate(zip(fed, tokens, strict=False))
+            del fed[next(place for place, (mine, real) in pairs if mine != real) :]
 
 
 class Drafter:

@@ -56,7 +56,7 @@ def test_frequencies_are_the_probabilities(
         "min_p": min_p,
     }
     logits = row()
-    wanted = expected(logits, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    wanted = expected(logits, **asked)
     count = 4000
     chooser = sampler((), (), **asked)
     found = np.bincount([chooser.choose(logits, i, None) for i in range(count)], minlength=VOCAB)
