@@ -107,7 +107,7 @@ def read_facts(
         limits,
         read_power(root),
         memory_mb(root),
-        _free_mb(root, limits),
+        free_mb(root, limits),
     )
 
 
@@ -116,7 +116,8 @@ def _is_android() -> bool:
     return sys.platform == "android" or "ANDROID_ROOT" in os.environ
 
 
-def _free_mb(root: Path, limits: Limits) -> int | None:
+def free_mb(root: Path, limits: Limits) -> int | None:
+    """Return what can still be taken, of the machine and of this group; None when unknown."""
     left = [free_bytes(root)]
     if limits.memory_bytes is not None:
         left.append(limits.memory_bytes - (limits.memory_used_bytes or 0))

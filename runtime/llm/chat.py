@@ -48,7 +48,6 @@ class ChatTemplate:
             self._template = environment.from_string(text)
         except TemplateError as e:
             raise LoadError(f"chat_template.jinja: {e}") from e
-        self._errors = (TemplateError, TypeError, ValueError, KeyError, AttributeError)
         self._tokens = dict(tokens)
         self.text = text
 
@@ -81,7 +80,8 @@ class ChatTemplate:
             return self._template.render(
                 variables, tools=list(tools) if tools else None, add_generation_prompt=prompt
             )
-        except self._errors as e:
+        # A stranger's program may fail in any way.
+        except Exception as e:
             reason = " ".join(str(e).split()) or type(e).__name__
             raise InputError("messages", "what the chat template takes", reason) from e
 

@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
@@ -101,16 +101,25 @@ class EngineThread:
         """Open the executor again."""
         self.call(lambda engine: engine.wake()).result()
 
-    def stream(self, request: Request) -> Iterator[Event]:
-        """Give the events of a request as they come; ending the iteration early cancels it.
+    def open(self, request: Request) -> Generator[Event, None, None]:
+        """Hand over a request and return its events as they come.
+
+        Ending the iteration early, or closing it, cancels the request.
 
         Raises:
             InputError: the request is refused; likewise other errors of ``Engine.submit``.
         """
         mailbox = _Waiting()
         self.submit(request, mailbox).result()
+        events = self._waited(request, mailbox)
+        # Begun, so that closing it runs its end.
+        next(events)
+        return events
+
+    def _waited(self, request: Request, mailbox: _Waiting) -> Generator[Event, None, None]:
         left = request.params.n
         try:
+            yield Event(request.id, 0)
             while left:
                 event = mailbox.get()
                 left -= event.finish is not None

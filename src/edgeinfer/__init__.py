@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from edgeinfer.convert.pipeline import export as export
     from edgeinfer.runtime.batches import Batching as Batching
     from edgeinfer.runtime.fleet import Runtime as Runtime
+    from edgeinfer.runtime.llm.llm import LLM as LLM
+    from edgeinfer.runtime.llm.params import SamplingParams as SamplingParams
     from edgeinfer.runtime.pipelines import pipeline as pipeline
     from edgeinfer.runtime.session import Session as Session
     from edgeinfer.runtime.session import load as load
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 _LAZY = {
     "Batching": "edgeinfer.runtime.batches",
     "Bundle": "edgeinfer.bundle.archive",
+    "LLM": "edgeinfer.runtime.llm.llm",
     "Runtime": "edgeinfer.runtime.fleet",
+    "SamplingParams": "edgeinfer.runtime.llm.params",
     "Session": "edgeinfer.runtime.session",
     "errors": "edgeinfer.errors",
     "export": "edgeinfer.convert.pipeline",
@@ -37,9 +41,11 @@ _LAZY = {
 }
 
 __all__ = [
+    "LLM",
     "Batching",
     "Bundle",
     "Runtime",
+    "SamplingParams",
     "Session",
     "__version__",
     "errors",

@@ -28,7 +28,7 @@ def test_stream_is_the_same_as_in_one_thread(running: tuple[EngineThread, ToyExe
     asked: dict[str, Any] = {"max_tokens": 20, "seed": 4, "n": 2}
     expected = generate(toy_engine()[0], request("a", [1, 2, 3], **asked))
     found: dict[int, str] = {0: "", 1: ""}
-    for event in thread.stream(request("a", [1, 2, 3], **asked)):
+    for event in thread.open(request("a", [1, 2, 3], **asked)):
         found[event.index] += event.text
     assert found == {index: expected.text["a", index] for index in (0, 1)}
 
@@ -38,7 +38,7 @@ def test_threads_stream_at_once(running: tuple[EngineThread, ToyExecutor]) -> No
     found: dict[int, list[int]] = {}
 
     def read(number: int) -> None:
-        events = thread.stream(request(str(number), [number], max_tokens=30, seed=number))
+        events = thread.open(request(str(number), [number], max_tokens=30, seed=number))
         found[number] = [t for event in events for t in event.tokens]
 
     readers = [threading.Thread(target=read, args=(i,)) for i in range(12)]
@@ -54,12 +54,12 @@ def test_threads_stream_at_once(running: tuple[EngineThread, ToyExecutor]) -> No
 def test_refusal_comes_at_once(running: tuple[EngineThread, ToyExecutor]) -> None:
     thread, _ = running
     with pytest.raises(InputError, match="at least one token"):
-        next(thread.stream(request("a", [])))
+        thread.open(request("a", []))
 
 
 def test_reader_that_leaves_cancels(running: tuple[EngineThread, ToyExecutor]) -> None:
     thread, _ = running
-    for _ in thread.stream(request("a", [1], max_tokens=100, ignore_eos=True)):
+    for _ in thread.open(request("a", [1], max_tokens=100, ignore_eos=True)):
         break
     stats = thread.stats()
     assert stats.running == stats.pages_used == 0
@@ -116,9 +116,9 @@ def test_refusal_reaches_a_task(running: tuple[EngineThread, ToyExecutor]) -> No
 
 def test_one_client_cannot_cancel_another(running: tuple[EngineThread, ToyExecutor]) -> None:
     thread, _ = running
-    first = thread.stream(request("a", [1], max_tokens=30, ignore_eos=True))
+    first = thread.open(request("a", [1], max_tokens=30, ignore_eos=True))
     next(first)
-    for _ in thread.stream(request("b", [1], max_tokens=90, ignore_eos=True)):
+    for _ in thread.open(request("b", [1], max_tokens=90, ignore_eos=True)):
         break
     assert sum(len(e.tokens) for e in first) == 29
 
@@ -133,10 +133,10 @@ def test_fault_of_an_executor_ends_requests_and_not_the_engine(
 
     with monkeypatch.context() as patch:
         patch.setattr(executor, "step", broken)
-        (event,) = thread.stream(request("a", [1]))
+        (event,) = thread.open(request("a", [1]))
     assert event.finish == "error"
     assert isinstance(event.error, ZeroDivisionError)
-    events = list(thread.stream(request("b", [1], max_tokens=3, ignore_eos=True)))
+    events = list(thread.open(request("b", [1], max_tokens=3, ignore_eos=True)))
     assert events[-1].finish == "length"
     assert thread.stats().pages_used == 0
 
@@ -144,14 +144,14 @@ def test_fault_of_an_executor_ends_requests_and_not_the_engine(
 def test_closing_ends_what_runs() -> None:
     engine, _ = toy_engine()
     thread = EngineThread(engine)
-    stream = thread.stream(request("a", [1], max_tokens=120, ignore_eos=True))
+    stream = thread.open(request("a", [1], max_tokens=120, ignore_eos=True))
     next(stream)
     thread.call(lambda engine: engine.sleep()).result()
     thread.close()
     with pytest.raises(ClosedError):
         list(stream)
     with pytest.raises(ClosedError):
-        next(thread.stream(request("b", [1])))
+        thread.open(request("b", [1]))
     thread.close()
 
 
@@ -171,7 +171,7 @@ def test_request_wakes_and_a_question_does_not() -> None:
         assert thread.stats().asleep
         assert made[0].closed
         assert len(made) == 1
-        events = list(thread.stream(request("a", [1], max_tokens=3, ignore_eos=True)))
+        events = list(thread.open(request("a", [1], max_tokens=3, ignore_eos=True)))
         assert len(made) == 2
         assert sum(len(e.tokens) for e in events) == 3
         assert not thread.stats().asleep

@@ -79,7 +79,7 @@ class ToyExecutor:
             self.cache[page, position % self.page] = position, fed * 16 + adapter + 1
             if index in wanted:
                 rows.append(self._row(position, table))
-        return np.array(rows, np.float32).reshape(len(rows), VOCAB)
+        return np.array(rows, np.float32).reshape(len(rows), self.vocab)
 
     def _row(self, position: int, table: Any) -> Floats:
         first = max(0, position + 1 - self.memory)

@@ -1,0 +1,189 @@
+"""The language model of a bundle: what texts need, and what makes an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeinfer.backends.cgroup import read_limits
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.manifest import Variant
+from edgeinfer.errors import LoadError, MemoryBudgetError, NotAvailableError, UsageError
+from edgeinfer.llm import LlmConfig, config, generation
+from edgeinfer.llm.generation import Generation
+from edgeinfer.runtime.devices.facts import free_mb
+from edgeinfer.runtime.llm.chat import ChatTemplate
+from edgeinfer.runtime.llm.executor import PAGE, Executor
+from edgeinfer.runtime.llm.tokenizer import TextTokenizer
+from edgeinfer.runtime.trusted import barred
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSizes:
+    """What an executor gets room for.
+
+    Attributes:
+        context: tokens of a sequence; 0 for what the model was made for.
+        sequences: that run at once.
+        cache_mb: of keys and values; 0 takes what all sequences could need, at most half of the
+            memory that is free.
+        step_tokens: the most tokens of a step.
+        kind: type of the cache; empty for the variant's first.
+        threads: 0 for all cores that this process may use.
+    """
+
+    context: int = 0
+    sequences: int = 16
+    cache_mb: int = 0
+    step_tokens: int = 512
+    kind: str = ""
+    threads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What a bundle holds of a language model.
+
+    Attributes:
+        name: of the bundle.
+        config: of the decoder.
+        generation: how texts begin and end.
+        tokenizer: of the bundle.
+        template: for conversations; None where the model knows none.
+        open_executor: makes an executor, each time anew.
+    """
+
+    name: str
+    config: LlmConfig
+    generation: Generation
+    tokenizer: TextTokenizer
+    template: ChatTemplate | None
+    open_executor: Callable[[], Executor]
+
+
+def is_language_model(bundle: Bundle) -> bool:
+    """Whether a bundle has a language model."""
+    return any(v.format == generation.FORMAT for v in bundle.manifest.variants)
+
+
+def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> Model:
+    """Read everything but the weights.
+
+    Args:
+        bundle: stays open as long as executors are made.
+        sizes: of executors.
+        variant: id of the one to take; empty for the first that is a language model.
+
+    Raises:
+        UsageError: there is none, or none of that id.
+        BundleError: files of it are damaged.
+        LoadError: they do not fit each other.
+    """
+    chosen = _choose(bundle, variant)
+    described = LlmConfig.from_json(_text(bundle, chosen, config.FILE_NAME))
+    texts = Generation.from_json(_text(bundle, chosen, generation.FILE_NAME))
+    tokenizer = TextTokenizer(
+        _text(bundle, chosen, generation.TOKENIZER_NAME), described.vocab, texts.bos
+    )
+    wrong = [token for token in texts.eos if token >= described.vocab]
+    if wrong:
+        raise LoadError(f"{generation.FILE_NAME}: eos {wrong} are not in the vocabulary")
+    template = None
+    if _file(bundle, chosen, generation.TEMPLATE_NAME) is not None:
+        template = ChatTemplate(_text(bundle, chosen, generation.TEMPLATE_NAME), texts.tokens)
+
+    def open_executor() -> Executor:
+        return _executor(bundle, chosen, described, sizes)
+
+    return Model(bundle.manifest.name, described, texts, tokenizer, template, open_executor)
+
+
+def _choose(bundle: Bundle, variant: str) -> Variant:
+    found = [v for v in bundle.manifest.variants if v.format == generation.FORMAT]
+    if not found:
+        there = ", ".join(v.id for v in bundle.manifest.variants)
+        raise UsageError(f"{bundle.location}: it has no language model (variants: {there})")
+    if not variant:
+        return found[0]
+    for one in found:
+        if one.id == variant:
+            return one
+    raise UsageError(
+        f"{bundle.location}: no variant {variant!r}; expected one of "
+        f"{', '.join(v.id for v in found)}"
+    )
+
+
+def _file(bundle: Bundle, variant: Variant, name: str) -> Path | None:
+    for record in variant.files:
+        if record.path.rsplit("/", 1)[-1] == name:
+            return bundle.path(record)
+    return None
+
+
+def _path(bundle: Bundle, variant: Variant, name: str) -> Path:
+    found = _file(bundle, variant, name)
+    if found is None:
+        raise LoadError(f"{bundle.location}: variant {variant.id} has no {name}")
+    return found
+
+
+def _text(bundle: Bundle, variant: Variant, name: str) -> str:
+    return _path(bundle, variant, name).read_text(encoding="utf-8")
+
+
+def pages_for(described: LlmConfig, sizes: CacheSizes, free: int | None) -> int:
+    """Return how many pages the cache gets.
+
+    Args:
+        described: the decoder.
+        sizes: what was asked for.
+        free: bytes that can still be taken; None where nobody knows.
+
+    Raises:
+        UsageError: a size is not possible.
+        MemoryBudgetError: what is left does not hold one page of 16 tokens for each sequence.
+    """
+    context = sizes.context or described.context
+    for name in ("context", "cache_mb"):
+        if getattr(sizes, name) < 0:
+            raise UsageError(f"{name}: expected at least 0, received {getattr(sizes, name)}")
+    if sizes.sequences < 1:
+        raise UsageError(f"sequences: expected at least 1, received {sizes.sequences}")
+    if context > described.context:
+        raise UsageError(
+            f"context: expected at most {described.context}, which the model was made for, "
+            f"received {context}"
+        )
+    page = page_bytes(described, sizes.kind)
+    most = sizes.sequences * -(-context // PAGE)
+    if sizes.cache_mb:
+        most = min(most, sizes.cache_mb * 1_000_000 // page)
+    elif free is not None:
+        most = min(most, free // 2 // page)
+    if most < sizes.sequences:
+        room = f"cache_mb={sizes.cache_mb}" if sizes.cache_mb else f"half of {(free or 0) >> 20} MB"
+        raise MemoryBudgetError(
+            f"the cache of {sizes.sequences} sequences needs {page * sizes.sequences / 1e6:.0f} MB "
+            f"at least, and {room} is there; ask for fewer sequences or for a smaller type of cache"
+        )
+    return most
+
+
+def page_bytes(described: LlmConfig, kind: str) -> int:
+    """Return about how many bytes a page of 16 tokens takes over all layers."""
+    of_element = {"float32": 4.0, "uint8": 1 + 8 / described.head_dim}.get(kind, 2.0)
+    elements = 2 * PAGE * described.kv_heads * described.head_dim * described.layers
+    return int(elements * of_element)
+
+
+def _executor(
+    bundle: Bundle, variant: Variant, described: LlmConfig, sizes: CacheSizes
+) -> Executor:
+    if why := barred(bundle).get(variant.id):
+        raise NotAvailableError(f"{bundle.location}: variant {variant.id} {why}")
+    root = Path("/")
+    free = free_mb(root, read_limits(root))
+    pages = pages_for(described, sizes, None if free is None else free << 20)
+    raise NotAvailableError(f"no executor runs variant {variant.id} with {pages} pages yet")

@@ -1,0 +1,386 @@
+"""Texts from a bundle with a language model: the public face of the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.errors import InputError, UsageError
+from edgeinfer.runtime.llm.bundle import CacheSizes, Model, read
+from edgeinfer.runtime.llm.chat import Message
+from edgeinfer.runtime.llm.drafting import Drafter
+from edgeinfer.runtime.llm.engine import Engine
+from edgeinfer.runtime.llm.grammar import Grammars
+from edgeinfer.runtime.llm.options import EngineOptions, Limits
+from edgeinfer.runtime.llm.params import Event, FinishReason, Logprob, SamplingParams, Usage
+from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.stats import EngineStats
+from edgeinfer.runtime.llm.thread import EngineThread
+from edgeinfer.runtime.llm.tools import Tool, ToolCall, ToolFormat, tool_format
+
+Prompt = str | Sequence[int]
+"""A text, which gets exactly one token that begins a sequence, or tokens, taken as they are."""
+
+ToolChoice = Literal["auto", "required", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """One generation.
+
+    Attributes:
+        text: without what ended it.
+        tokens: all of them, what ended it included.
+        finish: why it ended.
+        usage: what it took.
+        logprobs: of the tokens, where asked for.
+        stop: the text or token that ended it, where one did.
+        calls: of tools, found in the text.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish: FinishReason
+    usage: Usage
+    logprobs: tuple[Logprob, ...] = ()
+    stop: str | int | None = None
+    calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What came of one prompt.
+
+    Attributes:
+        prompt: its tokens.
+        outputs: as many generations as were asked for.
+    """
+
+    prompt: tuple[int, ...]
+    outputs: tuple[Generated, ...]
+
+    @property
+    def text(self) -> str:
+        """Text of the first generation."""
+        return self.outputs[0].text
+
+
+class LLM:
+    """A language model of a bundle, ready to generate.
+
+    >>> with LLM("model.edge") as llm:                                      # doctest: +SKIP
+    ...     print(llm.generate("Once upon a time")[0].text)
+
+    Threads and tasks may share one; their requests run together.
+
+    Args:
+        bundle: path of it.
+        variant: id of the variant; empty for the first that is a language model.
+        draft: path of a bundle with a smaller model of the same vocabulary, which guesses.
+        context: tokens of a sequence; 0 for what the model was made for.
+        sequences: that run at once; more wait.
+        cache_mb: for keys and values; 0 takes what all sequences could need, at most half of the
+            memory that is free.
+        cache: type of it, such as ``float16`` or ``uint8``; empty for the bundle's first.
+        threads: of the executor; 0 for all cores that this process may use.
+        lookup: guess by copying what followed the same words before.
+        slowdown: a step that also reads prompts takes at most so many times what the running
+            generations alone take.
+        step_ms: that such a step may take even if that is more; 0 for none.
+        disk: folder for what was read, so that a restart need not read it again; None for none.
+            It holds what the model made of the prompts: whoever reads it may learn them.
+        disk_mb: of it.
+        max_queue: requests that may wait; more are refused.
+        idle_sleep_s: after so long without a request weights and cache leave the memory; None for
+            never.
+        trust: keyword arguments of ``Bundle.open``: ``trusted``, ``key``, ``native`` and others.
+
+    Raises:
+        UsageError: the bundle has no language model, or a size is not possible.
+        BundleError: it is damaged.
+        BackendError: it cannot run here; says what to do.
+    """
+
+    def __init__(
+        self,
+        bundle: str | os.PathLike[str],
+        *,
+        variant: str = "",
+        draft: str | os.PathLike[str] | None = None,
+        context: int = 0,
+        sequences: int = 16,
+        cache_mb: int = 0,
+        cache: str = "",
+        threads: int = 0,
+        lookup: bool = True,
+        slowdown: float = 2.5,
+        step_ms: float = 0.0,
+        disk: str | os.PathLike[str] | None = None,
+        disk_mb: int = 1024,
+        max_queue: int = 1024,
+        idle_sleep_s: float | None = None,
+        **trust: Any,
+    ) -> None:
+        sizes = CacheSizes(context, sequences, cache_mb, kind=cache, threads=threads)
+        limits = Limits(slowdown, step_ms / 1e3 or None)
+        options = EngineOptions(limits, max_queue, lookup, Path(disk) if disk else None, disk_mb)
+        self._bundles: list[Bundle] = []
+        self._thread: EngineThread | None = None
+        self._ids = itertools.count()
+        try:
+            self.model = self._open(bundle, sizes, variant, trust)
+            if options.disk is not None:
+                self._refuse_sealed()
+            drafter = None
+            if draft is not None:
+                small = self._open(draft, sizes, "", trust)
+                drafter = Drafter(small.open_executor(), self.model.config.vocab)
+            self._thread = EngineThread(self._engine(options, drafter), idle_sleep_s)
+        except BaseException:
+            self.close()
+            raise
+        self.tools: ToolFormat = tool_format(self.model.template)
+
+    def _open(
+        self, path: str | os.PathLike[str], sizes: CacheSizes, variant: str, trust: dict[str, Any]
+    ) -> Model:
+        bundle = Bundle.open(path, verify=False, **trust)
+        self._bundles.append(bundle)
+        return read(bundle, sizes, variant)
+
+    def _refuse_sealed(self) -> None:
+        if any(bundle.sealed_by for bundle in self._bundles):
+            raise UsageError("disk: an encrypted bundle leaves nothing on a disk")
+
+    def _engine(self, options: EngineOptions, drafter: Drafter | None) -> Engine:
+        model = self.model
+        eos = model.generation.eos
+        return Engine(
+            model.open_executor,
+            model.tokenizer.pieces,
+            eos,
+            grammars=partial(Grammars, model.tokenizer.json, model.config.vocab, eos),
+            options=options,
+            drafter=drafter,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def engine(self) -> EngineThread:
+        """The engine, for servers and others who speak in requests and events.
+
+        Raises:
+            ClosedError: never here, but from its methods once this is closed.
+        """
+        if self._thread is None:
+            raise UsageError("the engine was not started")
+        return self._thread
+
+    @property
+    def defaults(self) -> SamplingParams:
+        """What the model's source recommends."""
+        texts = self.model.generation
+        return SamplingParams(
+            temperature=texts.temperature,
+            top_k=texts.top_k,
+            top_p=texts.top_p,
+            min_p=texts.min_p,
+            repetition_penalty=texts.repetition_penalty,
+        )
+
+    # Requests.
+
+    def request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        adapter: str = "",
+        id: str | None = None,
+    ) -> Request:
+        """Return a request for ``engine``.
+
+        Raises:
+            InputError: the prompt is neither text nor tokens.
+        """
+        if isinstance(prompt, str):
+            tokens = self.model.tokenizer.encode(prompt)
+        elif isinstance(prompt, Sequence) and all(isinstance(t, int) for t in prompt):
+            tokens = [int(token) for token in prompt]
+        else:
+            raise InputError("prompt", "a text or a list of tokens", type(prompt).__name__)
+        name = f"local-{next(self._ids)}" if id is None else id
+        return Request(name, tokens, params or self.defaults, adapter)
+
+    def chat_request(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: ToolChoice | str = "auto",
+        adapter: str = "",
+        id: str | None = None,
+        **template: Any,
+    ) -> Request:
+        """Return a request for ``engine`` that goes on with a conversation.
+
+        Args:
+            messages: each with a ``role`` and a ``content``, oldest first.
+            params: None for the model's own.
+            tools: functions that the model may call: objects with ``name``, ``description`` and
+                ``parameters``, a JSON schema, or such objects in ``{"type": "function",
+                "function": …}``.
+            tool_choice: ``auto`` leaves it to the model, ``required`` makes it call one, ``none``
+                makes none, and a name makes it call that one.
+            adapter: name of a low-rank adapter; empty for none.
+            id: of the request; None for a new one.
+            template: further variables of the chat template.
+
+        Raises:
+            InputError: messages or tools are not of that form.
+            UsageError: the model knows no conversations or no tools.
+        """
+        if self.model.template is None:
+            raise UsageError(f"{self.model.name}: the model has no chat template; give a prompt")
+        known = [Tool.of(tool) for tool in tools]
+        shown = [tool.as_openai() for tool in known] if tool_choice != "none" else []
+        text = self.model.template.render(messages, shown or None, **template)
+        params = params or self.defaults
+        if known and tool_choice != "none":
+            grammar = self.tools.grammar(known, tool_choice)
+            if grammar is not None and params.grammar is not None:
+                raise InputError("grammar", "none where tools must be called", "one")
+            if grammar is not None:
+                params = replace(params, grammar=grammar)
+            params = replace(params, skip_special=False)
+        return self.request(text, params, adapter=adapter, id=id)
+
+    # Results.
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        adapter: str = "",
+    ) -> list[Completion]:
+        """Generate for one prompt or several, which run together.
+
+        Args:
+            prompts: texts or lists of tokens.
+            params: for all of them, or one for each; None for the model's own.
+            adapter: name of a low-rank adapter; empty for none.
+
+        Raises:
+            InputError: a prompt or a parameter is not what the model takes; nothing is generated.
+            QueueFullError: more prompts than may wait.
+            RunError: the executor failed.
+        """
+        one = isinstance(prompts, str) or (prompts and all(isinstance(p, int) for p in prompts))
+        several: Sequence[Any] = [prompts] if one else prompts
+        if params is None or isinstance(params, SamplingParams):
+            params = [params or self.defaults] * len(several)
+        if len(params) != len(several):
+            raise InputError("params", f"one for each of {len(several)} prompts", f"{len(params)}")
+        requests = [
+            self.request(prompt, each, adapter=adapter)
+            for prompt, each in zip(several, params, strict=True)
+        ]
+        return self.run(requests)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        **more: Any,
+    ) -> Completion:
+        """Go on with a conversation; see ``chat_request``."""
+        return self.run([self.chat_request(messages, params, **more)])[0]
+
+    def run(self, requests: Sequence[Request]) -> list[Completion]:
+        """Run requests together and wait for all.
+
+        Raises:
+            InputError: one is not what the model takes; the others are cancelled.
+            RunError: the executor failed.
+        """
+        with contextlib.ExitStack() as stack:
+            opened = (self.engine.open(request) for request in requests)
+            streams = [stack.enter_context(contextlib.closing(stream)) for stream in opened]
+            return [
+                self._completed(request, stream)
+                for request, stream in zip(requests, streams, strict=True)
+            ]
+
+    def _completed(self, request: Request, stream: Iterator[Event]) -> Completion:
+        events: list[list[Event]] = [[] for _ in range(request.params.n)]
+        for event in stream:
+            events[event.index].append(event)
+        return Completion(tuple(request.prompt), tuple(map(self._generated, events)))
+
+    def _generated(self, events: list[Event]) -> Generated:
+        last = events[-1]
+        if last.error is not None:
+            raise last.error
+        if last.finish is None or last.usage is None:
+            raise UsageError("the last event of a generation says why it ended")
+        text = "".join(event.text for event in events)
+        return Generated(
+            text=text,
+            tokens=tuple(token for event in events for token in event.tokens),
+            finish=last.finish,
+            usage=last.usage,
+            logprobs=tuple(each for event in events for each in event.logprobs),
+            stop=last.stop,
+            calls=self.tools.calls(text),
+        )
+
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, adapter: str = ""
+    ) -> Iterator[Event]:
+        """Give what is new as it comes; ending the iteration early cancels the request."""
+        return self.engine.open(self.request(prompt, params, adapter=adapter))
+
+    async def stream_async(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, adapter: str = ""
+    ) -> AsyncIterator[Event]:
+        """Likewise for asyncio: ``async for event in await llm.stream_async(prompt)``."""
+        return await self.engine.submit_async(self.request(prompt, params, adapter=adapter))
+
+    def stats(self) -> EngineStats:
+        """Return what the engine did so far."""
+        return self.engine.stats()
+
+    def sleep(self) -> None:
+        """Let weights and cache leave the memory; the next request brings them back."""
+        self.engine.sleep()
+
+    def wake(self) -> None:
+        """Bring weights and cache back before a request comes."""
+        self.engine.wake()
+
+    def close(self) -> None:
+        """End what runs and release everything; may be called twice."""
+        if self._thread is not None:
+            self._thread.close()
+        for bundle in self._bundles:
+            bundle.close()

@@ -1,0 +1,190 @@
+"""Texts of a given form, however a model would rather go on."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.errors import InputError
+from edgeinfer.runtime.llm.engine import Engine
+from edgeinfer.runtime.llm.grammar import Grammars
+from edgeinfer.runtime.llm.options import EngineOptions
+from edgeinfer.runtime.llm.params import Grammar, SamplingParams
+from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.tokenizer import TextTokenizer
+from tests.runtime.llm.texts import byte_level
+from tests.runtime.llm.toy import Clock, ToyExecutor, generate
+
+pytest.importorskip("llguidance")
+VOCAB = 420
+
+
+@functools.cache
+def grammars() -> Grammars:
+    return Grammars(byte_level(), VOCAB, (0, 2))
+
+
+def written(grammar: Grammar, seed: int, most: int = 400) -> tuple[str, bool]:
+    """Write a text at random by what is allowed; say whether it came to an end."""
+    tokenizer = TextTokenizer(byte_level(), VOCAB, None)
+    rng = random.Random(seed)
+    matcher = grammars().matcher(grammar)
+    tokens: list[int] = []
+    while len(tokens) < most and not matcher.is_complete:
+        allowed = matcher.allowed()
+        choices = [int(t) for t in allowed.nonzero()[0]]
+        ends = [t for t in choices if t in (0, 2)]
+        if ends and rng.random() < 0.5:
+            return tokenizer.decode(tokens), True
+        token = rng.choice([t for t in choices if t not in (0, 2)] or ends)
+        matcher.take(token)
+        tokens.append(token)
+    return tokenizer.decode(tokens), matcher.is_complete
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 5},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_text_obeys_its_schema(seed: int) -> None:
+    text, ended = written(Grammar("json_schema", json.dumps(SCHEMA)), seed)
+    assert ended
+    data = json.loads(text)
+    assert set(data) <= set(SCHEMA["properties"])  # type: ignore[call-overload]
+    assert len(data["name"]) <= 5
+    assert 0 <= data["age"] <= 150
+    assert set(data.get("tags", [])) <= {"a", "b"}
+    assert len(data.get("tags", [])) <= 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_list_of_no_items_is_empty(seed: int) -> None:
+    text, ended = written(Grammar("json_schema", '{"type": "array", "maxItems": 0}'), seed)
+    assert ended
+    assert json.loads(text) == []
+
+
+@pytest.mark.parametrize("kind", ["lark", "gbnf"])
+def test_braces_next_to_each_other(kind: Any) -> None:
+    text = 'start: "{" "}"' if kind == "lark" else 'root ::= "{" "}"'
+    assert written(Grammar(kind, text), 0) == ("{}", True)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_expression_is_for_the_whole_text(seed: int) -> None:
+    text, ended = written(Grammar("regex", r"[a-f]{2,4}-[0-9]+x"), seed)
+    assert ended
+    assert re.fullmatch(r"[a-f]{2,4}-[0-9]+x", text)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_choice_is_one_of_its_texts(seed: int) -> None:
+    text, ended = written(Grammar("choice", '["yes", "no", "not sure"]'), seed)
+    assert ended
+    assert text in ("yes", "no", "not sure")
+
+
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        (Grammar("json_schema", "{"), "expected a valid json_schema, received Expecting"),
+        (Grammar("json_schema", '{"type": "nonsense"}'), "Invalid type: nonsense"),
+        (Grammar("json_schema", "[]"), "a schema is an object"),
+        (
+            Grammar("json_schema", '{"type": "array", "minItems": 3, "maxItems": 0}'),
+            r"Unsatisfiable schema: minItems \(3\) is greater than maxItems \(0\)",
+        ),
+        (Grammar("regex", "[ab"), "unclosed character class"),
+        (Grammar("regex", "(?=a)b"), "valid regex"),
+        (Grammar("lark", 'start: "{" "}'), "lexer error"),
+        (Grammar("lark", "start: missing"), "missing"),
+        (Grammar("lark", ""), "valid lark"),
+        (Grammar("gbnf", 'root ::= "a" ['), "Unexpected end of input"),
+        (Grammar("choice", '"yes"'), "a JSON list of texts"),
+        (Grammar("choice", "[]"), "a JSON list of texts"),
+    ],
+)
+def test_malformed_grammar_is_refused_in_one_line(grammar: Grammar, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        grammars().matcher(grammar)
+    assert "\n" not in str(caught.value)
+
+
+def test_keyword_that_would_not_be_enforced_is_refused() -> None:
+    schema = '{"type": "object", "dependentSchemas": {"a": {"required": ["b"]}}}'
+    with pytest.raises(InputError, match="dependentSchemas"):
+        grammars().matcher(Grammar("json_schema", schema))
+
+
+def test_blanks_end() -> None:
+    matcher = grammars().matcher(Grammar("json_schema", '{"type": "array"}'))
+    tokenizer = TextTokenizer(byte_level(), VOCAB, None)
+    for token in tokenizer.encode("["):
+        matcher.take(token)
+    (blank,) = tokenizer.encode(" ")
+    count = 0
+    while matcher.allowed()[blank]:
+        matcher.take(blank)
+        count += 1
+        assert count < 100
+    assert count
+
+
+class Wide(ToyExecutor):
+    """The toy with as many tokens as the tokenizer has."""
+
+    def __init__(self) -> None:
+        super().__init__(pages=200, context=600)
+        self.vocab = VOCAB
+
+    def _row(self, position: int, table: Any) -> Any:
+        seed = int(abs(super()._row(position, table)[:4]).sum() * 1e6)
+        return np.random.default_rng(seed).standard_normal(VOCAB).astype(np.float32)
+
+
+def _engine(lookup: bool) -> Engine:
+    tokenizer = TextTokenizer(byte_level(), VOCAB, None)
+    options = EngineOptions(lookup=lookup, calibrate=False)
+    return Engine(Wide, tokenizer.pieces, (0,), grammars=grammars, options=options, clock=Clock())
+
+
+def test_engine_obeys_whatever_it_guesses() -> None:
+    schema = json.dumps(SCHEMA)
+    results = []
+    for lookup in (False, True):
+        params = SamplingParams(
+            grammar=Grammar("json_schema", schema), seed=3, n=3, max_tokens=300, logit_bias={0: 3.0}
+        )
+        results.append(generate(_engine(lookup), Request("a", [5, 6], params)))
+    for index in range(3):
+        assert results[0].last["a", index].finish == "stop"
+        data = json.loads(results[0].text["a", index])
+        assert set(data) <= set(SCHEMA["properties"])  # type: ignore[call-overload]
+    assert results[0].tokens == results[1].tokens
+    # What the grammar forces is guessed and verified several tokens at once.
+    usage = results[1].last["a", 0].usage
+    assert usage is not None
+    assert usage.accepted_tokens > 0
+
+
+def test_engine_refuses_a_malformed_grammar_at_once() -> None:
+    engine = _engine(lookup=False)
+    params = SamplingParams(grammar=Grammar("regex", "["))
+    with pytest.raises(InputError, match="valid regex"):
+        engine.submit(Request("a", [5], params))
+    assert engine.is_idle

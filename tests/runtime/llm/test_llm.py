@@ -1,0 +1,226 @@
+"""The public face: prompts in, texts out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from edgeinfer.errors import ClosedError, InputError, MemoryBudgetError, UsageError
+from edgeinfer.llm.generation import Generation
+from edgeinfer.runtime.llm.bundle import CacheSizes, Model, page_bytes, pages_for
+from edgeinfer.runtime.llm.chat import ChatTemplate
+from edgeinfer.runtime.llm.llm import LLM
+from edgeinfer.runtime.llm.params import Grammar, SamplingParams
+from edgeinfer.runtime.llm.reference import ReferenceExecutor
+from edgeinfer.runtime.llm.tokenizer import TextTokenizer
+from edgeinfer.runtime.llm.tools import Tool, ToolFormat
+from tests.runtime.llm.conftest import tiny_config, tiny_weights
+from tests.runtime.llm.texts import TEMPLATE, byte_level
+
+for library in ("tokenizers", "jinja2", "llguidance"):
+    pytest.importorskip(library)
+
+VOCAB = 420
+MESSAGES = [{"role": "user", "content": "the cat"}]
+SHORT = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+
+
+def model(template: str = TEMPLATE) -> Model:
+    config = tiny_config(vocab=VOCAB, context=512)
+    weights = tiny_weights(config)
+    texts = Generation((2,), 1, {"bos_token": "<|start|>"}, temperature=0.5, top_k=20)
+    return Model(
+        "tiny",
+        config,
+        texts,
+        TextTokenizer(byte_level(), VOCAB, texts.bos),
+        ChatTemplate(template, texts.tokens) if template else None,
+        lambda: ReferenceExecutor(config, weights, pages=128),
+    )
+
+
+@pytest.fixture
+def llm(monkeypatch: pytest.MonkeyPatch) -> Iterator[LLM]:
+    monkeypatch.setattr(LLM, "_open", lambda *_: model())
+    with LLM("tiny.edge") as made:
+        yield made
+
+
+def test_prompts_give_texts(llm: LLM) -> None:
+    one, other = llm.generate(["the cat", "hello world"], SHORT)
+    assert one.prompt[0] == 1
+    assert len(one.outputs[0].tokens) == 8
+    assert one.outputs[0].finish == "length"
+    assert one.text == llm.model.tokenizer.decode(one.outputs[0].tokens)
+    assert one.text != other.text
+    assert llm.generate("the cat", SHORT)[0].outputs[0].tokens == one.outputs[0].tokens
+    assert llm.generate([], SHORT) == []
+    assert llm.generate(list(one.prompt), SHORT)[0].text == one.text
+    assert llm.generate([list(one.prompt)] * 2, SHORT)[1].text == one.text
+
+
+def test_parameters_for_each_prompt(llm: LLM) -> None:
+    each = [SamplingParams(max_tokens=n, ignore_eos=True, seed=1) for n in (1, 5)]
+    found = llm.generate(["the cat", "the cat"], each)
+    assert [len(c.outputs[0].tokens) for c in found] == [1, 5]
+    with pytest.raises(InputError, match="one for each of 1 prompts"):
+        llm.generate(["the cat"], each)
+
+
+def test_several_generations_of_a_prompt(llm: LLM) -> None:
+    params = SamplingParams(n=4, seed=2, max_tokens=10, temperature=2.0, logprobs=1)
+    (found,) = llm.generate("the cat", params)
+    assert len({output.tokens for output in found.outputs}) > 1
+    assert all(len(o.logprobs) == len(o.tokens) for o in found.outputs)
+
+
+def test_defaults_are_those_of_the_source(llm: LLM) -> None:
+    assert llm.defaults == SamplingParams(temperature=0.5, top_k=20)
+
+
+def test_stream_is_the_text(llm: LLM) -> None:
+    events = list(llm.stream("the cat", SHORT))
+    assert "".join(e.text for e in events) == llm.generate("the cat", SHORT)[0].text
+
+    async def streamed() -> str:
+        return "".join([e.text async for e in await llm.stream_async("the cat", SHORT)])
+
+    assert asyncio.run(streamed()) == llm.generate("the cat", SHORT)[0].text
+
+
+def test_conversation_begins_once(llm: LLM) -> None:
+    request = llm.chat_request(MESSAGES, SHORT)
+    assert llm.model.tokenizer.decode(request.prompt, skip_special=False) == (
+        "<|start|>user\nthe cat<|im_end|>\n<|start|>assistant\n"
+    )
+    first = [{"role": "user", "content": "the cat sat on the mat and the dog saw it"}]
+    found = llm.chat(first, SHORT)
+    second = [*first, {"role": "assistant", "content": found.text}, *MESSAGES]
+    usage = llm.chat(second, SHORT).outputs[0].usage
+    assert usage.prompt_tokens > usage.cached_tokens >= 16
+
+
+def test_model_without_a_template_has_no_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LLM, "_open", lambda *_: model(""))
+    with LLM("tiny.edge") as llm, pytest.raises(UsageError, match="no chat template"):
+        llm.chat(MESSAGES)
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Paris", "Rome"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+CLOCK = {"name": "clock"}
+
+
+def test_tool_is_called_where_it_must_be(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=120, seed=1)
+    found = llm.chat(MESSAGES, params, tools=[WEATHER, CLOCK], tool_choice="weather")
+    (call,) = found.outputs[0].calls
+    assert call.name == "weather"
+    assert json.loads(call.arguments)["city"] in ("Paris", "Rome")
+    assert found.outputs[0].finish == "stop"
+    text = llm.model.tokenizer.decode(found.prompt)
+    assert '"name": "weather"' in text
+    none = llm.chat_request(MESSAGES, params, tools=[WEATHER], tool_choice="none")
+    assert "weather" not in llm.model.tokenizer.decode(none.prompt)
+    assert llm.chat_request(MESSAGES, params, tools=[WEATHER]).params.grammar is None
+
+
+def test_tools_of_another_form_are_refused(llm: LLM) -> None:
+    with pytest.raises(InputError, match="tools"):
+        llm.chat(MESSAGES, tools=[{"function": {}}])
+    with pytest.raises(InputError, match="one of weather"):
+        llm.chat(MESSAGES, tools=[WEATHER], tool_choice="rain")
+    params = SamplingParams(grammar=Grammar("json"))
+    with pytest.raises(InputError, match="grammar"):
+        llm.chat(MESSAGES, params, tools=[WEATHER], tool_choice="required")
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "names"),
+    [
+        ("hermes", '<tool_call>\n{"name": "a", "arguments": {}}\n</tool_call>', ["a"]),
+        (
+            "hermes",
+            'x <tool_call>\n{"name": "a", "arguments": {"b": 1}}\n</tool_call>'
+            '<tool_call>\n{"name": "c", "arguments": {}}\n</tool_call>',
+            ["a", "c"],
+        ),
+        ("hermes", '<tool_call>\n{"name": "a", "argum', []),
+        ("hermes", "no call", []),
+        ("mistral", '[TOOL_CALLS][{"name": "a", "arguments": {}}]', ["a"]),
+        ("llama3", '{"name": "a", "parameters": {"x": [1]}}', ["a"]),
+        ("llama3", '{"name": "a", "arguments": {}}', []),
+        ("llama3", '{"some": "json"}', []),
+    ],
+)
+def test_calls_are_found_in_texts(form: str, text: str, names: list[str]) -> None:
+    from edgeinfer.runtime.llm.tools import FORMATS
+
+    (found,) = [f for _, f in FORMATS if f.name == form]
+    assert [call.name for call in found.calls(text)] == names
+
+
+def test_model_without_tools_says_so() -> None:
+    with pytest.raises(UsageError, match="knows no tools"):
+        ToolFormat("").grammar([Tool.of(CLOCK)], "required")
+    assert ToolFormat("").calls('{"name": "a", "arguments": {}}') == ()
+
+
+def test_odd_prompts_are_refused(llm: LLM) -> None:
+    odd: Any
+    for odd in ([1, "x"], [["x"]], [5.0], [None]):
+        with pytest.raises(InputError, match="a text or a list of tokens"):
+            llm.generate(odd, SHORT)
+    with pytest.raises(InputError, match="at most 511 tokens, received 1201"):
+        llm.generate("a b " * 300, SHORT)
+
+
+def test_sleep_and_wake(llm: LLM) -> None:
+    before = llm.generate("the cat sat on the mat", SHORT)[0].text
+    llm.sleep()
+    assert llm.stats().asleep
+    assert llm.generate("the cat sat on the mat", SHORT)[0].text == before
+    assert not llm.stats().asleep
+
+
+def test_closed_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LLM, "_open", lambda *_: model())
+    llm = LLM("tiny.edge")
+    llm.close()
+    llm.close()
+    with pytest.raises(ClosedError):
+        llm.generate("the cat")
+
+
+def test_cache_fits_the_memory() -> None:
+    config = tiny_config(context=160, head_dim=64)
+    page = page_bytes(config, "float16")
+    assert page == 2 * 2 * 16 * 2 * 64 * 2
+    assert page_bytes(config, "uint8") < page < page_bytes(config, "float32")
+    sizes = CacheSizes(sequences=4)
+    assert pages_for(config, sizes, None) == 40
+    assert pages_for(config, sizes, 1 << 40) == 40
+    assert pages_for(config, sizes, 2 * 10 * page) == 10
+    assert pages_for(config, CacheSizes(context=32, sequences=4), None) == 8
+    assert pages_for(config, CacheSizes(sequences=1, cache_mb=1), 0) == 10
+    with pytest.raises(MemoryBudgetError, match=r"needs .* MB at least, and half of 0 MB is there"):
+        pages_for(config, sizes, page)
+    with pytest.raises(UsageError, match="expected at most 160"):
+        pages_for(config, CacheSizes(context=161), None)
+    with pytest.raises(UsageError, match="sequences: expected at least 1"):
+        pages_for(config, CacheSizes(sequences=0), None)
