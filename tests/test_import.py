@@ -35,6 +35,7 @@ def test_importing_is_quick() -> None:
         ("import edgeinfer; edgeinfer.errors", ()),
         ("import edgeinfer; edgeinfer.load, edgeinfer.Session, edgeinfer.Bundle", ("numpy",)),
         ("import edgeinfer; edgeinfer.pipeline", ("numpy",)),
+        ("import edgeinfer; edgeinfer.LLM, edgeinfer.SamplingParams", ("numpy",)),
         ("import edgeinfer.runtime.session, edgeinfer.backends.registry", ("numpy",)),
     ],
 )
@@ -44,10 +45,10 @@ def test_importing_is_light(code: str, allowed: tuple[str, ...]) -> None:
 
 def test_the_public_names() -> None:
     assert edgeinfer.__all__ == [
-        *("Batching", "Bundle", "Runtime", "Session"),
+        *("LLM", "Batching", "Bundle", "Runtime", "SamplingParams", "Session"),
         *("__version__", "errors", "export", "load", "pipeline"),
     ]
-    assert dir(edgeinfer) == edgeinfer.__all__
+    assert dir(edgeinfer) == sorted(edgeinfer.__all__)
     for name in edgeinfer.__all__:
         assert getattr(edgeinfer, name) is not None
 

@@ -62,11 +62,6 @@ class Model:
     open_executor: Callable[[], Executor]
 
 
-def is_language_model(bundle: Bundle) -> bool:
-    """Whether a bundle has a language model."""
-    return any(v.format == generation.FORMAT for v in bundle.manifest.variants)
-
-
 def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> Model:
     """Read everything but the weights.
 

@@ -26,6 +26,8 @@ Commands:
   check       List every node that a target cannot express.
   inspect     Show inputs, outputs, operators, sizes and precision.
   run         Run BUNDLE on pictures, recordings or arrays.
+  generate    Let the language model of BUNDLE go on with PROMPT.
+  chat        Talk with the language model of BUNDLE.
   verify      Check BUNDLE here, with its own test vectors.
   bench       Time every artifact on every engine here.
   build       Build the engines of BUNDLE for this device, ahead of the first load.

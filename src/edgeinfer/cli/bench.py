@@ -96,7 +96,8 @@ def bench(
     They run in turns, next to the plain engines called without edgeinfer.
 
     Without INPUT the first test vector is run. A MODEL is converted for this machine first, and the
-    plain engines run the source.
+    plain engines run the source. Of a language model steps that generate and steps that read are
+    timed, and the time to the first token.
     """
     if output is not None:
         check_output(Path(output), ".json", b"{", overwrite=overwrite)
@@ -106,7 +107,9 @@ def bench(
     only = None if backend == "all" else backend
     with out.progress() as progress, contextlib.ExitStack() as stack:
         from edgeinfer.bundle.archive import Bundle
+        from edgeinfer.cli import lmbench
         from edgeinfer.cli.pairs import pairs, within
+        from edgeinfer.llm.generation import is_language_model
         from edgeinfer.runtime.devices import fingerprint
 
         counts = [*dict.fromkeys(within(count, out) for count in counts)]
@@ -115,6 +118,11 @@ def bench(
         # What was just converted is ours, and nobody could have signed it.
         opening = trust if source is None else {"native": trust["native"]}
         bundle = stack.enter_context(Bundle.open(place, **opening))
+        if is_language_model(bundle):
+            told = lmbench.bench(bundle, counts[0], progress)
+            _save(output, told[0])
+            out.result(told[0], lambda: told[1])
+            return
         found = pairs(bundle, only)
         feeds = _feeds(bundle, inputs)
         plan = _plan(bundle, found, feeds, counts, source, stack, fallback=allow_fallback)
@@ -141,10 +149,14 @@ def bench(
         data["roofline"] = limits[1]
     if costs is not None:
         data["ops"] = costs[1]
-    if output is not None:
-        write_bytes(Path(output), (to_json(data) + "\n").encode(), overwrite=True)
+    _save(output, data)
     more = [*(limits[0] if limits else []), *(costs[0] if costs else [])]
     out.result(data, lambda: [*_view(timings, not_run), *more])
+
+
+def _save(output: str | None, data: dict[str, Any]) -> None:
+    if output is not None:
+        write_bytes(Path(output), (to_json(data) + "\n").encode(), overwrite=True)
 
 
 def _costs(

@@ -14,6 +14,8 @@ COMMANDS = (
     "check",
     "inspect",
     "run",
+    "generate",
+    "chat",
     "verify",
     "bench",
     "build",

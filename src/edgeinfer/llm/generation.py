@@ -10,10 +10,13 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
+
+if TYPE_CHECKING:
+    from edgeinfer.bundle.archive import Bundle
 
 FORMAT = "llm"
 """Of variants that are language models."""
@@ -83,3 +86,8 @@ class Generation:
         ):
             if not holds:
                 yield f"{name}: received {getattr(self, name)}"
+
+
+def is_language_model(bundle: Bundle) -> bool:
+    """Whether a bundle has a language model."""
+    return any(variant.format == FORMAT for variant in bundle.manifest.variants)

@@ -1,0 +1,88 @@
+"""``edgeinfer generate``."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgeinfer.cli import lm
+from edgeinfer.cli.output import Output, output_options, visible
+from edgeinfer.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.llm.llm import LLM, Completion
+    from edgeinfer.runtime.llm.sequence import Request
+
+
+@click.command()
+@click.argument("bundle")
+@click.argument("prompt")
+@lm.sampling_options
+@click.option(
+    "-n", "--number", type=click.IntRange(1, 64), default=1, show_default=True, help="Of texts."
+)
+@click.option("--logprobs", type=click.IntRange(0, 100), help="Tell so many alternatives.")
+@click.option("--chat", "as_chat", is_flag=True, help="PROMPT is a message to the model.")
+@click.option("--system", metavar="TEXT", help="With --chat: what the model is told first.")
+@lm.model_options
+@output_options
+def generate(
+    bundle: str,
+    prompt: str,
+    number: int,
+    logprobs: int | None,
+    as_chat: bool,
+    system: str | None,
+    out: Output,
+    **given: Any,
+) -> None:
+    """Let the language model of BUNDLE go on with PROMPT.
+
+    PROMPT "-" is read from stdin. The text appears as it is generated; -n texts appear when all
+    are. --chat makes a conversation of PROMPT, as the model was trained on.
+    """
+    if system is not None and not as_chat:
+        raise UsageError("--system goes with --chat")
+    if prompt == "-":
+        prompt = sys.stdin.read()
+    model, sampling = lm.split(given)
+    with lm.opened(bundle, **model, sequences=number) as llm:
+        params = lm.sampled(llm.defaults, **sampling, n=number, logprobs=logprobs)
+        if as_chat:
+            first = [] if system is None else [{"role": "system", "content": system}]
+            request = llm.chat_request([*first, {"role": "user", "content": prompt}], params)
+        else:
+            request = llm.request(prompt, params)
+        if number == 1 and not out.json and not out.quiet:
+            _stream(llm, request, out)
+            return
+        (completion,) = llm.run([request])
+        data = {
+            "prompt_tokens": list(completion.prompt),
+            "outputs": [dataclasses.asdict(each) for each in completion.outputs],
+            "stats": llm.stats(),
+        }
+        out.result(data, lambda: _texts(completion))
+
+
+def _stream(llm: LLM, request: Request, out: Output) -> None:
+    """Print a text as it comes, and on stderr what it took."""
+    for event in llm.engine.open(request):
+        if event.error is not None:
+            raise event.error
+        click.echo(visible(event.text), nl=False)
+        if event.finish is not None and event.usage is not None:
+            click.echo()
+            out.remark(f"({lm.told(event.usage)}; ended by {event.finish})")
+
+
+def _texts(completion: Completion) -> list[str]:
+    lines = []
+    for index, each in enumerate(completion.outputs):
+        if len(completion.outputs) > 1:
+            lines.append(f"--- {index + 1} ({each.finish})")
+        lines.append(each.text)
+    return lines

@@ -1,0 +1,165 @@
+"""Options of the commands for language models; those of ``edgeinfer.LLM`` and its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from edgeinfer.cli.trust import trust_options
+from edgeinfer.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.llm.llm import LLM
+    from edgeinfer.runtime.llm.params import Grammar, SamplingParams, Usage
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MODEL = (
+    click.option("--variant", default="", metavar="ID", help="Of the bundle; default the first."),
+    click.option("--draft", metavar="BUNDLE", help="A smaller model that guesses ahead."),
+    click.option("--context", type=click.IntRange(1), metavar="TOKENS", help="Of a text."),
+    click.option("--cache-mb", type=click.IntRange(1), help="For keys and values."),
+    click.option("--cache-type", default="", metavar="NAME", help="Such as float16 or uint8."),
+    click.option("--threads", type=click.IntRange(1, 1024), help="Default: all cores."),
+    click.option("--no-lookup", is_flag=True, help="Do not guess by what was said before."),
+    click.option("--disk", metavar="FOLDER", help="Keep what was read for the next start."),
+)
+
+_SAMPLING = (
+    click.option("--max-tokens", type=click.IntRange(1), help="The most to generate."),
+    click.option("--temperature", type=float, help="0 takes the most probable token."),
+    click.option("--top-k", type=int, help="Choose from so many tokens."),
+    click.option("--top-p", type=float, help="Choose from the fewest that are so probable."),
+    click.option("--min-p", type=float, help="Choose from those so probable beside the best."),
+    click.option("--repetition-penalty", type=float, help="Of tokens that were there before."),
+    click.option("--seed", type=int, help="Of the random choices."),
+    click.option("--stop", multiple=True, metavar="TEXT", help="Ends the text; may be repeated."),
+)
+
+_GRAMMAR = (
+    click.option("--json-schema", metavar="FILE", help="The text is JSON of this schema."),
+    click.option("--regex", metavar="EXPRESSION", help="The whole text matches it."),
+    click.option("--grammar", metavar="FILE", help="The text is of this Lark or .gbnf grammar."),
+)
+
+
+def model_options(command: F) -> F:
+    """Add options that say how a model is loaded; for ``opened``."""
+    for option in reversed(_MODEL):
+        command = option(command)
+    return trust_options()(command)  # type: ignore[return-value]
+
+
+def sampling_options(command: F) -> F:
+    """Add options that say how a text goes on; for ``sampled``."""
+    for option in reversed((*_SAMPLING, *_GRAMMAR)):
+        command = option(command)
+    return command
+
+
+def opened(
+    bundle: str,
+    *,
+    variant: str,
+    draft: str | None,
+    context: int | None,
+    cache_mb: int | None,
+    cache_type: str,
+    threads: int | None,
+    no_lookup: bool,
+    disk: str | None,
+    trust: dict[str, Any],
+    sequences: int = 1,
+) -> LLM:
+    """Load a model as the options say."""
+    from edgeinfer.runtime.llm.llm import LLM
+
+    return LLM(
+        bundle,
+        variant=variant,
+        draft=draft,
+        context=context or 0,
+        sequences=sequences,
+        cache_mb=cache_mb or 0,
+        cache=cache_type,
+        threads=threads or 0,
+        lookup=not no_lookup,
+        disk=disk,
+        **trust,
+    )
+
+
+MODEL_NAMES = (
+    *("variant", "draft", "context", "cache_mb", "cache_type", "threads", "no_lookup", "disk"),
+    "trust",
+)
+
+
+def split(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of the model, and the others."""
+    model = {name: given.pop(name) for name in MODEL_NAMES}
+    return model, given
+
+
+def sampled(
+    defaults: SamplingParams,
+    *,
+    json_schema: str | None,
+    regex: str | None,
+    grammar: str | None,
+    stop: tuple[str, ...],
+    **given: Any,
+) -> SamplingParams:
+    """Return the model's own parameters with those that were asked for.
+
+    Raises:
+        UsageError: more than one form of the text is asked for, or a file cannot be read.
+        InputError: a value makes no sense.
+    """
+    from dataclasses import replace
+
+    asked = {name: value for name, value in given.items() if value is not None}
+    if stop:
+        asked["stop"] = stop
+    form = _form(json_schema, regex, grammar)
+    if form is not None:
+        asked["grammar"] = form
+    return replace(defaults, **asked)
+
+
+def _form(json_schema: str | None, regex: str | None, grammar: str | None) -> Grammar | None:
+    from edgeinfer.runtime.llm.params import Grammar
+
+    if sum(each is not None for each in (json_schema, regex, grammar)) > 1:
+        raise UsageError("give one of --json-schema, --regex and --grammar")
+    if json_schema is not None:
+        return Grammar("json_schema", _read(json_schema))
+    if grammar is not None:
+        return Grammar("gbnf" if grammar.endswith(".gbnf") else "lark", _read(grammar))
+    return None if regex is None else Grammar("regex", regex)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(f"{path}: cannot be read: {e}") from e
+
+
+def told(usage: Usage) -> str:
+    """Return a line on what a generation took."""
+    first = usage.first_token_s
+    parts = [f"{usage.prompt_tokens} tokens read"]
+    if usage.cached_tokens:
+        parts.append(f"{usage.cached_tokens} of them known")
+    if first is not None:
+        parts.append(f"first token after {first:.3g} s")
+        rest = usage.total_s - first
+        speed = f" at {(usage.completion_tokens - 1) / rest:.3g} a second" if rest > 0 else ""
+        parts.append(f"{usage.completion_tokens} generated{speed}")
+    if usage.drafted_tokens:
+        parts.append(f"{usage.accepted_tokens} of {usage.drafted_tokens} guesses right")
+    return ", ".join(parts)
