@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import sys
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,9 +20,11 @@ from edgeinfer.backends.base import (
 )
 from edgeinfer.backends.cuda import cuda_devices
 from edgeinfer.backends.emulator import Emulator, emulator
+from edgeinfer.backends.host import host
 from edgeinfer.backends.isolated import IsolatedBackend
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.errors import NotAvailableError
+from edgeinfer.profiles.schema import Profile
 
 IN_PROCESS = "EDGEINFER_IN_PROCESS"
 """Set it to anything to debug a conversion: all of it then happens in the calling process."""
@@ -68,14 +68,19 @@ class Wanted:
     place: Place = Place()
 
 
+def place_of(profile: Profile) -> Place:
+    """Find where a target's artifacts are run to be judged."""
+    return place_for(profile.machine) if profile.machine else Place(profile.unit)
+
+
 def place_for(name: str) -> Place:
     """Find where code for a machine can be run; any place will do for no machine's."""
     if not name:
         return Place()
     wanted = machine(name)
-    if wanted.system != {"darwin": "macos"}.get(sys.platform, sys.platform):
+    if wanted.system != host().system:
         return Place(missing=f"libraries for {wanted.name} are loaded by {wanted.system} only")
-    if wanted.arch != {"arm64": "aarch64"}.get(platform.machine(), platform.machine()):
+    if wanted.arch != host().arch:
         if wanted.cuda:
             reason = f"{wanted.cuda} with a CPU that is {wanted.arch} is not here, nor emulated"
             return Place("gpu", missing=reason)

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from edgeinfer.backends.base import Artifact, Backend
+from edgeinfer.backends.host import host
 from edgeinfer.bundle.made import remember_made
 from edgeinfer.bundle.manifest import FileRecord, Manifest, StateRecord, Variant
 from edgeinfer.bundle.trust import HINT, native_parts
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert import engines, functions
 from edgeinfer.convert.described import add_files, check_described, head_in_layout, records_for
-from edgeinfer.convert.engines import Place, Wanted, place_for
+from edgeinfer.convert.engines import Place, Wanted, place_of
 from edgeinfer.convert.front import Clock, Front, Prepared, Progress, Written
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
@@ -33,6 +34,7 @@ from edgeinfer.convert.verify.gate import NOT_RUN
 from edgeinfer.convert.worker import Worker, can_work_apart
 from edgeinfer.errors import CrashedError, Problem, VerifyError
 from edgeinfer.media.description import Description
+from edgeinfer.profiles.schema import Profile, Unit
 from edgeinfer.types import Feeds, Preprocessing
 
 _log = logging.getLogger("edgeinfer")
@@ -191,20 +193,21 @@ def export(
         check_described(described, prepared.report.inputs, prepared.report.outputs)
         clock = Clock(progress, prepared.report.seconds)
         wanted = [
-            Wanted([e.backend for e in w.lowered.engines], place_for(w.job.profile.machine))
+            Wanted([e.backend for e in w.lowered.engines], place_of(w.job.profile))
             for w in prepared.written
         ]
         variants: list[Variant] = []
         with closing(engines.in_turn(wanted)) as turns:
             for written, want, backends in zip(prepared.written, wanted, turns, strict=True):
-                result = _verified(written, backends, prepared.report, clock, want.place)
-                may_be_unverified = request.unverified and result.verdict == NOT_RUN
-                if not result.passed and written.job.spare:
-                    _leave(written, result, prepared.report, writer)
+                judged = _verified(written, backends, prepared.report, clock, want.place)
+                wrong = [r for r in judged.values() if not r.passed]
+                if wrong and written.job.spare:
+                    _leave(written, wrong[0], prepared.report, writer)
                     continue
-                if not result.passed and not may_be_unverified:
-                    raise _explained(written, prepared.report, result, front, writer.output)
-                variants += _adopted(written, result, writer)
+                prepared.report.variants += {r.id: r for r in judged.values()}.values()
+                if wrong and not (request.unverified and wrong[0].verdict == NOT_RUN):
+                    raise _explained(written, prepared.report, wrong[0], front, writer.output)
+                variants += _adopted(written, judged, writer)
         return _finish(request, prepared, variants, writer, described)
 
 
@@ -260,63 +263,77 @@ def check(
 
 def _verified(
     written: Written, backends: Sequence[Backend], report: Report, clock: Clock, place: Place
-) -> VariantResult:
-    """Run one artifact on each of its engines and put the result into the report."""
+) -> dict[Profile, VariantResult]:
+    """Run one artifact on each of its engines, on the unit of each target that shares it.
+
+    Targets that a result says the same of have the same one.
+    """
     if report.expected is None:
         raise VerifyError("the oracles were not asked")
     job, lowered = written.job, written.lowered
-    with clock.stage(f"verify {job.title}"):
-        result = verify_variant(
-            f"{job.profile.name}-{job.format}-{lowered.precision}",
-            Artifact(
-                job.format, lowered.files[0], report.inputs, report.outputs, lowered.precision
-            ),
-            backends,
-            report.vectors,
-            report.expected,
-            precision=lowered.precision,
-            ops=lowered.ops,
-            notes=(*lowered.notes, place.note) if place.note else lowered.notes,
-            constraints=lowered.constraints,
-            device=place.device,
-            timed=place.emulator is None,
+    artifact = Artifact(
+        job.format, lowered.files[0], report.inputs, report.outputs, lowered.precision
+    )
+    units: dict[Unit, VariantResult] = {}
+    found: dict[tuple[Unit, bool], VariantResult] = {}
+    judged: dict[Profile, VariantResult] = {}
+    for profile in job.profiles:
+        unit = place.device if profile.machine else profile.unit
+        is_of_target = place.emulator is None and host().is_kind(profile)
+        id = f"{profile.name}-{job.format}-{lowered.precision}"
+        with clock.stage(f"verify {job.title}"):
+            if unit not in units:
+                result = verify_variant(
+                    id,
+                    artifact,
+                    backends,
+                    report.vectors,
+                    report.expected,
+                    precision=lowered.precision,
+                    ops=lowered.ops,
+                    notes=(*lowered.notes, place.note) if place.note else lowered.notes,
+                    constraints=lowered.constraints,
+                    device=unit,
+                    timed=place.emulator is None,
+                )
+                result = replace(result, engines=(*result.engines, *written.checks))
+                notes = filter(None, (*result.notes, result.unverified))
+                units[unit] = replace(result, notes=tuple(notes))
+        known = found.setdefault(
+            (unit, is_of_target), replace(units[unit], id=id, is_of_target=is_of_target)
         )
-    ran = result.engines
-    if job.profile.strongly_typed and ran[0].skipped:
-        others = [e for e in ran[1:] if not e.skipped]
-        instead = "ONNX Runtime ran the same graph on this CPU" if others else "nor by another one"
-        note = f"not run on the device's engine, {ran[0].backend}: {ran[0].skipped}; {instead}"
-        result = replace(result, notes=(*result.notes, note))
-    result = replace(result, engines=(*ran, *written.checks))
-    report.variants.append(result)
-    return result
+        judged[profile] = known
+    return judged
 
 
 def _leave(written: Written, result: VariantResult, report: Report, writer: BundleWriter) -> None:
     """Leave an artifact out that nobody asked for by name, and say why."""
     shutil.rmtree(writer.folder(_VARIANTS) / written.name, ignore_errors=True)
-    report.variants.pop()
     line = f"{written.job.title} was left out: {result.failure()}"
     report.changes.append(Change("targets", (line,)))
 
 
-def _adopted(written: Written, result: VariantResult, writer: BundleWriter) -> list[Variant]:
+def _adopted(
+    written: Written, judged: Mapping[Profile, VariantResult], writer: BundleWriter
+) -> list[Variant]:
     """Take an artifact's files into the bundle; one variant for each target that shares it."""
     base = writer.folder(_VARIANTS)
     places = [f.relative_to(base).as_posix() for f in written.lowered.files]
     files = tuple(writer.adopt(f"{_VARIANTS}/{place}") for place in places)
-    return [_variant(target, written, result, files) for target in written.job.targets]
+    return [_variant(profile, written, judged[profile], files) for profile in written.job.profiles]
 
 
 def _variant(
-    target: str, written: Written, result: VariantResult, files: tuple[FileRecord, ...]
+    profile: Profile, written: Written, result: VariantResult, files: tuple[FileRecord, ...]
 ) -> Variant:
     job, lowered = written.job, written.lowered
-    # Another engine that stands in for the device's own takes a time of its own.
-    latencies = [*result.engines[0].latency_ms.values()] if result.engines else []
+    # Another engine that stands in for the device's own takes a time of its own, as does another
+    # machine's processor.
+    first = result.engines[:1] if result.is_of_target else ()
+    latencies = [ms for engine in first for ms in engine.latency_ms.values()]
     return Variant(
-        id=f"{target}-{job.format}-{lowered.precision}",
-        target=target,
+        id=f"{profile.name}-{job.format}-{lowered.precision}",
+        target=profile.name,
         format=job.format,
         precision=lowered.precision,
         files=files,
@@ -325,7 +342,7 @@ def _variant(
         accuracy=result.accuracy(),
         latency_ms=min(latencies, default=None),
         stored=lowered.stored,
-        unverified=result.failure() if result.verdict == NOT_RUN else "",
+        unverified=result.unverified,
     )
 
 
@@ -359,7 +376,8 @@ def _finish(
 ) -> ExportResult:
     report = prepared.report
     answers = report.expected.answers if report.expected else ()
-    places = carried(report.vectors, answers, sum(v.size_bytes for v in variants))
+    hardest = {i for v in report.variants for i in v.hardest}
+    places = carried(report.vectors, answers, sum(v.size_bytes for v in variants), hardest)
     if len(places) < len(report.vectors):
         line = (
             f"{len(places)} of {len(report.vectors)} test vectors are in the bundle, so that they "
@@ -400,6 +418,7 @@ def _finish(
         tools=report.tools,
         extra_files=extra,
         states=tuple(StateRecord(i, o) for i, o in request.states.items()),
+        made_on=str(host()),
         head=head_in_layout(
             described.head, report.outputs, request.channels_last, request.channels_first
         ),

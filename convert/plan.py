@@ -24,15 +24,23 @@ class Job:
 
     Attributes:
         format: of the artifact.
-        profile: the first target that wants it; the others want the very same.
-        targets: names of all targets that share it.
+        profiles: the targets that share it; the first one leads, the others want the very same.
         spare: it is written beside what was asked for; a fault of it is told and it is left out.
     """
 
     format: str
-    profile: Profile
-    targets: tuple[str, ...]
+    profiles: tuple[Profile, ...]
     spare: bool = False
+
+    @property
+    def profile(self) -> Profile:
+        """The target that leads."""
+        return self.profiles[0]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the targets."""
+        return tuple(profile.name for profile in self.profiles)
 
     @property
     def title(self) -> str:
@@ -106,14 +114,14 @@ def _with_code(jobs: list[Job], code: Profile) -> list[Job]:
     """Add machine code for a target, or have it share what another target wants for the machine."""
     for index, job in enumerate(jobs):
         if job.format == "tvm" and job.profile.machine == code.machine:
-            jobs[index] = replace(job, targets=(*job.targets, code.name))
+            jobs[index] = replace(job, profiles=(*job.profiles, code))
             return jobs
-    return [*jobs, Job("tvm", code, (code.name,), spare=True)]
+    return [*jobs, Job("tvm", (code,), spare=True)]
 
 
 def _with_regions(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> list[Job]:
     parts = small.with_regions(model, profiles, options)
-    return [] if parts is None else [Job(REGIONS, parts, (parts.name,), spare=True)]
+    return [] if parts is None else [Job(REGIONS, (parts,), spare=True)]
 
 
 def _shared(profiles: Sequence[Profile], integers: bool, apart: AbstractSet[str]) -> list[Job]:
@@ -127,7 +135,5 @@ def _shared(profiles: Sequence[Profile], integers: bool, apart: AbstractSet[str]
                 form = profile.machine, profile.strongly_typed, profile.name in apart
                 key = format, limits if integers else (), *form
                 known = jobs.get(key)
-                lead = known.profile if known else profile
-                names = known.targets if known else ()
-                jobs[key] = Job(format, lead, (*names, profile.name))
+                jobs[key] = Job(format, (*(known.profiles if known else ()), profile))
     return list(jobs.values())

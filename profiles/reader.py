@@ -33,6 +33,7 @@ _ALLOWED: dict[str, frozenset[str]] = {
     "optional_formats": FORMATS,
     "precisions": PRECISIONS,
     "accelerators": ACCELERATORS,
+    "unit": ACCELERATORS | {"cpu"},
     "format": FORMATS,
     "activations": STORED,
     "npu": frozenset({"fp16", "int8"}),
@@ -154,6 +155,7 @@ def _quantizations(_: str, value: Any, where: str, faults: list[str]) -> tuple[Q
 
 _READERS: dict[str, Callable[[str, Any, str, list[str]], Any]] = {
     "str": _string,
+    "Unit": _string,
     "tuple[str, ...]": _strings,
     "int | None": _count,
     "bool": _flag,

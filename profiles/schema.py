@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 FORMATS = frozenset({"onnx", "openvino_ir", "tflite", "mlprogram", "aimodel", "tvm", "onnx_tvm"})
 """Artifact formats of a manifest's variants."""
@@ -12,6 +13,8 @@ OSES = frozenset({"linux", "macos", "windows", "android", "ios"})
 ARCHES = frozenset({"x86_64", "aarch64", "armv7l"})
 
 ACCELERATORS = frozenset({"gpu", "npu"})
+
+Unit = Literal["cpu", "gpu", "npu"]
 
 PRECISIONS = frozenset(
     {
@@ -155,6 +158,7 @@ class Profile:
         precisions: recipes the device can run.
         optional_formats: written too when their library is installed; the report says if not.
         accelerators: kinds of unit beyond the CPU (``gpu``, ``npu``).
+        unit: kind of unit that its artifacts are meant for; run on another one they were not run.
         memory_mb: memory of the device; None when it varies.
         threads: cores worth using; None when it varies.
         quirks: known faults.
@@ -183,6 +187,7 @@ class Profile:
     precisions: tuple[str, ...]
     optional_formats: tuple[str, ...] = ()
     accelerators: tuple[str, ...] = ()
+    unit: Unit = "cpu"
     memory_mb: int | None = None
     threads: int | None = None
     quirks: tuple[Quirk, ...] = field(default=())

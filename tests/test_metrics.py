@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -323,3 +324,24 @@ def test_a_vector_of_many_small_elements_is_judged() -> None:
     assert metrics.sqnr_db < 12.0
     assert check(metrics, budget)
     assert not check(compare(rows[0], rows[0] + noise / 16), budget)
+
+
+def test_the_page_of_budgets_has_every_figure() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "budgets.md").read_text("utf-8")
+    rows = {
+        cells[0].strip("` "): [cell.strip() for cell in cells[1:]]
+        for line in page.splitlines()
+        if line.startswith("| `")
+        for cells in [line.strip("|").split("|")]
+    }
+    assert list(rows) == list(BUDGETS)
+    for name, budget in BUDGETS.items():
+        decibels = ["none" if v == -math.inf else f"{v:g} dB" for v in budget_ratios(budget)]
+        assert rows[name] == [
+            *(f"{budget.max_rel:g}", *decibels, repr(budget.cosine)),
+            *(f"{budget.top1:g}", f"{budget.mismatch:g}", f"{budget.max_abs:g}"),
+        ], name
+
+
+def budget_ratios(budget: Budget) -> tuple[float, float]:
+    return budget.sqnr_db, budget.channel_sqnr_db

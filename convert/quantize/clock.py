@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from edgeinfer.backends import apple_chips, emulator
+from edgeinfer.backends import emulator
 from edgeinfer.backends.base import Backend
-from edgeinfer.backends.sysfs import text
+from edgeinfer.backends.host import host
 from edgeinfer.profiles.schema import Profile
 
 LIKE_SIZE = 1.02
@@ -75,15 +72,12 @@ def clock_for(profile: Profile, engines: Sequence[str], backend: Backend) -> Clo
         backend: the one of them that is here.
     """
     version = backend.probe().version or ""
-    system = {"darwin": "macos", "win32": "windows"}.get(sys.platform, sys.platform)
-    arch = {"arm64": "aarch64", "amd64": "x86_64"}.get(
-        platform.machine().lower(), platform.machine()
-    )
+    here = host()
     return Clock(
         f"{backend.name} {version}".rstrip(),
-        f"{_processor()} ({arch}, {system})",
+        str(here),
         _why_not(engines, backend),
-        "" if _is_kind(profile, arch, system) else _kind(profile),
+        "" if here.is_kind(profile) else _kind(profile),
         _integers(profile),
     )
 
@@ -99,10 +93,6 @@ def _why_not(engines: Sequence[str], backend: Backend) -> str:
     return ""
 
 
-def _is_kind(profile: Profile, arch: str, system: str) -> bool:
-    return (not profile.arch or arch in profile.arch) and system in profile.os
-
-
 def _kind(profile: Profile) -> str:
     return ", ".join(filter(None, ("/".join(profile.arch), "/".join(profile.os))))
 
@@ -111,11 +101,3 @@ def _integers(profile: Profile) -> tuple[str, ...]:
     if not profile.chips:
         return ("all",)
     return tuple(chip.name for chip in profile.chips if chip.has_int8)
-
-
-def _processor() -> str:
-    for line in text(Path("/proc/cpuinfo")).splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name" and value.strip():
-            return value.strip()
-    return apple_chips.processor() or platform.processor() or platform.machine()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from edgeinfer.convert.verify.answers import Answer, Vector
 
@@ -13,7 +13,12 @@ SHARE = 0.25
 """Of the artifacts' bytes, that made-up vectors may take beyond that."""
 
 
-def carried(vectors: Sequence[Vector], answers: Sequence[Answer], artifact_bytes: int) -> list[int]:
+def carried(
+    vectors: Sequence[Vector],
+    answers: Sequence[Answer],
+    artifact_bytes: int,
+    hardest: Collection[int] = (),
+) -> list[int]:
     """Return the places of the vectors that go into the bundle, in order.
 
     Every one was checked here, and the smaller ones say as much about another machine: where sizes
@@ -24,17 +29,18 @@ def carried(vectors: Sequence[Vector], answers: Sequence[Answer], artifact_bytes
         vectors: all.
         answers: to them, in their order.
         artifact_bytes: of all variants.
+        hardest: places of vectors that came closest to a budget, or needed a wider one: they stay,
+            or the device would see an easier test than the one that was passed here.
     """
     left = max(LEAST_BYTES, int(SHARE * artifact_bytes))
-    kept = [i for i, v in enumerate(vectors) if not v.origin.startswith("synthetic:")]
-    made = [i for i in range(len(vectors)) if i not in kept]
+    given = [i for i, v in enumerate(vectors) if not v.origin.startswith("synthetic:")]
+    made = [i for i in range(len(vectors)) if i not in given]
+    kept = {*given, *hardest, *(made[:1] if not given else ())}
     sizes = {i: _bytes(vectors[i], answers[i]) for i in made}
-    if not kept and made:
-        kept.append(made[0])
-        left -= sizes[made[0]]
+    left -= sum(sizes[i] for i in kept if i in sizes)
     for i in made:
         if i not in kept and sizes[i] <= left:
-            kept.append(i)
+            kept.add(i)
             left -= sizes[i]
     return sorted(kept)
 

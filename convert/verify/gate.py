@@ -22,18 +22,29 @@ from edgeinfer.backends.base import (
     Executable,
     LoadOptions,
 )
+from edgeinfer.backends.cuda import cuda_devices
 from edgeinfer.bundle.manifest import JUDGED_ON_EXTREMES
 from edgeinfer.bundle.values import fits
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.errors import BackendError, InputError, NotAvailableError
-from edgeinfer.metrics import SLACK, Budget, OutputMetrics, budget_for, check, compare, worst
+from edgeinfer.metrics import (
+    SLACK,
+    WIDENED,
+    Budget,
+    OutputMetrics,
+    budget_for,
+    check,
+    compare,
+    worst,
+)
 from edgeinfer.types import Array
 
 HALF = "half-arithmetic"
 """Name of a result that no engine gave: the artifact in arithmetic that rounds every result."""
 
-NOT_RUN = "not run"
-"""The verdict on what no engine here can run."""
+PASS, FAIL, NOT_RUN = "pass", "fail", "not run"
+"""The verdicts, with ``metrics.WIDENED``. What no engine ran on the unit that it is meant for was
+not run, whatever another unit made of it."""
 
 _TIMED_S = 0.5
 _TIMED_RUNS = 20
@@ -51,6 +62,8 @@ class OutputResult:
         note: whether the budget was widened and why; empty when it was not.
         widened: the widest budget by which a vector passed; None where the plain one was enough.
         floor: error up to which ratios were not asked for; None where nothing was judged.
+        hardest: index of the vector that came closest to the budget, or needed the wider one; None
+            where no error was large enough to be judged.
     """
 
     name: str
@@ -60,6 +73,7 @@ class OutputResult:
     note: str = ""
     widened: Budget | None = None
     floor: float | None = None
+    hardest: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,9 @@ class EngineResult:
         latency_ms: median of one run on the first vector, by number of threads (0: default); none
             of an evaluator, whose times say nothing.
         coverage: how much of it the engine's fast part takes; None where the engine has none.
+        device: kind of unit that ran it, or was to.
+        stands_in: whether that is not the unit that the artifact is meant for: its numbers say that
+            the artifact is sound, not that the device computes it so.
     """
 
     backend: str
@@ -87,16 +104,39 @@ class EngineResult:
     notes: tuple[str, ...] = ()
     latency_ms: dict[int, float] = field(default_factory=dict)
     coverage: Coverage | None = None
+    device: DeviceKind = "cpu"
+    stands_in: bool = False
 
     @property
     def passed(self) -> bool:
         """Whether it ran and stayed within the budget."""
         return not (self.skipped or self.problems or any(o.breaches for o in self.outputs))
 
+    @property
+    def verdict(self) -> str:
+        """One of ``PASS``, ``WIDENED``, ``FAIL`` and ``NOT_RUN``."""
+        if self.skipped:
+            return NOT_RUN
+        if not self.passed:
+            return FAIL
+        return WIDENED if any(o.widened for o in self.outputs) else PASS
+
 
 @dataclass(frozen=True, slots=True)
 class VariantResult:
-    """One artifact on all its backends."""
+    """One artifact on all its backends.
+
+    Attributes:
+        id: the variant's.
+        precision: as read back.
+        budget: the plain one.
+        engines: each of them on each unit that it was asked for on.
+        size_bytes: of all its files.
+        ops: operator counts.
+        notes: of lowering and gate.
+        is_of_target: whether this machine is one of the target's kind, so that times taken here say
+            something of it.
+    """
 
     id: str
     precision: str
@@ -105,6 +145,7 @@ class VariantResult:
     size_bytes: int
     ops: dict[str, int]
     notes: tuple[str, ...] = ()
+    is_of_target: bool = True
 
     @property
     def passed(self) -> bool:
@@ -114,10 +155,33 @@ class VariantResult:
 
     @property
     def verdict(self) -> str:
-        """``pass``, ``fail`` or ``not run``."""
-        if all(e.skipped for e in self.engines):
+        """One of ``PASS``, ``WIDENED``, ``FAIL`` and ``NOT_RUN``.
+
+        A failure anywhere counts; a pass only on the unit that the artifact is meant for.
+        """
+        verdicts = [e.verdict for e in self.engines]
+        if FAIL in verdicts:
+            return FAIL
+        own = [e.verdict for e in self.engines if not e.stands_in and e.backend != HALF]
+        if all(verdict == NOT_RUN for verdict in own):
             return NOT_RUN
-        return "pass" if self.passed else "fail"
+        return WIDENED if WIDENED in verdicts else PASS
+
+    @property
+    def unverified(self) -> str:
+        """Why nobody ran it where it is meant to run; empty where somebody did."""
+        if self.verdict != NOT_RUN:
+            return ""
+        why = "; ".join(f"{e.backend} ({e.device}): {e.skipped}" for e in self.engines if e.skipped)
+        others = [f"{e.backend} ({e.device})" for e in self.engines if e.stands_in and e.passed]
+        told = f"; its numbers are right on {', '.join(others)}" if others else ""
+        return f"not run: {why}{told}"
+
+    @property
+    def hardest(self) -> set[int]:
+        """Indices of the vectors that came closest to the budget."""
+        found = (o.hardest for e in self.engines for o in e.outputs)
+        return {index for index in found if index is not None}
 
     def accuracy(self) -> dict[str, dict[str, float]]:
         """Return the metrics of the first engine that ran, by output name; infinities left out."""
@@ -148,6 +212,8 @@ class VariantResult:
             "id": self.id,
             "precision": self.precision,
             "verdict": self.verdict,
+            "passed": self.passed,
+            "is_of_target": self.is_of_target,
             "budget": _finite(self.budget.to_json()),
             "size_bytes": self.size_bytes,
             "ops": self.ops,
@@ -207,7 +273,7 @@ def verify_variant(
     gate = _Gate(artifact, vectors, expected, budget, judged, device, timed)
     if size_bytes is None:
         size_bytes = sum(f.stat().st_size for f in artifact.path.parent.rglob("*") if f.is_file())
-    engines = tuple(gate.ask(b) for b in backends)
+    engines = tuple(result for b in backends for result in gate.ask(b))
     return VariantResult(id, precision, budget, engines, size_bytes, ops or {}, tuple(notes))
 
 
@@ -246,11 +312,22 @@ class _Gate:
     timed: bool = True
     usual: Sequence[Answer] = ()
 
-    def ask(self, backend: Backend) -> EngineResult:
+    def ask(self, backend: Backend) -> list[EngineResult]:
+        """Run it on the unit that it is meant for; where that is not here, on the CPU instead."""
         probe = backend.probe()
+        result = EngineResult(backend.name, probe.version, device=self.device)
         if not probe.available:
-            return EngineResult(backend.name, probe.version, skipped=probe.reason)
-        result = EngineResult(backend.name, probe.version)
+            return [replace(result, skipped=probe.reason)]
+        kinds = {unit.kind for unit in probe.devices}
+        if self.device in kinds:
+            return [self._asked(backend, result)]
+        absent = replace(result, skipped=_absence(backend.name, self.device))
+        if "cpu" not in kinds:
+            return [absent]
+        instead = replace(self, device="cpu", timed=False)
+        return [absent, instead._asked(backend, replace(result, device="cpu", stands_in=True))]
+
+    def _asked(self, backend: Backend, result: EngineResult) -> EngineResult:
         try:
             return self._measure(backend, result)
         except NotAvailableError as e:
@@ -310,7 +387,7 @@ class _Gate:
         return [self._judge_output(name, answers) for name in names]
 
     def _judge_output(self, name: str, answers: Sequence[Mapping[str, Array]]) -> OutputResult:
-        measured, breaches, first, wide = [], [], None, []
+        measured, breaches, first, wide, beyond = [], [], None, [], ""
         usual = self.usual or [self.expected.answers[i] for i in self.judged]
         allowed = self.budget.among(a.outputs[name] for a in usual)
         for index in self.judged:
@@ -327,6 +404,7 @@ class _Gate:
             if plain and spread:
                 found = check(metrics, budget := allowed.widened(spread))
                 wide += [] if found else [budget]
+                beyond = beyond or ("" if found else plain[0])
             if found and first is None:
                 first = index
                 where = f" (vector {index}, {self.vectors[index].origin})"
@@ -335,13 +413,25 @@ class _Gate:
         if wide:
             note = (
                 f"on {len(wide)} of {len(measured)} vectors only within {SLACK:g} times the "
-                "distance of the oracles to each other: this model is sensitive to rounding"
+                "distance of the oracles to each other: this model is sensitive to rounding; "
+                f"by the plain budget: {beyond}"
             )
         note = note or self._unjudged(name, measured, allowed)
         widest = max(wide, key=lambda b: b.max_rel, default=None)
         overall = self._worst(measured, allowed)
         floor = allowed.max_abs
-        return OutputResult(name, overall, tuple(breaches), first, note, widest, floor)
+        near = [(i, m) for i, m in zip(self.judged, measured, strict=True) if m.max_abs > floor]
+        hardest = max(near, key=lambda n: (bool(check(n[1], allowed)), -n[1].sqnr_db), default=None)
+        return OutputResult(
+            name,
+            overall,
+            tuple(breaches),
+            first,
+            note,
+            widest,
+            floor,
+            hardest[0] if hardest else None,
+        )
 
     def _unjudged(self, name: str, measured: Sequence[OutputMetrics], allowed: Budget) -> str:
         """Say that an output is so small that no error of it was held against anything."""
@@ -374,6 +464,14 @@ class _Gate:
         wide = [r.widened for r in (a, b) if r.widened is not None]
         widest = max(wide, key=lambda budget: budget.max_rel, default=None)
         return replace(a, metrics=metrics, note=a.note or b.note, widened=widest)
+
+
+def _absence(backend: str, kind: DeviceKind) -> str:
+    if kind != "gpu":
+        return f"no {kind} here"
+    if cuda_devices():
+        return f"this build of {backend} cannot use the NVIDIA device here"
+    return "no NVIDIA device here"
 
 
 def _run(executable: Executable, vector: Vector) -> dict[str, Array]:
@@ -444,6 +542,9 @@ def _engine_json(engine: EngineResult) -> dict[str, Any]:
     return {
         "backend": engine.backend,
         "version": engine.version,
+        "device": engine.device,
+        "stands_in": engine.stands_in,
+        "verdict": engine.verdict,
         "skipped": engine.skipped,
         "passed": engine.passed,
         "problems": list(engine.problems),
@@ -457,6 +558,7 @@ def _engine_json(engine: EngineResult) -> dict[str, Any]:
                 "breaches": list(o.breaches),
                 "vector": o.vector,
                 "note": o.note,
+                "widened": None if o.widened is None else _finite(o.widened.to_json()),
             }
             for o in engine.outputs
         ],

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
+from edgeinfer.backends.host import Host, host
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.finding import Finding
-from edgeinfer.convert.verify.gate import VariantResult
+from edgeinfer.convert.verify.gate import FAIL, NOT_RUN, PASS, VariantResult
+from edgeinfer.metrics import WIDENED
 from edgeinfer.types import TensorSpec
 
 SCHEMA = 1
@@ -50,6 +53,7 @@ class Report:
         tools: package versions.
         seconds: by stage, how long it took.
         quantization: how integers came about, JSON-ready; None where none were asked for.
+        machine: that made it, and whose times those in it are.
     """
 
     name: str
@@ -67,12 +71,18 @@ class Report:
     tools: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     quantization: dict[str, Any] | None = None
+    machine: Host = field(default_factory=host)
+
+    @property
+    def verdict(self) -> str:
+        """The least that a variant's verdict says."""
+        verdicts = {v.verdict for v in self.variants}
+        return next((v for v in (FAIL, NOT_RUN, WIDENED, PASS) if v in verdicts), FAIL)
 
     @property
     def passed(self) -> bool:
-        """Whether no variant failed and one at least passed."""
-        verdicts = {v.verdict for v in self.variants}
-        return "fail" not in verdicts and "pass" in verdicts
+        """Whether no variant failed and the numbers of one at least are right."""
+        return self.verdict != FAIL and any(v.passed for v in self.variants)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data; ``schema`` grows by one with every change that breaks readers."""
@@ -81,6 +91,9 @@ class Report:
             "schema": SCHEMA,
             "name": self.name,
             "passed": self.passed,
+            "verdict": self.verdict,
+            "machine": {**asdict(self.machine), "text": str(self.machine)},
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
             "source": {
                 "format": self.source.format,
                 "name": self.source.name,

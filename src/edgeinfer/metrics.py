@@ -28,6 +28,9 @@ rounding error, and a small one by luck where an output has few elements: log-sc
 silence (basic-pitch) were 6 times as far off in three engines alike, a two-way classifier of a
 blank page (PP-OCR) 10 times. It matters only where rounding alone nearly fills the budget."""
 
+WIDENED = f"pass, budget widened x{SLACK:g} (oracles disagree)"
+"""The verdict on what only ``Budget.widened`` lets through."""
+
 _DECIDED = 0.1
 """Share of a row's largest magnitude by which the winner must lead for the row to count in top-1;
 the order of near ties is not a promise of any engine."""

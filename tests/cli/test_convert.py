@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from edgeinfer.backends.host import Host
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.cli.convert import applied_budget
 from edgeinfer.convert import pipeline
@@ -35,6 +36,7 @@ class Export:
             Change("fold_constants", ("folded 2 nodes",)),
             Change("targets", ("tvm was left out: not installed",)),
         ]
+        report.machine = Host("Zen 4", "x86_64", "linux", 2)
         report.seconds = {"read the model": 0.5, "verify": 1.25}
         report.variants = [
             result("cpu-onnx-fp32", "onnxruntime", 1.23e-6, 231_000, {1: 20.0, 2: 12.3}),
@@ -67,13 +69,18 @@ def test_what_is_told(cli: Any, model: Path, export: Export) -> None:
     assert told.out == (
         f"{path}  {path.stat().st_size / 1000:.3g} kB\n"
         "\n"
-        "variant                    precision    size  checked by     error  budget   median\n"
-        "cpu-onnx-fp32              fp32       231 kB  onnxruntime  1.2e-06   2e-03  12.3 ms\n"
-        "cpu-onnx-fp32              fp32       231 kB  reference    not run       -        -\n"
-        "openvino-openvino_ir-fp32  fp32       198 kB  openvino       equal   2e-03     9 ms\n"
+        "variant                    precision    size  checked by   on     error  budget  "
+        "verdict  median here\n"
+        "cpu-onnx-fp32              fp32       231 kB  onnxruntime  cpu  1.2e-06   2e-03  "
+        "pass         12.3 ms\n"
+        "cpu-onnx-fp32              fp32       231 kB  reference    cpu        -       -  "
+        "not run            -\n"
+        "openvino-openvino_ir-fp32  fp32       198 kB  openvino     cpu    equal   2e-03  "
+        "pass            9 ms\n"
         "\n"
+        "times are medians on this machine: Zen 4 (x86_64, linux)\n"
         "5 operators, 3 after simplification; 0 test vectors; 1.8 s\n"
-        "note: cpu-onnx-fp32 was not run on reference: not installed\n"
+        "note: cpu-onnx-fp32 was not run on reference (cpu): not installed\n"
         "note: 1 node had no name\n"
         "note: tvm was left out: not installed\n"
         f"full report: edgeinfer inspect {path} --report report.html\n"

@@ -18,6 +18,7 @@ from edgeinfer.runtime.devices import Facts, board, installs
 from edgeinfer.runtime.devices.board import Gpu
 from edgeinfer.runtime.devices.cpu import Cpu
 from edgeinfer.runtime.devices.power import Power
+from tests.cli.conftest import write_bundle
 
 
 def probes(monkeypatch: pytest.MonkeyPatch, *found: Probe) -> None:
@@ -157,6 +158,17 @@ def test_a_bundle_is_told_who_would_run_it_and_who_not(
     assert not (tmp_path / "cache" / "bundles").exists(), "nothing is loaded"
     assert cli("run", bundle, "--policy", "speed").code == 2
     assert "policy 'speed' is unknown" in cli("doctor", bundle, "--policy", "speed").err
+
+
+def test_a_bundle_of_which_nothing_runs_here_is_not_ready(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "cache"))
+    bundle = write_bundle(tmp_path / "m.edge", constraints={"os": "ios"})
+    result = cli("doctor", bundle)
+    assert result.code == 3
+    assert result.out.endswith(f"nothing in {bundle} can run here; the lines above say why\n")
+    assert json.loads(cli("doctor", bundle, "--json").out)["usable"] is False
 
 
 def test_a_measured_bundle_is_told_with_figures(

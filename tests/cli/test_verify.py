@@ -103,6 +103,13 @@ def test_a_vector_that_rounding_moves_has_a_wider_budget(cli: Any, tmp_path: Pat
     sensitive = write_bundle(tmp_path / "b.edge", wrong_by=0.25, spread=spread)
     assert cli("verify", plain, "-q").code == 1
     assert cli("verify", sensitive, "-q").code == 0
+    told = cli("verify", sensitive).out
+    assert "pass, budget widened x30 (oracles disagree)" in told
+    assert "only within the widened budget: vector 0, output 'scores': largest error 0.25" in told
+    assert told.endswith("all within budget, 1 of 1 only within a widened one\n")
+    (checked,) = json.loads(cli("verify", sensitive, "--json").out)["checked"]
+    assert checked["verdict"] == "pass, budget widened x30 (oracles disagree)"
+    assert len(checked["widened"]) > 0
 
 
 def test_what_run_takes_by_name_only_is_listed(cli: Any, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_all_faults_of_a_file_are_listed_with_file_and_key() -> None:
         parse(text, "b.toml")
     assert str(caught.value).splitlines() == [
         "b.toml: colour: unknown key; known: name, title, os, arch, formats, backends, precisions, "
-        "optional_formats, accelerators, memory_mb, threads, quirks, quantization, aliases, "
+        "optional_formats, accelerators, unit, memory_mb, threads, quirks, quantization, aliases, "
         "deployment, machine, strongly_typed, split_attention, bf16_ops, by_name_only, "
         "packed_weights, chips",
         "b.toml: name: '../x' is not a name (lower-case letters, digits, '.', '_', '-')",

@@ -168,6 +168,8 @@ class Manifest:
     """What the outputs mean; None where nothing was said."""
     states: tuple[StateRecord, ...] = ()
     """What a session passes from run to run."""
+    made_on: str = ""
+    """The machine that made it, whose times those of the variants are; empty where unknown."""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data.

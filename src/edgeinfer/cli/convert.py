@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from edgeinfer.convert.verify import EngineResult, VariantResult
     from edgeinfer.metrics import Budget
 
-COLUMNS = ("variant", "precision", ">size", "checked by", ">error", ">budget", ">median")
+COLUMNS = (
+    *("variant", "precision", ">size", "checked by", "on", ">error", ">budget"),
+    *("verdict", ">median here"),
+)
 
 
 @click.command()
@@ -200,6 +203,8 @@ def _check(variant: VariantResult, engine: EngineResult) -> dict[str, Any]:
         "variant": variant.id,
         "backend": engine.backend,
         "version": engine.version,
+        "device": engine.device,
+        "verdict": engine.verdict,
         "passed": engine.passed,
         "skipped": engine.skipped,
         "latency_ms": engine.latency_ms,
@@ -212,17 +217,21 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
     report = result.report
     yield f"{result.path}  {size(_bundle_size(result))}"
     yield ""
-    yield table(COLUMNS, [_row(v, e) for v in report.variants for e in v.engines])
+    yield table(
+        COLUMNS, [_row(v, e, report.machine.arch) for v in report.variants for e in v.engines]
+    )
     yield ""
     before, after = sum(report.ops_before.values()), sum(report.ops_after.values())
     seconds = sum(report.seconds.values())
     count = len(report.vectors)
     vectors = f"{count} test vector" + ("s" if count != 1 else "")
+    yield f"times are medians on this machine: {report.machine}"
     yield f"{before} operators, {after} after simplification; {vectors}; {seconds:.1f} s"
     for variant in report.variants:
         for engine in variant.engines:
             if engine.skipped:
-                yield f"note: {variant.id} was not run on {engine.backend}: {engine.skipped}"
+                where = f"{engine.backend} ({engine.device})"
+                yield f"note: {variant.id} was not run on {where}: {engine.skipped}"
             for output in engine.outputs:
                 if output.note:
                     yield f"note: {variant.id} on {engine.backend}: {output.name!r} {output.note}"
@@ -254,12 +263,30 @@ def _quantized(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"{title}: {search['timing']}"
 
 
-def _row(variant: VariantResult, engine: EngineResult) -> tuple[str, ...]:
-    first = (variant.id, variant.precision, size(variant.size_bytes))
+def _row(variant: VariantResult, engine: EngineResult, arch: str) -> tuple[str, ...]:
+    first = (variant.id, variant.precision, size(variant.size_bytes), engine.backend, engine.device)
     if engine.skipped:
-        return (*first, engine.backend, "not run", "-", "-")
-    budget = applied_budget(engine, variant.budget)
-    return (*first, engine.backend, worst_error(engine), budget, milliseconds(_latency(engine)))
+        return (*first, "-", "-", engine.verdict, "-")
+    error, budget = criterion(engine, variant.budget)
+    counts = variant.is_of_target and not engine.stands_in
+    time = milliseconds(_latency(engine)) if counts else "-"
+    verdict = f"numbers {engine.verdict}" if engine.stands_in else engine.verdict
+    if not (variant.is_of_target or engine.stands_in):
+        verdict += f" on {arch}"
+    return (*first, error, budget, verdict, time)
+
+
+def criterion(engine: EngineResult, plain: Budget) -> tuple[str, str]:
+    """Return the figure that decided, and what it was held against.
+
+    That is the largest error, or the signal-to-error ratio where only that left the plain budget.
+    """
+    wide = [o for o in engine.outputs if o.widened is not None]
+    if wide and all(o.metrics.max_rel <= plain.max_rel for o in wide):
+        worst = min(wide, key=lambda o: o.metrics.sqnr_db)
+        if worst.widened is not None and worst.metrics.sqnr_db < plain.sqnr_db:
+            return f"{worst.metrics.sqnr_db:.0f} dB", f"{worst.widened.sqnr_db:.0f} dB (widened)"
+    return worst_error(engine), applied_budget(engine, plain)
 
 
 def applied_budget(engine: EngineResult, plain: Budget) -> str:

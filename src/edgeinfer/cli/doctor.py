@@ -74,16 +74,22 @@ def doctor(bundle: str | None, policy: str, trust: dict[str, Any], out: Output) 
 
     With BUNDLE, also say what would run it here, and of each other engine why it would not.
 
-    Exits with 3 when no engine can run here.
+    Exits with 3 when no engine can run here, or nothing in BUNDLE.
     """
     findings = [*_machine(), *_engines(), *_idle_gpu(), *_extras(), _cache(), _memory(), *_speed()]
+    runs: bool | None = None
     if bundle is not None:
         from edgeinfer.cli.whynot import findings_of
 
-        findings += [Finding(*found) for found in findings_of(bundle, policy, trust)]
+        about = [Finding(*found) for found in findings_of(bundle, policy, trust)]
+        runs = any(f.ok for f in about)
+        findings += about
     engines = [f for f in findings if f.what.startswith("engine ") and f.ok]
     usable = any(f.what != f"engine {CHECKER}" for f in engines)
-    out.result({"usable": usable, "findings": findings}, lambda: _view(findings, usable))
+    lacking = "" if usable else f"no engine can run here: {_smallest()}"
+    if usable and runs is not None and not runs:
+        usable, lacking = False, f"nothing in {bundle} can run here; the lines above say why"
+    out.result({"usable": usable, "findings": findings}, lambda: _view(findings, lacking))
     if not usable:
         raise click.exceptions.Exit(3)
 
@@ -197,13 +203,13 @@ def _speed() -> Iterator[Finding]:
         yield Finding("speed", False, "; ".join(told), fix)
 
 
-def _view(findings: list[Finding], usable: bool) -> Iterator[str | Table]:
+def _view(findings: list[Finding], lacking: str) -> Iterator[str | Table]:
     marks = {True: "ok", False: "!!", None: "-"}
     yield table(("", "what", "found"), [(marks[f.ok], f.what, f.found) for f in findings])
     yield ""
     # Outside the table, so that no terminal breaks a line that is meant to be copied.
     yield from (f"{f.what}: {f.fix}" for f in findings if f.fix)
-    yield "ready" if usable else f"no engine can run here: {_smallest()}"
+    yield lacking or "ready"
 
 
 def _smallest() -> str:

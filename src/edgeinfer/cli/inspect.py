@@ -231,6 +231,8 @@ def _bundle_view(
         for v in manifest.variants
     ]
     yield table(columns, rows)
+    if manifest.made_on:
+        yield f"made, and timed, on {manifest.made_on}; '-': not timed on a device of that kind"
     for v in manifest.variants:
         if v.unverified:
             yield f"NOT VERIFIED: {v.id}: {v.unverified}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +12,7 @@ import pytest
 from edgeinfer import profiles
 from edgeinfer.backends import emulator, registry
 from edgeinfer.backends.base import Backend, Capabilities, Probe
+from edgeinfer.backends.host import Host
 from edgeinfer.convert.quantize import clock, trial
 from edgeinfer.convert.quantize.clock import clock_for
 from edgeinfer.convert.quantize.search import Point
@@ -32,10 +32,8 @@ class Engine:
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(emulator, "emulated", lambda: "")
-    monkeypatch.setattr(clock, "_processor", lambda: "Zen 4")
+    monkeypatch.setattr(clock, "host", lambda: Host("Zen 4", "x86_64", "linux", 2))
 
 
 def made(profile: str, engine: Engine, *engines: str) -> clock.Clock:
@@ -66,7 +64,7 @@ def test_an_evaluator_a_stand_in_and_an_emulator_do_not_count(
     found = made("jetson", Engine("onnxruntime"), "onnxruntime-tensorrt", "onnxruntime")
     assert "onnxruntime stands in" in found.why_not
     assert found.integers == ("all",)
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(clock, "host", lambda: Host("Cortex-A72", "aarch64", "linux", 4))
     assert made("rpi4", Engine("litert")).is_device
     monkeypatch.setattr(emulator, "emulated", lambda: "x86_64")
     found = made("rpi4", Engine("litert"))

@@ -34,3 +34,9 @@ def test_what_was_given_is_never_left_out() -> None:
     given = [("user:a.npz", 9 * LEAST_BYTES), ("calibration:b.npz", 9 * LEAST_BYTES), (MADE, 10)]
     assert carried(*vectors(*given), 0) == [0, 1, 2]
     assert carried([], [], 0) == []
+
+
+def test_the_hardest_always_travels() -> None:
+    given = [(MADE, LEAST_BYTES), (MADE, 10), (MADE, 5 * LEAST_BYTES)]
+    assert carried(*vectors(*given), 0, {2}) == [0, 2]
+    assert carried(*vectors(("user:a.npz", 10), *given), 0, {3}) == [0, 3]

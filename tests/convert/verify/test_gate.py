@@ -15,14 +15,15 @@ from edgeinfer.backends.base import (
     Bound,
     Capabilities,
     Device,
+    DeviceKind,
     Executable,
     LoadOptions,
     Probe,
 )
-from edgeinfer.convert.verify import Answer, Expected, VariantResult, Vector, verify_variant
+from edgeinfer.convert.verify import Answer, Expected, VariantResult, Vector, gate, verify_variant
 from edgeinfer.convert.verify.gate import judge_answers
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
-from edgeinfer.metrics import OutputMetrics, budget_for, compare
+from edgeinfer.metrics import WIDENED, OutputMetrics, budget_for, compare
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 X = TensorSpec("x", "float32", ("N", 4))
@@ -52,10 +53,11 @@ class FakeBackend:
 
     def __init__(self, function: Function, here: bool = True) -> None:
         self._function, self._here = function, here
+        self.devices: tuple[Device, ...] = (Device("cpu", "test"),)
         self.threads: list[int | None] = []
 
     def probe(self) -> Probe:
-        devices = (Device("cpu", "test"),) if self._here else ()
+        devices = self.devices if self._here else ()
         return Probe("fake", "1.2", devices, "" if self._here else "fake is not installed")
 
     def capabilities(self) -> Capabilities:
@@ -82,6 +84,7 @@ def verify(
     outputs: tuple[TensorSpec, ...] = (Y,),
     timed: bool = True,
     size: float = 1.0,
+    device: DeviceKind = "cpu",
 ) -> VariantResult:
     (tmp_path / "m.onnx").write_bytes(b"12345")
     inputs = [np.float32(size) * x for x in rows()]
@@ -100,6 +103,7 @@ def verify(
         precision=precision,
         ops={"Mul": 1},
         timed=timed,
+        device=device,
     )
 
 
@@ -341,3 +345,45 @@ def test_an_evaluator_is_asked_as_often_and_not_timed(tmp_path: Path) -> None:
     assert result.engines[0].latency_ms == {}
     # Both vectors, both again in turn, and both on one thread.
     assert runs == [1, 2, 2, 1, 1, 2]
+
+
+class TestDevices:
+    """What ran is the pair of engine and unit; another unit stands in and never passes for it."""
+
+    def test_another_unit_is_no_pass(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(gate, "cuda_devices", lambda: ())
+        found = verify(double, tmp_path, device="gpu")
+        absent, instead = found.engines
+        assert (absent.device, absent.verdict) == ("gpu", "not run")
+        assert absent.skipped == "no NVIDIA device here"
+        assert (instead.device, instead.stands_in, instead.verdict) == ("cpu", True, "pass")
+        assert instead.latency_ms == {}, "the CPU's time is not the device's"
+        assert found.verdict == "not run"
+        assert found.passed, "its numbers are right, so it may be written"
+        assert found.unverified == (
+            "not run: fake (gpu): no NVIDIA device here; its numbers are right on fake (cpu)"
+        )
+
+    def test_wrong_numbers_fail_on_any_unit(self, tmp_path: Path) -> None:
+        found = verify(lambda x: x * 3, tmp_path, device="gpu")
+        assert (found.verdict, found.passed) == ("fail", False)
+
+    def test_an_engine_with_the_unit_runs_on_it(self, tmp_path: Path) -> None:
+        backend = FakeBackend(double)
+        backend.devices = (Device("gpu", "test"), Device("cpu", "test"))
+        found = verify(double, tmp_path, device="gpu", backend=backend)
+        assert [(e.device, e.stands_in) for e in found.engines] == [("gpu", False)]
+        assert (found.verdict, found.unverified) == ("pass", "")
+
+
+def test_a_widened_budget_is_a_verdict_of_its_own(tmp_path: Path) -> None:
+    x = rows()[0]
+    spread = compare(x, x * np.float32(1.0003))
+    found = verify(lambda x: x * 2.002, tmp_path, spread=spread)
+    assert found.passed
+    assert found.verdict == WIDENED
+    (output,) = found.engines[0].outputs
+    assert "by the plain budget: signal to error" in output.note
+    assert output.hardest in (0, 1)
+    assert found.hardest == {output.hardest}
+    assert verify(double, tmp_path, spread=spread).verdict == "pass"
