@@ -200,14 +200,8 @@ def export(
         with closing(engines.in_turn(wanted)) as turns:
             for written, want, backends in zip(prepared.written, wanted, turns, strict=True):
                 judged = _verified(written, backends, prepared.report, clock, want.place)
-                wrong = [r for r in judged.values() if not r.passed]
-                if wrong and written.job.spare:
-                    _leave(written, wrong[0], prepared.report, writer)
-                    continue
-                prepared.report.variants += {r.id: r for r in judged.values()}.values()
-                if wrong and not (request.unverified and wrong[0].verdict == NOT_RUN):
-                    raise _explained(written, prepared.report, wrong[0], front, writer.output)
-                variants += _adopted(written, judged, writer)
+                if _is_taken(written, judged, request, prepared.report, front, writer):
+                    variants += _adopted(written, judged, writer)
         return _finish(request, prepared, variants, writer, described)
 
 
@@ -304,6 +298,29 @@ def _verified(
         )
         judged[profile] = known
     return judged
+
+
+def _is_taken(
+    written: Written,
+    judged: Mapping[Profile, VariantResult],
+    request: Request,
+    report: Report,
+    front: Front | Worker,
+    writer: BundleWriter,
+) -> bool:
+    """Decide whether an artifact goes into the bundle; what nobody asked for by name may stay out.
+
+    Raises:
+        VerifyError: one that was asked for is wrong, or was not run and may not be unverified.
+    """
+    wrong = next((r for r in judged.values() if not r.passed), None)
+    if wrong is not None and written.job.spare:
+        _leave(written, wrong, report, writer)
+        return False
+    report.variants += {r.id: r for r in judged.values()}.values()
+    if wrong is not None and not (request.unverified and wrong.verdict == NOT_RUN):
+        raise _explained(written, report, wrong, front, writer.output)
+    return True
 
 
 def _leave(written: Written, result: VariantResult, report: Report, writer: BundleWriter) -> None:
