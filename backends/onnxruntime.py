@@ -49,6 +49,7 @@ from edgeinfer.backends.onnxruntime_operators import profile as profile_session
 from edgeinfer.backends.onnxruntime_pool import use_pool
 from edgeinfer.backends.onnxruntime_regions import FORMAT as WITH_REGIONS
 from edgeinfer.backends.onnxruntime_regions import LIBRARY, register, with_nodes, without_trial
+from edgeinfer.backends.onnxruntime_sums import precise_entries
 from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.bundle.memory import companions, is_in_memory
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
@@ -271,8 +272,7 @@ def _split_extra(options: LoadOptions) -> tuple[dict[str, str], dict[str, str]]:
     }
     provider: dict[str, str] = {}
     if options.precise:
-        # Without it, int8 products of AVX2 without VNNI saturate at 16 bits.
-        config["session.x64quantprecision"] = "1"
+        config.update(precise_entries(import_onnxruntime()))
         config["mlas.enable_gemm_fastmath_arm64_bfloat16"] = "0"
     if options.device == "gpu":
         config[CPU_REFUSED_OPTION] = "0" if options.fallback else "1"

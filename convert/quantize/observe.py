@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime
+from edgeinfer.backends.onnxruntime_sums import precise_entries
 from edgeinfer.convert.quantize.histogram import ChannelStats, Histogram
 from edgeinfer.convert.quantize.units import Unit
 from edgeinfer.errors import RunError
@@ -183,7 +184,8 @@ def open_session(model: ir.Model, folder: Path, *, optimise: bool = False) -> An
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_ENABLE_BASIC
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    options.add_session_config_entry("session.x64quantprecision", "1")
+    for entry, value in precise_entries(ort).items():
+        options.add_session_config_entry(entry, value)
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
