@@ -519,7 +519,8 @@ def _calls(
         return [partial(executable.run, feeds) for feeds, _ in vectors]
     calls: list[Callable[[], object]] = []
     for feeds, expected in vectors:
-        inputs = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
+        # ascontiguousarray would give a scalar an axis.
+        inputs = {name: np.asarray(array, order="C") for name, array in feeds.items()}
         outputs = {name: np.empty_like(array, order="C") for name, array in expected.items()}
         calls.append(executable.bind(inputs, outputs))
     return calls

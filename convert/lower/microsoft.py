@@ -13,6 +13,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.microsoft_integers import DEFINED, shown
+
 DOMAIN = "com.microsoft"
 OPSET = 24
 """Of the functions."""
@@ -259,7 +261,81 @@ def _counted(batch: int, length: int, places: int) -> list[str]:
     ]
 
 
+# ---- what the optimiser joins
+
+
+def _fused_product(node: ir.Node) -> str | None:
+    """Operands that are transposed first, and a factor."""
+    if _number(node, "transBatchA", 0) or _number(node, "transBatchB", 0):
+        return None
+    lines, operands = [], []
+    for index, name in enumerate(("transA", "transB")):
+        operand, size = f"i{index}", node.inputs[index]
+        if _number(node, name, 0):
+            if size is None or size.shape is None or len(size.shape) < 2:
+                return None
+            axes = list(range(len(size.shape)))
+            axes[-2:] = reversed(axes[-2:])
+            lines.append(f"t{index} = Transpose<perm={axes}>({operand})")
+            operand = f"t{index}"
+        operands.append(operand)
+    alpha = float(_number(node, "alpha", 1.0))
+    lines.append(f"p = MatMul({', '.join(operands)})")
+    if alpha == 1.0:
+        return " ".join([*lines, "o0 = Identity(p)"])
+    return " ".join(
+        [*lines, f"a = Constant<value_float={alpha:.9e}>() c = CastLike(a, p) o0 = Mul(p, c)"]
+    )
+
+
+_GATES: dict[str, tuple[str, ...]] = {
+    **{"Relu": (), "Sigmoid": (), "Tanh": (), "Softplus": (), "Softsign": ()},
+    **{"LeakyRelu": ("alpha",), "Elu": ("alpha",), "HardSigmoid": ("alpha", "beta")},
+}
+"""What follows a product, and the names of its numbers in their order."""
+
+
+def _gated(node: ir.Node, x: str, numbers: list[float]) -> str | None:
+    """Text of an activation that an attribute names."""
+    kind = node.attributes.get_string("activation", "")
+    if not kind:
+        return f"o0 = Identity({x})"
+    if kind == "Clip" and len(numbers) == 2:
+        low, high = (f"{v:.9e}" for v in numbers)
+        return (
+            f"low = Constant<value_float={low}>() high = Constant<value_float={high}>() "
+            f"o0 = Clip({x}, low, high)"
+        )
+    if kind not in _GATES:
+        return None
+    given = zip(_GATES[kind], numbers, strict=False)
+    about = ", ".join(f"{name}={value:.9e}" for name, value in given)
+    return f"o0 = {kind}<{about}>({x})" if about else f"o0 = {kind}({x})"
+
+
+def _fused_conv(node: ir.Node) -> str | None:
+    """A convolution, what is added to it, and an activation."""
+    names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+    operands = ", ".join(["i0", "i1", *(["i2"] if _has(node, 2) else [])])
+    lines = [f"c = Conv<{', '.join(shown(node, names))}>({operands})"]
+    lines.append("x = Add(c, i3)" if _has(node, 3) else "x = Identity(c)")
+    last = _gated(node, "x", list(node.attributes.get_floats("activation_params", [])))
+    return None if last is None else " ".join([*lines, last])
+
+
+def _fused_gemm(node: ir.Node) -> str | None:
+    operands = ", ".join(["i0", "i1", *(["i2"] if _has(node, 2) else [])])
+    about = ", ".join(shown(node, ("alpha", "beta", "transA", "transB")))
+    names = [f"activation_{n}" for n in ("alpha", "beta")]
+    last = _gated(node, "x", [_number(node, n, 0.0) for n in names if n in node.attributes])
+    return None if last is None else f"x = Gemm<{about}>({operands}) {last}"
+
+
 _KNOWN: dict[str, Callable[[ir.Node], str | None]] = {
+    **DEFINED,
+    "FusedConv": _fused_conv,
+    "FusedGemm": _fused_gemm,
+    "FusedMatMul": _fused_product,
     "SimplifiedLayerNormalization": _simplified,
     "SkipSimplifiedLayerNormalization": _skip("RMSNormalization"),
     "SkipLayerNormalization": _skip("LayerNormalization"),

@@ -25,6 +25,7 @@ from edgeinfer.convert.passes.clean_transpose import CleanTranspose
 from edgeinfer.convert.passes.constants import FoldConstants
 from edgeinfer.convert.passes.control_flow import InlineControlFlow
 from edgeinfer.convert.passes.dead_code import RemoveDeadCode, drop_unused_imports
+from edgeinfer.convert.passes.drop_zero_states import DropZeroStates
 from edgeinfer.convert.passes.fold_shapes import FoldShapes
 from edgeinfer.convert.passes.fusions import FUSIONS
 from edgeinfer.convert.passes.infra import Outcome, all_nodes
@@ -88,6 +89,7 @@ SIMPLIFY: Passes = (
     FoldConstants(),
     InlineControlFlow(),
     SettleSqueeze(),
+    DropZeroStates(),
     RemoveIdentity(),
     CleanCast(),
     CleanTranspose(),

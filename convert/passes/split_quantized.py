@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,13 @@ _EXACT = 1 << 24
 
 
 class SplitQuantized(ir.passes.InPlacePass):
-    """Replace ``QLinearConv``, ``QLinearMatMul``, ``ConvInteger`` and ONNX Runtime's own.
+    """Replace ``QLinearConv``, ``QLinearMatMul`` and ONNX Runtime's own, and products of integers.
 
-    Those are ``QGemm``, ``QLinearAdd``, ``QLinearMul`` and ``QLinearSoftmax``.
+    ONNX Runtime's are ``QGemm``, ``QLinearAdd``, ``QLinearMul`` and ``QLinearSoftmax``.
 
     A target that computes with integers finds them again between ``DequantizeLinear`` and
-    ``QuantizeLinear``. ``ConvInteger`` becomes a convolution of floats where no sum can leave the
-    integers that float32 has; others are left alone.
+    ``QuantizeLinear``. ``ConvInteger`` and ``MatMulInteger`` become products of floats, in parts of
+    which no sum can leave the integers that float32 has.
 
     Given::
 
@@ -40,12 +41,18 @@ class SplitQuantized(ir.passes.InPlacePass):
         y = QuantizeLinear(r, y_scale, y_zero)
     """
 
+    def __init__(self, only: AbstractSet[str] = frozenset()) -> None:
+        """Take note of the operators to split; without any, of all that are known."""
+        super().__init__()
+        self._only = only
+
     def call(self, model: ir.Model) -> Outcome:
         """Split every node of a known form."""
         namer, count = Namer(model), 0
         for node in all_nodes(model):
             split = _SPLITS.get((node.domain, node.op_type))
-            if split is None or node.graph is None:
+            left = self._only and node.op_type not in self._only
+            if split is None or node.graph is None or left:
                 continue
             build = Builder(namer, node.outputs[0].name or node.op_type)
             if split(node, build):
@@ -162,14 +169,107 @@ def _conv_integer(node: ir.Node, build: Builder) -> bool:
     x, w, x_zero, w_zero = (input_at(node, i) for i in range(4))
     if x is None or w is None or w.shape is None or not all(isinstance(d, int) for d in w.shape):
         return False
-    terms = math.prod(d for d in w.shape[1:] if isinstance(d, int))
-    if terms * 255 * 255 >= _EXACT:
+    channels, *kernel = (d for d in w.shape[1:] if isinstance(d, int))
+    each = _summed(node, math.prod(kernel), _most(w, w_zero, 0))
+    if not each or (each < channels and _attributes(node).get("group", 1) != 1):
         return False
-    operands = [_centred(build, x, x_zero, 0), _centred(build, w, w_zero, len(w.shape) - 1)]
-    total = _float(build.op("Conv", *operands, **_attributes(node)), node.outputs[0])
-    made = build.op("Cast", total, to=ir.DataType.INT32)
-    made.type, made.shape = node.outputs[0].type, node.outputs[0].shape
-    return True
+    left = _centred(build, x, x_zero, 0)
+    right = _centred(build, w, w_zero, len(w.shape) - 1)
+    return _added_up(
+        node,
+        build,
+        [(left, 1), (right, 1)],
+        (channels, each),
+        lambda a, b: build.op("Conv", a, b, **_attributes(node)),
+    )
+
+
+def _matmul_integer(node: ir.Node, build: Builder) -> bool:
+    a, b, a_zero, b_zero = (input_at(node, i) for i in range(4))
+    ranks = rank(a), rank(b)
+    if a is None or b is None or a.shape is None or b.shape is None or 0 in ranks:
+        return False
+    inner = max(len(b.shape) - 2, 0)
+    depth = next((d for d in (a.shape[-1], b.shape[inner]) if isinstance(d, int)), None)
+    each = _summed(node, 1, _most(b, b_zero, inner))
+    if not each or (depth is None and each < _ANY):
+        return False
+    # A zero point for each row has its axis before that of the sums.
+    rows = 1 if len(a.shape) > 1 and rank(a_zero) == 1 else 0
+    left, right = _centred(build, a, a_zero, rows), _centred(build, b, b_zero, 0)
+    ends = [(left, len(a.shape) - 1), (right, inner)]
+    return _added_up(node, build, ends, (depth or 1, each), lambda *x: build.op("MatMul", *x))
+
+
+_ANY = 1 << 62
+"""Terms of a sum that need not be exact."""
+
+
+def _summed(node: ir.Node, terms: int, most: int) -> int:
+    """Return how many channels of so many terms float32 adds up exactly.
+
+    Where the integers only become floats, one rounding more or less is all there is to it.
+    """
+    uses = node.outputs[0].uses()
+    rounded = uses and all(
+        user.op_type == "Cast" and user.attributes["to"].as_int() in _ROUNDED for user, _ in uses
+    )
+    if rounded and not node.outputs[0].is_graph_output():
+        return _ANY
+    return (_EXACT - 1) // max(1, terms * most * 255)
+
+
+_ROUNDED = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+
+def _most(w: ir.Value, zero: ir.Value | None, axis: int) -> int:
+    """Return the largest magnitude of weights without their zero point."""
+    tensor, point = w.const_value, None if zero is None else zero.const_value
+    if tensor is None or tensor.size == 0 or (zero is not None and point is None):
+        return 255
+    values = tensor.numpy().astype(np.int32)
+    ends = [int(values.max()), int(values.min())]
+    shifts = [0] if point is None else [int(point.numpy().max()), int(point.numpy().min())]
+    return max(abs(e - s) for e in ends for s in shifts)
+
+
+def _added_up(
+    node: ir.Node,
+    build: Builder,
+    operands: list[tuple[ir.Value, int]],
+    sizes: tuple[int, int],
+    product: Callable[..., ir.Value],
+) -> bool:
+    """Compute in parts along the operands' axes, each exact in floats, and add the integers up.
+
+    Args:
+        node: whose result the last node gives.
+        build: takes the nodes.
+        operands: with the axis of the sums.
+        sizes: of the axis, and of a part.
+        product: of floats.
+    """
+    total: ir.Value | None = None
+    depth, each = sizes
+    for start in range(0, max(depth, 1), each):
+        parts = [
+            value if each >= depth else _cut(build, value, axis, start, min(depth, start + each))
+            for value, axis in operands
+        ]
+        floats = _float(product(*parts), node.outputs[0])
+        made = build.op("Cast", floats, to=ir.DataType.INT32)
+        made.type = ir.TensorType(ir.DataType.INT32)
+        total = made if total is None else build.op("Add", total, made)
+        total.type, total.shape = made.type, node.outputs[0].shape
+    return total is not None
+
+
+def _cut(build: Builder, x: ir.Value, axis: int, start: int, stop: int) -> ir.Value:
+    ends = [build.const(np.array([n], np.int64), "part") for n in (start, stop, axis)]
+    part = _float(build.op("Slice", x, *ends), x)
+    if part.shape is not None:
+        part.shape = ir.Shape([stop - start if i == axis else d for i, d in enumerate(part.shape)])
+    return part
 
 
 def _centred(build: Builder, x: ir.Value, zero: ir.Value | None, trailing: int) -> ir.Value:
@@ -189,6 +289,7 @@ _SPLITS: dict[tuple[str, str], Callable[[ir.Node, Builder], bool]] = {
     ("", "QLinearConv"): _conv,
     ("", "QLinearMatMul"): _matmul,
     ("", "ConvInteger"): _conv_integer,
+    ("", "MatMulInteger"): _matmul_integer,
     (_MICROSOFT, "QGemm"): _gemm,
     (_MICROSOFT, "QLinearSoftmax"): _softmax,
     (_MICROSOFT, "QLinearAdd"): _binary("Add"),

@@ -32,6 +32,7 @@ from edgeinfer.convert.lower.single import forget_origins
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.turned import share_turned
 from edgeinfer.convert.memory import release_memory
+from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
@@ -41,6 +42,7 @@ _REFUSED = frozenset(
     d for d in ir.DataType if d.name.startswith("FLOAT8") or d == ir.DataType.STRING
 )
 _PRECISIONS = frozenset({"fp32", "fp16", "bf16"})
+_INTEGER_PRODUCTS = frozenset({"ConvInteger", "MatMulInteger"})
 
 
 class OpenVinoTarget:
@@ -123,6 +125,8 @@ def _prepare(
     for name in squeezed:
         notes.add(f"output {name!r}: its rank follows from the sizes: squeezed by the runtime")
     settle_loops(model)
+    # The reader takes a bias into a product of integers and is then refused (2026.4.1).
+    SplitQuantized(_INTEGER_PRODUCTS)(model)
     problems = [*refused_borders(model, PACKED | _REFUSED), *apply(model, RULES, notes)]
     for _ in range(5):
         lacking = probe.lacking(model)

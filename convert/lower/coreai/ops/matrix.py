@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from edgeinfer.convert.lower.coreai.builder import Builder
-from edgeinfer.convert.lower.coreai.registry import INTEGERS, NUMBERS, OPS
+from edgeinfer.convert.lower.coreai.registry import NUMBERS, OPS
 from edgeinfer.convert.lower.coreai.tensor import Tensor
 from edgeinfer.convert.lower.equation import parse
 from edgeinfer.convert.lower.registry import Refusal
@@ -26,24 +24,6 @@ def product(g: Builder, a: Tensor, b: Tensor) -> Tensor:
 @OPS.lower("MatMul", since=13, dtypes=NUMBERS)
 def mat_mul(g: Builder, A: Tensor, B: Tensor) -> Tensor:
     return product(g, A, B)
-
-
-@OPS.lower("MatMulInteger", since=10, dtypes=INTEGERS)
-def mat_mul_integer(
-    g: Builder,
-    A: Tensor,
-    B: Tensor,
-    a_zero_point: Tensor | None = None,
-    b_zero_point: Tensor | None = None,
-) -> Tensor:
-    a, b = g.cast(A, np.int32), g.cast(B, np.int32)
-    if a_zero_point is not None:
-        zero = g.cast(a_zero_point, np.int32)
-        per_row = zero.rank == 1 and zero.shape != (1,)
-        a = g.binary("sub", a, g.insert_axes(zero, [1]) if per_row else zero)
-    if b_zero_point is not None:
-        b = g.binary("sub", b, g.cast(b_zero_point, np.int32))
-    return product(g, a, b)
 
 
 @OPS.lower("Gemm", since=13, dtypes=NUMBERS)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgeinfer.convert.lower.coreml.builder import Builder
-from edgeinfer.convert.lower.coreml.registry import FLOATS, INTEGERS, OPS
+from edgeinfer.convert.lower.coreml.registry import FLOATS, OPS
 from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Tensor
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.types import Array
@@ -39,45 +39,6 @@ def batched(g: Builder, a: Tensor, b: Tensor, *, transpose_b: bool = False) -> T
     flat = [g.reshape(g.expand(t, (*lead, *t.shape[-2:])), [count, *t.shape[-2:]]) for t in (a, b)]
     out = g.emit("matmul", x=flat[0], y=flat[1], transpose_y=transpose_b)
     return g.reshape(out, [*lead, *out.shape[-2:]])
-
-
-EXACT = 1 << 24
-"""Whole numbers up to here are exact in float32, in whatever order they are added."""
-
-
-@OPS.lower("MatMulInteger", since=10, dtypes=INTEGERS)
-def matmul_integer(
-    g: Builder,
-    A: Tensor,
-    B: Tensor,
-    a_zero_point: Tensor | None = None,
-    b_zero_point: Tensor | None = None,
-) -> Tensor:
-    """Matmul in float32, where that counts exactly."""
-    a, b = _less(g, A, a_zero_point, -1), _less(g, B, b_zero_point, 0)
-    inner = A.shape[-1]
-    if not isinstance(inner, int):
-        raise Refusal("sums of unknown length", "dynamic_shape")
-    most = inner * max(map(abs, a.bounds)) * max(map(abs, b.bounds))
-    if most > EXACT:
-        raise Refusal(f"sums up to {most} beyond what float32 holds exactly", "unsupported_dtype")
-    out = matmul(g, g.cast(a, np.float32), g.cast(b, np.float32))
-    found = g.cast(out, np.int32)
-    found.span = (-most, most)
-    return found
-
-
-def _less(g: Builder, x: Tensor, zero: Tensor | None, axis: int) -> Tensor:
-    """Take the zero point off, in int32; one for each row has another axis behind it."""
-    wide = g.cast(x, np.int32)
-    wide.span = x.bounds
-    if zero is None:
-        return wide
-    point = g.cast(zero, np.int32)
-    (low, high), (least, most) = x.bounds, zero.bounds
-    if point.rank == 1 and axis and point.shape != (1,):
-        point = g.insert_axes(point, [-1])
-    return g.binary("sub", wide, point, (low - most, high - least))
 
 
 def _turned(g: Builder, x: Tensor) -> Tensor:

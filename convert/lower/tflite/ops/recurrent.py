@@ -192,7 +192,7 @@ def _recurrent(g: Scope, made: _Settings, given: _Operands) -> tuple[Tensor, ...
         else:
             cell = _cell(g, made, given, index, functions[index])
             over = Steps(_projected(g, made, given, index), lengths, reverse)
-            start = tuple(_start(g, given, s, index, cell.hidden) for s in given.states)
+            start = tuple(_start(g, made, given, s, index) for s in given.states)
             y, state = run(g, cell, over, start)
         results.append(g.insert_axis(y, 1))
         states_after.append(state)
@@ -211,8 +211,8 @@ def _functions(made: _Settings) -> list[tuple[Activation, ...]]:
     return [tuple(islice(functions, len(row))) for row in made.names]
 
 
-def _of_direction(g: Builder, x: Tensor, index: int) -> Tensor:
-    """Take one direction of weights or states, along axis 0.
+def _of_direction(g: Builder, made: _Settings, x: Tensor, index: int) -> Tensor:
+    """Take one direction of weights or states, along axis 0, whose size only they may know.
 
     Not by a slice and a reshape: LiteRT 2.3 with XNNPACK gave a WHILE, of an open number of steps,
     a first state that the shape of another tensor had been written over, in 0.3 to 1 % of its
@@ -220,9 +220,9 @@ def _of_direction(g: Builder, x: Tensor, index: int) -> Tensor:
     """
     if x.data is not None:
         return g.const(x.data[index])
-    if x.shape[0] == 1:
+    if made.directions == 1:
         return g.drop_axis(x, 0)
-    return unpacked(g, x, x.shape[0] or 0)[index]
+    return unpacked(g, x, made.directions)[index]
 
 
 def _halves(g: Builder, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -252,12 +252,12 @@ def _projected(g: Builder, made: _Settings, given: _Operands, index: int) -> Ten
     """The input's products of all steps at once, with every bias that can be added to them."""
     bias = None
     if given.b is not None:
-        of_input, recurrent = _halves(g, _of_direction(g, given.b, index))
+        of_input, recurrent = _halves(g, _of_direction(g, made, given.b, index))
         if _keeps_bias(made):
             gates, last = _last_third(g, recurrent)
             recurrent = _join(g, gates, g.const(np.zeros(last.shape[0] or 0), np.float32))
         bias = _sum(g, of_input, recurrent)
-    return product(g, given.x, _of_direction(g, given.w, index), bias)
+    return product(g, given.x, _of_direction(g, made, given.w, index), bias)
 
 
 def _last_third(g: Builder, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -279,11 +279,11 @@ def _cell(
 ) -> Cell:
     rb = None
     if given.b is not None and _keeps_bias(made):
-        rb = _last_third(g, _halves(g, _of_direction(g, given.b, index))[1])[1]
-    r = _of_direction(g, given.r, index)
+        rb = _last_third(g, _halves(g, _of_direction(g, made, given.b, index))[1])[1]
+    r = _of_direction(g, made, given.r, index)
     peephole: tuple[Tensor, ...] = ()
     if given.peephole is not None:
-        p = _of_direction(g, given.peephole, index)
+        p = _of_direction(g, made, given.peephole, index)
         size = r.shape[-1] or 0
         parts = g.split(p, [size] * 3, 0) if p.data is None else np.split(p.data, 3)
         peephole = tuple(part if isinstance(part, Tensor) else g.const(part) for part in parts)
@@ -299,10 +299,12 @@ def _cell(
     )
 
 
-def _start(g: Builder, given: _Operands, state: Tensor | None, index: int, hidden: int) -> Tensor:
+def _start(
+    g: Builder, made: _Settings, given: _Operands, state: Tensor | None, index: int
+) -> Tensor:
     if state is not None:
-        return _of_direction(g, state, index)
-    batch = g.extent(given.x, 1)
+        return _of_direction(g, made, state, index)
+    batch, hidden = g.extent(given.x, 1), given.r.shape[-1] or 0
     return filled(g, [batch, hidden], (given.x.shape[1], hidden))
 
 

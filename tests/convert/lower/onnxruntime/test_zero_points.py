@@ -6,6 +6,8 @@ Weights that several operators read have no sign, or are copied.
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnx.reference
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
@@ -123,3 +125,35 @@ def test_scales_of_channels_without_a_zero_point_get_one() -> None:
 def test_weights_that_one_operator_reads_keep_their_sign() -> None:
     model = ir.from_onnx_text(NET)
     assert unshare_weights(model, unsigned=True) == 0
+
+
+@pytest.mark.parametrize("weights", [("a", "b"), ("a", "a")])
+@pytest.mark.parametrize("zero", [True, False])
+def test_products_of_integers_do_not_share(weights: tuple[str, str], zero: bool) -> None:
+    """As ``quantize_dynamic`` writes them, with equal zero points stored once."""
+    point = ", w" if zero else ""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    net (float[3,4] x) => (float[3,4] y)
+    <int8 w = {0}, int8[4,4] a = {100,-120,30,40,5,6,7,8,9,-1,-2,-3,90,-70,11,12},
+     int8[4,4] b = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,127}> {
+      p, s, z = DynamicQuantizeLinear(x)
+      c = MatMulInteger(p, FIRST, zPOINT) d = Cast<to=1>(c) e = Mul(d, s)
+      q, t, u = DynamicQuantizeLinear(e)
+      f = MatMulInteger(q, SECOND, uPOINT) g = Cast<to=1>(f) y = Mul(g, t)
+    }"""
+    text = text.replace("FIRST", weights[0]).replace("SECOND", weights[1]).replace("POINT", point)
+    model = ir.from_onnx_text(text)
+    unshare_weights(model, unsigned=True)
+    unshare_zero_points(model)
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    session = ort.InferenceSession(
+        ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    (found,) = session.run(None, {"x": x})
+    (want,) = onnx.reference.ReferenceEvaluator(ir.to_proto(ir.from_onnx_text(text))).run(
+        None, {"x": x}
+    )
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-4)
