@@ -29,6 +29,7 @@ from edgeinfer.convert.quantize.half_stage import Halves
 from edgeinfer.convert.quantize.stage import Stage
 from edgeinfer.convert.request import Request, in_layout
 from edgeinfer.convert.shape_sets import check_ranges, check_states
+from edgeinfer.convert.sizes import check_sizes
 from edgeinfer.convert.verify import Change, EngineResult, Finding, Report
 from edgeinfer.convert.verify.gate import HALF
 from edgeinfer.errors import EdgeInferError, VerifyError
@@ -286,6 +287,7 @@ class Front:
         with self._clock.stage("normalise"):
             shapes = self._request.input_shapes
             found = passes.normalise(source.model, input_shapes=shapes or None)
+            check_sizes(found.model)
             check_ranges(found.model, self._request.ranges)
             check_states(found.model, self._request.states)
             return found

@@ -198,6 +198,10 @@ class Driver(Generic[T]):
         except Refusal as refusal:
             self._problem(node, name, refusal)
             return
+        except OverflowError:
+            # Formats count in 32 bits; NumPy refuses to make such a number of a larger one.
+            self._problem(node, name, Refusal("a number of more than 32 bits"))
+            return
         results = result if isinstance(result, tuple) else (result,)
         wanted = [v for v in node.outputs if v.name]
         if len(results) < len(wanted):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
@@ -15,6 +16,7 @@ from edgeinfer.convert.sources.external import attach, digest, external_tensors
 from edgeinfer.convert.sources.mapped import Span, attach_spans, without_weights
 from edgeinfer.convert.sources.quiet import quiet_logging
 from edgeinfer.convert.sources.repair import repair
+from edgeinfer.convert.sources.text import is_damaged, mend
 from edgeinfer.errors import Notes, SourceError
 
 OLDEST_OPSET = 7
@@ -29,10 +31,11 @@ def read_file(path: Path) -> tuple[ir.Model, SourceRecord, Notes]:
             missing or outside its folder.
     """
     proto, spans = _parse(path)
+    mended = mend(proto)
     model = _deserialise(proto, str(path))
     external = attach(model, path.parent, str(path))
     attach_spans(model, path, spans)
-    notes = _finish(model, str(path))
+    notes = _finish(model, str(path), mended)
     return model, SourceRecord("onnx", path.name, digest(path, external)), notes
 
 
@@ -42,6 +45,11 @@ def read_model(given: onnx.ModelProto | ir.Model) -> tuple[ir.Model, SourceRecor
     Raises:
         SourceError: as for a file, or its weights are in files and it does not know where.
     """
+    mended: list[str] = []
+    if isinstance(given, onnx.ModelProto) and is_damaged(given):
+        own = onnx.ModelProto()
+        own.CopyFrom(given)
+        given, mended = own, mend(own)
     name = given.graph.name or "model"
     model = _deserialise(given, name) if isinstance(given, onnx.ModelProto) else given.clone()
     homes = {str(tensor.base_dir) for tensor in external_tensors(model)}
@@ -54,7 +62,7 @@ def read_model(given: onnx.ModelProto | ir.Model) -> tuple[ir.Model, SourceRecor
         raise SourceError(f"{name}: its weights are in several folders: {', '.join(sorted(homes))}")
     for home in homes:
         attach(model, Path(home), name)
-    notes = _finish(model, name)
+    notes = _finish(model, name, mended)
     return model, SourceRecord("onnx", name, fingerprint(model)), notes
 
 
@@ -118,9 +126,12 @@ def _deserialise(proto: onnx.ModelProto, name: str) -> ir.Model:
         raise SourceError(f"{name}: an invalid ONNX model: {reason[0]}") from error
 
 
-def _finish(model: ir.Model, name: str) -> Notes:
+def _finish(model: ir.Model, name: str, mended: Sequence[str]) -> Notes:
     _check_opsets(model.opset_imports, name)
     notes = Notes()
+    if mended:
+        shown = ", ".join(repr(text) for text in mended[:3])
+        notes.add(f"{len(mended)} texts are no UTF-8; their bytes are written out: {shown}")
     repair(model, notes, name)
     return notes
 

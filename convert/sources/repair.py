@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 import onnx
 import onnx_ir as ir
 
+from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS
 from edgeinfer.convert.passes.state_defaults import StateDefaults
+from edgeinfer.convert.sizes import check_counts
 from edgeinfer.convert.sources.declared import check_declared_shapes
 from edgeinfer.errors import Notes, SourceError
 
@@ -29,6 +31,9 @@ def repair(model: ir.Model, notes: Notes, name: str) -> None:
         SourceError: the graph cannot run at all: a cycle, or a tensor that nothing makes.
     """
     _refuse_undefined(model, name)
+    _refuse_incomplete(model, name)
+    # Inference would count up to them.
+    check_counts(model)
     for step in _STEPS:
         step(model, notes)
     _sort(model, notes, name)
@@ -62,6 +67,53 @@ def _refuse_undefined(model: ir.Model, name: str) -> None:
                 raise SourceError(
                     f"{name}: output {value.name!r} is made by no node; export the model again"
                 )
+
+
+def _refuse_incomplete(model: ir.Model, name: str) -> None:
+    """Refuse what onnx's definition of an operator demands and a node lacks."""
+    problems: list[str] = []
+    for graph in _graphs(model):
+        for node in graph:
+            version = model.opset_imports.get(node.domain, model.opset_imports.get("ai.onnx"))
+            if node.domain in DEFAULT_DOMAINS and version is not None:
+                what = f"node {node.name or node.op_type!r} ({node.op_type})"
+                problems += [f"{what} {fault}" for fault in _lacking(node, version)]
+    if problems:
+        shown = "; ".join(problems[:_MOST_SHOWN])
+        more = f"; and {len(problems) - _MOST_SHOWN} more" if len(problems) > _MOST_SHOWN else ""
+        raise SourceError(f"{name}: {shown}{more}; export the model again")
+
+
+_MOST_SHOWN = 10
+
+
+def _lacking(node: ir.Node, version: int) -> Iterator[str]:
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, "")
+    except onnx.defs.SchemaError:
+        # An operator that this version does not know: a target's refusal says so.
+        return
+    for attribute in schema.attributes.values():
+        given = node.attributes.get(attribute.name)
+        if given is None:
+            if attribute.required:
+                yield f"has no {attribute.name!r}"
+        elif given.type.value != attribute.type.value:
+            kinds = given.type.name.lower(), attribute.type.name.lower()
+            yield f"has {kinds[0]} as {attribute.name!r}, which is {kinds[1]}"
+    for attribute in node.attributes:
+        if attribute not in schema.attributes:
+            yield f"has {attribute!r}, which the operator does not know"
+    if len(node.inputs) < schema.min_input:
+        yield f"has {len(node.inputs)} inputs, takes {schema.min_input} at least"
+    branches = [a.as_graph() for a in node.attributes.values() if a.type == _GRAPH]
+    if node.op_type == "If":
+        for branch in branches:
+            if len(branch.outputs) != len(node.outputs):
+                yield f"has {len(node.outputs)} outputs and a branch with {len(branch.outputs)}"
+
+
+_GRAPH = ir.AttributeType.GRAPH
 
 
 def _is_undefined(value: ir.Value) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from edgeinfer.bounded import ZIP_ERRORS
 from edgeinfer.convert.sources.wire import Wire, walk
 from edgeinfer.errors import SourceError
 
@@ -216,7 +217,7 @@ def _archive(path: Path) -> Kind:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, OSError) as error:
+    except ZIP_ERRORS as error:
         raise SourceError(
             f"{path}: a damaged or truncated zip archive ({error}); write or download it again"
         ) from error

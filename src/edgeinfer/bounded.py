@@ -4,7 +4,26 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
+import zipfile
+import zlib
 from pathlib import Path
+
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python that was built without it
+    LZMAError = OSError  # type: ignore[misc,assignment]
+
+ZIP_ERRORS: tuple[type[Exception], ...] = (
+    *(EOFError, IndexError, KeyError, LZMAError, MemoryError, NotImplementedError, OSError),
+    *(OverflowError, RuntimeError, ValueError),
+    *(struct.error, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error),
+)
+"""What opening and reading a zip raises for bytes of any kind.
+
+``zipfile`` promises ``BadZipFile`` only; a version, a method, encryption, a name that is no UTF-8,
+sizes and fields that lie give the others.
+"""
 
 
 def read_bounded(path: Path, most: int) -> bytes:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.bounded import ZIP_ERRORS
 from edgeinfer.bundle import headrules
 from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TensorSpec, TokenInput
 
@@ -315,7 +316,7 @@ def _read_labels(path: Path, name: str) -> tuple[str, ...]:
             if info.file_size > _MOST_LABELS_BYTES:
                 raise ValueError(f"{name} has {info.file_size} bytes")
             text = io.TextIOWrapper(archive.open(info), encoding="utf-8").read()
-    except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError, EOFError) as error:
+    except ZIP_ERRORS as error:
         raise ValueError(f"its file {name!r} cannot be read: {error}") from error
     return tuple(line.strip() for line in text.splitlines())
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import os
 import stat
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
+from edgeinfer.bounded import ZIP_ERRORS
 from edgeinfer.bundle.paths import collisions, path_problem
 from edgeinfer.bundle.sealing import Key, SealedReader
 from edgeinfer.bundle.ziprules import MAX_MEMBERS, open_zip
@@ -125,10 +124,11 @@ class Zip:
     def open(self, path: str) -> Iterator[BinaryIO]:
         """Open a file that is in the listing."""
         try:
-            with self._zip.open(path) as stream:
-                yield cast("BinaryIO", _Member(stream, f"{self._path}: {path}"))
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as e:
+            member = self._zip.open(path)
+        except ZIP_ERRORS as e:
             raise BundleError(f"{self._path}: {path} is damaged: {e}") from e
+        with member as stream:
+            yield cast("BinaryIO", _Member(stream, f"{self._path}: {path}"))
 
     def path(self, path: str) -> None:
         """A member has to be unpacked."""
@@ -169,7 +169,7 @@ class _Member:
     def read(self, size: int = -1) -> bytes:
         try:
             return self._stream.read(size)
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as e:
+        except ZIP_ERRORS as e:
             raise BundleError(f"{self._where} is damaged: {e}") from e
 
 

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import io
 import zipfile
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from edgeinfer.bounded import ZIP_ERRORS
 from edgeinfer.bundle.ziprules import MAX_RATIO, RATIO_FLOOR, is_bomb
 from edgeinfer.errors import BundleError
 from edgeinfer.types import Array, TensorSpec
 
 _CARRIER: dict[int, np.dtype[Any]] = {1: np.dtype("uint8"), 2: np.dtype("uint16")}
 """Plain types that carry the bytes of types that NumPy itself does not know, by item size."""
-
-_UNREADABLE = (
-    *(ValueError, EOFError, OSError, MemoryError, NotImplementedError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error),
-)
-"""What zipfile and NumPy raise on hostile bytes."""
 
 
 def dump_vector(
@@ -67,7 +61,7 @@ def load_vector(
             if present != {key for key, _ in wanted}:
                 raise BundleError(f"{where}: its arrays are not the manifest's inputs and outputs")
             values = {key: _typed(where, key, arrays[key], spec) for key, spec in wanted}
-    except _UNREADABLE as e:
+    except ZIP_ERRORS as e:
         raise BundleError(f"{where}: is not a readable .npz without pickles: {e}") from e
     feeds = {spec.name: values[f"in/{i}"] for i, spec in enumerate(inputs)}
     return feeds, {spec.name: values[f"out/{i}"] for i, spec in enumerate(outputs)}

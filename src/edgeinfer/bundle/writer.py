@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from edgeinfer.bounded import ZIP_ERRORS
 from edgeinfer.bundle.manifest import FileRecord, Manifest, VectorRecord, spread_of
 from edgeinfer.bundle.paths import path_problem
 from edgeinfer.bundle.rules import MANIFEST_NAME
@@ -301,7 +302,7 @@ def is_bundle_file(path: Path) -> bool:
             return True
         with zipfile.ZipFile(path) as archive:
             return MANIFEST_NAME in archive.namelist()
-    except (OSError, ValueError, zipfile.BadZipFile):
+    except ZIP_ERRORS:
         return False
 
 

@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Iterable
 from typing import BinaryIO
 
+from edgeinfer.bounded import ZIP_ERRORS
 from edgeinfer.bundle.paths import collisions, path_problem
 from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.errors import BundleError
@@ -35,7 +36,7 @@ def open_zip(name: str, stream: BinaryIO, length: int) -> zipfile.ZipFile:
     """
     try:
         archive = zipfile.ZipFile(stream)
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, OSError) as e:
+    except ZIP_ERRORS as e:
         raise BundleError(f"{name}: is a damaged or cut off zip: {e}") from e
     infos = archive.infolist()
     problem = _problem(infos, length)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgeinfer.bounded import ZIP_ERRORS
 from edgeinfer.errors import UsageError
 
 _SIZE = re.compile(r"\?|[0-9]+|[0-9]+\.\.[0-9]+")
@@ -92,7 +93,7 @@ def is_bundle(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return "manifest.json" in archive.namelist()
-    except (OSError, zipfile.BadZipFile):
+    except ZIP_ERRORS:
         return False
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from edgeinfer.bounded import absence
+from edgeinfer.bounded import ZIP_ERRORS, absence
 from edgeinfer.errors import InputError, OutputError, UsageError
 from edgeinfer.types import Array
 
@@ -39,7 +38,7 @@ def read_arrays(path: str | Path) -> dict[str, Array]:
                 return {"": _read_array(raw)}
         with zipfile.ZipFile(path) as archive:
             return {name.removesuffix(SUFFIX): _member(archive, name) for name in _names(archive)}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError) as e:
+    except ZIP_ERRORS as e:
         reason = " ".join(str(e).split()) or type(e).__name__
         expected = "an .npy file" if path.suffix.lower() == ".npy" else "an .npz file"
         raise InputError(str(path), expected, f"a damaged file or another kind ({reason})") from e

@@ -1,5 +1,8 @@
 """Models that run although they are invalid: repaired with a note, the numbers as before."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -272,3 +275,30 @@ def test_functions_are_sorted_and_keep_their_imports() -> None:
     assert source.notes.lines == ["nodes were not in the order of their data; sorted"]
     (y,) = run(ir.to_proto(source.model), x=X)
     np.testing.assert_array_equal(y, -2 * X)
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda n: n.attribute.pop(1), "has no 'else_branch'"),
+        (
+            lambda n: n.attribute[1].CopyFrom(onnx.helper.make_attribute("else_branch", 1)),
+            "has int",
+        ),
+        (lambda n: n.attribute[1].g.output.pop(), "a branch with 0"),
+        (lambda n: n.attribute.append(onnx.helper.make_attribute("more", 1)), "'more'"),
+        (lambda n: n.input.pop(), "has 0 inputs"),
+    ],
+)
+def test_incomplete_nodes_are_refused(edit: Callable[[Any], object], said: str) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (bool c, float[2] x) => (float[2] y) {
+          [if] y = If(c) <then_branch = t () => (float[2] a) {a = Relu(x)},
+                          else_branch = e () => (float[2] b) {b = Neg(x)}>
+        }"""
+    )
+    (node,) = model.graph.node
+    node.attribute.sort(key=lambda a: a.name, reverse=True)
+    edit(node)
+    with pytest.raises(SourceError, match=said):
+        read(model)
