@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, RemoveUnusedNodesPass, ShapeInferencePass
 
-from edgeinfer.convert.lower import microsoft
+from edgeinfer.convert.lower import microsoft, tabular
 from edgeinfer.convert.lower.single import ORIGIN, has_subgraph, walk
 
 _DOMAIN = "edgeinfer.expand"
@@ -25,10 +25,12 @@ is 1 with probability 1 - p (onnx 1.23)."""
 def definition(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     """Return the definition of a node, or None when the operator is a primitive one.
 
-    It is the standard's; of operators that only ONNX Runtime has, ours.
+    It is the standard's; of operators that only ONNX Runtime has, and of tabular models, ours.
     """
-    if opset >= microsoft.OPSET and (found := microsoft.definition(node)) is not None:
-        return found
+    if opset >= microsoft.OPSET:
+        own = microsoft.definition(node) or tabular.definition(node)
+        if own is not None:
+            return own
     if node.domain or node.op_type in _UNSOUND or has_subgraph(node):
         return None
     try:
@@ -126,8 +128,8 @@ def _add_defaults(proto: onnx.NodeProto, schema: onnx.defs.OpSchema) -> None:
 
 
 def _add_node_defaults(node: ir.Node, opset: int) -> None:
-    if not onnx.defs.has(node.op_type, node.domain):
-        # Its definition holds what its attributes say.
+    if node.domain or not onnx.defs.has(node.op_type):
+        # Our definition holds what its attributes say.
         node.attributes.clear()
         return
     # A definition refers to attributes by name, so those left to their defaults must be there.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from edgeinfer.convert.passes import tabular_shapes
 from edgeinfer.convert.passes.inference import (
     Inference,
     InferenceFailedError,
@@ -157,6 +158,7 @@ def _refine(model: ir.Model) -> set[ir.Value]:
     symbols, changed = Symbols(model), set()
     for graph in walk(model.graph):
         for node in graph:
+            changed |= tabular_shapes.learn(node)
             dims = _dims(node, symbols)
             if dims is None:
                 continue

@@ -137,10 +137,10 @@ def _dispatch(
             _refuse_examples(example_inputs, "a .pt2 file")
             return Source(*torch_source.read_pt2(path, dynamic_shapes))
         _refuse_torch_arguments(example_inputs, dynamic_shapes)
-        return Source(*onnx_source.read_file(path))
+        return _with_labels(*onnx_source.read_file(path))
     if isinstance(model, ModelProto | ir.Model):
         _refuse_torch_arguments(example_inputs, dynamic_shapes)
-        return Source(*onnx_source.read_model(model))
+        return _with_labels(*onnx_source.read_model(model))
     # Whoever holds a module has imported torch; nobody else has to wait for it.
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -155,6 +155,12 @@ def _dispatch(
         f"expected a path, onnx.ModelProto, onnx_ir.Model, torch.nn.Module or ExportedProgram, "
         f"received {type(model).__name__}"
     )
+
+
+def _with_labels(
+    model: ir.Model, record: SourceRecord, notes: Notes, labels: tuple[str, ...]
+) -> Source:
+    return Source(model, record, notes, labels=labels)
 
 
 def _refuse_examples(example_inputs: object, what: str) -> None:

@@ -16,6 +16,7 @@ from edgeinfer.convert.sources.external import attach, digest, external_tensors
 from edgeinfer.convert.sources.mapped import Span, attach_spans, without_weights
 from edgeinfer.convert.sources.quiet import quiet_logging
 from edgeinfer.convert.sources.repair import repair
+from edgeinfer.convert.sources.tabular import cut_maps, has_maps, number_strings
 from edgeinfer.convert.sources.text import is_damaged, mend
 from edgeinfer.errors import Notes, SourceError
 
@@ -23,7 +24,11 @@ OLDEST_OPSET = 7
 """Below this, operators broadcast by attribute and ONNX Runtime makes no promises."""
 
 
-def read_file(path: Path) -> tuple[ir.Model, SourceRecord, Notes]:
+Read = tuple[ir.Model, SourceRecord, Notes, tuple[str, ...]]
+"""A model, where it came from, what was repaired, and the names of its classes, if it has them."""
+
+
+def read_file(path: Path) -> Read:
     """Read an ``.onnx`` file; weights in other files stay there until they are touched.
 
     Raises:
@@ -31,15 +36,16 @@ def read_file(path: Path) -> tuple[ir.Model, SourceRecord, Notes]:
             missing or outside its folder.
     """
     proto, spans = _parse(path)
-    mended = mend(proto)
+    notes, mended = Notes(), mend(proto)
+    named = cut_maps(proto, str(path), notes) if has_maps(proto) else ()
     model = _deserialise(proto, str(path))
     external = attach(model, path.parent, str(path))
     attach_spans(model, path, spans)
-    notes = _finish(model, str(path), mended)
-    return model, SourceRecord("onnx", path.name, digest(path, external)), notes
+    labels = _finish(model, str(path), notes, mended) or named
+    return model, SourceRecord("onnx", path.name, digest(path, external)), notes, labels
 
 
-def read_model(given: onnx.ModelProto | ir.Model) -> tuple[ir.Model, SourceRecord, Notes]:
+def read_model(given: onnx.ModelProto | ir.Model) -> Read:
     """Take a model that is in memory already; the caller's object is not modified.
 
     Raises:
@@ -51,6 +57,11 @@ def read_model(given: onnx.ModelProto | ir.Model) -> tuple[ir.Model, SourceRecor
         own.CopyFrom(given)
         given, mended = own, mend(own)
     name = given.graph.name or "model"
+    notes, named = Notes(), tuple[str, ...]()
+    if isinstance(given, onnx.ModelProto) and has_maps(given):
+        own = onnx.ModelProto()
+        own.CopyFrom(given)
+        given, named = own, cut_maps(own, name, notes)
     model = _deserialise(given, name) if isinstance(given, onnx.ModelProto) else given.clone()
     homes = {str(tensor.base_dir) for tensor in external_tensors(model)}
     if "" in homes:
@@ -62,8 +73,8 @@ def read_model(given: onnx.ModelProto | ir.Model) -> tuple[ir.Model, SourceRecor
         raise SourceError(f"{name}: its weights are in several folders: {', '.join(sorted(homes))}")
     for home in homes:
         attach(model, Path(home), name)
-    notes = _finish(model, name, mended)
-    return model, SourceRecord("onnx", name, fingerprint(model)), notes
+    labels = _finish(model, name, notes, mended) or named
+    return model, SourceRecord("onnx", name, fingerprint(model)), notes, labels
 
 
 def fingerprint(model: ir.Model) -> str:
@@ -111,12 +122,13 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, dict[str, Span]]:
 
 
 def _deserialise(proto: onnx.ModelProto, name: str) -> ir.Model:
-    _check_opsets({i.domain: i.version for i in proto.opset_import}, name)
+    opsets = _lifted(proto)
+    _check_opsets(opsets, name)
     if proto.graph.sparse_initializer:
         raise SourceError(f"{name}: sparse initializers are not supported; make them dense")
     try:
         with quiet_logging():
-            return ir.serde.deserialize_model(proto)
+            model = ir.serde.deserialize_model(proto)
     except Exception as error:
         # A damaged graph makes onnx_ir raise almost anything; the deepest cause says the most.
         cause: BaseException = error
@@ -124,16 +136,43 @@ def _deserialise(proto: onnx.ModelProto, name: str) -> ir.Model:
             cause = cause.__cause__
         reason = str(cause).strip().splitlines() or [type(cause).__name__]
         raise SourceError(f"{name}: an invalid ONNX model: {reason[0]}") from error
+    model.opset_imports.update(opsets)
+    return model
 
 
-def _finish(model: ir.Model, name: str, mended: Sequence[str]) -> Notes:
+def _lifted(proto: onnx.ModelProto) -> dict[str, int]:
+    """Versions of a model's domains; an old one as the oldest we take, if that means the same.
+
+    Models of other domains' operators leave the default one out, or state its first version.
+    """
+    opsets = {i.domain: i.version for i in proto.opset_import}
+    main = [d for d in ("", "ai.onnx") if d in opsets]
+    stated = opsets[main[0]] if main else OLDEST_OPSET
+    used = {n.op_type for n in proto.graph.node if n.domain in ("", "ai.onnx")}
+    has_bodies = any(a.HasField("g") for n in proto.graph.node for a in n.attribute)
+    if stated < OLDEST_OPSET and not has_bodies and all(_is_same(op, stated) for op in used):
+        opsets[main[0]] = OLDEST_OPSET
+    elif not main and not used:
+        opsets[""] = OLDEST_OPSET
+    return opsets
+
+
+def _is_same(op: str, version: int) -> bool:
+    try:
+        schemas = [onnx.defs.get_schema(op, v) for v in (version, OLDEST_OPSET)]
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schemas[0].since_version == schemas[1].since_version)
+
+
+def _finish(model: ir.Model, name: str, notes: Notes, mended: Sequence[str]) -> tuple[str, ...]:
+    """Put a model right in place; returns the strings that numbers stand for now."""
     _check_opsets(model.opset_imports, name)
-    notes = Notes()
     if mended:
         shown = ", ".join(repr(text) for text in mended[:3])
         notes.add(f"{len(mended)} texts are no UTF-8; their bytes are written out: {shown}")
     repair(model, notes, name)
-    return notes
+    return number_strings(model, notes)
 
 
 def _check_opsets(opsets: dict[str, int], name: str) -> None:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
 from edgeinfer.convert.verify import contrib
-from edgeinfer.convert.verify.operators import OPERATORS, Operator, Unhandled
+from edgeinfer.convert.verify.operators import OPERATORS, TABULAR, Operator, Unhandled
 from edgeinfer.convert.verify.submodel import used_values
 from edgeinfer.types import Array, Feeds
 
@@ -183,7 +183,8 @@ class Evaluator:
             domain, version, fit = "", max(known.since, self._opsets.get("", 1)), known.fit
             node = known.standard(node)
             return lambda *inputs: fall_back(*fit(inputs))
-        own = OPERATORS.get(node.op_type) if domain == "" and self._own else None
+        known_here = {"": OPERATORS, "ai.onnx.ml": TABULAR}.get(domain, {})
+        own = known_here.get(node.op_type) if self._own else None
         if own is None:
             return fall_back
         attrs: dict[str, Any] = {k: a.value for k, a in node.attributes.items()}

@@ -10,6 +10,7 @@ from types import TracebackType
 import onnx_ir as ir
 
 from edgeinfer.backends.engines import has_onnxruntime
+from edgeinfer.convert.lower.tabular import misread
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.sources.tflite.registry import LITERT
@@ -96,7 +97,7 @@ class Oracles:
         self._path = save_for_engines(model, Path(self._folder.name))
         self._witnesses: dict[str, Witness | str] = {}
         self._makers: dict[str, Callable[[], Witness]] = {
-            "onnxruntime": lambda: OnnxRuntime(self._path),
+            "onnxruntime": lambda: _onnxruntime(model, self._path),
             "onnx operators": lambda: Numpy(model, wide=False, own=False, seconds=seconds),
             "trial": lambda: Tried(model),
             # What is right must not hang on the time there is.
@@ -322,6 +323,14 @@ class Oracles:
             return Answer(taken, self._taken, (first, "float64"), apart, _ROUNDING)
         note = f"the oracles disagree{where} and nobody could settle it; {self._taken} is taken"
         return Answer(taken, self._taken, (self._taken,), {}, note)
+
+
+def _onnxruntime(model: ir.Model, path: Path) -> Witness:
+    """ONNX Runtime, where none of its kernels is known to be wrong about the model."""
+    for node in model.graph.all_nodes():
+        if fault := misread(node):
+            raise Abstains(f"its kernel of {node.op_type} is wrong: {fault}")
+    return OnnxRuntime(path)
 
 
 def in_pieces(names: Sequence[str]) -> str:

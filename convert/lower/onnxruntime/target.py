@@ -38,7 +38,8 @@ from edgeinfer.convert.lower.onnxruntime.zero_points import (
 )
 from edgeinfer.convert.lower.precision import read_back
 from edgeinfer.convert.lower.rules import apply
-from edgeinfer.convert.lower.single import forget_origins
+from edgeinfer.convert.lower.single import forget_origins, walk
+from edgeinfer.convert.lower.tabular import misread
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.turned import share_turned
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
@@ -132,6 +133,9 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
     if options.precision in profile.split_attention:
         attention_by_products(model, notes)
     problems = [*refused_borders(model, PACKED), *apply(model, RULES, notes)]
+    if wrong := [n for _, n in walk(model) if misread(n)]:
+        notes.add(f"{wrong[0].op_type}: {misread(wrong[0])} by ONNX Runtime: rewritten")
+        expand(model, wrong)
     asked = _narrow(model, options, profile, notes)
     if profile.strongly_typed:
         join_pairs(model, notes)

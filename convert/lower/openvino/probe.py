@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from edgeinfer.backends.engines import import_openvino
-from edgeinfer.convert.lower import microsoft
+from edgeinfer.convert.lower import microsoft, tabular
 from edgeinfer.convert.lower.single import op_name, single, walk
 from edgeinfer.errors import NotAvailableError, Problem, Reason
 
@@ -50,7 +50,7 @@ class Probe:
 
     def lacking(self, model: ir.Model) -> list[ir.Node]:
         """Return the nodes with a definition of ours or the standard's that it does not convert."""
-        known = ("", microsoft.DOMAIN)
+        known = ("", microsoft.DOMAIN, tabular.DOMAIN)
         return [n for _, n in walk(model) if n.domain in known and self.fault(n, model)]
 
     def problems(self, model: ir.Model) -> list[Problem]:

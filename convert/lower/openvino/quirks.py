@@ -17,6 +17,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     SETTLED,
     bool_by_comparison,
     keep_infinite_extreme,
+    reduce_then_squeeze,
     scalar_condition,
     squeeze_by_reshape,
     state_frame_length,
@@ -146,6 +147,42 @@ def _nearest(node: ir.Node) -> str:
     return "nearest_mode=round_prefer_ceil misses ties" if tie else ""
 
 
+_ROWS = 3
+"""Axes of what loses its last one in a way that confuses the plugin."""
+
+
+def _last_of_three(node: ir.Node) -> str:
+    """A reduction of the last of three axes before something with a value for each column.
+
+    The plugin fuses the two and takes the value of the row: y[0, 1] gets c[0].
+    """
+    x, axes = given(node, 0), given(node, 1)
+    if attribute(node, "keepdims", 1) or x is None or x.shape is None or axes is None:
+        return ""
+    last = axes.const_value is not None and axes.const_value.numpy().ravel().tolist() in ([-1], [2])
+    return (
+        "fused with what follows it the columns are taken for rows"
+        if (len(x.shape) == _ROWS and last and _meets_columns(node.outputs[0]))
+        else ""
+    )
+
+
+def _meets_columns(value: ir.Value) -> bool:
+    """Whether, after operators of one operand, a constant of several elements comes in."""
+    waiting, seen = [value], {value}
+    while waiting:
+        for user, _ in waiting.pop().uses():
+            others = [v for v in user.inputs if v is not None and v.const_value is not None]
+            if len(user.outputs) != 1 or user.domain:
+                continue
+            if any(v.const_value is not None and v.const_value.size > 1 for v in others):
+                return True
+            if user.outputs[0] not in seen and len(user.inputs) - len(others) == 1:
+                seen.add(user.outputs[0])
+                waiting.append(user.outputs[0])
+    return False
+
+
 def _max_overhang(node: ir.Node) -> str:
     """Whether ``ceil_mode`` adds a window that starts behind the input and its left padding."""
     for axis in overhangs(node):
@@ -244,6 +281,17 @@ RULES: tuple[Rule, ...] = (
         source="ONNX node tests test_reduce_max_empty_set and "
         "test_attention_causal_boolmask_nan_robustness_expanded, openvino 2026.4.1",
         repair=keep_infinite_extreme,
+    ),
+    Rule(
+        ops=frozenset(
+            {
+                *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax"),
+                *("ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+            }
+        ),
+        fault=_last_of_three,
+        source="ReduceSum of [2,3,4] over its last axis, then Add of 3 values, openvino 2026.4.1",
+        repair=reduce_then_squeeze,
     ),
     Rule(
         ops=frozenset({"Tile"}),

@@ -151,6 +151,28 @@ def squeeze_by_reshape(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
+def reduce_then_squeeze(model: ir.Model, node: ir.Node) -> bool:
+    """Keep the axis that is reduced, and drop it afterwards.
+
+    Given::
+
+        y = ReduceSum<keepdims=0>(x, axes)
+
+    Result::
+
+        kept = ReduceSum<keepdims=1>(x, axes); y = Squeeze(kept, axes)
+    """
+    out, axes = node.outputs[0], given(node, 1)
+    build = builder(model, node)
+    kept = build.op(node.op_type, *node.inputs, keepdims=1)
+    kept.type = out.type
+    if out.shape is not None:
+        kept.shape = ir.Shape([*out.shape, 1])
+    build.op("Squeeze", kept, axes)
+    build.commit(model.graph, node)
+    return True
+
+
 def keep_infinite_extreme(model: ir.Model, node: ir.Node) -> bool:
     """Put the infinity back that the plugin replaces by the largest finite number.
 

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from edgeinfer.bundle.values import BELOW_INFINITY, FINITE, KEY, LEVELS, NOT_NAN
 from edgeinfer.convert.lower.openvino.rewrites import SETTLED
-from edgeinfer.convert.lower.single import walk
+from edgeinfer.convert.lower.single import has_subgraph, walk
 
 
 def _ops(text: str) -> frozenset[str]:
@@ -50,11 +50,30 @@ def input_constraint(model: ir.Model) -> dict[str, str]:
     """Return ``{"inputs": level}`` for the strictest operator; nothing where all are right."""
     if not any(v.dtype in _FLOATS for v in model.graph.inputs):
         return {}
-    levels = {_level(node) for _, node in walk(model)}
+    reached = _reached(model)
+    levels = {_level(n) for _, n in walk(model) if n.graph is not model.graph or n in reached}
     if any(v.dtype == ir.DataType.DOUBLE for v in (*model.graph.inputs, *model.graph.outputs)):
         levels.add(FINITE)
     level = max(levels, key=_ORDER.index, default="")
     return {KEY: level} if level else {}
+
+
+def _reached(model: ir.Model) -> set[ir.Node]:
+    """Nodes of the main graph that floats of an input flow into.
+
+    What is only compared, or picked out of a table by what was compared, holds none of them: trees
+    ask whether a sample is NaN, and then it is gone.
+    """
+    held = {v for v in model.graph.inputs if v.dtype in _FLOATS or v.dtype is None}
+    found: set[ir.Node] = set()
+    for node in model.graph:
+        if not held.intersection(v for v in node.inputs if v is not None) and not has_subgraph(
+            node
+        ):
+            continue
+        found.add(node)
+        held.update(v for v in node.outputs if v.dtype in _FLOATS or v.dtype is None)
+    return found
 
 
 def _level(node: ir.Node) -> str:

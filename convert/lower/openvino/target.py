@@ -32,6 +32,7 @@ from edgeinfer.convert.lower.single import forget_origins
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.turned import share_turned
 from edgeinfer.convert.memory import release_memory
+from edgeinfer.convert.passes.lift_constants import LiftConstants
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
 from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
@@ -127,8 +128,11 @@ def _prepare(
     settle_loops(model)
     # The reader takes a bias into a product of integers and is then refused (2026.4.1).
     SplitQuantized(_INTEGER_PRODUCTS)(model)
-    problems = [*refused_borders(model, PACKED | _REFUSED), *apply(model, RULES, notes)]
+    borders = refused_borders(model, PACKED | _REFUSED)
     for _ in range(5):
+        # What a definition is made of has rules of its own, which look at constants.
+        LiftConstants()(model)
+        problems = [*borders, *apply(model, RULES, notes)]
         lacking = probe.lacking(model)
         names = {id(n): n.op_type for n in lacking}
         done = expand(model, lacking) if lacking else []

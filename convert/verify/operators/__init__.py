@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.convert.verify.operators import forest, tabular
 from edgeinfer.convert.verify.operators.batch_norm import batch_normalization
 from edgeinfer.convert.verify.operators.cast import cast, constant_of_shape
 from edgeinfer.convert.verify.operators.conv import conv, conv_transpose
@@ -27,7 +28,7 @@ from edgeinfer.convert.verify.operators.softmax import hardmax, log_softmax, sof
 from edgeinfer.convert.verify.operators.window import Unhandled
 from edgeinfer.types import Array
 
-__all__ = ["OPERATORS", "Operator", "Unhandled"]
+__all__ = ["OPERATORS", "TABULAR", "Operator", "Unhandled"]
 
 Operator = Callable[[Mapping[str, Any], int, list[Array | None]], tuple[Array, ...]]
 
@@ -55,3 +56,21 @@ OPERATORS: dict[str, Operator] = {
     "Sub": elementwise(np.subtract),
     "Upsample": upsample,
 }
+
+TABULAR: dict[str, Operator] = {
+    "Binarizer": tabular.binarizer,
+    "FeatureVectorizer": tabular.vectorizer,
+    "Imputer": tabular.imputer,
+    "LabelEncoder": tabular.label_encoder,
+    "LinearClassifier": tabular.linear_classifier,
+    "LinearRegressor": tabular.linear_regressor,
+    "Normalizer": tabular.normalizer,
+    "OneHotEncoder": tabular.one_hot,
+    "SVMClassifier": tabular.svm_classifier,
+    "SVMRegressor": tabular.svm_regressor,
+    "Scaler": tabular.scaler,
+    "TreeEnsemble": forest.ensemble,
+    "TreeEnsembleClassifier": forest.classifier,
+    "TreeEnsembleRegressor": forest.regressor,
+}
+"""Of ``ai.onnx.ml``."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgeinfer.convert.lower.coreml.builder import Builder, Extent
 from edgeinfer.convert.lower.coreml.registry import ALL, NUMBERS, OPS
-from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Tensor
+from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Span, Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 
 
@@ -38,15 +38,20 @@ def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tenso
     where = non_negative(g, indices, g.extent(data, at))
     if data.rank + indices.rank - 1 > MAX_RANK and data.is_static and indices.is_static:
         return _high_gather(g, data, where, at)
-    out = g.emit("gather", x=x, indices=where, axis=at, span=x.span)
+    out = g.emit("gather", x=x, indices=where, axis=at, span=_held(x))
     return g.cast(out, data.dtype)
+
+
+def _held(x: Tensor) -> Span | None:
+    """What integers lie between that come out of a tensor; of constants their own ends."""
+    return x.bounds if x.is_integer else None
 
 
 def _high_gather(g: Builder, data: Tensor, where: Tensor, axis: int) -> Tensor:
     x = _as_number(g, data)
     head, tail = math.prod(data.shape[:axis]), math.prod(data.shape[axis + 1 :])
     view = g.reshape(x, [head, data.shape[axis], tail])
-    out = g.emit("gather", x=view, indices=g.reshape(where, [-1]), axis=1, span=x.span)
+    out = g.emit("gather", x=view, indices=g.reshape(where, [-1]), axis=1, span=_held(x))
     shape = [*data.shape[:axis], *where.shape, *data.shape[axis + 1 :]]
     return g.cast(g.reshape(out, shape), data.dtype)
 
@@ -65,7 +70,7 @@ def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0)
         if not all(e is None or isinstance(e, int) for e in end):
             raise Refusal("covers a part that only a run knows", "dynamic_shape")
         x = g.slice(x, [0] * x.rank, end)
-    out = g.emit("gather_along_axis", x=x, indices=where, axis=at, span=x.span)
+    out = g.emit("gather_along_axis", x=x, indices=where, axis=at, span=_held(x))
     return g.cast(out, data.dtype)
 
 
@@ -91,7 +96,7 @@ def gather_nd(g: Builder, data: Tensor, indices: Tensor, *, batch_dims: int = 0)
     where = _flat_positions(g, indices, sizes)
     x = _as_number(g, data)
     batch = {"batch_dims": batch_dims} if batch_dims else {}
-    out = g.emit("gather_nd", x=x, indices=where, span=x.span, **batch)
+    out = g.emit("gather_nd", x=x, indices=where, span=_held(x), **batch)
     return g.cast(out, data.dtype)
 
 
@@ -199,7 +204,7 @@ def reverse_sequence(
         lengths=lengths,
         seq_axis=time_axis,
         batch_axis=batch_axis,
-        span=x.span,
+        span=_held(x),
     )
     return g.cast(out, input.dtype)
 
@@ -217,4 +222,4 @@ def compress(g: Builder, input: Tensor, condition: Tensor, *, axis: int | None =
     else:
         found = g.emit("non_zero", np.int32, x=g.cast(condition, np.float32))
         where = g.reshape(found, [-1])
-    return g.cast(g.emit("gather", x=x, indices=where, axis=at, span=x.span), input.dtype)
+    return g.cast(g.emit("gather", x=x, indices=where, axis=at, span=_held(x)), input.dtype)

@@ -228,3 +228,29 @@ def test_squeeze_of_open_sizes_is_refused_with_what_to_do() -> None:
     (problem,) = apply(model("g (float[N,1] x) => (float y) { y = Squeeze(x) }"), RULES, Notes())
     assert (problem.op, problem.reason) == ("Squeeze", "dynamic_shape")
     assert "--input-shape" in problem.hint
+
+
+@pytest.mark.parametrize("axes", ["2", "-1"])
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceLogSumExp"])
+def test_a_reduction_of_the_last_of_three_axes_keeps_columns_apart(
+    op: str, axes: str, tmp_path: Path
+) -> None:
+    text = (
+        "g (float[N,3,4] x) => (float[N,3] y) "
+        f"<int64[1] a = {{{axes}}}, float half = {{0.5}}, float[3] c = {{1.0,20.0,300.0}}> "
+        f"{{ r = {op}<keepdims = 0>(x, a) h = Mul(r, half) y = Sub(c, h) }}"
+    )
+    whole, x = model(text), RNG.standard_normal((2, 3, 4)).astype(np.float32)
+    lowered = lower(whole, tmp_path, "openvino")
+    found = run_openvino(lowered.files[0], x)[0]
+    np.testing.assert_allclose(found, run(whole, {"x": x})[0], rtol=1e-5)
+
+
+def test_other_reductions_stay() -> None:
+    text = (
+        "g (float[N,3,4] x) => (float[N,4] y) <int64[1] a = {1}, float[4] c = {1.0,2.0,3.0,4.0}> "
+        "{ r = ReduceSum<keepdims = 0>(x, a) y = Add(r, c) }"
+    )
+    whole = model(text)
+    apply(whole, RULES, Notes())
+    assert ops(whole) == ["ReduceSum", "Add"]

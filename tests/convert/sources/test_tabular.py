@@ -1,0 +1,196 @@
+"""Maps are cut off and strings are numbered where a model is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from edgeinfer.convert import sources
+from edgeinfer.errors import SourceError
+from tests.convert.lower.running import run
+
+X = np.asarray([[1.0, -2.0], [-3.0, 0.5], [0.2, 0.1]], np.float32)
+WORDS = ("no", "maybe", "yes")
+
+
+def _classifier(**labels: Any) -> onnx.NodeProto:
+    return helper.make_node(
+        "LinearClassifier",
+        ["x"],
+        ["label", "scores"],
+        domain="ai.onnx.ml",
+        coefficients=[1.0, 0.0, 0.0, 1.0, -1.0, -1.0],
+        intercepts=[0.0, 0.1, 0.2],
+        **labels,
+    )
+
+
+def _model(
+    nodes: list[onnx.NodeProto],
+    outputs: dict[str, onnx.TypeProto],
+    constants: tuple[onnx.TensorProto, ...] = (),
+    opsets: dict[str, int] | None = None,
+) -> onnx.ModelProto:
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])]
+    made = [helper.make_value_info(name, kind) for name, kind in outputs.items()]
+    graph = helper.make_graph(nodes, "g", given, made, constants)
+    versions = {"": 21, "ai.onnx.ml": 3} if opsets is None else opsets
+    imports = [helper.make_opsetid(d, v) for d, v in versions.items()]
+    return helper.make_model(graph, opset_imports=imports, ir_version=9)
+
+
+def _tensor(kind: int) -> onnx.TypeProto:
+    return helper.make_tensor_type_proto(kind, None)
+
+
+def _maps(key: int) -> onnx.TypeProto:
+    one = helper.make_map_type_proto(key, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    return helper.make_sequence_type_proto(one)
+
+
+TEXT, FLOAT, INT64 = TensorProto.STRING, TensorProto.FLOAT, TensorProto.INT64
+
+
+def test_a_map_is_cut_off_and_its_scores_have_its_name() -> None:
+    zipped = helper.make_node(
+        "ZipMap", ["scores"], ["chances"], domain="ai.onnx.ml", classlabels_int64s=[3, 7, 9]
+    )
+    nodes = [_classifier(classlabels_ints=[3, 7, 9]), zipped]
+    proto = _model(nodes, {"label": _tensor(INT64), "chances": _maps(INT64)})
+    before = proto.SerializeToString()
+    source = sources.read(proto)
+    assert [v.name for v in source.model.graph.outputs] == ["label", "chances"]
+    assert source.labels == ("3", "7", "9")
+    assert any("ZipMap" in line for line in source.notes.lines)
+    label, chances = run(source.model, {"x": X})
+    plain = _model(
+        [_classifier(classlabels_ints=[3, 7, 9])],
+        {"label": _tensor(INT64), "scores": _tensor(FLOAT)},
+    )
+    want = run(sources.read(plain).model, {"x": X})
+    np.testing.assert_array_equal(label, want[0])
+    np.testing.assert_array_equal(chances, want[1])
+    assert proto.SerializeToString() == before
+
+
+def test_scores_that_are_an_output_already_keep_their_name() -> None:
+    zipped = helper.make_node(
+        "ZipMap", ["scores"], ["chances"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2]
+    )
+    outputs = {"scores": _tensor(FLOAT), "chances": _maps(INT64)}
+    source = sources.read(_model([_classifier(classlabels_ints=[0, 1, 2]), zipped], outputs))
+    scores, chances = run(source.model, {"x": X})
+    np.testing.assert_array_equal(scores, chances)
+    # Columns in the order of 0, 1, 2 need no names.
+    assert source.labels == ()
+
+
+def test_classes_that_are_strings_become_their_places() -> None:
+    zipped = helper.make_node(
+        "ZipMap", ["scores"], ["chances"], domain="ai.onnx.ml", classlabels_strings=list(WORDS)
+    )
+    nodes = [_classifier(classlabels_strings=list(WORDS)), zipped]
+    source = sources.read(_model(nodes, {"label": _tensor(TEXT), "chances": _maps(TEXT)}))
+    assert source.labels == WORDS
+    label, chances = run(source.model, {"x": X})
+    assert label.dtype == np.int64
+    np.testing.assert_array_equal(label, chances.argmax(1))
+    assert any("'label': text" in line for line in source.notes.lines)
+
+
+def test_strings_that_are_picked_and_compared_are_numbers_too() -> None:
+    nodes = [
+        helper.make_node("ArgMax", ["x"], ["place"], axis=1, keepdims=0),
+        helper.make_node("ArrayFeatureExtractor", ["names", "place"], ["p"], domain="ai.onnx.ml"),
+        helper.make_node("Reshape", ["p", "flat"], ["label"]),
+        helper.make_node("Equal", ["label", "which"], ["same"]),
+        helper.make_node(
+            "LabelEncoder",
+            ["label"],
+            ["price"],
+            domain="ai.onnx.ml",
+            keys_strings=["tea", "milk"],
+            values_floats=[1.5, 2.5],
+        ),
+        helper.make_node(
+            "CategoryMapper",
+            ["label"],
+            ["code"],
+            domain="ai.onnx.ml",
+            cats_strings=["milk", "tea"],
+            cats_int64s=[70, 80],
+        ),
+    ]
+    constants = (
+        helper.make_tensor("names", TEXT, [2], [b"milk", b"tea"]),
+        helper.make_tensor("flat", INT64, [1], [-1]),
+        helper.make_tensor("which", TEXT, [1], [b"tea"]),
+    )
+    outputs = {
+        "label": _tensor(TEXT),
+        "same": _tensor(TensorProto.BOOL),
+        "price": _tensor(FLOAT),
+        "code": _tensor(INT64),
+    }
+    source = sources.read(_model(nodes, outputs, constants))
+    label, same, price, code = run(source.model, {"x": X})
+    words = [source.labels[i] for i in label]
+    assert words == ["milk", "tea", "milk"]
+    assert same.tolist() == [False, True, False]
+    assert price.tolist() == [2.5, 1.5, 2.5]
+    assert code.tolist() == [70, 80, 70]
+
+
+def test_strings_that_come_in_stay_what_they_are() -> None:
+    node = helper.make_node(
+        "LabelEncoder",
+        ["word"],
+        ["code"],
+        domain="ai.onnx.ml",
+        keys_strings=["a", "b"],
+        values_strings=["c", "d"],
+    )
+    given = [helper.make_tensor_value_info("word", TEXT, ["N"])]
+    graph = helper.make_graph([node], "g", given, [helper.make_value_info("code", _tensor(TEXT))])
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 2)]
+    source = sources.read(helper.make_model(graph, opset_imports=imports, ir_version=9))
+    assert source.labels == ()
+    words = np.asarray(["a", "b"], object)
+    assert run(source.model, {"word": words})[0].tolist() == ["c", "d"]
+
+
+def test_maps_that_come_in_are_refused_by_name() -> None:
+    node = helper.make_node(
+        "DictVectorizer", ["m"], ["y"], domain="ai.onnx.ml", string_vocabulary=["a", "b"]
+    )
+    kind = helper.make_map_type_proto(TEXT, helper.make_tensor_type_proto(FLOAT, None))
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_value_info("m", kind)],
+        [helper.make_tensor_value_info("y", FLOAT, [1, 2])],
+    )
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 2)]
+    with pytest.raises(SourceError, match="'m': a map is no tensor"):
+        sources.read(helper.make_model(graph, opset_imports=imports, ir_version=9))
+
+
+@pytest.mark.parametrize("opsets", [{"ai.onnx.ml": 1}, {"": 1, "ai.onnx.ml": 1}])
+def test_a_default_domain_that_is_not_used_may_have_any_version(opsets: dict[str, int]) -> None:
+    outputs = {"label": _tensor(INT64), "scores": _tensor(FLOAT)}
+    source = sources.read(_model([_classifier(classlabels_ints=[0, 1, 2])], outputs, opsets=opsets))
+    assert source.model.opset_imports[""] >= 7
+    assert len(run(source.model, {"x": X})) == 2
+
+
+def test_an_old_operator_is_still_refused() -> None:
+    # BatchNormalization was another one before version 7.
+    node = helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"])
+    ones = [helper.make_tensor(n, FLOAT, [2], [1.0, 1.0]) for n in "sbmv"]
+    proto = _model([node], {"y": _tensor(FLOAT)}, tuple(ones), {"": 6})
+    with pytest.raises(SourceError, match="opset 6"):
+        sources.read(proto)
