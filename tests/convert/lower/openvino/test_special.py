@@ -25,6 +25,11 @@ pytest.importorskip("openvino")
         ("(int32[3] x) => (int32[3] y) { y = Max(x, x) }", None),
         ("(float[3] x, int64[3] k) => (float[3] y, int64[3] z) { y = Neg(x) z = Max(k, k) }", None),
         (
+            "(float[3] x) => (float[3] y) <float[2] t = {1.0, 2.0}> { n = IsNaN(x)"
+            " i = Cast<to = 7>(n) g = Gather(t, i) y = Softmax(g) }",
+            None,
+        ),
+        (
             "(float[3] x, bool c) => (float[3] y) { y = If(c) <then_branch = t () => (float[3] a)"
             " { a = Relu(x) }, else_branch = e () => (float[3] b) { b = Neg(x) }> }",
             "not_nan",
