@@ -16,7 +16,7 @@ from edgeinfer.convert.sources.external import attach, digest, external_tensors
 from edgeinfer.convert.sources.mapped import Span, attach_spans, without_weights
 from edgeinfer.convert.sources.quiet import quiet_logging
 from edgeinfer.convert.sources.repair import repair
-from edgeinfer.convert.sources.tabular import cut_maps, has_maps, number_strings
+from edgeinfer.convert.sources.tabular import DOMAIN, cut_maps, has_maps, number_strings
 from edgeinfer.convert.sources.text import is_damaged, mend
 from edgeinfer.errors import Notes, SourceError
 
@@ -143,14 +143,14 @@ def _deserialise(proto: onnx.ModelProto, name: str) -> ir.Model:
 def _lifted(proto: onnx.ModelProto) -> dict[str, int]:
     """Versions of a model's domains; an old one as the oldest we take, if that means the same.
 
-    Models of other domains' operators leave the default one out, or state its first version.
+    Tabular models leave the default domain out, or state its first version.
     """
     opsets = {i.domain: i.version for i in proto.opset_import}
     main = [d for d in ("", "ai.onnx") if d in opsets]
     stated = opsets[main[0]] if main else OLDEST_OPSET
     used = {n.op_type for n in proto.graph.node if n.domain in ("", "ai.onnx")}
-    has_bodies = any(a.HasField("g") for n in proto.graph.node for a in n.attribute)
-    if stated < OLDEST_OPSET and not has_bodies and all(_is_same(op, stated) for op in used):
+    tabular = any(n.domain == DOMAIN for n in proto.graph.node)
+    if stated < OLDEST_OPSET and tabular and all(_is_same(op, stated) for op in used):
         opsets[main[0]] = OLDEST_OPSET
     elif not main and not used:
         opsets[""] = OLDEST_OPSET
