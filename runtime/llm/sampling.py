@@ -19,7 +19,9 @@ from edgeinfer.runtime.llm.params import Logprob, SamplingParams
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-Doubles = npt.NDArray[np.float64]
+Values = npt.NDArray[np.floating[Any]]
+_BLOCK = 256
+Ids = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
 
 
@@ -69,7 +71,8 @@ class Sampler:
         self._bias = None
         if params.logit_bias:
             biases = sorted(params.logit_bias.items())
-            self._bias = np.array([t for t, _ in biases]), np.array([b for _, b in biases])
+            values = np.array([b for _, b in biases], np.float32)
+            self._bias = np.array([t for t, _ in biases]), values
         # Nothing but the largest logit counts.
         self.plain = (
             params.temperature == 0
@@ -106,104 +109,112 @@ class Sampler:
         best = int(logits.argmax())
         if logits[best] == -np.inf:
             raise RunError("no token is left to choose: all are forbidden")
-        params = self.params
-        if params.temperature == 0:
+        if self.params.temperature == 0:
             return best
-        tokens = self._candidates(logits, float(logits[best]))
-        weights = _weights(logits[tokens], params.temperature)
-        limit = uniform(self._seed, self._branch, index)
-        sums = weights.cumsum()
-        at = int(sums.searchsorted(limit * sums[-1], side="right"))
-        at = min(at, len(tokens) - 1)
-        while not weights[at]:
-            at -= 1
-        return int(tokens[at])
+        tokens, weights = self._candidates(logits, logits[best])
+        at = _pick(weights, uniform(self._seed, self._branch, index))
+        return at if tokens is None else int(tokens[at])
 
-    def _changed(self, row: Floats, index: int, allowed: Mask | None) -> Doubles:
+    def _changed(self, row: Floats, index: int, allowed: Mask | None) -> Floats:
         """Return the logits with penalties and biases, -inf for what may not be chosen."""
         params = self.params
-        logits = row.astype(np.float64)
+        ends = index < params.min_tokens and len(self._ends) > 0
+        if not (self._repeats or self._counted or self._bias or ends or allowed is not None):
+            return row
+        logits = row.copy()
         if self._bias is not None:
             logits[self._bias[0]] += self._bias[1]
         if self._repeats and self._seen:
             seen = np.fromiter(self._seen, np.intp, len(self._seen))
             values = logits[seen]
-            by = params.repetition_penalty
+            by = np.float32(params.repetition_penalty)
             logits[seen] = np.where(values > 0, values / by, values * by)
         if self._counts:
             tokens = np.fromiter(self._counts, np.intp, len(self._counts))
-            counts = np.fromiter(self._counts.values(), np.float64, len(self._counts))
+            counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
             logits[tokens] -= params.presence_penalty + params.frequency_penalty * counts
-        if index < params.min_tokens:
+        if ends:
             logits[self._ends] = -np.inf
         if allowed is not None:
             logits[~allowed] = -np.inf
         return logits
 
-    def _candidates(self, logits: Doubles, best: float) -> npt.NDArray[np.intp]:
-        """Return the tokens to choose from, in the order of their ids.
+    def _candidates(self, logits: Floats, best: np.float32) -> tuple[Ids | None, Floats]:
+        """Return the tokens to choose from, by id, and what is proportional to their probabilities.
 
-        Temperature comes first, then top-k, top-p of what is left, and min-p.
+        Temperature comes first, then top-k, top-p of what is left, and min-p. None stands for all
+        tokens.
         """
         params = self.params
-        chosen: Any = np.flatnonzero(logits > -np.inf)
-        if params.top_k and params.top_k < len(chosen):
-            chosen = _largest(logits, chosen, params.top_k)
+        weights: Floats = np.exp((logits - best) * np.float32(1 / params.temperature))
+        tokens: Ids | None = None
+        if 0 < params.top_k < len(logits):
+            tokens = _largest(logits, params.top_k)
+            weights = weights[tokens]
         if params.top_p < 1:
-            chosen = _nucleus(logits, chosen, best, params.temperature, params.top_p)
+            share = params.top_p * float(weights.sum(dtype=np.float64))
+            found = _nucleus(weights, share)
+            tokens, weights = found if tokens is None else tokens[found], weights[found]
         if params.min_p > 0:
-            least = best + params.temperature * np.log(params.min_p)
-            chosen = chosen[logits[chosen] >= least]
-        return np.sort(chosen)
+            found = np.flatnonzero(weights >= params.min_p)
+            tokens, weights = found if tokens is None else tokens[found], weights[found]
+        return tokens, weights
+
+
+def _pick(weights: Floats, share: float) -> int:
+    """Return where the sum of all weights up to there first exceeds a share of the whole."""
+    whole = len(weights) // _BLOCK * _BLOCK
+    blocks = weights[:whole].reshape(-1, _BLOCK).sum(axis=1, dtype=np.float64)
+    sums = np.append(blocks, weights[whole:].sum(dtype=np.float64)).cumsum()
+    limit = share * sums[-1]
+    block = min(int(sums.searchsorted(limit, side="right")), len(sums) - 1)
+    first = block * _BLOCK
+    inner = weights[first : first + _BLOCK].cumsum(dtype=np.float64)
+    if block:
+        inner += sums[block - 1]
+    at = first + min(int(inner.searchsorted(limit, side="right")), len(inner) - 1)
+    # Sums of blocks are rounded in another order than those inside one.
+    while not weights[at]:
+        at -= 1
+    return at
 
 
 def _check(row: Floats) -> None:
     # The sum is finite only if all are, and overflows of sums are no logits.
     if not np.isfinite(row.sum(dtype=np.float64)):
-        raise RunError(
-            f"the model gave {int((~np.isfinite(row)).sum())} logits that are not finite"
-        )
+        count = len(row) - int(np.isfinite(row).sum())
+        raise RunError(f"the model gave {count} logits that are not finite")
 
 
-def _weights(logits: Doubles, temperature: float) -> Doubles:
-    """Return what is proportional to the probabilities; the largest is 1."""
-    weights: Doubles = np.exp((logits - logits.max()) / temperature)
-    return weights
-
-
-def _largest(logits: Doubles, tokens: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
-    """Return the ``count`` tokens of the largest logits; of equal ones those of lower ids."""
-    values = logits[tokens]
+def _largest(values: Values, count: int) -> Ids:
+    """Return where the ``count`` largest are, in order; of equal ones the first."""
     least = np.partition(values, len(values) - count)[len(values) - count]
-    above = tokens[values > least]
-    ties = tokens[values == least][: count - len(above)]
-    return np.concatenate([above, ties])
+    return _above(values, least, count)
 
 
-def _nucleus(
-    logits: Doubles, tokens: npt.NDArray[np.intp], best: float, temperature: float, share: float
-) -> npt.NDArray[np.intp]:
-    """Return the fewest tokens whose probabilities add up to ``share``, the best first.
+def _above(values: Values, least: Any, count: int) -> Ids:
+    above = np.flatnonzero(values > least)
+    if len(above) == count:
+        return above
+    ties = np.flatnonzero(values == least)[: count - len(above)]
+    return np.sort(np.concatenate([above, ties]))
 
-    Only as many as needed are sorted: those within a distance of the best that grows until they
-    are probable enough.
+
+def _nucleus(weights: Floats, share: float) -> Ids:
+    """Return where the fewest weights are that add up to ``share``, in order.
+
+    Only as many as needed are sorted: those above a bound that falls until they are enough.
     """
-    values = logits[tokens]
-    weights = np.exp((values - best) / temperature)
-    wanted = share * float(weights.sum())
-    reach = 4.0
+    bound = np.float32(1e-2)
     while True:
-        near = np.flatnonzero(weights >= np.exp(-reach))
-        if len(near) == len(tokens) or float(weights[near].sum()) >= wanted:
+        near = weights[weights >= bound]
+        if bound == 0 or float(near.sum(dtype=np.float64)) >= share:
             break
-        reach *= 2
-        if reach > 800:
-            near = np.arange(len(tokens))
-    order = near[np.argsort(-values[near], kind="stable")]
-    sums = weights[order].cumsum()
-    count = int(sums.searchsorted(wanted, side="left")) + 1
-    found: npt.NDArray[np.intp] = tokens[order[:count]]
-    return found
+        bound = np.float32(bound * 1e-2) if bound > 1e-9 else np.float32(0)
+    ordered = np.sort(near)[::-1]
+    sums = ordered.cumsum(dtype=np.float64)
+    count = min(int(sums.searchsorted(share, side="left")) + 1, len(ordered))
+    return _above(weights, ordered[count - 1], count)
 
 
 def logprobs(row: Floats, token: int, top: int) -> Logprob:
@@ -213,7 +224,7 @@ def logprobs(row: Floats, token: int, top: int) -> Logprob:
     values -= np.log(np.exp(values).sum())
     best: tuple[tuple[int, float], ...] = ()
     if top:
-        tokens = _largest(values, np.arange(len(values)), min(top, len(values)))
+        tokens = _largest(values, min(top, len(values)))
         order = tokens[np.lexsort((tokens, -values[tokens]))]
         best = tuple((int(t), float(values[t])) for t in order)
     return Logprob(token, float(values[token]), best)
