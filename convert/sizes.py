@@ -68,7 +68,9 @@ _ADVICE = "look at the sizes that the model was exported with"
 
 def _check(value: ir.Value, maker: str) -> None:
     known = [d for d in value.shape or () if isinstance(d, int)]
-    item = value.dtype.itemsize if value.dtype is not None else 1
+    # Strings have no size of their own.
+    sized = value.dtype is not None and value.dtype != ir.DataType.STRING
+    item = value.dtype.itemsize if value.dtype is not None and sized else 1
     fits = max(known, default=0) <= _MOST_SIZE and math.prod(known) * item < _MOST_BYTES
     if not fits and 0 not in known:
         shape = ", ".join(str(d) if isinstance(d, int) else "?" for d in value.shape or ())
