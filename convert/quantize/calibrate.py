@@ -145,8 +145,7 @@ class Quantizer:
             media=[
                 s.name
                 for s in inputs
-                if guess_kind(s, self.model, (preprocessing or {}).get(s.name)).name
-                in ("image", "audio")
+                if guess_kind(s, (preprocessing or {}).get(s.name)).name in ("image", "audio")
             ],
         )
         self.verdict.check()

@@ -6,24 +6,27 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-import onnx_ir as ir
-
 from edgeinfer.types import AudioInput, ImageInput, Preprocessing, TensorSpec, TokenInput
 
 Name = Literal[
-    "image", "audio", "tokens", "mask", "positions", "sample_rate", "state", "text", "plain"
+    "image",
+    "audio",
+    "tokens",
+    "mask",
+    "positions",
+    "length",
+    "sample_rate",
+    "state",
+    "text",
+    "plain",
 ]
 
 _AUDIO = re.compile(r"audio|wav|speech|sound|samples|pcm|signal|sig\b", re.IGNORECASE)
 _STATE = re.compile(r"state|hidden|cell|cache|past|memory|^[hc]n?[0-9]*(_in)?$", re.IGNORECASE)
 _MASK = re.compile(r"mask", re.IGNORECASE)
 _POSITION = re.compile(r"position|cache_pos", re.IGNORECASE)
+_LENGTH = re.compile(r"(^|_)(len|lens|length|lengths)([0-9]*|_.*)$", re.IGNORECASE)
 _RATE = re.compile(r"^(sr|fs|rate|sample_?rate)$", re.IGNORECASE)
-
-_THROUGH = frozenset(
-    {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"}
-)
-"""Operators that hand ids on unchanged."""
 
 _CHANNELS = (1, 3, 4)
 _LONG = 400
@@ -36,7 +39,7 @@ class Kind:
 
     Attributes:
         name: of the kind.
-        vocab: ids lie below this; None unless the input is ``tokens``.
+        vocab: ids lie below this, where the user's record says so.
         channel_axis: of an ``image``; None elsewhere.
         time_axis: of ``audio``; None elsewhere.
         record: how the user says it is prepared; None when nothing was said.
@@ -49,8 +52,11 @@ class Kind:
     record: Preprocessing | None = None
 
 
-def guess_kind(spec: TensorSpec, model: ir.Model, record: Preprocessing | None = None) -> Kind:
-    """Tell what an input is from the user's record, its use in the graph and its looks."""
+def guess_kind(spec: TensorSpec, record: Preprocessing | None = None) -> Kind:
+    """Tell what an input is from the user's record and its looks.
+
+    What its elements lie between is told from the graph, see ``bounds``.
+    """
     if isinstance(record, ImageInput):
         return Kind("image", channel_axis=1 if record.layout == "NCHW" else 3, record=record)
     if isinstance(record, AudioInput):
@@ -62,11 +68,11 @@ def guess_kind(spec: TensorSpec, model: ir.Model, record: Preprocessing | None =
     if spec.dtype == "bool":
         return Kind("mask")
     if spec.dtype.startswith(("int", "uint")):
-        return _integer_kind(spec, model)
+        return _integer_kind(spec)
     return _float_kind(spec)
 
 
-def _integer_kind(spec: TensorSpec, model: ir.Model) -> Kind:
+def _integer_kind(spec: TensorSpec) -> Kind:
     axis = _channel_axis(spec)
     if spec.dtype == "uint8" and axis is not None:
         return Kind("image", channel_axis=axis)
@@ -74,14 +80,11 @@ def _integer_kind(spec: TensorSpec, model: ir.Model) -> Kind:
         return Kind("sample_rate")
     if _MASK.search(spec.name):
         return Kind("mask")
-    value = next((v for v in model.graph.inputs if v.name == spec.name), None)
-    vocab = None if value is None else _table_rows(value)
+    if _LENGTH.search(spec.name):
+        return Kind("length")
     if _POSITION.search(spec.name) and spec.shape:
-        return Kind("positions", vocab=vocab)
-    if vocab is not None:
-        return Kind("tokens", vocab=vocab)
-    # Small enough for any byte or class table that the graph may compute from the ids.
-    return Kind("tokens", vocab=100) if spec.shape else Kind("plain")
+        return Kind("positions")
+    return Kind("tokens") if spec.shape else Kind("plain")
 
 
 def _float_kind(spec: TensorSpec) -> Kind:
@@ -117,21 +120,3 @@ def _time_axis(spec: TensorSpec) -> int | None:
     rest = range(1, len(spec.shape)) if len(spec.shape) > 1 else range(1)
     wide = [a for a in rest if spec.shape[a] != 1]
     return wide[0] if len(wide) == 1 and len(spec.shape) <= 3 else None
-
-
-def _table_rows(value: ir.Value) -> int | None:
-    """Rows of the smallest constant table that the value indexes by Gather."""
-    rows: list[int] = []
-    waiting, seen = [value], {value}
-    while waiting:
-        for node, index in waiting.pop().uses():
-            table = node.inputs[0] if node.inputs else None
-            if node.op_type == "Gather" and index == 1 and table is not None:
-                axis = node.attributes.get_int("axis", 0) or 0
-                size = None if table.shape is None else table.shape[axis]
-                if isinstance(size, int):
-                    rows.append(size)
-            elif node.op_type in _THROUGH and index == 0:
-                waiting += [o for o in node.outputs if o not in seen]
-                seen.update(node.outputs)
-    return min(rows, default=None)

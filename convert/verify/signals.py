@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from edgeinfer.convert.verify.allowed import USUAL_MOST, Allowed, fitting, whole_ends
+from edgeinfer.convert.verify.bounds import Span
 from edgeinfer.convert.verify.kinds import Kind
 from edgeinfer.types import Array, AudioInput, ImageInput, TensorSpec
 
@@ -17,7 +19,13 @@ _DEFAULT_RATE = 16000
 
 
 def signal(
-    spec: TensorSpec, kind: Kind, shape: Sequence[int], style: Style, rng: np.random.Generator
+    spec: TensorSpec,
+    kind: Kind,
+    shape: Sequence[int],
+    style: Style,
+    rng: np.random.Generator,
+    allowed: Allowed | None = None,
+    most: int = USUAL_MOST,
 ) -> Array:
     """Return one input.
 
@@ -29,24 +37,91 @@ def signal(
             unit spread; ``noise`` is independent; the others are extremes, which ids, masks and
             rates do not have: they stay valid.
         rng: source of all randomness.
+        allowed: what it may hold; whatever the style, it does not leave that.
+        most: what integers reach that nothing bounds.
     """
     shape = tuple(shape)
+    span = None if allowed is None else fitting(allowed.span, shape)
     match kind.name:
         case "text":
             words = np.array(["", "edge", "a longer piece of text", "Ünïcödé"], dtype=object)
             return np.asarray(words[rng.integers(0, len(words), shape)], dtype=object)
-        case "sample_rate":
+        case "sample_rate" if span is None:
             return np.full(shape, _DEFAULT_RATE, dtype=spec.dtype)
-        case "tokens":
-            return rng.integers(0, max(1, kind.vocab or 1), shape).astype(spec.dtype)
-        case "positions":
-            length = shape[-1]
-            row = np.arange(length) % max(1, kind.vocab or length)
-            return np.broadcast_to(row, shape).astype(spec.dtype)
         case "mask":
-            return _mask(shape, style, rng).astype(spec.dtype)
-        case _:
-            return _numbers(spec, kind, shape, style, rng)
+            mask = _mask(shape, style, rng)
+            if span is not None and spec.dtype != "bool":
+                mask = np.clip(mask, span.low, span.high)
+            return np.asarray(mask).astype(spec.dtype)
+    dtype = _numpy_type(spec.dtype)
+    if dtype.kind in "iu" and kind.name != "image":
+        return _integers(kind, shape, style, rng, dtype, span, most)
+    values = _numbers(spec, kind, shape, style, rng)
+    return values if span is None else _ranged(values, kind, span, style, rng).astype(dtype)
+
+
+def _integers(
+    kind: Kind,
+    shape: tuple[int, ...],
+    style: Style,
+    rng: np.random.Generator,
+    dtype: np.dtype,
+    span: Span | None,
+    most: int,
+) -> Array:
+    """Integers that are allowed; among several the lowest and the highest of them."""
+    if span is None and kind.vocab is not None:
+        span = Span.of(0, kind.vocab - 1)
+    if span is None and (not shape or kind.name == "state"):
+        # A lone integer is a count, a length or a switch; one is the value most models take.
+        span = Span.of(0, 0) if style == "zeros" else Span.of(min(1, most) if not shape else 0, 1)
+        span = Span.of(min(span.least, most), min(span.most, most))
+        return rng.integers(int(span.least), int(span.most) + 1, shape).astype(dtype)
+    low, high = (np.broadcast_to(e, shape) for e in whole_ends(span, dtype, most))
+    if kind.name == "positions" and shape:
+        along = np.broadcast_to(np.arange(shape[-1]), shape)
+        return np.asarray(low + along % (high - low + 1)).astype(dtype)
+    if style == "zeros":
+        return low.astype(dtype)
+    # Ends of 64 bits are no floats; what is drawn stays below.
+    top = np.minimum(high, float(1 << 62)).astype(np.int64)
+    values = rng.integers(low.astype(np.int64), top + 1, shape)
+    if not shape:
+        return np.asarray(values).astype(dtype)
+    flat = values.reshape(-1)
+    if flat.size > 2:
+        places = rng.permutation(flat.size)[:2]
+        flat[places[0]], flat[places[1]] = low.reshape(-1)[places[0]], top.reshape(-1)[places[1]]
+    return flat.reshape(shape).astype(dtype)
+
+
+def _ranged(values: Array, kind: Kind, span: Span, style: Style, rng: np.random.Generator) -> Array:
+    """Bring what looks like data into the range that it has."""
+    low, high = (np.broadcast_to(e, values.shape) for e in (span.low, span.high))
+    wide = values.astype(np.float64)
+    ends = np.isfinite(low) & np.isfinite(high)
+    if not ends.all():
+        # One end or none: only the side is known.
+        side = np.where(np.isfinite(low), low + np.abs(wide), high - np.abs(wide))
+        return np.asarray(np.where(np.isfinite(low) | np.isfinite(high), side, wide))
+    if style == "zeros":
+        return np.clip(np.zeros(values.shape), low, high)
+    if style == "large":
+        return np.where(rng.random(values.shape) < 0.5, low, high)
+    if style == "noise":
+        return low + rng.random(values.shape) * (high - low)
+    middle, half = (low + high) / 2, (high - low) / 2
+    if style == "negative":
+        return np.where(middle > 0, low, np.minimum(low + rng.random(values.shape) * half, high))
+    if kind.name == "image":
+        # Pictures are 0..1 here, or 0..255 where they are integers.
+        top = max(1.0, float(wide.max(initial=0.0)))
+        return low + np.clip(wide, 0.0, top) / top * (high - low)
+    most = float(np.abs(wide).max(initial=0.0)) or 1.0
+    reach = wide / most
+    if kind.name == "audio" and (low < 0).all():
+        return np.asarray(np.clip(reach * np.maximum(-low, high), low, high))
+    return np.asarray(middle + half * reach)
 
 
 def _mask(shape: tuple[int, ...], style: Style, rng: np.random.Generator) -> Array:
@@ -66,7 +141,8 @@ def _numbers(
 ) -> Array:
     dtype = _numpy_type(spec.dtype)
     if dtype.kind in "iu":
-        return _integers(kind, shape, style, rng, dtype)
+        picture = np.zeros(shape) if style == "zeros" else _plain_picture(kind, shape, style, rng)
+        return (picture * 255.0).astype(dtype)
     if style == "zeros" or (kind.name == "state" and style == "natural"):
         return np.zeros(shape, dtype)
     if kind.name == "image":
@@ -101,22 +177,18 @@ def _numpy_type(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-def _integers(
-    kind: Kind, shape: tuple[int, ...], style: Style, rng: np.random.Generator, dtype: np.dtype
+def _plain_picture(
+    kind: Kind, shape: tuple[int, ...], style: Style, rng: np.random.Generator
 ) -> Array:
-    if style == "zeros":
-        return np.zeros(shape, dtype)
-    if kind.name == "image" and kind.channel_axis is not None:
-        return (_picture(shape, kind.channel_axis, style, rng) * 255.0).astype(dtype)
-    # A lone integer is a count, a length or a switch; one is the value most models take.
-    return np.ones(shape, dtype) if not shape else rng.integers(0, 2, shape).astype(dtype)
+    axis = kind.channel_axis if kind.channel_axis is not None else 1
+    return _picture(shape, axis, style, rng)
 
 
 def _picture_values(
     kind: Kind, shape: tuple[int, ...], style: Style, rng: np.random.Generator
 ) -> Array:
     axis = kind.channel_axis if kind.channel_axis is not None else 1
-    picture = _picture(shape, axis, style, rng)
+    picture = _plain_picture(kind, shape, style, rng)
     record = kind.record
     if not isinstance(record, ImageInput):
         # Nothing says which range the model was trained on, so each style tries another one.

@@ -129,7 +129,7 @@ class Axes:
             return "frame" if self._streaming else "time"
         integral = kind.name in ("tokens", "mask", "positions")
         rank = len(spec.shape or ())
-        if axis == rank - 1 and integral and (rank > 1 or kind.vocab is not None):
+        if axis == rank - 1 and integral and (rank > 1 or kind.name != "mask"):
             return "sequence"
         if axis == 0 and rank > 1:
             return "batch"
@@ -147,7 +147,7 @@ def find_shapes(axes: Axes, attempt: Attempt, known: Mapping[str, int] | None = 
     Returns:
         No shapes at all when nothing worked.
     """
-    base = dict(known) if known else _base(axes, attempt)
+    base = _base(axes, attempt) if known is None else dict(known)
     if base is None:
         return Found(())
     base = {key: base.get(key, axes.candidates(key)[0]) for key in axes.roles}

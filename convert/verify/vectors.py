@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.verify.allowed import USUAL_MOST, Declared, Ranges
 from edgeinfer.convert.verify.answers import Vector
 from edgeinfer.convert.verify.kinds import Kind, guess_kind
 from edgeinfer.convert.verify.signals import Style, signal
@@ -53,6 +54,7 @@ def make_vectors(
     calibration: Path | None = None,
     shape_sets: Sequence[Mapping[str, tuple[int, ...]]] = (),
     ranges: Mapping[tuple[str, int], tuple[int, int]] | None = None,
+    declared: Declared | None = None,
     limit_bytes: int = 32 << 20,
 ) -> list[Vector]:
     """Gather or make the inputs that every variant is checked on.
@@ -69,6 +71,7 @@ def make_vectors(
         calibration: folder of pictures or recordings; needs ``preprocessing``.
         shape_sets: the only sizes that count, instead of those found by trial.
         ranges: bounds of sizes by input name and axis; vectors stay within and go to both ends.
+        declared: lowest and highest value by input name, as the user says.
         limit_bytes: stop adding made-up vectors when inputs and outputs hold this much.
 
     Raises:
@@ -78,12 +81,17 @@ def make_vectors(
         SourceError: the model leaves no size open and does not run.
     """
     records = dict(preprocessing or {})
-    maker = _Maker(model, inputs, oracles, records, limit_bytes, ranges or {})
     real: list[Vector] = []
     if user_data is not None:
         real += _from_user(user_data, inputs, [o.name for o in oracles.outputs])
+    kinds = {s.name: guess_kind(s, records.get(s.name)) for s in inputs}
+    held = Ranges(model, inputs, kinds, declared)
+    maker = _Maker(
+        model, inputs, oracles, kinds, held, records, limit_bytes, ranges or {}, declared or {}
+    )
     if calibration is not None:
         real += maker.from_folder(calibration)
+    held.see([v.feeds for v in real])
     return [*real, *maker.made_up(real, shape_sets)]
 
 
@@ -95,14 +103,16 @@ class _Maker:
         model: ir.Model,
         inputs: Sequence[TensorSpec],
         oracles: Oracles,
+        kinds: dict[str, Kind],
+        held: Ranges,
         records: dict[str, Preprocessing],
         limit_bytes: int,
         ranges: Mapping[tuple[str, int], tuple[int, int]],
+        declared: Declared,
     ) -> None:
         self._inputs, self._oracles, self._records = inputs, oracles, records
-        self._kinds: dict[str, Kind] = {
-            s.name: guess_kind(s, model, records.get(s.name)) for s in inputs
-        }
+        self._kinds, self._held = kinds, held
+        self._most = USUAL_MOST
         self._axes = Axes(inputs, self._kinds, ranges)
         # As the file says it, whatever sizes were asked for.
         self._open = any(
@@ -113,6 +123,10 @@ class _Maker:
         # A blank or scrambled picture is nothing a net was trained on; a plain vector may be.
         media = any(k.name in ("image", "audio") for k in self._kinds.values())
         self._extreme = _EXTREME | ({"noise", "zeros"} if media else set())
+        floats = [s.name for s in inputs if s.dtype.startswith(("float", "bfloat"))]
+        if declared and all(n in declared for n in floats):
+            # Somebody said that inputs reach so far: it is no extreme.
+            self._extreme = frozenset()
         self._left = limit_bytes
         self._slow = False
         self._until = time.monotonic() + _PATIENCE_S
@@ -146,15 +160,15 @@ class _Maker:
         if any(s.shape is None for s in self._inputs) and not real:
             names = ", ".join(repr(s.name) for s in self._inputs if s.shape is None)
             raise UsageError(f"the rank of input {names} is unknown; give --data or --input-shape")
-        found = self._of(sets) if sets else find_shapes(self._axes, self._runs, known)
+        found = self._found(known, sets, [v.feeds for v in real])
         if not found.shapes:
             specs = "; ".join(str(s) for s in self._inputs)
             if not self._open:
                 own = f"the model does not run with its own sizes ({specs})"
-                raise SourceError(f"{own}: {self._failure}")
+                raise SourceError(f"{own}: {self._failure}{self._hint()}")
             raise UsageError(
                 f"found no input sizes that the model runs with ({specs}); give --data or "
-                f"--input-shape; the last try failed with: {self._failure}"
+                f"--input-shape; the last try failed with: {self._failure}{self._hint()}"
             )
         base, *others = (*found.shapes, *self._ends(found.shapes))
         plans: list[tuple[Shapes, Style, int]] = [(s, "natural", 0) for s in others]
@@ -164,11 +178,42 @@ class _Maker:
         vectors = [v for i, p in enumerate(plans) if (v := self._make(*p, must=i <= len(others)))]
         if not real:
             vectors += self._other_rates(found.shapes)
-        remarks = [*filter(None, [found.note]), *self._remarks]
+        remarks = [*filter(None, [found.note]), *self._remarks, *dict.fromkeys(self._held.notes)]
         if remarks and vectors:
             first, note = vectors[0], "; ".join(remarks)
             vectors[0] = Vector(first.feeds, first.origin, first.edge, first.given, note)
         return vectors
+
+    def _found(
+        self,
+        known: Mapping[str, int] | None,
+        sets: Sequence[Mapping[str, tuple[int, ...]]],
+        data: Sequence[Feeds],
+    ) -> Found:
+        """Find sizes; integers that nothing bounds are made smaller until the model runs."""
+        if data and sets:
+            # What there is data for runs with it, whatever would be made up.
+            given = [{n: a.shape for n, a in feeds.items()} for feeds in data]
+            sets = [s for s in sets if not any(s.items() <= g.items() for g in given)]
+            return Found((given[0], *self._of(sets).shapes))
+        for self._most in (USUAL_MOST, 1, 0):
+            found = self._of(sets) if sets else find_shapes(self._axes, self._runs, known)
+            if found.shapes or not self._has_free_integers():
+                break
+        if found.shapes and self._most != USUAL_MOST:
+            self._remarks.append(
+                f"integers that no operator bounds are {self._most} at most: the model does not "
+                "run with larger ones; --data or --input-range NAME=LO:HI says what they hold"
+            )
+        return found
+
+    def _has_free_integers(self) -> bool:
+        return any(s.dtype.startswith(("int", "uint")) for s in self._inputs)
+
+    def _hint(self) -> str:
+        if not self._has_free_integers():
+            return ""
+        return "; integers were made up: --data or --input-range NAME=LO:HI says what they hold"
 
     def _ends(self, known: Sequence[Shapes]) -> Iterator[Shapes]:
         """Yield the least and the greatest sizes that are allowed, where there are bounds."""
@@ -253,12 +298,13 @@ class _Maker:
 
     def _signals(self, shapes: Shapes, style: Style, seed: int) -> dict[str, Array]:
         rng = np.random.default_rng(seed)
-        feeds = {}
+        feeds, allowed = {}, self._held.at(shapes)
         for spec in self._inputs:
-            kind = self._kinds[spec.name]
+            name, kind = spec.name, self._kinds[spec.name]
             # The second natural vector is one in the middle of a stream: its state is not zero.
             chosen: Style = "noise" if kind.name == "state" and seed else style
-            feeds[spec.name] = signal(spec, kind, shapes[spec.name], chosen, rng)
+            held = allowed.get(name)
+            feeds[name] = signal(spec, kind, shapes[name], chosen, rng, held, self._most)
         return feeds
 
     def _runs(self, shapes: Shapes) -> bool:

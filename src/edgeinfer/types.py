@@ -44,6 +44,33 @@ class TensorSpec:
         return f"{self.name}: {self.dtype}[{dims}]"
 
 
+RangeSource = Literal["declared", "data", "graph", "name", "guess"]
+"""Who says what an input lies between: the user, their data, an operator, a name, or nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputRange:
+    """What an input's elements lie between.
+
+    Attributes:
+        low: lowest value.
+        high: highest value.
+        source: who says so.
+    """
+
+    low: float
+    high: float
+    source: RangeSource = "declared"
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether nobody said it."""
+        return self.source in ("graph", "name", "guess")
+
+    def __str__(self) -> str:
+        return f"{self.low:g}..{self.high:g} ({self.source})"
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """Integers that an artifact takes or gives for floats: ``scale * (stored - zero_point)``.

@@ -16,7 +16,14 @@ from edgeinfer.convert.verify.operators import forest, tabular
 from edgeinfer.convert.verify.operators.batch_norm import batch_normalization
 from edgeinfer.convert.verify.operators.cast import cast, constant_of_shape
 from edgeinfer.convert.verify.operators.conv import conv, conv_transpose
-from edgeinfer.convert.verify.operators.plain import elementwise, flatten, gather, gemm, relu
+from edgeinfer.convert.verify.operators.plain import (
+    elementwise,
+    flatten,
+    gather,
+    gemm,
+    one_hot,
+    relu,
+)
 from edgeinfer.convert.verify.operators.pool import (
     average_pool,
     global_average_pool,
@@ -50,6 +57,7 @@ OPERATORS: dict[str, Operator] = {
     "MatMul": elementwise(np.matmul),
     "MaxPool": max_pool,
     "Mul": elementwise(np.multiply),
+    "OneHot": one_hot,
     "Relu": relu,
     "Resize": resize,
     "Softmax": softmax,

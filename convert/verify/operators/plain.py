@@ -54,6 +54,25 @@ def gather(attrs: Mapping[str, Any], version: int, inputs: list[Array | None]) -
     return (np.asarray(np.take(data, indices, axis=attrs.get("axis", 0))),)
 
 
+def one_hot(
+    attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
+) -> tuple[Array, ...]:
+    """OneHot; indices below zero count from the end, and those outside have no class.
+
+    The ONNX reference does not take a depth of shape ``[1]``, which the standard allows.
+    """
+    indices, depth, values = inputs
+    if indices is None or depth is None or values is None:
+        raise Unhandled("OneHot without an operand")
+    axis, rank = int(attrs.get("axis", -1)), indices.ndim + 1
+    count = int(depth.reshape(-1)[0])
+    places = np.arange(count).reshape([-1 if a == axis % rank else 1 for a in range(rank)])
+    # Any number may be an index, and fractions are cut off.
+    whole = np.trunc(indices)
+    whole = np.expand_dims(np.where(whole < 0, whole + count, whole), axis % rank)
+    return (np.where(places == whole, values[1], values[0]),)
+
+
 def gemm(attrs: Mapping[str, Any], version: int, inputs: list[Array | None]) -> tuple[Array, ...]:
     """Gemm of floats: ``alpha * A' B' + beta * C``."""
     a, b, *rest = inputs

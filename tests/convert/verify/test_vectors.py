@@ -229,3 +229,63 @@ def test_an_extreme_that_hangs_on_rounding_is_left_out_with_a_note() -> None:
         *("natural", "standard", "noise", "large", "negative")
     ]
     assert found[0].note.startswith("no vector of style zeros 1x64: a change of 6e-08 moves output")
+
+
+def test_data_wins_over_what_would_be_made_up() -> None:
+    m = model("""g (float[6, 2] x, int64[3] i) => (float[3, 2] y) {
+        z = Constant<value_int=0>() w = CumSum(i, z) y = Gather(x, w) }""")
+    real = {"x": np.ones((6, 2), np.float32), "i": np.array([5, -5, 5], np.int64)}
+    found = vectors(m, user_data=[real])
+    assert [v.origin for v in found] == ["user:#0"]
+    np.testing.assert_array_equal(found[0].feeds["i"], real["i"])
+
+
+def test_other_sizes_look_like_the_data() -> None:
+    m = model(
+        """g (float[N, 2] x, int64[N] i) => (float[N, 2] y) <float[30, 2] t = {ONES}> {
+        e = Gather(t, i) y = Add(x, e) }"""
+        % ", ".join("1" * 60)
+    )
+    real = {"x": np.full((3, 2), 250, np.float32), "i": np.array([20, 21, 25], np.int64)}
+    made = [v for v in vectors(m, user_data=[real]) if v.origin.startswith("synthetic")]
+    assert made
+    for vector in made:
+        assert 20 <= vector.feeds["i"].min() <= vector.feeds["i"].max() <= 25
+        assert (vector.feeds["x"] == 250).all()
+
+
+def test_declared_ranges_are_kept_and_reached() -> None:
+    with Oracles(m := model(PLAIN)) as oracles:
+        found = make_vectors(m, oracles.inputs, oracles=oracles, declared={"x": (-300.0, 200.0)})
+    arrays = [v.feeds["x"] for v in found]
+    assert min(a.min() for a in arrays) == -300
+    assert max(a.max() for a in arrays) == 200
+    assert not any(v.edge for v in found), "what was declared is no extreme"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "low", "high"),
+    [
+        ("c = Constant<value_float=255.0>() y = Div(x, c)", 0, 255),
+        ("c = Constant<value_float=0.003921569>() y = Mul(c, x)", 0, 255),
+        ("c = Constant<value_float=32768.0>() y = Div(x, c)", -32768, 32767),
+        ("c = Constant<value_float=32768.0>() y = Mul(x, c)", -1, 1),
+        ("c = Constant<value_floats=[123.7, 116.3, 103.5]>() y = Sub(x, c)", 0, 255),
+        ("c = Constant<value_floats=[0.485, 0.456, 0.406]>() y = Sub(x, c)", 0, 1),
+        ("t = Transpose<perm=[1, 0]>(x) c = Constant<value_float=255.0>() y = Div(t, c)", 0, 255),
+    ],
+)
+def test_ranges_are_told_from_what_the_graph_does_first(
+    nodes: str, low: float, high: float
+) -> None:
+    m = model(f"g (float[5, 3] x) => (float[a, b] y) {{ {nodes} }}")
+    ordinary = [v.feeds["x"] for v in vectors(m) if not v.edge]
+    assert low <= min(a.min() for a in ordinary)
+    assert max(a.max() for a in ordinary) <= high
+    assert np.ptp(ordinary[0]) > 0.7 * (high - low)
+
+
+def test_lengths_are_told_by_their_name() -> None:
+    m = model("""g (float[1, 7, 2] x, int64[1] x_lengths) => (float[1, 7, 2] y) {
+        f = Cast<to=1>(x_lengths) y = Mul(x, f) }""")
+    assert {int(n) for v in vectors(m) for n in v.feeds["x_lengths"]} <= set(range(1, 8))

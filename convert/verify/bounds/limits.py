@@ -1,0 +1,491 @@
+"""What operators themselves ask of their operands: indices, lengths, counts, sizes and divisors.
+
+Beyond the hard limit an operator fails or what it gives is not defined; within the usual one it
+does what it is there for: an index from the front, a slice with something in it, a size that fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeinfer.convert.verify.bounds.forward import reduced
+from edgeinfer.convert.verify.bounds.node import Op
+from edgeinfer.convert.verify.bounds.span import ANY, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What an operand may hold.
+
+    Attributes:
+        usual: what it holds where the operator does something sensible.
+        hard: what it may hold at all.
+    """
+
+    usual: Span
+    hard: Span = ANY
+
+
+Limits = Mapping[int, Limit]
+"""By place of the operand."""
+
+Rule = Callable[[Op], Limits]
+
+_FEW = 8.0
+"""What a count or a size reaches that nothing bounds."""
+
+_LENGTH = 64.0
+"""Likewise of what is as long as a signal."""
+
+
+def limits(op: Op) -> Limits:
+    """Return what an operator asks of its operands."""
+    key = (
+        op.node.op_type
+        if op.node.domain in ("", "ai.onnx")
+        else f"{op.node.domain}.{op.node.op_type}"
+    )
+    rule = LIMITS.get(key)
+    return {} if rule is None else rule(op)
+
+
+def _within(low: float, high: float) -> Limit:
+    span = Span.of(low, high)
+    return Limit(span, span)
+
+
+def _index(size: int | None) -> Limit:
+    """An index into so many elements; negative ones count from the end."""
+    if size is None or size < 1:
+        return Limit(Span.of(0, np.inf))
+    return Limit(Span.of(0, size - 1), Span.of(-size, size - 1))
+
+
+def _gather(op: Op) -> Limits:
+    return {1: _index(op.size(0, int(op.attr("axis", 0))))}
+
+
+def _tuples(op: Op, first: int) -> Limits:
+    """Indices whose last axis holds one for each axis of the data, from ``first`` on."""
+    shape, depth = op.shape(0), op.size(1, -1)
+    if shape is None or depth is None:
+        return {}
+    sizes = shape[first : first + depth]
+    if len(sizes) != depth or any(not s for s in sizes):
+        return {}
+    ends = np.array([float(s or 0) for s in sizes])
+    return {1: Limit(Span.of(np.zeros(depth), ends - 1), Span.of(-ends, ends - 1))}
+
+
+def _gather_nd(op: Op) -> Limits:
+    return _tuples(op, int(op.attr("batch_dims", 0)))
+
+
+def _scatter_nd(op: Op) -> Limits:
+    return _tuples(op, 0)
+
+
+def _tensor_scatter(op: Op) -> Limits:
+    axis = int(op.attr("axis", -2))
+    room, new = op.size(0, axis), op.size(1, axis)
+    return {2: _within(0, room - new)} if room and new and room >= new else {}
+
+
+def _one_hot(op: Op) -> Limits:
+    depth = op.number(1)
+    found = {1: Limit(Span.of(2, _FEW), Span.of(1, np.inf))} if depth is None else {}
+    most = op.span(1).hull().least if depth is None else depth
+    top = most - 1 if math.isfinite(most) and most >= 1 else 1
+    return {**found, 0: Limit(Span.of(0, top))}
+
+
+def _rotary(op: Op) -> Limits:
+    return {3: _within(0, size - 1)} if (size := op.size(1, 0)) else {}
+
+
+def _rotary_of_microsoft(op: Op) -> Limits:
+    size, length = op.size(2, 0), op.size(0, 1 if op.rank(0) == 3 else 2)
+    if not size:
+        return {}
+    # One number is where the first position of each row is.
+    back = (length or 1) - 1 if op.elements(1) == 1 else 0
+    return {1: _within(0, max(0, size - 1 - back))}
+
+
+def _embedding_layer(op: Op) -> Limits:
+    found = {0: _index(op.size(2, 0)), 1: _index(op.size(4, 0)), 8: _index(op.size(3, 0))}
+    return {i: Limit(one.usual, one.usual) for i, one in found.items()}
+
+
+def _lengths(place: int, axis: int = 0) -> Rule:
+    def rule(op: Op) -> Limits:
+        size = op.size(0, axis)
+        return {place: Limit(Span.of(1, size), Span.of(0, size))} if size else {}
+
+    return rule
+
+
+def _recurrent(op: Op) -> Limits:
+    return _lengths(4, 1 if op.attr("layout", 0) else 0)(op)
+
+
+def _reversed(op: Op) -> Limits:
+    size = op.size(0, int(op.attr("time_axis", 0)))
+    return {1: _within(1, size)} if size else {}
+
+
+def _top_k(op: Op) -> Limits:
+    size = op.size(0, int(op.attr("axis", -1)))
+    return {1: Limit(Span.of(1, min(size, _FEW)), Span.of(0, size))} if size else {}
+
+
+def _divisor(op: Op) -> Limits:
+    if not op.is_whole(1):
+        return _scaled(op)
+    return {1: Limit(Span.of(1, np.inf), Span.of(1, np.inf))}
+
+
+def _scaled(op: Op) -> Limits:
+    """What floats are that are divided by the most that samples hold, and what divides any."""
+    found = {1: Limit(Span.of(1e-2, np.inf))} if op.const(1) is None else {}
+    step = op.number(1)
+    if step in (255.0, 256.0, 127.5, 128.0):
+        top = 255.0
+        return {**found, 0: Limit(Span.of(0, top))}
+    if step in (32767.0, 32768.0):
+        return {**found, 0: Limit(Span.of(-step, step - 1))}
+    return found
+
+
+def _multiplied(op: Op) -> Limits:
+    found: dict[int, Limit] = {}
+    for index in (0, 1):
+        factor = op.number(1 - index)
+        if factor is None or op.is_whole(index):
+            continue
+        for step in (255.0, 256.0, 127.5, 128.0):
+            if math.isclose(factor, 1 / step, rel_tol=1e-5):
+                found[index] = Limit(Span.of(0, 255))
+        if any(math.isclose(factor, 1 / s, rel_tol=1e-5) for s in (32767.0, 32768.0)):
+            found[index] = Limit(Span.of(-32768, 32767))
+        if factor in (32767.0, 32768.0):
+            # Recordings of -1 to 1 become those of 16 bits.
+            found[index] = Limit(Span.of(-1, 1))
+    return found
+
+
+def _centred(op: Op) -> Limits:
+    """Take off what pictures are on average: 0..1 where that is a share, else 0..255."""
+    mean = op.const(1)
+    if mean is None or mean.dtype.kind != "f" or mean.size not in (1, 3) or not mean.size:
+        return {}
+    values = np.ravel(mean)
+    if ((values > 0.2) & (values < 0.8)).all():
+        return {0: Limit(Span.of(0, 1))}
+    if ((values > 60) & (values < 160)).all():
+        return {0: Limit(Span.of(0, 255))}
+    return {}
+
+
+def _axis(place: int, data: int = 0) -> Rule:
+    def rule(op: Op) -> Limits:
+        rank = op.rank(data)
+        return {place: _index(rank)} if rank else {}
+
+    return rule
+
+
+def _slice(op: Op) -> Limits:
+    """Starts in the first half and ends in the second leave something between them."""
+    found: dict[int, Limit] = {}
+    shape, rank = op.shape(0), op.rank(0)
+    axes = op.const(3)
+    places = range(op.elements(1) or 0) if axes is None else [int(a) for a in axes.ravel()]
+    sizes = [op.size(0, a) for a in places] if shape is not None else []
+    if sizes and all(s for s in sizes):
+        ends = np.array([float(s or 0) for s in sizes])
+        starts_known, ends_known = op.const(1) is not None, op.const(2) is not None
+        half = np.floor(ends / 2)
+        found[1] = Limit(Span.of(0 * ends, ends - 1 if ends_known else np.maximum(half - 1, 0)))
+        found[2] = Limit(Span.of(np.ones_like(ends) if starts_known else np.maximum(half, 1), ends))
+        if starts_known:
+            first = op.const(1)
+            low = np.where(np.ravel(first) < 0, np.ravel(first) + ends, np.ravel(first))  # type: ignore[arg-type]
+            found[2] = Limit(Span.of(np.minimum(low + 1, ends), ends))
+        elif ends_known:
+            last = np.ravel(op.const(2))  # type: ignore[arg-type]
+            high = np.minimum(np.where(last < 0, last + ends, last), ends)
+            found[1] = Limit(Span.of(0 * ends, np.maximum(high - 1, 0)))
+    if rank:
+        found[3] = _index(rank)
+    found[4] = Limit(Span.of(1, 1), Span.of(1, np.inf))
+    return found
+
+
+def _range(op: Op) -> Limits:
+    first = op.span(0).hull()
+    start = first.most if math.isfinite(first.most) else 0.0
+    return {
+        0: Limit(Span.of(0, 0)),
+        1: Limit(Span.of(start + 1, start + _LENGTH)),
+        2: Limit(Span.of(1, 1), Span.of(1, np.inf)),
+    }
+
+
+def _new_shape(op: Op) -> Limits:
+    return {0: Limit(Span.of(1, _FEW), Span.of(0, 1 << 20))}
+
+
+def _expand(op: Op) -> Limits:
+    """Sizes that go with those of the data, from the last axis on."""
+    shape, length = op.shape(0), op.size(1, 0)
+    if shape is None or length is None or any(d is None for d in shape):
+        return {1: Limit(Span.of(1, _FEW), Span.of(1, 1 << 20))}
+    sizes = [1] * max(0, length - len(shape)) + [d or 0 for d in shape][-length:]
+    low = np.array([float(s) for s in sizes[:length]])
+    high = np.where(low == 1, 2.0, low)
+    return {1: Limit(Span.of(low, high), Span.of(np.ones_like(low), np.where(low == 1, 1e6, low)))}
+
+
+def _reshape(op: Op) -> Limits:
+    """A shape of as many elements: the data's own, joined or filled up to the rank asked for."""
+    shape, length, count = op.shape(0), op.size(1, 0), op.elements(0)
+    if shape is None or not length or count is None:
+        return {}
+    known = op.span(1).full((length,))
+    wanted = [float(d or 0) for d in shape]
+    if length < len(wanted):
+        wanted = [*wanted[: length - 1], float(np.prod(wanted[length - 1 :]))]
+    wanted = [1.0] * (length - len(wanted)) + wanted
+    if known is not None:
+        _fill(wanted, known, float(count))
+    return {1: Limit(Span.of(wanted, wanted))}
+
+
+def _fill(wanted: list[float], known: Span, count: float) -> None:
+    """Change sizes that are open so that with the known ones they make up the count."""
+    fixed = {i: float(known.low[i]) for i in range(len(wanted)) if known.low[i] == known.high[i]}
+    if not fixed:
+        return
+    inferred = any(v == -1 for v in fixed.values())
+    left = count / max(1.0, math.prod(v for v in fixed.values() if v > 0))
+    free = [i for i in range(len(wanted)) if i not in fixed]
+    for i, v in fixed.items():
+        wanted[i] = v
+    for place, i in enumerate(free):
+        last = place == len(free) - 1 and not inferred
+        if last or wanted[i] <= 0 or left % wanted[i]:
+            wanted[i] = left if last else 1.0
+        left /= max(wanted[i], 1.0)
+
+
+def _tile(op: Op) -> Limits:
+    return {1: Limit(Span.of(1, 2), Span.of(0, 1 << 10))}
+
+
+def _pad(op: Op) -> Limits:
+    shape = op.shape(0)
+    if op.attr("mode", "constant") in ("reflect",) and shape and all(shape) and not op.has(3):
+        ends = np.array([float(d or 0) - 1 for d in shape] * 2)
+        return {1: Limit(Span.of(0, np.minimum(ends, 2)), Span.of(0, ends))}
+    return {1: Limit(Span.of(0, 2), Span.of(0, 1 << 20))}
+
+
+def _resize(op: Op) -> Limits:
+    shape = op.shape(0)
+    if not shape or op.attr("axes") is not None:
+        return {2: Limit(Span.of(1, 2), Span.of(1e-2, 1e3))}
+    ends = np.array([float(d or 1) for d in shape])
+    # Pictures are resized by height and width, never by batch and channels.
+    kept = np.arange(len(shape)) < 2 if len(shape) > 2 else np.zeros(len(shape), bool)
+    low, high = np.where(kept, ends, ends), np.where(kept, ends, 2 * ends)
+    return {
+        2: Limit(Span.of(1, np.where(kept, 1.0, 2.0)), Span.of(1e-2, 1e3)),
+        3: Limit(Span.of(low, high), Span.of(1, 1 << 20)),
+    }
+
+
+def _upsample(op: Op) -> Limits:
+    rank = op.rank(0) or 0
+    kept = np.arange(rank) < 2 if rank > 2 else np.zeros(rank, bool)
+    return {1: Limit(Span.of(1, np.where(kept, 1.0, 2.0)), Span.of(1, 1e3))} if rank else {}
+
+
+def _split(op: Op) -> Limits:
+    """Even parts."""
+    size, parts = op.size(0, int(op.attr("axis", 0))), len(op.node.outputs)
+    if not size:
+        return {}
+    even = [float(size // parts + (i < size % parts)) for i in range(parts)]
+    return {1: Limit(Span.of(even, even))}
+
+
+def _split_to_sequence(op: Op) -> Limits:
+    size = op.size(0, int(op.attr("axis", 0)))
+    return {1: Limit(Span.of(1, max(1, size // 2)), Span.of(1, size))} if size else {}
+
+
+def _nms(op: Op) -> Limits:
+    boxes = op.size(1, -1) or _FEW
+    return {
+        2: Limit(Span.of(1, boxes), Span.of(0, np.inf)),
+        3: Limit(Span.of(0.3, 0.7), Span.of(0, 1)),
+        4: Limit(Span.of(0, 0.5)),
+    }
+
+
+def _classes(op: Op) -> Limits:
+    return {1: _within(0, size - 1)} if (size := op.size(0, 1)) else {}
+
+
+def _unpooled(op: Op) -> Limits:
+    count = op.elements(0)
+    return {1: _within(0, count - 1)} if count else {}
+
+
+def _regions(op: Op) -> Limits:
+    size = op.size(0, 0)
+    return {2: _within(0, size - 1)} if size else {}
+
+
+def _shifted(op: Op) -> Limits:
+    kind = op.dtype(0)
+    return {1: _within(0, kind.itemsize * 8 - 1)} if kind is not None else {}
+
+
+def _powered(op: Op) -> Limits:
+    return {1: Limit(Span.of(0, 3))} if op.const(1) is None else {}
+
+
+def _positive(op: Op) -> Limits:
+    return {0: Limit(Span.of(1e-3, np.inf))}
+
+
+def _trips(op: Op) -> Limits:
+    return {0: Limit(Span.of(1, _FEW), Span.of(0, np.inf))}
+
+
+def _window(op: Op) -> Limits:
+    return {0: Limit(Span.of(2, _LENGTH), Span.of(1, 1 << 20))}
+
+
+def _spectrum(op: Op) -> Limits:
+    rank = op.rank(0)
+    found = {1: Limit(Span.of(2, _LENGTH), Span.of(1, 1 << 20))}
+    return {**found, 2: Limit(Span.of(1, rank - 2), Span.of(-rank, rank - 2))} if rank else found
+
+
+def _short_spectrum(op: Op) -> Limits:
+    length = op.size(0, 1) or _LENGTH
+    half = max(1.0, length // 2)
+    return {1: _within(1, half), 3: Limit(Span.of(2, half), Span.of(1, length))}
+
+
+def _cropped(op: Op) -> Limits:
+    shape, axes = op.shape(0), op.attr("axes")
+    places = range(len(shape)) if shape is not None and axes is None else (axes or ())
+    sizes = [op.size(0, int(a)) for a in places]
+    if not sizes or not all(sizes):
+        return {}
+    ends = np.array([float(s or 0) for s in sizes])
+    return {1: Limit(Span.of(np.ones_like(ends), ends), Span.of(1, 1 << 20))}
+
+
+def _affine(op: Op) -> Limits:
+    batch, length = op.size(0, 0), op.size(1, 0)
+    if not batch or not length:
+        return {}
+    low = np.array([float(batch), *[1.0] * (length - 1)])
+    return {1: Limit(Span.of(low, np.where(np.arange(length) == 0, low, _FEW)))}
+
+
+def _compared(op: Op) -> Limits:
+    """What is compared with positions, as in a mask of lengths, lies among them."""
+    found: dict[int, Limit] = {}
+    for index in (0, 1):
+        other = op.span(1 - index).hull()
+        known = math.isfinite(other.least) and math.isfinite(other.most)
+        if known and op.is_whole(index) and other.most > other.least:
+            found[index] = Limit(Span.of(max(other.least, 1), other.most + 1))
+    return found
+
+
+def _picked(op: Op) -> Limits:
+    return {1: _index(op.size(0, -1))}
+
+
+def _grouped_attention(op: Op) -> Limits:
+    """Lengths of what was seen with what is new, less one; and the most of them."""
+    new = op.size(0, 1)
+    past = op.size(3, 2) or 0
+    if not new:
+        return {}
+    total = float(new + past)
+    return {5: _within(total - 1, total - 1), 6: _within(total, total)}
+
+
+def _padded_attention(op: Op) -> Limits:
+    length = op.size(1, 2) if op.rank(1) == 4 else op.size(1, 1)
+    past = (op.size(4, 2) or 0) if op.has(4) else 0
+    return {6: Limit(Span.of(1, length + past), Span.of(0, length + past))} if length else {}
+
+
+def _summed_count(op: Op) -> Limits:
+    rank = op.rank(0)
+    return {1: _index(rank)} if rank and reduced(op) is None else {}
+
+
+_reducers = ("Max", "Min", "Mean", "Sum", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
+
+LIMITS: dict[str, Rule] = {
+    **dict.fromkeys(("Gather", "GatherElements", "ScatterElements", "Scatter"), _gather),
+    **dict.fromkeys(("RNN", "LSTM", "GRU"), _recurrent),
+    **dict.fromkeys(("Squeeze", "CumSum", "CumProd"), _axis(1)),
+    **dict.fromkeys((f"Reduce{r}" for r in _reducers), _summed_count),
+    **dict.fromkeys(("Less", "LessOrEqual", "Greater", "GreaterOrEqual"), _compared),
+    **dict.fromkeys(("Log", "Sqrt"), _positive),
+    **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow"), _window),
+    **dict.fromkeys(("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"), _classes),
+    "AffineGrid": _affine,
+    "Attention": _padded_attention,
+    "BitShift": _shifted,
+    "CenterCropPad": _cropped,
+    "ConstantOfShape": _new_shape,
+    "DFT": _spectrum,
+    "Div": _divisor,
+    "Expand": _expand,
+    "GatherND": _gather_nd,
+    "Loop": _trips,
+    "MaxUnpool": _unpooled,
+    "Mod": _divisor,
+    "Mul": _multiplied,
+    "NonMaxSuppression": _nms,
+    "OneHot": _one_hot,
+    "Pad": _pad,
+    "Pow": _powered,
+    "Range": _range,
+    "Reshape": _reshape,
+    "Resize": _resize,
+    "ReverseSequence": _reversed,
+    "RoiAlign": _regions,
+    "RotaryEmbedding": _rotary,
+    "STFT": _short_spectrum,
+    "ScatterND": _scatter_nd,
+    "Slice": _slice,
+    "Split": _split,
+    "SplitToSequence": _split_to_sequence,
+    "Sub": _centred,
+    "TensorScatter": _tensor_scatter,
+    "Tile": _tile,
+    "TopK": _top_k,
+    "Upsample": _upsample,
+    "ai.onnx.ml.ArrayFeatureExtractor": _picked,
+    "com.microsoft.EmbedLayerNormalization": _embedding_layer,
+    "com.microsoft.GroupQueryAttention": _grouped_attention,
+    "com.microsoft.RotaryEmbedding": _rotary_of_microsoft,
+}
+"""By operator; those of other domains with their domain in front."""
