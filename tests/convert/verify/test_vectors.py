@@ -243,8 +243,7 @@ def test_data_wins_over_what_would_be_made_up() -> None:
 def test_other_sizes_look_like_the_data() -> None:
     m = model(
         """g (float[N, 2] x, int64[N] i) => (float[N, 2] y) <float[30, 2] t = {ONES}> {
-        e = Gather(t, i) y = Add(x, e) }"""
-        % ", ".join("1" * 60)
+        e = Gather(t, i) y = Add(x, e) }""".replace("ONES", ", ".join("1" * 60))
     )
     real = {"x": np.full((3, 2), 250, np.float32), "i": np.array([20, 21, 25], np.int64)}
     made = [v for v in vectors(m, user_data=[real]) if v.origin.startswith("synthetic")]
