@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, ParamSpec, Self, TypeVar, get_args
 
 from edgeinfer import __version__
@@ -26,6 +27,7 @@ from edgeinfer.runtime.inputs import InputCheck, ValueCheck
 from edgeinfer.runtime.lifetime import Lifetime
 from edgeinfer.runtime.operators import placement_of, profile_pair
 from edgeinfer.runtime.profiledb import ProfileDB
+from edgeinfer.runtime.recheck import lost_channels
 from edgeinfer.runtime.report import SessionReport, VectorResult, Verification
 from edgeinfer.runtime.select import Policy
 from edgeinfer.runtime.states import Memory, passing_on
@@ -458,9 +460,9 @@ class Session:
         """
         candidate, variant = self._choice.current
         budget = budget_for(variant.precision)
-        results = []
+        results: list[VectorResult] = []
         records = self._bundle.manifest.vectors
-        notes = []
+        notes, judged = [], []
         vectors = list(zip(records, self._bundle.vectors(), strict=True))
         answers = [outputs for r, (_, outputs) in vectors if r.judged_at(variant.precision)]
         for record, (feeds, expected) in vectors:
@@ -478,6 +480,10 @@ class Session:
                 for breach in check(found, record.budget(budget.among(usual[name]), name))
             )
             results.append(VectorResult(record.file.path, record.origin, metrics, breaches))
+            judged.append((expected, actual))
+        lost = lost_channels([e for e, _ in judged], [a for _, a in judged], budget)
+        if results and lost:
+            results[0] = replace(results[0], breaches=(*results[0].breaches, *lost))
         backend = candidate.pair.backend
         return Verification(variant.id, backend, variant.precision, tuple(results), tuple(notes))
 

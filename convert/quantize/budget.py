@@ -34,7 +34,6 @@ from edgeinfer.convert.quantize.trial import (
     gather,
     key_of,
 )
-from edgeinfer.convert.quantize.units import lay_out
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -226,8 +225,7 @@ def fit(
     samples = trials.in_time(samples)
     few = samples.few()
     limits = limits_of(job.profile, job.format)
-    units = lay_out(quantizer.model, limits).units
-    known = layers(units, quantizer.ranges, quantizer.seen.values)
+    known = layers(quantizer.units(limits), quantizer.ranges, quantizer.seen.values)
     # Weights alone are stored there: that they stay float costs size, no time.
     inside = bodies.candidates(quantizer.model, limits)
     known += [Layer(n.name or "", n.op_type, 0.0) for n in inside]

@@ -31,6 +31,7 @@ from edgeinfer.convert.quantize.rounding import (
     substituted,
     thinned,
 )
+from edgeinfer.convert.quantize.rules import apart
 from edgeinfer.convert.quantize.tied import APART, SHARED
 from edgeinfer.convert.quantize.units import Unit, lay_out, observed
 from edgeinfer.convert.verify.kinds import guess_kind
@@ -361,16 +362,25 @@ class Quantizer:
         ShareInitializers(SHARED, APART)(written.model)
         return written
 
+    def units(self, limits: Quantization) -> list[Unit]:
+        """Return what a target computes with integers unless a search keeps it float."""
+        return self._known(self.model, limits, frozenset())[1]
+
     def _known(
         self, model: ir.Model, limits: Quantization, kept: AbstractSet[str]
     ) -> tuple[AbstractSet[str], list[Unit]]:
-        """Keep in float what no range was measured for: a part of a graph has other borders."""
+        """Keep in float what no range was measured for, and what joins unlike ranges.
+
+        A part of a graph has other borders, so that some ranges were not measured.
+        """
         while True:
             units = lay_out(model, limits, kept).units
             unknown = {u.name for u in units if not observed([u]).keys() <= self.ranges.keys()}
-            if not unknown:
+            joins = apart(units, self.ranges)
+            self.notes += [line for line in joins.values() if line not in self.notes]
+            if not unknown and not joins:
                 return kept, units
-            kept = kept | unknown
+            kept = kept | unknown | joins.keys()
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data for the report."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgeinfer import channels
 from edgeinfer.errors import UsageError
 from edgeinfer.metrics import budget_for
 from edgeinfer.types import Array
@@ -167,6 +168,9 @@ def _error(expected: list[Array], actual: list[Array]) -> float:
         return 1.0
     for axis in _channel_axes(expected):
         worst = max(worst, _worst_channel(expected, actual, axis))
+    budget = budget_for("static_wi8_ai8").among(expected)
+    if (lost := channels.worst_channel(expected, actual, budget)) is not None:
+        worst = max(worst, 10.0 ** (-lost.kept_db / 10.0))
     return min(1.0, worst)
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from edgeinfer.convert.quantize.calibrate import Quantizer
 from edgeinfer.convert.quantize.data import CalibrationSet
 from edgeinfer.convert.quantize.observe import open_session, with_outputs
-from edgeinfer.convert.quantize.units import lay_out
 from edgeinfer.profiles.schema import Quantization
 
 SAMPLES = 8
@@ -51,7 +50,7 @@ def layer_errors(
 ) -> list[LayerError]:
     """Compare every unit's result in the float graph and in the written one."""
     model = quantizer.model
-    units = [u for u in lay_out(model, limits).units if u.kind != "move"]
+    units = [u for u in quantizer.units(limits) if u.kind != "move"]
     whole = quantizer.write(limits, kept=kept)
     written, divided = whole.model, whole.divided
     present = {v.name for n in written.graph for v in n.outputs}

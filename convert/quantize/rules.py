@@ -18,6 +18,9 @@ UNLIKE = 8.0
 """How many times wider than the narrowest operand of a Concat the widest one may be: three of the
 eight bits of the narrowest are then gone."""
 
+UNLIKE_INSIDE = 64.0
+"""Likewise where layers with weights follow: two of the eight bits are left."""
+
 _LOBES = {"HardSwish": 0.375, "Swish": 0.278, "Mish": 0.309, "Gelu": 0.17}
 """How deep the lobe below zero is of activations that have one."""
 
@@ -63,11 +66,8 @@ def layers(
 
 
 def _rule(unit: Unit, ranges: Mapping[str, Range], ends: set[str]) -> str:
-    if unit.op == "Concat":
-        widths = [w for v in unit.reads if (w := _width(v, ranges)) > 0]
-        if widths and max(widths) > UNLIKE * min(widths):
-            times = max(widths) / min(widths)
-            return f"joins ranges that differ {times:.0f} times: one scale cannot serve both"
+    if (times := _unlike(unit, ranges)) > UNLIKE:
+        return f"joins ranges that differ {times:.0f} times: one scale cannot serve both"
     if unit.op in _FRAGILE:
         return _FRAGILE[unit.op]
     if lobe := _lobe(unit, ranges):
@@ -76,6 +76,37 @@ def _rule(unit: Unit, ranges: Mapping[str, Range], ends: set[str]) -> str:
         joined = _joined(unit.result, 6)
         return "head of a detector: joined with others" if joined else _ENDS
     return ""
+
+
+def apart(units: Sequence[Unit], ranges: Mapping[str, Range]) -> dict[str, str]:
+    """Say which units never share a scale, and why: what they join has too little in common.
+
+    With one scale for coordinates in pixels and a score, the score takes one value. At the end of a
+    model that is what comes out; further inside layers follow that may do without the smaller one,
+    so that more of its bits may go.
+
+    Args:
+        units: of one target.
+        ranges: by name of a value.
+    """
+    found = {}
+    for unit in units:
+        times = _unlike(unit, ranges)
+        limit = UNLIKE if _reaches_output(unit.result, 6) else UNLIKE_INSIDE
+        if times > limit:
+            found[unit.name] = (
+                f"{unit.op} {unit.name!r} stays float: what it joins differs {times:.0f} times in "
+                "range, and one scale cannot serve both"
+            )
+    return found
+
+
+def _unlike(unit: Unit, ranges: Mapping[str, Range]) -> float:
+    """Return how many times wider the widest operand of a Concat is than the narrowest."""
+    if unit.op != "Concat":
+        return 1.0
+    widths = [w for v in unit.reads if (w := _width(v, ranges)) > 0]
+    return max(widths) / min(widths) if widths else 1.0
 
 
 def _outliers(unit: Unit, ranges: Mapping[str, Range], seen: Mapping[str, Histogram]) -> str:

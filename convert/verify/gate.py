@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer import channels
 from edgeinfer.backends import guard
 from edgeinfer.backends.base import (
     Artifact,
@@ -409,6 +410,9 @@ class _Gate:
                 first = index
                 where = f" (vector {index}, {self.vectors[index].origin})"
                 breaches = [f"{breach}{where}" for breach in found]
+        if not breaches and not wide:
+            breaches = self._lost_channels(name, answers, allowed)
+            first = self.judged[0] if breaches else None
         note = ""
         if wide:
             note = (
@@ -432,6 +436,14 @@ class _Gate:
             floor,
             hardest[0] if hardest else None,
         )
+
+    def _lost_channels(
+        self, name: str, answers: Sequence[Mapping[str, Array]], allowed: Budget
+    ) -> list[str]:
+        """Hold each channel against what it varies by over all vectors."""
+        right = [self.expected.answers[i].outputs[name] for i in self.judged]
+        found = channels.breaches(right, [answers[i][name] for i in self.judged], allowed)
+        return [f"{breach} (over {len(right)} vectors)" for breach in found]
 
     def _unjudged(self, name: str, measured: Sequence[OutputMetrics], allowed: Budget) -> str:
         """Say that an output is so small that no error of it was held against anything."""

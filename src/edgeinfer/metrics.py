@@ -93,6 +93,7 @@ class Budget:
         mismatch: largest share of integer, boolean and string elements that differ.
         pooled: what is left of the signal is asked of all vectors together: a vector on which an
             output is small by chance, as a score in silence, has little signal to be held against.
+        spread_db: smallest ratio of what a channel varies by, over all vectors, to its error.
     """
 
     max_abs: float
@@ -103,6 +104,7 @@ class Budget:
     top1: float = 1.0
     mismatch: float = 0.0
     pooled: bool = False
+    spread_db: float = -math.inf
 
     def among(self, arrays: Iterable[Array]) -> Budget:
         """Return the budget of one vector's output, given that output of all vectors.
@@ -145,6 +147,7 @@ class Budget:
             top1=self.top1,
             mismatch=max(self.mismatch, spread.mismatches / max(1, spread.count)),
             pooled=self.pooled,
+            spread_db=self.spread_db,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -159,23 +162,23 @@ BUDGETS: dict[str, Budget] = {
     # the largest value; once 5e-4 on a text detector's map. A saturated sigmoid moves by 1.5e-7
     # around 2e-5, which only the absolute floor can excuse. Tanh for erf in every Gelu stays
     # below 70 dB, other weights below 20 dB.
-    "fp32": Budget(2e-6, 2e-3, 70.0, 45.0, 0.999999),
+    "fp32": Budget(2e-6, 2e-3, 70.0, 45.0, 0.999999, spread_db=20.0),
     # Measured on 25 real models, ordinary inputs, with fp16 weights alone (OpenVINO) as with fp16
     # arithmetic between islands (ONNX Runtime): at least 34 dB, cosine 0.9998, at most 0.08 of the
     # largest value, at the steep edge of a text detector's map. The floor is one rounding of an
     # activation near one.
-    "fp16": Budget(5e-4, 1.2e-1, 30.0, 6.0, 0.9995, 1.0, 0.01),
+    "fp16": Budget(5e-4, 1.2e-1, 30.0, 6.0, 0.9995, 1.0, 0.01, spread_db=3.0),
     # One rounding is 2^-8: 18 dB worse than fp16.
     "bf16": Budget(4e-3, 4e-1, 13.0, 0.0, 0.975, 1.0, 0.02),
     # Eight bits of range per tensor: 20 to 40 dB in nets that quantize well. Below 12 dB answers
     # change; a task metric, where there is one, is the finer judge.
     # A channel of which nothing is left has 0 dB: scores that share a scale with pixel coordinates.
-    "static_wi8_ai8": Budget(5e-3, 5e-1, 12.0, 3.0, 0.97, 0.9, 0.05),
+    "static_wi8_ai8": Budget(5e-3, 5e-1, 12.0, 3.0, 0.97, 0.9, 0.05, spread_db=3.0),
     # Only the weights lose bits that count.
-    "static_wi8_ai16": Budget(2e-3, 3e-1, 20.0, 3.0, 0.99, 0.95, 0.02),
+    "static_wi8_ai16": Budget(2e-3, 3e-1, 20.0, 3.0, 0.99, 0.95, 0.02, spread_db=3.0),
     # Activations get a scale per run, so no clipping.
     "dynamic_wi8_afp32": Budget(3e-3, 4e-1, 15.0, -math.inf, 0.98, 0.9, 0.05),
-    "weight_only_wi8_afp32": Budget(2e-3, 3e-1, 20.0, 3.0, 0.99, 0.95, 0.02),
+    "weight_only_wi8_afp32": Budget(2e-3, 3e-1, 20.0, 3.0, 0.99, 0.95, 0.02, spread_db=3.0),
     # Four bits with a scale per 32 weights: about 20 dB a layer.
     "weight_only_wi4b32_afp32": Budget(5e-3, 5e-1, 12.0, -math.inf, 0.97, 0.9, 0.05),
     # E4M3 keeps three mantissa bits: 6 % a value, averaged out by the sums.
@@ -299,6 +302,7 @@ def _looser(a: Budget, b: Budget) -> Budget:
         top1=min(a.top1, b.top1),
         mismatch=max(a.mismatch, b.mismatch),
         pooled=a.pooled or b.pooled,
+        spread_db=min(a.spread_db, b.spread_db),
     )
 
 

@@ -1,0 +1,35 @@
+"""What a device checks over all bundled vectors together, beside each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from edgeinfer import channels
+from edgeinfer.metrics import Budget, check, compare
+from edgeinfer.types import Array
+
+Outputs = Mapping[str, Array]
+
+
+def lost_channels(
+    expected: Sequence[Outputs], actual: Sequence[Outputs], budget: Budget
+) -> tuple[str, ...]:
+    """Say which channels lost what they vary by, as the gate does when a bundle is made.
+
+    Args:
+        expected: outputs of all vectors that are judged.
+        actual: what came out here.
+        budget: of the variant's precision.
+    """
+    found = []
+    for name in expected[0] if expected else ():
+        right, here = [e[name] for e in expected], [a[name] for a in actual]
+        allowed = budget.among(right)
+        # Where rounding alone moves an output, its vectors were judged by wider budgets.
+        pairs = zip(right, here, strict=True)
+        if any(
+            check(compare(e, a, channel_floor=allowed.channel_floor), allowed) for e, a in pairs
+        ):
+            continue
+        found += [f"output {name!r}: {line}" for line in channels.breaches(right, here, allowed)]
+    return tuple(found)
