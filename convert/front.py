@@ -28,13 +28,14 @@ from edgeinfer.convert.plan import Job, plan
 from edgeinfer.convert.quantize.half_stage import Halves
 from edgeinfer.convert.quantize.stage import Stage
 from edgeinfer.convert.request import Request, in_layout
-from edgeinfer.convert.shape_sets import check_ranges, check_states
+from edgeinfer.convert.shape_sets import check_input_ranges, check_ranges, check_states
 from edgeinfer.convert.sizes import check_sizes
 from edgeinfer.convert.verify import Change, EngineResult, Finding, Report
 from edgeinfer.convert.verify.gate import HALF
+from edgeinfer.convert.verify.ladder import rungs
 from edgeinfer.errors import EdgeInferError, VerifyError
 from edgeinfer.metrics import Budget
-from edgeinfer.types import Array, Feeds, ImageInput, Preprocessing
+from edgeinfer.types import Array, Feeds, ImageInput, InputRange, Preprocessing
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -107,6 +108,7 @@ class Front:
         self._model, self._asked = model, request
         self._examples, self._sizes = example_inputs, dynamic_shapes
         self._clock, self._progress = Clock(progress), progress
+        self._ranges: dict[str, InputRange] = {}
 
     def prepare(self, variants: Path) -> Prepared:
         """Read, normalise, plan, ask the oracles, and write each artifact into a folder of its own.
@@ -122,7 +124,8 @@ class Front:
         if source.original is None:
             from edgeinfer.convert.verify.contradictions import refuse_contradictions
 
-            refuse_contradictions(source.model, report.inputs)
+            refuse_contradictions(source.model, report.inputs, data=self._request.data)
+        check_input_ranges(report.inputs, self._request.input_ranges)
         with self._stage("check the targets"):
             todo = plan(
                 normalised.model,
@@ -143,7 +146,8 @@ class Front:
                     normalised.model, report, todo.jobs, self._progress, source=source.model
                 )
         ordinary = [v.feeds for v in report.vectors if not v.edge]
-        if lines_of_half := self._halves.look(normalised.model, ordinary):
+        ladder = rungs(ordinary[0], report.ranges) if ordinary else []
+        if lines_of_half := self._halves.look(normalised.model, ordinary, ladder):
             report.changes.append(Change("half precision", tuple(lines_of_half)))
         tried = (self._lower_or_leave(job, variants, report) for job in todo.jobs)
         written = tuple(made for made in tried if made is not None)
@@ -160,7 +164,7 @@ class Front:
         from edgeinfer.convert.verify import explain
 
         normal = self._normalised.model
-        self._halves.look(normal, [feeds])
+        self._halves.look(normal, [feeds], rungs(feeds, self._ranges))
         place = place_for(job.profile.machine)
         with (
             self._stage(f"look for the fault in {job.title}"),
@@ -261,6 +265,8 @@ class Front:
 
     @cached_property
     def _options(self) -> LowerOptions:
+        from edgeinfer.convert import passes
+
         request = self._request
         return LowerOptions(
             self._quantize.lowered_as,
@@ -274,7 +280,7 @@ class Front:
             classifier=request.classifier,
             recipe=self._quantize.recipe.name,
             deployment=request.deployment,
-            integers=request.integers,
+            integers=request.whole_ranges(passes.input_specs(self._normalised.model)),
             io_dtypes=request.io_dtypes,
             records=request.records,
         )
@@ -318,21 +324,26 @@ class Front:
         )
 
     def _ask_oracles(self, report: Report) -> None:
-        from edgeinfer.convert.verify import Oracles, make_vectors
+        from edgeinfer.convert.verify import Oracles, gather_vectors
 
         model, request = self._source.model, self._request
         with Oracles(model, original=self._source.original) as oracles:
             with self._stage("gather test vectors"):
-                report.vectors = make_vectors(
+                gathered = gather_vectors(
                     model,
                     report.inputs,
                     oracles=oracles,
                     preprocessing=request.preprocessing,
-                    user_data=self._quantize.vectors(report.inputs) or request.data,
+                    user_data=request.data,
                     calibration=self._quantize.folder,
+                    calibration_data=self._quantize.vectors(report.inputs) or (),
                     shape_sets=request.shape_sets,
                     ranges=request.ranges,
+                    declared=request.input_ranges,
+                    reach=request.precision == "fp16",
                 )
+                report.vectors, report.ranges = gathered.vectors, gathered.ranges
+                self._ranges = gathered.ranges
             with self._stage("ask the oracles"):
                 report.expected = oracles.expected(report.vectors)
         if against := report.expected.contradictions:

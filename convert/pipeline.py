@@ -85,6 +85,7 @@ def export(
     classifier: bool = False,
     deployment: str = "",
     integers: Mapping[str, tuple[int, int]] | None = None,
+    input_ranges: Mapping[str, tuple[float, float]] | None = None,
     io_dtypes: str | Mapping[str, str] = "",
     unverified: bool = False,
     records: Sequence[str] = (),
@@ -131,6 +132,8 @@ def export(
         deployment: oldest system that is to open Core ML packages, e.g. ``iOS18``.
         integers: lowest and highest value of integer inputs by name, for Core ML packages, whose
             integers have 32 bits; other values are refused when they run.
+        input_ranges: lowest and highest value of inputs by name: what test vectors reach, what half
+            precision is judged for, and beyond which sessions warn or refuse.
         io_dtypes: ``int8``, ``uint8`` or ``int16``: what the ``.tflite`` files take and give for
             floats, with the scales of the operators next to them; by name for some only, with the
             others' under ``""``. The bundle's inputs and outputs stay floats.
@@ -165,6 +168,7 @@ def export(
         classifier=classifier,
         deployment=deployment,
         integers=integers,
+        input_ranges=input_ranges,
         io_dtypes=io_dtypes,
         unverified=unverified,
         records=records,
@@ -380,6 +384,8 @@ def _explained(
         return VerifyError(f"{result.id}: {result.failure()}; no node named: {e}", report.to_json())
     report.findings[result.id] = finding
     place = f"; the smallest failing sub-model is in {folder}" if saved else ""
+    if report.vectors[worst].reach:
+        place += "; nobody said what the inputs hold: --input-range NAME=LO:HI or --data does"
     node = f"first diverging node {finding.op} {finding.node!r}" if finding.node else finding.note
     return VerifyError(f"{result.id}: {result.failure()}; {node}{place}", report.to_json())
 
@@ -434,6 +440,7 @@ def _finish(
         labels=prepared.labels,
         tools=report.tools,
         extra_files=extra,
+        ranges=report.ranges,
         states=tuple(StateRecord(i, o) for i, o in request.states.items()),
         made_on=str(host()),
         head=head_in_layout(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.shape_sets import Given, Ranges, Sets, ranges_of, shape_sets
 from edgeinfer.errors import UsageError
 from edgeinfer.profiles.schema import Profile
-from edgeinfer.types import Feeds, ImageInput, Preprocessing
+from edgeinfer.types import Feeds, ImageInput, Preprocessing, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Request:
         classifier: artifacts that can name the class do.
         deployment: oldest system of Apple's that is to open its artifacts; empty: the profile's.
         integers: what integer inputs lie between, by name.
+        input_ranges: what inputs lie between, by name, as the user says.
         io_dtypes: element types of inputs and outputs in ``.tflite`` files, by name.
         unverified: what nothing here can run is written all the same, and marked.
         records: files of tuned kernels.
@@ -74,9 +76,20 @@ class Request:
     classifier: bool = False
     deployment: str = ""
     integers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    input_ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     io_dtypes: dict[str, str] = field(default_factory=dict)
     unverified: bool = False
     records: tuple[str, ...] = ()
+
+    def whole_ranges(self, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, int]]:
+        """Return what integer inputs lie between, said in either way."""
+        whole = {s.name for s in inputs if s.dtype.startswith(("int", "uint"))}
+        said = {
+            n: (math.ceil(low), math.floor(high))
+            for n, (low, high) in self.input_ranges.items()
+            if n in whole
+        }
+        return {**said, **self.integers}
 
 
 def resolve_profiles(targets: Sequence[str]) -> tuple[Profile, ...]:
@@ -130,6 +143,7 @@ def check_request(
     classifier: bool = False,
     deployment: str = "",
     integers: Mapping[str, tuple[int, int]] | None = None,
+    input_ranges: Mapping[str, tuple[float, float]] | None = None,
     io_dtypes: str | Mapping[str, str] = "",
     unverified: bool = False,
     records: Sequence[str] = (),
@@ -182,6 +196,7 @@ def check_request(
         classifier=classifier,
         deployment=deployment,
         integers=dict(integers or {}),
+        input_ranges=_input_ranges(input_ranges or {}),
         io_dtypes=kinds,
         unverified=unverified,
         records=tuple(records),
@@ -197,6 +212,15 @@ def check_request(
         channels_last=tuple(channels_last),
         channels_first=tuple(channels_first),
     )
+
+
+def _input_ranges(given: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    found = {}
+    for name, (low, high) in given.items():
+        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+            raise UsageError(f"input range {name!r}: expected LOW:HIGH, received {low}:{high}")
+        found[name] = float(low), float(high)
+    return found
 
 
 IO_DTYPES = ("float32", "int8", "uint8", "int16")

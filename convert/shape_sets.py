@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from edgeinfer.errors import UsageError
+from edgeinfer.types import TensorSpec
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -55,6 +56,23 @@ def check_ranges(model: ir.Model, ranges: Ranges) -> None:
                 f"input {name!r}: axis {axis} has the fixed size {shape[axis]}, not {low}..{high}; "
                 "export the model with an open size"
             )
+
+
+def check_input_ranges(
+    inputs: Sequence[TensorSpec], ranges: Mapping[str, tuple[float, float]]
+) -> None:
+    """Refuse ranges of values of what is no input, or holds no numbers.
+
+    Raises:
+        UsageError: says which, and what there is.
+    """
+    known = {s.name: s for s in inputs}
+    for name in ranges:
+        if name not in known:
+            there = ", ".join(map(repr, known))
+            raise UsageError(f"input range {name!r}: no input of this name; there are {there}")
+        if known[name].dtype in ("string", "bool"):
+            raise UsageError(f"input range {name!r}: {known[name].dtype} has no range of numbers")
 
 
 def check_states(model: ir.Model, states: Mapping[str, str]) -> None:

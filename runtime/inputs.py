@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from edgeinfer.backends.device_tensor import DeviceFeeds, device_of, is_on_device, is_on_host, taken
-from edgeinfer.bundle.values import WORDS, unfit
+from edgeinfer.bundle.values import SLACK, WORDS, largest, unfit
 from edgeinfer.bundle.vectors import dtype_of
 from edgeinfer.errors import InputError
-from edgeinfer.types import Array, Feeds, TensorSpec
+from edgeinfer.types import Array, Feeds, InputRange, TensorSpec
 
 _MAX_SHAPES = 4096
 """Sets of shapes remembered as good; a caller with more pays the full check again."""
@@ -100,16 +101,27 @@ class ValueCheck:
 
     Args:
         specs: the model's inputs.
-        level: one of ``bundle.values.LEVELS``.
+        level: one of ``bundle.values.LEVELS``; None where NaN and infinity are taken.
         hint: what takes them.
+        reach: the largest magnitude that half precision was judged for, by input, and the range it
+            comes of. Beyond it a warning is given once; beyond ``SLACK`` times that it is refused.
     """
 
-    __slots__ = ("_hint", "_level", "_names")
+    __slots__ = ("_hint", "_level", "_names", "_reach", "_told")
 
-    def __init__(self, specs: tuple[TensorSpec, ...], level: str, hint: str) -> None:
+    def __init__(
+        self,
+        specs: tuple[TensorSpec, ...],
+        level: str | None,
+        hint: str,
+        reach: Mapping[str, tuple[float, InputRange]] | None = None,
+    ) -> None:
         # Integers, text and bools have no such values.
-        self._names = tuple(s.name for s in specs if dtype_of(s.dtype).kind in "fcV")
+        floats = tuple(s.name for s in specs if dtype_of(s.dtype).kind in "fcV")
+        self._reach = dict(reach or {})
+        self._names = tuple(n for n in floats if level is not None or n in self._reach)
         self._level, self._hint = level, hint
+        self._told: set[str] = set()
 
     def __call__(self, feeds: Feeds) -> None:
         """Look at every float input.
@@ -118,8 +130,31 @@ class ValueCheck:
             InputError: says which value, why it is refused, and what takes it.
         """
         for name in self._names:
-            if found := unfit(self._level, feeds[name]):
-                raise InputError(name, WORDS[self._level], found, self._hint)
+            array = feeds[name]
+            if name in self._reach and isinstance(array, np.ndarray):
+                most = self._reach[name][0]
+                # What is within is finite too: one look at the elements serves both.
+                if (found := largest(array)) <= most:
+                    continue
+                self._beyond(name, found)
+            if self._level is not None and (unfitting := unfit(self._level, array)):
+                raise InputError(name, WORDS[self._level], unfitting, self._hint)
+
+    def _beyond(self, name: str, found: float) -> None:
+        most, span = self._reach[name]
+        if not found > most:
+            # NaN, which has no magnitude.
+            return
+        expected = f"values up to {most:g}, for which half precision was judged: {span}"
+        if found > SLACK * most:
+            raise InputError(name, expected, f"{found:.6g}", _WIDER)
+        if name not in self._told:
+            self._told.add(name)
+            text = f"input {name!r}: expected {expected}; received {found:.6g}; {_WIDER}"
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+
+_WIDER = "convert with --input-range NAME=LO:HI or --data that reaches so far, or in fp32"
 
 
 def check_shapes(

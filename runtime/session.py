@@ -17,7 +17,7 @@ from edgeinfer.backends.checks import MOST_THREADS
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Manifest
 from edgeinfer.bundle.trust import Native
-from edgeinfer.bundle.values import KEY, fits
+from edgeinfer.bundle.values import KEY, fits, reaches
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.runtime.bound import BoundSession, input_buffers, output_buffers
@@ -490,15 +490,17 @@ class Session:
 
 def _value_check(manifest: Manifest, choice: Choice) -> ValueCheck | None:
     """Return the check of what the variant is not right for, if there is anything."""
-    level = choice.variant.constraints.get(KEY)
-    if level is None:
+    variant = choice.variant
+    level = variant.constraints.get(KEY)
+    reach = reaches(variant.precision, variant.format, manifest.ranges)
+    if level is None and not reach:
         return None
     backend = choice.candidate.pair.backend
     others = {e.backend for v in manifest.variants if KEY not in v.constraints for e in v.engines}
     hint = f"{backend} gives wrong numbers for them"
     if names := sorted(others - {backend}):
         hint += f"; load with backend={' or '.join(map(repr, names))}, which takes them"
-    return ValueCheck(manifest.inputs, level, hint)
+    return ValueCheck(manifest.inputs, level, hint, reach)
 
 
 def _both(check: Callable[[Feeds], Feeds], values: ValueCheck) -> Callable[[Feeds], Feeds]:

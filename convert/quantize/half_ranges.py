@@ -95,12 +95,13 @@ class _Extremes:
         return self.small / self.some if self.some else 0.0
 
 
-def outside(model: ir.Model, samples: Sequence[Feeds]) -> dict[str, str]:
+def outside(model: ir.Model, samples: Sequence[Feeds], *, margin: float = MARGIN) -> dict[str, str]:
     """Find what has to stay in single precision.
 
     Args:
         model: normalised, float; it is not modified.
-        samples: ordinary inputs; the first few are run.
+        samples: inputs; the first few are run.
+        margin: how many times further other inputs may reach.
 
     Returns:
         Why, by the name of a node's first result.
@@ -123,7 +124,7 @@ def outside(model: ir.Model, samples: Sequence[Feeds]) -> dict[str, str]:
             seen[name].take(np.asarray(array), name in masked)
     found = {}
     for node in model.graph:
-        why = _why(node, seen) if not node.domain else ""
+        why = _why(node, seen, margin) if not node.domain else ""
         if why and node.outputs and node.outputs[0].name:
             found[node.outputs[0].name] = why
     _before_logarithms(model, seen, found)
@@ -178,13 +179,13 @@ def describe(model: ir.Model, found: Mapping[str, str]) -> list[str]:
     return [f"fp16: {makers[v].op_type} {v!r} needs fp32: {why}" for v, why in found.items()]
 
 
-def _why(node: ir.Node, seen: Mapping[str, _Extremes]) -> str:
+def _why(node: ir.Node, seen: Mapping[str, _Extremes], margin: float) -> str:
     for value in (*node.outputs, *node.inputs):
         name = "" if value is None else value.name or ""
         stats = seen.get(name)
         if stats is None:
             continue
-        if stats.largest * MARGIN > LARGEST:
+        if stats.largest * margin > LARGEST:
             return f"{name!r} reaches {stats.largest:.3g}"
         if 0 < stats.largest < SMALLEST_NORMAL:
             return f"{name!r} is {stats.largest:.3g} at most"
@@ -194,10 +195,10 @@ def _why(node: ir.Node, seen: Mapping[str, _Extremes]) -> str:
     limit, what = _LIMITS.get(node.op_type, (math.inf, ""))
     if first.largest > limit:
         return f"{what} of {first.largest:.3g} inside"
-    return _long_mean(node, seen)
+    return _long_mean(node, seen, margin)
 
 
-def _long_mean(node: ir.Node, seen: Mapping[str, _Extremes]) -> str:
+def _long_mean(node: ir.Node, seen: Mapping[str, _Extremes], margin: float) -> str:
     """Say whether the sum that a mean is made of may leave the range."""
     if node.op_type not in _MEANS or node.inputs[0] is None:
         return ""
@@ -209,7 +210,7 @@ def _long_mean(node: ir.Node, seen: Mapping[str, _Extremes]) -> str:
     if node.op_type == "AveragePool":
         count = float(np.prod(node.attributes["kernel_shape"].as_ints()))
     total = count * result.largest
-    return f"a sum of {total:.3g} inside" if total * MARGIN > LARGEST else ""
+    return f"a sum of {total:.3g} inside" if total * margin > LARGEST else ""
 
 
 def _masked(model: ir.Model) -> set[str]:

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 _BFLOAT = "bf16"
 
+_UNSAID = (
+    "fp16: nobody said what the inputs hold, so {count} more layers stay fp32, which magnitudes "
+    "from 0.01 to 60000 (pictures: 255) would take out of range: --input-range NAME=LO:HI or "
+    "--data lets them be fp16"
+)
+
 _ROUNDS_ITSELF = frozenset({"mlprogram"})
 """Formats whose engine in the gate rounds every result to half precision."""
 
@@ -40,8 +46,16 @@ class Halves:
         self._kept: dict[str, str] | None = None
         self._repaired = False
 
-    def look(self, model: ir.Model, samples: Sequence[Feeds]) -> list[str]:
-        """Find what has to stay in single precision; return lines for the report."""
+    def look(
+        self, model: ir.Model, samples: Sequence[Feeds], ladder: Sequence[Feeds] = ()
+    ) -> list[str]:
+        """Find what has to stay in single precision; return lines for the report.
+
+        Args:
+            model: normalised, float.
+            samples: ordinary inputs.
+            ladder: inputs of each magnitude that nobody ruled out.
+        """
         if self._precision != "fp16" or self._kept is not None:
             # bfloat16 has the range of single precision.
             return []
@@ -49,10 +63,19 @@ class Halves:
 
         try:
             self._kept = outside(model, samples)
+            free: dict[str, str] = {}
+            for step in ladder:
+                # No margin: the ladder goes up to the end of the range by itself.
+                found = outside(model, [step], margin=1.0)
+                free |= {n: why for n, why in found.items() if n not in self._kept | free}
         except RunError as e:
             self._kept = {}
             return [f"fp16: ranges were not looked at: {e}"]
-        return describe(model, self._kept)
+        lines = describe(model, self._kept)
+        if free:
+            self._kept = self._kept | free
+            lines += [_UNSAID.format(count=len(free)), *describe(model, free)]
+        return lines
 
     def options(self, options: LowerOptions) -> LowerOptions:
         """Add what was found."""
@@ -152,13 +175,13 @@ class Halves:
             return ""
         self._repaired = True
         kept = self._kept or {}
-        places = [i for i, v in enumerate(report.vectors) if not v.edge]
+        places = [i for i, v in enumerate(report.vectors) if not v.edge or v.reach]
         failing = [o.vector for c in checks for o in c.outputs if o.vector is not None]
         place = places[failing[0] if failing else 0]
         vectors = [report.vectors[place]]
         expected = replace(report.expected, answers=(report.expected.answers[place],))
         budget = budget_for(lowered.precision)
-        usual = [report.expected.answers[i] for i in places]
+        usual = [report.expected.answers[i] for i in places if not report.vectors[i].reach]
 
         def good(names: frozenset[str]) -> bool:
             half, notes = model.clone(), Notes()

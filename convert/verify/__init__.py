@@ -17,7 +17,7 @@ from edgeinfer.convert.verify.report import Change, Report
 if TYPE_CHECKING:
     from edgeinfer.convert.verify.bisect import LowerAndRun, explain
     from edgeinfer.convert.verify.oracles import Oracles
-    from edgeinfer.convert.verify.vectors import UserData, make_vectors
+    from edgeinfer.convert.verify.vectors import UserData, gather_vectors, make_vectors
 
 __all__ = [
     "Answer",
@@ -33,6 +33,7 @@ __all__ = [
     "VariantResult",
     "Vector",
     "explain",
+    "gather_vectors",
     "make_vectors",
     "verify_variant",
 ]
@@ -42,6 +43,7 @@ _LATE = {
     "Oracles": "oracles",
     "UserData": "vectors",
     "explain": "bisect",
+    "gather_vectors": "vectors",
     "make_vectors": "vectors",
 }
 

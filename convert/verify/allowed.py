@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,9 +11,18 @@ import onnx_ir as ir
 
 from edgeinfer.convert.verify.bounds import Bounds, Span, bounds_of
 from edgeinfer.convert.verify.kinds import Kind
+from edgeinfer.convert.verify.ladder import LARGEST, REACH
 from edgeinfer.convert.verify.sizes import Shapes
 from edgeinfer.errors import EdgeInferError
-from edgeinfer.types import Array, Feeds, RangeSource, TensorSpec
+from edgeinfer.types import (
+    Array,
+    Feeds,
+    ImageInput,
+    InputRange,
+    Preprocessing,
+    RangeSource,
+    TensorSpec,
+)
 
 Declared = Mapping[str, tuple[float, float]]
 """Lowest and highest value by input name, as somebody said."""
@@ -105,6 +115,36 @@ class Ranges:
                 self._known[key] = {}
                 self.notes.append(f"what operators ask of inputs was not derived: {e}"[:300])
         return self._known[key]
+
+    def recorded(self, shapes: Shapes) -> dict[str, InputRange]:
+        """Return what float inputs lie between, with who says so: what a bundle records.
+
+        Where nobody does, it is what such an input may hold at all.
+        """
+        known, found = self.at(shapes), {}
+        for spec in self._inputs:
+            kind = self._kinds[spec.name]
+            if not spec.dtype.startswith(("float", "bfloat")) or kind.name == "mask":
+                continue
+            one = known.get(spec.name)
+            if kind.record is not None and (one is None or one.source == "graph"):
+                found[spec.name] = _prepared(kind.record)
+            elif one is not None and math.isfinite(one.span.least + one.span.most):
+                found[spec.name] = InputRange(one.span.least, one.span.most, one.source)
+            else:
+                most = REACH.get(kind.name, LARGEST)
+                low = 0.0 if one is not None and one.span.least >= 0 else -most
+                found[spec.name] = InputRange(low, most, "guess")
+        return found
+
+
+def _prepared(record: Preprocessing) -> InputRange:
+    """Return what a record of pictures or sound gives."""
+    if not isinstance(record, ImageInput):
+        return InputRange(-1.0, 1.0, "declared")
+    mean, std = np.asarray(record.mean), np.asarray(record.std)
+    ends = np.stack([-mean / std, (255.0 * record.scale - mean) / std])
+    return InputRange(float(ends.min()), float(ends.max()), "declared")
 
 
 def _seen(data: Sequence[Feeds], name: str) -> tuple[float, float] | None:

@@ -16,6 +16,8 @@ class Vector:
         feeds: by input name, all inputs.
         origin: ``user:<file>``, ``calibration:<file>`` or ``synthetic:<what>``.
         edge: an extreme no recipe below fp32 promises to survive; judged at fp32 only.
+        reach: of a magnitude that nobody ruled out; in half precision what comes out has to be
+            finite where it should be, and how near it is is not judged.
         given: outputs that the user says are right, by name.
         note: for the report; empty when there is nothing to say.
     """
@@ -25,6 +27,7 @@ class Vector:
     edge: bool = False
     given: dict[str, Array] = field(default_factory=dict)
     note: str = ""
+    reach: bool = False
 
 
 @dataclass(frozen=True, slots=True)

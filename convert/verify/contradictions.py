@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
@@ -18,6 +19,9 @@ from edgeinfer.convert.passes.inference import without_weights
 from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, walk
 from edgeinfer.errors import EdgeInferError, SourceError
 from edgeinfer.types import TensorSpec
+
+if TYPE_CHECKING:
+    from edgeinfer.convert.verify.vectors import UserData
 
 Size = int | str | None
 Shape = tuple[Size, ...] | None
@@ -50,7 +54,9 @@ def contradictions(model: ir.Model) -> list[str]:
     return [*lines[:_MOST], f"and {more} more"] if more > 0 else lines
 
 
-def refuse_contradictions(model: ir.Model, inputs: Sequence[TensorSpec]) -> None:
+def refuse_contradictions(
+    model: ir.Model, inputs: Sequence[TensorSpec], *, data: UserData | None = None
+) -> None:
     """Refuse a model with nodes whose operands contradict each other.
 
     onnx's inference is at times mistaken, so a model that does run is let pass.
@@ -58,6 +64,7 @@ def refuse_contradictions(model: ir.Model, inputs: Sequence[TensorSpec]) -> None
     Args:
         model: as read.
         inputs: its inputs, without those that have an initializer.
+        data: inputs that it is said to run with; made-up ones are tried where there are none.
 
     Raises:
         SourceError: lists the nodes.
@@ -70,7 +77,8 @@ def refuse_contradictions(model: ir.Model, inputs: Sequence[TensorSpec]) -> None
 
     try:
         with Oracles(model) as oracles:
-            make_vectors(model, inputs, oracles=oracles)
+            for vector in make_vectors(model, inputs, oracles=oracles, user_data=data):
+                oracles.run(vector.feeds)
     except EdgeInferError as error:
         one = "a node whose operands do" if len(found) == 1 else "nodes whose operands do"
         text = f"the model cannot run: it has {one} not go together"

@@ -36,6 +36,7 @@ from edgeinfer.metrics import (
     budget_for,
     check,
     compare,
+    in_half,
     worst,
 )
 from edgeinfer.types import Array
@@ -259,7 +260,12 @@ def verify_variant(
     """
     if budget is None:
         budget = budget_for(precision)
-    judged = [i for i, v in enumerate(vectors) if precision in JUDGED_ON_EXTREMES or not v.edge]
+    half = in_half(precision)
+    judged = [
+        i
+        for i, v in enumerate(vectors)
+        if precision in JUDGED_ON_EXTREMES or not v.edge or (half and v.reach)
+    ]
     taken = [i for i in judged if fits(constraints or {}, vectors[i].feeds)]
     if len(taken) < len(judged):
         left_out = len(judged) - len(taken)
@@ -271,7 +277,7 @@ def verify_variant(
         )
         return VariantResult(id, precision, budget, refusing, 0, ops or {}, tuple(notes))
     judged = taken
-    gate = _Gate(artifact, vectors, expected, budget, judged, device, timed)
+    gate = _Gate(artifact, vectors, expected, budget, judged, device, timed, half=half)
     if size_bytes is None:
         size_bytes = sum(f.stat().st_size for f in artifact.path.parent.rglob("*") if f.is_file())
     engines = tuple(result for b in backends for result in gate.ask(b))
@@ -285,6 +291,7 @@ def judge_answers(
     budget: Budget,
     *,
     usual: Sequence[Answer] = (),
+    half: bool = False,
 ) -> list[OutputResult]:
     """Hold given answers to the budget; all of the vectors are judged.
 
@@ -294,9 +301,11 @@ def judge_answers(
         expected: the oracles' answers to them.
         budget: what may be lost.
         usual: answers to more vectors, where these are some of them: what an output is in all.
+        half: they were computed in half precision.
     """
     nothing = Artifact("", Path(), (), ())
-    gate = _Gate(nothing, vectors, expected, budget, list(range(len(vectors))), usual=usual)
+    every = list(range(len(vectors)))
+    gate = _Gate(nothing, vectors, expected, budget, every, usual=usual, half=half)
     return gate.judge(answers)
 
 
@@ -312,6 +321,7 @@ class _Gate:
     device: DeviceKind = "cpu"
     timed: bool = True
     usual: Sequence[Answer] = ()
+    half: bool = False
 
     def ask(self, backend: Backend) -> list[EngineResult]:
         """Run it on the unit that it is meant for; where that is not here, on the CPU instead."""
@@ -389,7 +399,8 @@ class _Gate:
 
     def _judge_output(self, name: str, answers: Sequence[Mapping[str, Array]]) -> OutputResult:
         measured, breaches, first, wide, beyond = [], [], None, [], ""
-        usual = self.usual or [self.expected.answers[i] for i in self.judged]
+        closely = [i for i in self.judged if not self._for_range_only(i)]
+        usual = self.usual or [self.expected.answers[i] for i in closely or self.judged]
         allowed = self.budget.among(a.outputs[name] for a in usual)
         for index in self.judged:
             right = self.expected.answers[index]
@@ -398,6 +409,9 @@ class _Gate:
             else:
                 floor = allowed.channel_floor
                 metrics = compare(right.outputs[name], answers[index][name], channel_floor=floor)
+            if index not in closely:
+                # Its place is beyond what the precision promises; only that it is a number counts.
+                metrics = OutputMetrics(nonfinite=metrics.nonfinite, problem=metrics.problem)
             measured.append(metrics)
             plain = check(metrics, allowed)
             spread = right.spread.get(name)
@@ -437,12 +451,16 @@ class _Gate:
             hardest[0] if hardest else None,
         )
 
+    def _for_range_only(self, index: int) -> bool:
+        return self.half and self.vectors[index].reach
+
     def _lost_channels(
         self, name: str, answers: Sequence[Mapping[str, Array]], allowed: Budget
     ) -> list[str]:
         """Hold each channel against what it varies by over all vectors."""
-        right = [self.expected.answers[i].outputs[name] for i in self.judged]
-        found = channels.breaches(right, [answers[i][name] for i in self.judged], allowed)
+        near = [i for i in self.judged if not self._for_range_only(i)]
+        right = [self.expected.answers[i].outputs[name] for i in near]
+        found = channels.breaches(right, [answers[i][name] for i in near], allowed)
         return [f"{breach} (over {len(right)} vectors)" for breach in found]
 
     def _unjudged(self, name: str, measured: Sequence[OutputMetrics], allowed: Budget) -> str:

@@ -44,7 +44,8 @@ def ask_in_half(
 
     Args:
         model: an artifact, in its own types; or a float graph.
-        vectors: inputs; those that are no extremes are run, as many as time allows.
+        vectors: inputs; those that are no extremes are run, as many as time allows, and those of a
+            magnitude that nobody ruled out, of which only infinities are judged.
         expected: the oracles' answers to all of them.
         budget: what may be lost.
         everywhere: compute float32 in this type too, ``float16`` or ``bfloat16``, as a device does
@@ -55,7 +56,7 @@ def ask_in_half(
     """
     result = EngineResult(HALF, np.__version__)
     evaluator, kind = Evaluator(model, wide=False, halved=everywhere), kind or _NAMES[everywhere]
-    wanted = [i for i, v in enumerate(vectors) if not v.edge]
+    wanted = [i for i, v in enumerate(vectors) if not v.edge or v.reach]
     done: list[int] = []
     answers: list[dict[str, Array]] = []
     until = time.thread_time() + seconds
@@ -72,8 +73,9 @@ def ask_in_half(
     if not done:
         return replace(result, skipped=f"not checked in {kind} arithmetic: no ordinary inputs")
     some = replace(expected, answers=tuple(expected.answers[i] for i in done))
-    usual = usual or [expected.answers[i] for i in wanted]
-    outputs = judge_answers(answers, [vectors[i] for i in done], some, budget, usual=usual)
+    usual = usual or [expected.answers[i] for i in wanted if not vectors[i].reach]
+    tried = [vectors[i] for i in done]
+    outputs = judge_answers(answers, tried, some, budget, usual=usual, half=True)
     rule = f"results of all operators rounded to {kind}, sums inside of one in fp32"
     note = f"{len(done)} of {len(wanted)} inputs in {kind} arithmetic: {rule}"
     return replace(result, outputs=tuple(outputs), notes=(note,))

@@ -15,7 +15,7 @@ from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.finding import Finding
 from edgeinfer.convert.verify.gate import FAIL, NOT_RUN, PASS, VariantResult
 from edgeinfer.metrics import WIDENED
-from edgeinfer.types import TensorSpec
+from edgeinfer.types import InputRange, TensorSpec
 
 SCHEMA = 1
 
@@ -52,6 +52,7 @@ class Report:
         findings: by variant id, why it failed.
         tools: package versions.
         seconds: by stage, how long it took.
+        ranges: what float inputs lie between, and who says so.
         quantization: how integers came about, JSON-ready; None where none were asked for.
         machine: that made it, and whose times those in it are.
     """
@@ -71,6 +72,7 @@ class Report:
     tools: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     quantization: dict[str, Any] | None = None
+    ranges: dict[str, InputRange] = field(default_factory=dict)
     machine: Host = field(default_factory=host)
 
     @property
@@ -102,6 +104,10 @@ class Report:
             },
             "inputs": [_spec_json(s) for s in self.inputs],
             "outputs": [_spec_json(s) for s in self.outputs],
+            "ranges": {
+                name: {"low": r.low, "high": r.high, "source": r.source}
+                for name, r in self.ranges.items()
+            },
             "changes": [{"stage": c.stage, "lines": list(c.lines)} for c in self.changes],
             "ops": {"before": dict(self.ops_before), "after": dict(self.ops_after)},
             "oracles": {

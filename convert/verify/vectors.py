@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -14,11 +14,12 @@ import onnx_ir as ir
 from edgeinfer.convert.verify.allowed import USUAL_MOST, Declared, Ranges
 from edgeinfer.convert.verify.answers import Vector
 from edgeinfer.convert.verify.kinds import Kind, guess_kind
+from edgeinfer.convert.verify.ladder import LADDER, rungs
 from edgeinfer.convert.verify.signals import Style, signal
 from edgeinfer.convert.verify.sizes import Axes, Found, Shapes, find_shapes
 from edgeinfer.errors import InputError, RunError, SourceError, UsageError
 from edgeinfer.metrics import budget_for, check, compare
-from edgeinfer.types import Array, Feeds, Preprocessing, TensorSpec, nbytes
+from edgeinfer.types import Array, Feeds, InputRange, Preprocessing, TensorSpec, nbytes
 
 if TYPE_CHECKING:
     from edgeinfer.convert.verify.oracles import Oracles
@@ -44,7 +45,27 @@ _PATIENCE_S = 60.0
 """Time for finding sizes and trying made-up vectors."""
 
 
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What every variant is checked on.
+
+    Attributes:
+        vectors: user data first.
+        ranges: what float inputs lie between, by name, with who says so.
+    """
+
+    vectors: list[Vector]
+    ranges: dict[str, InputRange]
+
+
 def make_vectors(
+    model: ir.Model, inputs: Sequence[TensorSpec], *, oracles: Oracles, **options: Any
+) -> list[Vector]:
+    """Gather or make inputs; options are those of ``gather_vectors``."""
+    return gather_vectors(model, inputs, oracles=oracles, **options).vectors
+
+
+def gather_vectors(
     model: ir.Model,
     inputs: Sequence[TensorSpec],
     *,
@@ -56,8 +77,10 @@ def make_vectors(
     ranges: Mapping[tuple[str, int], tuple[int, int]] | None = None,
     declared: Declared | None = None,
     limit_bytes: int = 32 << 20,
-) -> list[Vector]:
-    """Gather or make the inputs that every variant is checked on.
+    calibration_data: Sequence[Feeds] = (),
+    reach: bool = False,
+) -> Gathered:
+    """Gather or make the inputs that every variant is checked on, and say what they lie between.
 
     User data comes first, then the calibration folder, then what is made up from the kind of each
     input. Every dynamic axis is given two sizes at least; sizes are found by trial on oracle A.
@@ -73,6 +96,8 @@ def make_vectors(
         ranges: bounds of sizes by input name and axis; vectors stay within and go to both ends.
         declared: lowest and highest value by input name, as the user says.
         limit_bytes: stop adding made-up vectors when inputs and outputs hold this much.
+        calibration_data: samples of a calibration set that is no plain folder.
+        reach: also make inputs of the least and the greatest magnitude that nobody ruled out.
 
     Raises:
         InputError: user data does not fit the model.
@@ -91,8 +116,15 @@ def make_vectors(
     )
     if calibration is not None:
         real += maker.from_folder(calibration)
+    samples = _from_user(calibration_data, inputs, []) if calibration_data else []
+    real += [Vector(v.feeds, v.origin.replace("user", "calibration", 1)) for v in samples]
     held.see([v.feeds for v in real])
-    return [*real, *maker.made_up(real, shape_sets)]
+    vectors = [*real, *maker.made_up(real, shape_sets)]
+    base = next((v.feeds for v in vectors if not v.edge), vectors[0].feeds if vectors else {})
+    recorded = held.recorded({s.name: np.asarray(base[s.name]).shape for s in inputs if base})
+    if reach and base:
+        vectors += maker.at_the_ends(base, recorded)
+    return Gathered(vectors, recorded)
 
 
 class _Maker:
@@ -214,6 +246,16 @@ class _Maker:
         if not self._has_free_integers():
             return ""
         return "; integers were made up: --data or --input-range NAME=LO:HI says what they hold"
+
+    def at_the_ends(self, base: Feeds, ranges: Mapping[str, InputRange]) -> Iterator[Vector]:
+        """Yield the least and the greatest magnitude that nobody ruled out, where they run."""
+        steps = rungs(base, ranges)
+        for feeds, step in ((steps[0], LADDER[0]), (steps[-1], LADDER[-1])) if steps else ():
+            try:
+                self._oracles.run(feeds)
+            except (RunError, InputError):
+                continue
+            yield Vector(feeds, f"synthetic:reach {step:g}", edge=True, reach=True)
 
     def _ends(self, known: Sequence[Shapes]) -> Iterator[Shapes]:
         """Yield the least and the greatest sizes that are allowed, where there are bounds."""

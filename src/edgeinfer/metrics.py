@@ -157,7 +157,7 @@ class Budget:
 
 BUDGETS: dict[str, Budget] = {
     # Engines sum doubles in doubles: 300 dB and more.
-    "fp64": Budget(1e-12, 1e-9, 180.0, 120.0, 0.999999999),
+    "fp64": Budget(1e-12, 1e-9, 180.0, 120.0, 0.999999999, spread_db=20.0),
     # Measured on 40 real models, three engines against each other: at least 88 dB, at most 3e-5 of
     # the largest value; once 5e-4 on a text detector's map. A saturated sigmoid moves by 1.5e-7
     # around 2e-5, which only the absolute floor can excuse. Tanh for erf in every Gelu stays
@@ -222,6 +222,11 @@ def budget_for(precision: str) -> Budget:
             f"no accuracy budget for precision {unknown[0]!r}; known: {', '.join(BUDGETS)}"
         )
     return functools.reduce(_looser, (b for b in found.values() if b is not None))
+
+
+def in_half(precision: str) -> bool:
+    """Whether something of a precision is computed in half precision, which ends at 65504."""
+    return any(p == "fp16" or p.endswith("_afp16") for p in precision.split("+"))
 
 
 def compare(expected: Array, actual: Array, *, channel_floor: float = 0.0) -> OutputMetrics:

@@ -11,9 +11,9 @@ from edgeinfer.bundle.codec import decode, encode
 from edgeinfer.errors import BundleError
 from edgeinfer.heads import Head
 from edgeinfer.metrics import Budget, OutputMetrics
-from edgeinfer.types import Preprocessing, Stored, TensorSpec
+from edgeinfer.types import InputRange, Preprocessing, Stored, TensorSpec
 
-SCHEMA = (1, 3)
+SCHEMA = (1, 4)
 """Major and minor version; a reader refuses an unknown major and ignores a newer minor's keys."""
 
 JUDGED_ON_EXTREMES = frozenset({"fp32"})
@@ -170,6 +170,8 @@ class Manifest:
     """What a session passes from run to run."""
     made_on: str = ""
     """The machine that made it, whose times those of the variants are; empty where unknown."""
+    ranges: dict[str, InputRange] = field(default_factory=dict)
+    """What float inputs lie between, by name, and who says so: the user, data, or nobody."""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data.

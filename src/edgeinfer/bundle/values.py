@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.types import Array
+from edgeinfer.metrics import in_half
+from edgeinfer.types import Array, InputRange
 
 KEY = "inputs"
 """The name of the constraint on floating-point inputs."""
@@ -28,6 +29,36 @@ WORDS = {
     BELOW_INFINITY: "values below infinity, without NaN",
     FINITE: "finite values",
 }
+
+
+SLACK = 2.0
+"""How many times further than what half precision was judged for values may reach: layers that
+leave its range there were kept in single precision."""
+
+_HALF_ARITHMETIC = frozenset({"onnx", "onnx_tvm", "mlprogram", "aimodel", "tvm"})
+"""Formats whose values are halves between operators; others unpack their weights and compute in
+single precision."""
+
+
+def reaches(
+    precision: str, format: str, ranges: Mapping[str, InputRange]
+) -> dict[str, tuple[float, InputRange]]:
+    """Return the largest magnitude by input name that a variant was judged for.
+
+    Args:
+        precision: of the variant.
+        format: likewise.
+        ranges: of the bundle.
+    """
+    if not in_half(precision) or format not in _HALF_ARITHMETIC:
+        return {}
+    return {name: (max(abs(r.low), abs(r.high)), r) for name, r in ranges.items()}
+
+
+def largest(array: Array) -> float:
+    """Return the largest magnitude; NaN where there is one."""
+    # Two reductions allocate nothing; the magnitudes of all elements would.
+    return float(max(array.max(), -array.min())) if array.size else 0.0
 
 
 def unfit(level: str, array: Array) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.models import (
+    input_ranges,
     input_shapes,
     integer_bounds,
     measure,
@@ -52,6 +53,7 @@ COLUMNS = (
 @click.option("--picture", "pictures", multiple=True, metavar="X", help="Input takes pixels.")
 @click.option("--classifier", is_flag=True, help="Core ML: name the class, with --labels.")
 @click.option("--deployment", default="", metavar="SYSTEM", help="Core ML: oldest, as iOS18.")
+@click.option("--input-range", "values", multiple=True, metavar="X=LO:HI", help="Of its values.")
 @click.option("--integers", multiple=True, metavar="X=0..9", help="Core ML: what an input holds.")
 @click.option("--io-dtype", "kinds", multiple=True, metavar="[X=]int8", help="Of .tflite files.")
 @click.option("--unverified", is_flag=True, help="Write what nothing here can run; marks it.")
@@ -82,6 +84,7 @@ def convert(
     pictures: tuple[str, ...],
     classifier: bool,
     deployment: str,
+    values: tuple[str, ...],
     integers: tuple[str, ...],
     kinds: tuple[str, ...],
     unverified: bool,
@@ -131,6 +134,7 @@ def convert(
             classifier=classifier,
             deployment=deployment,
             integers=integer_bounds(integers),
+            input_ranges=input_ranges(values),
             io_dtypes=io_dtypes(kinds),
             unverified=unverified,
             records=records,

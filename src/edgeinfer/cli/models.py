@@ -154,6 +154,27 @@ def integer_bounds(options: Iterable[str]) -> dict[str, tuple[int, int]]:
     return found
 
 
+def input_ranges(options: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Read ``input=low:high``.
+
+    Raises:
+        UsageError: one is malformed or repeated.
+    """
+    found: dict[str, tuple[float, float]] = {}
+    for option in options:
+        name, _, ends = option.rpartition("=")
+        low, _, high = ends.partition(":")
+        try:
+            span = float(low), float(high)
+        except ValueError as e:
+            raise UsageError(f"--input-range {option!r}: expected INPUT=LOW:HIGH") from e
+        if not name or name in found or not span[0] <= span[1]:
+            expected = "expected one INPUT=LOW:HIGH for an input"
+            raise UsageError(f"--input-range {option!r}: {expected}")
+        found[name] = span
+    return found
+
+
 def _size(text: str) -> int | range | None:
     first, dots, last = text.partition("..")
     if dots:

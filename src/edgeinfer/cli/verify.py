@@ -156,8 +156,11 @@ def _check(
     The numbers of vectors with values that the artifact refuses are added to ``refused``, and what
     only a widened budget allows to ``widened``.
     """
+    import numpy as np
+
     from edgeinfer.bundle.values import fits
     from edgeinfer.metrics import budget_for, check, compare, worst
+    from edgeinfer.runtime.recheck import lost_channels
 
     precision = variant.precision
     budget = budget_for(precision)
@@ -166,13 +169,16 @@ def _check(
     records = bundle.manifest.vectors
     vectors = list(bundle.vectors())
     judged = [v for v, r in zip(vectors, records, strict=True) if r.judged_at(precision)]
+    right, here = [], []
     for number, (feeds, expected) in enumerate(vectors):
         if not fits(variant.constraints, feeds):
             refused.append(number)
             continue
         if not records[number].judged_at(precision):
             continue
-        actual = executable.run(feeds)
+        actual = {n: np.array(a) for n, a in executable.run(feeds).items()}
+        right.append(expected)
+        here.append(actual)
         for name, want in expected.items():
             metrics = compare(want, actual[name])
             seen.setdefault(name, []).append(metrics)
@@ -182,6 +188,7 @@ def _check(
                 breaches = check(metrics, records[number].budget(base, name))
                 problems += [f"{where}: {b}" for b in breaches]
                 widened += [] if breaches else [f"{where}: {b}" for b in plain]
+    problems += lost_channels(right, here, budget)
     return {name: worst(found) for name, found in seen.items()}, problems
 
 

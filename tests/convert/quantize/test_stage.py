@@ -11,6 +11,7 @@ import pytest
 
 import edgeinfer
 from edgeinfer.convert.pipeline import check
+from edgeinfer.convert.quantize import calibrate
 from edgeinfer.errors import InputError, UsageError, VerifyError
 
 
@@ -30,6 +31,24 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.fixture
+def one_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is joined gets one scale, as it would where nobody looked at ranges."""
+    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
+    monkeypatch.setattr(calibrate, "apart", lambda units, ranges: {})
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "android"])
+def test_scores_of_a_detector_keep_steps_of_their_own(
+    target: str, clipped_detector: tuple[Path, Path], tmp_path: Path
+) -> None:
+    report = convert(*clipped_detector, tmp_path, targets=[target])
+    assert report["passed"]
+    lines = next(c["lines"] for c in report["changes"] if c["stage"] == "quantize")
+    assert any(line.startswith("Concat 'Concat_10' stays float: what it joins") for line in lines)
+
+
+@pytest.mark.usefixtures("one_scale")
 def test_a_detector_that_lost_its_scores_fails_visibly(
     detector: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -60,6 +79,7 @@ ENGINES = ("onnxruntime", "openvino", "android", "ios")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_scale")
 @pytest.mark.parametrize("target", ENGINES)
 def test_a_head_of_integers_fails_on_every_engine(
     target: str, clipped_detector: tuple[Path, Path], tmp_path: Path
@@ -68,7 +88,7 @@ def test_a_head_of_integers_fails_on_every_engine(
         convert(*clipped_detector, tmp_path, targets=[target])
 
 
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("cache", "one_scale")
 def test_auto_repairs_the_head_on_every_engine(
     clipped_detector: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -84,7 +104,7 @@ def test_auto_repairs_the_head_on_every_engine(
         assert {"Concat_10", "Conv_6", "Conv_8"} & {*found["chosen"]["kept"]}
 
 
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("cache", "one_scale")
 def test_auto_repairs_the_detector_by_itself(detector: tuple[Path, Path], tmp_path: Path) -> None:
     report = convert(*detector, tmp_path, targets=["onnxruntime"], precision="auto")
     (found,) = report["quantization"]["search"].values()
