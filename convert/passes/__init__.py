@@ -44,6 +44,7 @@ from edgeinfer.convert.passes.shapes import InferShapes
 from edgeinfer.convert.passes.share_duplicates import ShareInitializers, ShareNodes
 from edgeinfer.convert.passes.state_defaults import StateDefaults
 from edgeinfer.convert.passes.static_shapes import BindShapes, Shapes
+from edgeinfer.convert.passes.widen_halves import WidenHalves
 
 __all__ = [
     "FUSIONS",
@@ -100,6 +101,7 @@ SIMPLIFY: Passes = (
 """Repeated, because each of them gives the others work."""
 
 FINISH: Passes = (
+    WidenHalves(),
     ShareInitializers(),
     RemoveDeadCode(),
     InferShapes(),
