@@ -175,8 +175,8 @@ def test_what_nobody_ruled_out_stays_in_single_precision(target: str, tmp_path: 
     time = np.arange(64) / 64
     loud = (11938 * np.sin(2 * np.pi * 5 * time)).astype(np.float32)[None]
     right = Evaluator(ir.load(source), wide=True).run({"audio": loud})["y"]
-    backend = {"backend": "coreml-reference"} if target == "ios" else {}
-    with edgeinfer.load(out, **backend) as session:
+    backend = "coreml-reference" if target == "ios" else None
+    with edgeinfer.load(out, backend=backend) as session:
         found = session(loud)
     np.testing.assert_allclose(found, right, atol=0.02 * np.abs(right).max())
 

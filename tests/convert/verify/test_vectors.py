@@ -10,7 +10,7 @@ import pytest
 from edgeinfer.convert.verify import Oracles, Vector, make_vectors
 from edgeinfer.convert.verify.vectors import UserData
 from edgeinfer.errors import InputError, UsageError
-from edgeinfer.types import AudioInput, ImageInput, Preprocessing
+from edgeinfer.types import Array, AudioInput, ImageInput, Preprocessing
 
 
 def model(text: str, opset: int = 20) -> ir.Model:
@@ -234,7 +234,7 @@ def test_an_extreme_that_hangs_on_rounding_is_left_out_with_a_note() -> None:
 def test_data_wins_over_what_would_be_made_up() -> None:
     m = model("""g (float[6, 2] x, int64[3] i) => (float[3, 2] y) {
         z = Constant<value_int=0>() w = CumSum(i, z) y = Gather(x, w) }""")
-    real = {"x": np.ones((6, 2), np.float32), "i": np.array([5, -5, 5], np.int64)}
+    real: dict[str, Array] = {"x": np.ones((6, 2), np.float32), "i": np.array([5, -5, 5], np.int64)}
     found = vectors(m, user_data=[real])
     assert [v.origin for v in found] == ["user:#0"]
     np.testing.assert_array_equal(found[0].feeds["i"], real["i"])
@@ -245,7 +245,10 @@ def test_other_sizes_look_like_the_data() -> None:
         """g (float[N, 2] x, int64[N] i) => (float[N, 2] y) <float[30, 2] t = {ONES}> {
         e = Gather(t, i) y = Add(x, e) }""".replace("ONES", ", ".join("1" * 60))
     )
-    real = {"x": np.full((3, 2), 250, np.float32), "i": np.array([20, 21, 25], np.int64)}
+    real: dict[str, Array] = {
+        "x": np.full((3, 2), 250, np.float32),
+        "i": np.array([20, 21, 25], np.int64),
+    }
     made = [v for v in vectors(m, user_data=[real]) if v.origin.startswith("synthetic")]
     assert made
     for vector in made:

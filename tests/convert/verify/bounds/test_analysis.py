@@ -52,7 +52,8 @@ class Case:
         )
         opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
         proto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-        return ir.from_proto(proto)
+        made: ir.Model = ir.from_proto(proto)
+        return made
 
 
 def ints(*values: int) -> Array:
