@@ -181,17 +181,7 @@ def export(
         max_drop=max_drop,
         metric=metric,
     )
-    front: Front | Worker
-    if not _is_code(request.metric) and can_work_apart(model, example_inputs):
-        front = Worker(model, request, progress, dynamic_shapes=dynamic_shapes)
-    else:
-        front = Front(
-            model,
-            request,
-            progress,
-            example_inputs=example_inputs,
-            dynamic_shapes=dynamic_shapes,
-        )
+    front = _front(model, request, progress, example_inputs, dynamic_shapes)
     with BundleWriter(request.destination, overwrite=overwrite) as writer:
         prepared = front.prepare(writer.folder(_VARIANTS))
         check_described(described, prepared.report.inputs, prepared.report.outputs)
@@ -207,6 +197,15 @@ def export(
                 if _is_taken(written, judged, request, prepared.report, front, writer):
                     variants += _adopted(written, judged, writer)
         return _finish(request, prepared, variants, writer, described)
+
+
+def _front(
+    model: Any, request: Request, progress: Progress | None, examples: Any, sizes: Any
+) -> Front | Worker:
+    """Return what works on the graph, in a process of its own where that is possible."""
+    if not _is_code(request.metric) and can_work_apart(model, examples):
+        return Worker(model, request, progress, dynamic_shapes=sizes)
+    return Front(model, request, progress, example_inputs=examples, dynamic_shapes=sizes)
 
 
 def _is_code(metric: Metric | None) -> bool:

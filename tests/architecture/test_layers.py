@@ -20,6 +20,7 @@ LAYERS = {
     "llm": 3,
     "bundle": 2,
     "metrics": 2,
+    "channels": 2,
     "media": 2,
     "decode": 2,
     "profiles": 2,
@@ -37,6 +38,7 @@ SIDEWAYS = {
     ("media", "bundle"),
     ("bundle", "metrics"),
     ("metrics", "bundle"),
+    ("channels", "metrics"),
     ("types", "errors"),
     ("results", "types"),
     ("decode", "media"),
@@ -45,7 +47,8 @@ SIDEWAYS = {
 """Packages of one layer that may know each other; runtime and convert never do."""
 
 DEVICE = (
-    *("runtime", "backends", "bundle", "metrics", "media", "decode", "profiles", "llm"),
+    *("runtime", "backends", "bundle", "metrics", "channels", "media", "decode"),
+    *("profiles", "llm"),
     *("heads", "results", "types", "errors", "bounded", "versions"),
 )
 """What a device install imports."""
