@@ -27,6 +27,7 @@ from edgeinfer.backends.cuda import cuda_devices
 from edgeinfer.bundle.manifest import JUDGED_ON_EXTREMES
 from edgeinfer.bundle.values import fits
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
+from edgeinfer.convert.verify.behaviour import repeat_problems, signature_problems
 from edgeinfer.errors import BackendError, InputError, NotAvailableError
 from edgeinfer.metrics import (
     SLACK,
@@ -349,13 +350,13 @@ class _Gate:
     def _measure(self, backend: Backend, result: EngineResult) -> EngineResult:
         executable = self._load(backend, LoadOptions(self.device))
         try:
-            problems = _signature_problems(self.artifact, executable)
+            problems = signature_problems(self.artifact, executable)
             answers = [_run(executable, v) for v in self.vectors]
             # In another order than the first time, so that state left behind shows.
             again = self.vectors if self.timed else self.vectors[:1]
             repeats = [_run(executable, v) for v in reversed(again)]
             first = answers[: len(again)]
-            problems += _repeat_problems(first, repeats[::-1], again)
+            problems += repeat_problems(first, repeats[::-1], again)
             outputs = self.judge(answers)
             timed = self.timed and backend.capabilities().keeps_time
             latency = {0: _median_ms(executable, self.vectors[0])} if timed else {}
@@ -507,41 +508,6 @@ def _absence(backend: str, kind: DeviceKind) -> str:
 def _run(executable: Executable, vector: Vector) -> dict[str, Array]:
     # Copied: an engine that hands out its own buffer would change the first answer in the second.
     return {k: np.array(v) for k, v in executable.run(vector.feeds).items()}
-
-
-def _signature_problems(artifact: Artifact, executable: Executable) -> list[str]:
-    """Compare names, types and ranks of what was loaded with the source model's."""
-    problems = []
-    for role, wanted, got in (
-        ("input", artifact.inputs, executable.inputs),
-        ("output", artifact.outputs, executable.outputs),
-    ):
-        found = {s.name: s for s in got}
-        for spec in wanted:
-            other = found.pop(spec.name, None)
-            if other is None:
-                problems.append(f"{role} {spec.name!r} is missing")
-            elif other.dtype != spec.dtype:
-                problems.append(f"{role} {spec.name!r} is {other.dtype} instead of {spec.dtype}")
-        problems += [f"{role} {name!r} is not in the source model" for name in found]
-    return problems
-
-
-def _repeat_problems(
-    first: Sequence[Mapping[str, Array]],
-    second: Sequence[Mapping[str, Array]],
-    vectors: Sequence[Vector],
-) -> list[str]:
-    """List outputs that differ in a second run; a last bit may, by the order of threads."""
-    for one, two, vector in zip(first, second, vectors, strict=True):
-        for name in one:
-            metrics = compare(one[name], two[name])
-            if metrics.problem or metrics.nonfinite or metrics.mismatches or metrics.max_rel > 1e-5:
-                return [
-                    f"output {name!r} differs between two runs on the same input "
-                    f"({vector.origin}): by {metrics.max_abs:.3g} {metrics.problem}".rstrip()
-                ]
-    return []
 
 
 def _median_ms(executable: Executable, vector: Vector) -> float:
