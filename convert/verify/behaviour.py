@@ -1,4 +1,4 @@
-"""What is wrong with an engine beyond numbers: another interface, another answer the second time."""
+"""Faults of an engine beyond numbers: another interface, another answer the second time."""
 
 from __future__ import annotations
 
