@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.errors import InputError, UsageError
+from edgeinfer.errors import InputError, LoadError, UsageError
 from edgeinfer.runtime.llm.bundle import CacheSizes, Model, read
 from edgeinfer.runtime.llm.chat import Message
 from edgeinfer.runtime.llm.drafting import Drafter
@@ -141,9 +142,12 @@ class LLM:
                 self._refuse_sealed()
             drafter = None
             if draft is not None:
-                small = self._open(draft, sizes, "", trust)
-                drafter = Drafter(small.open_executor(), self.model.config.vocab)
+                # Texts that are longer than it can read go without its guesses.
+                room = CacheSizes(0, sequences, cache_mb, threads=threads)
+                drafter = self._drafter(self._open(draft, room, "", trust))
             self._thread = EngineThread(self._engine(options, drafter), idle_sleep_s)
+            # Who forgets to close it keeps no thread, and loses nothing of what goes to disk.
+            weakref.finalize(self, self._thread.close)
         except BaseException:
             self.close()
             raise
@@ -155,6 +159,13 @@ class LLM:
         bundle = Bundle.open(path, verify=False, **trust)
         self._bundles.append(bundle)
         return read(bundle, sizes, variant)
+
+    def _drafter(self, small: Model) -> Drafter:
+        if small.tokenizer.pieces != self.model.tokenizer.pieces:
+            raise LoadError(
+                f"the draft model {small.name} has another vocabulary than {self.model.name}"
+            )
+        return Drafter(small.open_executor(), self.model.config.vocab)
 
     def _refuse_sealed(self) -> None:
         if any(bundle.sealed_by for bundle in self._bundles):

@@ -69,6 +69,8 @@ class EngineThread:
         with self._wanted:
             if self._closing:
                 raise ClosedError("the engine is closed")
+            if not self._thread.is_alive():
+                raise ClosedError("the engine's thread did not come along into this process")
             self._commands.append(command)
             self._wanted.notify()
         return future
@@ -165,7 +167,7 @@ class EngineThread:
         with self._wanted:
             self._closing = True
             self._wanted.notify()
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() is not self._thread and self._thread.is_alive():
             self._thread.join()
 
     # In the thread.

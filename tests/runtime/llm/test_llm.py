@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from edgeinfer.errors import ClosedError, InputError, MemoryBudgetError, UsageError
+from edgeinfer.errors import ClosedError, InputError, LoadError, MemoryBudgetError, UsageError
 from edgeinfer.llm.generation import Generation
 from edgeinfer.runtime.llm.bundle import CacheSizes, Model, page_bytes, pages_for
 from edgeinfer.runtime.llm.chat import ChatTemplate
@@ -19,7 +21,7 @@ from edgeinfer.runtime.llm.reference import ReferenceExecutor
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer
 from edgeinfer.runtime.llm.tools import Tool, ToolFormat
 from tests.runtime.llm.conftest import tiny_config, tiny_weights
-from tests.runtime.llm.texts import TEMPLATE, byte_level
+from tests.runtime.llm.texts import TEMPLATE, byte_fallback, byte_level
 
 for library in ("tokenizers", "jinja2", "llguidance"):
     pytest.importorskip(library)
@@ -224,3 +226,26 @@ def test_cache_fits_the_memory() -> None:
         pages_for(config, CacheSizes(context=161), None)
     with pytest.raises(UsageError, match="sequences: expected at least 1"):
         pages_for(config, CacheSizes(sequences=0), None)
+
+
+def test_draft_model_changes_no_text(monkeypatch: pytest.MonkeyPatch, llm: LLM) -> None:
+    expected = llm.generate("the cat", SHORT)[0].text
+    with LLM("tiny.edge", draft="small.edge") as drafted:
+        assert drafted.generate("the cat", SHORT)[0].text == expected
+
+
+def test_draft_model_of_another_vocabulary_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(model(), tokenizer=TextTokenizer(byte_fallback(), 600, None), name="other")
+    made = iter((model(), other))
+    monkeypatch.setattr(LLM, "_open", lambda *_: next(made))
+    with pytest.raises(LoadError, match="the draft model other has another vocabulary than tiny"):
+        LLM("tiny.edge", draft="small.edge")
+
+
+def test_forgotten_one_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LLM, "_open", lambda *_: model())
+    forgotten = LLM("tiny.edge")
+    thread = forgotten.engine._thread
+    del forgotten
+    gc.collect()
+    assert not thread.is_alive()

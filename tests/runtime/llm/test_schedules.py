@@ -56,8 +56,8 @@ def same(found: Results, expected: Results, name: str) -> None:
 def test_schedule_makes_no_difference(seed: int) -> None:
     rng = random.Random(seed)
     sizes: dict[str, Any] = {
-        "memory": rng.choice((2, 3, 1000)),
-        "window": rng.choice((0, 0, 10)),
+        "memory": rng.choice((2, 3, 1000, 1000)),
+        "window": rng.choice((0, 7, 10)),
         "adapters": rng.choice(((), ("x", "y"))),
         "max_tokens": rng.choice((5, 17, 48)),
     }
@@ -226,3 +226,20 @@ def test_end_of_sequence_is_not_text() -> None:
     assert results.last["a", 0].stop == EOS
     assert results.tokens["a", 0][-1] == EOS
     assert len(results.text["a", 0]) == len(results.tokens["a", 0]) - 1
+
+
+def test_pages_that_no_window_reaches_are_given_back() -> None:
+    engine, _ = toy_engine(window=10, context=400, pages=200)
+    asked: dict[str, Any] = {"max_tokens": 300, "ignore_eos": True, "seed": 1}
+    engine.submit(request("a", range(30), **asked))
+    results = Results()
+    most = 0
+    while not engine.is_idle:
+        results.add(engine.step())
+        if results.tokens:
+            most = max(most, engine.stats().pages_used)
+    # Ten positions lie in at most four pages of four, and one more is begun.
+    assert most <= 5
+    plain, _ = toy_engine(memory=10, context=400, pages=200)
+    expected = generate(plain, request("a", range(30), **asked))
+    assert results.tokens == expected.tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -178,3 +179,17 @@ def test_request_wakes_and_a_question_does_not() -> None:
     finally:
         thread.close()
     assert made[1].closed
+
+
+def test_thread_does_not_come_along_into_a_child() -> None:
+    engine, _ = toy_engine()
+    thread = EngineThread(engine)
+    child = os.fork()
+    if not child:
+        try:
+            thread.stats()
+        except ClosedError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    thread.close()
