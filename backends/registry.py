@@ -31,6 +31,7 @@ BUILT_IN = {
     "onnxruntime-tensorrt": ("edgeinfer.backends.onnxruntime_tensorrt:OnnxRuntimeTensorRTBackend"),
     "coreai": "edgeinfer.backends.coreai:CoreAIBackend",
     "tvm": "edgeinfer.backends.tvm:TvmBackend",
+    "llm": "edgeinfer.backends.llm.backend:LlmBackend",
 }
 
 

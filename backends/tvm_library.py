@@ -34,7 +34,7 @@ ALIGNMENT = 64
 PAGE = 4096
 
 DEVICES = ("cpu", "gpu")
-KINDS = ("direct", "vm", "regions", "functions")
+KINDS = ("direct", "vm", "regions", "functions", "llm")
 
 _MAGIC = b"edgetvm1"
 _TAIL = struct.Struct("<Q8s")
@@ -59,7 +59,8 @@ class Library:
 
     Attributes:
         kind: ``direct`` is one function over fixed shapes, ``vm`` a program of TVM's machine,
-            ``regions`` are operators for ONNX Runtime, ``functions`` stand around a model.
+            ``regions`` are operators for ONNX Runtime, ``functions`` stand around a model, ``llm``
+            are the steps of a language model.
         arch: of the CPU, read from the library itself.
         system: ``linux`` or ``macos``, likewise.
         machine: the instruction set the code was made for.

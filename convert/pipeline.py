@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import shutil
@@ -32,7 +33,7 @@ from edgeinfer.convert.verify import Change, Report, VariantResult, verify_varia
 from edgeinfer.convert.verify.carried import carried
 from edgeinfer.convert.verify.gate import NOT_RUN
 from edgeinfer.convert.worker import Worker, can_work_apart
-from edgeinfer.errors import CrashedError, Problem, VerifyError
+from edgeinfer.errors import CrashedError, Problem, UsageError, VerifyError
 from edgeinfer.media.description import Description
 from edgeinfer.profiles.schema import Profile, Unit
 from edgeinfer.types import Feeds, Preprocessing
@@ -63,7 +64,7 @@ def export(
     output: str | Path | None = None,
     *,
     targets: Sequence[str] = ("cpu",),
-    precision: str = "fp32",
+    precision: str = "",
     input_shapes: Given | None = None,
     preprocessing: Mapping[str, Preprocessing] | None = None,
     description: Description | None = None,
@@ -96,10 +97,13 @@ def export(
     """Convert a model for one or more targets, check every artifact, and write one bundle.
 
     Args:
-        model: see ``sources.read``: a path, an ONNX model, a PyTorch module or program.
+        model: see ``sources.read``: a path, an ONNX model, a PyTorch module or program; or a
+            language model: a GGUF file or a Hugging Face folder.
         output: the bundle; default ``<name>.edge``. A slash at the end asks for a folder.
         targets: names of device profiles, paths of ``.toml`` profiles, or ``all``.
-        precision: recipe, e.g. ``fp32``, ``fp16``, ``static_wi8_ai8`` or ``auto``.
+        precision: recipe, e.g. ``fp32``, ``fp16``, ``static_wi8_ai8`` or ``auto``; of a language
+            model ``w4``, ``w8``, ``fp16``, ``bf16`` or ``fp32``. Empty is ``fp32``, and of a
+            language model what its weights are.
         input_shapes: sizes to fix, by input name; None keeps an axis as declared, ``range(1, 9)``
             bounds it. Several shapes for an input are all in the result: as signatures of one
             ``.tflite`` file, as the only shapes of a Core ML package, as open sizes elsewhere.
@@ -151,12 +155,14 @@ def export(
         UsageError: the request contradicts itself.
         OutputError: the bundle cannot be written.
     """
+    if language_model(model):
+        return _language_model(dict(locals()))
     described = description or Description()
     request = check_request(
         model,
         output,
         targets=targets,
-        precision=precision,
+        precision=precision or "fp32",
         name=name,
         labels=labels or described.labels,
         compress_weights=compress_weights,
@@ -206,6 +212,36 @@ def _front(
     if not _is_code(request.metric) and can_work_apart(model, examples):
         return Worker(model, request, progress, dynamic_shapes=sizes)
     return Front(model, request, progress, example_inputs=examples, dynamic_shapes=sizes)
+
+
+def language_model(model: Any) -> bool:
+    """Whether a model is a language model in a file: a GGUF file or a Hugging Face folder."""
+    if not isinstance(model, str | Path):
+        return False
+    path = Path(model)
+    return path.suffix.lower() == ".gguf" or (path / "config.json").is_file()
+
+
+_TAKEN = ("targets", "precision", "name", "unverified", "overwrite", "progress")
+"""What language models heed of a request."""
+
+
+def _language_model(given: Mapping[str, Any]) -> ExportResult:
+    """Convert a language model, which goes a way of its own.
+
+    Raises:
+        UsageError: something is asked for that says nothing to language models; lists all.
+    """
+    from edgeinfer.convert.llm import pipeline as llm
+
+    defaults = {n: p.default for n, p in inspect.signature(export).parameters.items()}
+    rest = given.keys() - {"model", "output", *_TAKEN}
+    idle = sorted(n for n in rest if given[n] != defaults[n] and given[n])
+    if idle:
+        raise UsageError(f"a language model is asked for; it heeds nothing of {', '.join(idle)}")
+    asked = {name: given[name] for name in _TAKEN}
+    asked["precision"] = asked["precision"] or llm.STORED
+    return llm.export(Path(given["model"]), given["output"], **asked)
 
 
 def _is_code(metric: Metric | None) -> bool:
@@ -446,6 +482,11 @@ def _finish(
             described.head, report.outputs, request.channels_last, request.channels_first
         ),
     )
+    return finished(writer, manifest, report)
+
+
+def finished(writer: BundleWriter, manifest: Manifest, report: Report) -> ExportResult:
+    """Write the bundle, and note that this machine made it."""
     made = ExportResult(writer.finish(manifest), manifest, report)
     if (problem := remember_made(writer.digest)) and native_parts(manifest):
         _log.warning(

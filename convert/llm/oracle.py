@@ -28,20 +28,29 @@ class Oracle:
 
     def logits(self, sequences: list[Array]) -> list[Array]:
         """Return the logits of all tokens of each sequence, (tokens, vocab) float32."""
+        return list(self.heads(self.states(sequences)))
+
+    def states(self, sequences: list[Array]) -> list[Array]:
+        """Return what the last block gives, (tokens, hidden) of each sequence."""
         config = self.config
         length = max(len(ids) for ids in sequences)
         tables = [rope.tables(max(length, 1)) for rope in config.ropes]
-        with self._decoded("token_embd"):
-            scale = np.float32(config.embedding_scale)
-            states = [self._held["token_embd"][ids] * scale for ids in sequences]
+        scale = np.float32(config.embedding_scale)
+        embedding = self.tensors["token_embd"]
+        states = [embedding.rows(ids).float32() * scale for ids in sequences]
         for layer in range(config.layers):
             names = [n for n in self.tensors if n.startswith(f"blk.{layer}.")]
             with self._decoded(*names):
                 states = [self._block(x, layer, tables) for x in states]
-        with self._decoded("output_norm", "token_embd" if config.tied else "output"):
-            head = self._held["token_embd" if config.tied else "output"]
-            found = [self._norm(x, "output_norm") @ head.T for x in states]
-        return [_capped(x, config.logit_softcap) for x in found]
+        return states
+
+    def heads(self, states: list[Array]) -> Iterator[Array]:
+        """Yield the logits of what ``states`` gave, one sequence after the other."""
+        name = "token_embd" if self.config.tied else "output"
+        with self._decoded("output_norm", name):
+            for x in states:
+                found = self._norm(x, "output_norm") @ self._held[name].T
+                yield _capped(found, self.config.logit_softcap)
 
     @contextmanager
     def _decoded(self, *names: str) -> Iterator[None]:

@@ -55,6 +55,7 @@ class Report:
         ranges: what float inputs lie between, and who says so.
         quantization: how integers came about, JSON-ready; None where none were asked for.
         machine: that made it, and whose times those in it are.
+        language: of a language model, by variant, how near it is on text; JSON-ready.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Report:
     quantization: dict[str, Any] | None = None
     ranges: dict[str, InputRange] = field(default_factory=dict)
     machine: Host = field(default_factory=host)
+    language: dict[str, Any] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -122,6 +124,7 @@ class Report:
             "variants": [v.to_json() for v in self.variants],
             "findings": {k: f.to_json() for k, f in self.findings.items()},
             "quantization": self.quantization,
+            **({"language": self.language} if self.language else {}),
             "tools": dict(self.tools),
             "seconds": {k: round(v, 3) for k, v in self.seconds.items()},
         }

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeinfer.backends.cgroup import read_limits
+from edgeinfer.backends.llm.backend import open_executor
+from edgeinfer.backends.llm.executor import Sizes
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import LoadError, MemoryBudgetError, NotAvailableError, UsageError
@@ -181,4 +183,14 @@ def _executor(
     root = Path("/")
     free = free_mb(root, read_limits(root))
     pages = pages_for(described, sizes, None if free is None else free << 20)
-    raise NotAvailableError(f"no executor runs variant {variant.id} with {pages} pages yet")
+    bundle.paths(variant)
+    folder = _path(bundle, variant, config.FILE_NAME).parent
+    room = Sizes(
+        pages=pages,
+        max_tokens=sizes.step_tokens,
+        max_sequences=sizes.sequences,
+        context=sizes.context,
+        cache=sizes.kind,
+        threads=sizes.threads,
+    )
+    return open_executor(folder, room)

@@ -194,9 +194,16 @@ _PACKED = re.compile(r"(?:weight_only|static)_w(s?)(?:p([1-8])(?:g[0-9]+)?)?(?:i
 """Weights in palettes or without their zeros, as ``convert.quantize.recipe`` names them."""
 
 
+_LANGUAGE_MODELS = ("w4", "w5", "w6", "w8")
+"""Bits of weights, with activations in 8. What may be lost of a text's distribution is judged when
+the bundle is made; this only tells noise from answers."""
+
+
 def _of(precision: str) -> Budget | None:
     if precision in BUDGETS:
         return BUDGETS[precision]
+    if precision in _LANGUAGE_MODELS:
+        return BUDGETS["weight_only_wi4b32_afp32"]
     if precision.endswith("_afp16"):
         plain = _of(precision.removesuffix("_afp16") + "_afp32")
         return None if plain is None else _looser(plain, BUDGETS["fp16"])

@@ -17,12 +17,12 @@ LAYERS = {
     "convert": 4,
     "kernels": 4,
     "backends": 3,
-    "llm": 3,
     "bundle": 2,
     "metrics": 2,
     "channels": 2,
     "media": 2,
     "decode": 2,
+    "llm": 2,
     "profiles": 2,
     "heads": 1,
     "results": 1,
@@ -43,6 +43,7 @@ SIDEWAYS = {
     ("results", "types"),
     ("decode", "media"),
     ("convert", "kernels"),
+    ("llm", "bundle"),
 }
 """Packages of one layer that may know each other; runtime and convert never do."""
 

@@ -57,8 +57,8 @@ class Variant:
     Attributes:
         id: ``<target>-<format>-<precision>``, unique in the bundle, also its folder's name.
         target: the target it was lowered for.
-        format: ``onnx``, ``onnx_tvm``, ``openvino_ir``, ``tflite``, ``mlprogram``, ``aimodel`` or
-            ``tvm``.
+        format: ``onnx``, ``onnx_tvm``, ``openvino_ir``, ``tflite``, ``mlprogram``, ``aimodel``,
+            ``tvm`` or ``llm``.
         precision: read back from the artifact, never copied from the request.
         files: the first one is what the engine opens.
         engines: backends that can run it, best first.

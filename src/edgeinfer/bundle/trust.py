@@ -33,7 +33,7 @@ Native = Literal["auto", "allow", "deny"]
 
 ENV = "EDGEINFER_NATIVE"
 
-NATIVE_FORMATS = frozenset({"tvm", "onnx_tvm"})
+NATIVE_FORMATS = frozenset({"tvm", "onnx_tvm", "llm"})
 """Formats of artifacts that are machine code."""
 
 NATIVE_FOLDER = "code/"

@@ -35,7 +35,7 @@ COLUMNS = (
 @click.command()
 @click.argument("model")
 @click.option("-t", "--target", "targets", multiple=True, required=True, help="Device; repeatable.")
-@click.option("--precision", default="fp32", show_default=True, metavar="NAME", help="Recipe.")
+@click.option("--precision", default="", metavar="NAME", help="Recipe; default fp32.")
 @click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,?", help="Fix sizes.")
 @click.option("--pipeline", metavar="FILE", help="TOML or JSON: what goes in and comes out.")
 @click.option("--preprocessing", metavar="FILE", help="TOML: pictures and sounds to inputs.")
@@ -98,7 +98,9 @@ def convert(
     """Convert MODEL, check it, and write one bundle.
 
     MODEL is an .onnx, .pt2 or .tflite file, or file.py:callable for a PyTorch module: the callable
-    returns the module, its example inputs and, if any, its dynamic shapes.
+    returns the module, its example inputs and, if any, its dynamic shapes. Or it is a language
+    model: a .gguf file or a Hugging Face folder, whose weights stay as they are unless --precision
+    says w4, w8, fp16, bf16 or fp32.
 
     TARGET is a name that `edgeinfer targets` lists, the path of a .toml profile, or "all".
     """
@@ -230,8 +232,11 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
     count = len(report.vectors)
     vectors = f"{count} test vector" + ("s" if count != 1 else "")
     yield f"times are medians on this machine: {report.machine}"
-    yield f"{before} operators, {after} after simplification; {vectors}; {seconds:.1f} s"
+    counted = f"{before} operators, {after} after simplification; " if before else ""
+    yield f"{counted}{vectors}; {seconds:.1f} s"
     for variant in report.variants:
+        if not before:
+            yield from (f"note: {line}" for line in variant.notes)
         for engine in variant.engines:
             if engine.skipped:
                 where = f"{engine.backend} ({engine.device})"

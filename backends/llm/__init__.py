@@ -1,0 +1,1 @@
+"""Language models: tapes of compiled kernels, run by a team of threads."""

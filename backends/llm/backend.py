@@ -1,0 +1,183 @@
+"""The backend ``llm``: a language model as a function from a prompt to the logits that follow."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from pathlib import Path
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from edgeinfer.backends.base import Artifact, Bound, Capabilities, Device, LoadOptions, Probe
+from edgeinfer.backends.checks import (
+    check_buffers,
+    check_device,
+    check_file,
+    one_line,
+    thread_count,
+)
+from edgeinfer.backends.llm.executor import NativeExecutor, Sizes
+from edgeinfer.errors import BundleError, ClosedError, InputError, LoadError, RunError
+from edgeinfer.llm import LlmConfig
+from edgeinfer.llm import config as description
+from edgeinfer.llm import tape as tapes
+from edgeinfer.llm.generation import FORMAT
+from edgeinfer.llm.step import PAGE, StepBatch
+from edgeinfer.types import Array, Feeds, TensorSpec
+
+NAME = "llm"
+
+_MOST = 4096
+"""Tokens of a prompt that this backend takes, where the model takes more."""
+_CHUNK = 256
+
+INPUT = TensorSpec("tokens", "int32", ("tokens",))
+
+
+def signature(config: LlmConfig) -> tuple[TensorSpec, TensorSpec]:
+    """Input and output of a model as an ordinary one."""
+    return INPUT, TensorSpec("logits", "float32", (config.vocab,))
+
+
+def open_executor(folder: Path, sizes: Sizes) -> NativeExecutor:
+    """Open the files of a variant.
+
+    Args:
+        folder: that holds them.
+        sizes: what there is to be room for.
+
+    Raises:
+        LoadError: files lack, are damaged, or are not for this processor.
+        UsageError: sizes contradict the model.
+        NotAvailableError: memory or threads lack.
+    """
+    try:
+        config = LlmConfig.from_json((folder / description.FILE_NAME).read_bytes())
+        tape = tapes.Tape.from_json((folder / tapes.FILE_NAME).read_bytes())
+    except (OSError, BundleError) as e:
+        raise LoadError(f"llm refuses {folder}: {one_line(e)}") from e
+    weights, library = folder / tapes.WEIGHTS_NAME, folder / tapes.LIBRARY_NAME
+    return NativeExecutor(config, tape, weights, library, sizes)
+
+
+class LlmBackend:
+    """Runs a language model's tape over one prompt at a time."""
+
+    name: ClassVar[str] = NAME
+
+    def probe(self) -> Probe:
+        """It needs no engine besides the system's loader."""
+        from edgeinfer import __version__
+
+        if platform.system() != "Linux":
+            reason = f"code of language models is made for Linux, this is {platform.system()}"
+            return Probe(NAME, __version__, reason=reason)
+        return Probe(NAME, __version__, (Device("cpu", platform.machine()),))
+
+    def capabilities(self) -> Capabilities:
+        """One prompt of any length."""
+        return Capabilities(frozenset({FORMAT}), frozenset({"int32", "float32"}), zero_copy=False)
+
+    def load(self, artifact: Artifact, options: LoadOptions) -> LlmExecutable:
+        """Open a variant's files.
+
+        Raises:
+            NotAvailableError: this system or the device is not one it runs on.
+            LoadError: files lack or are damaged, the code is not for this processor, or an option
+                is unknown.
+        """
+        check_device(self.probe(), options.device, "it runs on the CPU only")
+        unknown = sorted(options.extra.keys() - {"cache"})
+        if unknown:
+            raise LoadError(f"backend {NAME!r}: unknown options {unknown}; known: cache")
+        path = check_file(NAME, artifact, (FORMAT,))
+        config = LlmConfig.from_json(path.read_bytes())
+        context = min(config.context, _MOST)
+        threads = thread_count(NAME, options) or 0
+        pages = -(-context // PAGE)
+        sizes = Sizes(pages, _CHUNK, 1, context, options.extra.get("cache", ""), threads)
+        executor = open_executor(path.parent, sizes)
+        return LlmExecutable(executor, signature(config))
+
+
+class LlmExecutable:
+    """A language model that forgets each prompt; runs of several threads wait for each other."""
+
+    def __init__(self, executor: NativeExecutor, specs: tuple[TensorSpec, TensorSpec]) -> None:
+        self.inputs, self.outputs = specs[:1], specs[1:]
+        self._executor = executor
+        self._lock, self._closed = threading.Lock(), False
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Return the logits behind the last token.
+
+        Raises:
+            InputError: there is no token, one is not in the vocabulary, or there are too many.
+            ClosedError: after ``close``.
+        """
+        tokens = np.ascontiguousarray(feeds[INPUT.name], np.int32)
+        executor = self._executor
+        with self._lock:
+            if self._closed:
+                raise ClosedError(f"backend {NAME!r}: used after close()")
+            if not 0 < tokens.size <= executor.context:
+                what = f"1 to {executor.context} tokens"
+                raise InputError(INPUT.name, what, f"{tokens.size} tokens")
+            if tokens.min() < 0 or tokens.max() >= executor.vocab:
+                raise InputError(INPUT.name, f"tokens from 0 to {executor.vocab - 1}", "others")
+            table = np.arange(executor.pages, dtype=np.int32)[None]
+            for start in range(0, tokens.size, _CHUNK):
+                part = tokens[start : start + _CHUNK]
+                is_last = start + _CHUNK >= tokens.size
+                rows = [len(part) - 1] if is_last else []
+                batch = StepBatch(
+                    tokens=part,
+                    positions=np.arange(start, start + len(part), dtype=np.int32),
+                    owner=np.zeros(len(part), np.int32),
+                    table=table,
+                    rows=np.array(rows, np.int32),
+                )
+                logits = executor.step(batch)
+            return {self.outputs[0].name: logits[0].copy()}
+
+    def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
+        """Fix the buffers; results are copied into them.
+
+        Raises:
+            RunError: a buffer does not fit.
+            ClosedError: after ``close``.
+        """
+        if self._closed:
+            raise ClosedError(f"backend {NAME!r}: used after close()")
+        kinds = {s.name: np.dtype(s.dtype) for s in (*self.inputs, *self.outputs)}
+        ins = check_buffers("input", self.inputs, inputs, kinds)
+        outs = check_buffers("output", self.outputs, outputs, kinds)
+        return LlmBound(self, ins, outs)
+
+    def close(self) -> None:
+        """Free memory and threads."""
+        with self._lock:
+            self._closed = True
+            self._executor.close()
+
+
+class LlmBound:
+    """A language model with its buffers fixed."""
+
+    __slots__ = ("_executable", "inputs", "outputs")
+
+    def __init__(
+        self, executable: LlmExecutable, inputs: dict[str, Array], outputs: dict[str, Array]
+    ) -> None:
+        self.inputs: Feeds = MappingProxyType(inputs)
+        self.outputs: Feeds = MappingProxyType(outputs)
+        self._executable = executable
+
+    def __call__(self) -> None:
+        """Run once over the bound buffers."""
+        for name, array in self._executable.run(self.inputs).items():
+            if array.shape != self.outputs[name].shape:
+                raise RunError(f"bind: output {name!r}: {array.shape} does not fit the buffer")
+            self.outputs[name][...] = array

@@ -1,0 +1,449 @@
+"""Runs a model's tape of compiled kernels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgeinfer.backends import tvm_library
+from edgeinfer.backends.llm.arrays import SLACK, Arrays, aligned, map_weights
+from edgeinfer.backends.llm.team import PHASE, Team
+from edgeinfer.errors import ClosedError, InputError, UsageError
+from edgeinfer.llm import LlmConfig
+from edgeinfer.llm.step import PAGE, Bytes, Floats, StepBatch
+from edgeinfer.llm.tape import Attention, Call, Products, Rows, Tape
+from edgeinfer.types import Array
+
+COSTS = {1: 1.0, 2: 1.2, 3: 1.45, 4: 1.8, 6: 2.6, 8: 3.3}
+"""Time of a product by the tokens that it takes at once; of one token it is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What an executor has room for.
+
+    Attributes:
+        pages: of the cache.
+        max_tokens: of a step.
+        max_sequences: rows of a table.
+        context: tokens of a sequence; 0 for what the model was made for.
+        cache: type of the cache; empty for the tape's first.
+        threads: of the team; 0 for all cores that this process may use.
+    """
+
+    pages: int
+    max_tokens: int = 512
+    max_sequences: int = 32
+    context: int = 0
+    cache: str = ""
+    threads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What decides how a tape is laid out; counts are filled in."""
+
+    width: int
+    out_width: int
+    fused: bool
+    one: bool
+    one_out: bool
+
+
+@dataclass(slots=True)
+class _Laid:
+    """A tape for the library, and where counts go.
+
+    Attributes:
+        phases: of ``PHASE``.
+        rows: places of phases over tokens; ``outputs`` likewise.
+        products: places of products over tokens; ``out_products`` likewise.
+        tiles: places of attention by tokens of a tile; tiles of one first.
+        out_items: of ``out_products``, where any row is wanted.
+    """
+
+    phases: Array
+    rows: list[int]
+    outputs: list[int]
+    products: list[int]
+    out_products: list[int]
+    tiles: tuple[list[int], list[int]]
+    out_items: Array
+
+
+class NativeExecutor:
+    """Runs a tape; see ``Executor`` for attributes and methods.
+
+    Args:
+        config: of the model.
+        tape: of the model.
+        weights: path of the packed weights.
+        library: path of the kernels.
+        sizes: what there is room for.
+
+    Raises:
+        UsageError: sizes contradict one another or the model.
+        LoadError: the library is not for this processor, or files do not fit.
+        NotAvailableError: memory or threads lack.
+    """
+
+    def __init__(
+        self, config: LlmConfig, tape: Tape, weights: Path, library: Path, sizes: Sizes
+    ) -> None:
+        tvm_library.check_machine(library, tvm_library.read(library))
+        self._config, self._tape = config, tape
+        self.vocab, self.hidden, self.layers = config.vocab, config.hidden, config.layers
+        self.context = sizes.context or config.context
+        self.page, self.pages = PAGE, sizes.pages
+        self.max_tokens = self.max_rows = sizes.max_tokens
+        self.max_sequences = sizes.max_sequences
+        self.window = max(config.windows) if all(config.windows) else 0
+        self.adapters: tuple[str, ...] = ()
+        self.cache = sizes.cache or tape.caches[0]
+        self.threads = sizes.threads or len(os.sched_getaffinity(0))
+        _check(sizes, self.context, self.cache, tape)
+        self.fingerprint = f"tape {tape.digest} {self.cache} {self.context}"
+        self._columns = -(-self.context // PAGE)
+        self._made: list[list[Array]] = [self._layer() for _ in range(config.layers)]
+        self.page_bytes = sum(a[0].nbytes for layer in self._made for a in layer)
+        self._shared = self._arrays()
+        self._team = Team(library, self.threads, 16 * config.layers + 16)
+        self._pid = os.getpid()
+        spans = self._team.spans()
+        self._team.set_rows(spans, self._columns)
+        self._given = Arrays(
+            *(tape, map_weights(weights, tape), self._shared),
+            *([self._private() for _ in spans], self._made, spans),
+        )
+        self._laid: dict[_Key, _Laid] = {}
+        self._closed = False
+
+    def _layer(self) -> list[Array]:
+        config, kind = self._config, self.cache
+        heads, size = config.kv_heads, config.head_dim
+        made = [
+            aligned((self.pages, heads, size, PAGE), kind),
+            aligned((self.pages, heads, PAGE, size), kind),
+        ]
+        if kind == "uint8":
+            made.append(aligned((self.pages, heads, 2, 2, PAGE), "float32"))
+        return made
+
+    def _arrays(self) -> dict[str, Array]:
+        config, rows = self._config, self.max_tokens + SLACK
+        side = self._tape.side
+        logits = -(-config.vocab // side) * side
+        heads = config.heads + 2 * config.kv_heads
+        floats = {
+            "x": config.hidden,
+            "t": config.hidden,
+            "xo": config.hidden,
+            "qkv": heads * config.head_dim,
+            "att": config.heads * config.head_dim,
+            "h": config.ffn,
+            "logits": logits,
+        }
+        made = {name: aligned((rows, size), "float32") for name, size in floats.items()}
+        for name in ("tokens", "positions", "owner", "rows", "tiles1", "tiles2"):
+            made[name] = aligned((rows,), "int32")
+        made["table"] = aligned((self.max_sequences, self._columns), "int32")
+        for i, rope in enumerate(config.ropes):
+            for name, table in zip(("cos", "sin"), rope.tables(self.context), strict=True):
+                made[f"{name}{i}"] = aligned(table.shape, "float32")
+                made[f"{name}{i}"][...] = table
+        for columns in self._tape.columns:
+            made |= _rounded(columns, rows)
+        return made
+
+    def _private(self) -> dict[str, Array]:
+        made: dict[str, Array] = {}
+        for columns in self._tape.columns:
+            made |= _rounded(columns, SLACK)
+        return made
+
+    def step(self, batch: StepBatch) -> Floats:
+        """Compute the logits of the wanted rows and append keys and values to the cache."""
+        self._team.run(self._ready(batch))
+        return self._shared["logits"][: len(batch.rows), : self.vocab]
+
+    def profile(self, batch: StepBatch) -> dict[str, float]:
+        """Run a step and return the microseconds of its phases, by kernel."""
+        phases = self._ready(batch)
+        times = np.zeros(len(phases))
+        self._team.run(phases, times)
+        names = {self._team.function(name): name for name in self._tape.kernels}
+        found: dict[str, float] = {}
+        for phase, time in zip(phases, times, strict=True):
+            name = names[int(phase["main"])]
+            found[name] = found.get(name, 0.0) + float(time)
+        return found
+
+    def _ready(self, batch: StepBatch) -> Array:
+        if self._closed:
+            raise ClosedError("the executor is closed")
+        if os.getpid() != self._pid:
+            raise ClosedError("the executor's threads did not come along into this process")
+        self._validate(batch)
+        count, outputs = len(batch.tokens), len(batch.rows)
+        shared = self._shared
+        shared["tokens"][:count] = batch.tokens
+        shared["positions"][:count] = batch.positions
+        shared["owner"][:count] = batch.owner
+        shared["rows"][:outputs] = batch.rows
+        sequences, columns = batch.table.shape
+        shared["table"][:sequences, :columns] = batch.table
+        if batch.embedded is not None and batch.embeddings is not None:
+            shared["tokens"][batch.embedded] = -1
+            shared["x"][batch.embedded] = batch.embeddings
+        alone = count == 1 or not bool((batch.owner[1:] == batch.owner[:-1]).any())
+        ones, twos = (count, 0) if alone else self._tiles(batch.owner)
+        if alone:
+            shared["tiles1"][:count] = np.arange(count)
+        return self._filled(count, outputs, alone, (ones, twos))
+
+    def _filled(self, count: int, outputs: int, alone: bool, tiles: tuple[int, int]) -> Array:
+        key = _Key(self._width(count), self._width(outputs), alone, count == 1, outputs == 1)
+        if key not in self._laid:
+            self._laid[key] = self._lay(key)
+        laid = self._laid[key]
+        items, chunk, extra = (laid.phases[n] for n in ("items", "chunk", "extra"))
+        for places, number in ((laid.rows, count), (laid.outputs, outputs)):
+            items[places], chunk[places] = number, self._chunk(number, 4)
+        extra[laid.products] = -(-count // key.width)
+        extra[laid.out_products] = -(-outputs // key.out_width)
+        for places, number in zip(laid.tiles, tiles, strict=True):
+            total = number * self._config.kv_heads
+            items[places], chunk[places] = total, self._chunk(total, 8)
+        items[laid.out_products] = laid.out_items if outputs else 0
+        return laid.phases
+
+    def _tiles(self, owner: Array) -> tuple[int, int]:
+        """Tiles of one and of two tokens, where the machine has the latter."""
+        count = len(owner)
+        shared = self._shared
+        first = next(p for p in self._tape.phases if isinstance(p, Attention))
+        if f"{self.cache} 2" not in first.tiles:
+            shared["tiles1"][:count] = np.arange(count)
+            return count, 0
+        starts = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
+        inside = np.arange(count) - np.repeat(starts, np.diff(np.r_[starts, count]))
+        has_next = np.r_[owner[1:] == owner[:-1], False]
+        twos = np.flatnonzero((inside % 2 == 0) & has_next)
+        ones = np.flatnonzero((inside % 2 == 0) & ~has_next)
+        shared["tiles1"][: len(ones)] = ones
+        shared["tiles2"][: len(twos)] = twos
+        return len(ones), len(twos)
+
+    def _width(self, count: int) -> int:
+        widths = next(
+            [int(w) for w in p.calls] for p in self._tape.phases if isinstance(p, Products)
+        )
+        if count <= 1:
+            return 1
+        return min(widths, key=lambda w: (-(-count // w) * COSTS[w], -w))
+
+    def _chunk(self, items: int, shares: int) -> int:
+        if self.threads == 1:
+            return max(1, items)
+        return max(1, -(-items // (self.threads * shares)))
+
+    def _lay(self, key: _Key) -> _Laid:
+        laid = _Laid(np.zeros(0, PHASE), [], [], [], [], ([], []), np.zeros(0))
+        made: list[tuple[int, ...]] = []
+        add = made.append
+        for phase in self._tape.phases:
+            at = len(made)
+            if isinstance(phase, Rows):
+                places = laid.rows if phase.domain == "tokens" else laid.outputs
+                places.append(at)
+                add(self._phase(phase.call))
+            elif isinstance(phase, Products):
+                self._lay_products(phase, key, laid, add, lambda: len(made))
+            else:
+                self._lay_attention(phase, key, laid, add, lambda: len(made))
+        laid.phases = np.array(made, PHASE)
+        laid.out_items = laid.phases["items"][laid.out_products].copy()
+        return laid
+
+    def _lay_products(
+        self,
+        phase: Products,
+        key: _Key,
+        laid: _Laid,
+        add: Callable[[tuple[int, ...]], None],
+        place: Callable[[], int],
+    ) -> None:
+        is_output = phase.domain == "outputs"
+        one, width = (key.one_out, key.out_width) if is_output else (key.one, key.width)
+        if phase.before is not None and not one and not phase.shared:
+            (laid.outputs if is_output else laid.rows).append(place())
+            add(self._phase(phase.before))
+        (laid.out_products if is_output else laid.products).append(place())
+        items = phase.items[str(width)]
+        call = phase.calls[str(width)]
+        before = phase.before if one else None
+        add(self._phase(call, items=items, chunk=self._share(items), before=before, private=one))
+
+    def _share(self, items: int) -> int:
+        if self.threads == 1:
+            return items
+        return max(1, -(-items // (self.threads * (4 if items >= 64 else 2))))
+
+    def _lay_attention(
+        self,
+        phase: Attention,
+        key: _Key,
+        laid: _Laid,
+        add: Callable[[tuple[int, ...]], None],
+        place: Callable[[], int],
+    ) -> None:
+        kind, layer = self.cache, phase.layer
+        if key.fused:
+            laid.tiles[0].append(place())
+            add(self._phase(phase.fused[kind], layer=layer))
+            return
+        laid.rows.append(place())
+        add(self._phase(phase.turn[kind], layer=layer))
+        for number, places in zip((1, 2), laid.tiles, strict=True):
+            if (call := phase.tiles.get(f"{kind} {number}")) is not None:
+                places.append(place())
+                add(self._phase(call, layer=layer))
+
+    def _phase(
+        self,
+        call: Call,
+        *,
+        layer: int = 0,
+        items: int = 0,
+        chunk: int = 1,
+        before: Call | None = None,
+        private: bool = False,
+    ) -> tuple[int, ...]:
+        arguments = self._given.arguments(call, layer=layer, private=private)
+        count, first, given, fewer = len(self._tape.kernels[call.kernel]), 0, 0, 0
+        if before is not None:
+            first = self._team.function(before.kernel)
+            given = self._given.arguments(before, layer=layer, private=True, before=True)
+            fewer = len(self._tape.kernels[before.kernel])
+        main = self._team.function(call.kernel)
+        return (main, arguments, first, given, 0, count, fewer, items, chunk, 1, 0)
+
+    def _validate(self, batch: StepBatch) -> None:
+        """Compare a batch with what there is room for: kernels write where they are told to."""
+        count, (sequences, columns) = len(batch.tokens), batch.table.shape
+        found = []
+        if not 0 < count <= self.max_tokens:
+            found.append(f"{count} tokens of 1 to {self.max_tokens}")
+        if sequences > self.max_sequences or columns > self._columns:
+            most = f"{self.max_sequences} x {self._columns}"
+            found.append(f"a table of {sequences} x {columns} in {most}")
+        if len(batch.rows) > self.max_rows:
+            found.append(f"{len(batch.rows)} rows of at most {self.max_rows}")
+        if batch.adapter is not None and bool((np.asarray(batch.adapter) >= 0).any()):
+            found.append("an adapter; this model has none")
+        if not found:
+            found += self._outside(batch)
+        if found:
+            raise InputError("batch", "what the executor has room for", "; ".join(found))
+
+    def _outside(self, batch: StepBatch) -> list[str]:
+        count = len(batch.tokens)
+        limits = {
+            "tokens": (batch.tokens, self.vocab),
+            "positions": (batch.positions, min(self.context, batch.table.shape[1] * PAGE)),
+            "owner": (batch.owner, len(batch.table)),
+            "rows": (batch.rows, count),
+        }
+        found = []
+        for name, (values, end) in limits.items():
+            if name != "rows" and len(values) != count:
+                found.append(f"{len(values)} {name} for {count} tokens")
+            elif len(values) and not (values.min() >= 0 and values.max() < end):
+                found.append(f"{name} beyond 0 to {end - 1}")
+        if found:
+            return found
+        pages = batch.table[batch.owner, batch.positions // PAGE]
+        if pages.min() < 0 or batch.table.max() >= self.pages:
+            found.append(f"pages beyond 0 to {self.pages - 1}")
+        elif not self.window and self._has_holes(batch):
+            found.append("a table with holes")
+        if batch.embedded is not None and batch.embeddings is not None:
+            shape = batch.embeddings.shape
+            if shape != (len(batch.embedded), self.hidden):
+                found.append(f"embeddings of {shape}")
+            elif (
+                len(batch.embedded)
+                and not 0 <= batch.embedded.min() <= batch.embedded.max() < count
+            ):
+                found.append("an embedding of no token")
+        return found
+
+    def _has_holes(self, batch: StepBatch) -> bool:
+        """Whether a page that is read is not there."""
+        needed = np.zeros(len(batch.table), np.int64)
+        np.maximum.at(needed, batch.owner, batch.positions // PAGE + 1)
+        there = np.cumprod(batch.table >= 0, axis=1).sum(axis=1)
+        return bool((there < needed).any())
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy a page of all layers, before a forked sequence writes to its own."""
+        for layer in self._made:
+            for array in layer:
+                array[target] = array[source]
+
+    def read_page(self, page: int, into: Bytes) -> None:
+        """Copy a page of all layers into (page_bytes,) uint8."""
+        at = 0
+        for layer in self._made:
+            for array in layer:
+                size = array[page].nbytes
+                into[at : at + size] = array[page].reshape(-1).view(np.uint8)
+                at += size
+
+    def write_page(self, page: int, data: Bytes) -> None:
+        """Fill a page of all layers with what ``read_page`` gave."""
+        if data.nbytes != self.page_bytes:
+            raise InputError("page", f"{self.page_bytes} bytes", f"{data.nbytes}")
+        at = 0
+        for layer in self._made:
+            for array in layer:
+                size = array[page].nbytes
+                array[page].reshape(-1).view(np.uint8)[:] = data[at : at + size]
+                at += size
+
+    def close(self) -> None:
+        """Release weights, cache and threads; may be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() == self._pid:
+            self._team.close()
+        self._made, self._shared, self._laid = [], {}, {}
+        del self._given
+
+
+def _rounded(columns: int, rows: int) -> dict[str, Array]:
+    blocks, name = columns // 32, f"r{columns}"
+    return {
+        f"n{columns}": aligned((rows, columns), "float32"),
+        f"{name}.words": aligned((rows, blocks, 8), "int32"),
+        f"{name}.scales": aligned((rows, blocks), "float32"),
+        f"{name}.starts": aligned((rows, blocks, 2), "int32"),
+        f"{name}.sums": aligned((rows, blocks, 2), "float32"),
+    }
+
+
+def _check(sizes: Sizes, context: int, cache: str, tape: Tape) -> None:
+    found = []
+    if cache not in tape.caches:
+        found.append(f"cache {cache!r}: known: {', '.join(tape.caches)}")
+    counts = ("pages", "max_tokens", "max_sequences")
+    found += [f"{n}: expected at least 1" for n in counts if getattr(sizes, n) < 1]
+    if context < 1 or sizes.threads < 0:
+        found.append("context and threads are counts")
+    if found:
+        raise UsageError("; ".join(found))

@@ -1,0 +1,163 @@
+"""Kernels compiled once for a machine and kept; a library linked of those that a tape needs."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from edgeinfer.backends.child import Child, ChildEndedError
+from edgeinfer.bundle.cache import writable_folder
+from edgeinfer.convert.llm.plan import Kernel
+from edgeinfer.convert.lower.tvm.machines import Machine
+from edgeinfer.errors import NotAvailableError
+from edgeinfer.llm.tape import Argument
+
+_FOLDER = "llm-kernels"
+_MODULE = "edgeinfer.convert.llm.compiled"
+_TIMEOUT_S = 1800
+_TEAM = Path(__file__).with_name("team.c")
+_PROCESSES = 2
+"""Compilers at once, at most: each takes some 300 MB."""
+
+Signatures = dict[str, tuple[Argument, ...]]
+
+
+def library(kernels: Sequence[Kernel], machine: Machine, path: Path) -> tuple[Signatures, int]:
+    """Link the kernels and the team that runs them into one library.
+
+    Args:
+        kernels: that it has.
+        machine: that they are for.
+        path: of the library.
+
+    Returns:
+        Arguments of each kernel, and how many of them had to be compiled.
+
+    Raises:
+        NotAvailableError: TVM or the compiler driver is not installed, or fails.
+    """
+    from edgeinfer.convert.lower.tvm import hosted
+
+    driver = shutil.which(machine.linker)
+    if driver is None:
+        package = "gcc" if machine.linker == "gcc" else "gcc-aarch64-linux-gnu"
+        raise NotAvailableError(f"it needs {machine.linker}: apt-get install {package}")
+    folder = writable_folder(_FOLDER)
+    base = _sources(machine)
+    places = {k.name: folder / f"{_key(base, k)}.o" for k in kernels}
+    lacking = [k for k in kernels if not places[k.name].exists()]
+    if lacking:
+        _compile(lacking, machine, places, folder)
+    parts = ["-pthread", str(_TEAM), *map(str, places.values())]
+    hosted.link(driver, parts, path, "llm", machine, parallel=True)
+    return {name: _signature(place) for name, place in places.items()}, len(lacking)
+
+
+def _signature(place: Path) -> tuple[Argument, ...]:
+    data = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
+    return tuple(Argument(n, d, tuple(s)) for n, d, s in data)
+
+
+def _sources(machine: Machine) -> str:
+    """What all kernels of a machine are made of."""
+    from edgeinfer.kernels import defs
+
+    known = hashlib.sha256(f"{machine} {version('apache-tvm')}".encode())
+    for folder in defs.__path__:
+        names = ("emit.py", "math.py", "fold.py", "rows.py", "attention.py")
+        for place in (*sorted(Path(folder, "llm").glob("*.py")), *(Path(folder, n) for n in names)):
+            known.update(place.read_bytes())
+    return known.hexdigest()
+
+
+def _key(base: str, kernel: Kernel) -> str:
+    text = f"{base} {kernel.name} {kernel.maker} {kernel.values}"
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _compile(
+    kernels: Sequence[Kernel], machine: Machine, places: dict[str, Path], folder: Path
+) -> None:
+    """Compile in processes of their own: the compiler takes memory, and two use two cores."""
+    if importlib.util.find_spec("tvm") is None:
+        raise NotAvailableError("it needs TVM: pip install 'edgeinfer[tvm]'")
+    count = max(1, min(_PROCESSES, len(kernels) // 4, len(os.sched_getaffinity(0))))
+    children: list[Child] = []
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        try:
+            for i in range(count):
+                child = Child(_MODULE, keep_errors=True)
+                children.append(child)
+                child.send((machine.name, name, kernels[i::count]))
+            for child in children:
+                if fault := child.receive(_TIMEOUT_S):
+                    raise NotAvailableError(f"a kernel was not compiled: {fault}")
+        except ChildEndedError as e:
+            raise NotAvailableError(f"the compiler's process ended: {e.how}") from e
+        except TimeoutError as e:
+            raise NotAvailableError(f"no end of compiling after {_TIMEOUT_S} s") from e
+        finally:
+            for child in children:
+                child.kill()
+        for kernel in kernels:
+            made = Path(name, kernel.name)
+            place = places[kernel.name]
+            os.replace(made.with_suffix(".json"), place.with_suffix(".json"))
+            os.replace(made.with_suffix(".o"), place)
+
+
+def makers(machine: Machine) -> dict[str, Callable[..., Any]]:
+    """Functions that write kernels, by name."""
+    from edgeinfer.kernels.defs.emit import Cpu
+    from edgeinfer.kernels.defs.llm import attend, product, rounding, rows
+
+    cpu = Cpu(machine.lanes, machine.registers)
+    return {
+        "product": product.product,
+        "norm_round": lambda *v: rounding.norm_round(cpu, *v),
+        "embed": rows.embed,
+        "gather": lambda *v: rows.gather(cpu, *v),
+        "norm": lambda *v: rows.norm(cpu, *v),
+        "norm_add": lambda *v: rows.norm_add(cpu, *v),
+        "turn": lambda what: attend.turn(cpu, what),
+        "fused": lambda what: attend.attend(cpu, what, 1, fused=True),
+        "attend1": lambda what: attend.attend(cpu, what, 1, fused=False),
+        "attend2": lambda what: attend.attend(cpu, what, 2, fused=False),
+    }
+
+
+def _write(kernels: Iterable[Kernel], machine: Machine, folder: Path) -> None:
+    import tvm
+
+    known = makers(machine)
+    for kernel in kernels:
+        made = known[kernel.maker](*kernel.values)
+        arguments = []
+        for parameter in made.params:
+            shape = [int(n) for n in parameter.shape]
+            arguments.append([parameter.name, str(parameter.dtype), shape])
+        module = tvm.IRModule({kernel.name: made.with_attr("global_symbol", kernel.name)})
+        compiled = tvm.compile(module, target=machine.target())
+        compiled.mod.write_to_file(str(folder / f"{kernel.name}.o"), "o")
+        (folder / f"{kernel.name}.json").write_text(json.dumps(arguments), encoding="utf-8")
+
+
+def _attempt(asked: tuple[str, str, list[Kernel]]) -> None:
+    from edgeinfer.convert.lower.tvm.machines import machine
+
+    name, folder, kernels = asked
+    _write(kernels, machine(name), Path(folder))
+
+
+if __name__ == "__main__":
+    from edgeinfer.backends.trial import answer
+
+    answer(_attempt)

@@ -1,0 +1,171 @@
+"""The gate of language models: distributions of the next token on real text, against float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.convert.llm.oracle import Oracle
+from edgeinfer.errors import NotAvailableError, SourceError
+from edgeinfer.llm.step import PAGE, Executor, StepBatch
+from edgeinfer.types import Array
+
+MARGIN = 1.0
+"""Logits by which the likeliest token leads where it has to be the same one."""
+
+_LONGEST = 96
+"""Tokens of a text that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How far apart two models are on a text.
+
+    Attributes:
+        tokens: that were compared.
+        kl: mean divergence of the next token's distribution from the right one, in nats.
+        top1: share of tokens with the same likeliest next one.
+        sure: likewise, of those where the right one leads by a logit.
+        perplexity: of the text.
+        expected: perplexity of the text by the model in float32.
+    """
+
+    tokens: int
+    kl: float
+    top1: float
+    sure: float
+    perplexity: float
+    expected: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.tokens} tokens of text: KL {self.kl:.4f}, same token {self.top1:.1%} "
+            f"({self.sure:.1%} where sure), perplexity {self.perplexity:.2f} "
+            f"({self.expected:.2f} in float32)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may be lost.
+
+    Attributes:
+        kl: at most.
+        sure: at least.
+        perplexity: times the right one, at most.
+    """
+
+    kl: float
+    sure: float
+    perplexity: float
+
+    def breaches(self, found: Quality) -> list[str]:
+        """List what leaves them."""
+        lines = []
+        if not found.kl <= self.kl:
+            lines.append(f"KL {found.kl:.4f} above {self.kl:g}")
+        if not found.sure >= self.sure:
+            lines.append(f"same token where sure {found.sure:.1%} below {self.sure:.0%}")
+        ratio = found.perplexity / found.expected
+        if not ratio <= self.perplexity:
+            lines.append(f"perplexity {ratio:.3f} times that in float32, above {self.perplexity:g}")
+        return lines
+
+
+STORED = Limits(0.02, 0.98, 1.02)
+"""Weights as they came: what rounding of activations may cost."""
+
+LIMITS = {
+    "fp32": STORED,
+    "fp16": STORED,
+    "bf16": STORED,
+    "w8": STORED,
+    # Models of 135 million weights lose most by four bits, larger ones much less.
+    "w4": Limits(0.25, 0.9, 1.25),
+}
+"""By what was asked for."""
+
+
+def texts(tokenizer: bytes) -> list[Array]:
+    """Tokens of texts that the package brings.
+
+    Raises:
+        NotAvailableError: the tokenizers library is not installed.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as e:
+        install = 'pip install "edgeinfer[llm]"'
+        raise NotAvailableError(f"judging a language model needs tokenizers: {install}") from e
+    try:
+        inner = Tokenizer.from_str(tokenizer.decode())
+    # The library raises plain Exception for whatever is wrong with a file.
+    except Exception as e:
+        raise SourceError(f"the model's tokenizer cannot be used: {e}") from e
+    whole = resources.files("edgeinfer.convert.llm").joinpath("texts.txt").read_text("utf-8")
+    parts = [part.strip("\n") for part in whole.split("%%")]
+    ids = [inner.encode(part, add_special_tokens=False).ids[:_LONGEST] for part in parts]
+    return [np.array(i, np.int32) for i in ids]
+
+
+def compare(
+    oracle: Oracle, executor: Executor, sequences: Sequence[Array]
+) -> tuple[Quality, list[Array]]:
+    """Compare an executor with the model in float32.
+
+    Returns:
+        How far apart they are, and the right logits behind each sequence's last token.
+    """
+    states = oracle.states(list(sequences))
+    sums = np.zeros(3)
+    losses = np.zeros(2)
+    counts = np.zeros(2)
+    last = []
+    for ids, right in zip(sequences, oracle.heads(states), strict=True):
+        found = _logits(executor, ids)
+        p, q = _log_softmax(right), _log_softmax(found)
+        sums[0] += (np.exp(p) * (p - q)).sum()
+        same = p.argmax(-1) == q.argmax(-1)
+        top = np.partition(right, -2, axis=-1)
+        is_sure = top[:, -1] - top[:, -2] > MARGIN
+        sums[1:] += same.sum(), (same & is_sure).sum()
+        counts += len(ids), is_sure.sum()
+        at = np.arange(len(ids) - 1), ids[1:]
+        losses += -p[at].sum(dtype=np.float64), -q[at].sum(dtype=np.float64)
+        last.append(right[-1].copy())
+    predicted = sum(len(ids) - 1 for ids in sequences)
+    quality = Quality(
+        tokens=int(counts[0]),
+        kl=float(sums[0] / counts[0]),
+        top1=float(sums[1] / counts[0]),
+        sure=float(sums[2] / max(counts[1], 1)),
+        perplexity=float(np.exp(losses[1] / predicted)),
+        expected=float(np.exp(losses[0] / predicted)),
+    )
+    return quality, last
+
+
+def _log_softmax(x: Array) -> Array:
+    moved = x - x.max(-1, keepdims=True)
+    return np.asarray(moved - np.log(np.exp(moved).sum(-1, keepdims=True, dtype=np.float64)))
+
+
+def _logits(executor: Executor, ids: Array) -> Array:
+    """Logits of all tokens of a sequence."""
+    count = len(ids)
+    batch = StepBatch(
+        tokens=ids,
+        positions=np.arange(count, dtype=np.int32),
+        owner=np.zeros(count, np.int32),
+        table=np.arange(-(-count // PAGE), dtype=np.int32)[None],
+        rows=np.arange(count, dtype=np.int32),
+    )
+    return np.asarray(executor.step(batch)).copy()

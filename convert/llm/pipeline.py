@@ -1,0 +1,384 @@
+"""A language model to a bundle: read, pack, compile, judge, write."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgeinfer.backends import registry, tvm_library
+from edgeinfer.backends.base import Artifact
+from edgeinfer.backends.llm.backend import INPUT, NAME, open_executor, signature
+from edgeinfer.backends.llm.executor import Sizes
+from edgeinfer.bundle.manifest import (
+    EngineRequirement,
+    FileRecord,
+    Manifest,
+    SourceRecord,
+    Variant,
+)
+from edgeinfer.bundle.writer import BundleWriter
+from edgeinfer.convert.front import Clock, Progress
+from edgeinfer.convert.llm import judge, source, tokenizer
+from edgeinfer.convert.llm.blocks import Integers, Tensor
+from edgeinfer.convert.llm.oracle import Oracle
+from edgeinfer.convert.llm.source import LlmSource
+from edgeinfer.convert.lower.tvm.machines import MACHINES, Machine
+from edgeinfer.convert.request import resolve_profiles
+from edgeinfer.convert.verify import Answer, Change, Expected, Report, VariantResult, Vector
+from edgeinfer.convert.verify.gate import NOT_RUN, verify_variant
+from edgeinfer.errors import LoadError, NotAvailableError, UsageError, VerifyError
+from edgeinfer.llm.generation import FORMAT, TOKENIZER_NAME
+from edgeinfer.profiles.schema import Profile
+
+if TYPE_CHECKING:
+    from edgeinfer.convert.pipeline import ExportResult
+
+STORED = "stored"
+"""The precision that keeps weights as they came."""
+
+PRECISIONS = (STORED, "w4", "w8", "fp16", "bf16", "fp32")
+
+_HERE = "cpu"
+_BEST = {
+    "x86_64": ("x86-64-v4-vnni", "x86-64-v3-vnni", "x86-64-v3"),
+    "aarch64": ("cortex-a76",),
+}
+"""Instruction sets for this machine's CPU, the fastest one first."""
+
+_DEVICES = {"rpi5": "cortex-a76", "tvm-x86-64-v4": "x86-64-v4-vnni"}
+"""Of targets whose profile names none, or one without instructions that matter here."""
+
+_BLOCK = 32
+
+
+def export(
+    path: Path,
+    output: str | Path | None = None,
+    *,
+    targets: Sequence[str] = (_HERE,),
+    precision: str = STORED,
+    block: int = _BLOCK,
+    name: str | None = None,
+    unverified: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> ExportResult:
+    """Convert a language model.
+
+    Args:
+        path: a GGUF file or a Hugging Face folder.
+        output: the bundle; default ``<name>.edge``.
+        targets: names of device profiles.
+        precision: of the weights, one of ``PRECISIONS``.
+        block: weights that share a scale, of ``w4`` and ``w8``.
+        name: of the bundle; default the file's.
+        unverified: write artifacts that nothing here can run; the bundle says so for ever.
+        overwrite: replace an existing bundle.
+        progress: told what is being done.
+
+    Raises:
+        SourceError: the model cannot be read.
+        VerifyError: the result is too far from the model in float32.
+        UsageError: the request contradicts itself or the model.
+        NotAvailableError: what converts is not installed.
+        OutputError: the bundle cannot be written.
+    """
+    if precision not in PRECISIONS:
+        known = ", ".join(PRECISIONS)
+        raise UsageError(f"precision {precision!r}: of language models there are {known}")
+    if block % 32 or block < 32:
+        raise UsageError(f"block {block}: expected a multiple of 32")
+    machines = [(p, _machine(p)) for p in resolve_profiles(targets)]
+    clock = Clock(progress)
+    with clock.stage("read the model"):
+        given = source.read(path)
+        beside, notes = tokenizer.files(given)
+        record = SourceRecord(given.format, path.name, _digest(path))
+    title = name or path.stem
+    report = Report(
+        name=title,
+        source=record,
+        inputs=signature(given.config)[:1],
+        outputs=signature(given.config)[1:],
+        source_bytes=sum(t.data.nbytes for t in given.tensors.values()),
+    )
+    report.seconds = clock.seconds
+    report.changes.append(Change("source", (*_about(given), *notes)))
+    with BundleWriter(output or f"{title}.edge", overwrite=overwrite) as writer:
+        job = _Job(given, precision, block, beside, report, clock, writer)
+        variants = [job.variant(profile, machine, unverified) for profile, machine in machines]
+        return job.finish(title, record, variants)
+
+
+def _machine(profile: Profile) -> Machine:
+    """The instruction set that a target's code is made for."""
+    if profile.name == _HERE:
+        here = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
+        known = tvm_library.cpu_features()
+        for name in _BEST.get(here, ()):
+            if set(MACHINES[name].features) <= known:
+                return MACHINES[name]
+        raise UsageError(f"target {_HERE!r}: no code of language models is made for this processor")
+    chosen = _DEVICES.get(profile.name, profile.machine)
+    if not chosen or MACHINES[chosen].cuda or MACHINES[chosen].system != "linux":
+        raise UsageError(
+            f"target {profile.name!r}: no code of language models is made for it; there is for "
+            f"{_HERE}, rpi5 and targets tvm-… of processors with Linux"
+        )
+    return MACHINES[chosen]
+
+
+def _digest(path: Path) -> str:
+    """Of a file, or of all files of a folder that are read."""
+    files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
+    whole = hashlib.sha256()
+    for place in files:
+        with place.open("rb") as file:
+            part = hashlib.file_digest(file, "sha256").hexdigest()
+        if path.is_file():
+            return part
+        whole.update(f"{place.name} {part}\n".encode())
+    return whole.hexdigest()
+
+
+def _about(given: LlmSource) -> list[str]:
+    kinds: dict[str, int] = {}
+    for tensor in given.tensors.values():
+        kinds[tensor.kind] = kinds.get(tensor.kind, 0) + tensor.data.nbytes
+    parts = ", ".join(
+        f"{k} {b / 1e6:.1f} MB" for k, b in sorted(kinds.items(), key=lambda i: -i[1])
+    )
+    config = given.config
+    return [
+        f"{config.family}: {config.layers} layers of {config.hidden}, {config.vocab} tokens",
+        f"weights: {parts}",
+    ]
+
+
+def prepared(tensors: Mapping[str, Tensor], precision: str, block: int) -> dict[str, Any]:
+    """Weights in the precision that was asked for; norms and biases stay as they are."""
+    if precision == STORED:
+        return dict(tensors)
+    from edgeinfer.convert.llm.pack import rounded
+    from edgeinfer.convert.llm.source import floats
+
+    made: dict[str, Tensor | Integers] = {}
+    for name, tensor in tensors.items():
+        if len(tensor.shape) == 1 or name.endswith("ffn_gate_inp"):
+            made[name] = tensor
+        elif precision in ("w4", "w8"):
+            # A row of logits is one token's: four bits cost there what eight do not.
+            is_end = name in ("token_embd", "output")
+            bits = 8 if precision == "w8" or is_end else 4
+            made[name] = rounded(tensor.float32(), bits, block)
+        else:
+            made[name] = _converted(floats(tensor.float32()), precision)
+    return made
+
+
+def _converted(tensor: Tensor, precision: str) -> Tensor:
+    values = tensor.float32()
+    if precision == "fp32":
+        return tensor
+    if precision == "fp16":
+        half = values.astype(np.float16)
+        if not np.isfinite(half).all():
+            raise UsageError("precision 'fp16': a weight is beyond its range; take bf16 or fp32")
+        return Tensor("F16", tensor.shape, half.view(np.uint8))
+    bits = values.view(np.uint32)
+    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return Tensor("BF16", tensor.shape, nearest.astype(np.uint16).view(np.uint8))
+
+
+def _precision(tensors: Mapping[str, Any]) -> str:
+    """What the weights of matrices are, the most bytes first."""
+    found: dict[str, int] = {}
+    for value in tensors.values():
+        if isinstance(value, Integers):
+            levels, count = value.high - value.low + 1, value.values.size
+            label = f"w{next((b for b in (4, 5, 6) if levels <= 1 << b), 8)}"
+        elif len(value.shape) == 1:
+            continue
+        else:
+            count = value.data.size
+            label = _LABELS.get(value.kind, "")
+            label = label or f"w{_bits(value.kind)}"
+        found[label] = found.get(label, 0) + count
+    return "+".join(sorted(found, key=lambda k: -found[k]))
+
+
+_LABELS = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
+
+
+def _bits(kind: str) -> int:
+    """Bits that weights of a type are kept in."""
+    if kind in ("IQ4_NL", "IQ4_XS", "Q8_0"):
+        return 8
+    if kind == "MXFP4":
+        return 5
+    return {"Q2_K": 4, "Q3_K": 4}.get(kind, int(kind[1]))
+
+
+@dataclass(slots=True)
+class _Job:
+    """What variants of one model have in common."""
+
+    given: LlmSource
+    precision: str
+    block: int
+    beside: dict[str, bytes]
+    report: Report
+    clock: Clock
+    writer: BundleWriter
+    vectors: tuple[Vector, ...] = ()
+    answers: tuple[Answer, ...] = ()
+
+    def variant(self, profile: Profile, machine: Machine, unverified: bool) -> Variant:
+        """Write one target's files and judge them."""
+        given = self.given
+        try:
+            import tvm  # noqa: F401
+        except ImportError as e:
+            hint = "pip install 'edgeinfer[tvm]'"
+            raise NotAvailableError(f"language models need TVM to be converted: {e}; {hint}") from e
+        from edgeinfer.convert.llm import variant
+
+        with self.clock.stage("round weights"):
+            tensors = prepared(given.tensors, self.precision, self.block)
+        precision = _precision(tensors)
+        id = f"{profile.name}-{FORMAT}-{precision}"
+        folder = self.writer.folder(f"variants/{id}")
+        with self.clock.stage(f"pack and compile for {profile.name}"):
+            # The usual type of cache loses no more than the weights do.
+            caches = ("float32", *variant.CACHES) if precision == "fp32" else variant.CACHES
+            lines = variant.write(given.config, tensors, machine, folder, caches=caches)
+        for name, data in self.beside.items():
+            (folder / name).write_bytes(data)
+        quality, skipped = self._judged(folder)
+        result = self._verified(id, precision, folder, (*lines, str(quality or skipped)))
+        if result.verdict == NOT_RUN and not unverified:
+            hint = "--unverified writes it all the same and marks it for ever as not verified"
+            raise VerifyError(f"{id}: {result.failure()}; {hint}", self.report.to_json())
+        if not result.passed and result.verdict != NOT_RUN:
+            raise VerifyError(f"{id}: {result.failure()}", self.report.to_json())
+        self._hold(id, quality)
+        return Variant(
+            id=id,
+            target=profile.name,
+            format=FORMAT,
+            precision=precision,
+            files=self._files(id),
+            engines=(EngineRequirement(NAME),),
+            constraints={"os": machine.system, "arch": machine.arch, "device": "cpu"},
+            accuracy=result.accuracy(),
+            latency_ms=min(result.engines[0].latency_ms.values(), default=None),
+            unverified=result.failure() if result.verdict == NOT_RUN else "",
+        )
+
+    def _files(self, id: str) -> tuple[FileRecord, ...]:
+        from edgeinfer.llm import config, tape
+
+        first = (config.FILE_NAME, tape.FILE_NAME, tape.WEIGHTS_NAME, tape.LIBRARY_NAME)
+        names = (*first, *sorted(self.beside))
+        return tuple(self.writer.adopt(f"variants/{id}/{name}") for name in names)
+
+    def _judged(self, folder: Path) -> tuple[judge.Quality | None, str]:
+        """Compare with float32; the right answers are kept as the bundle's vectors."""
+        oracle = Oracle(self.given.config, self.given.tensors)
+        ids = judge.texts(self.beside[TOKENIZER_NAME])
+        longest = max(len(i) for i in ids)
+        pages = -(-longest // 16)
+        try:
+            executor = open_executor(folder, Sizes(pages, longest, 1, pages * 16))
+        except (LoadError, NotAvailableError) as e:
+            return None, f"not judged here: {e}"
+        try:
+            with self.clock.stage("judge on text"):
+                quality, last = judge.compare(oracle, executor, ids)
+        finally:
+            executor.close()
+        if not self.vectors:
+            self.vectors = tuple(
+                Vector({INPUT.name: tokens}, f"text:{i}") for i, tokens in enumerate(ids)
+            )
+            self.answers = tuple(
+                Answer({"logits": logits}, "float32 by definition", ("float32",), {})
+                for logits in last
+            )
+        return quality, ""
+
+    def _verified(
+        self, id: str, precision: str, folder: Path, notes: tuple[str, ...]
+    ) -> VariantResult:
+        note = "logits of texts were compared with those of the definition in float32 alone"
+        self.report.expected = Expected(self.answers, (note,))
+        self.report.vectors = self.vectors
+        artifact = Artifact(
+            FORMAT, folder / "llm.json", self.report.inputs, self.report.outputs, precision
+        )
+        with self.clock.stage(f"verify {id}"):
+            result = verify_variant(
+                *(id, artifact, [registry.get(NAME)], self.vectors, self.report.expected),
+                precision=precision,
+                notes=notes,
+                # A prompt is no use to time: what counts is a step, which `edgeinfer bench` times.
+                timed=False,
+            )
+        self.report.variants.append(result)
+        return result
+
+    def _hold(self, id: str, quality: judge.Quality | None) -> None:
+        """Refuse what is too far from the model in float32.
+
+        Raises:
+            VerifyError: a limit was left.
+        """
+        if quality is None:
+            return
+        limits = judge.LIMITS.get(self.precision, judge.STORED)
+        self.report.language[id] = {**quality.to_json(), "asked": self.precision}
+        if found := limits.breaches(quality):
+            raise VerifyError(f"{id}: " + "; ".join(found), self.report.to_json())
+
+    def finish(self, title: str, record: SourceRecord, variants: list[Variant]) -> ExportResult:
+        """Write vectors, report and manifest."""
+        from edgeinfer.convert.pipeline import finished
+
+        report, writer = self.report, self.writer
+        vectors = tuple(
+            writer.add_vector(report.inputs, report.outputs, v.feeds, a.outputs, v.origin)
+            for v, a in zip(self.vectors, self.answers, strict=True)
+        )
+        extra = (
+            writer.add_bytes("report.json", _json(report.to_json())),
+            writer.add_bytes("report.html", report.to_html().encode()),
+        )
+        manifest = Manifest(
+            name=title,
+            inputs=report.inputs,
+            outputs=report.outputs,
+            variants=tuple(variants),
+            vectors=vectors,
+            source=record,
+            tools=_tools(),
+            extra_files=extra,
+        )
+        return finished(writer, manifest, report)
+
+
+def _json(data: object) -> bytes:
+    return (json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _tools() -> dict[str, str]:
+    from importlib.metadata import version
+
+    names = ("apache-tvm", "numpy", "tokenizers")
+    return {name: version(name) for name in names}

@@ -1,0 +1,372 @@
+"""A decoder as a tape: which kernels it needs, its weights packed, its phases in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.convert.llm.blocks import Integers, Tensor
+from edgeinfer.convert.llm.pack import Matrix, Packer, same_form
+from edgeinfer.convert.lower.tvm.machines import Machine
+from edgeinfer.errors import UsageError
+from edgeinfer.kernels.defs.emit import Cpu
+from edgeinfer.kernels.defs.gemv import DOTS
+from edgeinfer.kernels.defs.llm.attend import Attend
+from edgeinfer.kernels.defs.llm.cache import Pages
+from edgeinfer.kernels.defs.llm.form import STEP, Form
+from edgeinfer.kernels.defs.llm.product import Epilogue, Product
+from edgeinfer.llm import LlmConfig
+from edgeinfer.llm.tape import Attention, Call, Phase, Products, Rows
+
+CACHES = ("float16", "uint8")
+
+Source = Tensor | Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a machine reads weights fastest, by tokens at once: streams, and bytes asked for ahead.
+
+    Attributes:
+        widths: tokens that kernels take at once.
+        streams: of each width.
+        ahead: of each width, in bytes.
+    """
+
+    widths: tuple[int, ...]
+    streams: tuple[int, ...]
+    ahead: tuple[int, ...]
+
+    def of(self, width: int) -> tuple[int, int]:
+        """Streams and bytes ahead."""
+        at = self.widths.index(width)
+        return self.streams[at], self.ahead[at]
+
+
+READING = {
+    # Measured on Zen 3 (two cores of an EPYC): four streams read at 1.2 of plain reading.
+    "avx2": Reading((1, 2, 3, 4, 6), (4, 4, 4, 4, 4), (1024, 1024, 1024, 1024, 1024)),
+    # Measured on a Xeon with AVX-512 VNNI and AMX.
+    "vnni512": Reading((1, 2, 3, 4, 8), (8, 4, 2, 2, 1), (1024, 1024, 3072, 3072, 3072)),
+    "vnni256": Reading((1, 2, 3, 4, 6), (4, 4, 4, 4, 4), (1024, 1024, 1024, 1024, 1024)),
+    "sdot": Reading((1, 2, 3, 4, 8), (4, 4, 2, 2, 1), (1024, 1024, 1024, 1024, 1024)),
+}
+"""By the processor's way of multiplying."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel that is needed.
+
+    Attributes:
+        name: in the library.
+        maker: name of the function that writes it, see ``convert.llm.compiled``.
+        values: that the function is given.
+    """
+
+    name: str
+    maker: str
+    values: tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class Plan:
+    """A tape in the making.
+
+    Attributes:
+        machine: that it is for.
+        config: of the model.
+        packer: of its weights.
+        reading: how products read weights.
+        caches: types of caches that there is to be code for.
+        kernels: by name.
+        phases: in order.
+        columns: sizes of rows that are rounded.
+    """
+
+    machine: Machine
+    config: LlmConfig
+    packer: Packer
+    reading: Reading
+    caches: tuple[str, ...]
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    phases: list[Phase] = field(default_factory=list)
+    columns: set[int] = field(default_factory=set)
+
+    @property
+    def cpu(self) -> Cpu:
+        """For vectors."""
+        return Cpu(self.machine.lanes, self.machine.registers)
+
+    def kernel(self, name: str, maker: str, *values: Any) -> str:
+        """Ask for a kernel; returns its name."""
+        made = Kernel(name, maker, values)
+        if self.kernels.setdefault(name, made) != made:
+            raise ValueError(f"two kernels {name}")
+        return name
+
+    def rows(self, maker: str, label: str, values: tuple[Any, ...], *arguments: str) -> None:
+        """Add a phase over all tokens."""
+        call = self.call(maker, label, values, *arguments)
+        self.phases.append(Rows(call, "tokens"))
+
+    def call(self, maker: str, label: str, values: tuple[Any, ...], *arguments: str) -> Call:
+        """A kernel with its arguments; ``span`` comes last."""
+        name = self.kernel(f"{maker}_{label}".replace(".", "p").replace("-", "m"), maker, *values)
+        return Call(name, (*arguments, "span"))
+
+    def norm(self, name: str, source: str, target: str) -> Call:
+        """A norm of whole rows of hidden."""
+        size, epsilon = self.config.hidden, self.config.norm_epsilon
+        label = f"{size}_{size}_{epsilon:g}"
+        return self.call("norm", label, (size, size, epsilon), source, name, target)
+
+    def product(
+        self,
+        matrix: Matrix,
+        source: str,
+        target: str,
+        epilogue: Epilogue,
+        *,
+        norm: str = "",
+        width_of_target: int = 0,
+        bias: str = "",
+        domain: str = "tokens",
+        cap: float = 0.0,
+        shared: bool = False,
+    ) -> None:
+        """Add a product.
+
+        Args:
+            matrix: its weights.
+            source: array that holds the tokens.
+            target: array that takes the result.
+            epilogue: what becomes of it.
+            norm: of the tokens before; empty for none.
+            width_of_target: elements of a row of the result.
+            bias: name of one; empty for none.
+            domain: what is multiplied.
+            cap: of the results.
+            shared: the product before this one has the same tokens and norm.
+        """
+        dot, form, columns = self.packer.dot, matrix.form, matrix.columns
+        before, given = self._before(form, columns, source, norm)
+        calls, items = {}, {}
+        wide = width_of_target or matrix.padded
+        for width in self.reading.widths:
+            streams, ahead = self.reading.of(width)
+            what = Product(
+                *(dot, form, matrix.padded, columns, width, epilogue, wide),
+                bias=bool(bias),
+                cap=cap,
+                streams=streams,
+                ahead=ahead,
+            )
+            name = self.kernel(what.name, "product", what)
+            arguments = (*matrix.arguments, *((bias,) if bias else ()), *given, target, "span")
+            calls[str(width)], items[str(width)] = Call(name, arguments), what.items
+        self.phases.append(
+            Products(calls, items, domain, before, shared)  # type: ignore[arg-type]
+        )
+
+    def _before(
+        self, form: Form, columns: int, source: str, norm: str
+    ) -> tuple[Call | None, tuple[str, ...]]:
+        """What makes a product's vectors, and their names."""
+        epsilon = self.config.norm_epsilon
+        if form.floats:
+            if not norm:
+                return None, (source,)
+            self.columns.add(columns)
+            return self.norm(norm, source, f"n{columns}"), (f"n{columns}",)
+        self.columns.add(columns)
+        parts = tuple(f"r{columns}.{p}" for p in ("words", "scales", "starts", "sums"))
+        if norm:
+            label, values = f"{columns}_{epsilon:g}", (columns, epsilon)
+            call = self.call("norm_round", label, values, source, norm, *parts, f"n{columns}")
+        else:
+            call = self.call("norm_round", f"{columns}", (columns, None), source, *parts)
+        return call, parts
+
+
+def plan(
+    config: LlmConfig,
+    tensors: Mapping[str, Source],
+    machine: Machine,
+    packer: Packer,
+    *,
+    reading: Reading | None = None,
+    caches: tuple[str, ...] = CACHES,
+) -> Plan:
+    """Lay a decoder out as a tape; its weights are packed on the way.
+
+    Args:
+        config: of the decoder.
+        tensors: its weights.
+        machine: that the tape is for.
+        packer: of the weights.
+        reading: how products read weights; None for the machine's.
+        caches: types of caches that there is to be code for, the usual one first.
+
+    Raises:
+        UsageError: it has sizes that no kernel is made for; lists all.
+    """
+    if found := list(problems(config, machine)):
+        raise UsageError("; ".join(found))
+    made = Plan(machine, config, packer, reading or READING[packer.dot.name], caches)
+    embedding = packer.matrix("token_embd", [tensors["token_embd"]])
+    label = f"{embedding.form.label}_{embedding.padded}x{embedding.columns}"
+    factor = config.embedding_scale
+    values = (packer.dot, embedding.form, embedding.padded, embedding.columns, factor)
+    made.rows("embed", f"{label}_{factor:g}", values, *embedding.arguments, "tokens", "x")
+    for layer in range(config.layers):
+        _attention(made, tensors, layer)
+        _feed_forward(made, tensors, layer)
+    final = packer.vector("output_norm", _vector(tensors["output_norm"]))
+    gather = made.call("gather", f"{config.hidden}", (config.hidden,), "x", "rows", "xo")
+    made.phases.append(Rows(gather, "outputs"))
+    head = embedding if config.tied else packer.matrix("output", [tensors["output"]])
+    made.product(
+        *(head, "xo", "logits", "store"), norm=final, domain="outputs", cap=config.logit_softcap
+    )
+    return made
+
+
+def problems(config: LlmConfig, machine: Machine) -> list[str]:
+    """List sizes that no kernel is made for."""
+    found = []
+    if machine.name not in DOTS or DOTS[machine.name].together != 1:
+        found.append(f"machine {machine.name!r}: no kernels of language models are made for it")
+        return found
+    inner = config.ffn if config.experts is None else config.experts.ffn
+    sizes = {"hidden": config.hidden, "heads * head_dim": config.heads * config.head_dim}
+    for name, size in {**sizes, "ffn": inner}.items():
+        if size % STEP:
+            found.append(f"{name} is {size}: kernels take multiples of {STEP}")
+    if config.head_dim % 16:
+        found.append(f"head_dim is {config.head_dim}: kernels take multiples of 16")
+    if config.experts is not None:
+        found.append("a mixture of experts: no kernels are made for it yet")
+    return found
+
+
+def _vector(value: Source) -> Any:
+    if isinstance(value, Integers):
+        raise TypeError("a vector of integers")
+    return value.float32().reshape(-1)
+
+
+def _weights(
+    made: Plan, tensors: Mapping[str, Source], names: list[str]
+) -> list[tuple[str, list[Source]]]:
+    """Matrices that can be one, together."""
+    parts = [tensors[n] for n in names]
+    floats = [p for p in parts if isinstance(p, Tensor)]
+    is_same = same_form(floats, made.packer.dot) if len(floats) == len(parts) else not floats
+    aligned = all(_rows(p) % made.packer.dot.rows == 0 for p in parts)
+    if is_same and aligned:
+        return [("_".join(n.rpartition(".")[2] for n in names), parts)]
+    return [(n.rpartition(".")[2], [p]) for n, p in zip(names, parts, strict=True)]
+
+
+def _rows(part: Source) -> int:
+    return part.values.shape[0] if isinstance(part, Integers) else part.shape[0]
+
+
+def _attention(made: Plan, tensors: Mapping[str, Source], layer: int) -> None:
+    config, packer, at = made.config, made.packer, f"blk.{layer}."
+    norm = packer.vector(f"{at}attn_norm", _vector(tensors[f"{at}attn_norm"]))
+    size, heads, kept = config.head_dim, config.heads, config.kv_heads
+    whole = (heads + 2 * kept) * size
+    column = 0
+    groups = _weights(made, tensors, [f"{at}attn_{n}" for n in "qkv"])
+    biases: Any = None
+    if config.qkv_bias:
+        biases = np.concatenate([_vector(tensors[f"{at}attn_{n}.bias"]) for n in "qkv"])
+    for place, (name, parts) in enumerate(groups):
+        matrix = packer.matrix(at + name, parts)
+        if matrix.padded != matrix.rows:
+            raise UsageError(f"{at}{name}: {matrix.rows} rows are no multiple of {packer.dot.rows}")
+        bias = ""
+        if config.qkv_bias:
+            given = biases[column : column + matrix.rows]
+            bias = packer.vector(f"{at}{name}.bias", given)
+        target = f"qkv@{column}" if column else "qkv"
+        made.product(
+            *(matrix, "x", target, "store"),
+            norm=norm,
+            width_of_target=whole,
+            bias=bias,
+            shared=place > 0,
+        )
+        column += matrix.rows
+    if config.qk_norm_rows:
+        for name, start, count in (("q", 0, heads * size), ("k", heads * size, kept * size)):
+            weight = packer.vector(
+                f"{at}attn_{name}_norm", _vector(tensors[f"{at}attn_{name}_norm"])
+            )
+            where = f"qkv@{start}" if start else "qkv"
+            epsilon = config.norm_epsilon
+            label = f"{count}_{whole}_{epsilon:g}"
+            made.rows("norm", label, (count, whole, epsilon), where, weight, where)
+    _attend(made, tensors, layer)
+    output = packer.matrix(f"{at}attn_output", [tensors[f"{at}attn_output"]])
+    _add(made, tensors, output, "att", f"{at}post_attention_norm")
+
+
+def _attend(made: Plan, tensors: Mapping[str, Source], layer: int) -> None:
+    config, at = made.config, f"blk.{layer}."
+    rope = config.layer_rope[layer]
+    turned = 2 * len(config.ropes[rope].frequencies) if rope >= 0 else 0
+    norms: tuple[str, ...] = ()
+    if config.qk_norm:
+        norms = tuple(
+            made.packer.vector(f"{at}attn_{n}_norm", _vector(tensors[f"{at}attn_{n}_norm"]))
+            for n in "qk"
+        )
+    tables = (f"cos{rope}", f"sin{rope}") if turned else ()
+    common = ("qkv", *tables, *norms, "positions", "owner", "table", "cache")
+    fused, turns, tiles = {}, {}, {}
+    for kind in made.caches:
+        what = Attend(
+            *(Pages(config.kv_heads, config.head_dim, kind), config.heads),
+            *(config.attention_scale, config.windows[layer], config.attention_softcap, turned),
+            config.norm_epsilon if config.qk_norm else None,
+        )
+        turns[kind] = made.call("turn", what.label, (what,), *common)
+        fused[kind] = made.call("fused", what.label, (what,), *common, "tiles1", "att")
+        tiles[f"{kind} 1"] = made.call("attend1", what.label, (what,), *common, "tiles1", "att")
+        if what.tile(made.cpu) == 2:
+            tiles[f"{kind} 2"] = made.call("attend2", what.label, (what,), *common, "tiles2", "att")
+    made.phases.append(Attention(layer, fused, turns, tiles))
+
+
+def _feed_forward(made: Plan, tensors: Mapping[str, Source], layer: int) -> None:
+    config, packer, at = made.config, made.packer, f"blk.{layer}."
+    norm = packer.vector(f"{at}ffn_norm", _vector(tensors[f"{at}ffn_norm"]))
+    groups = _weights(made, tensors, [f"{at}ffn_gate", f"{at}ffn_up"])
+    if len(groups) > 1:
+        raise UsageError(f"layer {layer}: gate and input have different types of weights")
+    inner = packer.matrix(at + groups[0][0], groups[0][1])
+    made.product(*(inner, "x", "h", config.activation), norm=norm, width_of_target=config.ffn)
+    down = packer.matrix(f"{at}ffn_down", [tensors[f"{at}ffn_down"]])
+    _add(made, tensors, down, "h", f"{at}post_ffw_norm")
+
+
+def _add(made: Plan, tensors: Mapping[str, Source], matrix: Matrix, source: str, norm: str) -> None:
+    """A product that is added to ``x``, with a norm between where the family has one."""
+    config = made.config
+    if matrix.padded != matrix.rows:
+        raise UsageError(
+            f"{matrix.name}: {matrix.rows} rows are no multiple of {made.packer.dot.rows}"
+        )
+    if not config.post_norms:
+        made.product(matrix, source, "x", "add")
+        return
+    made.product(matrix, source, "t", "store")
+    weight = made.packer.vector(norm, _vector(tensors[norm]))
+    size, epsilon = config.hidden, config.norm_epsilon
+    made.rows("norm_add", f"{size}_{epsilon:g}", (size, epsilon), "t", weight, "x")

@@ -1,0 +1,279 @@
+"""Tokenizers, chat templates and advice on generating, from what a model's files say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgeinfer.convert.llm.source import LlmSource
+from edgeinfer.errors import SourceError
+from edgeinfer.llm.generation import FILE_NAME, TEMPLATE_NAME, TOKENIZER_NAME, Generation
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER, _BYTE = 1, 2, 3, 4, 6
+"""Kinds of tokens in GGUF files."""
+
+_QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_LLAMA3 = _QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+
+_PATTERNS = {"qwen2": _QWEN, "llama-bpe": _LLAMA3, "llama3": _LLAMA3, "llama-v3": _LLAMA3}
+_DIGITS = ("smollm", "smollm3")
+_PLAIN = ("gpt-2", "gpt2", "olmo", "phi-2")
+
+_NAMES = ("bos", "eos", "unk", "pad", "sep", "cls")
+
+
+def files(source: LlmSource) -> tuple[dict[str, bytes], list[str]]:
+    """Return a model's files beside its weights, by name, and what the user should know.
+
+    Raises:
+        SourceError: there is no tokenizer, or of a kind that is not known.
+    """
+    if source.format == "gguf":
+        return _of_gguf(source)
+    return _of_folder(source.path)
+
+
+def _of_gguf(source: LlmSource) -> tuple[dict[str, bytes], list[str]]:
+    fields = source.fields
+    prefix = "tokenizer.ggml."
+    own = {k[len(prefix) :]: v for k, v in fields.items() if k.startswith(prefix)}
+    kind = own.get("model")
+    if kind not in ("gpt2", "llama") or "tokens" not in own:
+        raise SourceError(f"{source.path}: tokenizer {kind!r} is not known; known: gpt2, llama")
+    made = _bpe(source.path, own) if kind == "gpt2" else _sentencepiece(own)
+    tokens = own["tokens"]
+    ids = {
+        n: own.get(f"{ {'unk': 'unknown', 'pad': 'padding'}.get(n, n) }_token_id") for n in _NAMES
+    }
+    names = {f"{n}_token": tokens[i] for n, i in ids.items() if i is not None and i < len(tokens)}
+    ends = [ids["eos"], own.get("eot_token_id"), own.get("eom_token_id")]
+    known = {t: i for i, t in enumerate(tokens)}
+    ends += [known[t] for t in _ENDS if t in known and _is_control(own, known[t])]
+    adds = bool(own.get("add_bos_token", kind == "llama"))
+    generation = Generation(
+        bos=ids["bos"] if adds else None,
+        eos=tuple(dict.fromkeys(int(e) for e in ends if e is not None)),
+        tokens=names,
+    )
+    found = {TOKENIZER_NAME: _json(made), FILE_NAME: generation.to_json().encode()}
+    template = fields.get("tokenizer.chat_template")
+    notes = []
+    if template:
+        found[TEMPLATE_NAME] = str(template).encode()
+    else:
+        notes.append("the model has no chat template: it can generate, not chat")
+    return found, notes
+
+
+_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "<|eom_id|>")
+"""Tokens that end a turn, where a file names one end only."""
+
+
+def _is_control(own: Mapping[str, Any], token: int) -> bool:
+    kinds = own.get("token_type")
+    return kinds is not None and int(kinds[token]) == _CONTROL
+
+
+def _json(data: object) -> bytes:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _added(own: Mapping[str, Any]) -> list[dict[str, Any]]:
+    kinds = own.get("token_type")
+    if kinds is None:
+        return []
+    return [
+        {
+            "id": i,
+            "content": own["tokens"][i],
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": int(kind) in (_CONTROL, _UNKNOWN),
+        }
+        for i, kind in enumerate(kinds)
+        if int(kind) in (_CONTROL, _USER, _UNKNOWN)
+    ]
+
+
+def _bpe(path: Path, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Byte-level pairs, split by the rule that the file names."""
+    rule = str(own.get("pre", "default"))
+    bytes_ = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    if rule in _PATTERNS:
+        pattern = {"Regex": _PATTERNS[rule]}
+        split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+        steps: list[dict[str, Any]] = [split, {**bytes_, "use_regex": False}]
+    elif rule in _DIGITS:
+        steps = [{"type": "Digits", "individual_digits": True}, {**bytes_, "use_regex": True}]
+    elif rule in _PLAIN:
+        steps = [{**bytes_, "use_regex": True}]
+    else:
+        known = ", ".join(sorted((*_PATTERNS, *_DIGITS, *_PLAIN)))
+        raise SourceError(f"{path}: splitting rule {rule!r} is not known; known: {known}")
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": _added(own),
+        "normalizer": {"type": "NFC"} if rule == "qwen2" else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+        "post_processor": None,
+        "decoder": {**bytes_, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": rule in ("llama-bpe", "llama3", "llama-v3"),
+            "vocab": {token: i for i, token in enumerate(own["tokens"])},
+            "merges": [merge.split(" ", 1) for merge in own.get("merges", ())],
+        },
+    }
+
+
+def _sentencepiece(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Pairs with bytes for what is unknown; which pair goes first is told by scores."""
+    tokens, kinds = own["tokens"], own.get("token_type")
+    scores = [float(s) for s in own["scores"]]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    is_word = (
+        [kinds is None or int(k) in (_NORMAL, _USER) for k in kinds] if kinds is not None else None
+    )
+    pairs: list[tuple[float, int, int, str, str]] = []
+    for i, token in enumerate(tokens):
+        if len(token) < 2 or (is_word is not None and not is_word[i]):
+            continue
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            if left in vocab and right in vocab:
+                pairs.append((-scores[i], vocab[left], vocab[right], left, right))
+    pairs.sort(key=lambda p: (p[0], -len(p[3]), -len(p[4]), p[1], p[2]))
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    begins = bool(own.get("add_space_prefix", True))
+    steps = [{"type": "Prepend", "prepend": "▁"}, spaces] if begins else [spaces]
+    decoders: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    if begins:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    unknown = own.get("unknown_token_id")
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": _added(own),
+        "normalizer": {"type": "Sequence", "normalizers": steps},
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None if unknown is None else tokens[unknown],
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "ignore_merges": False,
+            "vocab": vocab,
+            "merges": [[left, right] for _, _, _, left, right in pairs],
+        },
+    }
+
+
+def _of_folder(path: Path) -> tuple[dict[str, bytes], list[str]]:
+    tokenizer = path / "tokenizer.json"
+    if not tokenizer.is_file():
+        hint = "save it with a fast tokenizer of transformers"
+        raise SourceError(f"{path}: there is no tokenizer.json; {hint}")
+    about, advice, config = (
+        _read(path / f"{name}.json") for name in ("tokenizer_config", "generation_config", "config")
+    )
+    names = {}
+    for name in _NAMES:
+        value = about.get(f"{name}_token")
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            names[f"{name}_token"] = text
+    ids = {t["content"]: t["id"] for t in _read(tokenizer).get("added_tokens", ())}
+    ends = _numbers(advice.get("eos_token_id", config.get("eos_token_id")))
+    if "eos_token" in names and names["eos_token"] in ids:
+        ends.append(ids[names["eos_token"]])
+    found = {TOKENIZER_NAME: tokenizer.read_bytes()}
+    generation = Generation(
+        bos=_bos(about, _read(tokenizer), names, ids),
+        eos=tuple(dict.fromkeys(ends)),
+        tokens=names,
+        **_advised(advice),
+    )
+    found[FILE_NAME] = generation.to_json().encode()
+    notes = []
+    beside = path / "chat_template.jinja"
+    template = about.get("chat_template")
+    if isinstance(template, list):
+        named = {t.get("name"): t.get("template") for t in template}
+        template = named.get("default")
+    if beside.is_file():
+        found[TEMPLATE_NAME] = beside.read_bytes()
+    elif isinstance(template, str):
+        found[TEMPLATE_NAME] = template.encode()
+    else:
+        notes.append("the model has no chat template: it can generate, not chat")
+    return found, notes
+
+
+def _bos(
+    about: Mapping[str, Any],
+    tokenizer: Mapping[str, Any],
+    names: Mapping[str, str],
+    ids: Mapping[str, int],
+) -> int | None:
+    """The token that the tokenizer puts first, which its post-processor knows best."""
+    first = names.get("bos_token")
+    if first is None or first not in ids:
+        return None
+    if (adds := about.get("add_bos_token")) is not None:
+        return ids[first] if adds else None
+    return ids[first] if json.dumps(first) in json.dumps(tokenizer.get("post_processor")) else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as e:
+        raise SourceError(f"{path}: {e}") from e
+    return found if isinstance(found, dict) else {}
+
+
+def _numbers(value: Any) -> list[int]:
+    if value is None:
+        return []
+    return [int(v) for v in value] if isinstance(value, list) else [int(value)]
+
+
+def _advised(advice: Mapping[str, Any]) -> dict[str, Any]:
+    """How the source likes to be sampled, where it says that it does."""
+    given = dict(advice)
+    if not given.get("do_sample"):
+        given = {k: v for k, v in given.items() if k == "repetition_penalty"}
+    made: dict[str, Any] = {}
+    for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+        if given.get(name) is not None:
+            made[name] = float(given[name])
+    if given.get("top_k") is not None:
+        made["top_k"] = int(given["top_k"])
+    return made

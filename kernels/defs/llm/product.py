@@ -1,0 +1,399 @@
+"""Rows of weights times the vectors of some tokens.
+
+At few tokens memory sets the pace, and one core reads faster from several places far apart than
+from one: with ``streams`` of them, stream ``j`` walks through the ``j``-th part of the matrix, and
+each asks for its bytes ahead. What is summed, and in which order, depends on neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T  # noqa: N812
+
+from edgeinfer.kernels.defs import math
+from edgeinfer.kernels.defs.emit import Buffer, Expr, function, load, splat, store
+from edgeinfer.kernels.defs.gemv import Dot
+from edgeinfer.kernels.defs.llm.form import STEP, SUPER, Form
+from edgeinfer.kernels.defs.llm.rounding import rounded_buffers
+from edgeinfer.kernels.defs.llm.steps import SPAN, TOKENS, fma, held, prefetch, span_of, zeros
+
+Epilogue = Literal["store", "add", "silu", "gelu_tanh"]
+"""What becomes of a sum: it is written, added to what is there, or the gate of one that lies half
+the matrix behind it."""
+
+LINE = 64
+"""Bytes that memory is read by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One product.
+
+    Attributes:
+        dot: of the processor.
+        form: of the weights.
+        rows: of the matrix, a multiple of the processor's.
+        columns: of the matrix, a multiple of 32.
+        width: tokens at once.
+        epilogue: what becomes of the sums.
+        bias: there is one.
+        target: elements of a row of the result.
+        cap: sums are bent to within plus and minus it; 0 for none.
+        streams: places of the matrix that are read together, at most.
+        ahead: bytes that each stream asks for ahead; 0 for none.
+    """
+
+    dot: Dot
+    form: Form
+    rows: int
+    columns: int
+    width: int
+    epilogue: Epilogue
+    target: int
+    bias: bool = False
+    cap: float = 0.0
+    streams: int = 1
+    ahead: int = 0
+
+    @property
+    def gated(self) -> bool:
+        """Whether rows come in pairs."""
+        return self.epilogue in ("silu", "gelu_tanh")
+
+    @property
+    def runs(self) -> int:
+        """Runs of rows of which one, or one pair, is an item by itself."""
+        return self.rows // self.dot.rows // (2 if self.gated else 1)
+
+    @property
+    def together(self) -> int:
+        """Runs, or pairs of them, that are walked together."""
+        most = max(1, self.streams // 2) if self.gated else self.streams
+        return next(s for s in range(most, 0, -1) if self.runs % s == 0)
+
+    @property
+    def items(self) -> int:
+        """That a team shares out."""
+        return self.runs // self.together
+
+    @property
+    def name(self) -> str:
+        """Of the kernel."""
+        more = f"{'_bias' if self.bias else ''}{f'_cap{self.cap:g}' if self.cap else ''}"
+        sizes = f"{self.rows}x{self.columns}_{self.target}"
+        return f"product_{self.form.label}_{sizes}_{self.epilogue}{more}_w{self.width}".replace(
+            ".", "p"
+        )
+
+
+def product(what: Product) -> tirx.PrimFunc:
+    """Multiply.
+
+    The kernel takes the buffers of the form, with a bias ``bias`` (rows), for integers the buffers
+    of ``rounded_buffers``, for floats ``x`` (tokens, columns), ``y`` (tokens, target) and ``span``
+    of items and, behind them, the number of tiles of ``width`` tokens. Rows ``r`` are written to
+    columns ``r`` of ``y``, which may begin inside a row of a larger array.
+    """
+    form = what.form
+    given: dict[str, tuple[tuple[int, ...], str]] = (
+        {"x": ((TOKENS, what.columns), "float32")} if form.floats else rounded_buffers(what.columns)
+    )
+    buffers = {
+        **form.buffers(what.rows, what.columns, what.dot.rows),
+        **({"bias": ((what.rows,), "float32")} if what.bias else {}),
+        **given,
+        "y": ((TOKENS, what.target), "float32"),
+        "span": ((SPAN,), "int32"),
+    }
+
+    def body(*made: Buffer) -> None:
+        named = dict(zip(buffers, made, strict=True))
+        first, end = span_of(named["span"])
+        with T.serial(first, end) as item, T.serial(T.BufferLoad(named["span"], [2])) as tile:
+            _tile(what, named, item, tile * what.width)
+
+    return function("product", buffers, body)
+
+
+def _tile(what: Product, named: dict[str, Buffer], item: Expr, first: Expr) -> None:
+    walk = _walk_floats if what.form.floats else _walk
+    ats = [item + j * what.items for j in range(what.together)]
+    if not what.gated:
+        for at, totals in zip(ats, walk(what, named, ats, first), strict=True):
+            _finish(what, named, at, first, totals)
+        return
+    pairs = [at + what.runs for at in ats]
+    if what.streams > 1:
+        both = walk(what, named, [*ats, *pairs], first)
+        gates, others = both[: len(ats)], both[len(ats) :]
+    else:
+        # Both together would not stay in registers.
+        gates, others = walk(what, named, ats, first), walk(what, named, pairs, first)
+    for at, gate, other in zip(ats, gates, others, strict=True):
+        _gate(what, named, at, first, (gate, other))
+
+
+def _finish(
+    what: Product, named: dict[str, Buffer], at: Expr, first: Expr, totals: list[Buffer]
+) -> None:
+    rows = what.dot.rows
+    for column, total in enumerate(totals):
+        value = load(total, [0], rows)
+        if what.bias:
+            value = value + load(named["bias"], [at * rows], rows)
+        if what.cap:
+            cap = splat(T.float32(what.cap), rows)
+            value = math.named(value / cap, math.tanh) * cap
+        place = [first + column, at * rows]
+        if what.epilogue == "add":
+            value = value + load(named["y"], place, rows)
+        store(named["y"], place, value, rows)
+
+
+def _gate(
+    what: Product,
+    named: dict[str, Buffer],
+    at: Expr,
+    first: Expr,
+    totals: tuple[list[Buffer], list[Buffer]],
+) -> None:
+    rows = what.dot.rows
+    for column, (gate, other) in enumerate(zip(*totals, strict=True)):
+        value, factor = load(gate, [0], rows), load(other, [0], rows)
+        opened = math.named(value, silu if what.epilogue == "silu" else gelu_tanh)
+        store(named["y"], [first + column, at * rows], opened * factor, rows)
+
+
+def silu(x: Expr) -> Expr:
+    """``x * sigmoid(x)``."""
+    return x * math.sigmoid(x)
+
+
+def gelu_tanh(x: Expr) -> Expr:
+    """The tanh form of GELU."""
+    half, one = math.constant(0.5, x), math.constant(1.0, x)
+    root, third = math.constant(0.7978845608028654, x), math.constant(0.044715, x)
+    return half * x * (one + math.named(root * (x + third * x * x * x), math.tanh))
+
+
+def _walk(
+    what: Product, named: dict[str, Buffer], ats: list[Expr], first: Expr
+) -> list[list[Buffer]]:
+    """Sum runs of rows, for each of some tokens, over all steps of 32 columns."""
+    form, rows = what.form, what.dot.rows
+    totals = [[zeros(rows) for _ in range(what.width)] for _ in ats]
+    with T.serial(what.columns // STEP) as g:
+        for at, into in zip(ats, totals, strict=True):
+            _ask_ahead(what, named["w"], at, g)
+            weights = [held(v, rows * 4, "uint8") for v in _weights(form, named["w"], at, g, rows)]
+            scales = _factors(form, named, "s", form.scale, at, g, rows)
+            offsets = _factors(form, named, "m", form.offset, at, g, rows) if form.offset else None
+            for column, total in enumerate(into):
+                token = first + column
+                sums = _sums(what, weights, named, token, g)
+                factor = splat(T.BufferLoad(named["scales"], [token, g]), rows)
+                value = load(total, [0], rows)
+                for scale, whole in zip(scales, sums, strict=True):
+                    wide = tirx.Cast(f"float32x{rows}", whole)
+                    value = fma(wide, load(scale, [0], rows) * factor, value, rows)
+                for place, offset in enumerate(offsets or []):
+                    given = splat(_sum_of(form, named["sums"], token, g, place), rows)
+                    value = fma(load(offset, [0], rows), given, value, rows)
+                store(total, [0], value, rows)
+    return totals
+
+
+def _sum_of(form: Form, sums: Buffer, token: Expr, g: Expr, place: int) -> Expr:
+    """What the vector sums to over a group."""
+    if form.group >= STEP:
+        return T.BufferLoad(sums, [token, g, 0]) + T.BufferLoad(sums, [token, g, 1])
+    return T.BufferLoad(sums, [token, g, place])
+
+
+def _ask_ahead(what: Product, w: Buffer, at: Expr, g: Expr) -> None:
+    if not what.ahead:
+        return
+    line = what.dot.rows * 4
+    size = what.form.bits * line
+    further = max(1, what.ahead // size)
+    for start in range(0, size, LINE):
+        prefetch(w, [at, g + further, start // line, start % line])
+
+
+def _weights(form: Form, w: Buffer, at: Expr, g: Expr, rows: int) -> list[Expr]:
+    """One step of all rows: eight vectors, of the first 16 columns first."""
+    size = rows * 4
+    vectors = [load(w, [at, g, v, 0], size) for v in range(form.bits)]
+    if form.bits == 8:
+        return vectors
+    low = [tirx.bitwise_and(v, _bytes(15, size)) for v in vectors[:4]]
+    high = [tirx.shift_right(v, _bytes(4, size)) for v in vectors[:4]]
+    nibbles = low + high
+    if form.bits == 4:
+        return nibbles
+    made = []
+    for j, nibble in enumerate(nibbles):
+        if form.bits == 5:
+            bit = _moved(vectors[4], 4 - j, size, 16)
+        else:
+            bit = _moved(vectors[4 + j // 4], 4 - 2 * (j % 4), size, 48)
+        made.append(tirx.bitwise_or(nibble, bit))
+    return made
+
+
+def _moved(plane: Expr, left: int, size: int, mask: int) -> Expr:
+    """Bits of a plane where a nibble's next ones are."""
+    if left > 0:
+        plane = tirx.shift_left(plane, _bytes(left, size))
+    elif left < 0:
+        plane = tirx.shift_right(plane, _bytes(-left, size))
+    return tirx.bitwise_and(plane, _bytes(mask, size))
+
+
+def _bytes(value: int, size: int) -> Expr:
+    return splat(tirx.const(value, "uint8"), size)
+
+
+def _factors(
+    form: Form,
+    named: dict[str, Buffer],
+    name: str,
+    kind: str,
+    at: Expr,
+    g: Expr,
+    rows: int,
+) -> list[Buffer]:
+    """Scales or offsets of a step's groups."""
+    groups = max(1, STEP // form.group)
+    wide = f"float32x{rows}"
+    found = []
+    for i in range(groups):
+        place = g * groups + i if form.group <= STEP else g // (form.group // STEP)
+        value = tirx.Cast(wide, load(named[name], [at, place, 0], rows))
+        if kind == "codes":
+            outer = load(named[f"{name}d"], [at, g // (SUPER // STEP), 0], rows)
+            value = value * tirx.Cast(wide, outer)
+        found.append(held(value, rows))
+    return found
+
+
+def _sums(
+    what: Product, weights: list[Buffer], named: dict[str, Buffer], token: Expr, g: Expr
+) -> list[Expr]:
+    """Sums of products over a step's groups, as 32-bit integers."""
+    form, rows = what.form, what.dot.rows
+    each = min(form.group, STEP) // 4
+    found = []
+    for i in range(max(1, STEP // form.group)):
+        pairs = []
+        for j in range(i * each, (i + 1) * each):
+            word = splat(T.BufferLoad(named["words"], [token, g, j]), rows)
+            value = tirx.reinterpret(f"int8x{rows * 4}", word)
+            pairs.append((load(weights[j], [0], rows * 4), value))
+        start: Expr = None
+        if form.zero:
+            count = T.BufferLoad(named["starts"], [token, g, i])
+            if form.group >= STEP:
+                count = count + T.BufferLoad(named["starts"], [token, g, 1])
+            start = splat(count * T.int32(-form.zero), rows)
+        found.append(_DOTS[what.dot.name](pairs, start, rows, form))
+    return found
+
+
+Pairs = list[tuple[Expr, Expr]]
+
+
+def _avx2(pairs: Pairs, start: Expr, rows: int, form: Form) -> Expr:
+    """Pairs of products in 16 bits, as many added there as fit for sure."""
+    halves, wide = f"int16x{rows * 2}", f"int32x{rows}"
+    ones = T.broadcast(tirx.const(1, "int16"), rows * 2)
+    sums = []
+    for weight, value in pairs:
+        left, right = weight, value
+        if form.bits == 8:
+            # One factor has no sign: the weight's goes to the vector.
+            signed = tirx.reinterpret(f"int8x{rows * 4}", weight)
+            left, right = (
+                T.call_llvm_pure_intrin(f"int8x{rows * 4}", "llvm.x86.avx2.psign.b", v, signed)
+                for v in (signed, value)
+            )
+        sums.append(T.call_llvm_pure_intrin(halves, "llvm.x86.avx2.pmadd.ub.sw", left, right))
+    fit = {4: 8, 5: 4, 6: 2, 8: 1}[form.bits]
+    whole = start
+    for at in range(0, len(sums), fit):
+        some = sums[at : at + fit]
+        while len(some) > 1:
+            joined = [a + b for a, b in zip(some[::2], some[1::2], strict=False)]
+            some = joined + some[len(some) - len(some) % 2 :]
+        one = T.call_llvm_pure_intrin(wide, "llvm.x86.avx2.pmadd.wd", some[0], ones)
+        whole = one if whole is None else whole + one
+    return whole
+
+
+def _vnni(pairs: Pairs, start: Expr, rows: int, form: Form) -> Expr:
+    whole = splat(T.int32(0), rows) if start is None else start
+    for weight, value in pairs:
+        name = f"llvm.x86.avx512.vpdpbusd.{rows * 32}"
+        whole = T.call_llvm_pure_intrin(f"int32x{rows}", name, whole, weight, value)
+    return whole
+
+
+def _sdot(pairs: Pairs, start: Expr, rows: int, form: Form) -> Expr:
+    whole = splat(T.int32(0), rows) if start is None else start
+    for weight, value in pairs:
+        signed = tirx.reinterpret(f"int8x{rows * 4}", weight)
+        name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
+        whole = T.call_llvm_pure_intrin(f"int32x{rows}", name, whole, signed, value)
+    return whole
+
+
+_DOTS: dict[str, Callable[[Pairs, Expr, int, Form], Expr]] = {
+    "vnni512": _vnni,
+    "vnni256": _vnni,
+    "avx2": _avx2,
+    "sdot": _sdot,
+}
+
+
+def _walk_floats(
+    what: Product, named: dict[str, Buffer], ats: list[Expr], first: Expr
+) -> list[list[Buffer]]:
+    """The same for weights that are floats, one column after the other."""
+    form, rows = what.form, what.dot.rows
+    totals = [[zeros(rows) for _ in range(what.width)] for _ in ats]
+    size = rows * form.bits // 8
+    further = what.ahead // size
+    each = max(1, LINE // size)
+    with T.serial(what.columns // each) as outer:
+        for at in ats:
+            if what.ahead:
+                prefetch(named["w"], [at, outer * each + further, 0])
+        for inner in range(each):
+            k = outer * each + inner
+            for at, into in zip(ats, totals, strict=True):
+                weight = held(widened(load(named["w"], [at, k, 0], rows), form.floats, rows), rows)
+                for column, total in enumerate(into):
+                    value = splat(T.BufferLoad(named["x"], [first + column, k]), rows)
+                    store(
+                        total,
+                        [0],
+                        fma(load(weight, [0], rows), value, load(total, [0], rows), rows),
+                        rows,
+                    )
+    return totals
+
+
+def widened(value: Expr, kind: str, width: int) -> Expr:
+    """Stored floats as float32."""
+    lanes = "" if width == 1 else f"x{width}"
+    if kind == "float32":
+        return value
+    if kind == "float16":
+        return tirx.Cast(f"float32{lanes}", value)
+    wide = tirx.Cast(f"uint32{lanes}", value)
+    shifted = tirx.shift_left(wide, splat(tirx.const(16, "uint32"), width))
+    return tirx.reinterpret(f"float32{lanes}", shifted)

@@ -1,0 +1,81 @@
+"""Vector steps that keep their bits wherever they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T  # noqa: N812
+
+from edgeinfer.kernels.defs.emit import Buffer, Expr, load, registers, splat, store
+
+TOKENS = 1 << 16
+"""Tokens that buffers are declared for."""
+
+SPAN = 4
+"""Elements of ``span``."""
+
+
+def fma(a: Expr, b: Expr, c: Expr, width: int) -> Expr:
+    """``a * b + c`` with one rounding: LLVM would fuse it in one place and not in another."""
+    kind = "float32" if width == 1 else f"float32x{width}"
+    name = "llvm.fma.f32" if width == 1 else f"llvm.fma.v{width}f32"
+    return T.call_llvm_pure_intrin(kind, name, a, b, c)
+
+
+def span_of(span: Buffer) -> tuple[Expr, Expr]:
+    """First item and the one behind the last."""
+    return T.BufferLoad(span, [0]), T.BufferLoad(span, [1])
+
+
+def across(value: Expr, width: int, join: Callable[[Expr, Expr], Expr]) -> Expr:
+    """Join the elements of a vector by halves into one, kept in a register."""
+    kept = registers(width)
+    store(kept, [0], value, width)
+    while width > 1:
+        half = width // 2
+        whole = load(kept, [0], width)
+        low, high = (
+            tirx.Shuffle([whole], [T.int32(i) for i in range(start, start + half)])
+            for start in (0, half)
+        )
+        kept = registers(half)
+        store(kept, [0], join(low, high), half)
+        width = half
+    return T.BufferLoad(kept, [0])
+
+
+def added(a: Expr, b: Expr) -> Expr:
+    """A sum."""
+    return a + b
+
+
+def larger(a: Expr, b: Expr) -> Expr:
+    """The larger one."""
+    return tirx.Max(a, b)
+
+
+def smaller(a: Expr, b: Expr) -> Expr:
+    """The smaller one."""
+    return tirx.Min(a, b)
+
+
+def zeros(width: int, dtype: str = "float32") -> Buffer:
+    """A register of zeros."""
+    made = registers(width, dtype)
+    store(made, [0], splat(tirx.const(0, dtype), width), width)
+    return made
+
+
+def held(value: Expr, width: int = 1, dtype: str = "float32") -> Buffer:
+    """A register with a value."""
+    made = registers(width, dtype)
+    store(made, [0], value, width)
+    return made
+
+
+def prefetch(buffer: Buffer, index: list[Expr]) -> None:
+    """Ask for the line of an element; it may lie outside the buffer."""
+    place = tirx.address_of(T.BufferLoad(buffer, index))
+    read, near, data = (tirx.const(n, "int32") for n in (0, 3, 1))
+    T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", place, read, near, data))

@@ -1,0 +1,170 @@
+"""What a step consists of for one machine: phases over packed weights, and their kernels.
+
+``tape.json`` names arrays by text: ``w:<name>`` is one of ``weights``, anything else an array of
+the executor, with ``@<n>`` behind it from column ``n`` on. The executor's arrays are
+
+========== ======================== ==========================================================
+``x``      (tokens, hidden)         what blocks add to
+``t``      (tokens, hidden)         what is normed before it is added
+``qkv``    (tokens, q + k + v)      queries, keys and values
+``att``    (tokens, heads * size)   what attention gives
+``h``      (tokens, ffn)            inside feed-forward parts
+``xo``     (outputs, hidden)        rows whose logits are wanted
+``logits`` (outputs, rows)          with rows that fill the last run up
+``n<K>``   (tokens, K)              a normed row
+``r<K>.*`` (tokens, ...)            the same in 8 bits: words, scales, starts, sums
+========== ======================== ==========================================================
+
+and the arrays of the batch: ``tokens``, ``positions``, ``owner``, ``table``, ``rows``, ``tiles1``,
+``tiles2``, ``cos<i>`` and ``sin<i>`` of rope ``i``; ``cache`` stands for a layer's, ``span`` for a
+thread's own. ``n<K>`` and ``r<K>`` are each thread's own where one token alone is computed, so that
+nobody waits for its rounding.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from edgeinfer.bundle.codec import decode, encode
+from edgeinfer.errors import BundleError
+
+FILE_NAME = "tape.json"
+WEIGHTS_NAME = "weights.bin"
+LIBRARY_NAME = "kernels.so"
+
+VERSION = 1
+
+ALIGNMENT = 64
+"""Bytes that arrays begin at a multiple of."""
+
+Domain = Literal["tokens", "outputs"]
+"""What counts items: all tokens of a step, or those whose logits are wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A packed array in ``weights.bin``."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What a kernel takes, as it is declared there."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel and the arrays that it is given."""
+
+    kernel: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A phase whose items are rows."""
+
+    call: Call
+    domain: Domain
+    kind: Literal["rows"] = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """A phase that multiplies a matrix.
+
+    Attributes:
+        calls: by the number of tokens that a kernel takes at once.
+        items: of each of them.
+        domain: that is multiplied.
+        before: makes what it takes; None where the phase before it has.
+        shared: others have made it already where several tokens are computed.
+    """
+
+    calls: dict[str, Call]
+    items: dict[str, int]
+    domain: Domain
+    before: Call | None = None
+    shared: bool = False
+    kind: Literal["products"] = "products"
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The phases of a layer's attention.
+
+    Attributes:
+        layer: whose cache it is.
+        fused: for batches in which each sequence has one token, by the cache's type.
+        turn: otherwise, what comes first.
+        tiles: and then, by tokens of a tile, ``<type> <tokens>``.
+    """
+
+    layer: int
+    fused: dict[str, Call]
+    turn: dict[str, Call]
+    tiles: dict[str, Call]
+    kind: Literal["attention"] = "attention"
+
+
+Phase = Rows | Products | Attention
+
+
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """A step.
+
+    Attributes:
+        version: of this form.
+        machine: that its code is for.
+        side: rows of a matrix that lie side by side.
+        caches: types of caches that there is code for, the first one by default.
+        columns: sizes of rows that are rounded.
+        weights: packed, by name.
+        kernels: arguments of each.
+        phases: in order.
+        digest: of weights and code: what the bits of logits depend on.
+    """
+
+    version: int
+    machine: str
+    side: int
+    caches: tuple[str, ...]
+    columns: tuple[int, ...]
+    weights: dict[str, Array]
+    kernels: dict[str, tuple[Argument, ...]]
+    phases: tuple[Phase, ...]
+    digest: str = ""
+
+    def to_json(self) -> str:
+        """Return the text of ``tape.json``."""
+        return json.dumps(encode(self), separators=(",", ":"), allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Tape:
+        """Read the text of ``tape.json`` strictly.
+
+        Raises:
+            BundleError: it is no JSON, of another version, or a key is missing or wrong.
+        """
+        try:
+            data: Any = json.loads(text)
+        except ValueError as e:
+            raise BundleError(f"{FILE_NAME}: {e}") from e
+        version = data.get("version") if isinstance(data, dict) else None
+        if version != VERSION:
+            hint = "convert the model again, or update edgeinfer here"
+            raise BundleError(f"{FILE_NAME}: version {version!r} is not {VERSION}; {hint}")
+        tape, found = decode(cls, data)
+        if tape is None:
+            raise BundleError(f"{FILE_NAME}: " + "; ".join(found[:12]))
+        return tape

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from edgeinfer.backends import tvm_library
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small decoder of several types of weights, compiled."""
+    pytest.importorskip("tvm")
+    if platform.machine() != "x86_64" or "avx2" not in tvm_library.cpu_features():
+        pytest.skip("code for x86-64-v3 does not run here")
+    from edgeinfer.convert.llm import variant
+    from edgeinfer.convert.llm.plan import Reading
+    from edgeinfer.convert.lower.tvm.machines import machine
+    from tests.backends.llm.small import CONFIG, stored
+
+    kinds = {"": "Q4_0", "attn_v": "Q5_0", "ffn_down": "Q4_1", "token_embd": "Q8_0"}
+    place = tmp_path_factory.mktemp("llm")
+    reading = Reading((1, 2, 3), (2, 2, 1), (256, 256, 0))
+    tensors = stored(CONFIG, kinds)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGEINFER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        variant.write(CONFIG, tensors, machine("x86-64-v3"), place, reading=reading)
+    return place

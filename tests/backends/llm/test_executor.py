@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.backends.llm.backend import INPUT, LlmBackend, signature
+from edgeinfer.convert.llm.oracle import Oracle
+from edgeinfer.errors import ClosedError, InputError, LoadError, UsageError
+from edgeinfer.llm.step import StepBatch
+from edgeinfer.types import Array
+from tests.backends.llm.small import CONFIG, batch, opened, stored
+
+KINDS = {"": "Q4_0", "attn_v": "Q5_0", "ffn_down": "Q4_1", "token_embd": "Q8_0"}
+IDS = [int(i) for i in np.random.default_rng(1).integers(0, CONFIG.vocab, 40)]
+
+
+def read(folder: Path, cache: str = "float16") -> Array:
+    """Logits of all tokens, read at once."""
+    executor, table = opened(folder, CONFIG, cache=cache)
+    logits: Array = executor.step(batch(table, [(0, IDS, 0, len(IDS))])).copy()
+    executor.close()
+    return logits
+
+
+@pytest.mark.parametrize("cache", ["float16", "uint8"])
+def test_logits_are_near_those_in_float32(folder: Path, cache: str) -> None:
+    right = Oracle(CONFIG, stored(CONFIG, KINDS)).logits([np.array(IDS)])[0]
+    found = read(folder, cache)
+    error = np.linalg.norm(found - right) / np.linalg.norm(right)
+    # Vectors have 8 bits: a rounding each of about 0.4 %, ten of them on the way.
+    assert error < 0.05
+    assert (found.argmax(-1) == right.argmax(-1)).mean() > 0.85
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("cache", ["float16", "uint8"])
+def test_bits_depend_on_a_sequence_alone(folder: Path, cache: str, threads: int) -> None:
+    """Random schedules: chunks, company, pages and threads change nothing."""
+    whole = read(folder, cache)
+    rng = np.random.default_rng(7)
+    for _ in range(12):
+        executor, table = opened(folder, CONFIG, cache=cache, threads=threads)
+        done = dict.fromkeys(range(int(rng.integers(1, 8))), 0)
+        while done:
+            parts = []
+            for sequence in list(done):
+                if rng.random() < 0.6:
+                    count = min(int(rng.integers(1, 9)), len(IDS) - done[sequence])
+                    start = done[sequence]
+                    parts.append((sequence, IDS[start : start + count], start, count))
+            if not parts:
+                continue
+            logits = executor.step(batch(table, parts))
+            at = 0
+            for sequence, ids, start, count in parts:
+                assert np.array_equal(logits[at : at + count], whole[start : start + count])
+                at += len(ids)
+                done[sequence] += count
+                if done[sequence] == len(IDS):
+                    del done[sequence]
+        executor.close()
+
+
+def test_what_lies_behind_a_sequence_does_not_matter(folder: Path) -> None:
+    """A cache full of NaN and a rejected draft leave no trace."""
+    whole = read(folder)
+    executor, table = opened(folder, CONFIG)
+    nothing = np.full(executor.page_bytes, 0xFF, np.uint8)
+    for page in range(executor.pages):
+        executor.write_page(page, nothing)
+    executor.step(batch(table, [(0, IDS[:10], 0, 0)]))
+    executor.step(batch(table, [(0, [5] * 9, 10, 0)]))
+    found = executor.step(batch(table, [(0, IDS[10:], 10, 30)]))
+    assert np.array_equal(found, whole[10:])
+    executor.close()
+
+
+def test_a_copied_page_goes_on_like_its_source(folder: Path) -> None:
+    whole = read(folder)
+    executor, table = opened(folder, CONFIG)
+    executor.step(batch(table, [(0, IDS[:20], 0, 0)]))
+    fork = table.copy()
+    fork[1, 0] = table[0, 0]
+    executor.copy_page(int(table[0, 1]), int(table[1, 1]))
+    kept = np.zeros(executor.page_bytes, np.uint8)
+    executor.read_page(int(table[0, 1]), kept)
+    parts = [(0, [1, 2, 3], 20, 0), (1, IDS[20:], 20, 20)]
+    assert np.array_equal(executor.step(batch(fork, parts)), whole[20:])
+    # The first sequence's page as it was, at another place.
+    executor.write_page(int(table[2, 1]), kept)
+    fork[2, 0] = table[0, 0]
+    assert np.array_equal(executor.step(batch(fork, [(2, IDS[20:], 20, 20)])), whole[20:])
+    executor.close()
+
+
+def test_given_embeddings_take_the_place_of_tokens(folder: Path) -> None:
+    whole = read(folder)
+    embedding = stored(CONFIG, KINDS)["token_embd"].float32()
+    executor, table = opened(folder, CONFIG)
+    plain = batch(table, [(0, IDS, 0, len(IDS))])
+    places = np.array([3, 4, 30], np.int32)
+    tokens = plain.tokens.copy()
+    tokens[places] = 0
+    given = embedding[[IDS[i] for i in places]]
+    mixed = StepBatch(
+        *(tokens, plain.positions, plain.owner, plain.table, plain.rows),
+        embedded=places,
+        embeddings=given,
+    )
+    assert np.array_equal(executor.step(mixed), whole)
+    executor.close()
+
+
+def test_what_is_outside_is_refused_and_listed(folder: Path) -> None:
+    executor, table = opened(folder, CONFIG)
+    good = batch(table, [(0, [1, 2], 0, 1)])
+    wrong = StepBatch(
+        tokens=np.array([1, CONFIG.vocab], np.int32),
+        positions=np.array([0, 96], np.int32),
+        owner=good.owner,
+        table=good.table,
+        rows=np.array([2], np.int32),
+    )
+    with pytest.raises(InputError) as error:
+        executor.step(wrong)
+    for part in ("tokens beyond 0 to 119", "positions beyond 0 to 95", "rows beyond 0 to 1"):
+        assert part in str(error.value)
+    holes = table.copy()
+    holes[0, 0] = -1
+    with pytest.raises(InputError, match="table with holes"):
+        executor.step(batch(holes, [(0, [1], 20, 1)]))
+    with pytest.raises(InputError, match="65 tokens of 1 to 64"):
+        executor.step(batch(table, [(0, [1] * 65, 0, 1)]))
+    assert executor.step(good).shape == (1, CONFIG.vocab)
+    executor.close()
+    executor.close()
+    with pytest.raises(ClosedError):
+        executor.step(good)
+
+
+def test_a_step_may_want_no_row(folder: Path) -> None:
+    executor, table = opened(folder, CONFIG)
+    assert executor.step(batch(table, [(0, IDS[:5], 0, 0)])).shape == (0, CONFIG.vocab)
+    found = executor.step(batch(table, [(0, IDS[5:], 5, 35)]))
+    assert np.array_equal(found, read(folder)[5:])
+    executor.close()
+
+
+def test_an_unknown_cache_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match="cache 'uint2': known: float16, uint8"):
+        opened(folder, CONFIG, cache="uint2")
+
+
+def test_the_backend_gives_the_last_logits(folder: Path) -> None:
+    specs = signature(CONFIG)
+    artifact = Artifact("llm", folder / "llm.json", specs[:1], specs[1:])
+    executable = LlmBackend().load(artifact, LoadOptions(threads=1))
+    found = executable.run({INPUT.name: np.array(IDS, np.int32)})["logits"]
+    assert np.array_equal(found, read(folder)[-1])
+    with pytest.raises(InputError, match="tokens from 0 to 119"):
+        executable.run({INPUT.name: np.array([120], np.int32)})
+    executable.close()
+    with pytest.raises(ClosedError):
+        executable.run({INPUT.name: np.array(IDS, np.int32)})
+
+
+def test_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(LoadError, match="lies outside the file"):
+        opened(tmp_path, CONFIG)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import platform
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.backends import tvm_library
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.convert.llm import judge
+from edgeinfer.convert.pipeline import export
+from edgeinfer.errors import SourceError, UsageError
+from edgeinfer.llm import LlmConfig
+from edgeinfer.llm.generation import Generation
+from tests.backends.llm.small import CONFIG, weights
+from tests.convert.llm.test_gguf import f32, write
+
+BYTES = [*range(33, 127), *range(161, 173), *range(174, 256)]
+
+
+def _visible() -> list[str]:
+    """The characters that byte-level tokenizers write bytes as."""
+    known, more = dict(zip(BYTES, map(chr, BYTES), strict=True)), 256
+    for byte in range(256):
+        if byte not in known:
+            known[byte] = chr(more)
+            more += 1
+    return [known[b] for b in range(256)]
+
+
+def model(path: Path, **changes: Any) -> Path:
+    """A GGUF file of a small Llama whose tokens are bytes."""
+    config = CONFIG
+    fields = {
+        "general.architecture": "llama",
+        "llama.embedding_length": config.hidden,
+        "llama.block_count": config.layers,
+        "llama.attention.head_count": config.heads,
+        "llama.attention.head_count_kv": config.kv_heads,
+        "llama.feed_forward_length": config.ffn,
+        "llama.context_length": 256,
+        "llama.attention.layer_norm_rms_epsilon": config.norm_epsilon,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": _visible(),
+        "tokenizer.ggml.merges": [],
+        "tokenizer.ggml.eos_token_id": 0,
+        "tokenizer.chat_template": "{{ messages[0]['content'] }}",
+        **changes,
+    }
+    tensors = weights(replace(config, vocab=256))
+    return write(path, fields, {f"{n}.weight": f32(t.float32()) for n, t in tensors.items()})
+
+
+def test_what_says_nothing_to_language_models_is_listed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="it heeds nothing of calibration, labels"):
+        export(model(tmp_path / "a.gguf"), calibration="x", labels=("y",))
+    with pytest.raises(UsageError, match="precision 'int3': of language models there are stored"):
+        export(model(tmp_path / "a.gguf"), precision="int3")
+    with pytest.raises(UsageError, match="target 'ios': no code of language models"):
+        export(model(tmp_path / "a.gguf"), targets=["ios"])
+
+
+def test_an_unknown_tokenizer_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path = model(tmp_path / "a.gguf", **{"tokenizer.ggml.pre": "martian"})
+    with pytest.raises(SourceError, match=r"splitting rule 'martian' is not known; known: .*qwen2"):
+        export(path, tmp_path / "a.edge")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.gguf"]
+
+
+def test_limits_name_what_left_them() -> None:
+    found = judge.Quality(100, 0.3, 0.8, 0.85, 13.0, 10.0)
+    lines = judge.LIMITS["w4"].breaches(found)
+    assert [line.split()[0] for line in lines] == ["KL", "same", "perplexity"]
+    assert judge.LIMITS["w4"].breaches(judge.Quality(100, 0.1, 0.8, 0.95, 11.0, 10.0)) == []
+
+
+@pytest.mark.slow
+def test_a_model_becomes_a_bundle_that_is_inspected_and_run(tmp_path: Path) -> None:
+    pytest.importorskip("tvm")
+    pytest.importorskip("tokenizers")
+    if platform.machine() != "x86_64" or "avx2" not in tvm_library.cpu_features():
+        pytest.skip("code for x86-64-v3 does not run here")
+    made = export(model(tmp_path / "a.gguf"), tmp_path / "a.edge", targets=["tvm-x86-64-v3"])
+    variant = made.manifest.variants[0]
+    assert (variant.format, variant.precision) == ("llm", "fp32")
+    assert made.report.language[variant.id]["kl"] < 1e-4
+    with Bundle.open(made.path) as bundle:
+        names = {Path(f.path).name for f in variant.files}
+        assert names >= {"llm.json", "tape.json", "weights.bin", "kernels.so", "generation.json"}
+        paths = {p.name: p for p in bundle.paths(variant)}
+        assert LlmConfig.from_json(paths["llm.json"].read_text()).vocab == 256
+        assert Generation.from_json(paths["generation.json"].read_text()).eos == (0,)
+        from edgeinfer.backends.base import Artifact, LoadOptions
+        from edgeinfer.backends.llm.backend import LlmBackend
+
+        artifact = Artifact("llm", paths["llm.json"], made.manifest.inputs, made.manifest.outputs)
+        executable = LlmBackend().load(artifact, LoadOptions())
+        for feeds, right in bundle.vectors():
+            found = executable.run(feeds)["logits"]
+            np.testing.assert_allclose(found, right["logits"], rtol=0, atol=2e-2)
+        executable.close()
