@@ -46,6 +46,8 @@ def test_every_format_of_every_backend_is_checked() -> None:
     checked |= {("coreml", "mlprogram"), ("coreml-reference", "mlprogram")}
     # TVM and Core AI, each in a file of its own there.
     checked |= {("tvm", "tvm"), ("coreai", "aimodel")}
+    # Language models are no ONNX models: tests/backends/llm.
+    checked |= {("llm", "llm")}
     # Graphs with regions of machine code: tests/convert/lower/regions, tests/e2e/test_regions.py.
     checked |= {("onnxruntime", "onnx_tvm")}
     # ONNX Runtime's Core ML provider runs on a Mac only; what is ours of it is tested on a fake.
