@@ -16,6 +16,7 @@ COMMANDS = (
     "run",
     "generate",
     "chat",
+    "serve",
     "verify",
     "bench",
     "build",

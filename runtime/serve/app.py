@@ -1,0 +1,209 @@
+"""The server as an ASGI application: routes, keys, counters, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import time
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from edgeinfer.runtime.serve.http import (
+    JSON,
+    DisconnectedError,
+    Header,
+    Message,
+    Receive,
+    RequestError,
+    Scope,
+    Send,
+    answer,
+    answer_json,
+    header,
+    retry_header,
+    status_of,
+    to_json,
+)
+from edgeinfer.runtime.serve.hub import Hub, Served
+from edgeinfer.runtime.serve.metrics import CONTENT_TYPE
+from edgeinfer.runtime.serve.openai import OpenAI
+from edgeinfer.runtime.serve.v2 import V2
+
+_log = logging.getLogger("edgeinfer.serve")
+
+OPEN = frozenset({"/health", "/v2/health/live", "/v2/health/ready"})
+"""Addresses that probes read without a key."""
+
+MAX_PATH = 2048
+
+
+class App:
+    """Answers all requests.
+
+    Args:
+        hub: the models; loaded when the server starts.
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self._v2, self._openai = V2(hub), OpenAI(hub)
+        self._keys = [hashlib.sha256(key.encode()).digest() for key in hub.options.keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or follow the life of the server."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+        else:
+            raise RuntimeError(f"{scope['type']} is not served")
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        loading: asyncio.Future[None] | None = None
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                # Probes are answered while models load.
+                loading = asyncio.get_running_loop().run_in_executor(None, self.hub.load_all)
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                if loading is not None:
+                    await asyncio.wait((loading,))
+                await asyncio.get_running_loop().run_in_executor(None, self.hub.close)
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        sent = _Sent(send, self._cors(scope))
+        model: Served | None = None
+        try:
+            path = scope["path"]
+            _check_length(path)
+            if scope["method"] == "OPTIONS" and self.hub.options.cors:
+                await answer(sent, 204, b"", ())
+                return
+            if path not in OPEN:
+                self._check_key(scope)
+            model = self._infers(scope, path)
+            if model is not None:
+                gone = _watcher(receive)
+                await self._v2.infer(model, scope, receive, sent, gone)
+            else:
+                await self._route(path, scope, receive, sent)
+        except DisconnectedError:
+            sent.status = 499
+        except asyncio.CancelledError:
+            sent.status = 499
+            raise
+        except Exception as error:
+            await self._fail(sent, scope, error)
+        if model is not None:
+            model.metrics.ended(sent.status, time.perf_counter() - started)
+        _log.info("%s %s %d", scope["method"], scope["path"], sent.status)
+
+    def _infers(self, scope: Scope, path: str) -> Served | None:
+        """Return the model of ``/v2/models/NAME[/versions/1]/infer``, the one hot address."""
+        if not (path.startswith("/v2/models/") and path.endswith("/infer")):
+            return None
+        name, _, version = path[11:-6].partition("/versions/")
+        if version not in ("", "1"):
+            raise RequestError(404, f"model {name!r}: there is version 1 only")
+        if scope["method"] != "POST":
+            raise RequestError(405, "infer takes POST")
+        return self.hub.of_kind(unquote(name), "tensors")
+
+    async def _route(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        if path in OPEN:
+            live = path == "/v2/health/live"
+            if not (live or self.hub.is_ready):
+                raise RequestError(503, "models are still loading, or one failed", 1.0)
+            await answer_json(send, {"live" if live else "ready": True})
+        elif path == "/metrics" and method == "GET":
+            loop = asyncio.get_running_loop()
+            page = await loop.run_in_executor(None, self.hub.metrics.text)
+            await answer(send, 200, page, ((b"content-type", CONTENT_TYPE),))
+        elif path == "/v2" or path.startswith("/v2/"):
+            parts = [unquote(part) for part in path[3:].split("/") if part]
+            await self._v2.other(parts, method, receive, send)
+        elif not await self._openai.route(path, method, scope, receive, send):
+            raise RequestError(404, f"nothing is at {path} for {method}")
+
+    def _check_key(self, scope: Scope) -> None:
+        if not self._keys:
+            return
+        given = header(scope, b"authorization") or b""
+        key = given[7:] if given[:7].lower() == b"bearer " else header(scope, b"x-api-key") or b""
+        digest = hashlib.sha256(key).digest()
+        # All are compared, so that time tells nothing.
+        if not sum(hmac.compare_digest(digest, known) for known in self._keys):
+            raise RequestError(401, "a key is needed: Authorization: Bearer KEY")
+
+    def _cors(self, scope: Scope) -> tuple[Header, ...]:
+        origin = header(scope, b"origin")
+        if origin is None or origin.decode("latin-1") not in self.hub.options.cors:
+            return ()
+        return (
+            (b"access-control-allow-origin", origin),
+            (b"access-control-allow-headers", b"authorization, content-type, x-api-key"),
+            (b"access-control-allow-methods", b"GET, POST"),
+            (b"vary", b"origin"),
+        )
+
+    async def _fail(self, send: _Sent, scope: Scope, error: Exception) -> None:
+        known = status_of(error)
+        if known.status >= 500 and not isinstance(error, RequestError):
+            _log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+        if send.status:
+            # The answer has begun; its end says that it is not whole.
+            send.status = known.status
+            raise error
+        body = to_json(_error_body(scope["path"], known))
+        await answer(send, known.status, body, (JSON, *retry_header(known)))
+
+
+def _check_length(path: str) -> None:
+    if len(path) > MAX_PATH:
+        raise RequestError(414, "the address is too long")
+
+
+def _error_body(path: str, error: RequestError) -> object:
+    """Return an error in the form of the protocol that was spoken."""
+    if not path.startswith("/v1"):
+        return {"error": error.text}
+    kind = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+    default = "invalid_request_error" if error.status < 500 else "server_error"
+    return {
+        "error": {
+            "message": error.text,
+            "type": kind.get(error.status, default),
+            "param": None,
+            "code": error.status,
+        }
+    }
+
+
+class _Sent:
+    """Sends, and knows what was sent."""
+
+    def __init__(self, send: Send, headers: tuple[Header, ...]) -> None:
+        self._send, self._headers = send, headers
+        self.status = 0
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if self._headers:
+                message["headers"] = [*message["headers"], *self._headers]
+        await self._send(message)
+
+
+def _watcher(receive: Receive) -> Callable[[], asyncio.Task[None]]:
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    return lambda: asyncio.get_running_loop().create_task(gone())

@@ -1,0 +1,142 @@
+"""The few parts of ASGI that the server speaks itself: bodies, answers, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+import orjson
+
+from edgeinfer.errors import (
+    ClosedError,
+    DeadlineError,
+    InputError,
+    MemoryBudgetError,
+    QueueFullError,
+    UsageError,
+)
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON = (b"content-type", b"application/json")
+SAFE: tuple[Header, ...] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class RequestError(Exception):
+    """A request that is answered with a status and a sentence.
+
+    Args:
+        status: of HTTP.
+        text: what, expected, received.
+        retry_s: seconds after which it may succeed.
+    """
+
+    def __init__(self, status: int, text: str, retry_s: float | None = None) -> None:
+        super().__init__(text)
+        self.status, self.text, self.retry_s = status, text, retry_s
+
+
+class DisconnectedError(Exception):
+    """The client is gone; nobody reads an answer."""
+
+
+def status_of(error: Exception) -> RequestError:
+    """Return what a client is told of an error; never a stack trace or a path of this machine."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, InputError | UsageError):
+        return RequestError(400, str(error))
+    if isinstance(error, QueueFullError):
+        return RequestError(429, str(error), 1.0)
+    if isinstance(error, DeadlineError):
+        return RequestError(504, str(error))
+    if isinstance(error, MemoryBudgetError):
+        return RequestError(503, "the model does not fit into memory now", 5.0)
+    if isinstance(error, ClosedError):
+        return RequestError(503, "the server is stopping", 5.0)
+    return RequestError(500, f"{type(error).__name__}: the request failed; the log says more")
+
+
+async def read_body(receive: Receive, limit: int, seconds: float) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        RequestError: it is larger than the limit, or does not come in time.
+        DisconnectedError: the client left.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await _body(receive, limit)
+    except TimeoutError as e:
+        raise RequestError(408, f"the body did not come within {seconds:g} s") from e
+
+
+async def _body(receive: Receive, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise DisconnectedError
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise RequestError(413, f"the body is larger than {limit} bytes")
+        if not message.get("more_body", False):
+            return part if not parts else b"".join([*parts, part])
+        parts.append(part)
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """Return a header's value; None where it is missing."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return None
+
+
+async def answer(send: Send, status: int, body: bytes, headers: Iterable[Header] = (JSON,)) -> None:
+    """Send a whole answer."""
+    length = (b"content-length", str(len(body)).encode())
+    await send(
+        {"type": "http.response.start", "status": status, "headers": [*headers, length, *SAFE]}
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+async def answer_json(send: Send, data: object, status: int = 200) -> None:
+    """Send data as JSON."""
+    await answer(send, status, to_json(data))
+
+
+def to_json(data: object) -> bytes:
+    """Return data as JSON; NumPy arrays and scalars are allowed, NaN becomes null."""
+    return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def from_json(body: bytes) -> Any:
+    """Read JSON.
+
+    Raises:
+        RequestError: it is none.
+    """
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as e:
+        raise RequestError(400, f"the body is not JSON: {e}") from e
+
+
+def retry_header(error: RequestError) -> tuple[Header, ...]:
+    """Return when to try again, where that helps."""
+    if error.retry_s is None:
+        return ()
+    return ((b"retry-after", str(max(1, math.ceil(error.retry_s))).encode()),)

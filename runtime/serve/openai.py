@@ -1,0 +1,350 @@
+"""OpenAI's API: models, chat completions, completions; and ``/tokenize`` beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from edgeinfer.runtime.serve.http import (
+    SAFE,
+    DisconnectedError,
+    Receive,
+    RequestError,
+    Scope,
+    Send,
+    answer_json,
+    from_json,
+    read_body,
+    status_of,
+    to_json,
+)
+from edgeinfer.runtime.serve.hub import Hub, Served
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.llm.llm import LLM
+    from edgeinfer.runtime.llm.params import Event, Logprob, Usage
+    from edgeinfer.runtime.serve.asked import Asked
+
+KEEP_ALIVE_S = 10.0
+"""A stream that says nothing for so long gets a comment, so that no proxy ends it."""
+
+_REASONS = {"stop": "stop", "length": "length", "cancelled": "stop", "error": "stop"}
+
+
+class OpenAI:
+    """Answers below ``/v1``.
+
+    Args:
+        hub: the models.
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._start = secrets.token_hex(6)
+        self._count = itertools.count()
+
+    async def route(
+        self, path: str, method: str, scope: Scope, receive: Receive, send: Send
+    ) -> bool:
+        """Answer a request; False where the address is not one of these.
+
+        Raises:
+            RequestError: the request is wrong.
+        """
+        if path == "/v1/models" and method == "GET":
+            models = [_model(m) for m in self._hub.models.values()]
+            await answer_json(send, {"object": "list", "data": models})
+        elif path.startswith("/v1/models/") and method == "GET":
+            await answer_json(send, _model(self._hub.get(path[11:])))
+        elif path in ("/v1/chat/completions", "/v1/completions") and method == "POST":
+            await self._generate(path.endswith("chat/completions"), receive, send)
+        elif path in ("/tokenize", "/detokenize") and method == "POST":
+            await self._tokens(path == "/tokenize", receive, send)
+        else:
+            return False
+        return True
+
+    async def _asked(self, receive: Receive) -> tuple[dict[str, Any], Served, LLM]:
+        limits = self._hub.options.limits
+        data = from_json(await read_body(receive, limits.body_bytes, limits.body_s))
+        if not isinstance(data, dict):
+            raise RequestError(400, "expected an object")
+        name = data.get("model")
+        texts = [m.name for m in self._hub.models.values() if m.kind == "text"]
+        if name is None and len(texts) == 1:
+            name = texts[0]
+        if not isinstance(name, str):
+            raise RequestError(400, "model: expected a name")
+        model = self._hub.of_kind(name, "text")
+        if model.text is None:
+            raise RequestError(503, f"model {name!r} was unloaded", 1.0)
+        return data, model, model.text
+
+    async def _tokens(self, forth: bool, receive: Receive, send: Send) -> None:
+        data, _, llm = await self._asked(receive)
+        if forth:
+            text = data.get("prompt", data.get("content"))
+            if not isinstance(text, str):
+                raise RequestError(400, "prompt: expected a text")
+            tokens = llm.model.tokenizer.encode(text)
+            await answer_json(send, {"tokens": tokens, "count": len(tokens)})
+            return
+        given, vocab = data.get("tokens"), llm.model.config.vocab
+        known = isinstance(given, list) and all(type(t) is int and 0 <= t < vocab for t in given)
+        if not (isinstance(given, list) and known):
+            raise RequestError(400, f"tokens: expected a list of numbers below {vocab}")
+        text = llm.model.tokenizer.decode(given, skip_special=False)
+        await answer_json(send, {"prompt": text, "content": text})
+
+    async def _generate(self, is_chat: bool, receive: Receive, send: Send) -> None:
+        from edgeinfer.runtime.serve import asked as reader
+
+        started = time.perf_counter()
+        data, model, llm = await self._asked(receive)
+        id = f"{'chatcmpl' if is_chat else 'cmpl'}-{self._start}{next(self._count)}"
+        status = 200
+        try:
+            with self._hub.place(model):
+                read = reader.chats if is_chat else reader.completions
+                several = read(llm, data, id)
+                form = _Form(id, model.name, llm, is_chat)
+                async with _watched(receive):
+                    if several[0].stream:
+                        await self._stream(llm, several[0], form, send)
+                    else:
+                        await self._whole(llm, several, form, send)
+        except asyncio.CancelledError as e:
+            status = 499
+            raise DisconnectedError from e
+        except Exception as error:
+            status = status_of(error).status
+            raise
+        finally:
+            model.metrics.ended(status, time.perf_counter() - started)
+
+    async def _whole(self, llm: LLM, several: list[Asked], form: _Form, send: Send) -> None:
+        choices: list[dict[str, Any]] = []
+        usages: list[Usage] = []
+        for one in several:
+            parts: list[list[Event]] = [[] for _ in range(one.request.params.n)]
+            async for event in await llm.engine.submit_async(one.request):
+                if event.error is not None:
+                    raise event.error
+                parts[event.index].append(event)
+            for events in parts:
+                choices.append(form.choice(len(choices), events, one))
+            usages += [e.usage for e in (events[-1] for events in parts) if e.usage is not None]
+        data = form.frame() | {"choices": choices, "usage": _usage(usages)}
+        await answer_json(send, data)
+
+    async def _stream(self, llm: LLM, one: Asked, form: _Form, send: Send) -> None:
+        # Refusals come before the answer begins, with a status of their own.
+        events = await llm.engine.submit_async(one.request)
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), *SAFE]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        usages: list[Usage] = []
+        held: dict[int, list[Event]] = {}
+        async for event in _with_pauses(events):
+            if event is None:
+                await _write(send, b": keep-alive\n\n")
+                continue
+            if event.error is not None:
+                await _write(send, _sse({"error": {"message": status_of(event.error).text}}))
+                break
+            if event.usage is not None:
+                usages.append(event.usage)
+            if one.tools:
+                # Whether a text is a call is known at its end.
+                held.setdefault(event.index, []).append(event)
+                if event.finish is not None:
+                    for delta in form.whole_deltas(event.index, held.pop(event.index), one):
+                        await _write(send, _sse(form.frame(chunk=True) | {"choices": [delta]}))
+            elif event.text or event.finish or event.logprobs:
+                choice = form.delta(event, one)
+                await _write(send, _sse(form.frame(chunk=True) | {"choices": [choice]}))
+        if one.usage:
+            last = form.frame(chunk=True) | {"choices": [], "usage": _usage(usages)}
+            await _write(send, _sse(last))
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+
+class _Form:
+    """How answers of one request look."""
+
+    def __init__(self, id: str, model: str, llm: LLM, is_chat: bool) -> None:
+        self._id, self._model, self._llm, self._is_chat = id, model, llm, is_chat
+        self._created = int(time.time())
+        self._begun: set[int] = set()
+
+    def frame(self, chunk: bool = False) -> dict[str, Any]:
+        kind = "chat.completion" if self._is_chat else "text_completion"
+        if chunk and self._is_chat:
+            kind += ".chunk"
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+
+    def choice(self, index: int, events: list[Event], one: Asked) -> dict[str, Any]:
+        """Return a whole choice."""
+        text = one.echo + "".join(event.text for event in events)
+        finish = _REASONS[events[-1].finish or "stop"]
+        logprobs = self._logprobs([p for e in events for p in e.logprobs], one)
+        if not self._is_chat:
+            return {"index": index, "text": text, "finish_reason": finish, "logprobs": logprobs}
+        calls = self._calls(text) if one.tools else []
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": None, "tool_calls": calls}
+            finish = "tool_calls"
+        return {"index": index, "message": message, "finish_reason": finish, "logprobs": logprobs}
+
+    def delta(self, event: Event, one: Asked) -> dict[str, Any]:
+        """Return a piece of a choice."""
+        finish = None if event.finish is None else _REASONS[event.finish]
+        logprobs = self._logprobs(list(event.logprobs), one)
+        first = event.index not in self._begun
+        self._begun.add(event.index)
+        text = (one.echo if first else "") + event.text
+        if not self._is_chat:
+            return {
+                "index": event.index,
+                "text": text,
+                "finish_reason": finish,
+                "logprobs": logprobs,
+            }
+        delta: dict[str, Any] = {"role": "assistant"} if first else {}
+        if event.text or first:
+            delta["content"] = text
+        return {"index": event.index, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
+
+    def whole_deltas(self, index: int, events: list[Event], one: Asked) -> Iterator[dict[str, Any]]:
+        """Return a choice that may be a call, as pieces."""
+        choice = self.choice(index, events, one)
+        message, finish = choice["message"], choice["finish_reason"]
+        delta = {"role": "assistant", "content": message["content"]}
+        if calls := message.get("tool_calls"):
+            delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls)]
+        yield {
+            "index": index,
+            "delta": delta,
+            "finish_reason": None,
+            "logprobs": choice["logprobs"],
+        }
+        yield {"index": index, "delta": {}, "finish_reason": finish, "logprobs": None}
+
+    def _calls(self, text: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": f"call_{secrets.token_hex(8)}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+            }
+            for call in self._llm.tools.calls(text)
+        ]
+
+    def _logprobs(self, found: list[Logprob], one: Asked) -> dict[str, Any] | None:
+        if not one.logprobs:
+            return None
+        if self._is_chat:
+            return {
+                "content": [self._of(p.token, p.logprob, p.top) for p in found],
+                "refusal": None,
+            }
+        return {
+            "tokens": [self._text(p.token) for p in found],
+            "token_logprobs": [p.logprob for p in found],
+            "top_logprobs": [{self._text(t): v for t, v in p.top} for p in found],
+            "text_offset": [],
+        }
+
+    def _of(self, token: int, logprob: float, top: tuple[tuple[int, float], ...]) -> dict[str, Any]:
+        text = self._text(token)
+        found: dict[str, Any] = {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        found["top_logprobs"] = [
+            {"token": self._text(t), "logprob": v, "bytes": list(self._text(t).encode())}
+            for t, v in top
+        ]
+        return found
+
+    def _text(self, token: int) -> str:
+        return self._llm.model.tokenizer.decode([token], skip_special=False)
+
+
+def _model(model: Served) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "edgeinfer",
+        "kind": model.kind,
+        "ready": model.is_ready,
+    }
+
+
+def _usage(usages: list[Usage]) -> dict[str, Any]:
+    """Sum up; the prompt of several generations was read once."""
+    prompt = usages[0].prompt_tokens if usages else 0
+    done = sum(u.completion_tokens for u in usages)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": done,
+        "total_tokens": prompt + done,
+        "prompt_tokens_details": {"cached_tokens": usages[0].cached_tokens if usages else 0},
+    }
+
+
+def _sse(data: Mapping[str, Any]) -> bytes:
+    return b"data: " + to_json(data) + b"\n\n"
+
+
+async def _write(send: Send, part: bytes) -> None:
+    await send({"type": "http.response.body", "body": part, "more_body": True})
+
+
+async def _with_pauses(events: AsyncIterator[Event]) -> AsyncIterator[Event | None]:
+    """Give events, and None for each long silence between them."""
+    source = aiter(events)
+    upcoming: asyncio.Task[Event] | None = None
+    try:
+        while True:
+            if upcoming is None:
+                upcoming = asyncio.ensure_future(anext(source))
+            done, _ = await asyncio.wait((upcoming,), timeout=KEEP_ALIVE_S)
+            if not done:
+                yield None
+                continue
+            try:
+                event = upcoming.result()
+            except StopAsyncIteration:
+                return
+            upcoming = None
+            yield event
+    finally:
+        if upcoming is not None:
+            upcoming.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                await upcoming
+        if (close := getattr(events, "aclose", None)) is not None:
+            await close()
+
+
+@contextlib.asynccontextmanager
+async def _watched(receive: Receive) -> AsyncIterator[None]:
+    """Cancel the block when the client leaves."""
+    block = asyncio.current_task()
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if block is not None:
+            block.cancel()
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()

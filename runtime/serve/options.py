@@ -1,0 +1,130 @@
+"""What a server is told: where it listens, who may ask, and how much."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgeinfer.errors import UsageError
+
+KEYS_ENV = "EDGEINFER_SERVE_KEYS"
+"""Keys, separated by commas, where no file is given."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request and all together may take.
+
+    Attributes:
+        body_bytes: largest body of a request.
+        body_s: seconds in which a body must have come.
+        elements: largest count of elements of one tensor.
+        queue: requests of one model that may wait; more get status 429.
+        wait_s: seconds that a request may wait for its answer; None for no limit.
+        drain_s: seconds that requests under way get when the server stops.
+    """
+
+    body_bytes: int = 64 << 20
+    body_s: float = 30.0
+    elements: int = 1 << 26
+    queue: int = 512
+    wait_s: float | None = None
+    drain_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """How to serve.
+
+    Attributes:
+        host: address to listen on; loopback unless said otherwise.
+        port: TCP port; 0 takes a free one.
+        keys: any of them lets a request in; none asks for no key.
+        insecure: listen on other addresses than loopback without a key.
+        threads: that run engines; None for all cores this process may use.
+        memory_mb: that tensor models may take together; None for no limit.
+        batch: most requests of a tensor model in one run; 1 turns batching off.
+        limits: of requests.
+        cors: origins whose pages may read answers; none by default.
+        certificate: PEM file for TLS; None for plain HTTP.
+        private_key: PEM file of the certificate's key.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    keys: tuple[str, ...] = ()
+    insecure: bool = False
+    threads: int | None = None
+    memory_mb: float | None = None
+    batch: int = 16
+    limits: Limits = field(default_factory=Limits)
+    cors: tuple[str, ...] = ()
+    certificate: Path | None = None
+    private_key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise UsageError(f"port: expected 0 to 65535, received {self.port}")
+        if self.batch < 1:
+            raise UsageError(f"batch: expected at least 1, received {self.batch}")
+        if (self.certificate is None) != (self.private_key is None):
+            raise UsageError("TLS needs both a certificate and its private key")
+        short = [key for key in self.keys if len(key) < 16]
+        if short:
+            raise UsageError("a key has fewer than 16 characters, so it could be guessed")
+        if not (self.keys or self.insecure or is_loopback(self.host)):
+            raise UsageError(
+                f"{self.host} is open to other machines: give keys (--keys FILE, {KEYS_ENV}), "
+                "or --insecure to let everybody in"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def keys_of(file: str | os.PathLike[str] | None) -> tuple[str, ...]:
+    """Read keys, one a line, ``#`` begins a comment; without a file those of the environment.
+
+    Raises:
+        UsageError: the file cannot be read or has none.
+    """
+    if file is None:
+        given = os.environ.get(KEYS_ENV, "").split(",")
+        return tuple(key.strip() for key in given if key.strip())
+    try:
+        lines = Path(file).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(f"{file}: cannot read keys: {e}") from e
+    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    if not keys:
+        raise UsageError(f"{file}: has no keys")
+    return keys
+
+
+def model_name(given: str) -> tuple[str, str]:
+    """Split ``NAME=BUNDLE`` or take the file's stem as the name.
+
+    Raises:
+        UsageError: the name has characters that are not for addresses.
+    """
+    name, sign, path = given.partition("=")
+    if not sign:
+        name, path = Path(given).name.removesuffix(".edge"), given
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{given}: {name!r} is no name for a model (letters, digits, '.', '_', '-'); "
+            "give NAME=BUNDLE"
+        )
+    return name, path

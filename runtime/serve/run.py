@@ -1,0 +1,94 @@
+"""Start the server on a socket, and end it in good order."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.runtime.serve.options import ServeOptions
+
+INSTALL = "pip install 'edgeinfer[serve]'"
+_MODULES = ("uvicorn", "uvloop", "httptools", "orjson", "prometheus_client")
+
+
+def check_installed() -> None:
+    """Raise where a package of the extra is missing.
+
+    Raises:
+        NotAvailableError: names it, with the line that installs it.
+    """
+    import importlib.util
+
+    missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise NotAvailableError(f"serving needs {', '.join(missing)}; {INSTALL}")
+
+
+def serve(
+    models: Sequence[str],
+    options: ServeOptions,
+    *,
+    trust: Mapping[str, Any] | None = None,
+    text: Mapping[str, Any] | None = None,
+    started: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; requests under way are answered first.
+
+    Args:
+        models: bundles, each ``PATH`` or ``NAME=PATH``.
+        options: of the server.
+        trust: keyword arguments of ``Bundle.open``.
+        text: keyword arguments of ``LLM``.
+        started: is called with the address when connections are taken.
+
+    Raises:
+        NotAvailableError: a package is missing.
+        UsageError: the port is taken, or two models have one name.
+        BundleError: a bundle is damaged.
+    """
+    check_installed()
+    import uvicorn
+
+    from edgeinfer.runtime.serve.app import App
+    from edgeinfer.runtime.serve.hub import Hub
+
+    listening = _listen(options.host, options.port)
+    try:
+        app = App(Hub(models, options, trust, text))
+        config = uvicorn.Config(
+            app,
+            loop="uvloop",
+            http="httptools",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            timeout_graceful_shutdown=max(1, round(options.limits.drain_s)),
+            h11_max_incomplete_event_size=1 << 16,
+            ssl_certfile=options.certificate,
+            ssl_keyfile=options.private_key,
+        )
+        if started is not None:
+            host, port = listening.getsockname()[:2]
+            scheme = "https" if options.certificate else "http"
+            started(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        listening.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family)
+    except OSError as e:
+        raise UsageError(f"{host}: no address to listen on: {e}") from e
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as e:
+        listening.close()
+        raise UsageError(f"{host} port {port}: {e.strerror or e}; give another --port") from e
+    return listening

@@ -1,0 +1,297 @@
+"""Tensors of the Open Inference Protocol, version 2: JSON, and Triton's binary extension.
+
+Source: the protocol's ``open_inference_rest.yaml``; Triton's documentation of its
+binary tensor data extension.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.runtime.serve.http import RequestError, from_json, to_json
+from edgeinfer.types import Array, TensorSpec
+
+_NAMES = {
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "uint64": "UINT64",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+    "string": "BYTES",
+}
+_DTYPES = {name: np.dtype(dtype) for dtype, name in _NAMES.items() if dtype != "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """What was asked.
+
+    Attributes:
+        id: of the request; empty for none.
+        feeds: arrays by the input's name.
+        outputs: names that are wanted; empty for all.
+        binary: outputs that are wanted as raw bytes.
+        parameters: of the request.
+    """
+
+    id: str
+    feeds: dict[str, Array]
+    outputs: tuple[str, ...]
+    binary: frozenset[str]
+    parameters: Mapping[str, Any]
+
+
+def datatype(spec: TensorSpec) -> str:
+    """Return a tensor's type in the protocol's words."""
+    return _NAMES.get(spec.dtype, spec.dtype.upper())
+
+
+def metadata(spec: TensorSpec) -> dict[str, Any]:
+    """Describe a tensor; open sizes are -1."""
+    shape = [d if isinstance(d, int) else -1 for d in spec.shape or ()]
+    return {"name": spec.name, "datatype": datatype(spec), "shape": shape}
+
+
+def read(
+    body: bytes,
+    json_size: int | None,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    limit: int,
+) -> InferRequest:
+    """Read a request.
+
+    Args:
+        body: JSON, and behind it the raw tensors in their order.
+        json_size: bytes of the JSON; None if that is all.
+        inputs: of the model.
+        outputs: of the model.
+        limit: elements of one tensor.
+
+    Raises:
+        RequestError: with status 400 and what is wrong.
+    """
+    if json_size is not None and not 0 <= json_size <= len(body):
+        raise RequestError(400, f"inference-header-content-length: {json_size} of {len(body)}")
+    data = from_json(body if json_size is None else body[:json_size])
+    if not isinstance(data, dict):
+        raise RequestError(400, "expected an object with 'inputs'")
+    parameters = _object(data, "parameters")
+    given = data.get("inputs")
+    if not isinstance(given, list):
+        raise RequestError(400, "inputs: expected a list of tensors")
+    known = {spec.name: spec for spec in inputs}
+    raw = memoryview(body)[json_size:] if json_size is not None else memoryview(b"")
+    feeds: dict[str, Array] = {}
+    at = 0
+    for number, item in enumerate(given):
+        name = _name(item, f"inputs[{number}]", known)
+        if name in feeds:
+            raise RequestError(400, f"input {name!r}: given twice")
+        size = _object(item, "parameters").get("binary_data_size")
+        if size is None:
+            feeds[name] = _from_json(item, known[name], limit)
+            continue
+        if not isinstance(size, int) or size < 0 or at + size > len(raw):
+            raise RequestError(400, f"input {name!r}: binary_data_size {size!r} is not there")
+        feeds[name] = _from_bytes(item, known[name], raw[at : at + size], limit)
+        at += size
+    if at != len(raw):
+        raise RequestError(400, f"{len(raw) - at} bytes behind the tensors belong to none")
+    names, binary = _wanted(data, parameters, outputs)
+    id = data.get("id", "")
+    if not isinstance(id, str):
+        raise RequestError(400, "id: expected a text")
+    return InferRequest(id, feeds, names, binary, parameters)
+
+
+def write(
+    model: str, request: InferRequest, results: Mapping[str, Array], specs: Sequence[TensorSpec]
+) -> tuple[bytes, int | None]:
+    """Return the body of an answer, and the size of its JSON where raw tensors follow it."""
+    described: list[dict[str, Any]] = []
+    raw: list[bytes] = []
+    for spec in specs:
+        if request.outputs and spec.name not in request.outputs:
+            continue
+        array = np.asarray(results[spec.name])
+        item: dict[str, Any] = {
+            "name": spec.name,
+            "datatype": datatype(spec),
+            "shape": list(array.shape),
+        }
+        if spec.name in request.binary:
+            part = _to_bytes(array)
+            item["parameters"] = {"binary_data_size": len(part)}
+            raw.append(part)
+        else:
+            item["data"] = _to_json(spec, array)
+        described.append(item)
+    answer: dict[str, Any] = {"model_name": model, "model_version": "1", "outputs": described}
+    if request.id:
+        answer["id"] = request.id
+    head = to_json(answer)
+    return (b"".join([head, *raw]), len(head)) if raw else (head, None)
+
+
+def _object(data: Any, key: str) -> Mapping[str, Any]:
+    found = data.get(key, {}) if isinstance(data, dict) else {}
+    if not isinstance(found, dict):
+        raise RequestError(400, f"{key}: expected an object")
+    return found
+
+
+def _name(item: Any, where: str, known: Mapping[str, object]) -> str:
+    name = item.get("name") if isinstance(item, dict) else None
+    if not isinstance(name, str):
+        raise RequestError(400, f"{where}: expected an object with a name")
+    if name not in known:
+        raise RequestError(400, f"{where}: no tensor {name!r}; known: {', '.join(known)}")
+    return name
+
+
+def _wanted(
+    data: Mapping[str, Any], parameters: Mapping[str, Any], specs: Sequence[TensorSpec]
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    known = {spec.name: spec for spec in specs}
+    every = parameters.get("binary_data_output") is True
+    given = data.get("outputs")
+    if given is None:
+        return (), frozenset(known if every else ())
+    if not isinstance(given, list):
+        raise RequestError(400, "outputs: expected a list")
+    names, binary = [], set()
+    for number, item in enumerate(given):
+        name = _name(item, f"outputs[{number}]", known)
+        asked = _object(item, "parameters")
+        if "classification" in asked:
+            raise RequestError(400, f"output {name!r}: classification is not supported")
+        if "shared_memory_region" in asked:
+            raise RequestError(400, f"output {name!r}: shared memory is off")
+        names.append(name)
+        if asked.get("binary_data", every) is True:
+            binary.add(name)
+    return tuple(names), frozenset(binary)
+
+
+def _shape(item: Mapping[str, Any], name: str, limit: int) -> tuple[int, ...]:
+    shape = item.get("shape")
+    if not (isinstance(shape, list) and all(type(d) is int and d >= 0 for d in shape)):
+        raise RequestError(400, f"input {name!r}: shape: expected a list of sizes")
+    if math.prod(shape) > limit:
+        raise RequestError(413, f"input {name!r}: more than {limit} elements")
+    return tuple(shape)
+
+
+def _checked(item: Mapping[str, Any], spec: TensorSpec) -> None:
+    if item.get("datatype") != datatype(spec):
+        raise RequestError(
+            400,
+            f"input {spec.name!r}: expected datatype {datatype(spec)}, "
+            f"received {item.get('datatype')!r}",
+        )
+    if "shared_memory_region" in _object(item, "parameters"):
+        raise RequestError(400, f"input {spec.name!r}: shared memory is off")
+
+
+def _from_json(item: Mapping[str, Any], spec: TensorSpec, limit: int) -> Array:
+    _checked(item, spec)
+    shape = _shape(item, spec.name, limit)
+    values = item.get("data")
+    if not isinstance(values, list):
+        raise RequestError(400, f"input {spec.name!r}: data: expected a list")
+    try:
+        array = np.array(values, dtype=object if spec.dtype == "string" else None)
+    except ValueError as e:
+        raise RequestError(400, f"input {spec.name!r}: data: lists of unequal lengths") from e
+    if array.size != math.prod(shape):
+        raise RequestError(400, f"input {spec.name!r}: {array.size} values for shape {list(shape)}")
+    if spec.dtype == "string":
+        if not all(isinstance(v, str) for v in array.ravel()):
+            raise RequestError(400, f"input {spec.name!r}: expected texts")
+        return array.reshape(shape)
+    return _exact(array, spec).reshape(shape)
+
+
+def _exact(array: Array, spec: TensorSpec) -> Array:
+    """Cast numbers of JSON; what would lose its value is refused, never rounded to an integer."""
+    wanted = _DTYPES.get(datatype(spec))
+    if wanted is None:
+        raise RequestError(400, f"input {spec.name!r}: {spec.dtype} travels as raw bytes only")
+    if array.size == 0:
+        return array.astype(wanted)
+    ok = {"b": "b", "u": "ui", "i": "ui", "f": "uif"}[wanted.kind]
+    if array.dtype.kind not in ok:
+        raise RequestError(400, f"input {spec.name!r}: expected numbers for {datatype(spec)}")
+    if wanted.kind in "ui":
+        ends = np.iinfo(wanted)
+        if int(array.min()) < ends.min or int(array.max()) > ends.max:
+            raise RequestError(400, f"input {spec.name!r}: values beyond {datatype(spec)}")
+    return array.astype(wanted)
+
+
+def _from_bytes(item: Mapping[str, Any], spec: TensorSpec, raw: memoryview, limit: int) -> Array:
+    _checked(item, spec)
+    shape = _shape(item, spec.name, limit)
+    if spec.dtype == "string":
+        return _texts(raw, spec.name, math.prod(shape)).reshape(shape)
+    wanted = _DTYPES.get(datatype(spec))
+    if wanted is None:
+        raise RequestError(400, f"input {spec.name!r}: {spec.dtype} cannot travel")
+    if len(raw) != math.prod(shape) * wanted.itemsize:
+        raise RequestError(
+            400,
+            f"input {spec.name!r}: expected {math.prod(shape) * wanted.itemsize} bytes for shape "
+            f"{list(shape)}, received {len(raw)}",
+        )
+    if wanted.kind == "b" and len(raw) and int(np.frombuffer(raw, np.uint8).max()) > 1:
+        raise RequestError(400, f"input {spec.name!r}: a BOOL is neither 0 nor 1")
+    return np.frombuffer(raw, wanted).reshape(shape)
+
+
+def _texts(raw: memoryview, name: str, count: int) -> Array:
+    """Read texts, each behind its length in four bytes."""
+    found: list[str] = []
+    at = 0
+    while at < len(raw) and len(found) <= count:
+        size = int.from_bytes(raw[at : at + 4], "little")
+        if at + 4 + size > len(raw):
+            raise RequestError(400, f"input {name!r}: a text is cut off")
+        try:
+            found.append(str(raw[at + 4 : at + 4 + size], "utf-8"))
+        except UnicodeDecodeError as e:
+            raise RequestError(400, f"input {name!r}: a text is not UTF-8") from e
+        at += 4 + size
+    if len(found) != count:
+        raise RequestError(400, f"input {name!r}: expected {count} texts")
+    return np.array(found, dtype=object)
+
+
+def _to_bytes(array: Array) -> bytes:
+    if array.dtype.kind in "OSU":
+        parts = [str(v).encode() for v in array.ravel()]
+        return b"".join(len(p).to_bytes(4, "little") + p for p in parts)
+    return np.ascontiguousarray(array).tobytes()
+
+
+def _to_json(spec: TensorSpec, array: Array) -> Any:
+    if array.dtype.kind in "OSU":
+        return [str(v) for v in array.ravel()]
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise RequestError(
+            422, f"output {spec.name!r} holds NaN or infinity, which JSON has not; ask for binary"
+        )
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.astype(np.float32) if array.dtype == np.float16 else flat

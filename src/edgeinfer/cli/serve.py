@@ -1,0 +1,100 @@
+"""``edgeinfer serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgeinfer.cli.output import Output, output_options
+from edgeinfer.cli.trust import trust_options
+
+
+@click.command()
+@click.argument("bundles", nargs=-1, required=True, metavar="[NAME=]BUNDLE...")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0: any."
+)
+@click.option("--keys", metavar="FILE", help="Keys that let requests in, one a line.")
+@click.option("--insecure", is_flag=True, help="Let other machines in without a key.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Of engines; default all cores.")
+@click.option("--memory-mb", type=click.FloatRange(1), help="For tensor models together.")
+@click.option(
+    "--batch", default=16, show_default=True, type=click.IntRange(1), help="Requests a run."
+)
+@click.option("--queue", default=512, show_default=True, type=click.IntRange(1), help="Per model.")
+@click.option(
+    "--max-body-mb", default=64, show_default=True, type=click.IntRange(1), help="Per request."
+)
+@click.option("--cors", multiple=True, metavar="ORIGIN", help="Whose pages may read answers.")
+@click.option("--certificate", metavar="PEM", help="Serve TLS with it and --private-key.")
+@click.option("--private-key", metavar="PEM", help="Of the certificate.")
+@click.option(
+    "--sequences", default=16, show_default=True, type=click.IntRange(1), help="Texts at once."
+)
+@click.option("--context", type=click.IntRange(1), metavar="TOKENS", help="Of a text.")
+@click.option("--cache-mb", type=click.IntRange(1), help="For keys and values of a language model.")
+@click.option("--disk", metavar="FOLDER", help="Keep what was read for the next start.")
+@trust_options()
+@output_options
+def serve(
+    bundles: tuple[str, ...],
+    host: str,
+    port: int,
+    keys: str | None,
+    insecure: bool,
+    threads: int | None,
+    memory_mb: float | None,
+    batch: int,
+    queue: int,
+    max_body_mb: int,
+    cors: tuple[str, ...],
+    certificate: str | None,
+    private_key: str | None,
+    sequences: int,
+    context: int | None,
+    cache_mb: int | None,
+    disk: str | None,
+    trust: dict[str, Any],
+    out: Output,
+) -> None:
+    """Serve BUNDLES over HTTP: tensors, and texts of language models.
+
+    Clients of Triton and KServe (Open Inference Protocol v2, binary tensors) and of OpenAI (chat
+    completions, completions) speak to it; /metrics is for Prometheus. Only this machine reaches it
+    unless --host says otherwise, which needs --keys or --insecure. Ctrl-C ends it.
+    """
+    from edgeinfer.runtime.serve.options import Limits, ServeOptions, keys_of
+    from edgeinfer.runtime.serve.run import check_installed
+    from edgeinfer.runtime.serve.run import serve as run
+
+    check_installed()
+    options = ServeOptions(
+        host=host,
+        port=port,
+        keys=keys_of(keys),
+        insecure=insecure,
+        threads=threads,
+        memory_mb=memory_mb,
+        batch=batch,
+        limits=Limits(body_bytes=max_body_mb << 20, queue=queue),
+        cors=cors,
+        certificate=Path(certificate) if certificate else None,
+        private_key=Path(private_key) if private_key else None,
+    )
+    text = {
+        "sequences": sequences,
+        "context": context or 0,
+        "cache_mb": cache_mb or 0,
+        "disk": disk,
+        "threads": threads or 0,
+    }
+    run(
+        bundles,
+        options,
+        trust=trust,
+        text=text,
+        started=lambda url: out.remark(f"serving at {url}"),
+    )
