@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,8 @@ from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.runtime.serve.options import ServeOptions
 
 INSTALL = "pip install 'edgeinfer[serve]'"
-_MODULES = ("uvicorn", "uvloop", "httptools", "orjson", "prometheus_client")
+_LOOP = "asyncio" if sys.platform == "win32" else "uvloop"
+_MODULES = ("uvicorn", _LOOP, "httptools", "orjson", "prometheus_client")
 
 
 def check_installed() -> None:
@@ -59,7 +61,7 @@ def serve(
         app = App(Hub(models, options, trust, text))
         config = uvicorn.Config(
             app,
-            loop="uvloop",
+            loop=_LOOP,
             http="httptools",
             log_config=None,
             access_log=False,

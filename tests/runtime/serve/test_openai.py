@@ -1,0 +1,147 @@
+"""OpenAI's API: what clients send is answered or refused by name, never ignored."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.runtime.serve.conftest import Server
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+MESSAGES = [{"role": "user", "content": "the cat"}]
+
+
+def chat(**changes: Any) -> dict[str, Any]:
+    whole = {"model": "tiny", "messages": MESSAGES, "max_tokens": 6, "temperature": 0}
+    return {**whole, "ignore_eos": True, **changes}
+
+
+def events(text: str) -> list[Any]:
+    lines = [line[6:] for line in text.split("\n\n") if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def test_a_conversation(server: Server) -> None:
+    found = server.client.post(CHAT, json=chat()).json()
+    assert (found["object"], found["model"]) == ("chat.completion", "tiny")
+    (choice,) = found["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert choice["finish_reason"] == "length"
+    usage = found["usage"]
+    assert usage["completion_tokens"] == 6
+    assert usage["total_tokens"] == usage["prompt_tokens"] + 6
+
+
+def test_a_stream_is_the_same_text(server: Server) -> None:
+    whole = server.client.post(CHAT, json=chat()).json()["choices"][0]["message"]["content"]
+    given = chat(stream=True, stream_options={"include_usage": True})
+    response = server.client.post(CHAT, json=given)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    *parts, last = events(response.text)
+    assert last["usage"]["completion_tokens"] == 6
+    deltas = [part["choices"][0] for part in parts]
+    assert deltas[0]["delta"]["role"] == "assistant"
+    assert "".join(d["delta"].get("content") or "" for d in deltas) == whole
+    assert deltas[-1]["finish_reason"] == "length"
+
+
+def test_completions(server: Server) -> None:
+    given = {"model": "tiny", "prompt": ["the cat", "hello"], "max_tokens": 4, "temperature": 0}
+    found = server.client.post(TEXT, json=given).json()
+    assert [c["index"] for c in found["choices"]] == [0, 1]
+    echoed = server.client.post(TEXT, json={**given, "prompt": "the cat", "echo": True}).json()
+    assert echoed["choices"][0]["text"] == "the cat" + found["choices"][0]["text"]
+    tokens = server.client.post("/tokenize", json={"prompt": "the cat"}).json()["tokens"]
+    same = server.client.post(TEXT, json={**given, "prompt": tokens}).json()
+    assert same["choices"][0]["text"] == found["choices"][0]["text"]
+    assert (
+        server.client.post("/detokenize", json={"tokens": tokens[1:]}).json()["prompt"] == "the cat"
+    )
+
+
+def test_several_choices_and_probabilities(server: Server) -> None:
+    given = chat(n=3, temperature=1.5, seed=1, logprobs=True, top_logprobs=2)
+    found = server.client.post(CHAT, json=given).json()
+    assert [c["index"] for c in found["choices"]] == [0, 1, 2]
+    for choice in found["choices"]:
+        content = choice["logprobs"]["content"]
+        assert len(content) == 6
+        assert all(len(c["top_logprobs"]) == 2 and c["logprob"] <= 0 for c in content)
+    again = server.client.post(CHAT, json=given).json()
+    texts = [[c["message"]["content"] for c in f["choices"]] for f in (found, again)]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"nonsense": 1}, "not supported: nonsense"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"store": True}, "store=true"),
+        ({"temperature": "hot"}, "temperature: expected a number"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_logprobs": 2}, "needs logprobs"),
+        ({"stop": 3}, "stop"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"content": "a"}]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url"),
+        ({"response_format": {"type": "xml"}}, "'xml' is not supported"),
+        ({"response_format": {"type": "json_schema"}}, "expected a schema"),
+        ({"tool_choice": "required"}, "needs tools"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"logit_bias": {"999999": 1}}, "logit_bias"),
+    ],
+)
+def test_what_is_not_supported_is_named(server: Server, changes: Any, text: str) -> None:
+    found = server.client.post(CHAT, json=chat(**changes))
+    assert found.status_code == 400
+    assert text in found.json()["error"]["message"]
+
+
+def test_models(server: Server) -> None:
+    found = server.client.get("/v1/models").json()["data"]
+    assert {m["id"]: m["kind"] for m in found} == {"double": "tensors", "tiny": "text"}
+    assert server.client.get("/v1/models/nobody").status_code == 404
+    assert server.client.post(CHAT, json=chat(model="nobody")).status_code == 404
+    assert server.client.post(CHAT, json=chat(model="double")).status_code == 400
+
+
+def test_json_is_json(server: Server) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    kind = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    given = chat(response_format=kind, ignore_eos=False, max_tokens=60)
+    found = server.client.post(CHAT, json=given).json()["choices"][0]
+    if found["finish_reason"] == "stop":
+        assert isinstance(json.loads(found["message"]["content"])["a"], bool)
+
+
+def test_who_leaves_ends_his_request(server: Server) -> None:
+    engine = server.hub.models["tiny"].text
+    assert engine is not None
+    given = chat(stream=True, max_tokens=400)
+    with server.client.stream("POST", CHAT, json=given) as response:
+        next(response.iter_lines())
+    while engine.stats().running:
+        time.sleep(0.01)
+    assert engine.stats().finished.get("cancelled") == 1
+    assert server.client.post(CHAT, json=chat()).status_code == 200
+
+
+def test_the_real_client(server: Server) -> None:
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+    options: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "max_tokens": 6}
+    whole = client.chat.completions.create(**options, temperature=0)
+    stream = client.chat.completions.create(**options, temperature=0, stream=True)
+    text = "".join(part.choices[0].delta.content or "" for part in stream if part.choices)
+    assert text == whole.choices[0].message.content
+    with pytest.raises(openai.BadRequestError, match="not supported: nonsense"):
+        client.chat.completions.create(**options, extra_body={"nonsense": 1})
+    assert {m.id for m in client.models.list()} == {"double", "tiny"}
