@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from edgeinfer.convert.sources.torch_sizes import (
     name_sizes,
     note_merged_sizes,
 )
+from edgeinfer.convert.sources.torch_trust import suspicions
 from edgeinfer.errors import NotAvailableError, Notes, SourceError, UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 Read = tuple[ir.Model, SourceRecord, Notes]
 Forward = Callable[[Mapping[str, Any]], Any]
+_FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _TRACES = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node")
 
 
@@ -128,7 +131,8 @@ def read_pt2(path: Path, dynamic_shapes: Shapes | None) -> Read:
     """Read a program that ``torch.export.save`` wrote.
 
     Raises:
-        SourceError: the archive is damaged or of another PyTorch version.
+        SourceError: the archive is damaged, of another PyTorch version, or holds pickles, objects
+            or libraries, which may run any code.
         NotAvailableError: PyTorch is not installed.
     """
     try:
@@ -139,18 +143,42 @@ def read_pt2(path: Path, dynamic_shapes: Shapes | None) -> Read:
         ) from error
     _need_onnxscript()
     try:
-        with quiet():
-            program = torch.export.load(path)
+        found = suspicions(path)
+        program = None if found else _loaded(path)
     except Exception as error:
         # torch.export raises whatever the damaged part provokes.
         raise SourceError(
             f"{path}: not a readable exported program ({reason(error)}); save it again with "
             f"torch.export.save under PyTorch {torch.__version__}"
         ) from error
+    if program is None:
+        raise SourceError(
+            f"{path}: holds what may run any code when it is read: {'; '.join(found)}; save it "
+            f"again with torch.export.save under PyTorch {torch.__version__}, or, where you trust "
+            "who wrote it, --trust-source, or pass torch.export.load(path)"
+        )
     model, record, notes = read_program(program, dynamic_shapes, path.name, "pt2")
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return model, dataclasses.replace(record, sha256=digest), notes
+
+
+def _loaded(path: Path) -> torch.export.ExportedProgram:
+    """Load a program that was looked at; what was overlooked of pickles is refused by PyTorch."""
+    import torch
+
+    before = os.environ.get(_FORCE)
+    os.environ[_FORCE] = "1"
+    try:
+        with quiet():
+            program = torch.export.load(path)
+    finally:
+        os.environ.pop(_FORCE)
+        if before is not None:
+            os.environ[_FORCE] = before
+    # Conditions on inputs are Python text that calling the program would run.
+    program._guards_code = []
+    return program
 
 
 def _need_onnxscript() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.files import check_output, write_bytes
-from edgeinfer.cli.models import is_bundle, named_model
+from edgeinfer.cli.models import TRUST_SOURCE, is_bundle, named_model
 from edgeinfer.cli.output import Output, Progress, milliseconds, output_options, table, to_json
 from edgeinfer.cli.timing import Timing, interleave
 from edgeinfer.cli.trust import trust_options
@@ -74,6 +74,7 @@ class Plan:
 @click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU, and say which.")
 @click.option("-o", "--output", metavar="JSON", help="Save the figures.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is no .json.")
+@TRUST_SOURCE
 @trust_options()
 @output_options
 def bench(
@@ -88,6 +89,7 @@ def bench(
     allow_fallback: bool,
     output: str | None,
     overwrite: bool,
+    trust_source: bool,
     trust: dict[str, Any],
     out: Output,
 ) -> None:
@@ -114,7 +116,9 @@ def bench(
 
         counts = [*dict.fromkeys(within(count, out) for count in counts)]
         source = None if is_bundle(Path(path)) else Path(path)
-        place = path if source is None else _converted(path, stack, progress)
+        place = (
+            path if source is None else _converted(path, stack, progress, trust_source=trust_source)
+        )
         # What was just converted is ours, and nobody could have signed it.
         opening = trust if source is None else {"native": trust["native"]}
         bundle = stack.enter_context(Bundle.open(place, **opening))
@@ -198,10 +202,12 @@ def _threads(text: str) -> list[int | None]:
     return counts or [None]
 
 
-def _converted(model: str, stack: contextlib.ExitStack, progress: Progress | None) -> str:
+def _converted(
+    model: str, stack: contextlib.ExitStack, progress: Progress | None, *, trust_source: bool
+) -> str:
     from edgeinfer.convert.pipeline import export
 
-    named = named_model(model)
+    named = named_model(model, trust_source=trust_source)
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeinfer-"))
     place = f"{folder}/model.edge"
     export(named.model, place, targets=("cpu",), progress=progress, **named.arguments())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeinfer.cli.models import input_shapes, integer_bounds, named_model
+from edgeinfer.cli.models import TRUST_SOURCE, input_shapes, integer_bounds, named_model
 from edgeinfer.cli.output import Output, output_options, table
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,?", help="Fix sizes.")
 @click.option("--deployment", default="", metavar="SYSTEM", help="Core ML: oldest, as iOS18.")
 @click.option("--integers", multiple=True, metavar="X=0..9", help="Core ML: what an input holds.")
+@TRUST_SOURCE
 @output_options
 def check(
     model: str,
@@ -31,6 +32,7 @@ def check(
     shapes: tuple[str, ...],
     deployment: str,
     integers: tuple[str, ...],
+    trust_source: bool,
     out: Output,
 ) -> None:
     """List every node that a target cannot express.
@@ -38,7 +40,7 @@ def check(
     Nothing is converted. Exits with 1 when a target would refuse the model; a format that a target
     calls optional is left out of a bundle and does not count.
     """
-    named = named_model(model)
+    named = named_model(model, trust_source=trust_source)
     sizes = input_shapes(shapes)
     with out.progress() as progress:
         if progress is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.models import (
+    TRUST_SOURCE,
     input_ranges,
     input_shapes,
     integer_bounds,
@@ -62,6 +63,7 @@ COLUMNS = (
 @click.option("--name", help="Name of the bundle; default the model's.")
 @click.option("-o", "--output", metavar="BUNDLE", help="Default NAME.edge; DIR/ makes a folder.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
+@TRUST_SOURCE
 @output_options
 def convert(
     model: str,
@@ -93,18 +95,19 @@ def convert(
     name: str | None,
     output: str | None,
     overwrite: bool,
+    trust_source: bool,
     out: Output,
 ) -> None:
     """Convert MODEL, check it, and write one bundle.
 
     MODEL is an .onnx, .pt2 or .tflite file, or file.py:callable for a PyTorch module: the callable
-    returns the module, its example inputs and, if any, its dynamic shapes. Or it is a language
-    model: a .gguf file or a Hugging Face folder, whose weights stay as they are unless --precision
-    says w4, w8, fp16, bf16 or fp32.
+    returns the module, its example inputs and, if any, its dynamic shapes; that runs the code of
+    the file, with everything you may do. Or it is a language model: a .gguf file or a Hugging Face
+    folder, whose weights stay as they are unless --precision says w4, w8, fp16, bf16 or fp32.
 
     TARGET is a name that `edgeinfer targets` lists, the path of a .toml profile, or "all".
     """
-    named = named_model(model)
+    named = named_model(model, trust_source=trust_source)
     sizes = input_shapes(shapes)
     with out.progress() as progress:
         if progress is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.files import write_bytes
-from edgeinfer.cli.models import is_bundle, named_model
+from edgeinfer.cli.models import TRUST_SOURCE, is_bundle, named_model
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
@@ -31,10 +31,16 @@ if TYPE_CHECKING:
 @click.argument("path", metavar="MODEL|BUNDLE")
 @click.option("--report", metavar="FILE", help="Write the bundle's report, .html or .json.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@TRUST_SOURCE
 @trust_options(runs=False)
 @output_options
 def inspect(
-    path: str, report: str | None, overwrite: bool, trust: dict[str, Any], out: Output
+    path: str,
+    report: str | None,
+    overwrite: bool,
+    trust_source: bool,
+    trust: dict[str, Any],
+    out: Output,
 ) -> None:
     """Show inputs, outputs, operators, sizes and precision.
 
@@ -62,7 +68,7 @@ def inspect(
         return
     if report is not None:
         raise UsageError(f"{path}: only a bundle has a report; convert the model first")
-    named = named_model(path)
+    named = named_model(path, trust_source=trust_source)
     with out.progress() as progress:
         if progress is not None:
             progress("read the model", None)

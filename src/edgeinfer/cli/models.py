@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
 from edgeinfer.bounded import ZIP_ERRORS
-from edgeinfer.errors import UsageError
+from edgeinfer.errors import NotAvailableError, SourceError, UsageError
 
 _SIZE = re.compile(r"\?|[0-9]+|[0-9]+\.\.[0-9]+")
 _CALLABLE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
@@ -39,11 +41,22 @@ class NamedModel:
         return {"example_inputs": self.example_inputs, "dynamic_shapes": self.dynamic_shapes}
 
 
-def named_model(argument: str) -> NamedModel:
+TRUST_SOURCE = click.option(
+    "--trust-source",
+    is_flag=True,
+    help="Load a .pt2 file with pickles or objects in it, which may run any Python code.",
+)
+
+
+def named_model(argument: str, *, trust_source: bool = False) -> NamedModel:
     """Understand a path or ``file.py:callable``.
 
     The callable takes nothing and returns a model, or a tuple of module, example inputs and, if
     any, dynamic shapes. Python is run only where it is named in this way.
+
+    Args:
+        argument: that.
+        trust_source: load an exported program with all that PyTorch would run for it.
 
     Raises:
         UsageError: the file or callable is not there, or fails.
@@ -55,6 +68,8 @@ def named_model(argument: str) -> NamedModel:
             raise UsageError(f"{argument}: no such file")
         if path.suffix == ".py":
             raise UsageError(f"{argument}: name the callable that gives the model: {argument}:NAME")
+        if trust_source:
+            return NamedModel(_program(path), path.stem)
         return NamedModel(path, path.stem or path.name)
     path = Path(match["file"])
     made = _call(path, match["name"])
@@ -188,6 +203,23 @@ def _call(path: Path, name: str) -> Any:
         return found()
     except Exception as e:
         raise _failed(path, name, e) from e
+
+
+def _program(path: Path) -> Any:
+    if path.suffix != ".pt2":
+        raise UsageError(f"--trust-source is for .pt2 files; {path} runs no Python")
+    try:
+        import torch
+    except ImportError as e:
+        raise NotAvailableError(
+            f'{path}: reading a .pt2 file needs PyTorch: pip install "edgeinfer[torch]"'
+        ) from e
+    try:
+        return torch.export.load(path)
+    # PyTorch raises whatever the damaged part provokes.
+    except Exception as e:
+        reason = " ".join(str(e).split())[:300]
+        raise SourceError(f"{path}: not a readable exported program ({reason})") from e
 
 
 def _failed(path: Path, name: str, error: Exception) -> UsageError:
