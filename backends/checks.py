@@ -14,6 +14,7 @@ import numpy as np
 
 from edgeinfer.backends.base import Artifact, DeviceKind, LoadOptions, Probe
 from edgeinfer.backends.cgroup import read_limits
+from edgeinfer.bounded import visible
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
 from edgeinfer.types import Array, Dim, Feeds, TensorSpec
 
@@ -25,7 +26,8 @@ MOST_THREADS = 1024
 
 def one_line(error: BaseException) -> str:
     """Return an engine's message as one line of bounded length."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    # Engines say again what names a file has for its tensors.
+    text = visible(" ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"
 
 

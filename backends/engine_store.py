@@ -16,13 +16,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from edgeinfer.bundle.cache import exposure, private_folder
 from edgeinfer.errors import LoadError
 
 RECORD = "key.json"
-"""Beside the engine's files: what it was built for, and the size of each file."""
+"""Beside the engine's files: what it was built for, and the SHA-256 of each file."""
 
 _STAGED = ".building-"
 _HASHED_BYTES = 1 << 20
@@ -73,9 +75,17 @@ class EngineStore:
         record = _record(folder)
         if record is None or any(record.get(k) != v for k, v in key.to_json().items()):
             return None
-        sizes = record.get("files")
-        whole = isinstance(sizes, dict) and all(_size(folder / n) == s for n, s in sizes.items())
-        return folder if whole else None
+        files = record.get("files")
+        whole = isinstance(files, dict) and all(_digest(folder / n) == d for n, d in files.items())
+        return folder if whole and self._is_private(folder) else None
+
+    def _is_private(self, folder: Path) -> bool:
+        """Whether nobody else could have put an engine there, which is as good as a program."""
+        try:
+            owners = {os.geteuid()} if hasattr(os, "geteuid") else {-1}
+            return not exposure(self._root, folder, owners=owners)
+        except OSError:
+            return False
 
     def reason(self, key: EngineKey) -> str:
         """Say why there is no current engine; empty when there is one."""
@@ -106,7 +116,7 @@ class EngineStore:
         """
         target = self._folder(key)
         try:
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(self._root, *target.parent.relative_to(self._root).parts)
             with _locked(target.with_name(f"{target.name}.lock"), waiting):
                 if (found := self.find(key)) is not None:
                     return found
@@ -129,9 +139,9 @@ class EngineStore:
         try:
             make(staged)
             files = [f for f in sorted(staged.rglob("*")) if f.is_file()]
-            sizes = {f.relative_to(staged).as_posix(): f.stat().st_size for f in files}
+            digests = {f.relative_to(staged).as_posix(): _digest(f) for f in files}
             record = staged / RECORD
-            record.write_text(json.dumps({**key.to_json(), "files": sizes}, indent=1))
+            record.write_text(json.dumps({**key.to_json(), "files": digests}, indent=1))
             for file in (*files, record, staged):
                 _write_through(file)
             os.rename(staged, target)
@@ -189,11 +199,19 @@ def _record(folder: Path) -> dict[str, object] | None:
     return found if isinstance(found, dict) else None
 
 
-def _size(path: Path) -> int | None:
+def _digest(path: Path) -> str | None:
     try:
-        return path.stat().st_size
+        found = path.stat()
+        return _hashed(str(path), found.st_ino, found.st_size, found.st_mtime_ns)
     except OSError:
         return None
+
+
+@lru_cache(maxsize=256)
+def _hashed(path: str, *_: int) -> str:
+    """Hash a file; the further arguments tell versions of it apart."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_through(path: Path) -> None:

@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from edgeinfer.backends import child
 from edgeinfer.backends.base import Executable
 from edgeinfer.backends.checks import array_type
+from edgeinfer.backends.confine import confine
 from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.errors import LoadError, NotAvailableError
 
@@ -109,6 +111,8 @@ def answer(attempt: Callable[[Any], None]) -> None:
     """In the process: make the attempt that is asked for; say when it is over, however it went."""
     connection, _ = child.connect()
     request = child.read(connection)
+    # A second layer: what is tried may be anything. Where the kernel has none, there is none.
+    confine([Path(tempfile.gettempdir())])
     try:
         attempt(request)
     except Exception as error:

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, Self, TypeVar, get_args
 from edgeinfer import __version__
 from edgeinfer.backends.base import DeviceKind, Executable, LoadOptions
 from edgeinfer.backends.checks import MOST_THREADS
+from edgeinfer.bounded import visible
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Manifest
 from edgeinfer.bundle.trust import Native
@@ -36,6 +37,9 @@ from edgeinfer.types import Array, Feeds, TensorSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_LONGEST_LABEL = 100
+"""Characters of a model's name in counters."""
 
 _CLOSED = "session: used after close()"
 
@@ -534,7 +538,8 @@ def _as_given(feeds: Feeds) -> Feeds:
 def _labels(bundle: Bundle, choice: Choice) -> dict[str, str]:
     pair = choice.candidate.pair
     return {
-        "model": bundle.manifest.name,
+        # It leaves the process with every run, and is whatever the bundle says.
+        "model": visible(bundle.manifest.name[:_LONGEST_LABEL]),
         "variant": pair.variant,
         "backend": pair.backend,
         "device": pair.device,

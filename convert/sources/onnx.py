@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources.external import attach, digest, external_tensors
+from edgeinfer.convert.sources.limits import check_limits
 from edgeinfer.convert.sources.mapped import Span, attach_spans, without_weights
 from edgeinfer.convert.sources.quiet import quiet_logging
 from edgeinfer.convert.sources.repair import repair
@@ -168,6 +169,7 @@ def _is_same(op: str, version: int) -> bool:
 def _finish(model: ir.Model, name: str, notes: Notes, mended: Sequence[str]) -> tuple[str, ...]:
     """Put a model right in place; returns the strings that numbers stand for now."""
     _check_opsets(model.opset_imports, name)
+    check_limits(model, name)
     if mended:
         shown = ", ".join(repr(text) for text in mended[:3])
         notes.add(f"{len(mended)} texts are no UTF-8; their bytes are written out: {shown}")

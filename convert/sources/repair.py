@@ -174,6 +174,23 @@ def _unused_initializers(model: ir.Model, notes: Notes) -> None:
         notes.add(f"{_count(dropped, 'weight')} that nothing uses dropped")
 
 
+def _negative_sizes(model: ir.Model, notes: Notes) -> None:
+    """Sizes below zero are what some exporters write for sizes that are open."""
+    found: list[ir.Value] = []
+    for graph in _graphs(model):
+        made = (value for node in graph for value in node.outputs)
+        for value in (*graph.inputs, *graph.initializers.values(), *made):
+            shape = value.shape
+            if shape is None or not any(isinstance(d, int) and d < 0 for d in shape):
+                continue
+            value.shape = ir.Shape([None if isinstance(d, int) and d < 0 else d for d in shape])
+            found.append(value)
+    if found:
+        names = ", ".join(repr(value.name) for value in found[:3])
+        more = ", ..." if len(found) > 3 else ""
+        notes.add(f"sizes below zero taken for open ones ({names}{more})")
+
+
 def _graph_names(model: ir.Model, notes: Notes) -> None:
     unnamed = [graph for graph in model.graphs() if not graph.name]
     for index, graph in enumerate(unnamed):
@@ -254,6 +271,7 @@ _STEPS: tuple[Callable[[ir.Model, Notes], None], ...] = (
     _opset_imports,
     _initializers_as_inputs,
     _ir_version,
+    _negative_sizes,
     _unused_initializers,
     _graph_names,
     _node_names,

@@ -224,6 +224,8 @@ class Evaluator:
         stacks: list[list[Any]] = [[] for _ in body.outputs[1 + len(state) :]]
         turn = 0
         while going and (limit is None or turn < limit):
+            if time.thread_time() > self._until:
+                raise CannotEvaluate(f"took too long (stopped in turn {turn} of {_title(node)})")
             inputs = [np.asarray(turn, np.int64), np.asarray(True), *state]
             going_now, *rest = self._run_body(body, values, inputs)
             going = bool(np.asarray(going_now).reshape(-1)[0])

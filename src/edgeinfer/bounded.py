@@ -1,4 +1,4 @@
-"""Reading whole files that should be small, and are whatever the user named."""
+"""Files and texts that should be small and plain, and are whatever somebody else made them."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ def read_bounded(path: Path, most: int) -> bytes:
         size = f"{most >> 10} KiB" if most < 1 << 20 else f"{most >> 20} MiB"
         raise OSError(errno.EFBIG, f"it has more than {size}", os.fspath(path))
     return raw
+
+
+def visible(text: str) -> str:
+    """Return a text without what commands a terminal: names in files are anybody's."""
+    return "".join(c if c.isprintable() or c in "\n\t " else ascii(c)[1:-1] for c in text)
 
 
 def absence(path: Path) -> str:

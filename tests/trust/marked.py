@@ -68,7 +68,11 @@ def library(folder: Path, mark: Mark, kind: str, name: str) -> Path:
 
 
 def write(
-    place: Path, folder: Path, mark: Mark, formats: tuple[str, ...] = ("onnx", "tvm", "onnx_tvm")
+    place: Path,
+    folder: Path,
+    mark: Mark,
+    formats: tuple[str, ...] = ("onnx", "tvm", "onnx_tvm"),
+    name: str = "colours",
 ) -> Path:
     """Write a bundle of a model that tells colours, with code in every place that may have some."""
     model = onnx.parser.parse_model(GRAPH)
@@ -96,7 +100,7 @@ def write(
         code = library(folder, mark, "functions", "functions")
         extra = writer.add_file(f"code/{platform.machine()}.so", code)
         manifest = Manifest(
-            name="colours",
+            name=name,
             inputs=INPUTS,
             outputs=OUTPUTS,
             variants=tuple(variants),

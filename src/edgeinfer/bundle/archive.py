@@ -18,8 +18,10 @@ from typing import Any, BinaryIO, Self
 from edgeinfer.bundle.cache import cache_root, readable_folder, writable_folder
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.memory import MemoryFiles
+from edgeinfer.bundle.paths import first_double
 from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.bundle.sealing import Key, is_sealed, key_from
+from edgeinfer.bundle.secrets import keep_out_of_core_dumps
 from edgeinfer.bundle.signing import MAX_SIGNATURES, SIGNATURES_NAME
 from edgeinfer.bundle.signing import check as check_signature
 from edgeinfer.bundle.staging import try_lock
@@ -43,12 +45,23 @@ OPENINGS = ("trusted", "key", "require_signature", "native")
 CHUNK = 1 << 20
 _CACHE = "bundles"
 _PARTIAL = ".unpack-"
+_MOST_FOUND = 5
 _ABANDONED_S = 3600.0
 TRUSTED_ENV = "EDGEINFER_TRUSTED_KEYS"
 """Public keys, separated as in PATH; where it is set nothing else is loaded."""
 
-MAX_MANIFEST = 64 << 20
+MAX_MANIFEST = 8 << 20
 """Bytes of a manifest; large label lists are the longest thing in one."""
+
+MAX_REPORT = 64 << 20
+"""Bytes of a report."""
+
+MAX_CONTAINERS, MAX_ELEMENTS = 200_000, 2_000_000
+"""Objects and lists, and all values, of one JSON document: in memory each takes many times what it
+takes in the file."""
+
+MAX_VECTOR = 256 << 20
+"""Bytes of a test vector, as it lies in the bundle."""
 
 
 class Bundle:
@@ -144,8 +157,12 @@ class Bundle:
         try:
             storage: Storage
             if location.is_file() and is_sealed(location):
+                keep_out_of_core_dumps()
                 secret = _key(location, key)
-                storage, sealed_by = Sealed(location, secret), secret.id
+                try:
+                    storage, sealed_by = Sealed(location, secret), secret.id
+                finally:
+                    secret.forget()
             else:
                 storage = Folder(location) if location.is_dir() else Zip(sniff(location))
         except OSError as e:
@@ -234,14 +251,21 @@ class Bundle:
         """Return where all files of a variant lie; the first one is what the engine opens."""
         return tuple(self.path(record) for record in variant.files)
 
-    def read(self, record: FileRecord) -> bytes:
+    def read(self, record: FileRecord, most: int | None = None) -> bytes:
         """Return a file's bytes.
 
+        Args:
+            record: of the file.
+            most: bytes that it may have.
+
         Raises:
-            BundleError: the file is altered.
+            BundleError: the file is altered, or larger.
         """
         with self._lock:
             self._own(record)
+            if most is not None and record.size_bytes > most:
+                limit = f"{most >> 20} MiB" if most >= 1 << 20 else f"{most >> 10} KiB"
+                raise BundleError(f"{self.location}: {record.path} is larger than {limit}")
             chunks: list[bytes] = []
             self._stream(record, chunks.append)
             return b"".join(chunks)
@@ -255,7 +279,7 @@ class Bundle:
         manifest = self.manifest
         for vector in manifest.vectors:
             where = f"{self.location}: {vector.file.path}"
-            data = self.read(vector.file)
+            data = self.read(vector.file, MAX_VECTOR)
             yield load_vector(where, data, manifest.inputs, manifest.outputs)
 
     def report(self) -> dict[str, Any] | None:
@@ -267,7 +291,7 @@ class Bundle:
         record = self._files.get("report.json")
         if record is None:
             return None
-        data = _json(f"{self.location}: report.json", self.read(record))
+        data = _json(f"{self.location}: report.json", self.read(record, MAX_REPORT))
         if not isinstance(data, dict):
             raise BundleError(f"{self.location}: report.json: expected a JSON object")
         return data
@@ -325,13 +349,15 @@ class Bundle:
         for path, size in listing.items():
             if path in (MANIFEST_NAME, SIGNATURES_NAME):
                 continue
+            if len(found) > _MOST_FOUND:
+                break
             if path not in self._files:
                 found.append(f"{path} is not listed in the manifest")
             elif size != self._files[path].size_bytes:
                 want = self._files[path].size_bytes
                 found.append(f"{path} is altered: expected {want} bytes, received {size}")
         if found:
-            more = f"; and {len(found) - 5} more" if len(found) > 5 else ""
+            more = "; and more" if len(found) > 5 else ""
             raise BundleError(f"{self.location}: {'; '.join(found[:5])}{more}")
 
     def _stream(self, record: FileRecord, sink: Any) -> None:
@@ -416,8 +442,11 @@ def trusted_here() -> list[Path]:
 
 
 def _json(where: str, raw: bytes) -> Any:
+    if raw.count(b"[") + raw.count(b"{") > MAX_CONTAINERS or raw.count(b",") > MAX_ELEMENTS:
+        raise BundleError(f"{where} has more than {MAX_CONTAINERS} objects, or too many values")
     try:
-        return json.loads(raw, object_pairs_hook=_no_duplicates)
+        # UTF-8 alone, where json would guess: one file has one reading.
+        return json.loads(raw.decode("utf-8"), object_pairs_hook=_no_duplicates)
     except (ValueError, RecursionError) as e:
         raise BundleError(f"{where} is not valid JSON: {e}") from e
 
@@ -425,8 +454,8 @@ def _json(where: str, raw: bytes) -> Any:
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(k for k in keys if keys.count(k) > 1)!r} is given twice")
+        twice = first_double(key for key, _ in pairs)
+        raise ValueError(f"key {str(twice)[:60]!r} is given twice")
     return result
 
 

@@ -18,7 +18,24 @@ from edgeinfer.bundle.paths import is_text
 
 T = TypeVar("T")
 
+MOST_PROBLEMS = 10_000
+"""Problems that are kept of one document; a hostile one has as many as it has elements."""
+
 _MISSING = object()
+
+
+class _Enough(Exception):  # noqa: N818 - ends a reading, never seen outside
+    """So many problems were found that the rest does not matter."""
+
+
+class _Problems(list[str]):
+    """Stops the reading when there are enough."""
+
+    def append(self, problem: str) -> None:
+        """Add one."""
+        if len(self) >= MOST_PROBLEMS:
+            raise _Enough
+        super().append(problem)
 
 
 def encode(value: object) -> Any:
@@ -44,7 +61,10 @@ def decode(cls: type[T], data: object, *, extra_keys: bool = False) -> tuple[T |
         The value and an empty list, or None and one line a problem, each with the path of its key.
     """
     reader = _Reader(extra_keys)
-    value = reader.read(cls, data, "")
+    try:
+        value = reader.read(cls, data, "")
+    except _Enough:
+        return None, [*reader.problems, "and more"]
     return (None if reader.problems else value), reader.problems
 
 
@@ -94,7 +114,7 @@ class _Reader:
 
     def __init__(self, extra_keys: bool) -> None:
         self.extra_keys = extra_keys
-        self.problems: list[str] = []
+        self.problems: list[str] = _Problems()
 
     def fail(self, path: str, tp: Any, data: object) -> Any:
         where = path or "the document"
@@ -173,8 +193,9 @@ class _Reader:
             return self.fail(path, cls, data)
         fields = {f.name: f for f in dataclasses.fields(cls)}
         if not self.extra_keys:
-            unknown = [key for key in data if key not in fields]
-            self.problems.extend(f"{_join(path, key)}: unknown key" for key in unknown)
+            for key in data:
+                if key not in fields:
+                    self.problems.append(f"{_join(path, key)}: unknown key")
         values: dict[str, Any] = {}
         for name, f in fields.items():
             if name in data:
@@ -186,6 +207,8 @@ class _Reader:
 
 
 def _join(path: str, key: str) -> str:
+    if len(key) > 60:
+        key = f"{key[:57]}..."
     if not key.isidentifier():
         return f"{path}[{key!r}]"
     return f"{path}.{key}" if path else key

@@ -49,11 +49,12 @@ def pipeline_problems(
     files: Collection[str],
 ) -> Iterator[str]:
     """Yield what is wrong between records, tensors and the files of a bundle (their paths)."""
-    names = [spec.name for spec in outputs]
+    names = {spec.name: None for spec in outputs}
+    known = {spec.name for spec in inputs}
     needed: dict[str, str] = {}
     for name, record in preprocessing.items():
         where = f"preprocessing[{name!r}]"
-        if name not in {spec.name for spec in inputs}:
+        if name not in known:
             yield f"{where}: no input has this name, there are {_listed(s.name for s in inputs)}"
         yield from (f"{where}.{problem}" for problem in input_record(record))
         if isinstance(record, StateInput) and record.output not in names:

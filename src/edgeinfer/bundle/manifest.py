@@ -221,6 +221,9 @@ def _figures(spread: dict[str, float]) -> dict[str, Any]:
 MAX_LISTED = 20
 """Problems named in one error; a hostile document could otherwise fill a terminal."""
 
+_LONGEST = 400
+"""Characters of one of them."""
+
 
 def _check_schema(value: object) -> bool:
     """Return whether a newer minor wrote it; an unknown major is refused."""
@@ -238,4 +241,5 @@ def _check_schema(value: object) -> bool:
 def _listing(found: list[str]) -> str:
     more = len(found) - MAX_LISTED
     tail = f"; and {more} more" if more > 0 else ""
-    return "manifest: " + "; ".join(found[:MAX_LISTED]) + tail
+    shown = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in found]
+    return "manifest: " + "; ".join(shown[:MAX_LISTED]) + tail

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
+from itertools import pairwise
 
 MAX_PATH = 400
 """Characters; leaves room for the cache folder in front where paths end at 4096 bytes."""
@@ -62,6 +63,16 @@ def folded(path: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 
+def first_double(names: Iterable[str]) -> str | None:
+    """Return the first name that is there a second time; None where each is there once."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
 def collisions(paths: Iterable[str]) -> list[str]:
     """Describe distinct paths that some file system takes for the same, or file and folder."""
     problems = []
@@ -70,10 +81,9 @@ def collisions(paths: Iterable[str]) -> list[str]:
         other = seen.setdefault(folded(path), path)
         if other != path:
             problems.append(f"{path!r} and {other!r} are one file where case does not count")
-    for key, path in seen.items():
-        parts = key.split("/")
-        for end in range(1, len(parts)):
-            parent = seen.get("/".join(parts[:end]))
-            if parent is not None:
-                problems.append(f"{parent!r} is a file and the folder of {path!r}")
+    # In this order what lies in a folder follows at once on a file of the folder's name.
+    ordered = sorted(seen, key=lambda key: key.replace("/", "\0"))
+    for key, following in pairwise(ordered):
+        if following.startswith(f"{key}/"):
+            problems.append(f"{seen[key]!r} is a file and the folder of {seen[following]!r}")
     return problems

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from edgeinfer.bundle.headrules import pipeline_problems
@@ -41,9 +41,11 @@ def problems(manifest: Manifest) -> list[str]:
     found += _tensors("outputs", manifest.outputs)
     found += _states(manifest)
     found += _unique("variants", "id", [v.id for v in manifest.variants])
+    specs = (*manifest.inputs, *manifest.outputs)
+    floats = {spec.name for spec in specs if spec.dtype == "float32"}
     for i, variant in enumerate(manifest.variants):
         found += _variant(f"variants[{i}]", variant)
-        found += _stored(f"variants[{i}].stored", variant, (*manifest.inputs, *manifest.outputs))
+        found += _stored(f"variants[{i}].stored", variant, floats)
     if not re.fullmatch(_SHA256, manifest.source.sha256):
         found.append("source.sha256: expected 64 lower-case hex digits")
     found += _files(list(records(manifest)))
@@ -136,8 +138,7 @@ def _variant(where: str, variant: Variant) -> list[str]:
 _INTEGERS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
 
 
-def _stored(where: str, variant: Variant, specs: tuple[TensorSpec, ...]) -> list[str]:
-    floats = {spec.name for spec in specs if spec.dtype == "float32"}
+def _stored(where: str, variant: Variant, floats: Collection[str]) -> list[str]:
     found = []
     for name, stored in variant.stored.items():
         low, high = _INTEGERS.get(stored.dtype, (1, 0))

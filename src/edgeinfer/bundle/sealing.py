@@ -14,7 +14,6 @@ is there to tell a wrong key from damage.
 
 from __future__ import annotations
 
-import binascii
 import io
 import os
 import stat
@@ -24,7 +23,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from edgeinfer.errors import DecryptionError, NotAvailableError, OutputError, UsageError
+from edgeinfer.bundle.secrets import wipe
+from edgeinfer.errors import (
+    ClosedError,
+    DecryptionError,
+    NotAvailableError,
+    OutputError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -42,6 +48,7 @@ _KEY_BYTES = 32
 _HEADER = struct.Struct(">8s8s16sI")
 _FOR_FILE = b"edgeinfer bundle encryption v1: file"
 _FOR_ID = b"edgeinfer bundle encryption v1: id"
+_DIGITS = b"0123456789abcdef"
 _MAKE = "make one with `openssl rand -hex 32`"
 
 
@@ -54,9 +61,9 @@ class Key:
 
     __slots__ = ("_secret", "id")
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-        self.id = _derived(secret, b"", _FOR_ID, 8).hex()
+    def __init__(self, secret: bytes | bytearray) -> None:
+        self._secret = bytearray(secret)
+        self.id = _derived(self._secret, b"", _FOR_ID, 8).hex()
 
     def __repr__(self) -> str:
         return f"<Key {self.id}>"
@@ -65,8 +72,18 @@ class Key:
         raise TypeError("a key is not pickled")
 
     def for_file(self, salt: bytes) -> bytes:
-        """Return the key of one file."""
+        """Return the key of one file.
+
+        Raises:
+            ClosedError: after ``forget``.
+        """
+        if not any(self._secret):
+            raise ClosedError(f"key {self.id} was forgotten")
         return _derived(self._secret, salt, _FOR_FILE, _KEY_BYTES)
+
+    def forget(self) -> None:
+        """Overwrite the secret, once the keys of files are derived from it."""
+        wipe(self._secret)
 
 
 def key_from(
@@ -88,30 +105,36 @@ def key_from(
     if path is None:
         text = known.get(KEY_ENV)
         if text is not None:
-            return Key(_secret(text.encode("utf-8", "replace"), KEY_ENV))
+            return _read(bytearray(text.encode("utf-8", "replace")), KEY_ENV)
         path = known.get(KEY_FILE_ENV)
     if path is None:
         raise DecryptionError(
             f"needs a key: set {KEY_ENV} or {KEY_FILE_ENV}, or give the key's file"
         )
     try:
-        with Path(path).open("rb") as stream:
-            raw = stream.read(4096)
+        raw = bytearray(4096)
+        # Without a buffer, which would keep a copy.
+        with Path(path).open("rb", buffering=0) as stream:
+            del raw[stream.readinto(raw) or 0 :]
     except OSError as e:
         raise UsageError(f"{path}: the key cannot be read: {e.strerror or e}") from None
-    return Key(_secret(raw, str(path)))
+    return _read(raw, str(path))
 
 
-def _secret(raw: bytes, where: str) -> bytes:
-    text = raw.strip()
+def _read(raw: bytearray, where: str) -> Key:
+    """Make a key of its digits; every copy on the way is overwritten."""
+    secret = bytearray(_KEY_BYTES)
     try:
-        secret = binascii.unhexlify(text) if len(text) == 2 * _KEY_BYTES else b""
-    # Its message would show the key's characters.
-    except binascii.Error:
-        secret = b""
-    if len(secret) != _KEY_BYTES:
-        raise UsageError(f"{where}: expected a key of 64 hexadecimal digits; {_MAKE}")
-    return secret
+        digits = [_DIGITS.find(byte) for byte in raw.lower() if byte not in b" \t\r\n\f\v"]
+        inside = len(raw.split()) == 1
+        if not inside or len(digits) != 2 * _KEY_BYTES or min(digits) < 0:
+            raise UsageError(f"{where}: expected a key of 64 hexadecimal digits; {_MAKE}")
+        for i in range(_KEY_BYTES):
+            secret[i] = digits[2 * i] << 4 | digits[2 * i + 1]
+        return Key(secret)
+    finally:
+        wipe(secret)
+        wipe(raw)
 
 
 def new_key(path: Path) -> Key:
@@ -272,7 +295,7 @@ def _nonce(number: int, last: bool) -> bytes:
     return number.to_bytes(11, "big") + bytes([last])
 
 
-def _derived(secret: bytes, salt: bytes, purpose: bytes, length: int) -> bytes:
+def _derived(secret: bytes | bytearray, salt: bytes, purpose: bytes, length: int) -> bytes:
     _library()
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -141,15 +143,45 @@ def _writer(folder: Path) -> str:
     import fcntl
 
     try:
-        with (folder / _LOCK).open("rb+") as stream:
+        with _lock_of(folder) as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return stream.read().decode()
-    # Gone by now, or on a file system that knows no locks.
+                return stream.read(20).decode("ascii", "replace")
+    # Gone by now, somebody else's, or on a file system that knows no locks.
     except OSError:
         pass
     return ""
+
+
+@contextlib.contextmanager
+def _lock_of(folder: Path) -> Iterator[IO[bytes]]:
+    """Open the lock of a temporary folder that this user made, and nobody else's.
+
+    Where several users write, one may leave a folder of such a name for another to fall over.
+
+    Raises:
+        OSError: the folder or its lock is another's, a link or no such thing.
+    """
+    if sys.platform == "win32":
+        with (folder / _LOCK).open("rb+") as stream:
+            yield stream
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        _check_ours(os.fstat(descriptor))
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+        with os.fdopen(os.open(_LOCK, flags, dir_fd=descriptor), "rb+") as stream:
+            _check_ours(os.fstat(stream.fileno()), stat.S_IFREG)
+            yield stream
+    finally:
+        os.close(descriptor)
+
+
+def _check_ours(found: os.stat_result, kind: int = stat.S_IFDIR) -> None:
+    others = found.st_mode & 0o077 if kind == stat.S_IFDIR else found.st_mode & 0o022
+    if found.st_uid != os.geteuid() or stat.S_IFMT(found.st_mode) != kind or others:
+        raise PermissionError(errno.EPERM, "belongs to another user")
 
 
 def _escaped(prefix: str) -> str:
@@ -172,14 +204,14 @@ def try_lock(stream: IO[bytes]) -> bool:
 def _remove_if_abandoned(folder: Path) -> bool:
     """Remove what a killed writer left; whether that was so."""
     try:
-        with (folder / _LOCK).open("rb+") as stream:
-            abandoned = try_lock(stream)
+        with _lock_of(folder) as stream:
+            if not try_lock(stream):
+                return False
+            # A folder that was being replaced by the killed writer has nowhere else to be.
+            old, output = folder / "old", folder.parent / folder.name[1:].rpartition(".tmp-")[0]
+            if old.is_dir() and not old.is_symlink() and not os.path.lexists(output):
+                os.rename(old, output)
     except OSError:
         return False
-    if abandoned:
-        # A folder that was being replaced by the killed writer has nowhere else to be.
-        old, output = folder / "old", folder.parent / folder.name[1:].rpartition(".tmp-")[0]
-        if old.exists() and not output.exists():
-            os.rename(old, output)
-        shutil.rmtree(folder, ignore_errors=True)
-    return abandoned
+    shutil.rmtree(folder, ignore_errors=True)
+    return True

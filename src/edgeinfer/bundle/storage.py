@@ -14,7 +14,7 @@ from edgeinfer.bounded import ZIP_ERRORS
 from edgeinfer.bundle.paths import collisions, path_problem
 from edgeinfer.bundle.sealing import Key, SealedReader
 from edgeinfer.bundle.ziprules import MAX_MEMBERS, open_zip
-from edgeinfer.errors import BundleError
+from edgeinfer.errors import BundleError, ClosedError
 
 _MODELS = {
     ".onnx": "an ONNX model",
@@ -151,10 +151,14 @@ class Sealed(Zip):
     """
 
     def __init__(self, path: Path, key: Key) -> None:
-        self._key = key
+        self._key: Key | None = key
         super().__init__(path)
+        # The file's own key is derived from it by now.
+        self._key = None
 
     def _opened(self) -> tuple[BinaryIO, int]:
+        if self._key is None:
+            raise ClosedError(f"{self._path}: its key was forgotten")
         reader = SealedReader(self._path, self._stream, self._key)
         return cast("BinaryIO", io.BufferedReader(reader)), reader.length
 

@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from typing import BinaryIO
 
 from edgeinfer.bounded import ZIP_ERRORS
-from edgeinfer.bundle.paths import collisions, path_problem
+from edgeinfer.bundle.paths import collisions, first_double, path_problem
 from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.errors import BundleError
 
-MAX_MEMBERS = 100_000
-MAX_RATIO = 200
-"""Times that a member may grow when unpacked; deflate reaches 1032 on zeros alone."""
+MAX_MEMBERS = 20_000
+MAX_RATIO = 20
+"""Times that a member may grow when unpacked; deflate reaches 1032 on zeros alone, and weights
+hardly grow at all."""
 RATIO_FLOOR = 16 << 20
 """Bytes below which no ratio matters."""
 MAX_TOTAL = 1 << 40
@@ -62,8 +63,7 @@ def _problem(infos: list[zipfile.ZipInfo], length: int) -> str:
         if problem := _member_problem(info):
             return f"member {info.filename!r} {problem}"
     names = [info.filename for info in infos]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    if (twice := first_double(names)) is not None:
         return f"member {twice!r} is there twice"
     if clash := collisions(name.rstrip("/") for name in names if not name.endswith("/")):
         return clash[0]

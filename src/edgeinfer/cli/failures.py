@@ -119,7 +119,7 @@ class _Warnings(logging.Handler):
     def tell(self, argv: Sequence[str]) -> None:
         if not {"--quiet", "-q"} & set(_options(argv)):
             for line in dict.fromkeys(self.lines):
-                click.echo(f"edgeinfer: warning: {line}", err=True)
+                click.echo(visible(f"edgeinfer: warning: {line}"), err=True)
 
 
 def describe(error: Exception) -> Failure:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeinfer.bounded import visible as visible
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -91,11 +93,6 @@ def output_options(command: Callable[..., None]) -> Callable[..., None]:
         command(*args, out=Output(as_json, quiet), **kwargs)
 
     return wrapped
-
-
-def visible(text: str) -> str:
-    """Return a text without what commands a terminal: names in files are anybody's."""
-    return "".join(c if c.isprintable() or c in "\n\t " else ascii(c)[1:-1] for c in text)
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:

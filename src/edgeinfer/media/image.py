@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +105,24 @@ def prepare(
     return np.ascontiguousarray(values[np.newaxis]), placement
 
 
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""What is read of a file, whatever its name says. Pillow's other decoders are many and little used,
+and one of them starts Ghostscript."""
+
+_DAMAGED = (
+    *(OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError),
+    *(struct.error, NotImplementedError, RuntimeError, OverflowError, ZeroDivisionError),
+)
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Return those that this build of Pillow has."""
+    from PIL import features
+
+    return tuple(f for f in FORMATS if f != "WEBP" or features.check("webp"))
+
+
 def _pillow() -> Any:
     try:
         from PIL import Image
@@ -118,12 +138,12 @@ def _read(path: Path, color: str) -> Image.Image:
         raise NotAvailableError(f"reading pictures needs Pillow: {INSTALL}") from e
     if not path.is_file():
         raise UsageError(f"{path}: {absence(path)}")
-    expected = "a picture that Pillow can read"
+    expected = f"a picture that Pillow can read ({', '.join(FORMATS)})"
     try:
         with warnings.catch_warnings():
             # Pillow only warns between one and two times its limit, and raises above.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path) as opened:
+            with Image.open(path, formats=_formats()) as opened:
                 opened.load()
                 ImageOps.exif_transpose(opened, in_place=True)
                 return _in_color(opened, str(path), color)
@@ -134,7 +154,7 @@ def _read(path: Path, color: str) -> Image.Image:
     except UnidentifiedImageError as e:
         raise InputError(str(path), expected, "a file of another kind") from e
     # Pillow's decoders raise any of these for damaged data.
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError) as e:
+    except _DAMAGED as e:
         raise InputError(str(path), expected, f"a damaged file ({_one_line(e)})") from e
 
 

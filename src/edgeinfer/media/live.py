@@ -200,6 +200,8 @@ def _by_opencv(source: str, size: tuple[int, int] | None) -> Generator[Array, No
     if is_pipeline:
         capture = cv2.VideoCapture(source, cv2.CAP_GSTREAMER)
     else:
+        if Path(source).is_file():
+            _refuse_lists(Path(source))
         capture = cv2.VideoCapture(int(source) if source.isdigit() else source)
     try:
         if not capture.isOpened():
@@ -216,6 +218,19 @@ def _by_opencv(source: str, size: tuple[int, int] | None) -> Generator[Array, No
             yield np.ascontiguousarray(frame[:, :, ::-1])
     finally:
         capture.release()
+
+
+def _refuse_lists(path: Path) -> None:
+    """Refuse a file of text: playlists and descriptions of sessions name other files and addresses.
+
+    Raises:
+        InputError: it is one.
+    """
+    with path.open("rb") as file:
+        head = file.read(512)
+    text = head.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
+    if text.isascii() and all(c >= " " or c in "\t\r\n\f" for c in text):
+        raise InputError(str(path), "a video", "a text, such as a playlist", "name what it plays")
 
 
 def _build_hint(cv2: Any) -> str:

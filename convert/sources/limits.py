@@ -1,0 +1,171 @@
+"""Refuses models whose few bytes ask for work without end, before any of it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from edgeinfer.errors import SourceError
+
+MOST_NODES = 10_000_000
+"""Nodes that a model may have once its functions are put where they are called."""
+
+MOST_TURNS = 1_000_000_000
+"""Turns that loops inside each other may take, where the model itself says how many."""
+
+MOST_TENSORS = 10_000
+"""Inputs, and outputs, of a model; engines take time that grows with the square of them."""
+
+MOST_NAME = 16 << 10
+"""Characters of a name of a tensor, a node or an operator."""
+
+_MAIN = ("", "ai.onnx")
+
+
+def check_limits(model: ir.Model, name: str) -> None:
+    """Refuse a model that asks for more than anybody can compute.
+
+    Raises:
+        SourceError: says which limit, and where.
+    """
+    for what, values in (("inputs", model.graph.inputs), ("outputs", model.graph.outputs)):
+        if len(values) > MOST_TENSORS:
+            count = f"{len(values)} {what}, at most {MOST_TENSORS}"
+            raise SourceError(f"{name}: has {count} are read; put them together into fewer tensors")
+    _check_names(model, name)
+    _check_nodes(model, name)
+    _check_turns(model.graph, 1, name)
+    for function in model.functions.values():
+        _check_turns(function.graph, 1, name)
+
+
+def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    yield from model.graphs()
+    for function in model.functions.values():
+        yield function.graph
+        yield from function.graph.subgraphs()
+
+
+def _check_names(model: ir.Model, name: str) -> None:
+    for graph in _graphs(model):
+        for named in _names(graph):
+            if named is not None and len(named) > MOST_NAME:
+                raise SourceError(
+                    f"{name}: the name {named[:40]!r}… has {len(named)} characters, at most "
+                    f"{MOST_NAME} are read"
+                )
+
+
+def _names(graph: ir.Graph) -> Iterator[str | None]:
+    yield from (value.name for value in (*graph.inputs, *graph.initializers.values()))
+    for node in graph:
+        yield from (node.name, node.op_type, node.domain)
+        yield from (value.name for value in node.outputs)
+
+
+def _check_nodes(model: ir.Model, name: str) -> None:
+    """Count nodes as inlining would make them, each function once."""
+    sizes: dict[ir.OperatorIdentifier, int] = {}
+    # Without recursion: functions that call each other may be as many as the file has bytes.
+    for start in model.functions:
+        open_: list[ir.OperatorIdentifier] = [start]
+        while open_:
+            key = open_[-1]
+            if key in sizes and sizes[key] >= 0:
+                open_.pop()
+                continue
+            calls = [n.op_identifier() for n in model.functions[key].all_nodes()]
+            waiting = [c for c in calls if c in model.functions and c not in sizes]
+            if key in sizes or not waiting:
+                # One that calls itself stays a call; what refuses it says so.
+                sizes[key] = _grown(calls, sizes)
+                open_.pop()
+                continue
+            sizes[key] = -1
+            open_.extend(dict.fromkeys(waiting))
+    total = _grown((n.op_identifier() for g in model.graphs() for n in g), sizes)
+    if total > MOST_NODES:
+        raise SourceError(
+            f"{name}: its functions call each other so often that it has more than {MOST_NODES} "
+            "nodes; export it without functions inside each other"
+        )
+
+
+def _grown(
+    calls: Iterator[ir.OperatorIdentifier] | list[ir.OperatorIdentifier],
+    sizes: dict[ir.OperatorIdentifier, int],
+) -> int:
+    """Add up; more than the limit is as good as the limit, and stays a small number."""
+    total = 0
+    for call in calls:
+        total += max(1, sizes.get(call, 1))
+        if total > MOST_NODES:
+            break
+    return total
+
+
+def _check_turns(graph: ir.Graph, turns: int, name: str) -> None:
+    waiting = [(graph, turns)]
+    while waiting:
+        inside, outer = waiting.pop()
+        for node in inside:
+            if not node.attributes:
+                continue
+            times = outer
+            if node.op_type == "Loop" and node.domain in _MAIN:
+                times = outer * _least_turns(node)
+                if times > MOST_TURNS:
+                    raise SourceError(
+                        f"{name}: Loop {node.name!r} takes {times} turns, whatever it is given; at "
+                        f"most {MOST_TURNS} are run"
+                    )
+            for attribute in node.attributes.values():
+                if attribute.is_ref():
+                    continue
+                if attribute.type == ir.AttributeType.GRAPH:
+                    waiting.append((attribute.as_graph(), times))
+                elif attribute.type == ir.AttributeType.GRAPHS:
+                    waiting.extend((g, times) for g in attribute.as_graphs())
+
+
+def _least_turns(node: ir.Node) -> int:
+    """Return the turns of a loop that nothing ends early; 1 where something may."""
+    attribute = node.attributes.get("body")
+    if attribute is None or attribute.is_ref() or attribute.type != ir.AttributeType.GRAPH:
+        return 1
+    body = attribute.as_graph()
+    count = _constant(node.inputs[0]) if node.inputs else None
+    going = node.inputs[1] if len(node.inputs) > 1 else None
+    if count is None and node.inputs and node.inputs[0] is not None:
+        return 1
+    if going is not None and _constant(going) != 1:
+        return 1
+    if not body.outputs or not _stays_true(body.outputs[0], body):
+        return 1
+    # Without a count it never ends.
+    return MOST_TURNS + 1 if count is None else max(1, count)
+
+
+def _stays_true(value: ir.Value | None, body: ir.Graph) -> bool:
+    """Whether the condition that a body gives is the one that it was given, or always true."""
+    for _ in range(64):
+        if value is None:
+            return False
+        if len(body.inputs) > 1 and value is body.inputs[1]:
+            return True
+        producer = value.producer()
+        if producer is None or producer.op_type not in ("Identity", "Cast"):
+            return _constant(value) == 1
+        value = producer.inputs[0]
+    return False
+
+
+def _constant(value: ir.Value | None) -> int | None:
+    """Return the number that a value always is; None where that is not known."""
+    if value is None:
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
+        return None
+    return int(tensor.numpy().reshape(-1)[0])

@@ -1,0 +1,65 @@
+"""Temporary folders of others beside an output are left alone."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edgeinfer.bundle.staging import Staging
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
+
+
+def _planted(output: Path, mode: int = 0o700) -> Path:
+    """Make what a killed writer leaves: a free lock, and the folder that was being replaced."""
+    folder = output.parent / f".{output.name}.tmp-x"
+    (folder / "old").mkdir(parents=True)
+    (folder / "old" / "manifest.json").write_text("planted")
+    (folder / "lock").write_bytes(b"1")
+    (folder / "lock").chmod(0o600)
+    folder.chmod(mode)
+    return folder
+
+
+def test_what_our_killed_writer_left_is_put_back(tmp_path: Path) -> None:
+    folder = _planted(tmp_path / "m.edge")
+    Staging(tmp_path / "m.edge").remove()
+    assert (tmp_path / "m.edge" / "manifest.json").read_text() == "planted"
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o750, 0o707])
+def test_a_folder_that_others_may_change_is_left_alone(tmp_path: Path, mode: int) -> None:
+    folder = _planted(tmp_path / "m.edge", mode)
+    Staging(tmp_path / "m.edge").remove()
+    assert not (tmp_path / "m.edge").exists()
+    assert (folder / "old").is_dir()
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="gives folders away")
+@pytest.mark.parametrize("what", ["folder", "lock"])
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, what: str) -> None:
+    folder = _planted(tmp_path / "m.edge")
+    os.chown(folder if what == "folder" else folder / "lock", 65534, 65534)
+    Staging(tmp_path / "m.edge").remove()
+    assert not (tmp_path / "m.edge").exists()
+    assert (folder / "old").is_dir()
+
+
+@pytest.mark.parametrize("what", ["folder", "lock", "old"])
+def test_links_are_not_followed(tmp_path: Path, what: str) -> None:
+    folder = _planted(tmp_path / "m.edge")
+    place = folder if what == "folder" else folder / what
+    place.rename(tmp_path / "real")
+    place.symlink_to(tmp_path / "real")
+    Staging(tmp_path / "m.edge").remove()
+    assert not (tmp_path / "m.edge").exists()
+    assert (tmp_path / "real").exists()
+
+
+def test_a_pipe_in_place_of_the_lock_holds_nobody_up(tmp_path: Path) -> None:
+    folder = _planted(tmp_path / "m.edge")
+    (folder / "lock").unlink()
+    os.mkfifo(folder / "lock", 0o600)
+    Staging(tmp_path / "m.edge").remove()
+    assert (folder / "old").is_dir()
