@@ -24,7 +24,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -152,6 +152,19 @@ class Child:
         except (EOFError, ConnectionError) as error:
             raise ChildEndedError(self.how()) from error
 
+    def wait_for_answer(self, seconds: float | None = None) -> None:
+        """Wait for a message without looking into it: whoever sends it may be anybody by now.
+
+        Raises:
+            ChildEndedError: the process ended first.
+            TimeoutError: nothing came in the given time.
+        """
+        until = None if seconds is None else time.monotonic() + seconds
+        try:
+            _exactly(self._socket, _HEAD.size, self.is_alive, until)
+        except (EOFError, ConnectionError) as error:
+            raise ChildEndedError(self.how()) from error
+
     def is_alive(self) -> bool:
         """Whether it still runs."""
         return self._process.poll() is None
@@ -249,24 +262,7 @@ def read(
     """
 
     def exactly(size: int) -> bytearray:
-        data = bytearray(size)
-        view, have = memoryview(data), 0
-        while have < size:
-            left = _TICK_S if until is None else min(_TICK_S, until - time.monotonic())
-            if left <= 0:
-                raise TimeoutError
-            connection.settimeout(left)
-            try:
-                got = connection.recv_into(view[have:])
-            except TimeoutError:
-                # A process that it started may hold the other end open.
-                if not is_alive():
-                    raise EOFError from None
-                continue
-            if not got:
-                raise EOFError
-            have += got
-        return data
+        return _exactly(connection, size, is_alive, until)
 
     count, length = _HEAD.unpack(exactly(_HEAD.size))
     sizes = [_SIZE.unpack(exactly(_SIZE.size))[0] for _ in range(count)]
@@ -274,6 +270,29 @@ def read(
     buffers = [exactly(size) for size in sizes]
     connection.settimeout(None)
     return pickle.loads(head, buffers=buffers)
+
+
+def _exactly(
+    connection: socket.socket, size: int, is_alive: Callable[[], bool], until: float | None
+) -> bytearray:
+    data = bytearray(size)
+    view, have = memoryview(data), 0
+    while have < size:
+        left = _TICK_S if until is None else min(_TICK_S, until - time.monotonic())
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        try:
+            got = connection.recv_into(view[have:])
+        except TimeoutError:
+            # A process that it started may hold the other end open.
+            if not is_alive():
+                raise EOFError from None
+            continue
+        if not got:
+            raise EOFError
+        have += got
+    return data
 
 
 def _environment(temporary: str, emulator: Emulator | None) -> Mapping[str, str]:

@@ -81,7 +81,7 @@ class Trials:
         try:
             process.send(request)
             # What Python can report, the load or the run in this process reports too.
-            process.receive(TIMEOUT_S)
+            process.wait_for_answer(TIMEOUT_S)
         except TimeoutError:
             return f"no end after {TIMEOUT_S} s"
         except child.ChildEndedError as error:
@@ -107,12 +107,18 @@ class Trials:
             os.replace(file.name, folder / key)
 
 
-def answer(attempt: Callable[[Any], None]) -> None:
-    """In the process: make the attempt that is asked for; say when it is over, however it went."""
+def answer(attempt: Callable[[Any], None], *, confined: bool = True) -> None:
+    """In the process: make the attempt that is asked for; say when it is over, however it went.
+
+    Args:
+        attempt: is given the request.
+        confined: keep it from files, network and others; not for what compiles.
+    """
     connection, _ = child.connect()
     request = child.read(connection)
-    # A second layer: what is tried may be anything. Where the kernel has none, there is none.
-    confine([Path(tempfile.gettempdir())])
+    if confined:
+        # A second layer: what is tried may be anything. Where the kernel has none, there is none.
+        confine([Path(tempfile.gettempdir())])
     try:
         attempt(request)
     except Exception as error:

@@ -74,4 +74,4 @@ def _attempt(asked: tuple[str, str, str, bool, tuple[SpectrogramInput, ...]]) ->
 
 
 if __name__ == "__main__":
-    answer(_attempt)
+    answer(_attempt, confined=False)

@@ -58,9 +58,12 @@ def test_the_key_is_overwritten_once_it_is_not_needed(
     key = tmp_path / "key"
     seal(zipped, tmp_path / "sealed.edge", new_key(key))
     made: list[Key] = []
-    monkeypatch.setattr(
-        "edgeinfer.bundle.archive.key_from", lambda given: made.append(key_from(given)) or made[-1]
-    )
+
+    def keep(given: Path) -> Key:
+        made.append(key_from(given))
+        return made[-1]
+
+    monkeypatch.setattr("edgeinfer.bundle.archive.key_from", keep)
     with Bundle.open(tmp_path / "sealed.edge", key=key) as bundle:
         assert bundle.manifest == manifest
         assert bundle.read(manifest.variants[0].files[0])

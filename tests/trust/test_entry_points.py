@@ -85,6 +85,8 @@ CALLS = (_load, _isolated, _pipeline, _task, _runtime, _of_model)
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "inspect": (),
+    "generate": ("hello",),
+    "chat": (),
     "run": ("picture.png",),
     "verify": (),
     "bench": ("--seconds", "0.05", "--runs", "2"),
@@ -102,7 +104,7 @@ OTHERS = {
     *("sign", "decrypt"),
 }
 
-RUNS = {"run", "verify", "bench", "build", "doctor"}
+RUNS = {"run", "verify", "bench", "build", "doctor", "generate", "chat"}
 
 
 def _command(name: str, bundle: Path, *options: str) -> int:
@@ -196,7 +198,8 @@ class TestCommands:
     def test_code_of_a_stranger_does_not_run(self, name: str, bundle: Path, mark: Mark) -> None:
         code = _command(name, bundle)
         # Kernels are tuned on a machine of the kind that they are for.
-        assert code == {"build": 3, "join": 2}.get(name, 0) or (name == "tune" and code == 2)
+        refused = {"build": 3, "join": 2, "generate": 2, "chat": 2}
+        assert code == refused.get(name, 0) or (name == "tune" and code == 2)
         assert mark.times() == 0
 
     def test_what_is_not_signed_is_refused_first(

@@ -24,7 +24,7 @@ SAMPLES = "data/sample_inputs/model.pt"
 Change = Callable[[bytes], bytes]
 
 
-class Net(torch.nn.Module):  # type: ignore[misc]
+class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
     def __init__(self) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(4, 3)
