@@ -10,6 +10,8 @@ EXACT = 16
 _RATE = 0.2
 _RATE_OF_MEAN = 0.02
 _OUTLIER = 4.0
+_FIRST = 3
+"""Steps of a size of which the fastest counts: the very first one also makes things ready."""
 
 
 def _bucket(tokens: int) -> int:
@@ -31,6 +33,7 @@ class StepCost:
     def __init__(self) -> None:
         self._base: dict[int, float] = {}
         self._known: list[int] = []
+        self._seen: dict[int, int] = {}
         self._slope = 0.0
         self._usual_reach = 0.0
         self._skipped = 0
@@ -40,11 +43,15 @@ class StepCost:
         bucket = _bucket(tokens)
         rate = _RATE_OF_MEAN if self._usual_reach else 1.0
         self._usual_reach += rate * (reach - self._usual_reach)
-        before = self._base.get(bucket)
-        if before is None:
-            self._base[bucket] = max(seconds - self._slope * reach, seconds * 0.1)
-            self._known.insert(bisect_left(self._known, bucket), bucket)
+        seen = self._seen.get(bucket, 0)
+        if seen < _FIRST:
+            self._seen[bucket] = seen + 1
+            base = max(seconds - self._slope * reach, seconds * 0.1)
+            if not seen:
+                self._known.insert(bisect_left(self._known, bucket), bucket)
+            self._base[bucket] = min(base, self._base.get(bucket, base))
             return
+        before = self._base[bucket]
         expected = before + self._slope * reach
         error = seconds - expected
         # One step that the system interrupted says nothing about the next; many say a lot.
@@ -59,8 +66,8 @@ class StepCost:
         self._slope = max(0.0, self._slope + change * relative / scale)
 
     def knows(self, tokens: int) -> bool:
-        """Whether a step of about so many tokens was measured."""
-        return _bucket(tokens) in self._base
+        """Whether a step of about so many tokens was measured, the first one of all left aside."""
+        return self._seen.get(_bucket(tokens), 0) > 1
 
     def seconds(self, tokens: int, reach: int = 0) -> float:
         """Return what a step is expected to take; 0 before anything was measured."""

@@ -29,6 +29,9 @@ from edgeinfer.runtime.llm.sequence import Sequence as Generation
 from edgeinfer.runtime.llm.stats import Counters, EngineStats
 from edgeinfer.runtime.llm.text import GrowingText
 
+_LEARNING = 64
+"""Steps that are all learned from."""
+
 CALIBRATION_S = 0.2
 """Time for measuring steps of several sizes when an engine is opened."""
 
@@ -226,7 +229,9 @@ class Engine:
         counters.busy_s += spent
         counters.step.add(int(spent * 1e9))
         tokens = len(batch.tokens)
-        cache.cost.measured(tokens, sum(part.reach for part in parts), spent)
+        # What is known well is looked at now and then only.
+        if counters.steps < _LEARNING or counters.steps % 4 == 0 or not cache.cost.knows(tokens):
+            cache.cost.measured(tokens, sum(part.reach for part in parts), spent)
         row = 0
         for part in parts:
             sequence = part.sequence
@@ -279,8 +284,7 @@ class Engine:
         finish: FinishReason | None = None
         stop: str | int | None = None
         wanted = sequence.request.params.logprobs
-        for place in range(len(rows)):
-            row = rows[place]
+        for place, row in enumerate(rows):
             try:
                 token = self._choose(sequence, row)
             except RunError as e:
@@ -295,7 +299,8 @@ class Engine:
             if finish is not None or place == len(guesses) or guesses[place] != token:
                 break
             sequence.computed += 1
-        self._judge(sequence, chosen, len(guesses))
+        if sequence.proposed or guesses:
+            self._judge(sequence, chosen, len(guesses))
         if finish is not None:
             self._end(sequence, finish, text, chosen, told, stop=stop, now=now)
             return
@@ -303,12 +308,16 @@ class Engine:
         self._give(sequence, text, chosen, told, now)
 
     def _choose(self, sequence: Generation, row: Floats) -> int:
-        matcher = sequence.matcher
-        allowed = None if matcher is None else matcher.allowed()
-        token = sequence.sampler.choose(row, sequence.generated, allowed)
-        sequence.sampler.told(token)
-        if matcher is not None:
-            matcher.take(token)
+        matcher, sampler = sequence.matcher, sequence.sampler
+        if matcher is None:
+            if sampler.plain:
+                return sampler.choose(row, 0, None)
+            token = sampler.choose(row, sequence.generated, None)
+            sampler.told(token)
+            return token
+        token = sampler.choose(row, sequence.generated, matcher.allowed())
+        sampler.told(token)
+        matcher.take(token)
         return token
 
     def _append(
@@ -419,8 +428,10 @@ class Engine:
             )
         )
 
-    def _propose(self, sequences: list[Generation], count: int) -> None:
+    def _propose(self, sequences: list[Generation], count: int) -> bool:
         """Fill in guesses: what a grammar forces, what a draft model says, what was said before."""
+        if not self._options.lookup and self._drafter is None and not self._grammars:
+            return False
         free = []
         for sequence in sequences:
             if sequence.matcher is not None:
@@ -433,6 +444,7 @@ class Engine:
             free.append(sequence)
         if self._drafter is not None:
             self._drafter.propose(free, count, self._cache.cost)
+        return any(sequence.proposed for sequence in sequences)
 
     def fail_all(self, error: Exception) -> None:
         """End everything with an error, after a fault that no request is to blame for."""

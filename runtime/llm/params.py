@@ -168,9 +168,11 @@ class Usage:
     total_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Event:
     """What is new of one generation.
+
+    It is not frozen: that takes longer to make, and every token has one.
 
     The texts of all events of a generation, one after the other, are its final text.
 

@@ -22,8 +22,8 @@ from edgeinfer.runtime.llm.options import Limits
 from edgeinfer.runtime.llm.prefix import Prefixes, extend
 from edgeinfer.runtime.llm.sequence import Part, Sequence
 
-Propose = Callable[[list[Sequence], int], None]
-"""Fills ``Sequence.proposed`` with at most so many guesses for each."""
+Propose = Callable[[list[Sequence], int], bool]
+"""Fills ``Sequence.proposed`` with at most so many guesses for each; whether there are any."""
 
 
 class _Step:
@@ -85,7 +85,11 @@ class Scheduler:
 
     def plan(self, now: float) -> list[Part]:
         """Return what the next step computes; empty where nothing can run."""
-        step = _Step(self._decodes())
+        decodes = self._decodes()
+        if not self.waiting and len(decodes) == len(self.running):
+            # Nothing but the next token of everybody: the usual step.
+            return decodes
+        step = _Step(decodes)
         step.room = min(self._executor.max_tokens - step.tokens, self._limits.chunk)
         step.rows = self._executor.max_rows - sum(1 + len(part.guesses) for part in step.parts)
         limit = self._seconds(step) if step.parts else None
@@ -110,15 +114,17 @@ class Scheduler:
             if sequence.slot >= 0 and len(sequence.tokens) - sequence.computed == 1:
                 if len(parts) >= min(self._executor.max_tokens, self._executor.max_rows):
                     break
-                if self._reserve(sequence, sequence.computed + 1, parts):
-                    parts.append(Part(sequence, sequence.computed, 1))
+                computed = sequence.computed
+                if self._owns(sequence, computed) or self._reserve(sequence, computed + 1, parts):
+                    parts.append(Part(sequence, computed, 1, []))
         if self._propose is not None and parts:
             self._guess(self._propose, parts)
         return parts
 
     def _guess(self, propose: Propose, parts: list[Part]) -> None:
         sequences = [part.sequence for part in parts]
-        propose(sequences, LONGEST)
+        if not propose(sequences, LONGEST):
+            return
         lengths = [max(0, min(len(s.proposed), s.limit - len(s.tokens) - 1)) for s in sequences]
         room = min(self._executor.max_tokens, self._executor.max_rows) - len(parts)
         reach = sum(part.reach for part in parts)
@@ -166,6 +172,11 @@ class Scheduler:
                 self.preempt(victim)
             else:
                 return True
+
+    def _owns(self, sequence: Sequence, position: int) -> bool:
+        """Whether a sequence may write at a position already."""
+        place = position // self.page
+        return place < len(sequence.pages) and self._blocks.uses(sequence.pages[place]) == 1
 
     def _own(self, sequence: Sequence, end: int) -> None:
         place = sequence.computed // self.page

@@ -49,6 +49,7 @@ class Sequence:
         kept: leading pages that are labelled or given back.
         root: hash that the chain of keys starts with.
         adapter: index of the adapter, -1 for none.
+        is_plain: it has neither adapter nor embeddings.
         proposed: guesses for this step, whether they are verified or not.
         blocked: hash of the page for which it waits while another sequence computes it.
     """
@@ -67,6 +68,7 @@ class Sequence:
         self.request, self.index, self.order = request, index, order
         self.tokens = list(request.prompt)
         self.limit, self.root, self.adapter = limit, root, adapter
+        self.is_plain = adapter < 0 and request.embeddings is None
         self.computed = self.kept = 0
         self.pages: list[int] = []
         self.slot = -1

@@ -30,6 +30,15 @@ def test_measured_counts_are_known_and_others_lie_between() -> None:
     assert not cost.knows(9)
 
 
+def test_first_step_of_a_size_makes_things_ready() -> None:
+    cost = StepCost()
+    cost.measured(2, 0, 30.0)
+    assert not cost.knows(2)
+    cost.measured(2, 0, 1.0)
+    assert cost.knows(2)
+    assert cost.seconds(2) == 1.0
+
+
 def test_one_interrupted_step_changes_little_and_a_new_pace_is_learned() -> None:
     cost = learned({1: 1.0})
     cost.measured(1, 0, 100.0)
