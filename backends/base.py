@@ -65,6 +65,8 @@ class Capabilities:
             not lowered for this engine; empty where it takes any value.
         fragile: the engine may take its process down; sessions run it in one of its own.
         keeps_time: how long a run takes says something of a device; not of an evaluator's.
+        forks: artifacts can be opened on the CPU in a process that was forked from one which used
+            the engine. Otherwise they are opened in a process of their own there.
     """
 
     formats: frozenset[str]
@@ -75,6 +77,7 @@ class Capabilities:
     unprepared_inputs: str = ""
     fragile: bool = False
     keeps_time: bool = True
+    forks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +224,23 @@ class Executable(Protocol):
     def close(self) -> None:
         """Free the engine's memory; a second call does nothing."""
         ...
+
+
+@runtime_checkable
+class Renewing(Protocol):
+    """An executable that opens its artifact anew by itself after a run that failed."""
+
+    def renew(self) -> None:
+        """Do so before the next run; for a caller whom an answer tells that it must."""
+        ...
+
+
+@runtime_checkable
+class Threadless(Protocol):
+    """An executable that may leave nothing in its process that a fork does not copy."""
+
+    is_threadless: bool
+    """Whether it has neither threads nor locks of the engine's."""
 
 
 @runtime_checkable

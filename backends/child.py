@@ -13,13 +13,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import select
 import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -28,6 +28,8 @@ from collections.abc import Callable, Mapping
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from edgeinfer import forks
+from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.bundle.sealing import KEY_ENV
 from edgeinfer.errors import NotAvailableError
 
@@ -68,7 +70,8 @@ class Child:
 
     It has a folder for its temporary files, which is removed with it, so that even a process that
     was killed leaves nothing behind. Standard input is its lifeline: it ends when this process
-    does. What it prints goes to standard error.
+    does. What it prints goes to standard error. In a process that is forked from this one it is as
+    good as ended: the other end of its connection is this process's alone.
 
     Args:
         module: what it runs; calls ``connect``.
@@ -91,18 +94,20 @@ class Child:
     ) -> None:
         if not SUPPORTED:
             raise NotAvailableError("this system cannot start a process of its own for an engine")
-        ours, theirs = socket.socketpair()
+        try:
+            self._temporary = Scratch()
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise NotAvailableError(f"no process could be started: {error}") from error
         self._socket = ours
-        self._temporary = tempfile.TemporaryDirectory(
-            prefix="edgeinfer-", ignore_cleanup_errors=True
-        )
+        self._is_inherited = False
         try:
             with theirs:
                 numbers = (theirs.fileno(), *descriptors)
                 python = (sys.executable,) if emulator is None else emulator.command
                 self._process = subprocess.Popen(
-                    [*python, "-P", "-m", module, self._temporary.name, *map(str, numbers)],
-                    env=_environment(self._temporary.name, emulator),
+                    [*python, "-P", "-m", module, str(self._temporary.path), *map(str, numbers)],
+                    env=_environment(str(self._temporary.path), emulator),
                     stdin=subprocess.PIPE,
                     stdout=_stderr(),
                     stderr=subprocess.PIPE if keep_errors else _stderr(),
@@ -122,6 +127,16 @@ class Child:
             arguments = (self._process.stderr, self._words)
             self._listener = threading.Thread(target=_listen, args=arguments, daemon=True)
             self._listener.start()
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Give up our copies of the parent's ends, its lifeline above all."""
+        self._is_inherited = True
+        self._socket.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        # What it says is read by a thread of the parent, which may hold the reader's lock.
+        forks.leave_behind(self._process)
 
     @property
     def pid(self) -> int:
@@ -166,11 +181,13 @@ class Child:
             raise ChildEndedError(self.how()) from error
 
     def is_alive(self) -> bool:
-        """Whether it still runs."""
-        return self._process.poll() is None
+        """Whether it still runs, for this process."""
+        return not self._is_inherited and self._process.poll() is None
 
     def how(self) -> str:
         """Say how it ended; called when it has, or is about to."""
+        if self._is_inherited:
+            return "it belongs to the process that this one was forked from"
         try:
             code = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -193,6 +210,8 @@ class Child:
 
     def kill(self) -> None:
         """End it at once, whatever it is doing, and remove what it left; twice is harmless."""
+        if self._is_inherited:
+            return
         self._process.kill()
         self._process.wait()
         self._socket.close()
@@ -313,9 +332,16 @@ def _stderr() -> int:
 
 
 def _end_with_parent(temporary: str) -> NoReturn:
-    """Wait for the end of the parent; its closing of our standard input is one too."""
+    """Wait for the end of the parent; its closing of our standard input is one too.
+
+    A process that was forked while we were started has a copy of the other end, so the number of
+    the parent is looked at too.
+    """
+    parent, ended = os.getppid(), select.poll()
+    ended.register(0, select.POLLIN)
     with contextlib.suppress(OSError):
-        while os.read(0, 1):
-            pass
+        while os.getppid() == parent:
+            if ended.poll(_TICK_S * 1e3) and not os.read(0, 1):
+                break
     shutil.rmtree(temporary, ignore_errors=True)
     os._exit(1)

@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from edgeinfer import forks
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Bound, Capabilities, Coverage, LoadOptions, Probe
 from edgeinfer.backends.checks import array_type, check_buffers
@@ -57,9 +58,11 @@ class IsolatedBackend:
         memory_mb: a process that holds more is ended between two runs, and another one started.
         reuse: keep the process of an artifact that is closed for the next one.
         emulator: of another CPU, for which the processes are.
+        note: why they are, for the notes of what is loaded.
     """
 
     name: ClassVar[str] = ""
+    is_apart: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -70,13 +73,20 @@ class IsolatedBackend:
         memory_mb: float | None = None,
         reuse: bool = True,
         emulator: Emulator | None = None,
+        note: str = "",
     ) -> None:
+        self._notes = (note,) if note else ()
         self.name = backend  # type: ignore[misc]  # a class of its own for each would say no more
         self._inner = registry.get(backend)
         self._run_s, self._load_s, self._memory_mb = run_s, load_s, memory_mb
         self._reuse, self._emulator = reuse, emulator
         self._idle: list[_Process] = []
         self._started: _Process | None = None
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Begin without processes; those of the parent are its own."""
+        self._idle, self._started = [], None
 
     def start(self) -> None:
         """Start a process that probes the engine, without waiting for it; ``probe`` does.
@@ -113,6 +123,7 @@ class IsolatedBackend:
             *(inner.formats, inner.dtypes, inner.dynamic_shapes),
             zero_copy=False,
             keeps_time=inner.keeps_time,
+            forks=True,
         )
 
     def load(self, artifact: Artifact, options: LoadOptions) -> IsolatedExecutable:
@@ -134,7 +145,9 @@ class IsolatedBackend:
                 raise
 
         give_back = self._idle.append if self._reuse else _Process.end_now
-        return IsolatedExecutable(self.name, start, give_back, self._run_s, self._memory_mb)
+        return IsolatedExecutable(
+            *(self.name, start, give_back, self._run_s, self._memory_mb, self._notes)
+        )
 
     def profile(
         self, artifact: Artifact, options: LoadOptions, feeds: Feeds, *, runs: int
@@ -198,7 +211,13 @@ class _Process:
         self._poll = select.poll()
         self._poll.register(self._answers, select.POLLIN)
         self._spin = spinner(self._answers)
+        forks.watch(self)
         self._child.send(engine)
+
+    def forked(self) -> None:
+        """Close our copies of the parent's pipes."""
+        if ended := self.kill.detach():
+            _close(ended[2][1])
 
     def end_now(self) -> None:
         self.kill()
@@ -298,7 +317,12 @@ def _close(descriptors: tuple[int, ...]) -> None:
 
 
 class IsolatedExecutable:
-    """An artifact loaded in another process; calls from several threads wait for one another."""
+    """An artifact loaded in another process; calls from several threads wait for one another.
+
+    The process opens it anew after a run that failed, and a new one is started after a crash.
+    """
+
+    is_apart: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -307,11 +331,12 @@ class IsolatedExecutable:
         give_back: Callable[[_Process], None],
         run_s: float | None,
         memory_mb: float | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self._engine, self._start, self._give_back, self._run_s = engine, start, give_back, run_s
         self._memory_mb, self._looked = memory_mb, 0.0
-        self.notes: tuple[str, ...] = ()
-        self._lock = threading.Lock()
+        self.notes = self._first_notes = notes
+        self._lock = forks.lock()
         self._is_closed = False
         self._crash: CrashedError | None = None
         self._crashes, self._not_before = 0, 0.0
@@ -319,6 +344,12 @@ class IsolatedExecutable:
         self._inputs: dict[str, Array] | None = None
         self._outputs: dict[str, Array] = {}
         self._begin()
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Leave the parent its process; the next run starts another one here."""
+        self._process, self._inputs, self._outputs = None, None, {}
+        self._crash, self._crashes = None, 0
 
     @property
     def process_mb(self) -> float:
@@ -355,6 +386,13 @@ class IsolatedExecutable:
         ins = check_buffers("input", self.inputs, inputs, types)
         outs = check_buffers("output", self.outputs, outputs, types)
         return _Bound(self._run, self._lock, ins, outs)
+
+    def renew(self) -> None:
+        """End the process; the next run starts another one."""
+        with self._lock:
+            process, self._process, self._inputs, self._outputs = self._process, None, None, {}
+        if process is not None:
+            process.kill()
 
     def coverage(self) -> Coverage | None:
         """As the backend; None where it does not say or its process is gone."""
@@ -425,7 +463,7 @@ class IsolatedExecutable:
             f"{self._engine}: its process held {held_mb:.0f} MB, memory_mb is {limit_mb:.0f}: "
             "ended, and started anew by the next run"
         )
-        self.notes = (note,)
+        self.notes = (*self._first_notes, note)
         _log.warning("%s", note)
 
     def _run_anew(self, process: _Process, feeds: Feeds) -> list[Slot] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
@@ -16,7 +17,7 @@ from edgeinfer.backends.checks import available_cpus
 from edgeinfer.backends.isolated_memory import HEAD, Memory, Slot, alike, lay_out
 from edgeinfer.backends.operators import OperatorProfile, Placement, Placing, Profiling
 from edgeinfer.backends.pages import give_back
-from edgeinfer.errors import ClosedError, NotAvailableError
+from edgeinfer.errors import ClosedError, InputError, NotAvailableError
 from edgeinfer.types import Array, TensorSpec
 
 AGAIN, MESSAGE = b"r", b"m"
@@ -35,6 +36,8 @@ class Host:
     def __init__(self, name: str, memory: Memory) -> None:
         self._name, self._memory = name, memory
         self._executable: Executable | None = None
+        self._opening: tuple[Artifact, LoadOptions] | None = None
+        self._has_failed = False
         self._feeds: dict[str, Array] = {}
         self._end = HEAD
         self.outputs: list[Slot] = []
@@ -47,6 +50,7 @@ class Host:
     def load(self, artifact: Artifact, options: LoadOptions) -> Specs:
         """Open an artifact and return its inputs and outputs."""
         self._executable = registry.get(self._name).load(artifact, options)
+        self._opening, self._has_failed = (artifact, options), False
         give_back()
         return self._executable.inputs, self._executable.outputs
 
@@ -62,10 +66,15 @@ class Host:
 
     def run_again(self) -> bool:
         """Run on inputs that lie as before; return whether the outputs do too."""
-        if self._executable is None:
+        executable = self._opened_anew() if self._has_failed else self._executable
+        if executable is None:
             raise ClosedError(f"backend {self._name!r}: used after close()")
         start = time.perf_counter()
-        results = self._executable.run(self._feeds)
+        try:
+            results = executable.run(self._feeds)
+        except BaseException as error:
+            self._has_failed = not isinstance(error, InputError)
+            raise
         seconds = time.perf_counter() - start
         places = self._places
         same = places is not None and alike(results, places)
@@ -80,6 +89,16 @@ class Host:
             np.copyto(place, results[name])
         self._memory.seconds = seconds
         return same
+
+    def _opened_anew(self) -> Executable | None:
+        """Open the artifact once more: an engine may keep what a run that failed left in it."""
+        if (opening := self._opening) is not None:
+            # One that cannot even be closed is dropped all the same.
+            with contextlib.suppress(Exception):
+                self.close()
+            self._executable, self._opening = None, opening
+            self.load(*opening)
+        return self._executable
 
     def coverage(self) -> Coverage | None:
         """Ask the executable, where it knows."""
@@ -102,7 +121,7 @@ class Host:
         """Close the executable."""
         if self._executable is not None:
             self._executable.close()
-        self._executable = None
+        self._executable = self._opening = None
         give_back()
 
 

@@ -108,7 +108,7 @@ class LitertBackend:
 
     def capabilities(self) -> Capabilities:
         """Dynamic shapes and concurrent runs; buffers are copied into the engine's own."""
-        return Capabilities(formats=frozenset({"tflite"}), dtypes=_DTYPES, zero_copy=False)
+        return Capabilities(frozenset({"tflite"}), _DTYPES, zero_copy=False, forks=True)
 
     def load(self, artifact: Artifact, options: LoadOptions) -> LitertExecutable:
         """Open a ``.tflite`` file.

@@ -12,17 +12,17 @@ import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any
 
 import numpy as np
 
+from edgeinfer import forks
 from edgeinfer.backends.engines import import_litert
 from edgeinfer.backends.trial import Trials, answer
 
 TRIALS = Trials("litert", "edgeinfer.backends.litert_trial")
 
-_quiet = Lock()
+_quiet = forks.lock()
 _OWN_LINES = re.compile(rb"^(INFO|VERBOSE|WARNING|ERROR): .*\n?", re.MULTILINE)
 
 

@@ -46,7 +46,7 @@ from edgeinfer.backends.onnxruntime_operators import (
     plain,
 )
 from edgeinfer.backends.onnxruntime_operators import profile as profile_session
-from edgeinfer.backends.onnxruntime_pool import use_pool
+from edgeinfer.backends.onnxruntime_pool import can_pool, use_pool
 from edgeinfer.backends.onnxruntime_regions import FORMAT as WITH_REGIONS
 from edgeinfer.backends.onnxruntime_regions import LIBRARY, register, with_nodes, without_trial
 from edgeinfer.backends.onnxruntime_sums import precise_entries
@@ -110,7 +110,7 @@ class OnnxRuntimeBackend:
 
     def capabilities(self) -> Capabilities:
         """ONNX with dynamic shapes; runs are concurrent and bound buffers are used in place."""
-        return Capabilities(formats=_FORMATS, dtypes=frozenset(_DTYPES.values()))
+        return Capabilities(formats=_FORMATS, dtypes=frozenset(_DTYPES.values()), forks=True)
 
     def load(self, artifact: Artifact, options: LoadOptions) -> OnnxRuntimeExecutable:
         """Open an ONNX model; weights in other files lie next to it.
@@ -123,6 +123,8 @@ class OnnxRuntimeBackend:
         path = check_file(NAME, artifact, _FORMATS)
         if options.device == "gpu":
             check_bf16(NAME, artifact.precision)
+        pooled = options.pooled and options.device == "cpu" and can_pool()
+        options = replace(options, pooled=pooled)
         try:
             session = _open_session(str(path), options, regions=artifact.format == WITH_REGIONS)
         except LoadError as error:
@@ -140,7 +142,7 @@ class OnnxRuntimeBackend:
             check_signature(NAME, "output", artifact.outputs, [{s.name: s.dtype} for s in outputs])
             inputs, outputs = artifact.inputs, artifact.outputs
         executable = OnnxRuntimeExecutable(session, inputs, outputs)
-        executable.pooled = options.pooled and options.device == "cpu"
+        executable.pooled = pooled
         return executable
 
     def profile(
@@ -193,7 +195,7 @@ def _open_session(
     if profiles:
         settings.enable_profiling = True
         settings.profile_file_prefix = f"{profiles}/profile"
-    if options.pooled and options.device == "cpu":
+    if options.pooled:
         use_pool(settings)
     for key, value in {**_EXACT, **config}.items():
         settings.add_session_config_entry(key, value)

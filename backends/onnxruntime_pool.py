@@ -7,6 +7,7 @@ once as there are threads; from a common arena they take no more than those need
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 from edgeinfer.backends import pages
@@ -21,6 +22,14 @@ _ANY_MODEL = (
     b"\x12\x04\n\x02\x08\x01b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x02\x10\r"
 )
 """``y = Identity(x)`` of one number in ONNX: only a run can make the engine give memory back."""
+
+
+def can_pool() -> bool:
+    """Whether the store is this process's own.
+
+    One that the parent of a forked process made may be locked by a thread that is not here.
+    """
+    return _pool() == os.getpid()
 
 
 def use_pool(settings: Any) -> None:
@@ -40,8 +49,8 @@ def _enter(settings: Any) -> None:
 
 
 @functools.cache
-def _pool() -> None:
-    """Make the store of this process; it lives as long as the engine."""
+def _pool() -> int:
+    """Make the store of this process, and say which that is; it lives as long as the engine."""
     onnxruntime = import_onnxruntime()
     place = onnxruntime.OrtMemoryInfo(
         "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
@@ -54,15 +63,18 @@ def _pool() -> None:
     }
     onnxruntime.create_and_register_allocator(place, onnxruntime.OrtArenaCfg(growth))
     # The first region is never given back, so it had better be a small one.
-    shrink = functools.partial(_shrink, onnxruntime)
+    shrink = functools.partial(_shrink, onnxruntime, os.getpid())
     shrink()
     pages.when_giving_back(shrink)
+    return os.getpid()
 
 
-def _shrink(onnxruntime: Any) -> None:
+def _shrink(onnxruntime: Any, owner: int) -> None:
     """Give the system back what no run uses now."""
     import numpy as np
 
+    if owner != os.getpid():
+        return
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = settings.inter_op_num_threads = 1
     settings.log_severity_level = 4

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from edgeinfer import forks
 from edgeinfer.backends.base import Artifact, Bound, Capabilities, Device, LoadOptions, Probe
 from edgeinfer.backends.checks import (
     array_type,
@@ -56,7 +57,7 @@ class ReferenceBackend:
     def capabilities(self) -> Capabilities:
         """ONNX with dynamic shapes; bound buffers are copied, runs wait for each other."""
         return Capabilities(
-            frozenset({"onnx"}), frozenset(_DTYPES), zero_copy=False, keeps_time=False
+            frozenset({"onnx"}), frozenset(_DTYPES), zero_copy=False, keeps_time=False, forks=True
         )
 
     def load(self, artifact: Artifact, options: LoadOptions) -> ReferenceExecutable:
@@ -158,7 +159,7 @@ class ReferenceExecutable:
             self._check(feeds)
             try:
                 # Operators may work in place; the caller's arrays are not ours to change.
-                with np.errstate(all="ignore"):
+                with np.errstate(all="ignore"), forks.undivided():
                     results = evaluator.run(self._names, {k: v.copy() for k, v in feeds.items()})
             except Exception as error:
                 message = f"{type(error).__name__}: {one_line(error)}"

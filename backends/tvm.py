@@ -276,7 +276,11 @@ def _closed(*_: object) -> NoReturn:
 
 
 class TvmExecutable:
-    """A loaded library."""
+    """A loaded library.
+
+    Attributes:
+        is_threadless: whether it runs on the calling thread alone, without TVM's pool.
+    """
 
     def __init__(
         self,
@@ -288,6 +292,7 @@ class TvmExecutable:
     ) -> None:
         self.inputs, self.outputs = inputs, outputs
         self._opened: _Opened | None = opened
+        self.is_threadless = not (isinstance(opened, _Direct | _Machine) and opened.threads)
         self._about = about
         self._types = {s.name: array_type(s.dtype) for s in (*inputs, *outputs)}
         self._bounds: WeakSet[TvmBound] = WeakSet()

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import Literal
 
-from edgeinfer import profiles
+from edgeinfer import forks, profiles
 from edgeinfer.backends import guard, registry
 from edgeinfer.backends.base import (
     Backend,
@@ -220,12 +220,13 @@ class _Chooser:
                     load_s=self._request.load_timeout_s,
                     memory_mb=self._request.memory_mb,
                     reuse=False,
+                    note=guard.why_apart(name),
                 )
             self._backends[name] = backend
         return self._backends[name]
 
     def _apart(self, name: str) -> bool:
-        asked = self._request.isolate or name in self._suspects
+        asked = self._request.isolate or name in self._suspects or forks.is_inherited(name)
         return asked or registry.get(name).capabilities().fragile
 
     def _may_follow(self, best: Candidate, other: Candidate) -> bool:
@@ -354,8 +355,12 @@ class _Chooser:
             shapes=engine_shapes(self._bundle, variant, pair.backend),
             pooled=self._request.pooled,
         )
-        with on_cores(self._cores.cpus):
-            return guard.load(self._backend(pair.backend), artifact, options)
+        return guard.load(
+            *(self._backend(pair.backend), artifact, options),
+            again=partial(artifact_of, self._bundle, variant),
+            placed=partial(on_cores, self._cores.cpus),
+            examples=self._bundle.vectors,
+        )
 
     def _refuse_elsewhere(self, pair: Pair) -> None:
         """Operators that do not run on the accelerator that was chosen are never taken silently."""

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from edgeinfer import forks
 from edgeinfer.backends.pages import give_back
 from edgeinfer.bundle.archive import Bundle, openings
 from edgeinfer.bundle.trust import Native
@@ -124,12 +125,17 @@ class Runtime:
         self.scheduler = Scheduler(self.threads, cores.cpus)
         self._engines: dict[tuple[object, ...], Engine] = {}
         self._models: dict[str, Model] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._is_closed = False
-        self.loading = threading.Lock()
-        self.guard = threading.Lock()
+        self.loading = forks.lock()
+        self.guard = forks.lock()
         self.released = threading.Condition(self.guard)
         self._pool_mb, self._tidied = 0.0, -math.inf
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Wait for nobody who waits in the parent; engines know their process by themselves."""
+        self.released = threading.Condition(self.guard)
 
     def __enter__(self) -> Self:
         return self

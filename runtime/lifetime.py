@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
+
+from edgeinfer import forks
 
 
 class Lifetime:
@@ -18,13 +19,19 @@ class Lifetime:
         free: frees the engine; called once.
     """
 
-    __slots__ = ("_free", "_lock", "closed", "running")
+    __slots__ = ("__weakref__", "_elsewhere", "_free", "_lock", "closed", "running")
 
     def __init__(self, free: Callable[[], None]) -> None:
         self.closed = False
         self.running: deque[None] = deque()
         self._free: Callable[[], None] | None = free
-        self._lock = threading.RLock()
+        self._lock = forks.rlock()
+        self._elsewhere = 0
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Wait for none of the runs that other threads of the parent were in."""
+        self._elsewhere = len(self.running)
 
     def close(self) -> None:
         """Let no new run in; free the engine now or when the last run leaves."""
@@ -34,7 +41,7 @@ class Lifetime:
     def release(self) -> None:
         """Free the engine if nothing runs any more and nobody else did."""
         with self._lock:
-            if self.running or self._free is None:
+            if len(self.running) > self._elsewhere or self._free is None:
                 return
             free, self._free = self._free, None
         free()

@@ -7,13 +7,13 @@ import json
 import logging
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from edgeinfer import forks
 from edgeinfer.bundle.cache import cache_root, writable_folder
 from edgeinfer.bundle.codec import decode
 from edgeinfer.runtime.select import Measured
@@ -80,7 +80,8 @@ class ProfileDB:
 
     def __init__(self, path: Path | None = None) -> None:
         self.notes: list[str] = []
-        self._lock = threading.Lock()
+        self._is_inherited = False
+        self._lock = forks.lock()
         self.path: Path | None
         try:
             self.path = writable_folder() / FILE if path is None else path
@@ -91,6 +92,26 @@ class ProfileDB:
             self.notes.append(f"history {where} cannot be written ({why}): kept in memory only")
             self.path = None
             self._db = _copy_in_memory(where)
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Open the file for ourselves when it is needed: SQLite's connections cannot be shared."""
+        forks.leave_behind(self._db)
+        self._is_inherited = True
+
+    def _connection(self) -> sqlite3.Connection:
+        """Return the open file; called with the lock held.
+
+        Raises:
+            sqlite3.Error: a forked process cannot open it.
+        """
+        if self._is_inherited:
+            try:
+                self._db = self._open(self.path) if self.path else _connect(":memory:")
+            except OSError as e:
+                raise sqlite3.OperationalError(str(e)) from e
+            self._is_inherited = False
+        return self._db
 
     def __enter__(self) -> Self:
         return self
@@ -101,7 +122,8 @@ class ProfileDB:
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         with self._lock:
-            self._db.close()
+            if not self._is_inherited:
+                self._db.close()
 
     def get(self, key: Key) -> Measured | None:
         """Return what is known; None when nothing is, or a problem that is more than a day old.
@@ -114,7 +136,7 @@ class ProfileDB:
         )
         try:
             with self._lock:
-                row = self._db.execute(query, _values(key)).fetchone()
+                row = self._connection().execute(query, _values(key)).fetchone()
         except sqlite3.Error as e:
             self._complain("read", e)
             return None
@@ -128,8 +150,8 @@ class ProfileDB:
         data = json.dumps(asdict(measured))
         row = (*_values(key), data, time.time())
         try:
-            with self._lock, self._db:
-                self._db.execute("INSERT OR REPLACE INTO measured VALUES (?,?,?,?,?,?,?,?)", row)
+            with self._lock, self._connection() as db:
+                db.execute("INSERT OR REPLACE INTO measured VALUES (?,?,?,?,?,?,?,?)", row)
         except sqlite3.Error as e:
             self._complain("written", e)
 
@@ -143,20 +165,20 @@ class ProfileDB:
         """Take back what ``begin`` noted, where a trial was broken off and not at fault."""
         for key in keys:
             try:
-                with self._lock, self._db:
+                with self._lock, self._connection() as db:
                     query = (
                         "DELETE FROM measured WHERE artifact=? AND backend=? AND version=? "
                         "AND device=? AND machine=? AND options=?"
                     )
-                    self._db.execute(query, _values(key))
+                    db.execute(query, _values(key))
             except sqlite3.Error as e:
                 self._complain("written", e)
 
     def clear(self) -> None:
         """Forget everything; that it cannot be written is noted, not raised."""
         try:
-            with self._lock, self._db:
-                self._db.execute("DELETE FROM measured")
+            with self._lock, self._connection() as db:
+                db.execute("DELETE FROM measured")
         except sqlite3.Error as e:
             self._complain("written", e)
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgeinfer import forks
 from edgeinfer.bundle.archive import Bundle, openings
 from edgeinfer.errors import BackendError
 from edgeinfer.runtime.bench import resident_mb
@@ -42,6 +43,11 @@ class Engine:
         self._runtime, self._options = runtime, options
         self._guard = runtime.guard
         self._session: Session | None = None
+        self._runs = 0
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Have no runs; those of the parent go on there."""
         self._runs = 0
 
     @property

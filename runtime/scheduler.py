@@ -16,10 +16,10 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from edgeinfer import forks
 from edgeinfer.errors import ClosedError, DeadlineError, RunError
 from edgeinfer.runtime.cores import on_cores
 from edgeinfer.types import Array, Feeds
@@ -55,7 +55,7 @@ class Lane(Protocol):
         ...
 
 
-class Answer(Future[Outputs]):
+class Answer(forks.Pending[Outputs]):
     """The outputs of a call; who waits for it without a time limit helps to get there.
 
     Args:
@@ -154,7 +154,17 @@ class Scheduler:
 
     def __init__(self, threads: int, cpus: Sequence[int] = ()) -> None:
         self._cpus = cpus
-        self._free = self.threads = threads
+        self.threads = threads
+        self._is_closed = False
+        self._begin()
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Begin with no threads and nothing queued; answers of the parent know it themselves."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._free = self.threads
         # A lock of C is entered in a sixth of the time of a condition, which is Python.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -168,7 +178,6 @@ class Scheduler:
         self._idle = self._away = 0
         self._is_called = self._is_watched = False
         self._count = 0
-        self._is_closed = False
 
     def submit(
         self,

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, ParamSpec, Self, TypeVar, get_args
 
-from edgeinfer import __version__
+from edgeinfer import __version__, forks
 from edgeinfer.backends.base import DeviceKind, Executable, LoadOptions
 from edgeinfer.backends.checks import MOST_THREADS
 from edgeinfer.bounded import visible
@@ -210,10 +210,10 @@ class Session:
         self._values = _value_check(bundle.manifest, choice)
         if self._values is not None:
             self._check = _both(self._check, self._values)
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._pool: ThreadPoolExecutor | None = None
         executable = choice.executable
-        self._turn = None if choice.concurrent else threading.Lock()
+        self._turn = None if choice.concurrent else forks.lock()
         self._execute: Callable[[Feeds], dict[str, Array]] = _in_turn(executable.run, self._turn)
         self._recorder = Recorder(_labels(bundle, choice)) if stats else None
         if self._recorder is not None:
@@ -227,6 +227,13 @@ class Session:
         self._enter, self._leave = life.running.append, life.running.pop
         # A session that is dropped without close() frees its engine and files all the same.
         weakref.finalize(self, life.close).atexit = False
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Have other threads of our own; all that is below knows its process by itself."""
+        if self._pool is not None:
+            forks.leave_behind(self._pool)
+            self._pool = None
 
     def __enter__(self) -> Self:
         return self
@@ -384,7 +391,18 @@ class Session:
             if self._pool is None:
                 workers = available_cpus() if self._choice.concurrent else 1
                 self._pool = ThreadPoolExecutor(workers, thread_name_prefix="edgeinfer")
-            return self._pool.submit(self.run, feeds)
+            answer = forks.Pending[dict[str, Array]]()
+            self._pool.submit(self._answer, answer, feeds)
+            return answer
+
+    def _answer(self, answer: Future[dict[str, Array]], feeds: Feeds) -> None:
+        if not answer.set_running_or_notify_cancel():
+            return
+        try:
+            answer.set_result(self.run(feeds))
+        # Whatever it is belongs to who waits for it.
+        except BaseException as error:
+            answer.set_exception(error)
 
     def close(self) -> None:
         """Free the engine; runs under way end first, later ones raise ``ClosedError``."""
@@ -431,7 +449,7 @@ class Session:
             candidates=choice.plan.candidates,
             rejected=choice.plan.rejected,
             notes=(*choice.notes, *getattr(choice.executable, "notes", ())),
-            isolated=choice.isolated,
+            isolated=getattr(choice.executable, "is_apart", choice.isolated),
             edgeinfer=__version__,
             placement=placement_of(choice.executable),
             operators=operators,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from edgeinfer import forks
 from edgeinfer.bundle.manifest import StateRecord
 from edgeinfer.bundle.vectors import dtype_of
-from edgeinfer.errors import InputError
+from edgeinfer.errors import InputError, RunError
 from edgeinfer.runtime.inputs import InputCheck
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -66,7 +66,14 @@ class Memory:
         self._check = InputCheck(self._others, check_finite)
         self._values: dict[str, Array] = {}
         self._state: Any = None
-        self._lock = threading.Lock()
+        self._lost = ""
+        self._lock = forks.lock()
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Keep the arrays; what an engine kept is in the parent's."""
+        if self._state is not None:
+            self._lost, self._state = "stayed in the process that this one was forked from", None
 
     def used_by(self, feeds: object) -> bool:
         """Whether a run leaves a state to the session."""
@@ -95,17 +102,26 @@ class Memory:
                 raise InputError(name, f"one of the states {known}", "an unknown name")
         with self._lock:
             self._values = dict(values or {})
-            self._state = None
+            self._state, self._lost = None, ""
             if self._keeping is not None and values:
                 self._state = self._keeping.make_state()
                 self._keeping.load_state(self._state, self._values)
 
     def _kept(self, executable: Keeping, feeds: Feeds, given: Feeds) -> dict[str, Array]:
+        if self._lost:
+            raise RunError(f"session: its states {self._lost}: reset() begins anew")
         if self._state is None:
             self._state = executable.make_state()
-        if given:
-            executable.load_state(self._state, given)
-        return executable.run(feeds, self._state)
+        try:
+            if given:
+                executable.load_state(self._state, given)
+            return executable.run(feeds, self._state)
+        except InputError:
+            raise
+        except BaseException:
+            # Some may be those after the run, others those before it.
+            self._lost, self._state = "went with a run that failed", None
+            raise
 
     def _value(self, spec: TensorSpec, feeds: Feeds) -> Array:
         if spec.name in self._values:

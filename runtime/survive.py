@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from types import MappingProxyType
 
+from edgeinfer import forks
 from edgeinfer.backends.base import Bound, Executable
 from edgeinfer.backends.operators import Placement
 from edgeinfer.errors import BackendError, ClosedError, CrashedError
@@ -41,7 +41,7 @@ class SurvivingExecutable:
         self.inputs: tuple[TensorSpec, ...] = self._executable.inputs
         self.outputs: tuple[TensorSpec, ...] = self._executable.outputs
         self._successor = successor
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._crashes = 0
         self._is_closed = False
         self.generation = 0

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
+from edgeinfer import forks
 from edgeinfer.errors import UsageError
 
 P = ParamSpec("P")
@@ -161,8 +161,13 @@ class Recorder:
 
     def __init__(self, labels: dict[str, str]) -> None:
         self._labels = labels
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._tell = _opentelemetry(labels)
+        self._reset()
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Count what this process does."""
         self._reset()
 
     def _reset(self) -> None:

@@ -60,7 +60,7 @@ class CoreMLReferenceBackend:
     def capabilities(self) -> Capabilities:
         """Packages with flexible shapes; bound buffers are copied."""
         return Capabilities(
-            frozenset({FORMAT}), frozenset(DTYPES), zero_copy=False, keeps_time=False
+            frozenset({FORMAT}), frozenset(DTYPES), zero_copy=False, keeps_time=False, forks=True
         )
 
     def load(self, artifact: Artifact, options: LoadOptions) -> CoreMLReferenceExecutable:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer import forks
 from edgeinfer.backends.checks import one_line
 from edgeinfer.backends.coreml_reference import ops as _families
 from edgeinfer.backends.coreml_reference.program import (
@@ -116,7 +117,7 @@ class Evaluator:
         state = self.make_state() if state is None else state
         for variable in self.inputs:
             values[self._slots[variable.name]] = self._input(variable, feeds, state)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), forks.undivided():
             execute(self._steps, values, hook)
         found = zip(self._results.items(), self.outputs, strict=True)
         return {name: _public(values[slot], v.type) for (name, slot), v in found}

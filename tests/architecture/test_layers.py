@@ -27,6 +27,7 @@ LAYERS = {
     "heads": 1,
     "results": 1,
     "types": 1,
+    "forks": 1,
     "errors": 0,
     "bounded": 0,
     "versions": 0,
@@ -50,7 +51,7 @@ SIDEWAYS = {
 DEVICE = (
     *("runtime", "backends", "bundle", "metrics", "channels", "media", "decode"),
     *("profiles", "llm"),
-    *("heads", "results", "types", "errors", "bounded", "versions"),
+    *("heads", "results", "types", "errors", "forks", "bounded", "versions"),
 )
 """What a device install imports."""
 

@@ -8,18 +8,19 @@ import hashlib
 import json
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
+from edgeinfer import forks
 from edgeinfer.bundle.cache import cache_root, readable_folder, writable_folder
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.memory import MemoryFiles
 from edgeinfer.bundle.paths import first_double
 from edgeinfer.bundle.rules import MANIFEST_NAME
+from edgeinfer.bundle.scratch import Scratch, sweep
 from edgeinfer.bundle.sealing import Key, is_sealed, key_from
 from edgeinfer.bundle.secrets import keep_out_of_core_dumps
 from edgeinfer.bundle.signing import MAX_SIGNATURES, SIGNATURES_NAME
@@ -89,9 +90,9 @@ class Bundle:
         self._storage = storage
         self.sealed_by = ""
         self._memory: MemoryFiles | None = None
-        self._lock = threading.RLock()
+        self._lock = forks.rlock()
         self._checked: dict[str, Path | None] = {}
-        self._private: tempfile.TemporaryDirectory[str] | None = None
+        self._private: Scratch | None = None
         self._closed = False
         raw = self._read_manifest()
         # Before anything that a stranger may have written is looked at.
@@ -103,6 +104,13 @@ class Bundle:
         self._compare_listing()
         self.native: Verdict = judge(native, self.signed_by, digest)
         self._native = frozenset(record.path for record in native_files(self.manifest))
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Unpack for ourselves what lies in a temporary folder or in memory: it is the parent's."""
+        if self._private is not None or self._memory is not None:
+            self._checked.clear()
+        self._private = None
 
     @property
     def digest(self) -> str:
@@ -173,6 +181,8 @@ class Bundle:
                 bundle.sealed_by, bundle._memory = sealed_by, MemoryFiles()
             if verify:
                 bundle.check()
+            if not isinstance(storage, Folder):
+                sweep()
         except BaseException:
             storage.close()
             raise
@@ -405,11 +415,11 @@ class Bundle:
                     "unpacked into a temporary folder, again at every load"
                 )
             try:
-                self._private = tempfile.TemporaryDirectory(prefix="edgeinfer-")
+                self._private = Scratch()
             except OSError as e:
                 text = "neither the cache nor the temporary folder can be written"
                 raise OutputError(f"{self.location}: {text}: set EDGEINFER_CACHE or TMPDIR") from e
-        folder = Path(self._private.name, *parts)
+        folder = self._private.path.joinpath(*parts)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from edgeinfer import forks
+from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.errors import NotAvailableError, OutputError
 
 
@@ -16,12 +17,19 @@ class MemoryFiles:
     """A folder of links to memory: other processes of this user may open them, no disk has them.
 
     The memory is gone when the files are closed, and when this process ends in whatever way; what
-    may stay behind of a killed process is a folder of links to nothing.
+    may stay behind of a killed process, until the next one, is a folder of links to nothing.
     """
 
     def __init__(self) -> None:
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Scratch | None = None
         self._descriptors: list[int] = []
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Begin without files: links of the parent's folder name the parent's descriptors."""
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors, self._folder = [], None
 
     def put(self, path: str, fill: Callable[[Callable[[bytes], Any]], object]) -> Path:
         """Make a file.
@@ -46,8 +54,8 @@ class MemoryFiles:
                 fill(stream.write)
             _make_constant(descriptor)
             if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="edgeinfer-")
-            link = Path(self._folder.name, path)
+                self._folder = Scratch()
+            link = self._folder.path / path
             link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             link.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
         except OSError as e:

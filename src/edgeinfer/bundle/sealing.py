@@ -238,6 +238,12 @@ class SealedReader(io.RawIOBase):
         # A file that was cut off at the end of a chunk shows here.
         self._plain(self._count - 1)
 
+    def over(self, stream: BinaryIO) -> SealedReader:
+        """Return a reader of the same file by another stream, with places of its own."""
+        made = SealedReader.__new__(SealedReader)
+        made.__dict__.update(self.__dict__, _stream=stream, _at=0, _kept=(-1, b""))
+        return made
+
     @property
     def length(self) -> int:
         """Bytes that were put in."""

@@ -8,13 +8,17 @@ import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
+from edgeinfer import forks
 from edgeinfer.bounded import ZIP_ERRORS
 from edgeinfer.bundle.paths import collisions, path_problem
 from edgeinfer.bundle.sealing import Key, SealedReader
 from edgeinfer.bundle.ziprules import MAX_MEMBERS, open_zip
 from edgeinfer.errors import BundleError, ClosedError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _MODELS = {
     ".onnx": "an ONNX model",
@@ -106,15 +110,20 @@ class Zip:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stream = path.open("rb")
+        self._file = path.open("rb", buffering=0)
+        self._is_inherited = False
         try:
-            plain, length = self._opened()
-            self._zip = open_zip(str(path), plain, length)
+            self._zip = self._read()
         except BaseException:
-            self._stream.close()
+            self._file.close()
             raise
+        forks.watch(self)
         infos = self._zip.infolist()
         self._listing = {i.filename: i.file_size for i in infos if not i.is_dir()}
+
+    def forked(self) -> None:
+        """Read the directory anew before the next file: another thread may have been at one."""
+        self._is_inherited = True
 
     def listing(self) -> dict[str, int]:
         """Return the size in bytes of every file."""
@@ -123,6 +132,9 @@ class Zip:
     @contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:
         """Open a file that is in the listing."""
+        if self._is_inherited:
+            forks.leave_behind(self._zip)
+            self._zip, self._is_inherited = self._read(), False
         try:
             member = self._zip.open(path)
         except ZIP_ERRORS as e:
@@ -136,11 +148,17 @@ class Zip:
 
     def close(self) -> None:
         """Close the file."""
-        self._zip.close()
-        self._stream.close()
+        if not self._is_inherited:
+            self._zip.close()
+        self._file.close()
 
-    def _opened(self) -> tuple[BinaryIO, int]:
-        return self._stream, os.fstat(self._stream.fileno()).st_size
+    def _read(self) -> zipfile.ZipFile:
+        stream = cast("BinaryIO", io.BufferedReader(_Positioned(self._file)))
+        plain, length = self._opened(stream, os.fstat(self._file.fileno()).st_size)
+        return open_zip(str(self._path), plain, length)
+
+    def _opened(self, stream: BinaryIO, length: int) -> tuple[BinaryIO, int]:
+        return stream, length
 
 
 class Sealed(Zip):
@@ -152,15 +170,52 @@ class Sealed(Zip):
 
     def __init__(self, path: Path, key: Key) -> None:
         self._key: Key | None = key
+        self._reader: SealedReader | None = None
         super().__init__(path)
         # The file's own key is derived from it by now.
         self._key = None
 
-    def _opened(self) -> tuple[BinaryIO, int]:
-        if self._key is None:
+    def _opened(self, stream: BinaryIO, length: int) -> tuple[BinaryIO, int]:
+        if self._reader is not None:
+            self._reader = self._reader.over(stream)
+        elif self._key is not None:
+            self._reader = SealedReader(self._path, stream, self._key)
+        else:
             raise ClosedError(f"{self._path}: its key was forgotten")
-        reader = SealedReader(self._path, self._stream, self._key)
+        reader = self._reader
         return cast("BinaryIO", io.BufferedReader(reader)), reader.length
+
+
+class _Positioned(io.RawIOBase):
+    """A file read at a place of our own: a process that was forked shares the file's with us."""
+
+    def __init__(self, file: io.FileIO) -> None:
+        self._file, self._at = file, 0
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}
+        begin = start[whence] if whence in start else os.fstat(self._file.fileno()).st_size
+        self._at = begin + offset
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        if hasattr(os, "preadv"):
+            count = os.preadv(self._file.fileno(), [view], self._at)
+        else:
+            self._file.seek(self._at)
+            count = self._file.readinto(view) or 0
+        self._at += count
+        return count
 
 
 class _Member:

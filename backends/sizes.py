@@ -1,0 +1,83 @@
+"""Sizes of outputs that a signature promises: an axis named as one of an input has its size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgeinfer.types import Feeds, TensorSpec
+
+Examples = Callable[[], Iterable[tuple[Feeds, Feeds]]]
+"""Gives right answers: inputs and outputs by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """An axis of an output and the axis of an input that has its name."""
+
+    output: str
+    axis: int
+    input: str
+    of: int
+    name: str
+
+    def broken(self, feeds: Feeds, results: Mapping[str, Any]) -> bool:
+        """Whether sizes differ; not where one of the tensors is missing."""
+        if self.output not in results or self.input not in feeds:
+            return False
+        given, found = feeds[self.input].shape, results[self.output].shape
+        # An example may be of another rank than the signature says.
+        if self.axis >= len(found) or self.of >= len(given):
+            return False
+        return bool(found[self.axis] != given[self.of])
+
+
+class Sizes:
+    """Holds answers to the sizes of their inputs.
+
+    Args:
+        inputs: of the model.
+        outputs: of the model.
+        examples: right answers, which are asked for only when a size is another: a name in a
+            model may be wrong, and then its answers are right all the same.
+    """
+
+    def __init__(
+        self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], examples: Examples
+    ) -> None:
+        places: dict[str, tuple[str, int]] = {}
+        for spec in inputs:
+            for axis, dim in enumerate(spec.shape or ()):
+                if isinstance(dim, str):
+                    places.setdefault(dim, (spec.name, axis))
+        self._rules = [
+            _Rule(spec.name, axis, *places[dim], dim)
+            for spec in outputs
+            for axis, dim in enumerate(spec.shape or ())
+            if isinstance(dim, str) and dim in places
+        ]
+        self._places = sorted({(rule.input, rule.of) for rule in self._rules})
+        self._examples: Examples | None = examples
+
+    def of(self, feeds: Feeds) -> tuple[int, ...]:
+        """Return the sizes that decide those of outputs; answers of one shape go with the same."""
+        return tuple([feeds[name].shape[axis] for name, axis in self._places])
+
+    def fault(self, feeds: Feeds, results: Mapping[str, Any]) -> str:
+        """Say which output has another size than its inputs give it; empty where none has."""
+        broken = [rule for rule in self._rules if rule.broken(feeds, results)]
+        if broken and self._examples is not None:
+            examples, self._examples = list(self._examples()), None
+            self._rules = [
+                r for r in self._rules if not any(r.broken(fed, right) for fed, right in examples)
+            ]
+            broken = [rule for rule in broken if rule in self._rules]
+        if not broken:
+            return ""
+        rule = broken[0]
+        wanted = feeds[rule.input].shape[rule.of]
+        return (
+            f"output {rule.output!r}: expected {rule.name} = {wanted} in axis {rule.axis}, as in "
+            f"input {rule.input!r}, the engine gave shape {list(results[rule.output].shape)}"
+        )

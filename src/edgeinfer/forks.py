@@ -1,0 +1,177 @@
+"""What a process that was forked has to know: of all that ran in its parent, nothing runs in it.
+
+``fork`` copies memory and descriptors, and of the threads the one that called it. An engine's
+workers, a child process's other end, a lock that another thread held are in the copy, and each of
+them would be shared with the parent or waited for without end. So whatever owns one of these says
+here what it does in a forked process: ``watch`` has its ``forked`` called there, before anything
+else runs; ``lock`` and ``rlock`` make locks that are free there. A run pays nothing for it.
+
+Only forks that Python knows of are seen: ``os.fork``, ``multiprocessing``, servers that fork
+workers; not one that C code makes behind the interpreter's back, which Python itself does not
+survive.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
+
+from edgeinfer.errors import RunError
+
+T = TypeVar("T")
+
+
+class Watched(Protocol):
+    """What knows its process."""
+
+    def forked(self) -> None:
+        """Let go of what is the parent's; called in the forked process, where no other thread is.
+
+        Nothing is opened here, since the process may have been made to run another program, and
+        nothing is closed whose closing waits for a thread.
+        """
+        ...
+
+
+_watched: WeakSet[Any] = WeakSet()
+_locks: WeakSet[Any] = WeakSet()
+_used: set[str] = set()
+_inherited: set[str] = set()
+
+
+def watch(it: Watched) -> None:
+    """Have ``it.forked()`` called in each process that is forked from this one; held weakly."""
+    _watched.add(it)
+
+
+def lock() -> threading.Lock:
+    """Make a lock that nobody holds in a forked process."""
+    made = threading.Lock()
+    _locks.add(made)
+    return made
+
+
+def rlock() -> threading.RLock:
+    """Make a reentrant lock that nobody holds in a forked process."""
+    made = threading.RLock()
+    _locks.add(made)
+    return made
+
+
+def leave_behind(*things: object) -> None:
+    """Keep the parent's objects for ever: what frees them waits for threads that are not here.
+
+    Their memory is the parent's own as long as neither process writes to it.
+    """
+    import ctypes
+
+    for thing in things:
+        # More than a reference in a list, which the interpreter drops when it ends.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def used(engine: str) -> None:
+    """Note that an engine keeps threads or locks in this process that a fork does not copy."""
+    _used.add(engine)
+
+
+def is_inherited(engine: str) -> bool:
+    """Whether a process that this one was forked from used the engine."""
+    return engine in _inherited
+
+
+class _Mine(threading.local):
+    """How often this thread is in ``undivided``."""
+
+    depth = 0
+
+
+_mine = _Mine()
+_gate = threading.Condition()
+_inside = 0
+
+
+@contextmanager
+def undivided() -> Iterator[None]:
+    """Have forks of other threads wait for the end of what is done inside.
+
+    For products of NumPy: at a fork OpenBLAS ends the threads that another thread's product needs,
+    and neither that one nor any in the forked process ever ends (0.3.31).
+    """
+    global _inside
+    with _gate:
+        _inside += 1
+    _mine.depth += 1
+    try:
+        yield
+    finally:
+        _mine.depth -= 1
+        with _gate:
+            _inside -= 1
+            _gate.notify_all()
+
+
+class Pending(Future[T]):
+    """A future that never keeps a forked process waiting, where nobody settles it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._settle: Callable[[], None] | None = None
+        watch(self)
+
+    def set_result(self, result: T) -> None:
+        """As the base class."""
+        self._settle = partial(super().set_result, result)
+        super().set_result(result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """As the base class."""
+        self._settle = partial(super().set_exception, exception)
+        super().set_exception(exception)
+
+    def forked(self) -> None:
+        """Keep what is known, else be an error; who waits and is called back is in the parent."""
+        settle = self._settle
+        super().__init__()
+        if settle is not None:
+            settle()
+            return
+        super().set_exception(
+            RunError("it runs in the process that this one was forked from: run it here")
+        )
+
+
+def _before() -> None:
+    _gate.acquire()
+    while _inside > _mine.depth:
+        _gate.wait()
+
+
+def _in_child() -> None:
+    global _gate, _inside
+    _gate, _inside = threading.Condition(), _mine.depth
+    for each in list(_locks):
+        each._at_fork_reinit()
+    _inherited.update(_used)
+    _used.clear()
+    problems = []
+    for it in list(_watched):
+        try:
+            it.forked()
+        # One that is at fault must not keep the others from letting go.
+        except Exception as error:
+            problems.append(error)
+    if problems:
+        raise problems[0]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before, after_in_parent=lambda: _gate.release(), after_in_child=_in_child
+    )
