@@ -169,11 +169,11 @@ class Guarded:
         self._run: Callable[..., dict[str, Array]] = inner.run
         self._specs = tuple(outputs)
         self._names = [spec.name for spec in outputs]
-        self._sizes = sizes
-        self._seen: set[tuple[tuple[int, ...], ...]] = set()
+        self._sizes, self._key = sizes, sizes.key
+        self._seen: set[object] = set()
         self._bounds: WeakSet[_Bound] = WeakSet()
         self._lock = forks.rlock()
-        self._is_spoiled = self._is_inherited = self.is_closed = False
+        self._is_inherited = self.is_closed = False
         forks.watch(self)
 
     @property
@@ -215,9 +215,7 @@ class Guarded:
                 raise
             raise self.failure(error, feeds) from error
         try:
-            shapes = [results[name].shape for name in self._names]
-            shapes.append(self._sizes.of(feeds))
-            if tuple(shapes) in self._seen:
+            if self._key(feeds, results) in self._seen:
                 return results
         # Not a dict of arrays of these names: the full check says what it is.
         except (AttributeError, KeyError, TypeError, IndexError):
@@ -290,8 +288,13 @@ class Guarded:
             if run in (None, self._run) and not self._is_spoiled:
                 self._spoil()
 
+    @property
+    def _is_spoiled(self) -> bool:
+        """Whether what is there may not be used any more."""
+        return self._run == self._run_anew
+
     def _spoil(self) -> None:
-        self._is_spoiled = True
+        # One step, between whose halves no Ctrl-C can come.
         self._run = self._run_anew
         for bound in list(self._bounds):
             bound.renew()
@@ -334,8 +337,8 @@ class Guarded:
                 why = "in a forked process" if self._is_inherited else "after a run that failed"
                 text = f"{self._who}: it could not be opened anew {why}: {one_line(error)}"
                 raise RunError(f"{text}; the next run tries again") from error
-            self._inner, self._run = inner, inner.run
-            self._is_spoiled = self._is_inherited = False
+            self._inner, self._is_inherited = inner, False
+            self._run = inner.run
             return inner
 
     def failure(self, error: Exception, feeds: Feeds) -> RunError:
@@ -369,8 +372,7 @@ class Guarded:
             return
         if len(self._seen) >= _MAX_SHAPES:
             self._seen.clear()
-        shapes = [results[name].shape for name in self._names]
-        self._seen.add((*shapes, self._sizes.of(feeds)))
+        self._seen.add(self._key(feeds, results))
 
 
 class GuardedCovering(Guarded):
@@ -397,9 +399,9 @@ class _Bound:
             inner()
         except BaseException as error:
             owner = self._owner
-            if isinstance(error, ClosedError) and inner != self.inner and not owner.is_closed:
+            if isinstance(error, ClosedError) and not owner.is_closed:
                 # Another thread's run failed, and the engine was given up meanwhile.
-                self()
+                self._anew()
                 return
             if inner == self.inner:
                 owner.failed(error)

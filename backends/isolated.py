@@ -337,7 +337,7 @@ class IsolatedExecutable:
         self._memory_mb, self._looked = memory_mb, 0.0
         self.notes = self._first_notes = notes
         self._lock = forks.lock()
-        self._is_closed = False
+        self._is_closed = self._is_asked = False
         self._crash: CrashedError | None = None
         self._crashes, self._not_before = 0, 0.0
         self._process: _Process | None = None
@@ -349,7 +349,7 @@ class IsolatedExecutable:
     def forked(self) -> None:
         """Leave the parent its process; the next run starts another one here."""
         self._process, self._inputs, self._outputs = None, None, {}
-        self._crash, self._crashes = None, 0
+        self._crash, self._crashes, self._is_asked = None, 0, False
 
     @property
     def process_mb(self) -> float:
@@ -390,7 +390,11 @@ class IsolatedExecutable:
     def renew(self) -> None:
         """End the process; the next run starts another one."""
         with self._lock:
-            process, self._process, self._inputs, self._outputs = self._process, None, None, {}
+            self._drop()
+
+    def _drop(self) -> None:
+        process, self._process, self._inputs, self._outputs = self._process, None, None, {}
+        self._is_asked = False
         if process is not None:
             process.kill()
 
@@ -426,7 +430,11 @@ class IsolatedExecutable:
 
     def _run(self, feeds: Feeds) -> dict[str, Array]:
         """Run once; the outputs are in the shared memory until the next run."""
+        if self._is_asked:
+            # Ctrl-C broke a run off: its answer would be taken for the one to this question.
+            self._drop()
         process = self._process or self._restarted()
+        self._is_asked = True
         try:
             if self._inputs is not None and alike(feeds, self._inputs):
                 _fill(self._inputs, feeds)
@@ -436,16 +444,18 @@ class IsolatedExecutable:
         except CrashedError as error:
             self._lost(error)
             raise
-        except BaseException:
+        except Exception:
             self._inputs = None
             if not process.is_alive():
                 self._process = None
+            self._is_asked = False
             raise
         if found is not None:
             # The other process may have made the memory longer.
             process.memory.reserve(max((s.end for s in found), default=0))
             self._outputs = process.memory.view(found)
         self._crashes = 0
+        self._is_asked = False
         if self._memory_mb is not None and time.monotonic() - self._looked > _LOOK_S:
             self._looked = time.monotonic()
             self._renew_if_large(process, self._memory_mb)
@@ -503,7 +513,7 @@ class IsolatedExecutable:
 
     def _lost(self, error: CrashedError) -> None:
         """Remember a crash: the first is forgiven at once, further ones in a row ever later."""
-        self._process, self._crash = None, error
+        self._process, self._crash, self._is_asked = None, error, False
         pause = min(_FIRST_PAUSE_S * 2 ** (self._crashes - 1), _LONGEST_PAUSE_S)
         self._not_before = time.monotonic() + (pause if self._crashes else 0.0)
         self._crashes += 1

@@ -4,12 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from edgeinfer.types import Feeds, TensorSpec
 
 Examples = Callable[[], Iterable[tuple[Feeds, Feeds]]]
 """Gives right answers: inputs and outputs by name."""
+
+
+_shape = attrgetter("shape")
+
+
+def _key(outputs: list[str], inputs: list[str]) -> Callable[[Feeds, Any], object]:
+    """Return what tells shapes of outputs and inputs; it is called by each run."""
+    if len(outputs) == 1 and len(inputs) < 2:
+        output = outputs[0]
+        if not inputs:
+            return lambda _, results: results[output].shape
+        given = inputs[0]
+        return lambda feeds, results: (results[output].shape, feeds[given].shape)
+    # An itemgetter of one name gives no tuple, and there is none of no name.
+    take, get = (itemgetter(*n) if len(n) > 1 else None for n in (outputs, inputs))
+
+    def shapes(feeds: Feeds, results: Any) -> object:
+        ends = take(results) if take else [results[n] for n in outputs]
+        starts = get(feeds) if get else [feeds[n] for n in inputs]
+        return (*map(_shape, ends), *map(_shape, starts))
+
+    return shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +80,11 @@ class Sizes:
             for axis, dim in enumerate(spec.shape or ())
             if isinstance(dim, str) and dim in places
         ]
-        self._places = sorted({(rule.input, rule.of) for rule in self._rules})
         self._examples: Examples | None = examples
-
-    def of(self, feeds: Feeds) -> tuple[int, ...]:
-        """Return the sizes that decide those of outputs; answers of one shape go with the same."""
-        return tuple([feeds[name].shape[axis] for name, axis in self._places])
+        given = sorted({rule.input for rule in self._rules})
+        self.key = _key([spec.name for spec in outputs], given)
+        """Returns the shapes of an answer and those that decide them: what was right once is
+        right for the same."""
 
     def fault(self, feeds: Feeds, results: Mapping[str, Any]) -> str:
         """Say which output has another size than its inputs give it; empty where none has."""

@@ -16,7 +16,7 @@ from edgeinfer.bundle.staging import try_lock
 PREFIX = "edgeinfer-"
 
 _LOCK = ".lock"
-_swept: set[str] = set()
+_swept: set[tuple[int, str]] = set()
 
 
 class Scratch:
@@ -61,9 +61,9 @@ class Scratch:
 def sweep() -> None:
     """Remove what killed processes of this user left, once in a process."""
     folder = tempfile.gettempdir()
-    if folder in _swept:
+    if (os.getpid(), folder) in _swept:
         return
-    _swept.add(folder)
+    _swept.add((os.getpid(), folder))
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):

@@ -1,0 +1,146 @@
+"""What forked processes know of their parent."""
+
+import os
+import threading
+from concurrent.futures import wait
+from pathlib import Path
+
+import pytest
+
+from edgeinfer import forks
+from edgeinfer.bundle import scratch
+from edgeinfer.bundle.scratch import Scratch
+from edgeinfer.errors import RunError
+from tests.forked import in_fork
+
+
+@pytest.mark.parametrize("make", [forks.lock, forks.rlock])
+def test_a_lock_that_another_thread_holds_is_free_in_a_forked_process(make: object) -> None:
+    lock = make()  # type: ignore[operator]
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    try:
+        assert in_fork(lambda: lock.acquire(timeout=1)) is True
+        assert not lock.acquire(blocking=False)
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_what_is_watched_is_told_in_the_forked_process_only() -> None:
+    class Owner:
+        told = 0
+
+        def forked(self) -> None:
+            self.told += 1
+
+    owner = Owner()
+    forks.watch(owner)
+    assert in_fork(lambda: owner.told) == 1
+    assert owner.told == 0
+
+
+def test_an_owner_that_is_at_fault_does_not_keep_others_from_knowing() -> None:
+    class Owner:
+        told = False
+
+        def forked(self) -> None:
+            self.told = True
+            raise ValueError("at fault")
+
+    owners = [Owner(), Owner()]
+    for owner in owners:
+        forks.watch(owner)
+    assert in_fork(lambda: [owner.told for owner in owners]) == [True, True]
+
+
+def test_futures_that_nobody_settles_are_errors_in_a_forked_process() -> None:
+    pending, done, failed = forks.Pending[int](), forks.Pending[int](), forks.Pending[int]()
+    done.set_result(3)
+    failed.set_exception(ValueError("no"))
+
+    def look() -> tuple[str, int | None, str]:
+        wait([pending])
+        return type(pending.exception()).__name__, done.result(), str(failed.exception())
+
+    assert in_fork(look) == ("RunError", 3, "no")
+    assert not pending.done()
+    pending.set_result(4)
+    assert pending.result() == 4
+
+
+def test_a_future_says_what_to_do() -> None:
+    pending = forks.Pending[int]()
+    error = in_fork(pending.exception)
+    assert isinstance(error, RunError)
+    assert str(error) == "it runs in the process that this one was forked from: run it here"
+
+
+def test_a_fork_waits_for_what_must_not_be_divided() -> None:
+    inside, go, log = threading.Event(), threading.Event(), list[str]()
+
+    def work() -> None:
+        with forks.undivided():
+            inside.set()
+            go.wait(60)
+            log.append("done")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait(60)
+    threading.Timer(0.05, go.set).start()
+    assert in_fork(lambda: list(log)) == ["done"]
+    thread.join()
+
+
+def test_a_thread_may_fork_in_what_it_must_not_divide_itself() -> None:
+    with forks.undivided():
+        assert in_fork(os.getpid) != os.getpid()
+
+
+def test_engines_that_were_used_are_inherited_by_forked_processes() -> None:
+    assert not forks.is_inherited("test-engine")
+    forks.used("test-engine")
+    assert not forks.is_inherited("test-engine")
+    assert in_fork(lambda: forks.is_inherited("test-engine"))
+    assert in_fork(lambda: in_fork(lambda: forks.is_inherited("test-engine")))
+
+
+def test_scratch_folders_are_left_to_the_process_that_made_them() -> None:
+    folder = Scratch()
+    (folder.path / "file").write_bytes(b"x")
+    assert in_fork(folder.cleanup) is None
+    assert (folder.path / "file").exists()
+    folder.cleanup()
+    folder.cleanup()
+    assert not folder.path.exists()
+
+
+def test_what_a_killed_process_left_is_swept_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(scratch, "_swept", set())
+    mine = Scratch()
+    # As a process that was killed leaves it: the folder, and a lock that nobody holds.
+    left = tmp_path / "edgeinfer-left"
+    left.mkdir()
+    (left / ".lock").touch()
+    (left / "model.onnx").touch()
+    strangers = tmp_path / "edgeinfer-notes"
+    strangers.mkdir()
+    scratch.sweep()
+    assert left.exists(), "once in a process is enough"
+    in_fork(scratch.sweep)
+    assert not left.exists()
+    assert strangers.exists()
+    assert mine.path.exists()
+    mine.cleanup()
