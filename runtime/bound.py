@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgeinfer import forks
 from edgeinfer.backends.device_tensor import DeviceTensor
 from edgeinfer.bundle.vectors import dtype_of
 from edgeinfer.errors import ClosedError, InputError, UsageError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from edgeinfer.runtime.session import Session
 
 
-class BoundSession:
+class BoundSession(forks.Here):
     """A session with its buffers fixed: fill ``inputs``, call, read ``outputs``.
 
     One thread at a time may use one such object; make one a thread.

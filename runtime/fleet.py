@@ -64,7 +64,7 @@ class ModelStats:
     batches: int
 
 
-class Runtime:
+class Runtime(forks.Here):
     """Owns the threads and the memory of all its models.
 
     Engines are loaded with one thread each and run on the runtime's own threads and on those of
@@ -317,7 +317,7 @@ class Runtime:
         return self._pool_mb + sum(engine.memory_mb for engine in loaded)
 
 
-class Model:
+class Model(forks.Here):
     """One model of a ``Runtime``; threads may share it.
 
     Attributes:

@@ -174,7 +174,7 @@ def _opened(path: str | os.PathLike[str] | Bundle, verify: bool, opening: dict[s
     return path
 
 
-class Session:
+class Session(forks.Here):
     """A model, loaded. Threads may share it; made by ``load``.
 
     >>> session = load("model.edge")                            # doctest: +SKIP

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 from weakref import WeakSet
 
 from edgeinfer.errors import RunError
@@ -62,6 +62,14 @@ def rlock() -> threading.RLock:
     made = threading.RLock()
     _locks.add(made)
     return made
+
+
+class Here:
+    """What a pickle cannot take to another process: it owns an engine, threads or files."""
+
+    def __reduce__(self) -> NoReturn:
+        kind = type(self).__name__
+        raise TypeError(f"a {kind} belongs to the process that loaded it: load it there")
 
 
 def leave_behind(*things: object) -> None:

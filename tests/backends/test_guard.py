@@ -72,9 +72,7 @@ class KeeperBackend:
         return self.opened[-1]
 
 
-def opened(
-    backend: KeeperBackend, examples: Iterable[tuple[Feeds, Feeds]] = ()
-) -> guard.Guarded:
+def opened(backend: KeeperBackend, examples: Iterable[tuple[Feeds, Feeds]] = ()) -> guard.Guarded:
     artifact = Artifact("f", Path("model"), INPUTS, OUTPUTS)
     loaded = guard.load(backend, artifact, LoadOptions(), examples=lambda: examples)
     assert isinstance(loaded, guard.Guarded)

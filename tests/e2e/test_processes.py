@@ -1,0 +1,286 @@
+"""Sessions in a world of forks, signals, kills and memory that runs out: right, or an error."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import edgeinfer
+from edgeinfer.errors import ClosedError
+from edgeinfer.types import Array
+from tests.e2e.hostile import SIZE, inputs, right, weights
+from tests.forked import in_fork
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = inputs()
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("processes")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Relu", ["m"], ["r"]),
+        helper.make_node("Softmax", ["r"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["n", SIZE]) for n in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weights(), "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, folder / "model.onnx")
+    targets = ("cpu", "rpi4", "ios")
+    edgeinfer.export(folder / "model.onnx", folder / "model.edge", targets=targets)
+    return folder / "model.edge"
+
+
+@pytest.fixture(params=["onnxruntime", "openvino", "litert", "coreml-reference"])
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def _same(found: Array, y: Array) -> bool:
+    return found.shape == y.shape and bool(np.allclose(found, y, atol=1e-4))
+
+
+WAYS: dict[str, Callable[[Path, str], Callable[[Array], Array]]] = {}
+
+
+def _way(make: Callable[[Path, str], Callable[[Array], Array]]) -> None:
+    WAYS[make.__name__] = make
+
+
+@_way
+def run(bundle: Path, backend: str) -> Callable[[Array], Array]:
+    session = edgeinfer.load(bundle, backend=backend, measure=False)
+    return lambda x: session.run({"x": x})["y"]
+
+
+@_way
+def bind(bundle: Path, backend: str) -> Callable[[Array], Array]:
+    session = edgeinfer.load(bundle, backend=backend, measure=False)
+    bounds = {n: session.bind({"x": np.zeros((n, SIZE), np.float32)}) for n in (1, 2, 3, 5)}
+
+    def call(x: Array) -> Array:
+        bound = bounds[len(x)]
+        bound.inputs["x"][...] = x
+        return bound()["y"].copy()
+
+    return call
+
+
+@_way
+def run_async(bundle: Path, backend: str) -> Callable[[Array], Array]:
+    session = edgeinfer.load(bundle, backend=backend, measure=False)
+    return lambda x: session.run_async({"x": x}).result(60)["y"]
+
+
+@_way
+def isolated(bundle: Path, backend: str) -> Callable[[Array], Array]:
+    session = edgeinfer.load(
+        bundle, backend=backend, measure=False, isolate=True, on_crash="next", stats=True
+    )
+    return lambda x: session.run({"x": x})["y"]
+
+
+@_way
+def fleet(bundle: Path, backend: str) -> Callable[[Array], Array]:
+    model = edgeinfer.Runtime(threads=1).add(
+        *(bundle,), backend=backend, measure=False, batching=edgeinfer.Batching(size=4)
+    )
+    return lambda x: model.run({"x": x})["y"]
+
+
+@_way
+def fleet_submit(bundle: Path, backend: str) -> Callable[[Array], Array]:
+    model = edgeinfer.Runtime(threads=1).add(bundle, backend=backend, measure=False)
+    return lambda x: model.submit({"x": x}).result(60)["y"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_forked_process_has_its_own_answers(bundle: Path, backend: str, way: str) -> None:
+    call = WAYS[way](bundle, backend)
+    assert all(_same(call(x), y) for x, y in EXAMPLES)
+
+    def forked() -> list[bool]:
+        return [_same(call(x), y) for x, y in EXAMPLES for _ in range(2)]
+
+    assert all(in_fork(forked))
+    assert all(_same(call(x), y) for x, y in EXAMPLES)
+
+
+def test_the_report_of_a_forked_process_says_where_the_engine_runs(bundle: Path) -> None:
+    session = edgeinfer.load(bundle, backend="openvino", measure=False)
+    report = in_fork(session.report)
+    assert report.isolated
+    assert not session.report().isolated
+    expected = "openvino was used before this process was forked: it runs in one of its own here"
+    assert expected in report.notes
+
+
+def test_a_session_is_closed_in_each_process_by_itself(bundle: Path, backend: str) -> None:
+    session = edgeinfer.load(bundle, backend=backend, measure=False)
+    x, y = EXAMPLES[0]
+
+    def closed() -> str:
+        session.close()
+        try:
+            session.run({"x": x})
+        except ClosedError as error:
+            return type(error).__name__
+        return ""
+
+    assert in_fork(closed) == "ClosedError"
+    assert _same(session.run({"x": x})["y"], y)
+
+
+def test_a_bundle_without_a_cache_is_unpacked_by_each_process(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "file"))
+    session = edgeinfer.load(bundle, backend="onnxruntime", measure=False)
+    x, y = EXAMPLES[0]
+    assert _same(session.run({"x": x})["y"], y)
+
+    def late() -> bool:
+        return _same(session.run({"x": x})["y"], y)
+
+    assert in_fork(late)
+    assert _same(session.run({"x": x})["y"], y)
+
+
+def _in_pool(number: int) -> bool:
+    x, y = EXAMPLES[number % len(EXAMPLES)]
+    return _same(_POOLED["session"].run({"x": x})["y"], y)
+
+
+_POOLED: dict[str, edgeinfer.Session] = {}
+
+
+def test_a_pool_of_forked_workers_is_right(bundle: Path, backend: str) -> None:
+    _POOLED["session"] = edgeinfer.load(bundle, backend=backend, measure=False)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert all(pool.map_async(_in_pool, range(20), chunksize=1).get(120))
+
+
+def test_a_session_cannot_be_sent_to_a_spawned_process(bundle: Path) -> None:
+    session = edgeinfer.load(bundle, backend="onnxruntime", measure=False)
+    spawned = multiprocessing.get_context("spawn").Process(target=print, args=(session,))
+    with pytest.raises(TypeError, match="belongs to the process that loaded it: load it there"):
+        spawned.start()
+
+
+OPTIONS = [
+    {"backend": "onnxruntime", "isolate": True, "threads": 1},
+    {"backend": "openvino", "threads": 1},
+    {"backend": "litert", "threads": 2},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: o["backend"])
+def test_workers_of_gunicorn_answer_what_they_were_asked(
+    bundle: Path, tmp_path: Path, options: dict[str, object]
+) -> None:
+    pytest.importorskip("gunicorn")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "gunicorn", "--preload", "-w", "2", "--timeout", "100"]
+    command += ["-b", f"127.0.0.1:{port}", "tests.e2e.worker:app", "--worker-tmp-dir", tmp_path]
+    told = {"BUNDLE": str(bundle), "OPTIONS": json.dumps({"measure": False, **options})}
+    server = subprocess.Popen(
+        [str(part) for part in command],
+        cwd=ROOT,
+        env={**os.environ, **told},
+        stderr=subprocess.PIPE,
+        process_group=0,
+    )
+    try:
+        wrong, workers = _ask(f"http://127.0.0.1:{port}/", server)
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.communicate()
+    assert wrong == []
+    assert workers
+
+
+def _ask(url: str, server: subprocess.Popen[bytes]) -> tuple[list[int], set[int]]:
+    """Ask from several threads; return the seeds of wrong answers, and who answered."""
+    until = time.monotonic() + 120
+    while True:
+        try:
+            urllib.request.urlopen(url + "?0", timeout=120).read()
+            break
+        except urllib.error.URLError:
+            assert server.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+    wrong: list[int] = []
+    workers: set[int] = set()
+
+    def client(first: int) -> None:
+        for seed in range(first, first + 15):
+            answer = urllib.request.urlopen(f"{url}?{seed}", timeout=120).read()
+            number, found = json.loads(answer)
+            x = np.random.default_rng(seed).standard_normal((1, SIZE)).astype(np.float32)
+            workers.add(number)
+            if not _same(np.asarray([found]), right(x)):
+                wrong.append(seed)
+
+    clients = [threading.Thread(target=client, args=(100 * k,)) for k in range(3)]
+    for each in clients:
+        each.start()
+    for each in clients:
+        each.join()
+    return wrong, workers
+
+
+@pytest.fixture
+def hostile(bundle: Path, tmp_path: Path) -> Callable[[int, int], None]:
+    def live(events: int, seconds: int) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.e2e.hostile", str(bundle), str(events), "1"],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        faults = [line for line in done.stdout.splitlines() if line.startswith("fault")]
+        assert faults == [], done.stderr[-2000:]
+        told = json.loads(done.stdout.splitlines()[-1])
+        assert told["events"] == events
+
+    return live
+
+
+def test_a_few_forks_signals_and_kills(hostile: Callable[[int, int], None]) -> None:
+    hostile(20, 250)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_thousand_forks_signals_and_kills(hostile: Callable[[int, int], None]) -> None:
+    hostile(1000, 7000)
