@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ class Keeper:
     """Gives what it was first asked for once a run failed, as an engine was seen to do."""
 
     def __init__(self, owner: "KeeperBackend") -> None:
-        self.inputs, self.outputs, self.owner = INPUTS, OUTPUTS, owner
+        self.inputs: tuple[TensorSpec, ...] = INPUTS
+        self.outputs: tuple[TensorSpec, ...] = OUTPUTS
+        self.owner = owner
         self.kept: Array | None = None
         self.closed = False
 
@@ -50,7 +53,7 @@ class Keeper:
 
 
 class KeeperBackend:
-    name = "keeper"
+    name: ClassVar[str] = "keeper"
 
     def __init__(self) -> None:
         self.opened: list[Keeper] = []

@@ -196,17 +196,17 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: o["backend"])
 def test_workers_of_gunicorn_answer_what_they_were_asked(
-    bundle: Path, tmp_path: Path, options: dict[str, object]
+    bundle: Path, options: dict[str, object]
 ) -> None:
     pytest.importorskip("gunicorn")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "gunicorn", "--preload", "-w", "2", "--timeout", "100"]
-    command += ["-b", f"127.0.0.1:{port}", "tests.e2e.worker:app", "--worker-tmp-dir", tmp_path]
+    command += ["-b", f"127.0.0.1:{port}", "tests.e2e.worker:app"]
     told = {"BUNDLE": str(bundle), "OPTIONS": json.dumps({"measure": False, **options})}
     server = subprocess.Popen(
-        [str(part) for part in command],
+        command,
         cwd=ROOT,
         env={**os.environ, **told},
         stderr=subprocess.PIPE,
