@@ -22,6 +22,7 @@ from edgeinfer.backends.base import Executable
 from edgeinfer.backends.checks import array_type
 from edgeinfer.backends.confine import confine
 from edgeinfer.bundle.cache import writable_folder
+from edgeinfer.bundle.passing import is_passing
 from edgeinfer.errors import LoadError, NotAvailableError
 
 TIMEOUT_S = 600
@@ -64,10 +65,13 @@ class Trials:
         verdict = self.remembered.get(key) or self._recall(key)
         if verdict is None:
             verdict = self.attempt(path, request)
+            if is_passing(verdict):
+                raise LoadError(f"{self._engine}: {path} could not be tried: {verdict}")
             self._keep(key, verdict)
         self.remembered[key] = verdict
         if verdict != _OK:
-            raise LoadError(f"{self._engine}: {path} ends the process: {verdict}")
+            hint = "remembered; `edgeinfer cache clear` forgets it"
+            raise LoadError(f"{self._engine}: {path} ends the process: {verdict}; {hint}")
 
     def attempt(self, path: str, request: Any) -> str:
         """Start the process and say how it ended."""

@@ -24,8 +24,9 @@ from edgeinfer.backends.base import (
 )
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant, VectorRecord
+from edgeinfer.bundle.passing import is_passing
 from edgeinfer.bundle.values import KEY, fits
-from edgeinfer.errors import BackendError, InputError, LoadError, UsageError
+from edgeinfer.errors import BackendError, InputError, LoadError, NotAvailableError, UsageError
 from edgeinfer.metrics import budget_for
 from edgeinfer.profiles.schema import Chip, chip_of
 from edgeinfer.runtime.ahead import artifact_of, engine_shapes
@@ -162,6 +163,7 @@ class _Chooser:
         self._notes: list[str] = [*left_out(bundle), *filter(None, [self._cores.note])]
         self._fallen: dict[Pair, str] = {}
         self._probes = self._probed()
+        self._recalled: list[Pair] = []
         self._known = self._remembered()
         self._loaded: dict[Pair, Executable] = {}
         self._grown: dict[Pair, float] = {}
@@ -170,13 +172,10 @@ class _Chooser:
 
     def run(self) -> Choice:
         try:
-            plan = self.rank()
-            if any(c.measured is None for c in plan.candidates):
-                self._measure([c.pair for c in plan.candidates])
-                plan = self.rank()
+            plan = self._planned()
             while plan.best.pair not in self._loaded:
                 self._load(plan.best.pair)
-                plan = self.rank()
+                plan = self._planned() if self._recalled else self.rank()
             self._refuse_fallback(plan)
             executable = self._loaded.pop(plan.best.pair)
             if self._request.on_crash == "next":
@@ -205,6 +204,30 @@ class _Chooser:
             isolated=self._apart(name),
             variants=self._by_id,
         )
+
+    def _planned(self) -> Plan:
+        """Rank, and measure what is not known yet.
+
+        Where nothing is left, what failed in an earlier load is tried again: what made it fail then
+        may be gone.
+        """
+        try:
+            plan = self.rank()
+        except NotAvailableError:
+            if not self._recalled:
+                raise
+            plan = None
+        if self._recalled and (plan is None or not plan.candidates):
+            _log.info("trying again what failed before: %s", ", ".join(map(str, self._recalled)))
+            for pair in self._recalled:
+                self._known.pop(pair, None)
+            self._recalled.clear()
+            plan = None
+        plan = self.rank() if plan is None else plan
+        if any(c.measured is None for c in plan.candidates):
+            self._measure([c.pair for c in plan.candidates])
+            plan = self.rank()
+        return plan
 
     def _backend(self, name: str) -> Backend:
         """Return a backend, in processes of its own where that is asked for or safer."""
@@ -284,6 +307,8 @@ class _Chooser:
                 continue
             if not is_being_tried(measured):
                 known[pair] = measured
+                if measured.problem:
+                    self._recalled.append(pair)
             elif process := ended_while_tried(measured):
                 self._suspect(pair, process)
         return known
@@ -400,7 +425,11 @@ class _Chooser:
             self._history.forget(keys)
             raise
         for pair, key in zip(pairs, keys, strict=True):
-            self._history.put(key, self._known[pair])
+            measured = self._known[pair]
+            if is_passing(measured.problem):
+                self._history.forget([key])
+            else:
+                self._history.put(key, measured)
 
     def _try(self, pairs: Sequence[Pair], vectors: Sequence[Vector]) -> None:
         """Check and time pairs; a failed one has its problem among what is known."""

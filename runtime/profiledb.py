@@ -9,20 +9,21 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from edgeinfer import forks
 from edgeinfer.bundle.cache import cache_root, writable_folder
 from edgeinfer.bundle.codec import decode
+from edgeinfer.bundle.passing import is_passing
 from edgeinfer.runtime.select import Measured
 
 FILE = "history-1.sqlite"
 """A change of the table's meaning changes the number, so versions live beside each other."""
 
 PROBLEM_S = 86_400.0
-"""Seconds after which a pair that failed is tried again: memory may have been short that day."""
+"""Seconds after which a pair that failed is tried again: an engine may have been mended."""
 
 TRYING = "was being tried: process "
 """Starts the problem of a pair that is tried for the first time, before the outcome is known."""
@@ -128,6 +129,9 @@ class ProfileDB:
     def get(self, key: Key) -> Measured | None:
         """Return what is known; None when nothing is, or a problem that is more than a day old.
 
+        A problem says since when it is remembered, and how it is forgotten; one of memory, disk,
+        time or permission is none to remember.
+
         A problem from the future, which a clock that was set back leaves, is as good as old.
         """
         query = (
@@ -141,9 +145,15 @@ class ProfileDB:
             self._complain("read", e)
             return None
         measured = None if row is None else _parse(row[0])
-        if measured is not None and measured.problem and not _is_recent(row[1]):
+        if measured is None or not measured.problem or is_being_tried(measured):
+            recent = measured is None or not measured.problem or _is_recent(row[1])
+            return measured if recent else None
+        # Earlier versions kept what passes, too.
+        if not _is_recent(row[1]) or is_passing(measured.problem):
             return None
-        return measured
+        since = time.strftime("%H:%M", time.localtime(row[1]))
+        hint = f"remembered from {since}; `edgeinfer cache clear` forgets it"
+        return replace(measured, problem=f"{measured.problem} ({hint})")
 
     def put(self, key: Key, measured: Measured) -> None:
         """Remember; a failure to write is noted, not raised, because it costs only time."""
@@ -245,9 +255,10 @@ def _check_columns(db: sqlite3.Connection) -> None:
 def _copy_in_memory(path: Path) -> sqlite3.Connection:
     """Start from a file that can be read though not written, as in an image of a container."""
     db = _connect(":memory:")
-    if not path.is_file():
-        return db
-    with contextlib.suppress(sqlite3.Error):
+    # Nor may it be looked at, where the folder is another user's.
+    with contextlib.suppress(sqlite3.Error, OSError):
+        if not path.is_file():
+            return db
         source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         try:
             rows = source.execute("SELECT * FROM measured").fetchall()

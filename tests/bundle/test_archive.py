@@ -124,14 +124,37 @@ def test_a_full_cache_is_said_and_nothing_stays(
     monkeypatch: pytest.MonkeyPatch,
     writer_of_small: Callable[..., Manifest],
 ) -> None:
-    path = tmp_path / "big.edge"
-    writer_of_small(path, model=np.random.default_rng(0).bytes(2 << 20))
+    path, model = tmp_path / "big.edge", np.random.default_rng(0).bytes(2 << 20)
+    writer_of_small(path, model=model)
     monkeypatch.setenv("EDGEINFER_CACHE", str(small_disk))
-    with (
-        Bundle.open(path) as bundle,
-        pytest.raises(OutputError, match=r"No space left on device; set EDGEINFER_CACHE"),
-    ):
-        bundle.paths(bundle.manifest.variants[0])
+    with Bundle.open(path) as bundle:
+        found = bundle.paths(bundle.manifest.variants[0])[0]
+        assert found.read_bytes() == model
+        assert len(bundle.notes) == 1
+        assert "No space left on device): unpacked into a temporary folder" in bundle.notes[0]
+    assert not found.exists()
+    assert not [p for p in small_disk.rglob("*") if p.is_file()]
+
+
+def test_without_any_disk_a_bundle_is_unpacked_into_memory(
+    small_disk: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    writer_of_small: Callable[..., Manifest],
+) -> None:
+    path, model = tmp_path / "big.edge", np.random.default_rng(0).bytes(2 << 20)
+    writer_of_small(path, model=model)
+    monkeypatch.setenv("EDGEINFER_CACHE", str(small_disk / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(small_disk))
+    with Bundle.open(path) as bundle:
+        found = bundle.paths(bundle.manifest.variants[0])
+        assert found[0].read_bytes() == model
+        assert len({file.parent for file in found}) == 1
+        assert [note.rpartition(": ")[2] for note in bundle.notes] == [
+            "unpacked into a temporary folder, again at every load",
+            "unpacked into memory, again at every load",
+        ]
+    assert not found[0].exists()
     assert not [p for p in small_disk.rglob("*") if p.is_file()]
 
 
@@ -155,6 +178,7 @@ def test_nowhere_to_unpack_is_said(
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+    monkeypatch.setattr("edgeinfer.bundle.scratch._MEMORY", str(tmp_path / "none"))
     with (
         Bundle.open(zipped) as bundle,
         pytest.raises(OutputError, match="set EDGEINFER_CACHE or TMPDIR"),

@@ -277,7 +277,7 @@ def hostile(bundle: Path, tmp_path: Path) -> Callable[[int, int], None]:
 
 
 def test_a_few_forks_signals_and_kills(hostile: Callable[[int, int], None]) -> None:
-    hostile(20, 250)
+    hostile(12, 280)
 
 
 @pytest.mark.slow

@@ -429,3 +429,44 @@ class TestInstancesThatDiffer:
         with edgeinfer.load(make_bundle(("steady", "bimodal"))) as session:
             assert session.report().backend == "steady"
             assert session.report().rejected == ()
+
+
+@pytest.mark.parametrize("problem", ["std::bad_alloc", "No space left on device"])
+def test_a_load_while_memory_or_disk_was_short_is_not_remembered(
+    fakes: Any, make_bundle: MakeBundle, problem: str
+) -> None:
+    first, second = fakes.add("first"), fakes.add("second", delay_s=0.003)
+    path = make_bundle(("first", "second"))
+    first.load_error = problem
+    with edgeinfer.load(path) as session:
+        assert session.report().backend == "second"
+    first.load_error = ""
+    with edgeinfer.load(path) as session:
+        assert session.report().backend == "first"
+    assert second.loads == 2
+
+
+def test_with_nothing_left_what_failed_before_is_tried_again(
+    fakes: Any, make_bundle: MakeBundle
+) -> None:
+    only = fakes.add("only")
+    path = make_bundle(("only",))
+    only.load_error = "fake: refused for now"
+    for _ in range(2):
+        with pytest.raises(NotAvailableError, match=r"fake: refused for now$"):
+            edgeinfer.load(path)
+    only.load_error = ""
+    for backend in (None, "only"):
+        with edgeinfer.load(path, backend=backend) as session:
+            assert session.report().backend == "only"
+
+
+def test_a_remembered_problem_says_how_it_is_forgotten(fakes: Any, make_bundle: MakeBundle) -> None:
+    fakes.add("first").load_error = "fake: no"
+    fakes.add("second")
+    path = make_bundle(("first", "second"))
+    edgeinfer.load(path).close()
+    with edgeinfer.load(path) as session:
+        (rejected,) = session.report().rejected
+    assert "fake: no (remembered from " in str(rejected)
+    assert "; `edgeinfer cache clear` forgets it)" in str(rejected)

@@ -1,6 +1,7 @@
 import logging
 import multiprocessing
 import os
+import re
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import pytest
 
 from edgeinfer.runtime.profiledb import FILE, PROBLEM_S, Key, ProfileDB
 from edgeinfer.runtime.select import Measured
+from tests.forked import in_fork
 
 KEY = Key("sha", "ort", "1.23", "cpu", "machine", "{}")
 MEASURED = Measured(1.5, 2.0, 3.0, 666.0, 10.0, 20)
@@ -47,7 +49,13 @@ def test_the_last_measurement_counts_until_cleared() -> None:
 def test_what_was_not_measured_stays_so() -> None:
     with ProfileDB() as db:
         db.put(KEY, Measured(problem="refused"))
-        assert db.get(KEY) == Measured(problem="refused")
+        found = db.get(KEY)
+        assert found is not None
+        assert re.fullmatch(
+            r"refused \(remembered from \d\d:\d\d; `edgeinfer cache clear` forgets it\)",
+            found.problem,
+        )
+        assert found == Measured(problem=found.problem)
 
 
 def test_a_problem_is_forgotten_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,3 +187,43 @@ def test_processes_share_one_file(tmp_path: Path) -> None:
     with ProfileDB(path) as db:
         for i in range(150):
             assert db.get(replace(KEY, artifact=str(i))) == replace(MEASURED, runs=i)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    ["std::bad_alloc", "out of memory while it was loaded", "No space left on device"],
+)
+def test_a_problem_that_passes_is_none_to_remember(problem: str) -> None:
+    with ProfileDB() as db:
+        db.put(KEY, Measured(problem=f"engine refuses model.onnx: {problem}"))
+        assert db.get(KEY) is None
+
+
+def test_a_folder_that_may_not_be_looked_into_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with ProfileDB(tmp_path / "history") as db:
+        assert "cannot be written (Permission denied): kept in memory only" in db.notes[0]
+        db.put(KEY, Measured(problem="refused"))
+        assert db.get(KEY) is not None
+
+
+def test_a_forked_process_has_a_connection_of_its_own(tmp_path: Path) -> None:
+    with ProfileDB(tmp_path / "history") as db:
+        db.put(KEY, Measured(median_ms=1.0))
+
+        def use() -> float | None:
+            found = db.get(KEY)
+            db.put(KEY, Measured(median_ms=2.0))
+            db.close()
+            return None if found is None else found.median_ms
+
+        assert in_fork(use) == 1.0
+        found = db.get(KEY)
+        assert found is not None
+        assert found.median_ms == 2.0

@@ -33,6 +33,7 @@ from edgeinfer.errors import (
     BundleError,
     ClosedError,
     DecryptionError,
+    NotAvailableError,
     OutputError,
     SignatureError,
     UntrustedError,
@@ -94,6 +95,7 @@ class Bundle:
         self._checked: dict[str, Path | None] = {}
         self._private: Scratch | None = None
         self._closed = False
+        self._moves = 0
         raw = self._read_manifest()
         # Before anything that a stranger may have written is looked at.
         self.signed_by = self._check_signature(raw, keys) if keys else ""
@@ -250,16 +252,17 @@ class Bundle:
                     self._stream(record, None)
                 self._checked[record.path] = on_disk
                 return on_disk
-            if self._memory is None:
-                unpacked = self._unpacked(record)
-            else:
-                unpacked = self._memory.put(record.path, functools.partial(self._stream, record))
+            unpacked = self._unpacked(record)
             self._checked[record.path] = unpacked
             return unpacked
 
     def paths(self, variant: Variant) -> tuple[Path, ...]:
         """Return where all files of a variant lie; the first one is what the engine opens."""
-        return tuple(self.path(record) for record in variant.files)
+        while True:
+            moves = self._moves
+            found = tuple(self.path(record) for record in variant.files)
+            if moves == self._moves:
+                return found
 
     def read(self, record: FileRecord, most: int | None = None) -> bytes:
         """Return a file's bytes.
@@ -385,43 +388,63 @@ class Bundle:
         return bool(self.signed_by) or record.path in self._native
 
     def _unpacked(self, record: FileRecord) -> Path:
+        if self._memory is not None:
+            return self._in_memory(record)
         # Looked for first: a cache that was filled earlier may be read-only now.
         place = PurePosixPath(record.path)
         filled = readable_folder(_CACHE, self._key, *place.parent.parts)
         if filled is not None and _matches(filled / place.name, record):
             return filled / place.name
-        target = self._cache_folder(*place.parent.parts) / place.name
-        try:
-            _remove_abandoned(target.parent)
-            # Another process may unpack the same file now; whoever is last replaces equal by equal.
-            with partial_file(target.parent) as (partial, out):
-                self._stream(record, out.write)
-                out.close()
-                os.replace(partial, target)
-        except OSError as e:
-            text = f"cannot unpack {record.path} to {target.parent}: {e.strerror or e}"
-            hint = "set EDGEINFER_CACHE to another folder"
-            raise OutputError(f"{self.location}: {text}; {hint}") from e
-        return target
-
-    def _cache_folder(self, *parts: str) -> Path:
         if self._private is None:
             try:
-                return writable_folder(_CACHE, self._key, *parts)
+                return self._written(
+                    record, writable_folder(_CACHE, self._key, *place.parent.parts)
+                )
             except OSError as e:
                 reason = e.strerror or str(e)
-                self.notes.append(
-                    f"cache folder {cache_root()} cannot be written ({reason}): "
-                    "unpacked into a temporary folder, again at every load"
-                )
-            try:
-                self._private = Scratch()
-            except OSError as e:
-                text = "neither the cache nor the temporary folder can be written"
-                raise OutputError(f"{self.location}: {text}: set EDGEINFER_CACHE or TMPDIR") from e
-        folder = self._private.path.joinpath(*parts)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder
+                self._move(f"cache folder {cache_root()} cannot be written ({reason})", "folder")
+        try:
+            self._private = self._private or Scratch()
+            folder = self._private.path / place.parent
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return self._written(record, folder)
+        except OSError as e:
+            reason = e.strerror or str(e)
+            self._move(f"the temporary folder cannot be written either ({reason})", "memory")
+        return self._in_memory(record)
+
+    def _in_memory(self, record: FileRecord) -> Path:
+        try:
+            self._memory = self._memory or MemoryFiles()
+            return self._memory.put(record.path, functools.partial(self._stream, record))
+        except (NotAvailableError, OutputError) as e:
+            if self.sealed_by:
+                raise
+            text = "neither the cache nor the temporary folder can be written"
+            hint = f"set EDGEINFER_CACHE or TMPDIR ({e})"
+            raise OutputError(f"{self.location}: {text}: {hint}") from e
+
+    def _move(self, why: str, where: str) -> None:
+        """Begin to unpack somewhere else, where what was unpacked so far has to lie too."""
+        what = "into a temporary folder" if where == "folder" else "into memory"
+        self.notes.append(f"{why}: unpacked {what}, again at every load")
+        self._checked = dict.fromkeys(self._checked)
+        self._moves += 1
+
+    def _written(self, record: FileRecord, folder: Path) -> Path:
+        """Unpack a file into a folder.
+
+        Raises:
+            OSError: the folder cannot be written, or is full.
+        """
+        target = folder / PurePosixPath(record.path).name
+        _remove_abandoned(folder)
+        # Another process may unpack the same file now; whoever is last replaces equal by equal.
+        with partial_file(folder) as (partial, out):
+            self._stream(record, out.write)
+            out.close()
+            os.replace(partial, target)
+        return target
 
 
 def openings(options: Mapping[str, Any]) -> dict[str, Any]:

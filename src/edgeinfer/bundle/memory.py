@@ -54,7 +54,7 @@ class MemoryFiles:
                 fill(stream.write)
             _make_constant(descriptor)
             if self._folder is None:
-                self._folder = Scratch()
+                self._folder = Scratch(small=True)
             link = self._folder.path / path
             link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             link.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")

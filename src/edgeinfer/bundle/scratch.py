@@ -16,15 +16,19 @@ from edgeinfer.bundle.staging import try_lock
 PREFIX = "edgeinfer-"
 
 _LOCK = ".lock"
+_MEMORY = "/dev/shm"
 _swept: set[tuple[int, str]] = set()
 
 
 class Scratch:
-    """A private folder in the system's folder for temporary files, gone with this object.
+    """A private folder among the system's temporary files, gone with this object.
 
     A process that was killed leaves its folder behind, but not its lock: the next process that
     makes such a folder, or opens a bundle, removes it. One that was forked from this process
     leaves it alone.
+
+    Args:
+        small: it gets links only, and may be in the system's memory where there is no disk for it.
 
     Attributes:
         path: of the folder.
@@ -33,17 +37,14 @@ class Scratch:
         OSError: it cannot be made.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, small: bool = False) -> None:
         sweep()
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         try:
-            # Named only once it is held, or another process would take it for abandoned.
-            lock = (self.path / ".new").open("wb", buffering=0)
-            try_lock(lock)
-            os.rename(self.path / ".new", self.path / _LOCK)
-        except BaseException:
-            shutil.rmtree(self.path, ignore_errors=True)
-            raise
+            self.path, lock = _made(None)
+        except OSError:
+            if not small or not os.path.isdir(_MEMORY):
+                raise
+            self.path, lock = _made(_MEMORY)
         self._lock = lock
         self._remove = weakref.finalize(self, _remove, self.path, lock)
         forks.watch(self)
@@ -58,9 +59,28 @@ class Scratch:
         self._remove()
 
 
+def _made(folder: str | None) -> tuple[Path, IO[bytes]]:
+    path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
+    try:
+        # Named only once it is held, or another process would take it for abandoned.
+        lock = (path / ".new").open("wb", buffering=0)
+        try_lock(lock)
+        os.rename(path / ".new", path / _LOCK)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    return path, lock
+
+
 def sweep() -> None:
     """Remove what killed processes of this user left, once in a process."""
-    folder = tempfile.gettempdir()
+    with contextlib.suppress(OSError):
+        # It raises where nowhere is a place for temporary files.
+        _sweep(tempfile.gettempdir())
+    _sweep(_MEMORY)
+
+
+def _sweep(folder: str) -> None:
     if (os.getpid(), folder) in _swept:
         return
     _swept.add((os.getpid(), folder))

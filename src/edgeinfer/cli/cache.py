@@ -58,7 +58,8 @@ def _entries(root: Path) -> list[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    return path.name in ("bundles", "engines") or path.name.startswith("history-")
+    name = path.name
+    return name in ("bundles", "engines") or name.startswith("history-") or name.endswith("-trials")
 
 
 def _size(path: Path) -> int:
