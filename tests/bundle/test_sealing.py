@@ -22,6 +22,7 @@ from edgeinfer.errors import (
     SignatureError,
     UsageError,
 )
+from tests.forked import in_fork
 
 pytest.importorskip("cryptography")
 
@@ -185,6 +186,23 @@ class TestBundle:
                 assert ours.name == theirs.name
             assert len(list(b.vectors())) == len(list(a.vectors()))
             assert b.report() == a.report()
+
+    def test_a_forked_process_reads_for_itself(self, zipped: Path, tmp_path: Path) -> None:
+        output = tmp_path / "sealed.edge"
+        seal(zipped, output, Key(SECRET))
+        with Bundle.open(output) as bundle:
+            records = [*bundle.manifest.files().values()]
+            contents = [bundle.read(record) for record in records]
+            path = bundle.paths(bundle.manifest.variants[0])[0]
+
+            def forked() -> tuple[bool, bool]:
+                own = bundle.paths(bundle.manifest.variants[0])[0]
+                again = [bundle.read(record) for record in records]
+                return again == contents, own != path and own.read_bytes() == path.read_bytes()
+
+            assert in_fork(forked) == (True, True)
+            assert [bundle.read(record) for record in records] == contents
+            assert path.exists()
 
     def test_leaves_nothing_on_a_disk(self, zipped: Path, tmp_path: Path) -> None:
         output = tmp_path / "sealed.edge"
