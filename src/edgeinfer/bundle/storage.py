@@ -18,6 +18,8 @@ from edgeinfer.bundle.ziprules import MAX_MEMBERS, open_zip
 from edgeinfer.errors import BundleError, ClosedError
 
 if TYPE_CHECKING:
+    import zipfile
+
     from _typeshed import WriteableBuffer
 
 _MODELS = {
