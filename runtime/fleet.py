@@ -87,6 +87,10 @@ class Runtime(forks.Here):
         trusted: public keys, one of which must have signed every bundle, as for ``load``.
         require_signature: load nothing that no trusted key signed, also where no key is known.
         native: whether machine code in bundles may run, as for ``load``.
+        expect_name: of all of them, as for ``load``.
+        protect_rollback: as for ``load``.
+        signers: as for ``load``.
+        revoked: as for ``load``.
 
     Attributes:
         threads: as given or found.
@@ -106,6 +110,10 @@ class Runtime(forks.Here):
         trusted: Sequence[str | os.PathLike[str]] = (),
         require_signature: bool = False,
         native: Native | None = None,
+        expect_name: str | None = None,
+        protect_rollback: bool = False,
+        signers: int = 1,
+        revoked: str | os.PathLike[str] | None = None,
     ) -> None:
         if threads is not None and threads < 1:
             raise UsageError(f"threads: expected at least 1, received {threads}")
@@ -121,6 +129,10 @@ class Runtime(forks.Here):
             "trusted": trusted,
             "require_signature": require_signature,
             "native": native,
+            "expect_name": expect_name,
+            "protect_rollback": protect_rollback,
+            "signers": signers,
+            "revoked": revoked,
         }
         self.scheduler = Scheduler(self.threads, cores.cpus)
         self._engines: dict[tuple[object, ...], Engine] = {}

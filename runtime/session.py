@@ -61,6 +61,10 @@ def load(
     require_signature: bool = False,
     key: str | os.PathLike[str] | None = None,
     native: Native | None = None,
+    expect_name: str | None = None,
+    protect_rollback: bool = False,
+    signers: int = 1,
+    revoked: str | os.PathLike[str] | None = None,
     stats: bool | None = None,
     isolate: bool = False,
     run_timeout_s: float | None = None,
@@ -99,6 +103,10 @@ def load(
             ``allow``, ``deny``, or ``auto`` where a trusted key signed it or this machine made it;
             what may not is left out with a note, and the bundle's data run. None takes what
             EDGEINFER_NATIVE says, else ``auto``.
+        expect_name: refuse a model of another name, whoever signed it.
+        protect_rollback: refuse one signed without a counter, or with a lower one than before here.
+        signers: how many of the trusted keys must have signed it.
+        revoked: file of digests and key ids that count no more; None takes EDGEINFER_REVOKED's.
         stats: count runs and their times for ``Session.stats``, in this process only; None does
             so where EDGEINFER_STATS is 1.
         isolate: run the engine in a process of its own, so that a crash there is an exception here
@@ -139,8 +147,17 @@ def load(
     for name, limit in limits.items():
         if limit is not None and not (isolate and 0 < limit < math.inf):
             raise UsageError(f"{name}: expected a number above 0, together with isolate=True")
-    opening = {"trusted": trusted, "key": key, "require_signature": require_signature}
-    bundle = _opened(path, verify, {**opening, "native": native})
+    opening = {
+        "trusted": trusted,
+        "key": key,
+        "require_signature": require_signature,
+        "native": native,
+        "expect_name": expect_name,
+        "protect_rollback": protect_rollback,
+        "signers": signers,
+        "revoked": revoked,
+    }
+    bundle = _opened(path, verify, opening)
     try:
         request = Request(
             *(backend, policy, device, threads, strict and not allow_fallback, measure),
@@ -169,7 +186,7 @@ def _opened(path: str | os.PathLike[str] | Bundle, verify: bool, opening: dict[s
     """Open a bundle, unless that was done."""
     if not isinstance(path, Bundle):
         return Bundle.open(path, verify=verify, **opening)
-    if given := [name for name, value in opening.items() if value]:
+    if given := [name for name, value in opening.items() if value not in ((), None, False, 1)]:
         raise UsageError(f"{given[0]}: the bundle is open already; say so where it is opened")
     return path
 

@@ -102,6 +102,8 @@ OTHERS = {
     *("convert", "check", "targets", "devices", "completion", "cache"),
     # They take a bundle's bytes and open none of its parts.
     *("sign", "decrypt"),
+    # It goes on until it is ended; it opens bundles as ``Runtime`` does.
+    "serve",
 }
 
 RUNS = {"run", "verify", "bench", "build", "doctor", "generate", "chat"}

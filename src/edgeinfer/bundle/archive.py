@@ -9,10 +9,10 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, TypeVar
 
 from edgeinfer import forks
 from edgeinfer.bundle.cache import cache_root, readable_folder, writable_folder
@@ -23,8 +23,8 @@ from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.bundle.scratch import Scratch, sweep
 from edgeinfer.bundle.sealing import Key, is_sealed, key_from
 from edgeinfer.bundle.secrets import keep_out_of_core_dumps
-from edgeinfer.bundle.signing import MAX_SIGNATURES, SIGNATURES_NAME
-from edgeinfer.bundle.signing import check as check_signature
+from edgeinfer.bundle.signed import SignedRules, revoked_here
+from edgeinfer.bundle.signing import MAX_SIGNATURES, SIGNATURES_NAME, Signature
 from edgeinfer.bundle.staging import try_lock
 from edgeinfer.bundle.storage import Folder, Sealed, Storage, Zip, sniff
 from edgeinfer.bundle.trust import HINT, Native, Verdict, judge, native_files, policy_of
@@ -41,8 +41,13 @@ from edgeinfer.errors import (
 )
 from edgeinfer.types import Array
 
-OPENINGS = ("trusted", "key", "require_signature", "native")
+OPENINGS = (
+    *("trusted", "key", "require_signature", "native"),
+    *("expect_name", "protect_rollback", "signers", "revoked"),
+)
 """Options of ``Bundle.open`` that ``load``, pipelines and commands pass on."""
+
+T = TypeVar("T")
 
 CHUNK = 1 << 20
 _CACHE = "bundles"
@@ -75,6 +80,8 @@ class Bundle:
         signed_by: id of the trusted key that signed it; empty when no signature was required.
         sealed_by: id of the key that it is encrypted with; empty when it is not. No file of such a
             bundle is written to a disk.
+        full_digest: SHA-256 of the manifest, by which a bundle is revoked.
+        signatures_by: signatures by trusted keys, with what they say.
         native: whether its machine code may run here, and why.
         notes: what the user should know about this opening, e.g. an unusable cache.
     """
@@ -85,6 +92,7 @@ class Bundle:
         storage: Storage,
         keys: Sequence[Path] = (),
         native: Native = "auto",
+        signed: SignedRules | None = None,
     ) -> None:
         self.location = location
         self.notes: list[str] = []
@@ -98,12 +106,18 @@ class Bundle:
         self._moves = 0
         raw = self._read_manifest()
         # Before anything that a stranger may have written is looked at.
-        self.signed_by = self._check_signature(raw, keys) if keys else ""
+        rules = signed or SignedRules()
         digest = hashlib.sha256(raw).hexdigest()
-        self._key = digest[:32]
+        self.signatures_by: tuple[Signature, ...] = self._about(
+            lambda: rules.check(raw, digest, self.signatures, keys)
+        )
+        self.signed_by = self.signatures_by[0].key if self.signatures_by else ""
+        self._key, self.full_digest = digest[:32], digest
         self.manifest = self._parse(raw)
         self._files = self.manifest.files()
+        self._about(lambda: rules.check_name(self.manifest.name))
         self._compare_listing()
+        self._about(lambda: rules.check_counters(self.manifest.name, self.signatures_by))
         self.native: Verdict = judge(native, self.signed_by, digest)
         self._native = frozenset(record.path for record in native_files(self.manifest))
         forks.watch(self)
@@ -129,6 +143,10 @@ class Bundle:
         key: str | os.PathLike[str] | None = None,
         require_signature: bool = False,
         native: Native | None = None,
+        expect_name: str | None = None,
+        protect_rollback: bool = False,
+        signers: int = 1,
+        revoked: str | os.PathLike[str] | None = None,
     ) -> Bundle:
         """Open a folder or zip.
 
@@ -143,6 +161,12 @@ class Bundle:
             native: whether machine code of it may run: ``allow``, ``deny``, or ``auto`` where a
                 trusted key signed it or this machine made it. None takes what EDGEINFER_NATIVE
                 says, else ``auto``.
+            expect_name: refuse a model of another name, whoever signed it.
+            protect_rollback: refuse one that was signed without a counter (``edgeinfer sign
+                --counter``), or with a lower one than this user opened here before.
+            signers: how many of the trusted keys must have signed it.
+            revoked: file of digests of bundles and ids of keys that count no more, one a line; None
+                takes the one that EDGEINFER_REVOKED names, if it is set.
 
         Raises:
             UsageError: nothing is there, a key cannot be read, or ``native`` is no policy.
@@ -158,7 +182,9 @@ class Bundle:
         if not is_there:
             raise UsageError(f"{location}: no such file or folder")
         keys = [Path(k) for k in trusted] or trusted_here()
-        if require_signature and not keys:
+        needs_one = require_signature or protect_rollback or signers > 1
+        rules = SignedRules(expect_name, protect_rollback, signers, revoked_here(revoked))
+        if needs_one and not keys:
             raise SignatureError(
                 f"{location}: a signature is required, but no key is trusted: give trusted= "
                 f"(--trusted) or set {TRUSTED_ENV}"
@@ -178,7 +204,7 @@ class Bundle:
         except OSError as e:
             raise BundleError(f"{location}: cannot be read: {e.strerror or e}") from e
         try:
-            bundle = cls(location, storage, keys, policy)
+            bundle = cls(location, storage, keys, policy, rules)
             if sealed_by:
                 bundle.sealed_by, bundle._memory = sealed_by, MemoryFiles()
             if verify:
@@ -343,9 +369,10 @@ class Bundle:
         """Return the very bytes that a signature is over."""
         return self._read_manifest()
 
-    def _check_signature(self, raw: bytes, keys: Sequence[Path]) -> str:
+    def _about(self, check: Callable[[], T]) -> T:
+        """Say of which bundle a refusal is."""
         try:
-            return check_signature(raw, self.signatures(), keys)
+            return check()
         except SignatureError as e:
             raise SignatureError(f"{self.location}: {e}") from e
 

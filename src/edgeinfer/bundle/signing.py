@@ -3,6 +3,8 @@
 Keys are PEM files as OpenSSL writes them (``openssl genpkey -algorithm ed25519 -out key.pem``,
 ``openssl pkey -in key.pem -pubout -out public.pem``). The signed message is a fixed prefix, a zero
 byte and the bytes of ``manifest.json``; signatures (RFC 8032) lie beside it in ``signatures.json``.
+A signature that says more, a counter and when it was made, is over another prefix, those claims as
+canonical JSON, a zero byte and the manifest; the time is the signer's word.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,8 @@ MAX_SIGNATURES = 1 << 16
 """Bytes of the file; a signature takes about 200."""
 
 _PREFIX = b"edgeinfer bundle manifest v1\0"
+_PREFIX_CLAIMS = b"edgeinfer bundle statement v1\0"
+MAX_COUNTER = 2**53
 _BEGIN = b"-----BEGIN "
 
 
@@ -44,19 +48,45 @@ class Signature:
     Attributes:
         key: first 16 hex digits of the SHA-256 of the raw public key.
         value: the signature's 64 bytes.
+        counter: which may not fall from one version of a model to the next; None says nothing.
+        time: seconds since 1970 when it was made, as the signer says; None likewise.
     """
 
     key: str
     value: bytes
+    counter: int | None = None
+    time: int | None = None
+
+    @property
+    def claims(self) -> dict[str, int]:
+        """What it says beside that the key signed the manifest."""
+        said = {"counter": self.counter, "time": self.time}
+        return {name: value for name, value in said.items() if value is not None}
+
+    def message(self, manifest: bytes) -> bytes:
+        """Return the very bytes that it is over."""
+        if not self.claims:
+            return _PREFIX + manifest
+        text = json.dumps(self.claims, sort_keys=True, separators=(",", ":"))
+        return _PREFIX_CLAIMS + text.encode() + b"\0" + manifest
 
 
-def sign(manifest: bytes, private_key: Path, earlier: bytes | None = None) -> tuple[bytes, str]:
+def sign(
+    manifest: bytes,
+    private_key: Path,
+    earlier: bytes | None = None,
+    *,
+    counter: int | None = None,
+    time: int | None = None,
+) -> tuple[bytes, str]:
     """Return the contents of ``signatures.json`` with one more signature, and the key's id.
 
     Args:
         manifest: bytes of ``manifest.json``.
         private_key: PEM file of an unencrypted Ed25519 key.
         earlier: signatures by others, kept; one by the same key is replaced.
+        counter: of this version of the model; None says nothing.
+        time: seconds since 1970; None says nothing.
 
     Raises:
         UsageError: the key cannot be read or is of another kind.
@@ -66,12 +96,16 @@ def sign(manifest: bytes, private_key: Path, earlier: bytes | None = None) -> tu
     key = _private(private_key)
     identity = key_id(key.public_key())
     others = [s for s in parse(earlier) if s.key != identity] if earlier else []
-    signatures = [*others, Signature(identity, key.sign(_PREFIX + manifest))]
+    if counter is not None and not 0 <= counter <= MAX_COUNTER:
+        raise UsageError(f"counter: expected 0 to {MAX_COUNTER}, received {counter}")
+    unsigned = Signature(identity, b"", counter, time)
+    signatures = [*others, replace(unsigned, value=key.sign(unsigned.message(manifest)))]
     entries = [
         {
             "algorithm": ALGORITHM,
             "key": s.key,
             "signature": base64.b64encode(s.value).decode(),
+            **({"claims": s.claims} if s.claims else {}),
         }
         for s in sorted(signatures, key=lambda s: s.key)
     ]
@@ -79,38 +113,58 @@ def sign(manifest: bytes, private_key: Path, earlier: bytes | None = None) -> tu
 
 
 def check(manifest: bytes, signatures: bytes | None, keys: Sequence[Path]) -> str:
-    """Return the id of the first trusted key that signed the manifest.
+    """Return the id of the first trusted key that signed the manifest; as ``verified``."""
+    return verified(manifest, signatures, keys)[0].key
+
+
+def verified(
+    manifest: bytes,
+    signatures: bytes | None,
+    keys: Sequence[Path],
+    *,
+    signers: int = 1,
+    revoked: Collection[str] = (),
+) -> tuple[Signature, ...]:
+    """Return the signatures of the manifest by trusted keys, in the file's order.
 
     Args:
         manifest: bytes of ``manifest.json``.
         signatures: bytes of ``signatures.json``; None when the bundle has none.
         keys: PEM files of public keys that are trusted.
+        signers: how many of them must have signed it.
+        revoked: ids of keys that count no more.
 
     Raises:
-        SignatureError: it is unsigned, signed by others only, or the signature is not of it.
+        SignatureError: it is unsigned, signed by others only or by too few, or a signature by a
+            trusted key is not of it.
         UsageError: a key cannot be read or is of another kind.
         NotAvailableError: the library is missing; has the install line.
     """
     if not keys:
         raise UsageError("a signature is required, but no public key was given")
     trusted = {key_id(key): key for key in map(_public, keys)}
+    trusted = {identity: key for identity, key in trusted.items() if identity not in revoked}
     if signatures is None:
         raise SignatureError("is not signed, and a signature is required")
     found = parse(signatures)
     from cryptography.exceptions import InvalidSignature
 
+    good: dict[str, Signature] = {}
     for signature in found:
         key = trusted.get(signature.key)
         if key is None:
             continue
         try:
-            key.verify(signature.value, _PREFIX + manifest)
+            key.verify(signature.value, signature.message(manifest))
         except InvalidSignature as e:
             raise SignatureError(f"the signature by key {signature.key} is not of it") from e
-        return signature.key
-    raise SignatureError(
-        f"is signed by {_list(s.key for s in found)}, expected one of {_list(trusted)}"
-    )
+        good.setdefault(signature.key, signature)
+    if len(good) < max(1, signers):
+        number = "one" if signers <= 1 else str(signers)
+        raise SignatureError(
+            f"is signed by {_list(s.key for s in found)}, expected {number} of {_list(trusted)}"
+        )
+    return tuple(good.values())
 
 
 def parse(raw: bytes) -> list[Signature]:
@@ -133,7 +187,15 @@ def _signature(entry: Any) -> Signature:
         value = base64.b64decode(entry["signature"], validate=True)
     except binascii.Error as e:
         raise ValueError(f"a signature is not base64: {e}") from e
-    return Signature(str(entry["key"]), value)
+    claims = entry.get("claims", {})
+    known = isinstance(claims, dict) and not set(claims) - {"counter", "time"}
+    if not known or not all(map(_is_count, claims.values())):
+        raise ValueError("claims: expected counter and time, whole numbers of at least 0")
+    return Signature(str(entry["key"])[:64], value, claims.get("counter"), claims.get("time"))
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_COUNTER
 
 
 def new_keys(private_key: Path, public_key: Path) -> str:

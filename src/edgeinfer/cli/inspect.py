@@ -191,7 +191,9 @@ def _trust(bundle: Bundle) -> dict[str, Any]:
     from edgeinfer.bundle.trust import native_parts
 
     return {
+        "digest": bundle.full_digest,
         "signed_by": bundle.signed_by or None,
+        "signatures": [{"key": s.key, **s.claims} for s in bundle.signatures_by],
         "native_parts": native_parts(bundle.manifest),
         "native_allowed": bundle.native.allowed,
         "why": bundle.native.why,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
@@ -21,8 +22,15 @@ from edgeinfer.errors import UsageError
     metavar="PUBLIC",
     help="First make the pair: the private key in KEY, the public one in PUBLIC.",
 )
+@click.option(
+    "--counter",
+    type=click.IntRange(0),
+    help="Of this version; devices that ask for it open no lower one afterwards.",
+)
 @output_options
-def sign(bundle: str | None, key: Path, new_key: Path | None, out: Output) -> None:
+def sign(
+    bundle: str | None, key: Path, new_key: Path | None, counter: int | None, out: Output
+) -> None:
     """Sign BUNDLE with an Ed25519 key.
 
     The signature is over the manifest, which holds the hash of every file. Signatures by other keys
@@ -46,7 +54,13 @@ def sign(bundle: str | None, key: Path, new_key: Path | None, out: Output) -> No
         # Not sooner: keys are never replaced, so a pair made for nothing would stand in the way.
         if new_key is not None:
             new_keys(key, new_key)
-        content, identity = signed(opened.manifest_bytes(), key, opened.signatures())
+        content, identity = signed(
+            opened.manifest_bytes(),
+            key,
+            opened.signatures(),
+            counter=counter,
+            time=None if counter is None else int(time.time()),
+        )
     put_signatures(Path(bundle), content)
     data = {"bundle": bundle, "key": identity}
     out.result(data, lambda: [f"{bundle}: signed by key {identity}"])

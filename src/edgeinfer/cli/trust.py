@@ -31,8 +31,30 @@ def _trusted(names: tuple[str, ...]) -> Callable[[F], F]:
     )
 
 
-_REQUIRE = click.option(
-    "--require-signature", is_flag=True, help="Open nothing that no trusted key signed."
+_NAMES = (
+    *("trusted", "require_signature"),
+    *("expect_name", "protect_rollback", "signers", "revoked"),
+)
+_SIGNED = (
+    click.option(
+        "--require-signature", is_flag=True, help="Open nothing that no trusted key signed."
+    ),
+    click.option("--expect-name", metavar="NAME", help="Open no model of another name."),
+    click.option(
+        "--protect-rollback", is_flag=True, help="Open no version older than one opened here."
+    ),
+    click.option(
+        "--signers",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="So many trusted keys must have signed it.",
+    ),
+    click.option(
+        "--revoked",
+        metavar="FILE",
+        help="Digests and key ids that are trusted no more, one a line.",
+    ),
 )
 
 
@@ -52,22 +74,16 @@ def trust_options(
         @functools.wraps(command)
         def wrapped(
             *args: Any,
-            trusted: tuple[str, ...],
-            require_signature: bool,
             native: str | None = None,
             **kwargs: Any,
         ) -> None:
-            trust = {
-                "trusted": trusted,
-                "require_signature": require_signature,
-                "native": native,
-            }
-            command(*args, trust=trust, **kwargs)
+            trust = {name: kwargs.pop(name) for name in _NAMES}
+            command(*args, trust={**trust, "native": native}, **kwargs)
 
         made: Callable[..., None] = wrapped
         for option in (
             *((_DENY, _ALLOW) if runs else ()),
-            _REQUIRE,
+            *reversed(_SIGNED),
             _trusted(("--trusted", *names)),
         ):
             made = option(made)

@@ -1,0 +1,169 @@
+"""What may be asked of a signed bundle beyond its signature."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.signing import new_keys, parse, sign, verified
+from edgeinfer.bundle.writer import put_signatures
+from edgeinfer.cli.failures import guarded
+from edgeinfer.cli.group import edgeinfer as group
+from edgeinfer.errors import OutputError, SignatureError, UsageError
+
+pytest.importorskip("cryptography")
+
+Sign = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGEINFER_STATE", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> list[str]:
+    for name in "ab":
+        new_keys(tmp_path / name, tmp_path / f"{name}.pub")
+    return [str(tmp_path / "a.pub"), str(tmp_path / "b.pub")]
+
+
+@pytest.fixture
+def signed(zipped: Path, tmp_path: Path, keys: list[str]) -> Sign:
+    def by(name: str, counter: int | None = None, time: int | None = None) -> str:
+        with Bundle.open(zipped) as bundle:
+            content, identity = sign(
+                bundle.manifest_bytes(),
+                tmp_path / name,
+                bundle.signatures(),
+                counter=counter,
+                time=time,
+            )
+        put_signatures(zipped, content)
+        return identity
+
+    return by
+
+
+def test_another_name_is_refused(zipped: Path, signed: Sign, keys: list[str]) -> None:
+    signed("a")
+    Bundle.open(zipped, trusted=keys, expect_name="small").close()
+    Bundle.open(zipped, expect_name="small").close()
+    with pytest.raises(SignatureError, match="expected the model 'door', received 'small'"):
+        Bundle.open(zipped, trusted=keys, expect_name="door")
+
+
+def test_a_counter_may_not_fall(zipped: Path, signed: Sign, keys: list[str]) -> None:
+    for counter in (3, 3, 7):
+        signed("a", counter)
+        Bundle.open(zipped, trusted=keys, protect_rollback=True).close()
+    signed("a", 6)
+    with pytest.raises(SignatureError, match="has counter 6, and 7 was seen here"):
+        Bundle.open(zipped, trusted=keys, protect_rollback=True)
+    # Who does not ask is not protected, and sees what it says.
+    with Bundle.open(zipped, trusted=keys) as bundle:
+        assert [s.counter for s in bundle.signatures_by] == [6]
+    signed("a")
+    with pytest.raises(SignatureError, match="has no counter: `edgeinfer sign --counter`"):
+        Bundle.open(zipped, trusted=keys, protect_rollback=True)
+
+
+def test_a_counter_is_of_a_key(zipped: Path, signed: Sign, keys: list[str]) -> None:
+    signed("a", 7)
+    Bundle.open(zipped, trusted=keys, protect_rollback=True).close()
+    signed("b", 1)
+    with Bundle.open(zipped, trusted=keys[1:], protect_rollback=True) as bundle:
+        assert [s.counter for s in bundle.signatures_by] == [1]
+
+
+def test_what_cannot_be_remembered_is_not_protected(
+    zipped: Path, signed: Sign, keys: list[str], state: Path
+) -> None:
+    signed("a", 1)
+    state.write_bytes(b"")
+    with pytest.raises(OutputError, match="counters cannot be kept"):
+        Bundle.open(zipped, trusted=keys, protect_rollback=True)
+
+
+def test_an_altered_claim_breaks_the_signature(zipped: Path, signed: Sign, keys: list[str]) -> None:
+    signed("a", 1, 1_700_000_000)
+    with Bundle.open(zipped) as bundle:
+        content = json.loads(bundle.signatures() or b"")
+        manifest = bundle.manifest_bytes()
+    (entry,) = content["signatures"]
+    assert entry["claims"] == {"counter": 1, "time": 1_700_000_000}
+    paths = [Path(key) for key in keys]
+    assert verified(manifest, json.dumps(content).encode(), paths)[0].time == 1_700_000_000
+    for claims in ({"counter": 2, "time": 1_700_000_000}, {"counter": 1}, {}):
+        entry["claims"] = claims
+        with pytest.raises(SignatureError, match="is not of it"):
+            verified(manifest, json.dumps(content).encode(), paths)
+
+
+@pytest.mark.parametrize("claims", [{"counter": -1}, {"counter": True}, {"more": 1}, [], 5])
+def test_claims_are_read_strictly(zipped: Path, signed: Sign, claims: object) -> None:
+    signed("a", 1)
+    with Bundle.open(zipped) as bundle:
+        content = json.loads(bundle.signatures() or b"")
+    content["signatures"][0]["claims"] = claims
+    with pytest.raises(SignatureError, match="malformed"):
+        parse(json.dumps(content).encode())
+
+
+def test_several_must_have_signed(zipped: Path, signed: Sign, keys: list[str]) -> None:
+    first = signed("a")
+    with pytest.raises(SignatureError, match=f"is signed by {first}, expected 2 of "):
+        Bundle.open(zipped, trusted=keys, signers=2)
+    second = signed("b")
+    with Bundle.open(zipped, trusted=keys, signers=2) as bundle:
+        assert {s.key for s in bundle.signatures_by} == {first, second}
+    with pytest.raises(SignatureError, match="a signature is required, but no key is trusted"):
+        Bundle.open(zipped, signers=2)
+    # One key that is named twice is one signer.
+    with pytest.raises(SignatureError, match="expected 2 of"):
+        Bundle.open(zipped, trusted=[keys[0], keys[0]], signers=2)
+
+
+def test_what_is_revoked_is_refused(
+    zipped: Path, signed: Sign, keys: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = signed("a")
+    with Bundle.open(zipped, trusted=keys) as bundle:
+        digest = bundle.full_digest
+    listed = tmp_path / "revoked"
+    listed.write_text(f"# withdrawn\n{digest}  # of May\n\n")
+    with pytest.raises(SignatureError, match=f"is revoked .digest {digest[:16]}"):
+        Bundle.open(zipped, revoked=listed)
+    monkeypatch.setenv("EDGEINFER_REVOKED", str(listed))
+    with pytest.raises(SignatureError, match="is revoked"):
+        Bundle.open(zipped, trusted=keys)
+    listed.write_text(identity.upper())
+    with pytest.raises(SignatureError, match="expected one of"):
+        Bundle.open(zipped, trusted=keys)
+    signed("b")
+    with Bundle.open(zipped, trusted=keys) as bundle:
+        assert bundle.signed_by != identity
+    listed.write_text("nonsense")
+    with pytest.raises(UsageError, match="line 1: expected a bundle's digest"):
+        Bundle.open(zipped)
+    monkeypatch.setenv("EDGEINFER_REVOKED", str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="the list of what is revoked cannot be read"):
+        Bundle.open(zipped)
+
+
+def test_the_command_line_signs_and_asks(
+    zipped: Path, tmp_path: Path, keys: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = str(tmp_path / "a")
+    assert guarded(group, ["sign", str(zipped), "--key", key, "--counter", "5"]) == 0
+    asked = ["inspect", str(zipped), "--trusted", keys[0], "--protect-rollback", "--json"]
+    capsys.readouterr()
+    assert guarded(group, asked) == 0
+    (said,) = json.loads(capsys.readouterr().out)["trust"]["signatures"]
+    assert said["counter"] == 5
+    assert guarded(group, ["sign", str(zipped), "--key", key, "--counter", "4"]) == 0
+    assert guarded(group, asked) == 1
+    assert guarded(group, ["inspect", str(zipped), "--expect-name", "other"]) == 1
