@@ -41,7 +41,7 @@ from edgeinfer.backends.checks import (
 from edgeinfer.backends.engines import import_openvino
 from edgeinfer.backends.openvino_operators import COUNTERS, placement, profile
 from edgeinfer.backends.operators import OperatorProfile, Placement
-from edgeinfer.bundle.values import FINITE
+from edgeinfer.bundle.values import FINITE, beyond, integer_bounds
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
 from edgeinfer.types import Array, Dim, Feeds, TensorSpec
 
@@ -72,8 +72,11 @@ SQUEEZED = ("edgeinfer", "squeezed_outputs")
 """Where a model says from which outputs every axis of size 1 is still to be removed: the engine
 cannot hold a result whose rank follows from the sizes."""
 
-_WIDE = ("int64", "uint64")
-_INT32 = np.iinfo(np.int32)
+BOUNDS = ("edgeinfer", "integers")
+"""Where a model says between which values its integer inputs are computed right."""
+
+_WIDE = ("int64", "uint64", "uint32")
+_INT32 = (-(1 << 31), (1 << 31) - 1)
 
 
 class OpenVinoBackend:
@@ -120,7 +123,7 @@ class OpenVinoBackend:
             raise LoadError("openvino cannot switch its graph optimisation off; use onnxruntime")
         model = _read(path, artifact.format)
         device, placed = _placed(model, options)
-        squeezed = _squeezed(model)
+        squeezed, bounds = _squeezed(model), _bounds(model)
         # Compiling merges tensors and their names, so names are looked up before it.
         inputs = _specs("input", model.inputs, artifact, artifact.inputs)
         outputs = _specs("output", model.outputs, artifact, artifact.outputs)
@@ -133,7 +136,10 @@ class OpenVinoBackend:
         openvino_floats.check(model, compiled)
         return OpenVinoExecutable(
             compiled,
-            tuple(_Port(spec, compiled.inputs[index]) for spec, index in inputs),
+            tuple(
+                _Port(spec, compiled.inputs[index], bounds.get(spec.name, _INT32))
+                for spec, index in inputs
+            ),
             tuple(
                 _port(spec, compiled.outputs[index], spec.name in squeezed)
                 for spec, index in outputs
@@ -264,6 +270,12 @@ def _squeezed(model: Any) -> frozenset[str]:
     if not model.has_rt_info(path):
         return frozenset()
     return frozenset(json.loads(model.get_rt_info(path).astype(str)))
+
+
+def _bounds(model: Any) -> dict[str, tuple[int, int]]:
+    """Return what the model's integer inputs may hold, where it says so."""
+    path = [*BOUNDS]
+    return integer_bounds(model.get_rt_info(path).astype(str)) if model.has_rt_info(path) else {}
 
 
 def _port(spec: TensorSpec, port: Any, squeezed: bool) -> _Port:
@@ -487,10 +499,10 @@ class OpenVinoBound:
 class _Port:
     """One input or output: how arrays go in and come out."""
 
-    __slots__ = ("dtype", "name", "port", "spec")
+    __slots__ = ("bounds", "dtype", "name", "port", "spec")
 
-    def __init__(self, spec: TensorSpec, port: Any) -> None:
-        self.spec = spec
+    def __init__(self, spec: TensorSpec, port: Any, bounds: tuple[int, int] = _INT32) -> None:
+        self.spec, self.bounds = spec, bounds
         self.name = spec.name
         self.dtype = array_type(spec.dtype)
         self.port = port
@@ -525,10 +537,10 @@ class _Port:
 
     def check_range(self, array: Array) -> None:
         """Refuse values that the engine would cut to 32 bits."""
-        if array.size and (int(array.max()) > _INT32.max or int(array.min()) < _INT32.min):
+        if found := beyond(self.bounds, array):
             raise RunError(
                 f"run: input {self.name!r}: openvino computes {self.spec.dtype} in 32 bits and "
-                "a value does not fit; use onnxruntime"
+                f"{found}; use onnxruntime"
             )
 
 

@@ -353,11 +353,13 @@ def _is_taken(
         VerifyError: one that was asked for is wrong, or was not run and may not be unverified.
     """
     wrong = next((r for r in judged.values() if not r.passed), None)
-    if wrong is not None and written.job.spare:
+    unverified = wrong is not None and request.unverified and wrong.verdict == NOT_RUN
+    optional = written.job.optional and not unverified
+    if wrong is not None and (written.job.spare or optional):
         _leave(written, wrong, report, writer)
         return False
     report.variants += {r.id: r for r in judged.values()}.values()
-    if wrong is not None and not (request.unverified and wrong.verdict == NOT_RUN):
+    if wrong is not None and not unverified:
         raise _explained(written, report, wrong, front, writer.output)
     return True
 

@@ -43,6 +43,11 @@ class Job:
         return tuple(profile.name for profile in self.profiles)
 
     @property
+    def optional(self) -> bool:
+        """Whether no target needs the format: a wrong artifact is left out, as one refused is."""
+        return not any(self.format in profile.formats for profile in self.profiles)
+
+    @property
     def title(self) -> str:
         """Targets and format, for messages."""
         return f"{', '.join(self.targets)} ({self.format})"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
 
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import op_name, walk
@@ -75,6 +76,9 @@ def apply(model: ir.Model, rules: Sequence[Rule], notes: Notes) -> list[Problem]
         ]
         if not fixed:
             break
+    if any(v.type is None and v.name for _, node in walk(model) for v in node.outputs):
+        # What a repair has made is asked about, and narrowed, by its types.
+        ShapeInferencePass()(model)
     for line, count in repaired.items():
         notes.add(f"{line} ({count} nodes)" if count > 1 else line)
     return problems

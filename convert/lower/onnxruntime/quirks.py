@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from edgeinfer.convert.lower import digits
 from edgeinfer.convert.lower.faults import (
     attention_scores_before_mask,
     batchwise_recurrent,
@@ -97,6 +98,78 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 """Faults; without a repair the node is refused."""
+
+
+def _exponential(node: ir.Node) -> str:
+    return "exp(x) - 1 has no digits left near zero" if _is_plain(node) else ""
+
+
+def _squares(node: ir.Node) -> str:
+    if attribute(node, "p", 2) != 2 or not digits.floats(node):
+        return ""
+    return "squares of tiny and of huge elements leave float32"
+
+
+def _instances(node: ir.Node) -> str:
+    if digits.CENTRED in node.meta or not _is_plain(node):
+        return ""
+    return "large means are subtracted from each other"
+
+
+def _moments(node: ir.Node) -> str:
+    return "the mean of squares less the square of the mean" if _is_plain(node) else ""
+
+
+def _logarithm(node: ir.Node) -> str:
+    read = any(user.op_type == "Log" for user, _ in node.outputs[0].uses())
+    return "is zero below -18, where its logarithm is read" if read and _is_plain(node) else ""
+
+
+def _is_plain(node: ir.Node) -> bool:
+    value = given(node, 0)
+    return value is not None and value.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
+DIGITS: tuple[Rule, ...] = (
+    Rule(
+        ops=frozenset({"Elu", "Selu", "Celu"}),
+        fault=_exponential,
+        source="onnxruntime 1.32: Elu(-1e-7) = -1.19e-7",
+        repair=digits.exponential_by_tanh,
+    ),
+    Rule(
+        ops=frozenset({"ReduceL2", "LpNormalization"}),
+        fault=_squares,
+        source="onnxruntime 1.32: ReduceL2([1e-30]) = 0, ReduceL2([1e20]) = inf",
+        repair=digits.scaled_norm,
+    ),
+    Rule(
+        ops=frozenset({"InstanceNormalization"}),
+        fault=_instances,
+        source="onnxruntime 1.32: a channel of -100 alone comes out 0.043 for 0.041",
+        repair=digits.centre_first,
+    ),
+    Rule(
+        ops=frozenset({"GroupNormalization"}),
+        fault=_moments,
+        source="onnxruntime 1.32: 0.038 of the largest value off at a mean of 1000",
+        repair=digits.normalise_groups,
+    ),
+    Rule(
+        ops=frozenset({"MeanVarianceNormalization"}),
+        fault=_moments,
+        source="onnxruntime 1.32: equal elements give NaN, 1e-21 gives 0.8 for 8e-13",
+        repair=digits.normalise_mean_variance,
+    ),
+    Rule(
+        ops=frozenset({"Sigmoid"}),
+        fault=_logarithm,
+        source="onnxruntime 1.32: Sigmoid(-20) = 0, and its logarithm -inf for -20",
+        repair=digits.sigmoid_by_exponential,
+    ),
+)
+"""Kernels that lose digits; a repair that does not apply leaves the node as it is. They come after
+half precision, which keeps these operators whole in single."""
 
 SWISH = Rule(frozenset({"Swish"}), _swish, "see faster.py", repair=silu_by_sigmoid)
 

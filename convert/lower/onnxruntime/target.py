@@ -22,7 +22,7 @@ from edgeinfer.convert.lower.onnxruntime.faster import attention_by_products
 from edgeinfer.convert.lower.onnxruntime.fp16 import halve
 from edgeinfer.convert.lower.onnxruntime.half_faults import HALF_RULES
 from edgeinfer.convert.lower.onnxruntime.product_biases import round_product_biases
-from edgeinfer.convert.lower.onnxruntime.quirks import FASTER, RULES, SWISH
+from edgeinfer.convert.lower.onnxruntime.quirks import DIGITS, FASTER, RULES, SWISH
 from edgeinfer.convert.lower.onnxruntime.recurrent import multiply_stored
 from edgeinfer.convert.lower.onnxruntime.roundings import shorten
 from edgeinfer.convert.lower.onnxruntime.typed import (
@@ -142,7 +142,7 @@ def _prepare(source: ir.Model, options: LowerOptions, profile: Profile) -> _Prep
         model.metadata_props[TYPED_KEY] = "1"
     apply(model, HALF_RULES, notes)
     if not profile.strongly_typed:
-        apply(model, FASTER, notes)
+        apply(model, (*DIGITS, *FASTER), notes)
         multiply_stored(model)
     _expand_lacking(model, asked, notes)
     if not profile.strongly_typed:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx_ir as ir
 
+from edgeinfer.convert.lower import digits
 from edgeinfer.convert.lower.faults import (
     attention_scores_before_mask,
     batchwise_recurrent,
@@ -12,6 +15,8 @@ from edgeinfer.convert.lower.faults import (
     inverted_bernoulli,
     move_batch,
 )
+from edgeinfer.convert.lower.openvino import whole_numbers as whole
+from edgeinfer.convert.lower.openvino.heads import equal_axes, transpose_five
 from edgeinfer.convert.lower.openvino.pooling import overhangs, pad_before_average
 from edgeinfer.convert.lower.openvino.rewrites import (
     SETTLED,
@@ -23,7 +28,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     state_frame_length,
     tile_by_expand,
 )
-from edgeinfer.convert.lower.rules import Rule, attribute, by_definition, given
+from edgeinfer.convert.lower.rules import Repair, Rule, attribute, by_definition, given
 
 _SIGNED = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64})
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -204,6 +209,66 @@ def _average_overhang(node: ir.Node) -> str:
     return ""
 
 
+def _whole(
+    ops: str, fault: Callable[[ir.Node], str], repair: Repair | None = None, hint: str = ""
+) -> Rule:
+    source = "openvino 2026.4.1, run alone on integers near 1.79e9"
+    return Rule(frozenset(ops.split()), fault, source, repair, "unsupported_dtype", hint)
+
+
+def _digits(ops: str, fault: str, repair: Repair, seen: str) -> Rule:
+    def found(node: ir.Node) -> str:
+        return fault if digits.floats(node) else ""
+
+    return Rule(frozenset(ops.split()), found, f"openvino 2026.4.1: {seen}", repair)
+
+
+DIGITS: tuple[Rule, ...] = (
+    _digits(
+        "Elu Selu Celu",
+        "exp(x) - 1 has no digits left near zero",
+        digits.exponential_by_tanh,
+        "Elu(-1e-7) = -1.19e-7",
+    ),
+    _digits(
+        "Softplus",
+        "log(1 + exp(x)) has no digits left far below zero",
+        digits.softplus_by_atanh,
+        "Softplus(-20) = -1.9e-6",
+    ),
+    _digits("Erf", "has no digits near zero", digits.erf_by_tanh, "Erf(1e-7) = 0"),
+    _digits(
+        "ReduceL2 LpNormalization",
+        "squares of tiny and of huge elements leave float32",
+        digits.scaled_norm,
+        "LpNormalization([1e-21, 2e-21]) = [2.9e-18, 5.8e-18]",
+    ),
+)
+"""Kernels that lose digits."""
+
+_KNOWN = "give a constant operand, or integers of 16 bits"
+
+WHOLE: tuple[Rule, ...] = (
+    _whole(
+        "Equal Less LessOrEqual Greater GreaterOrEqual", whole.compared, whole.compare_difference
+    ),
+    _whole("Div Mod", whole.divided, whole.divide_exactly),
+    _whole(
+        "ReduceMax ReduceMin ReduceSum ReduceL1 ReduceSumSquare",
+        whole.reduced,
+        whole.reduce_exactly,
+        "give constant axes",
+    ),
+    _whole("Relu PRelu", whole.activated, whole.activate_exactly),
+    _whole("Cast", whole.made_bool, whole.difference_from_zero),
+    _whole("Pow", whole.raised, whole.power_by_products, _KNOWN),
+    _whole("MatMul", whole.multiplied, whole.multiply_exactly, _KNOWN),
+    _whole("Gemm Einsum", whole.multiplied, None, _KNOWN),
+    _whole("Add Sub Mul Neg Abs", whole.saturated, whole.wrap_bytes),
+    _whole("BitShift", whole.shifted, whole.shift_by_quotient, _KNOWN),
+)
+"""Integers that float32 does not hold."""
+
 RULES: tuple[Rule, ...] = (
     Rule(
         ops=frozenset({"LSTM", "GRU", "RNN"}),
@@ -343,4 +408,12 @@ RULES: tuple[Rule, ...] = (
         fault=_nearest,
         source="tests/golden: resize_nearest_half_pixel_round_prefer_ceil, openvino 2026.4.1",
     ),
+    Rule(
+        ops=frozenset({"Transpose"}),
+        fault=equal_axes,
+        source="openvino 2026.4.1: see heads.py",
+        repair=transpose_five,
+    ),
+    *DIGITS,
+    *WHOLE,
 )

@@ -17,7 +17,7 @@ from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.faults import PACKED, refused_borders
 from edgeinfer.convert.lower.loops import settle_loops
-from edgeinfer.convert.lower.openvino import bfloat
+from edgeinfer.convert.lower.openvino import bfloat, narrow_inputs
 from edgeinfer.convert.lower.openvino.integers import tidy
 from edgeinfer.convert.lower.openvino.names import restore_names, settle_names
 from edgeinfer.convert.lower.openvino.precision import read_back
@@ -95,6 +95,8 @@ class OpenVinoTarget:
             give_biases(written)
             written = restore_names(written, model, prepared)
             settle_names(written)
+            bounds = narrow_inputs.input_bounds(model, notes)
+            narrow_inputs.mark(written, bounds)
             if squeezed:
                 written.set_rt_info(json.dumps(squeezed), [*SQUEEZED])
             if options.precision == "bf16":
@@ -113,7 +115,7 @@ class OpenVinoTarget:
             engines=(EngineRequirement("openvino", f">={probe.version}"),),
             notes=tuple(notes.lines),
             ops=ops,
-            constraints=input_constraint(prepared),
+            constraints=input_constraint(prepared) | narrow_inputs.constraint(bounds),
         )
 
 

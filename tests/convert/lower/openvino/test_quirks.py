@@ -90,7 +90,7 @@ def test_fault_is_refused(text: str, detail: str) -> None:
         "g (float[N,4] x) => (float[N] y) <int64[1] a = {1}> { y = ReduceMax<keepdims = 0>(x, a) }",
         "g (float[2,3,4] x) => (float[A,B,C] y) <int64[3] r = {2,2,2}> { y = Tile(x, r) }",
         "g (float[2,3] x, int64[2] r) => (float[A,B] y) { y = Tile(x, r) }",
-        "g (int64[2] x) => (bool[2] y) { y = Cast<to = 9>(x) }",
+        "g (int8[2] x) => (bool[2] y) { y = Cast<to = 9>(x) }",
     ],
 )
 def test_healthy_node_is_left_alone(text: str) -> None:

@@ -1,0 +1,491 @@
+"""Integers that OpenVINO's CPU plugin computes in float32, written in what it computes exactly.
+
+The plugin has kernels of its own for sums, differences, products, extremes, bits, signs, choices
+and running sums of int32. Comparisons, quotients, remainders, powers, products of matrices and
+reductions go through float32, which holds every integer up to 2^24 only (openvino 2026.4.1, each
+operator run alone on numbers near 1.79e9). Where the operands provably stay below, the operator is
+left as it is; int64 is computed in 32 bits, and the backend refuses inputs that do not fit.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.faults import builder
+from edgeinfer.convert.lower.rules import attribute, given
+from edgeinfer.convert.lower.whole_spans import Spans, span_of
+from edgeinfer.convert.passes.rewrite import Builder
+
+HELD = 1 << 24
+"""float32 holds every integer up to here."""
+
+SETTLED = "is part of an exact one"
+"""Marks an operator of a repair that is right for what it is given there."""
+
+FAULT = "integers beyond 2^24 are computed in float32"
+
+_WIDE = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64})
+
+_LARGEST = 1 << 20
+"""Products that a product of matrices may be spread to."""
+
+_SIXTEEN = 1 << 16
+
+
+def _is_wide(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype in _WIDE
+
+
+def _is_held(value: ir.Value | None) -> bool:
+    span = span_of(value)
+    return span is not None and span[0] >= -HELD and span[1] <= HELD
+
+
+def compared(node: ir.Node) -> str:
+    """A comparison is right if one side is held: rounding never carries the other one across."""
+    a, b = given(node, 0), given(node, 1)
+    right = SETTLED in node.meta or not _is_wide(a) or _is_held(a) or _is_held(b)
+    return "" if right else FAULT
+
+
+def divided(node: ir.Node) -> str:
+    """A quotient or remainder of operands that are not both held."""
+    a, b = given(node, 0), given(node, 1)
+    right = SETTLED in node.meta or not _is_wide(a) or (_is_held(a) and _is_held(b))
+    return "" if right else FAULT
+
+
+def reduced(node: ir.Node) -> str:
+    """An extreme, or a sum that may not be held."""
+    x = given(node, 0)
+    if not _is_wide(x) or x is None or SETTLED in node.meta:
+        return ""
+    if node.op_type in ("ReduceMax", "ReduceMin"):
+        return "" if _is_held(x) else FAULT
+    span, count = span_of(x), _size(x)
+    if span is None or count is None:
+        return FAULT
+    most = max(abs(span[0]), abs(span[1]))
+    total = count * (most * most if node.op_type == "ReduceSumSquare" else most)
+    return "" if total <= HELD else FAULT
+
+
+def activated(node: ir.Node) -> str:
+    """An activation of integers that are not held."""
+    x = given(node, 0)
+    if not _is_wide(x):
+        return ""
+    held = _is_held(x) and (node.op_type == "Relu" or _is_held(given(node, 1)))
+    return "" if held else FAULT
+
+
+def made_bool(node: ir.Node) -> str:
+    """The conversion to bool, which loses numbers near the ends of int32."""
+    x = given(node, 0)
+    to_bool = attribute(node, "to", 0) == ir.DataType.BOOL.value
+    return FAULT if to_bool and _is_wide(x) and not _is_held(x) else ""
+
+
+def raised(node: ir.Node) -> str:
+    """A power that may not be held."""
+    x, exponent = given(node, 0), given(node, 1)
+    span, power = span_of(x), span_of(exponent)
+    if not _is_wide(x):
+        return ""
+    if span is None or power is None or power[1] > 64:
+        return FAULT
+    most = max(abs(span[0]), abs(span[1]), 1)
+    return "" if most ** max(power[1], 0) <= HELD else FAULT
+
+
+def multiplied(node: ir.Node) -> str:
+    """Products of matrices whose sums may not be held."""
+    operands = [v for v in node.inputs if v is not None]
+    if not any(_is_wide(v) for v in operands):
+        return ""
+    spans = [span_of(v) for v in operands]
+    sizes = [_size(v) for v in operands]
+    if None in spans or None in sizes:
+        return FAULT
+    most = math.prod(max(abs(s[0]), abs(s[1]), 1) for s in spans if s is not None)
+    terms = max((n for n in sizes if n is not None), default=0)
+    return "" if most * max(terms, 1) <= HELD else FAULT
+
+
+def shifted(node: ir.Node) -> str:
+    """A shift to the right of what is not held; signed ones have a rule of their own."""
+    x = given(node, 0)
+    right = attribute(node, "direction", "RIGHT") == "RIGHT"
+    return FAULT if right and _is_wide(x) and not _is_held(x) else ""
+
+
+def _size(value: ir.Value) -> int | None:
+    if value.shape is None or not all(isinstance(d, int) for d in value.shape):
+        return None
+    return math.prod(d for d in value.shape if isinstance(d, int))
+
+
+def _number(build: Builder, like: ir.Value, number: int) -> ir.Value:
+    kind = (like.dtype or ir.DataType.INT64).numpy()
+    return build.const(np.asarray(number, kind), "whole")
+
+
+def compare_difference(model: ir.Model, node: ir.Node) -> bool:
+    """Compare a difference with zero, which no rounding makes zero or takes zero from.
+
+    Given::
+
+        e = Equal(a, b); l = Less(a, b)
+
+    Result::
+
+        e = Equal(Sub(a, b), 0); l = Not(Equal(Sub(Max(a, b), a), 0))
+    """
+    a, b = given(node, 0), given(node, 1)
+    if a is None or b is None:
+        return False
+    build = builder(model, node)
+    left, right = a, b
+    if node.op_type != "Equal":
+        left = _typed(build, build.op("Max", a, b), a)
+        right = a if node.op_type in ("Less", "GreaterOrEqual") else b
+    difference = _typed(build, build.op("Sub", left, right), a)
+    equal = build.op("Equal", difference, _number(build, a, 0))
+    if node.op_type in ("Less", "Greater"):
+        _bool(equal)
+        build.op("Not", equal)
+    build.commit(model.graph, node)
+    return True
+
+
+def _typed(build: Builder, value: ir.Value, like: ir.Value) -> ir.Value:
+    value.type = like.type
+    return value
+
+
+def _bool(value: ir.Value) -> ir.Value:
+    value.type = ir.TensorType(ir.DataType.BOOL)
+    return value
+
+
+class _Arithmetic:
+    """Steps of int32 that are exact, with the types that later rules look at."""
+
+    def __init__(self, build: Builder, like: ir.Value) -> None:
+        self.build, self.like = build, like
+
+    def op(self, op_type: str, *values: ir.Value, **options: object) -> ir.Value:
+        """Add an operator whose result has the operands' type."""
+        return _typed(self.build, self.build.op(op_type, *values, **options), self.like)
+
+    def number(self, number: int) -> ir.Value:
+        """Return a constant of the operands' type."""
+        return _number(self.build, self.like, number)
+
+    def rough(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """The plugin's own quotient: of rounded operands, cut to an integer."""
+        made = self.op("Div", a, b)
+        self.build.nodes[-1].meta[SETTLED] = True
+        return made
+
+    def divide(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Return the quotient, cut toward zero, and what it leaves, with the sign of ``a``.
+
+        The rough quotient is off by 2^-22 of itself, so what it leaves is at most 512 larger than
+        the divisor; dividing that leaves less than the divisor, on one side of zero or the other.
+        """
+        quotient = self.rough(a, b)
+        rest = self.op("Sub", a, self.op("Mul", quotient, b))
+        more = self.rough(rest, b)
+        quotient = self.op("Add", quotient, more)
+        rest = self.op("Sub", rest, self.op("Mul", more, b))
+        sides = self.op("Mul", self.op("Sign", rest), self.op("Sign", a))
+        # One unit less, or more, where what is left has the other sign.
+        wrong = self.op("Mul", self.op("Min", sides, self.number(0)), self.op("Sign", rest))
+        step = self.op("Mul", wrong, self.op("Sign", b))
+        quotient = self.op("Sub", quotient, step)
+        return quotient, self.op("Add", rest, self.op("Mul", step, b))
+
+
+def divide_exactly(model: ir.Model, node: ir.Node) -> bool:
+    """Correct the plugin's quotient by what it leaves.
+
+    Given::
+
+        y = Div(a, b)
+
+    Result::
+
+        q = Div(a, b); r = Sub(a, Mul(q, b)); m = Div(r, b); p = Sub(r, Mul(m, b))
+        s = Mul(Mul(Min(Mul(Sign(p), Sign(a)), 0), Sign(p)), Sign(b))
+        y = Sub(Add(q, m), s)
+    """
+    a, b = given(node, 0), given(node, 1)
+    if a is None or b is None:
+        return False
+    build, own = builder(model, node), a.dtype
+    signed = own in (ir.DataType.INT32, ir.DataType.INT64)
+    if not signed:
+        # What is left may be less than zero on the way.
+        a, b = (_as(build, v, ir.DataType.INT64) for v in (a, b))
+    steps = _Arithmetic(build, a)
+    found, rest = steps.divide(a, b)
+    if node.op_type == "Mod":
+        found = rest
+        if not attribute(node, "fmod", 0):
+            sides = steps.op("Mul", steps.op("Sign", rest), steps.op("Sign", b))
+            apart = steps.op("Min", sides, steps.number(0))
+            found = steps.op("Sub", rest, steps.op("Mul", apart, b))
+    # The last node takes the result's place.
+    if signed or own is None:
+        steps.op("Add", found, steps.number(0))
+    else:
+        _as(build, found, own)
+    build.commit(model.graph, node)
+    return True
+
+
+def _as(build: Builder, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    made = build.op("Cast", value, to=dtype.value)
+    made.type = ir.TensorType(dtype)
+    return made
+
+
+_BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
+
+
+def saturated(node: ir.Node) -> str:
+    """Arithmetic of bytes that may leave them: the plugin stops at the ends of the type."""
+    x = given(node, 0)
+    if x is None or x.dtype not in _BYTES:
+        return ""
+    low, high = np.iinfo(x.dtype.numpy()).min, np.iinfo(x.dtype.numpy()).max
+    found = Spans().before_fitting(node)
+    return "" if found is not None and low <= found[0] <= found[1] <= high else SATURATED
+
+
+SATURATED = "bytes stop at the ends of their type"
+
+
+def wrap_bytes(model: ir.Model, node: ir.Node) -> bool:
+    """Compute in int32 and keep the last eight bits.
+
+    Given::
+
+        y = Add(a, b)
+
+    Result, for int8::
+
+        s = BitwiseAnd(Add(Cast<to=int32>(a), Cast<to=int32>(b)), 255)
+        y = Cast<to=int8>(Sub(BitwiseXor(s, 128), 128))
+    """
+    values = [v for v in node.inputs if v is not None]
+    if not values or values[0].dtype is None:
+        return False
+    own, build = values[0].dtype, builder(model, node)
+    wide = [_as(build, v, ir.DataType.INT32) for v in values]
+    steps = _Arithmetic(build, wide[0])
+    bits = steps.op("BitwiseAnd", steps.op(node.op_type, *wide), steps.number(255))
+    if own == ir.DataType.INT8:
+        bits = steps.op("Sub", steps.op("BitwiseXor", bits, steps.number(128)), steps.number(128))
+    _as(build, bits, own)
+    build.commit(model.graph, node)
+    return True
+
+
+def reduce_exactly(model: ir.Model, node: ir.Node) -> bool:
+    """Take the last of running sums, and the extreme of halves.
+
+    Given::
+
+        s = ReduceSum(x, [1]); m = ReduceMax(x, [1])
+
+    Result::
+
+        s = Gather(CumSum(Pad(x, one zero before axis 1), 1), -1)
+        low = BitwiseAnd(x, 65535); high = Div(Sub(x, low), 65536); top = ReduceMax(high, [1])
+        rest = ReduceMax(Where(Equal(high, top), low, 0), [1]); m = Add(Mul(top, 65536), rest)
+    """
+    x, axes = given(node, 0), given(node, 1)
+    if x is None or x.shape is None or (axes is not None and axes.const_value is None):
+        return False
+    if axes is None and attribute(node, "noop_with_empty_axes", 0):
+        return False
+    rank = len(x.shape)
+    over = list(range(rank))
+    if axes is not None and axes.const_value is not None and axes.const_value.size:
+        over = sorted({int(a) % rank for a in axes.const_value.numpy().ravel()})
+    build = builder(model, node)
+    steps = _Arithmetic(build, x)
+    if node.op_type in ("ReduceMax", "ReduceMin"):
+        found = _extreme(steps, x, over, largest=node.op_type == "ReduceMax")
+    else:
+        found = x
+        if node.op_type == "ReduceL1":
+            found = steps.op("Abs", x)
+        elif node.op_type == "ReduceSumSquare":
+            found = steps.op("Mul", x, x)
+        found = _sum(steps, found, rank, over)
+    if not attribute(node, "keepdims", 1):
+        found = steps.op("Squeeze", found, build.const(np.asarray(over, np.int64), "axes"))
+    else:
+        found = steps.op("Add", found, steps.number(0))
+    build.commit(model.graph, node)
+    return True
+
+
+def _sum(steps: _Arithmetic, x: ir.Value, rank: int, axes: list[int]) -> ir.Value:
+    """Sum along one axis after the other, which stays with the size 1; without elements it is 0."""
+    for axis in axes:
+        pads = np.zeros(2 * rank, np.int64)
+        pads[axis] = 1
+        padded = steps.op("Pad", x, steps.build.const(pads, "pads"), steps.number(0))
+        running = steps.op("CumSum", padded, steps.build.const(np.asarray(axis, np.int64), "axis"))
+        last = steps.build.const(np.asarray([-1], np.int64), "last")
+        x = steps.op("Gather", running, last, axis=axis)
+    return x
+
+
+def _extreme(steps: _Arithmetic, x: ir.Value, axes: list[int], *, largest: bool) -> ir.Value:
+    """The extreme of the upper halves, and of the lower ones beside it."""
+    name = "ReduceMax" if largest else "ReduceMin"
+    over = steps.build.const(np.asarray(axes, np.int64), "axes")
+    low = steps.op("BitwiseAnd", x, steps.number(_SIXTEEN - 1))
+    high = steps.op("Div", steps.op("Sub", x, low), steps.number(_SIXTEEN))
+    # A multiple of 2^16 has 16 digits: float32 holds it, and its quotient.
+    steps.build.nodes[-1].meta[SETTLED] = True
+    top = steps.op(name, high, over, keepdims=1)
+    steps.build.nodes[-1].meta[SETTLED] = True
+    same = _bool(steps.build.op("Equal", high, top))
+    steps.build.nodes[-1].meta[SETTLED] = True
+    beside = steps.op("Where", same, low, steps.number(0 if largest else _SIXTEEN))
+    rest = steps.op(name, beside, over, keepdims=1)
+    steps.build.nodes[-1].meta[SETTLED] = True
+    return steps.op("Add", steps.op("Mul", top, steps.number(_SIXTEEN)), rest)
+
+
+def activate_exactly(model: ir.Model, node: ir.Node) -> bool:
+    """Write activations of integers by extremes and products.
+
+    Given::
+
+        y = Relu(x); z = PRelu(x, s)
+
+    Result::
+
+        y = Max(x, 0); z = Add(Max(x, 0), Mul(Min(x, 0), s))
+    """
+    x, slope = given(node, 0), given(node, 1)
+    if x is None:
+        return False
+    build = builder(model, node)
+    steps = _Arithmetic(build, x)
+    positive = steps.op("Max", x, steps.number(0))
+    if node.op_type == "PRelu" and slope is not None:
+        steps.op("Add", positive, steps.op("Mul", steps.op("Min", x, steps.number(0)), slope))
+    build.commit(model.graph, node)
+    return True
+
+
+def power_by_products(model: ir.Model, node: ir.Node) -> bool:
+    """Multiply, for one known exponent.
+
+    Given: ``y = Pow(x, 3)``
+    Result: ``y = Mul(Mul(x, x), x)``
+    """
+    x, exponent = given(node, 0), given(node, 1)
+    if x is None or exponent is None or exponent.const_value is None:
+        return False
+    values = exponent.const_value.numpy()
+    if values.size != 1 or values.ndim > (0 if x.shape is None else len(x.shape)):
+        return False
+    power = float(values.ravel()[0])
+    if power != int(power) or not 1 <= power <= 64:
+        return False
+    build = builder(model, node)
+    steps = _Arithmetic(build, x)
+    found = steps.op("Mul", x, steps.number(1))
+    for _ in range(int(power) - 1):
+        found = steps.op("Mul", found, x)
+    build.commit(model.graph, node)
+    return True
+
+
+def multiply_exactly(model: ir.Model, node: ir.Node) -> bool:
+    """Spread a small product of matrices into products and running sums.
+
+    Given::
+
+        y = MatMul(a, b)
+
+    Result, for matrices::
+
+        p = Mul(Unsqueeze(a, [2]), Unsqueeze(b, [0])); y = Gather(CumSum(Pad(p), 1), -1)
+    """
+    a, b = given(node, 0), given(node, 1)
+    y = node.outputs[0]
+    if a is None or b is None or a.dtype != b.dtype or node.op_type != "MatMul":
+        return False
+    if a.shape is None or b.shape is None or min(len(a.shape), len(b.shape)) < 2:
+        return False
+    made, shared = _size(y), a.shape[-1]
+    if made is None or not isinstance(shared, int) or made * shared > _LARGEST:
+        return False
+    build = builder(model, node)
+    steps = _Arithmetic(build, a)
+    rank = max(len(a.shape), len(b.shape))
+    left = steps.op("Unsqueeze", a, build.const(np.asarray([-1], np.int64), "last"))
+    right = steps.op("Unsqueeze", b, build.const(np.asarray([-3], np.int64), "rows"))
+    spread = steps.op("Mul", left, right)
+    total = _sum(steps, spread, rank + 1, [rank - 1])
+    steps.op("Squeeze", total, build.const(np.asarray([rank - 1], np.int64), "axis"))
+    build.commit(model.graph, node)
+    return True
+
+
+def shift_by_quotient(model: ir.Model, node: ir.Node) -> bool:
+    """Divide the upper and the lower half by a known power of two.
+
+    Given::
+
+        y = BitShift<direction="RIGHT">(x, 3)
+
+    Result::
+
+        low = BitwiseAnd(x, 65535); y = Add(Div(Sub(x, low), 8), Div(low, 8))
+    """
+    x, amount = given(node, 0), given(node, 1)
+    if x is None or amount is None or amount.const_value is None:
+        return False
+    values = amount.const_value.numpy()
+    if values.size != 1 or values.ndim > (0 if x.shape is None else len(x.shape)):
+        return False
+    places = int(values.ravel()[0])
+    if not 0 <= places <= 16:
+        return False
+    build = builder(model, node)
+    steps = _Arithmetic(build, x)
+    low = steps.op("BitwiseAnd", x, steps.number(_SIXTEEN - 1))
+    parts = [steps.rough(v, steps.number(1 << places)) for v in (steps.op("Sub", x, low), low)]
+    steps.op("Add", *parts)
+    build.commit(model.graph, node)
+    return True
+
+
+def difference_from_zero(model: ir.Model, node: ir.Node) -> bool:
+    """Compare with zero, which float32 does right.
+
+    Given: ``y = Cast<to=bool>(x)``
+    Result: ``y = Not(Equal(x, 0))``
+    """
+    x = given(node, 0)
+    if x is None:
+        return False
+    build = builder(model, node)
+    equal = _bool(build.op("Equal", x, _number(build, x, 0)))
+    build.op("Not", equal)
+    build.commit(model.graph, node)
+    return True

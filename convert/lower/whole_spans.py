@@ -1,0 +1,212 @@
+"""What integers of a graph lie between, as far as their operators say it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.rules import attribute, given
+from edgeinfer.types import Array
+
+Span = tuple[int, int]
+"""Lowest and highest value."""
+
+_DEPTH = 64
+"""Operators that are looked through."""
+
+_READ = 1 << 16
+"""Elements of a constant that are looked at."""
+
+_MOVES = frozenset({
+    *("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Gather", "GatherND"),
+    *("GatherElements", "Expand", "Tile", "Flatten", "Split", "DepthToSpace", "SpaceToDepth"),
+    *("ReduceMax", "ReduceMin", "Compress", "ReverseSequence", "Dropout"),
+})  # fmt: skip
+"""Operators that give values of their first operand only."""
+
+_LIMITS = {
+    d: (int(np.iinfo(d.numpy()).min), int(np.iinfo(d.numpy()).max))
+    for d in (
+        *(ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64),
+        *(ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64),
+    )
+} | {ir.DataType.BOOL: (0, 1)}
+
+
+def span_of(value: ir.Value | None) -> Span | None:
+    """Return what a value's integers lie between; None where it holds no integers."""
+    return Spans().of(value)
+
+
+class Spans:
+    """What the integers of one graph lie between.
+
+    Sums and products that may leave the type wrap around, so that the type's own limits are all
+    that is known of them.
+
+    Attributes:
+        inputs: bounds of the model's inputs, by name; of others the type's limits count.
+    """
+
+    def __init__(self, inputs: Mapping[str, Span] | None = None) -> None:
+        self.inputs = inputs or {}
+        self._known: dict[ir.Value, Span | None] = {}
+
+    def of(self, value: ir.Value | None, depth: int = _DEPTH) -> Span | None:
+        """Return what a value lies between; None where it holds no whole numbers."""
+        if value is None or value.dtype is None:
+            return None
+        if value not in self._known:
+            self._known[value] = self._found(value, depth)
+        return self._known[value]
+
+    def before_fitting(self, node: ir.Node, depth: int = _DEPTH) -> Span | None:
+        """Return what a node's integers lie between before they are fitted into their type."""
+        spans = [self.of(v, depth) for v in node.inputs]
+        return None if node.domain else _made(node, spans)
+
+    def _found(self, value: ir.Value, depth: int) -> Span | None:
+        known = value.const_value
+        limits = _LIMITS.get(value.dtype or ir.DataType.UNDEFINED)
+        if known is not None and known.size <= _READ and known.dtype != ir.DataType.STRING:
+            return _of_array(known.numpy())
+        if limits is None:
+            return None
+        if value.is_graph_input() and (value.name or "") in self.inputs:
+            return self.inputs[value.name or ""]
+        node = value.producer()
+        if node is None or not depth:
+            return limits
+        found = self.before_fitting(node, depth - 1)
+        inside = found is not None and limits[0] <= found[0] and found[1] <= limits[1]
+        return found if inside else limits
+
+
+def _of_array(array: Array) -> Span | None:
+    if not array.size:
+        return 0, 0
+    if array.dtype.kind not in "iub":
+        values = np.asarray(array, np.float64)
+        if not (np.isfinite(values).all() and np.array_equal(values, np.round(values))):
+            return None
+    return int(array.min()), int(array.max())
+
+
+def _made(node: ir.Node, spans: list[Span | None]) -> Span | None:
+    first = spans[0] if spans else None
+    second = spans[1] if len(spans) > 1 else None
+    match node.op_type:
+        case op if op in _MOVES:
+            return first
+        case "Cast" | "CastLike":
+            return first
+        case "Concat":
+            return _union(spans)
+        case "Where":
+            return _union(spans[1:3])
+        case "Shape" | "ArgMax" | "ArgMin" | "NonZero" | "Size":
+            return _places(node)
+        case "Constant" | "ConstantOfShape":
+            return _filled(node)
+        case "Mod" if second is not None and second[0] == second[1] != 0:
+            return _remainder(node, first, second[0])
+        case "Sign":
+            return -1, 1
+        case "Clip":
+            return _clipped(first, second, spans[2] if len(spans) > 2 else None)
+        case "ReduceSum" | "CumSum" | "ReduceL1" | "ReduceSumSquare":
+            return _summed(node, first)
+    return _arithmetic(node.op_type, first, second)
+
+
+def _summed(node: ir.Node, x: Span | None) -> Span | None:
+    """A sum of as many as there are elements."""
+    source = given(node, 0)
+    if x is None or source is None or source.shape is None:
+        return None
+    if not all(isinstance(d, int) for d in source.shape):
+        return None
+    count = math.prod(d for d in source.shape if isinstance(d, int))
+    most = max(map(abs, x))
+    if node.op_type == "ReduceSumSquare":
+        return 0, count * most * most
+    low = 0 if node.op_type == "ReduceL1" else min(0, x[0])
+    return count * low, count * (most if node.op_type == "ReduceL1" else max(0, x[1]))
+
+
+def _union(spans: list[Span | None]) -> Span | None:
+    held = [s for s in spans if s is not None]
+    if not held or len(held) < len(spans):
+        return None
+    return min(s[0] for s in held), max(s[1] for s in held)
+
+
+def _places(node: ir.Node) -> Span | None:
+    """Sizes and positions are bounded by sizes that are known."""
+    x = given(node, 0)
+    if x is None or x.shape is None or not all(isinstance(d, int) for d in x.shape):
+        return None
+    sizes = [d for d in x.shape if isinstance(d, int)]
+    return 0, (math.prod(sizes) if node.op_type == "Size" else max(sizes, default=0))
+
+
+def _filled(node: ir.Node) -> Span | None:
+    found = attribute(node, "value", None)
+    if found is None or not hasattr(found, "numpy"):
+        return (0, 0) if node.op_type == "ConstantOfShape" else None
+    array = found.numpy()
+    if array.dtype.kind not in "iub" or not array.size:
+        return None
+    return int(array.min()), int(array.max())
+
+
+def _remainder(node: ir.Node, first: Span | None, divisor: int) -> Span | None:
+    most = abs(divisor) - 1
+    if not attribute(node, "fmod", 0):
+        return (0, most) if divisor > 0 else (-most, 0)
+    low = -most if first is None or first[0] < 0 else 0
+    return low, most if first is None or first[1] > 0 else 0
+
+
+def _clipped(x: Span | None, low: Span | None, high: Span | None) -> Span | None:
+    if x is None:
+        return None
+    bottom, top = x
+    if low is not None:
+        bottom, top = max(bottom, low[0]), max(top, low[1])
+    if high is not None:
+        bottom, top = min(bottom, high[0]), min(top, high[1])
+    return bottom, top
+
+
+def _arithmetic(op: str, a: Span | None, b: Span | None) -> Span | None:
+    if a is None:
+        return None
+    match op:
+        case "Neg":
+            return -a[1], -a[0]
+        case "Abs":
+            return (0 if a[0] <= 0 <= a[1] else min(map(abs, a))), max(map(abs, a))
+        case "Relu":
+            return max(a[0], 0), max(a[1], 0)
+    if b is None:
+        return None
+    match op:
+        case "Add":
+            return a[0] + b[0], a[1] + b[1]
+        case "Sub":
+            return a[0] - b[1], a[1] - b[0]
+        case "Mul":
+            ends = [x * y for x in a for y in b]
+            return min(ends), max(ends)
+        case "Max":
+            return max(a[0], b[0]), max(a[1], b[1])
+        case "Min":
+            return min(a[0], b[0]), min(a[1], b[1])
+        case "Div" if b[0] > 0 or b[1] < 0:
+            most = max(map(abs, a))
+            return (0 if a[0] >= 0 and b[0] > 0 else -most), most
+    return None

@@ -1,0 +1,150 @@
+"""Integers beyond 2^24 on OpenVINO: ids, time stamps, negatives and the ends of the type."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer import profiles
+from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.backends.openvino import OpenVinoBackend
+from edgeinfer.convert.lower import LowerOptions, target_for
+from edgeinfer.convert.passes import input_specs, output_specs
+from edgeinfer.errors import RunError
+from edgeinfer.types import Array
+from tests.convert.lower.running import lower, model, run_openvino
+
+pytest.importorskip("openvino")
+
+ENDS = np.iinfo(np.int32)
+LEFT = np.array(
+    [1790000031, 5, -1790000031, 16777217, ENDS.max, ENDS.min, -7, 33554433, 123456789, 0], np.int32
+)
+RIGHT = np.array(
+    [1790000001, 5, -1790000001, 16777216, ENDS.max - 1, ENDS.min + 1, 2, -3, 1000, -9], np.int32
+)
+
+
+def _truncated(a: Array, b: Array) -> Array:
+    exact = [
+        abs(int(x)) // abs(int(y)) * (1 if (x < 0) == (y < 0) else -1)
+        for x, y in zip(a, b, strict=True)
+    ]
+    return np.array(exact, a.dtype)
+
+
+def _computed(text: str, folder: Path, *feeds: Array) -> Array:
+    return run_openvino(lower(model(text), folder, "openvino").files[0], *feeds)[0]
+
+
+@pytest.mark.parametrize(
+    ("op", "right"),
+    [
+        ("Equal(a, b)", np.equal),
+        ("Less(a, b)", np.less),
+        ("LessOrEqual(a, b)", np.less_equal),
+        ("Greater(a, b)", np.greater),
+        ("GreaterOrEqual(a, b)", np.greater_equal),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_comparisons_tell_neighbours_apart(op: str, right: Any, dtype: str, tmp_path: Path) -> None:
+    text = f"g ({dtype}[10] a, {dtype}[10] b) => (bool[10] y) {{ y = {op} }}"
+    for a, b in ((LEFT, RIGHT), (RIGHT, LEFT), (LEFT, LEFT)):
+        found = _computed(text, tmp_path, a.astype(dtype), b.astype(dtype))
+        np.testing.assert_array_equal(found, right(a, b))
+
+
+@pytest.mark.parametrize(
+    ("op", "right"),
+    [
+        ("Div(a, b)", _truncated),
+        ("Mod(a, b)", np.mod),
+        ("Mod<fmod = 1>(a, b)", np.fmod),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_quotients_and_remainders_are_exact(
+    op: str, right: Any, dtype: str, tmp_path: Path
+) -> None:
+    text = f"g ({dtype}[n] a, {dtype}[n] b) => ({dtype}[n] y) {{ y = {op} }}"
+    a, b = (v.ravel() for v in np.meshgrid(LEFT, RIGHT))
+    a, b = (v[~((a == ENDS.min) & (b == -1))].astype(dtype) for v in (a, b))
+    np.testing.assert_array_equal(_computed(text, tmp_path, a, b), right(a, b))
+
+
+@pytest.mark.parametrize(
+    ("op", "right"),
+    [
+        ("ReduceMax(x, axes)", lambda x: x.max(1, keepdims=True)),
+        ("ReduceMin<keepdims = 0>(x, axes)", lambda x: x.min(1)),
+        ("ReduceSum<keepdims = 0>(x, axes)", lambda x: x.sum(1, dtype=x.dtype)),
+        ("ReduceL1(x, axes)", lambda x: np.abs(x).sum(1, keepdims=True, dtype=x.dtype)),
+        ("ReduceSumSquare(m, axes)", lambda x: ((x % 9001) ** 2).sum(1, keepdims=True)),
+        ("Relu(x)", lambda x: np.maximum(x, 0)),
+        ("PRelu(x, k2)", lambda x: np.where(x < 0, x * 2, x)),
+        ("Pow(m, k2)", lambda x: (x % 9001) ** 2),
+        ("Cast<to = 9>(x)", lambda x: x != 0),
+    ],
+)
+def test_reductions_and_activations_are_exact(op: str, right: Any, tmp_path: Path) -> None:
+    known = "int64[1] axes = {1}, int32 k = {9001}, int32 k2 = {2}"
+    text = f"g (int32[4, 3] x) => (int32[?] y) <{known}> {{ m = Mod(x, k) y = {op} }}".replace(
+        "int32[?]", "T[N]"
+    )
+    rng = np.random.default_rng(0)
+    x = (rng.integers(0, 40, (4, 3)) + 500_000_000).astype(np.int32) * np.int32(-1)
+    x[:2] *= np.int32(-1)
+    want = right(x)
+    shape = ", ".join(map(str, want.shape))
+    kind = "bool" if want.dtype == np.bool_ else "int32"
+    found = _computed(text.replace("T[N]", f"{kind}[{shape}]"), tmp_path, x)
+    np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
+def test_bytes_wrap_around(op: str, dtype: str, tmp_path: Path) -> None:
+    ends = np.iinfo(dtype)
+    a = np.array([ends.max, ends.min, 100, 3, ends.max], dtype)
+    b = np.array([1, 2, 100, 5, ends.max], dtype)
+    right = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}[op](a, b)
+    text = f"g ({dtype}[5] a, {dtype}[5] b) => ({dtype}[5] y) {{ y = {op}(a, b) }}"
+    np.testing.assert_array_equal(_computed(text, tmp_path, a, b), right)
+
+
+def test_products_of_matrices_are_exact_or_refused(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(0, 30000, s).astype(np.int32) for s in ((2, 4, 5), (5, 3)))
+    text = "g (int32[2, 4, 5] a, int32[5, 3] b) => (int32[2, 4, 3] y) { y = MatMul(a, b) }"
+    np.testing.assert_array_equal(_computed(text, tmp_path, a, b), a @ b)
+    large = "g (int32[m, 900] a, int32[900, m] b) => (int32[m, m] y) { y = MatMul(a, b) }"
+    found = target_for("openvino_ir").check(model(large), profiles.load("openvino"), LowerOptions())
+    assert [(p.op, p.reason) for p in found] == [("MatMul", "unsupported_dtype")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "k = Constant<value = int64 {7}>() y = Equal(a, k)",
+        "s = Cast<to = 3>(a) t = Cast<to = 7>(s) y = Less(t, a)",
+    ],
+)
+def test_what_float32_holds_is_left_alone(body: str) -> None:
+    from edgeinfer.convert.lower.openvino.whole_numbers import compared
+
+    text = f"g (int64[4] a) => (bool[4] y) {{ {body} }}"
+    assert not any(compared(n) for n in model(text).graph if n.op_type in ("Equal", "Less"))
+
+
+def test_a_product_of_time_stamps_narrows_what_the_input_may_hold(tmp_path: Path) -> None:
+    of = model("g (int64[2] t) => (int64[2] y) <int64 k = {1000}> { y = Mul(t, k) }")
+    made = lower(of, tmp_path, "openvino")
+    artifact = Artifact(made.format, made.files[0], input_specs(of), output_specs(of))
+    executable = OpenVinoBackend().load(artifact, LoadOptions())
+    right = executable.run({"t": np.array([1_000_000, -5])})["y"]
+    np.testing.assert_array_equal(right, [1_000_000_000, -5000])
+    assert "integers" in made.constraints
+    with pytest.raises(RunError, match="1790000001 is not between"):
+        executable.run({"t": np.array([1_790_000_001, 0])})

@@ -1,0 +1,34 @@
+"""What integers lie between."""
+
+import pytest
+
+from edgeinfer.convert.lower.whole_spans import Spans
+from tests.convert.lower.running import model
+
+INT64 = (-(1 << 63), (1 << 63) - 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "span"),
+    [
+        ("y = Add(x, k)", (-3, 17)),
+        ("y = Mul(x, k)", (-70, 70)),
+        ("y = Neg(x)", (-10, 10)),
+        ("y = Abs(x)", (0, 10)),
+        ("y = Mod(x, k)", (0, 6)),
+        ("y = Mod<fmod = 1>(x, k)", (-6, 6)),
+        ("y = Div(x, k)", (-10, 10)),
+        ("y = Max(x, k)", (7, 10)),
+        ("y = Clip(x, k)", (7, 10)),
+        ("y = ArgMax(x)", (0, 4)),
+        ("y = CumSum(x, z)", (-40, 40)),
+        ("a = ReduceSum(x) y = Reshape(a, one)", (-40, 40)),
+        ("b = Cast<to = 2>(x) y = Cast<to = 7>(b)", (0, 255)),
+        ("f = Cast<to = 1>(x) y = Cast<to = 7>(f)", INT64),
+        ("c = Less(x, k) y = Where(c, x, k)", (-10, 10)),
+    ],
+)
+def test_spans_follow_operators(body: str, span: tuple[int, int]) -> None:
+    known = "int64 k = {7}, int64 z = {0}, int64[1] one = {1}"
+    of = model(f"g (int64[4] x) => (int64[n] y) <{known}> {{ {body} }}")
+    assert Spans({"x": (-10, 10)}).of(of.graph.outputs[0]) == span
