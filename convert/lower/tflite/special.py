@@ -12,6 +12,15 @@ _FLOATS = frozenset(
 )
 
 
+_LOSING = frozenset(
+    {
+        *("ReduceMax", "ReduceMin", "ReduceL2", "ReduceLogSumExp", "LpNormalization", "Exp"),
+        *("Cosh", "HardSigmoid"),
+    }
+)
+"""Operators that make a number of NaN, by their extremes, or by XNNPACK's exponential."""
+
+
 def input_constraint(model: ir.Model) -> dict[str, str]:
     """Return ``{"inputs": "not_nan"}`` where a NaN would become a number.
 
@@ -29,7 +38,7 @@ def _loses(node: ir.Node) -> bool:
         return False
     if not any(v is not None and v.dtype in _FLOATS for v in node.inputs):
         return False
-    if node.op_type in ("ReduceMax", "ReduceMin"):
+    if node.op_type in _LOSING:
         return True
     computed = [v for v in node.inputs if v is not None and v.const_value is None]
     return node.op_type in ("Max", "Min") and len(computed) > 1

@@ -41,3 +41,8 @@ __all__ = [
     "shape",
     "signal",
 ]
+
+# What no family above has of its own.
+from edgeinfer.convert.lower.coreai.portable import adopt_shared
+
+adopt_shared()

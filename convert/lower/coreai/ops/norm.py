@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.coreai.builder import Builder
@@ -118,17 +117,6 @@ def group_normalization(
     made, _, _ = _standard(g, view, list(range(2, view.rank)), epsilon)
     made = g.reshape(g.cast(made, X.dtype), sizes)
     return biased(g, _scaled(g, made, scale), bias)
-
-
-@OPS.lower("LpNormalization", since=1, dtypes=FLOATS)
-@in_single
-def lp_normalization(g: Builder, input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    if p == 1:
-        length = g.reduce("sum", g.unary("abs_", input), [axis])
-    else:
-        length = g.unary("sqrt", g.reduce("sum", g.binary("mul", input, input), [axis]))
-    made = g.binary("divide", input, length)
-    return g.select(g.binary("equal", length, 0), g.const(np.zeros((), input.dtype)), made)
 
 
 @OPS.lower("LRN", since=13, dtypes=FLOATS)

@@ -9,6 +9,7 @@ import numpy as np
 from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.registry import BOOL, FLOATS, NUMBERS, OPS, in_single
 from edgeinfer.convert.lower.coreai.tensor import Tensor
+from edgeinfer.convert.lower.ops import norm
 from edgeinfer.convert.lower.registry import Const, Refusal
 
 Body = Callable[[Builder, Tensor, list[int], bool], Tensor]
@@ -40,7 +41,12 @@ def _square(g: Builder, x: Tensor, axes: list[int], keep: bool) -> Tensor:
 def _l2(g: Builder, x: Tensor, axes: list[int], keep: bool) -> Tensor:
     if not x.is_float:
         raise Refusal("roots of integers", "unsupported_dtype")
-    return g.unary("sqrt", _square(g, x, axes, keep))
+    from edgeinfer.convert.lower.coreai.portable import Portable
+
+    if not axes or any(x.shape[a] == 0 for a in axes):
+        return g.unary("sqrt", _square(g, x, axes, keep))
+    made = norm.length(Portable(g), x, axes)
+    return made if keep else g.drop_axes(made, axes)
 
 
 def _log_sum(g: Builder, x: Tensor, axes: list[int], keep: bool) -> Tensor:

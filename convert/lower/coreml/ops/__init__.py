@@ -51,3 +51,8 @@ __all__ = [
     "signal",
     "unary",
 ]
+
+# What no family above has of its own.
+from edgeinfer.convert.lower.coreml.portable import adopt_shared
+
+adopt_shared()

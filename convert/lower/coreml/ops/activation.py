@@ -11,9 +11,6 @@ from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.registry import FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Tensor
 
-_SELU_ALPHA = 1.67326319217681884765625
-_SELU_GAMMA = 1.05070102214813232421875
-
 
 @OPS.lower("Relu", since=14, dtypes=NUMBERS)
 def relu(g: Builder, x: Tensor) -> Tensor:
@@ -48,31 +45,10 @@ def elu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
     return g.unary("elu", x, alpha=float(alpha))
 
 
-@OPS.lower("Celu", since=12, dtypes=FLOATS)
-def celu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """Elu of the divided input: ``max(0,x) + min(0, a*(exp(x/a)-1))``."""
-    divided = g.binary("real_div", x, float(alpha))
-    return g.binary("mul", g.unary("elu", divided, alpha=1.0), float(alpha))
-
-
-@OPS.lower("Selu", since=22, dtypes=FLOATS)
-def selu(
-    g: Builder, x: Tensor, *, alpha: float = _SELU_ALPHA, gamma: float = _SELU_GAMMA
-) -> Tensor:
-    """elu, scaled."""
-    return g.binary("mul", g.unary("elu", x, alpha=float(alpha)), float(gamma))
-
-
 @OPS.lower("HardSigmoid", since=22, dtypes=FLOATS)
 def hard_sigmoid(g: Builder, x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
     """sigmoid_hard."""
     return g.unary("sigmoid_hard", x, alpha=float(alpha), beta=float(beta))
-
-
-@OPS.lower("HardSwish", since=22, dtypes=FLOATS)
-def hard_swish(g: Builder, x: Tensor) -> Tensor:
-    """X times sigmoid_hard."""
-    return g.binary("mul", x, g.unary("sigmoid_hard", x, alpha=1 / 6, beta=0.5))
 
 
 @OPS.lower("Gelu", since=20, dtypes=FLOATS)
@@ -92,7 +68,7 @@ def swish(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 @OPS.lower("Mish", since=22, dtypes=FLOATS)
 def mish(g: Builder, x: Tensor) -> Tensor:
-    """X times the tanh of softplus."""
+    """X times the tanh of softplus: each is one kernel, and half precision holds no exp(20)."""
     return g.binary("mul", x, g.unary("tanh", g.unary("softplus", x)))
 
 
@@ -106,24 +82,6 @@ def softplus(g: Builder, x: Tensor) -> Tensor:
 def softsign(g: Builder, input: Tensor) -> Tensor:
     """Softsign."""
     return g.unary("softsign", input)
-
-
-@OPS.lower("ThresholdedRelu", since=22, dtypes=FLOATS)
-def thresholded_relu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """A choice: Core ML's own operator keeps the threshold itself, ONNX's does not."""
-    above = g.binary("greater", x, float(alpha))
-    return g.select(above, x, g.const(0, x.dtype))
-
-
-@OPS.lower("Shrink", since=9, dtypes=FLOATS)
-def shrink(g: Builder, input: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
-    """Choices between the moved input and zero."""
-    zero = g.const(0, input.dtype)
-    above = g.select(
-        g.binary("greater", input, float(lambd)), g.binary("sub", input, float(bias)), zero
-    )
-    below = g.binary("less", input, -float(lambd))
-    return g.select(below, g.binary("add", input, float(bias)), above)
 
 
 @OPS.lower("PRelu", since=16, dtypes=FLOATS)

@@ -191,27 +191,3 @@ def lrn(
     summed = g.emit("conv", x=square, weight=g.const(kernel, X.dtype), pad_type="custom", pad=pad)
     base = g.binary("add", g.reshape(summed, g.extents(X)), float(bias))
     return g.binary("real_div", X, g.binary("pow", base, float(beta)))
-
-
-@OPS.lower("LpNormalization", since=22, dtypes=FLOATS)
-def lp_normalization(g: Builder, input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    """The input by its norm; a norm of zero leaves zeros, as ONNX Runtime does."""
-    op = "reduce_l1_norm" if p == 1 else "reduce_l2_norm"
-    norm = g.reduce(op, input, [axis], True)
-    nothing = g.binary("equal", norm, 0.0)
-    divisor = g.select(nothing, g.const(1, input.dtype), norm)
-    return g.binary("real_div", input, divisor)
-
-
-@OPS.lower("MeanVarianceNormalization", since=13, dtypes=FLOATS)
-def mean_variance_normalization(
-    g: Builder,
-    X: Tensor,
-    *,
-    axes: Sequence[int] = (0, 2, 3),
-) -> Tensor:
-    """Arithmetic, with the definition's epsilon behind the root."""
-    places = [a % X.rank for a in axes]
-    moved = g.binary("sub", X, g.reduce("reduce_mean", X, places, True))
-    variance = g.reduce("reduce_mean", g.binary("mul", moved, moved), places, True)
-    return g.binary("real_div", moved, g.binary("add", g.unary("sqrt", variance), 1e-9))

@@ -11,6 +11,7 @@ import numpy as np
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.registry import ALL, FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Span, Tensor
+from edgeinfer.convert.lower.ops import norm
 from edgeinfer.convert.lower.registry import Const, Refusal
 
 _STEPS = 64
@@ -162,10 +163,15 @@ def reduce_l2(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
-    """reduce_l2_norm; without axes the magnitude."""
-    if not _axes(data, axes, noop_with_empty_axes):
+    """The length; without axes the magnitude."""
+    from edgeinfer.convert.lower.coreml.portable import Portable
+
+    places = _axes(data, axes, noop_with_empty_axes)
+    if not places:
         return g.unary("abs", data)
-    return _reduced(g, "reduce_l2_norm", data, axes, keepdims, noop_with_empty_axes)
+    found = norm.length(Portable(g), g.cast(data, np.float32), places)
+    found = found if keepdims else g.drop_axes(found, places)
+    return g.cast(found, data.dtype)
 
 
 @OPS.lower("ReduceSumSquare", since=18, dtypes=NUMBERS)

@@ -158,35 +158,6 @@ def atanh(g: Builder, input: Tensor) -> Tensor:
     return g.unary("atanh", input)
 
 
-@OPS.lower("Asinh", since=22, dtypes=FLOATS)
-def asinh(g: Builder, input: Tensor) -> Tensor:
-    """sign(x) * log(|x| + sqrt(x*x + 1)), with the part above 1 kept apart.
-
-    ``log(1 + t)`` for small ``t`` is ``2 * atanh(t / (2 + t))``, which keeps small inputs exact.
-    """
-    size = g.unary("abs", input)
-    square = g.binary("mul", size, size)
-    root = g.unary("sqrt", g.binary("add", square, 1.0))
-    rest = g.binary("add", size, g.binary("real_div", square, g.binary("add", root, 1.0)))
-    near = g.binary("real_div", rest, g.binary("add", rest, 2.0))
-    close = g.binary("mul", g.unary("atanh", near), 2.0)
-    far = g.unary("log", g.binary("add", g.binary("add", size, root), 0.0), epsilon=0.0)
-    small = g.binary("less", size, 1.0)
-    return g.binary("mul", g.select(small, close, far), g.unary("sign", input))
-
-
-@OPS.lower("Acosh", since=22, dtypes=FLOATS)
-def acosh(g: Builder, input: Tensor) -> Tensor:
-    """log1p(t + sqrt(t * (x + 1))) for ``t = x - 1``, by atanh."""
-    over = g.binary("sub", input, 1.0)
-    root = g.unary("sqrt", g.binary("mul", over, g.binary("add", input, 1.0)))
-    rest = g.binary("add", over, root)
-    near = g.binary("real_div", rest, g.binary("add", rest, 2.0))
-    close = g.binary("mul", g.unary("atanh", near), 2.0)
-    far = g.unary("log", g.binary("add", input, root), epsilon=0.0)
-    return g.select(g.binary("less", input, 2.0), close, far)
-
-
 @OPS.lower("IsNaN", since=20, dtypes=FLOATS | BOOL)
 def is_nan(g: Builder, X: Tensor) -> Tensor:
     """What does not equal itself."""

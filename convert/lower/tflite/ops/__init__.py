@@ -65,3 +65,8 @@ __all__ = [
     "text",
     "unary",
 ]
+
+# What no family above has of its own.
+from edgeinfer.convert.lower.tflite.portable import adopt_shared
+
+adopt_shared()

@@ -8,7 +8,7 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import select
-from edgeinfer.convert.lower.tflite.ops.unary import log1p_small, minus_one
+from edgeinfer.convert.lower.tflite.ops.unary import minus_one
 from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.widen import DOUBLES, NUMBERS, REALS, widened
 
@@ -69,41 +69,10 @@ def prelu(g: Builder, x: Tensor, slope: Tensor) -> Tensor:
 @OPS.lower("Elu", since=22, dtypes=REALS)
 @widened
 def elu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """``alpha * (exp(x) - 1)`` below zero."""
+    """``alpha * (exp(x) - 1)`` below zero: one kernel where alpha is one."""
     if alpha == 1:
         return g.unary("ELU", x)
     return g.binary("ADD", g.unary("RELU", x), g.binary("MUL", minus_one(g, x), alpha))
-
-
-@OPS.lower("Selu", since=22, dtypes=REALS)
-@widened
-def selu(
-    g: Builder, x: Tensor, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323
-) -> Tensor:
-    """``Elu``, scaled."""
-    return g.binary("MUL", elu(g, x, alpha=alpha), gamma)
-
-
-@OPS.lower("Celu", since=12, dtypes=REALS)
-@widened
-def celu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """``Elu`` whose slope is continuous at zero."""
-    if alpha == 1:
-        return g.unary("ELU", x)
-    if alpha <= 0:
-        raise Refusal(f"alpha={alpha}: must be positive")
-    below = minus_one(g, g.binary("MUL", x, 1 / alpha))
-    return g.binary("ADD", g.unary("RELU", x), g.binary("MUL", below, alpha))
-
-
-@OPS.lower("HardSigmoid", since=22, dtypes=REALS)
-@widened
-def hard_sigmoid(
-    g: Builder, x: Tensor, *, alpha: float = 0.20000000298023224, beta: float = 0.5
-) -> Tensor:
-    """A line between zero and one."""
-    line = g.binary("ADD", g.binary("MUL", x, alpha), beta)
-    return g.binary("MINIMUM", g.unary("RELU", line), 1)
 
 
 @OPS.lower("HardSwish", since=22, dtypes=REALS)
@@ -120,14 +89,6 @@ def sigmoid(g: Builder, x: Tensor) -> Tensor:
     return g.unary("LOGISTIC", x)
 
 
-@OPS.lower("Swish", since=24, dtypes=REALS)
-@widened
-def swish(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """``x * Sigmoid(alpha * x)``."""
-    inner = x if alpha == 1 else g.binary("MUL", x, alpha)
-    return g.binary("MUL", x, g.unary("LOGISTIC", inner))
-
-
 @OPS.lower("Tanh", since=13, dtypes=REALS)
 @widened
 def tanh(g: Builder, input: Tensor) -> Tensor:
@@ -135,52 +96,11 @@ def tanh(g: Builder, input: Tensor) -> Tensor:
     return g.unary("TANH", input)
 
 
-@OPS.lower("Softplus", since=22, dtypes=REALS)
-@widened
-def softplus(g: Builder, x: Tensor) -> Tensor:
-    """``log(1 + exp(x))`` without overflow, exact to the last digits below zero."""
-    tail = log1p_small(g, g.unary("EXP", g.unary("NEG", g.unary("ABS", x))))
-    return g.binary("ADD", g.unary("RELU", x), tail)
-
-
-@OPS.lower("Softsign", since=22, dtypes=REALS)
-@widened
-def softsign(g: Builder, input: Tensor) -> Tensor:
-    """``x / (1 + |x|)``."""
-    return g.binary("DIV", input, g.binary("ADD", g.unary("ABS", input), 1))
-
-
-@OPS.lower("Mish", since=22, dtypes=REALS)
-@widened
-def mish(g: Builder, x: Tensor) -> Tensor:
-    """``x * tanh(Softplus(x))`` in closed form."""
-    # tanh(log(1 + e)) = n / (n + 2) with n = e * (e + 2); from 20 on it is 1 in float32.
-    e = g.unary("EXP", g.binary("MINIMUM", x, 20))
-    n = g.binary("MUL", e, g.binary("ADD", e, 2))
-    return g.binary("MUL", x, g.binary("DIV", n, g.binary("ADD", n, 2)))
-
-
 @OPS.lower("Gelu", since=20, dtypes=REALS)
 @widened
 def gelu(g: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
     """The exact form or the one with tanh; there are kernels for both."""
     return g.unary("GELU", x, approximate=approximate == "tanh")
-
-
-@OPS.lower("ThresholdedRelu", since=22, dtypes=REALS)
-@widened
-def thresholded_relu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """Zero up to a threshold."""
-    return select(g, g.binary("GREATER", x, alpha), x, g.const(0, x.dtype))
-
-
-@OPS.lower("Shrink", since=9, dtypes=REALS)
-@widened
-def shrink(g: Builder, input: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
-    """Zero around zero, nearer to it elsewhere."""
-    zero = g.const(0, input.dtype)
-    up = select(g, g.binary("LESS", input, -lambd), g.binary("ADD", input, bias), zero)
-    return select(g, g.binary("GREATER", input, lambd), g.binary("SUB", input, bias), up)
 
 
 @OPS.lower("Softmax", since=13, dtypes=DOUBLES)

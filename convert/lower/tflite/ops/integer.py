@@ -36,6 +36,12 @@ def absolute(g: Builder, x: Tensor) -> Tensor:
 
 def remainder(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     """Remainder of truncated division: it has the sign of ``a``; floats too, exactly."""
+    if a.dtype.kind == "i":
+        # The least integer has no magnitude.
+        floored = g.binary("FLOOR_MOD", a, b)
+        apart = g.binary("NOT_EQUAL", g.binary("LESS", a, 0), g.binary("LESS", b, 0))
+        wrong = g.binary("LOGICAL_AND", apart, g.binary("NOT_EQUAL", floored, 0))
+        return select(g, wrong, g.binary("SUB", floored, b), floored)
     part = g.binary("FLOOR_MOD", absolute(g, a), absolute(g, b))
     return select(g, g.binary("LESS", a, 0), g.unary("NEG", part), part)
 

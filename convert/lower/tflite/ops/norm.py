@@ -160,32 +160,6 @@ def _batch(g: Builder, x: Tensor, statistics: Sequence[Tensor], epsilon: float) 
     return g.binary("ADD", g.binary("MUL", rest, g.binary("DIV", scale, deviation)), bias)
 
 
-@OPS.lower("LpNormalization", since=22, dtypes=REALS)
-@widened
-def lp_normalization(g: Builder, input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    """Divide by the length along an axis."""
-    if p == 1:
-        length = g.reduce("SUM", g.unary("ABS", input), [axis], True)
-    else:
-        length = g.unary("SQRT", g.reduce("SUM", g.binary("MUL", input, input), [axis], True))
-    # Vectors without length stay as they are.
-    least = float(np.finfo(np.float32).tiny)
-    return g.binary("DIV", input, g.binary("MAXIMUM", length, least))
-
-
-@OPS.lower("MeanVarianceNormalization", since=13, dtypes=REALS)
-@widened
-def mean_variance_normalization(
-    g: Builder, x: Tensor, *, axes: Sequence[int] = (0, 2, 3)
-) -> Tensor:
-    """Normalise over any axes."""
-    over = [a % x.rank for a in axes]
-    _, rest = _centred(g, x, over)
-    variance = g.reduce("MEAN", g.binary("MUL", rest, rest), over, True)
-    # The term is ONNX's: its function body adds it to the deviation.
-    return g.binary("DIV", rest, g.binary("ADD", g.unary("SQRT", variance), 1e-9))
-
-
 @OPS.lower("LRN", since=1, domain=NHWC, dtypes=FLOATS)
 def lrn(
     g: Builder,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.ops import norm
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
@@ -136,10 +137,22 @@ def reduce_l2(
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
     """Root of the sum of squares."""
+    from edgeinfer.convert.lower.tflite.portable import Portable
+
     _check_real(data)
     over = _axes(data, axes, noop_with_empty_axes)
+    if data.dtype == np.float32 and _is_plain(data, over):
+        found = norm.length(Portable(g), data, over)
+        return found if keepdims else _reduce(g, "SUM", found, over, 0, 0)
     total = _reduce(g, "SUM", g.binary("MUL", data, data), over, keepdims, 0)
     return g.unary("SQRT", total)
+
+
+def _is_plain(x: Tensor, axes: Tensor | Sequence[int]) -> bool:
+    """Whether there are known axes with elements, and not too many for the largest of them."""
+    if isinstance(axes, Tensor) or not axes or x.rank > _MAX_RANK:
+        return False
+    return all(x.shape[a] != 0 for a in axes)
 
 
 @OPS.lower("ReduceLogSum", since=18, dtypes=_REALS)

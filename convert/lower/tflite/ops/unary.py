@@ -7,11 +7,12 @@ circular functions go through ``ATAN2``.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
-from edgeinfer.convert.lower.tflite.ops.integer import select
 from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.widen import DOUBLES, REALS, widened
 
@@ -23,11 +24,21 @@ _ERF = (
 """``atanh(erf(x)) / x`` as a polynomial in ``x * x``, fitted up to 4.05 (minimax, own fit): with
 float32 rounding ``erf`` comes out within 3e-7 of itself."""
 
-_ATANH = (
-    *(1.0000000039964059, 0.333331560467095, 0.20012525510481372),
-    *(0.13979112064862514, 0.14095314632435546),
+_NEAR = 2.0**-5
+"""On both sides of one, where the logarithm goes by its series."""
+
+_TURNS = tuple(
+    (multiple, math.remainder(multiple, 2 * math.pi))
+    for multiple in (710.0 * 2.0**24, 710.0 * 2.0**12, 710.0, 6.28125)
 )
-"""``atanh(x) / x`` as a polynomial in ``x * x``, up to a third (minimax, own fit, 4e-9)."""
+"""Multiples of nearly a turn, and what they are beyond whole turns."""
+
+_BEYOND = 2.0**82
+"""A factor with which angles above 2^46 become infinite."""
+
+_LEARNED = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
+_ELEMENTS = frozenset({"ADD", "SUB", "MUL", "DIV", "RESHAPE", "TRANSPOSE", "EXPAND_DIMS"})
+_DEPTH = 12
 
 _ERF_LIMIT = 16.4
 """The square above which float32 has nothing between erf and 1."""
@@ -44,7 +55,17 @@ def exp(g: Builder, input: Tensor) -> Tensor:
 @widened
 def log(g: Builder, input: Tensor) -> Tensor:
     """Natural logarithm."""
-    return g.unary("LOG", input)
+    if input.dtype != np.float32:
+        return g.unary("LOG", input)
+    # XNNPACK's is off by 6e-8 near one, where the result is as small, and makes a number of NaN.
+    # The part near one goes by the series, and what is left is one there.
+    near = g.binary("MINIMUM", g.binary("MAXIMUM", input, 1 - _NEAR), 1 + _NEAR)
+    over = g.binary("SUB", near, 1)
+    series = g.binary("MUL", over, -1 / 4)
+    for coefficient in (1 / 3, -1 / 2):
+        series = g.binary("MUL", g.binary("ADD", series, coefficient), over)
+    series = g.binary("MUL", g.binary("ADD", series, 1), over)
+    return g.binary("ADD", g.unary("LOG", g.binary("DIV", input, near)), series)
 
 
 @OPS.lower("Sqrt", since=13, dtypes=DOUBLES)
@@ -79,21 +100,58 @@ def round_(g: Builder, x: Tensor) -> Tensor:
 @widened
 def sin(g: Builder, input: Tensor) -> Tensor:
     """Sine."""
-    return g.unary("SIN", input)
+    return g.unary("SIN", _angle(g, input))
 
 
 @OPS.lower("Cos", since=22, dtypes=REALS)
 @widened
 def cos(g: Builder, input: Tensor) -> Tensor:
     """Cosine."""
-    return g.unary("COS", input)
+    return g.unary("COS", _angle(g, input))
 
 
 @OPS.lower("Tan", since=22, dtypes=REALS)
 @widened
 def tan(g: Builder, input: Tensor) -> Tensor:
     """Tangent."""
-    return g.binary("DIV", g.unary("SIN", input), g.unary("COS", input))
+    angle = _angle(g, input)
+    return g.binary("DIV", g.unary("SIN", angle), g.unary("COS", angle))
+
+
+def _angle(g: Builder, x: Tensor) -> Tensor:
+    """Take whole turns off an angle, which XNNPACK does right up to 1e6 only.
+
+    710 is 113 turns and 6e-5, 6.28125 is a turn less 2e-3. Multiples of them by a power of two have
+    ten digits, so that as many as 2^12 of them are exact, and so is what is left. Beyond 2^46 the angle is no number: neighbours
+    of float32 are a million turns apart there. What learned layers make needs no such care, and
+    waveforms of vocoders are made so.
+    """
+    if _is_learned(g, x):
+        return x
+    beyond = g.binary("MUL", x, _BEYOND)
+    rest, turned = g.binary("ADD", x, g.binary("SUB", beyond, beyond)), None
+    for multiple, more in _TURNS:
+        count = g.unary("ROUND", g.binary("MUL", rest, 1 / multiple))
+        rest = g.binary("SUB", rest, g.binary("MUL", count, multiple))
+        part = g.binary("MUL", count, more)
+        turned = part if turned is None else g.binary("ADD", turned, part)
+    return rest if turned is None else g.binary("ADD", rest, turned)
+
+
+def _is_learned(g: Builder, x: Tensor) -> bool:
+    """Whether a tensor comes from a product with weights, through operators of elements."""
+    makers = {id(t): op for op in g.ops for t in op.outputs}
+    for _ in range(_DEPTH):
+        op = makers.get(id(x))
+        if op is None:
+            return False
+        if op.code in _LEARNED:
+            return True
+        made = [t for t in op.inputs if t is not None and t.data is None]
+        if op.code not in _ELEMENTS or not made:
+            return False
+        x = made[0]
+    return False
 
 
 @OPS.lower("Asin", since=22, dtypes=REALS)
@@ -144,56 +202,6 @@ def cosh(g: Builder, input: Tensor) -> Tensor:
     """Hyperbolic cosine."""
     grown = g.unary("EXP", g.unary("ABS", input))
     return g.binary("MUL", g.binary("ADD", grown, g.binary("DIV", 1, grown)), 0.5)
-
-
-@OPS.lower("Asinh", since=22, dtypes=REALS)
-@widened
-def asinh(g: Builder, input: Tensor) -> Tensor:
-    """Inverse of the hyperbolic sine."""
-    size = g.unary("ABS", input)
-    # The square of what is larger would overflow; log(a * b) = log(a) + log(b) takes that part.
-    near = g.binary("MINIMUM", size, 1e18)
-    root = g.unary("SQRT", g.binary("ADD", g.binary("MUL", near, near), 1))
-    inner = g.binary("MUL", near, g.binary("DIV", near, g.binary("ADD", root, 1)))
-    part = log1p(g, g.binary("ADD", near, inner))
-    far = g.unary("LOG", g.binary("DIV", g.binary("MAXIMUM", size, 1e18), 1e18))
-    return g.binary("MUL", g.unary("SIGN", input), g.binary("ADD", part, far))
-
-
-@OPS.lower("Acosh", since=22, dtypes=REALS)
-@widened
-def acosh(g: Builder, input: Tensor) -> Tensor:
-    """Inverse of the hyperbolic cosine."""
-    over = g.binary("SUB", input, 1)
-    root = g.binary("MUL", g.unary("SQRT", over), g.unary("SQRT", g.binary("ADD", over, 2)))
-    return log1p(g, g.binary("ADD", over, root))
-
-
-@OPS.lower("Atanh", since=22, dtypes=REALS)
-@widened
-def atanh(g: Builder, input: Tensor) -> Tensor:
-    """Inverse of the hyperbolic tangent."""
-    size = g.unary("ABS", input)
-    ratio = g.binary("DIV", g.binary("ADD", size, size), g.binary("SUB", 1, size))
-    half = g.binary("MUL", g.unary("SIGN", input), 0.5)
-    return g.binary("MUL", half, log1p(g, ratio))
-
-
-def log1p(g: Builder, x: Tensor) -> Tensor:
-    """``log(1 + x)`` for operands from -0.5 on, also where ``1 + x`` rounds to one."""
-    far = g.unary("LOG", g.binary("ADD", x, 1))
-    near = g.binary("LESS_EQUAL", g.unary("ABS", x), 1)
-    return select(g, near, log1p_small(g, x), far)
-
-
-def log1p_small(g: Builder, x: Tensor) -> Tensor:
-    """``log(1 + x)`` for operands from -0.5 to 1; XNNPACK takes every operator of it.
-
-    A logarithm would not do: XNNPACK's is off by 1e-7 near one, where the result is that small.
-    """
-    half = g.binary("DIV", x, g.binary("ADD", x, 2))
-    twice = tuple(2 * c for c in _ATANH)
-    return g.binary("MUL", half, _polynomial(g, g.binary("MUL", half, half), twice))
 
 
 def _polynomial(g: Builder, x: Tensor, coefficients: tuple[float, ...]) -> Tensor:

@@ -43,3 +43,8 @@ __all__ = [
     "shape",
     "signal",
 ]
+
+# What no family above has of its own.
+from edgeinfer.convert.lower.tvm.portable import adopt_shared
+
+adopt_shared()

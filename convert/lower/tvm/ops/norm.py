@@ -208,25 +208,6 @@ def batch_normalization(
     )
 
 
-@OPS.lower("LpNormalization", since=22, dtypes=FLOATS)
-def lp_normalization(g: Builder, input: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    """Divide by the norm along an axis; nothing is divided by zero."""
-    if p == 1:
-        norm = reduced(g, "sum", input, (axis,), keepdims=True, before=tirx.abs)
-    else:
-        norm = reduced(
-            g, "sum", input, (axis,), keepdims=True, before=lambda v: v * v, after=tirx.sqrt
-        )
-    zero = tirx.const(0, input.dtype)
-    return g.map(
-        lambda v, n: tirx.Select(
-            n == zero, zero, v / tirx.Select(n == zero, n + tirx.const(1, input.dtype), n)
-        ),
-        input,
-        norm,
-    )
-
-
 @OPS.lower("LRN", since=13, dtypes=FLOATS)
 def lrn(
     g: Builder,

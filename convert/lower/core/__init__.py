@@ -1,0 +1,1 @@
+"""Operators that are lowered once: the portable builders, and the table that targets adopt."""

@@ -1,0 +1,56 @@
+"""Normalisations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgeinfer.convert.lower.core.portable import Elements, Tensors, Value
+from edgeinfer.convert.lower.core.table import whole
+
+_LEAST, _MOST = 1.1754943508222875e-38, 3.4028234663852886e38
+_HALF = 6.103515625e-05, 65504.0
+"""The least normal number, and the largest, of single and of half precision."""
+
+
+def _held(e: Elements, largest: Value) -> Value:
+    """Neither zero nor infinity, which would make NaN of what they divide."""
+    low, high = _HALF if e.is_half(largest) else (_LEAST, _MOST)
+    return e.maximum(e.minimum(largest, high), low)
+
+
+def _one_for_zero(e: Elements, x: Value) -> Value:
+    return e.select(e.greater(x, 0), x, e.add(x, 1))
+
+
+def scaled(g: Tensors, x: Value, axes: Sequence[int]) -> tuple[Value, Value]:
+    """Return elements over the largest of them, and that one: no square of these is lost."""
+    size = g.map(lambda e, v: e.abs(v), x)
+    largest = g.map(_held, g.reduce("max", size, axes))
+    return g.map(lambda e, v, m: e.div(v, m), x, largest), largest
+
+
+def length(g: Tensors, x: Value, axes: Sequence[int]) -> Value:
+    """Root of the sum of squares, of tiny and huge elements too; the axes stay."""
+    rest, largest = scaled(g, x, axes)
+    total = g.reduce("sum", g.map(lambda e, v: e.mul(v, v), rest), axes)
+    return g.map(lambda e, t, m: e.mul(e.sqrt(t), m), total, largest)
+
+
+@whole("LpNormalization")
+def lp_normalization(g: Tensors, x: Value, *, axis: int, p: int) -> Value:
+    """Divide by the length along an axis; nothing is divided by zero."""
+    rest, _ = scaled(g, x, [axis])
+    if p == 1:
+        total = g.reduce("sum", g.map(lambda e, v: e.abs(v), rest), [axis])
+        return g.map(lambda e, v, t: e.div(v, _one_for_zero(e, t)), rest, total)
+    total = g.reduce("sum", g.map(lambda e, v: e.mul(v, v), rest), [axis])
+    return g.map(lambda e, v, t: e.div(v, e.sqrt(_one_for_zero(e, t))), rest, total)
+
+
+@whole("MeanVarianceNormalization")
+def mean_variance_normalization(g: Tensors, x: Value, *, axes: Sequence[int]) -> Value:
+    """Subtract the mean, divide by the deviation of what is left and the definition's 1e-9."""
+    over = [a % g.rank(x) for a in axes]
+    rest = g.map(lambda e, v, m: e.sub(v, m), x, g.reduce("mean", x, over))
+    variance = g.reduce("mean", g.map(lambda e, v: e.mul(v, v), rest), over)
+    return g.map(lambda e, v, d: e.div(v, e.add(e.sqrt(d), 1e-9)), rest, variance)

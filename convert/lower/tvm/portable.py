@@ -1,0 +1,178 @@
+"""What shared lowerings write for TVM: expressions of one element, one loop an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import tirx
+
+from edgeinfer.convert.lower.core.table import Body, adopt
+from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
+from edgeinfer.convert.lower.tvm.ops.arith import convert, function, larger, smaller
+from edgeinfer.convert.lower.tvm.ops.reduce import reduced
+from edgeinfer.convert.lower.tvm.registry import FLOATS, NUMBERS, OPS
+from edgeinfer.kernels.defs.math import constant, element_type, named
+
+Value = Any
+
+_SERIES = -0.01
+"""From here to zero exp(x) - 1 is its series."""
+
+
+class Scalars:
+    """Elements as expressions; of vectors where a kernel computes several at once."""
+
+    def __init__(self, g: Builder) -> None:
+        self.g = g
+
+    def _pair(self, a: Any, b: Any) -> tuple[Value, Value]:
+        if isinstance(a, (int, float)):
+            return constant(a, b), b
+        return a, constant(b, a) if isinstance(b, (int, float)) else b
+
+    def add(self, a: Any, b: Any) -> Value:
+        """Sum."""
+        a, b = self._pair(a, b)
+        return a + b
+
+    def sub(self, a: Any, b: Any) -> Value:
+        """Difference."""
+        a, b = self._pair(a, b)
+        return a - b
+
+    def mul(self, a: Any, b: Any) -> Value:
+        """Product."""
+        a, b = self._pair(a, b)
+        return a * b
+
+    def div(self, a: Any, b: Any) -> Value:
+        """Quotient."""
+        a, b = self._pair(a, b)
+        return a / b
+
+    def maximum(self, a: Any, b: Any) -> Value:
+        """The larger; NaN stays."""
+        return larger(*self._pair(a, b))
+
+    def minimum(self, a: Any, b: Any) -> Value:
+        """The smaller; NaN stays."""
+        return smaller(*self._pair(a, b))
+
+    def less(self, a: Any, b: Any) -> Value:
+        """Whether a < b."""
+        a, b = self._pair(a, b)
+        return a < b
+
+    def greater(self, a: Any, b: Any) -> Value:
+        """Whether a > b."""
+        a, b = self._pair(a, b)
+        return a > b
+
+    def select(self, condition: Value, a: Any, b: Any) -> Value:
+        """Take one or the other."""
+        return tirx.Select(condition, *self._pair(a, b))
+
+    def abs(self, x: Value) -> Value:
+        """Magnitude."""
+        return tirx.abs(x)
+
+    def neg(self, x: Value) -> Value:
+        """Change the sign."""
+        return constant(0, x) - x
+
+    def sign(self, x: Value) -> Value:
+        """-1, 0 or 1; NaN stays."""
+        zero = constant(0, x)
+        below = tirx.Select(x < zero, constant(-1, x), x)
+        return tirx.Select(x > zero, constant(1, x), below)
+
+    def _function(self, name: str, x: Value) -> Value:
+        # Halves were widened before, and vectors of single precision have the machine's own.
+        kind = "float64" if element_type(x).startswith("float64") else "float32"
+        return function(self.g, name, Tensor(kind, ()))(x)
+
+    def exp(self, x: Value) -> Value:
+        """Exponential function."""
+        return self._function("exp", x)
+
+    def log(self, x: Value) -> Value:
+        """Natural logarithm."""
+        return self._function("log", x)
+
+    def sqrt(self, x: Value) -> Value:
+        """Square root."""
+        return self._function("sqrt", x)
+
+    def tanh(self, x: Value) -> Value:
+        """Hyperbolic tangent."""
+        return self._function("tanh", x)
+
+    def sigmoid(self, x: Value) -> Value:
+        """Logistic function."""
+        return self._function("sigmoid", x)
+
+    def relu(self, x: Value) -> Value:
+        """The positive part; NaN stays."""
+        return tirx.Select(x < constant(0, x), constant(0, x), x)
+
+    def expm1(self, x: Value) -> Value:
+        """Near zero exp(x) - 1 has no digits left; its series has."""
+
+        def below(v: Value) -> Value:
+            series = v + v * v * constant(0.5, v) + v * v * v * constant(1 / 6, v)
+            rest = self.exp(v) - constant(1, v)
+            return tirx.Select(v > constant(_SERIES, v), series, rest)
+
+        return named(self.minimum(x, 0), below)
+
+    def named(self, x: Value, use: Callable[[Value], Value]) -> Value:
+        """Compute once what is used several times."""
+        return named(x, use)
+
+    def is_half(self, x: Value) -> bool:
+        """Halves are computed in single precision."""
+        return False
+
+
+class Whole:
+    """Tensors of a function."""
+
+    def __init__(self, g: Builder) -> None:
+        self.g = g
+
+    def rank(self, x: Tensor) -> int:
+        """Number of axes."""
+        return x.rank
+
+    def map(self, function: Callable[..., Value], *tensors: Tensor) -> Tensor:
+        """Write one loop."""
+        return self.g.map(lambda *values: function(Scalars(self.g), *values), *tensors)
+
+    def reduce(self, kind: str, x: Tensor, axes: Sequence[int]) -> Tensor:
+        """Reduce over axes, which stay."""
+        return reduced(self.g, kind, x, axes, keepdims=True)
+
+
+def _widened(g: Builder, operands: tuple[Any, ...], write: Callable[..., Tensor]) -> Tensor:
+    own = operands[0].dtype
+    if own != "float16":
+        return write(*operands)
+    wide = [convert(g, v, "float32") if v.dtype == own else v for v in operands]
+    return convert(g, write(*wide), own)
+
+
+def _elements(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
+    def loop(*tensors: Tensor) -> Tensor:
+        return g.map(lambda *values: body(Scalars(g), *values), *tensors)
+
+    return _widened(g, operands, loop)
+
+
+def _tensors(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
+    return _widened(g, operands, lambda *tensors: body(Whole(g), *tensors))
+
+
+def adopt_shared() -> None:
+    """Add the shared lowerings to the table."""
+    adopt(OPS, elements=_elements, tensors=_tensors, dtypes={"PRelu": NUMBERS}, default=FLOATS)
