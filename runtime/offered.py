@@ -8,12 +8,15 @@ from dataclasses import replace
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Probe
 from edgeinfer.bundle.manifest import EngineRequirement, Variant
-from edgeinfer.bundle.values import KEY, LEVELS
+from edgeinfer.bundle.values import KEY
 from edgeinfer.runtime.select import Rejected, distinct
 
 
 def with_requested(variants: Sequence[Variant], backend: str | None) -> tuple[Variant, ...]:
     """Let a backend that was asked for try every variant of a format it opens.
+
+    Where variants were made for it, these alone: others lack the repairs of what it gets wrong, and
+    nobody has checked them on it.
 
     Raises:
         UsageError: there is no such backend.
@@ -24,14 +27,12 @@ def with_requested(variants: Sequence[Variant], backend: str | None) -> tuple[Va
         return kept
     can = registry.get(backend).capabilities()
     own = [v for v in kept if any(e.backend == backend for e in v.engines)]
-    # What the engine loses in the artifact made for it, it loses in the others too.
-    levels = [v.constraints[KEY] for v in own if v.constraints.get(KEY) in LEVELS]
-    if not own and can.unprepared_inputs:
-        levels = [can.unprepared_inputs]
-    held = {KEY: max(levels, key=LEVELS.index)} if levels else {}
+    if own:
+        return kept
+    held = {KEY: can.unprepared_inputs} if can.unprepared_inputs else {}
     return tuple(
         v
-        if v.format not in can.formats or v in own
+        if v.format not in can.formats
         else replace(
             v,
             engines=(*v.engines, EngineRequirement(backend)),
@@ -43,11 +44,15 @@ def with_requested(variants: Sequence[Variant], backend: str | None) -> tuple[Va
 
 def by_name_only(variants: Sequence[Variant], probes: Mapping[str, Probe]) -> Iterator[Rejected]:
     """Yield what a backend that is here is not offered unless it is asked for by name."""
-    for variant in distinct(variants):
+    kept = distinct(variants)
+    served = {engine.backend for variant in kept for engine in variant.engines}
+    for variant in kept:
         made_for = {engine.backend for engine in variant.engines}
         for name, probe in probes.items():
             if name in made_for or not probe.available:
                 continue
             if variant.format in registry.get(name).capabilities().formats:
                 reason = f"not made for it; only with --backend {name}"
+                if name in served:
+                    reason = "not made for it; another variant is"
                 yield Rejected(variant.id, name, "", reason)

@@ -125,13 +125,15 @@ def _lowering(shared: Shared, schema: onnx.defs.OpSchema, write: Write) -> Body:
 def _signature(schema: onnx.defs.OpSchema, defaults: Mapping[str, Any]) -> inspect.Signature:
     option = onnx.defs.OpSchema.FormalParameterOption
     parameters = [inspect.Parameter("g", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    kind: Any
+    default: Any
     for formal in schema.inputs:
         if formal.option == option.Variadic:
             kind, default = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.empty
         else:
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
             optional = formal.option == option.Optional
-            default = None if optional else inspect.Parameter.empty  # type: ignore[assignment]
+            default = None if optional else inspect.Parameter.empty
         parameters.append(inspect.Parameter(formal.name, kind, default=default))
     for name, attribute in schema.attributes.items():
         default = inspect.Parameter.empty if attribute.required else defaults[name]

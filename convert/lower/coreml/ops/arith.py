@@ -56,13 +56,18 @@ def quotient(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     limit = max(abs(low), abs(high))
     if low >= 0 and b.bounds[0] >= 0:
         return g.binary("floor_div", a, b, (0, high))
-    plain = g.binary("floor_div", _magnitude(g, a), _magnitude(g, b))
-    sign = g.binary("mul", g.unary("sign", a), g.unary("sign", b))
-    return g.binary("mul", plain, sign, (-limit, limit))
+    # The least integer has no magnitude; a multiple of the divisor has a whole quotient.
+    multiple = g.binary("sub", a, remainder(g, a, b), (low, high))
+    return g.binary("floor_div", multiple, b, (-limit, limit))
 
 
-def _magnitude(g: Builder, x: Tensor) -> Tensor:
-    return g.unary("abs", x)
+def remainder(g: Builder, a: Tensor, b: Tensor) -> Tensor:
+    """What a quotient cut toward zero leaves of integers: it has the sign of ``a``."""
+    most = max(map(abs, b.bounds)) - 1
+    floored = g.binary("mod", a, b, (-most, most))
+    apart = g.binary("logical_xor", g.binary("less", a, 0), g.binary("less", b, 0))
+    wrong = g.binary("logical_and", apart, g.binary("not_equal", floored, 0))
+    return g.select(wrong, g.binary("sub", floored, b, (-most, most)), floored)
 
 
 @OPS.lower("Mod", since=13, dtypes=NUMBERS)
@@ -80,7 +85,9 @@ def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:
             span = (0, max(high - 1, 0))
         rest = g.binary("mod", A, B, span)
         return rest if A.is_integer else _mod_of_infinity(g, A, B, rest)
-    rest = g.binary("mod", _magnitude(g, A), _magnitude(g, B))
+    if A.is_integer:
+        return remainder(g, A, B)
+    rest = g.binary("mod", g.unary("abs", A), g.unary("abs", B))
     return g.binary("mul", rest, g.unary("sign", A), span)
 
 

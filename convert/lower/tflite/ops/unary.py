@@ -122,9 +122,9 @@ def _angle(g: Builder, x: Tensor) -> Tensor:
     """Take whole turns off an angle, which XNNPACK does right up to 1e6 only.
 
     710 is 113 turns and 6e-5, 6.28125 is a turn less 2e-3. Multiples of them by a power of two have
-    ten digits, so that as many as 2^12 of them are exact, and so is what is left. Beyond 2^46 the angle is no number: neighbours
-    of float32 are a million turns apart there. What learned layers make needs no such care, and
-    waveforms of vocoders are made so.
+    ten digits, so that as many as 2^12 of them are exact, and so is what is left. Beyond 2^46 the
+    angle is no number: neighbours of float32 are a million turns apart there. What learned layers
+    make needs no such care, and waveforms of vocoders are made so.
     """
     if _is_learned(g, x):
         return x

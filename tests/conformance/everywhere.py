@@ -1,0 +1,126 @@
+"""Lower one graph for every format and run it, for tests that compare all of them.
+
+A node whose output is a graph output is left out where a format refuses it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from edgeinfer import profiles
+from edgeinfer.backends import registry
+from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.convert.lower import Lowered, LowerOptions, target_for
+from edgeinfer.convert.passes import input_specs, normalise, output_specs
+from edgeinfer.profiles.schema import Profile
+from edgeinfer.types import Array
+from tests.convert.lower.tflite.run import outputs as run_tflite
+
+
+@dataclass(frozen=True)
+class Place:
+    """A format and what runs it.
+
+    Attributes:
+        name: of the place.
+        format: that is written.
+        backend: that runs it.
+        profile: the shipped one.
+    """
+
+    name: str
+    format: str
+    backend: str
+    profile: str
+
+
+PLACES = {
+    p.name: p
+    for p in (
+        Place("onnxruntime", "onnx", "onnxruntime", "onnxruntime"),
+        Place("openvino", "openvino_ir", "openvino", "openvino"),
+        Place("litert", "tflite", "litert", "rpi5"),
+        Place("litert-without-xnnpack", "tflite", "litert", "rpi5"),
+        Place("coreml", "mlprogram", "coreml-reference", "ios"),
+        Place("tvm", "tvm", "tvm", "tvm-x86-64-v3"),
+        Place("coreai", "aimodel", "coreai", "macos27"),
+    )
+}
+
+
+@cache
+def lacking(place: str) -> str:
+    """Why a place cannot run here; empty where it can."""
+    probe = registry.get(PLACES[place].backend).probe()
+    return "" if probe.available else str(probe.reason)
+
+
+def run(place: str, model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Answers:
+    """Lower and run; what the format refuses is left out."""
+    at = PLACES[place]
+    profile, target = profiles.load(at.profile), target_for(at.format)
+    proto, refused = model, dict[str, str]()
+    while True:
+        normal = normalise(ir.from_proto(proto)).model
+        problems = target.check(normal, profile, LowerOptions())
+        if not problems:
+            break
+        before = len(proto.graph.output)
+        refused |= {p.node: p.detail for p in problems}
+        proto = _without(proto, refused)
+        if len(proto.graph.output) in (0, before):
+            raise AssertionError(f"{place}: {problems}")
+    with tempfile.TemporaryDirectory() as folder:
+        made = target.lower(normal, profile, LowerOptions(), Path(folder))
+        found = _run(at, made, ir.from_proto(proto), feeds, profile)
+    return Answers(found, refused, made.constraints)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a place computed.
+
+    Attributes:
+        outputs: by name.
+        refused: why, by the node's name.
+        constraints: of the artifact.
+    """
+
+    outputs: Mapping[str, Array]
+    refused: Mapping[str, str]
+    constraints: Mapping[str, str]
+
+
+def _without(model: onnx.ModelProto, names: Mapping[str, str]) -> onnx.ModelProto:
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    outputs = [o for o in model.graph.output if o.name not in names]
+    nodes = [n for n in model.graph.node if n.name not in names]
+    del made.graph.output[:], made.graph.node[:]
+    made.graph.output.extend(outputs)
+    made.graph.node.extend(nodes)
+    return made
+
+
+def _run(
+    at: Place, made: Lowered, source: ir.Model, feeds: Mapping[str, Array], profile: Profile
+) -> dict[str, Array]:
+    if at.format == "tflite":
+        # In a child process, which a kernel may end.
+        return run_tflite(made.files[0], feeds, xnnpack=at.name == "litert")
+    artifact = Artifact(made.format, made.files[0], input_specs(source), output_specs(source))
+    extra: dict[str, Any] = {"trial": "off"} if at.format == "tvm" else {}
+    executable = registry.get(at.backend).load(artifact, LoadOptions(extra=extra))
+    try:
+        return {k: np.array(v) for k, v in executable.run(dict(feeds)).items()}
+    finally:
+        executable.close()
