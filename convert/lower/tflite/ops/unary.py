@@ -24,6 +24,8 @@ _ERF = (
 """``atanh(erf(x)) / x`` as a polynomial in ``x * x``, fitted up to 4.05 (minimax, own fit): with
 float32 rounding ``erf`` comes out within 3e-7 of itself."""
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 _NEAR = 2.0**-5
 """On both sides of one, where the logarithm goes by its series."""
 
@@ -65,7 +67,13 @@ def log(g: Builder, input: Tensor) -> Tensor:
     for coefficient in (1 / 3, -1 / 2):
         series = g.binary("MUL", g.binary("ADD", series, coefficient), over)
     series = g.binary("MUL", g.binary("ADD", series, 1), over)
-    return g.binary("ADD", g.unary("LOG", g.binary("DIV", input, near)), series)
+    return g.binary("ADD", logarithm(g, g.binary("DIV", input, near)), series)
+
+
+def logarithm(g: Builder, x: Tensor) -> Tensor:
+    """Natural logarithm that is infinite of infinity, where XNNPACK's stops at 88."""
+    beyond = g.binary("SUB", g.binary("MAXIMUM", x, _LARGEST), _LARGEST)
+    return g.binary("ADD", g.unary("LOG", x), beyond)
 
 
 @OPS.lower("Sqrt", since=13, dtypes=DOUBLES)
