@@ -249,6 +249,7 @@ class _Job:
             hint = "pip install 'edgeinfer[tvm]'"
             raise NotAvailableError(f"language models need TVM to be converted: {e}; {hint}") from e
         from edgeinfer.convert.llm import variant
+        from edgeinfer.convert.llm.plan import CACHES
 
         with self.clock.stage("round weights"):
             tensors = prepared(given.tensors, self.precision, self.block)
@@ -257,7 +258,7 @@ class _Job:
         folder = self.writer.folder(f"variants/{id}")
         with self.clock.stage(f"pack and compile for {profile.name}"):
             # The usual type of cache loses no more than the weights do.
-            caches = ("float32", *variant.CACHES) if precision == "fp32" else variant.CACHES
+            caches = ("float32", *CACHES) if precision == "fp32" else CACHES
             lines = variant.write(given.config, tensors, machine, folder, caches=caches)
         for name, data in self.beside.items():
             (folder / name).write_bytes(data)

@@ -1,0 +1,176 @@
+"""Steps of a language model, beside llama.cpp on the same file, in turns.
+
+    python -m benchmarks.llm BUNDLE GGUF --peer FOLDER --cpu haswell [--threads 1] [--rounds 16]
+        [--cache float16] [--context 64] [--what 1,2,4,8,16,p512]
+
+BUNDLE was made of GGUF; benchmarks/llamacpp.py says where FOLDER comes from. A number is that many
+sequences that decode a token each behind ``--context`` others, ``p`` a prompt of so many tokens.
+Both engines run in this process, one step of each after the other. With one thread the CPU time of
+the process counts, otherwise wall time; printed are the median of the ratios of neighbours, its
+quartiles, and the least times. ``--profile`` prints where our time goes instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.llamacpp import Library, Part, Peer
+from edgeinfer.backends.llm.backend import open_executor
+from edgeinfer.backends.llm.executor import NativeExecutor, Sizes
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.llm.step import PAGE, StepBatch
+from edgeinfer.types import Array
+
+SEQUENCES = 16
+CONTEXT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """Our executor, with a table of pages that lie in no order."""
+
+    executor: NativeExecutor
+    table: Array
+
+    def batch(self, parts: Sequence[Part]) -> StepBatch:
+        """A step of these parts."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        owner: list[int] = []
+        rows: list[int] = []
+        for sequence, ids, first, last in parts:
+            tokens += [int(i) for i in ids]
+            rows += range(len(tokens) - last, len(tokens))
+            positions += range(first, first + len(ids))
+            owner += [sequence] * len(ids)
+        t, p, o, r = (np.array(v, np.int32) for v in (tokens, positions, owner, rows))
+        return StepBatch(tokens=t, positions=p, owner=o, table=self.table, rows=r)
+
+    def step(self, parts: Sequence[Part]) -> Array:
+        """Decode."""
+        return self.executor.step(self.batch(parts))
+
+
+def opened(bundle: Bundle, cache: str, threads: int) -> Ours:
+    """Open the language model of a bundle."""
+    variant = next(v for v in bundle.manifest.variants if v.format == "llm")
+    folder = bundle.paths(variant)[0].parent
+    pages = SEQUENCES * CONTEXT // PAGE
+    sizes = Sizes(pages, 512, SEQUENCES, CONTEXT, cache, threads)
+    order = np.random.default_rng(0).permutation(pages).astype(np.int32)
+    return Ours(open_executor(folder, sizes), order.reshape(SEQUENCES, -1))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("bundle")
+    parser.add_argument("gguf", type=Path)
+    parser.add_argument("--peer", type=Path, required=True)
+    parser.add_argument("--cpu", default="haswell")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=16)
+    parser.add_argument("--cache", default="float16", choices=("float16", "uint8"))
+    parser.add_argument("--context", type=int, default=64)
+    parser.add_argument("--what", default="1,2,4,8,16,p512")
+    parser.add_argument("--profile", action="store_true")
+    asked = parser.parse_args()
+    with Bundle.open(asked.bundle, native="allow") as bundle:
+        ours = opened(bundle, asked.cache, asked.threads)
+        ids = np.random.default_rng(0).integers(100, 30000, (SEQUENCES, CONTEXT))
+        if asked.profile:
+            return profile(ours, ids, asked.context, asked.what)
+        peer = Peer(
+            *(Library(asked.peer, asked.cpu), asked.gguf),
+            threads=asked.threads,
+            context=CONTEXT,
+            sequences=SEQUENCES,
+            cache=8 if asked.cache == "uint8" else 1,
+        )
+        clock = time.process_time if asked.threads == 1 else time.perf_counter
+        for what in asked.what.split(","):
+            turns = Turns(ours, peer, ids, asked.context, asked.rounds, clock)
+            turns.run(what)
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Both engines on the same work, one step after the other."""
+
+    ours: Ours
+    peer: Peer
+    ids: Array
+    context: int
+    rounds: int
+    clock: Callable[[], float]
+
+    def run(self, what: str) -> None:
+        """Measure one kind of step and print it."""
+        for sequence in range(SEQUENCES):
+            self.peer.forget(sequence)
+        if what.startswith("p"):
+            count, rounds = int(what[1:]), max(3, self.rounds // 5)
+        else:
+            count, rounds = int(what), self.rounds
+            fill(self.ours.step, self.ids, count, self.context)
+            fill(self.peer.step, self.ids, count, self.context)
+        times = [self._round(what, count, r) for r in range(rounds + 1)][1:]
+        mine, theirs = np.array(times).T
+        low, middle, high = np.percentile(theirs / mine, [25, 50, 75])
+        unit = f"context {self.context}" if not what.startswith("p") else "prompt"
+        print(
+            f"{what:>5} {unit}: ours {mine.min() * 1e3:8.2f} ms, llama.cpp "
+            f"{theirs.min() * 1e3:8.2f} ms, ratio {middle:.2f} ({low:.2f}-{high:.2f}), of the "
+            f"least {theirs.min() / mine.min():.2f}, n {len(times)}, load {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
+
+    def _round(self, what: str, count: int, number: int) -> tuple[float, float]:
+        if what.startswith("p"):
+            parts: list[Part] = [(0, self.ids[0, :count], 0, 1)]
+            self.peer.forget(0)
+        else:
+            at = self.context + number
+            parts = [(s, self.ids[s, at : at + 1], at, 1) for s in range(count)]
+        calls = [lambda: self.ours.step(parts), lambda: self.peer.step(parts)]
+        found = {}
+        for which in (0, 1) if number % 2 else (1, 0):
+            start = self.clock()
+            calls[which]()
+            found[which] = self.clock() - start
+        return found[0], found[1]
+
+
+def fill(step: Callable[[list[Part]], object], ids: Array, count: int, context: int) -> None:
+    """Read the beginnings of sequences."""
+    for sequence in range(count):
+        for first in range(0, context, 256):
+            step([(sequence, ids[sequence, first : min(context, first + 256)], first, 1)])
+
+
+def profile(ours: Ours, ids: Array, context: int, what: str) -> None:
+    """Print where our time goes."""
+    for kind in what.split(","):
+        if kind.startswith("p"):
+            parts: list[Part] = [(0, ids[0, : int(kind[1:])], 0, 1)]
+        else:
+            fill(ours.step, ids, int(kind), context)
+            parts = [(s, ids[s, context : context + 1], context, 1) for s in range(int(kind))]
+        runs = [ours.executor.profile(ours.batch(parts)) for _ in range(9)]
+        best = {name: min(r[name] for r in runs) for name in runs[0]}
+        print(f"{kind}: {sum(best.values()) / 1e3:.2f} ms")
+        for name, us in sorted(best.items(), key=lambda i: -i[1])[:14]:
+            print(f"    {us:9.0f} us  {name}")
+
+
+if __name__ == "__main__":
+    main()

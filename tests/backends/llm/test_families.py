@@ -1,0 +1,52 @@
+"""Compiled steps of every family, against transformers in float32."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeinfer.backends import tvm_library
+from tests.backends.llm.small import batch, opened
+from tests.convert.llm import tiny
+
+FAMILIES = [name for name in tiny.TINY if name not in ("qwen3-experts", "olmoe")]
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache of kernels: families share most of them."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_are_those_of_transformers(
+    name: str, tmp_path: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tvm")
+    if platform.machine() != "x86_64" or "avx2" not in tvm_library.cpu_features():
+        pytest.skip("code for x86-64-v3 does not run here")
+    from edgeinfer.convert.llm import source, variant
+    from edgeinfer.convert.llm.plan import Reading
+    from edgeinfer.convert.lower.tvm.machines import machine
+
+    monkeypatch.setenv("EDGEINFER_CACHE", str(kernels))
+    model = tiny.save(name, tmp_path / "hf")
+    found = source.read(tmp_path / "hf")
+    reading = Reading((1, 2), (2, 1), (256, 0))
+    variant.write(
+        *(found.config, found.tensors, machine("x86-64-v3"), tmp_path),
+        reading=reading,
+        caches=("float32",),
+    )
+    ids = [int(i) for i in np.random.default_rng(1).integers(3, 128, 40)]
+    expected = tiny.logits(model, np.array(ids))
+    executor, table = opened(tmp_path, found.config, context=256, cache="float32")
+    whole = executor.step(batch(table, [(0, ids, 0, 40)])).copy()
+    np.testing.assert_allclose(whole, expected, rtol=0, atol=2e-4 * np.abs(expected).max())
+    singles = [executor.step(batch(table, [(1, [t], i, 1)])).copy() for i, t in enumerate(ids)]
+    assert np.array_equal(np.concatenate(singles), whole)
+    executor.close()
