@@ -6,16 +6,23 @@ operator, or computes it otherwise, that graph is the exact meaning in terms it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, RemoveUnusedNodesPass, ShapeInferencePass
 
-from edgeinfer.convert.lower import microsoft, tabular
+from edgeinfer.convert.lower import definitions, microsoft, tabular
 from edgeinfer.convert.lower.single import ORIGIN, has_subgraph, walk
+from edgeinfer.convert.passes import normalise
+from edgeinfer.errors import Notes, UnsupportedError
 
 _DOMAIN = "edgeinfer.expand"
+_LEVELS = 5
+"""Definitions inside definitions."""
+
+T = TypeVar("T")
 
 _UNSOUND = frozenset({"Bernoulli"})
 """Definitions that contradict their own operator: ``Bernoulli`` is defined as ``random > p``, which
@@ -25,7 +32,8 @@ is 1 with probability 1 - p (onnx 1.23)."""
 def definition(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     """Return the definition of a node, or None when the operator is a primitive one.
 
-    It is the standard's; of operators that only ONNX Runtime has, and of tabular models, ours.
+    It is the standard's; of operators that have none there, of those that only ONNX Runtime has,
+    and of tabular models, ours.
     """
     if opset >= microsoft.OPSET:
         own = microsoft.definition(node) or tabular.definition(node)
@@ -33,6 +41,8 @@ def definition(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
             return own
     if node.domain or node.op_type in _UNSOUND or has_subgraph(node):
         return None
+    if opset >= definitions.OPSET and node.op_type in definitions.DEFINED:
+        return definitions.DEFINED[node.op_type](node)
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
     except onnx.defs.SchemaError:
@@ -51,6 +61,31 @@ def definition(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
         max(versions), proto.SerializeToString(), types
     )
     return onnx.FunctionProto.FromString(text) if text else None
+
+
+def with_definitions(source: ir.Model, lower: Callable[[ir.Model], T], notes: Notes) -> T:
+    """Lower a normalised model; forms that are refused take their definitions, if they have any.
+
+    Raises:
+        UnsupportedError: with what is refused in the end.
+    """
+    model = source
+    for _ in range(_LEVELS):
+        try:
+            return lower(model)
+        except UnsupportedError as error:
+            again = model.clone()
+            names = {p.node for p in error.problems}
+            refused = [node for name, node in walk(again) if name in names]
+            kinds = {id(node): node.op_type for node in refused}
+            done = expand(again, refused)
+            if not done:
+                raise
+            for op in sorted({kinds[id(node)] for node in done}):
+                notes.add(f"{op}: a form without a lowering: replaced by its definition")
+            # Definitions have constants and shapes to be worked out again.
+            model = normalise(again).model
+    return lower(model)
 
 
 def expand(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:

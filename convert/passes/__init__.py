@@ -39,6 +39,7 @@ from edgeinfer.convert.passes.interface import (
 from edgeinfer.convert.passes.lift_constants import LiftConstants
 from edgeinfer.convert.passes.nan_guards import RemoveNanGuards
 from edgeinfer.convert.passes.opset import RaiseOpset, default_opset
+from edgeinfer.convert.passes.settle_sequences import SettleSequences
 from edgeinfer.convert.passes.settle_squeeze import SettleSqueeze
 from edgeinfer.convert.passes.shapes import InferShapes
 from edgeinfer.convert.passes.share_duplicates import ShareInitializers, ShareNodes
@@ -90,6 +91,7 @@ SIMPLIFY: Passes = (
     FoldConstants(),
     InlineControlFlow(),
     SettleSqueeze(),
+    SettleSequences(),
     DropZeroStates(),
     RemoveIdentity(),
     CleanCast(),

@@ -17,7 +17,7 @@ from edgeinfer.convert.lower.coreml.integers import BOUNDS, as_text
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.quirks import kept_single, rewrite, warn
 from edgeinfer.convert.lower.coreml.weights import refused, refused_halves
-from edgeinfer.convert.lower.expand import expand
+from edgeinfer.convert.lower.expand import expand, with_definitions
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.turned import share_turned
@@ -139,12 +139,16 @@ def build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: 
     Raises:
         UnsupportedError: with every node that has no lowering.
     """
-    from edgeinfer.convert.lower.coreml.scope import proven
-
     if asked.recipe and (problems := refused(recipe(asked.recipe), options.deployment)):
         raise UnsupportedError("mlprogram", problems)
     if options.halves and (problems := refused_halves(options.deployment)):
         raise UnsupportedError("mlprogram", problems)
+    return with_definitions(source, lambda model: _build(model, options, asked, notes), notes)
+
+
+def _build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes: Notes) -> Scope:
+    from edgeinfer.convert.lower.coreml.scope import proven
+
     model = source.clone()
     SplitQuantized()(model)
     JoinConcat()(model)

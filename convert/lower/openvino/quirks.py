@@ -280,6 +280,7 @@ RULES: tuple[Rule, ...] = (
         ops=frozenset({"LSTM"}),
         fault=_peepholes,
         source="ONNX node test test_lstm_with_peepholes, openvino 2026.4.1",
+        repair=by_definition,
     ),
     Rule(
         ops=frozenset({"Bernoulli"}),
@@ -321,6 +322,7 @@ RULES: tuple[Rule, ...] = (
         ops=frozenset({"RoiAlign"}),
         fault=_roi_max,
         source="ONNX node test test_roialign_mode_max, openvino 2026.4.1",
+        repair=by_definition,
     ),
     Rule(
         ops=frozenset({"SpaceToDepth"}),
@@ -332,6 +334,7 @@ RULES: tuple[Rule, ...] = (
         ops=frozenset({"DFT"}),
         fault=_transform,
         source="ONNX node tests test_dft_{rfft,irfft,axis}, openvino 2026.4.1",
+        repair=by_definition,
     ),
     Rule(
         ops=frozenset({"STFT"}),

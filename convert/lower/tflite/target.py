@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from edgeinfer.backends.pages import give_back
 from edgeinfer.bundle.manifest import EngineRequirement
-from edgeinfer.convert.lower.expand import expand
+from edgeinfer.convert.lower.expand import expand, with_definitions
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import PRECISION_KEY, Lowered, LowerOptions
 from edgeinfer.convert.lower.tflite.borders import store_borders
@@ -159,6 +159,10 @@ def build(source: ir.Model, notes: Notes) -> Graph:
     Raises:
         UnsupportedError: with every node that has no lowering.
     """
+    return with_definitions(source, lambda model: _build(model, notes), notes)
+
+
+def _build(source: ir.Model, notes: Notes) -> Graph:
     source = raised(source, OPS.target, notes)
     model = _with_agreed_sizes(source, notes)
     recipe = source.metadata_props.get(PRECISION_KEY)

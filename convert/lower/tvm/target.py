@@ -10,13 +10,14 @@ import onnx_ir as ir
 
 from edgeinfer.backends import tvm_library
 from edgeinfer.bundle.manifest import EngineRequirement
-from edgeinfer.convert.lower.expand import expand
+from edgeinfer.convert.lower.expand import expand, with_definitions
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.tvm.branches import select
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.interface import input_specs, output_specs
+from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.errors import NotAvailableError, Notes, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
 
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 
 _LEVELS = 5
 """Definitions inside definitions."""
+
+_SPLIT = frozenset({
+    *("ConvInteger", "QGemm", "QLinearAdd", "QLinearConv", "QLinearMatMul", "QLinearMul"),
+    "QLinearSoftmax",
+})  # fmt: skip
+"""Not ``MatMulInteger``, which is a product of integers here."""
 
 _INSTALL = "pip install 'edgeinfer[tvm]'"
 
@@ -147,11 +154,30 @@ def module_of(
     source: ir.Model, where: Machine, notes: Notes, tuning: Tuning | None = None
 ) -> Module:
     """Lower a normalised model; what has no lowering is replaced by its definition first."""
+
+    def lower(model: ir.Model) -> Module:
+        made = _module_of(model, where, notes, tuning)
+        if made.module is None:
+            raise UnsupportedError("tvm", made.problems)
+        return made
+
+    try:
+        return with_definitions(source, lower, notes)
+    except UnsupportedError as error:
+        from edgeinfer.convert.lower.tvm.graph import Lowered as Refused
+
+        return Refused(None, list(error.problems))
+
+
+def _module_of(
+    source: ir.Model, where: Machine, notes: Notes, tuning: Tuning | None = None
+) -> Module:
     from edgeinfer.convert.lower.tvm.graph import lower_graph
     from edgeinfer.convert.lower.tvm.ops import attend
     from edgeinfer.convert.lower.tvm.registry import OPS
 
     model = source.clone()
+    SplitQuantized(_SPLIT)(model)
     if count := select(model):
         notes.add(f"{count} If: both branches are computed, one result is taken")
         model = normalise(model).model

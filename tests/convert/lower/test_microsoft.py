@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,7 +28,7 @@ def _run(model: ir.Model, feeds: Mapping[str, Array]) -> list[Array]:
     return list(session.run(None, dict(feeds)))
 
 
-def _same(text: str, tolerance: float = 1e-5, **given: Array) -> ir.Model:
+def _same(text: str, tolerance: float = 1e-5, **given: Any) -> ir.Model:
     model = ir.from_onnx_text(HEAD + text)
     rng, feeds = np.random.default_rng(0), {}
     for value in model.graph.inputs:
@@ -150,7 +151,7 @@ def _ints(kind: str, *shape: int) -> Array:
     ],
 )
 @pytest.mark.parametrize("about", ["", ", unidirectional = 1", ", scale = 0.5"])
-def test_attention_with_packed_weights(mask: str, given: dict[str, Array], about: str) -> None:
+def test_attention_with_packed_weights(mask: str, given: dict[str, Any], about: str) -> None:
     _same(
         f"(float[2,5,8] x, float[8,24] w, float[24] b{', ' if mask else ''}{mask}) "
         f"=> (float[2,5,8] y) {{ y = com.microsoft.Attention<num_heads = 2{about}>"
@@ -180,7 +181,7 @@ def test_attention_of_integers(scales: str) -> None:
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
 @pytest.mark.parametrize("bias", ["", ", c"])
 def test_products_of_integers(kind: str, bias: str) -> None:
-    given = {
+    given: dict[str, Any] = {
         "x": _ints("uint8", 3, 8),
         "w": _ints(kind, 8, 4),
         "xs": np.array(0.05, np.float32),
@@ -194,7 +195,7 @@ def test_products_of_integers(kind: str, bias: str) -> None:
         f"{{ y = com.microsoft.MatMulIntegerToFloat(x, w, xs, ws, xz, wz{bias}) }}",
         **given,
     )
-    stored = {name: given[name] for name in ("w", "ws", "wz")}
+    stored: dict[str, Any] = {name: given[name] for name in ("w", "ws", "wz")}
     _same(
         f"(float[3,8] x, {taken}) => (float[3,4] y) "
         f"{{ y = com.microsoft.DynamicQuantizeMatMul(x, w, ws, wz{bias}) }}",
@@ -225,7 +226,11 @@ def test_lstm_of_integers(direction: str, scales: int) -> None:
 
 def test_embeddings() -> None:
     ids = np.array([[1, 2, 3, 0], [4, 5, 0, 0]], np.int32)
-    given = {"i": ids, "s": (ids > 2).astype(np.int32), "m": (ids > 0).astype(np.int32)}
+    given: dict[str, Any] = {
+        "i": ids,
+        "s": (ids > 2).astype(np.int32),
+        "m": (ids > 0).astype(np.int32),
+    }
     names = "int32[2,4] i, int32[2,4] s, int32[2,4] m"
     _same(
         f"({names}, float[9,8] w, float[6,8] p, float[2,8] t, float[8] g, float[8] b) "

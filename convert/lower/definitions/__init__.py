@@ -1,0 +1,28 @@
+"""Definitions of ours, in the standard's terms, of operators that ONNX itself gives none for.
+
+A target writes an operator so where it has no lowering of its own, or its own refuses a form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import onnx_ir as ir
+
+from edgeinfer.convert.lower.definitions import body, recurrent, sample
+
+__all__ = ["DEFINED", "OPSET"]
+
+OPSET = body.OPSET
+
+DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
+    "Col2Im": sample.col2im,
+    "DFT": sample.dft,
+    "GRU": recurrent.recurrent,
+    "GridSample": sample.grid_sample,
+    "LSTM": recurrent.recurrent,
+    "RNN": recurrent.recurrent,
+    "RoiAlign": sample.roi_align,
+}
+"""By operator of the default domain; None of a form that needs sizes which are not known."""

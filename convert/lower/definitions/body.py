@@ -1,0 +1,83 @@
+"""The body of a definition: nodes of the standard, written one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from edgeinfer.types import Array
+
+OPSET = 24
+
+
+class Body:
+    """Collects the nodes of a function from ``i0, i1, ...`` to ``o0, o1, ...``.
+
+    Values are known by their names.
+    """
+
+    def __init__(self, node: ir.Node) -> None:
+        self._node = node
+        self._nodes: list[onnx.NodeProto] = []
+        self._made = 0
+
+    def given(self, index: int) -> str:
+        """Return the input at an index; empty where the node leaves it out."""
+        inputs = self._node.inputs
+        return f"i{index}" if index < len(inputs) and inputs[index] is not None else ""
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node with one result."""
+        return self.ops(kind, 1, *inputs, **attributes)[0]
+
+    def ops(self, kind: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
+        """Add a node with several results."""
+        names = [f"v{self._made + i}" for i in range(count)]
+        self._made += count
+        self._nodes.append(onnx.helper.make_node(kind, inputs, names, **attributes))
+        return names
+
+    def const(self, values: Array | Sequence[int] | float) -> str:
+        """Return a constant: an array, integers for a shape or axes, or a float."""
+        array = np.asarray(values, np.float32 if isinstance(values, float) else None)
+        if isinstance(values, Sequence):
+            array = array.astype(np.int64)
+        return self.op("Constant", value=onnx.numpy_helper.from_array(array))
+
+    def reshape(self, x: str, *shape: int) -> str:
+        """Reshape; one size may be -1."""
+        return self.op("Reshape", x, self.const(shape))
+
+    def give(self, index: int, value: str) -> None:
+        """Make a value the result at an index."""
+        self._nodes.append(onnx.helper.make_node("Identity", [value], [f"o{index}"]))
+
+    def function(self) -> onnx.FunctionProto:
+        """Return the function."""
+        taken = [f"i{i}" for i in range(len(self._node.inputs))]
+        given = [f"o{i}" for i in range(len(self._node.outputs))]
+        imports = [onnx.helper.make_opsetid("", OPSET)]
+        return onnx.helper.make_function("edgeinfer", "f", taken, given, self._nodes, imports)
+
+
+def sizes(value: ir.Value | None) -> tuple[int, ...] | None:
+    """Return a shape whose sizes are all known, else None."""
+    if value is None or value.shape is None:
+        return None
+    known = tuple(d for d in value.shape if isinstance(d, int))
+    return known if len(known) == len(value.shape) else None
+
+
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """Return an input; None where it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def attribute(node: ir.Node, name: str, default: Any) -> Any:
+    """Return an attribute's value, or the default."""
+    found = node.attributes.get(name)
+    return default if found is None else found.value
