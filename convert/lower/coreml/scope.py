@@ -268,6 +268,11 @@ class Scope(Builder):
             self.driver.node = node
 
 
+_ADOPTED = 1 << 24
+"""Bounds of integer inputs that are taken without being declared: no counter, index or length of an
+edge model comes near them, and a run that does is refused."""
+
+
 def proven(model: ir.Model, options: CoreMLOptions) -> Scope:
     """Lower a normalised model, again where a loop's integers turn out to spread further.
 
@@ -283,6 +288,9 @@ def proven(model: ir.Model, options: CoreMLOptions) -> Scope:
         found = _narrower(model, options)
         if found is None:
             raise
+        if found[1] >= _ADOPTED:
+            # A package says what its integers may hold, and runs are held to it.
+            return _attempts(model, options, Proofs(options.integers, found))
         hint = f"declare what integer inputs hold: {found[0]} to {found[1]} would do"
         raise UnsupportedError(
             OPS.target,

@@ -36,7 +36,8 @@ def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tenso
     at = axis % data.rank
     x = _as_number(g, data)
     where = non_negative(g, indices, g.extent(data, at))
-    if data.rank + indices.rank - 1 > MAX_RANK and data.is_static and indices.is_static:
+    high = max(data.rank, data.rank + indices.rank - 1) > MAX_RANK
+    if high and data.is_static and indices.is_static:
         return _high_gather(g, data, where, at)
     out = g.emit("gather", x=x, indices=where, axis=at, span=_held(x))
     return g.cast(out, data.dtype)

@@ -141,8 +141,8 @@ def non_max_suppression(
     boxes: Tensor,
     scores: Tensor,
     max_output_boxes_per_class: Const | None = None,
-    iou_threshold: Const | None = None,
-    score_threshold: Const | None = None,
+    iou_threshold: Tensor | None = None,
+    score_threshold: Tensor | None = None,
     *,
     center_point_box: int = 0,
 ) -> Tensor:
@@ -157,10 +157,8 @@ def non_max_suppression(
         )
     if center_point_box:
         boxes = _corners(g, boxes)
-    iou = np.float32(_number(iou_threshold, 0))
-    # The kernel drops what reaches the threshold, ONNX what exceeds it.
-    above = max(np.nextafter(iou, np.float32(np.inf)), np.finfo(np.float32).tiny)
-    least = None if score_threshold is None else _number(score_threshold, 0)
+    above = _above(g, iou_threshold)
+    least = None if score_threshold is None else g.reshape(score_threshold, [])
     size = g.extent(boxes, 1)
     most: Extent = min(int(limit), size) if isinstance(size, int) else size
     if not isinstance(size, int) and limit < 1 << 20:
@@ -170,7 +168,7 @@ def non_max_suppression(
         own = g.drop_axis(g.slice(boxes, [b, 0, 0], [b + 1, None, None], [1] * 3), 0)
         for c in range(classes):
             one = g.slice(scores, [b, c, 0], [b + 1, c + 1, None], [1] * 3)
-            chosen = _suppressed(g, own, g.reshape(one, [-1]), most, float(above), least)
+            chosen = _suppressed(g, own, g.reshape(one, [-1]), most, above, least)
             wide = g.pad(g.insert_axis(chosen, 1), [(0, 0), (2, 0)])
             rows.append(g.binary("ADD", wide, g.const([[b, c, 0]], np.int64)))
     return g.concat(rows, 0)
@@ -180,6 +178,19 @@ def _number(operand: Const | None, default: float) -> float:
     return default if operand is None else operand.array.ravel()[0].item()
 
 
+def _above(g: Builder, threshold: Tensor | None) -> Tensor:
+    """Return the next number: the kernel drops what reaches the threshold, ONNX what exceeds it."""
+    tiny = np.finfo(np.float32).tiny
+    if threshold is None:
+        return g.const(tiny, np.float32)
+    if threshold.data is not None:
+        known = np.float32(threshold.data.ravel()[0])
+        return g.const(max(np.nextafter(known, np.float32(np.inf)), tiny), np.float32)
+    # A product with the number after one is the next number, or the one after it.
+    more = g.binary("MUL", threshold, np.float32(1 + 2**-23))
+    return g.reshape(g.binary("MAXIMUM", more, tiny), [])
+
+
 def _corners(g: Builder, boxes: Tensor) -> Tensor:
     center, extent = g.split(boxes, [2, 2], 2)
     half = g.binary("DIV", extent, 2)
@@ -187,7 +198,7 @@ def _corners(g: Builder, boxes: Tensor) -> Tensor:
 
 
 def _suppressed(
-    g: Builder, boxes: Tensor, scores: Tensor, most: Extent, iou: float, least: float | None
+    g: Builder, boxes: Tensor, scores: Tensor, most: Extent, iou: Tensor, least: Tensor | None
 ) -> Tensor:
     """Kept boxes, best first. The kernel breaks ties by chance, so it gets ranks for scores."""
     size = g.extent(scores, 0)
@@ -198,7 +209,7 @@ def _suppressed(
         rank = g.emit("SELECT_V2", [passed, rank, g.const(-1, np.float32)], rank.shape)
     length = most if isinstance(most, int) else None
     picked, count = g.tensor((length,), np.int32), g.tensor((), np.int32)
-    limits = [g.const(iou, np.float32), g.const(0, np.float32)]
+    limits = [iou, g.const(0, np.float32)]
     operands = [g.gather(boxes, order, 0), rank, scalar(g, most), *limits]
     g.add("NON_MAX_SUPPRESSION_V4", operands, [picked, count])
     begin = g.const([0], np.int32)
