@@ -53,10 +53,6 @@ class Builder(Emitter):
         """Whether anyone reads an output of the node that is being lowered."""
         return output == 0
 
-    def most(self, size: Size) -> int:
-        """The largest that a size can be."""
-        return size if isinstance(size, int) else WHOLE[1]
-
     def given(self, output: int) -> Shape | None:
         """The shape that ONNX's inference gives an output, where it is known in full."""
         return None

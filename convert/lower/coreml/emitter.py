@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.convert.lower.coreml.counts import Counts
 from edgeinfer.convert.lower.coreml.deployment import Deployment, knowing
 from edgeinfer.convert.lower.coreml.reach import reach_of
 from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, WHOLE, Span, Tensor, limits, sizes_of
@@ -60,6 +61,11 @@ class Emitter:
         self._versions: Mapping[str, Mapping[int, Any]] = SSAOpRegistry.core_ops
         self._names: dict[str, int] = {}
         self.base = "main"
+        self.counts = Counts(self.most)
+
+    def most(self, size: Any) -> int:
+        """The largest that a size can be."""
+        return size if isinstance(size, int) else WHOLE[1]
 
     def name(self, base: str) -> str:
         """Return a name that no operator has, made of the letters that Core ML allows."""
@@ -136,7 +142,9 @@ class Emitter:
 
     def wrap(self, variable: Any, dtype: np.dtype[Any], span: Span | None = None) -> Tensor:
         """Make a tensor of a variable."""
-        return Tensor(dtype, sizes_of(variable), variable, span=span)
+        made = Tensor(dtype, sizes_of(variable), variable, span=span)
+        self.counts.see(made.shape)
+        return made
 
     def know_shape(self, x: Tensor, shape: Sequence[Any]) -> None:
         """Tell coremltools what it does not find out: which sizes are those of another tensor."""
@@ -220,6 +228,9 @@ class Emitter:
         outside = x.span[0] < WHOLE[0] or x.span[1] > WHOLE[1]
         if x.dtype == np.int32:
             return Tensor(x.dtype, x.shape, x.variable)
+        counted = self.counts.span(x.variable) if outside else None
+        if counted is not None and WHOLE[0] <= counted[0] and counted[1] <= WHOLE[1]:
+            return Tensor(x.dtype, x.shape, x.variable, span=counted)
         if outside or x.dtype.itemsize > 2:
             raise Overflow(
                 f"{OVERFLOW} {x.span[0]} and {x.span[1]} may leave int32, the widest that "

@@ -21,6 +21,9 @@ CANDIDATES = tuple((-most, most) for most in ((1 << 30) - 1, 1 << 24, 46340, 100
 """What a refusal tries out, to say which bounds would do, the widest first: half of int32, what
 float32 counts to, what has a square, and what is usual."""
 
+WIDTH = 4
+"""Bytes of the widest integers that Core ML has."""
+
 BOUNDS = "edgeinfer.integers"
 """Metadata key: JSON with the lowest and highest value of integer inputs, by the model's names."""
 
@@ -46,11 +49,13 @@ class Proofs:
     Attributes:
         declared: bounds of the model's integer inputs, by name.
         others: bounds of all other integer inputs.
+        only_wide: they are of those inputs whose type is wider than int32.
         carried: what each value of a loop was found to lie between.
     """
 
     declared: Mapping[str, Span] = field(default_factory=dict)
     others: Span = WHOLE
+    only_wide: bool = False
     carried: dict[Place, Span] = field(default_factory=dict)
     _counts: dict[Place, int] = field(default_factory=dict)
 
@@ -63,6 +68,8 @@ class Proofs:
         own = limits(port.dtype)
         low, high = self.declared.get(port.source, self.others)
         if port.source not in self.declared:
+            if self.only_wide and np.dtype(port.dtype).itemsize <= WIDTH:
+                return own
             return max(low, own[0]), min(high, own[1])
         if not own[0] <= low <= high <= own[1]:
             raise UsageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -287,15 +288,21 @@ def proven(model: ir.Model, options: CoreMLOptions) -> Scope:
             raise
         found = _narrower(model, options)
         if found is None:
-            raise
+            if all(v.shape is None or v.shape.is_static() for v in model.graph.inputs):
+                raise
+            hint = "sizes are open: fix or bound them, e.g. --input-shape NAME=1,3,1..640,1..640"
+            raise UnsupportedError(OPS.target, _hinted(e.problems, hint)) from e
         if found[1] >= _ADOPTED:
             # A package says what its integers may hold, and runs are held to it.
-            return _attempts(model, options, Proofs(options.integers, found))
+            adopted = Proofs(options.integers, found, only_wide=True)
+            with suppress(UnsupportedError):
+                return _attempts(model, options, adopted)
         hint = f"declare what integer inputs hold: {found[0]} to {found[1]} would do"
-        raise UnsupportedError(
-            OPS.target,
-            [replace(p, hint=hint) if p.detail.startswith(OVERFLOW) else p for p in e.problems],
-        ) from e
+        raise UnsupportedError(OPS.target, _hinted(e.problems, hint)) from e
+
+
+def _hinted(problems: Sequence[Problem], hint: str) -> list[Problem]:
+    return [replace(p, hint=hint) if p.detail.startswith(OVERFLOW) else p for p in problems]
 
 
 def _attempts(model: ir.Model, options: CoreMLOptions, proofs: Proofs) -> Scope:

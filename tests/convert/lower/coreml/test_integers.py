@@ -35,12 +35,44 @@ def test_what_int32_holds_needs_no_declaration_and_is_recorded(tmp_path: Path) -
         evaluate(text, made, {"x": i64(0, 1 << 31, 0), "z": z})
 
 
-def test_sums_are_refused_with_the_bounds_that_would_do(tmp_path: Path) -> None:
+def test_wide_bounds_that_would_do_are_taken_and_enforced(tmp_path: Path) -> None:
+    made = lower(ADD, tmp_path)
+    most = (1 << 30) - 1
+    assert json.loads(made.constraints[INTEGERS]) == {"x": [-most, most]}
+    assert any("'x'" in n and "refused at a run" in n for n in made.notes)
+    found = evaluate(ADD, made, {"x": i64(-most, 5, most)})["y"]
+    np.testing.assert_array_equal(found, [-2 * most, 10, 2 * most])
+    with pytest.raises(RunError, match=f"{most + 1} is not between"):
+        evaluate(ADD, made, {"x": i64(0, most + 1, 1)})
+
+
+def test_products_are_refused_with_the_bounds_that_would_do(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError) as e:
-        lower(ADD, tmp_path)
+        lower("g (int64[3] x) => (int64[3] y) {y = Mul(x, x)}", tmp_path)
     (problem,) = e.value.problems
     assert "may leave int32" in problem.detail
-    assert f"{1 - (1 << 30)} to {(1 << 30) - 1} would do" in problem.hint
+    assert "-46340 to 46340 would do" in problem.hint
+
+
+SIZES = """g (float[1,3,H,W] x) => (float[?] y) <int64 two = {2}, int64 three = {3}> {
+    c = MaxPool<kernel_shape = [3,3], strides = [2,2], pads = [1,1,1,1]>(x)
+    s = Shape(c) h = Gather(s, two) w = Gather(s, three) MADE
+    f = Cast<to = 1>(a) m = ReduceMean<keepdims = 0>(c) y = Add(f, m) }"""
+
+
+@pytest.mark.parametrize("made", ["a = Mul(h, w)", "b = Mul(w, h) c2 = Mul(b, two) a = Add(b, c2)"])
+def test_an_area_is_bounded_by_the_elements_that_there_are(made: str) -> None:
+    feeds = ({"x": floats(1, 3, *s)} for s in ((8, 6), (5, 9)))
+    check(HEADER + SIZES.replace("MADE", made), *feeds)
+
+
+def test_sizes_that_nothing_bounds_name_what_does(tmp_path: Path) -> None:
+    text = SIZES.replace("MADE", "b = Mul(h, w) a = Mul(b, b)")
+    with pytest.raises(UnsupportedError) as e:
+        lower(text, tmp_path)
+    (problem,) = e.value.problems
+    assert "may leave int32" in problem.detail
+    assert "--input-shape" in problem.hint
 
 
 def test_declared_bounds_are_a_proof_and_enforced(tmp_path: Path) -> None:
@@ -188,11 +220,12 @@ def test_floats_that_reach_beyond_int32_are_refused() -> None:
 
 
 def test_integers_come_back_from_floats_within_their_bounds(tmp_path: Path) -> None:
-    text = "g (int64[2] x) => (int64[2] y) {f = Cast <to = 1> (x) y = Cast <to = 7> (f)}"
+    text = "g (int64[2] x) => (int64[2] y) {f = Cast <to = 1> (x) g = Mul(f, f) "
+    text += "y = Cast <to = 7> (g)}"
     (problem,) = refusal(text)
     assert "declare what integer inputs hold" in problem.hint
     made = lower(text, tmp_path, options=CoreMLOptions(integers={"x": (-9, 9)}))
-    np.testing.assert_array_equal(evaluate(text, made, {"x": i64(-9, 9)})["y"], [-9, 9])
+    np.testing.assert_array_equal(evaluate(text, made, {"x": i64(-9, 8)})["y"], [81, 64])
 
 
 def test_narrow_floats_do_not_bound_what_overflows_in_them() -> None:
