@@ -54,6 +54,30 @@ def test_non_max_suppression(sizes: str, most: int, center: int) -> None:
     check(text, {"b": boxes, "s": scores})
 
 
+@pytest.mark.parametrize("thresholds", ["float[1] iou, float[1] low", "float iou, float low"])
+def test_non_max_suppression_with_thresholds_of_a_run(thresholds: str) -> None:
+    text = (
+        f"g (float[1,20,4] b, float[1,2,20] s, {thresholds}) => (int64[k,3] y) <int64 m = {{7}}> "
+        "{ y = NonMaxSuppression(b, s, m, iou, low) }"
+    )
+    boxes = RNG.random((1, 20, 4)).astype(np.float32)
+    scores = RNG.random((1, 2, 20)).astype(np.float32)
+    shape = (1,) if "[1]" in thresholds else ()
+    runs = [(0.5, 0.3), (0.0, 0.0), (0.1, 0.6), (1.0, -1.0)]
+    check(
+        text,
+        *(
+            {
+                "b": boxes,
+                "s": scores,
+                "iou": np.full(shape, iou, np.float32),
+                "low": np.full(shape, low, np.float32),
+            }
+            for iou, low in runs
+        ),
+    )
+
+
 def test_short_time_transform_of_an_open_length() -> None:
     text = (
         "g (float[1,n,1] x) => (float[1,f,9,2] y) <int64 step = {4}, int64 size = {16}> "
