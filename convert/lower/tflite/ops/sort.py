@@ -158,6 +158,7 @@ def non_max_suppression(
     if center_point_box:
         boxes = _corners(g, boxes)
     above = _above(g, iou_threshold)
+    boxes = _apart(g, boxes, iou_threshold)
     least = None if score_threshold is None else g.reshape(score_threshold, [])
     size = g.extent(boxes, 1)
     most: Extent = min(int(limit), size) if isinstance(size, int) else size
@@ -185,10 +186,28 @@ def _above(g: Builder, threshold: Tensor | None) -> Tensor:
         return g.const(tiny, np.float32)
     if threshold.data is not None:
         known = np.float32(threshold.data.ravel()[0])
-        return g.const(max(np.nextafter(known, np.float32(np.inf)), tiny), np.float32)
+        return g.const(min(max(np.nextafter(known, np.float32(2)), tiny), 1), np.float32)
     # A product with the number after one is the next number, or the one after it.
     more = g.binary("MUL", threshold, np.float32(1 + 2**-23))
-    return g.reshape(g.binary("MAXIMUM", more, tiny), [])
+    return g.reshape(g.binary("MINIMUM", g.binary("MAXIMUM", more, tiny), 1.0), [])
+
+
+def _apart(g: Builder, boxes: Tensor, threshold: Tensor | None) -> Tensor:
+    """Give boxes that do not touch where no overlap exceeds the threshold.
+
+    The kernel takes no threshold above one (LiteRT 2.3.0 then gives any boxes), and drops equal
+    boxes at one.
+    """
+    known = None if threshold is None else threshold.data
+    if threshold is None or (known is not None and known.ravel()[0] < 1):
+        return boxes
+    place = g.cast(counting(g, g.extent(boxes, 1)), np.float32)
+    corner = g.insert_axis(g.insert_axis(g.binary("MUL", place, 4.0), 0), 2)
+    apart = g.binary("ADD", corner, g.const([[[0, 0, 1, 1]]], np.float32))
+    if known is not None:
+        return g.binary("ADD", apart, g.binary("MUL", boxes, 0.0))
+    never = g.binary("GREATER_EQUAL", g.reshape(threshold, [1, 1, 1]), 1.0)
+    return g.emit("SELECT_V2", [never, apart, boxes], boxes.shape, boxes.dtype)
 
 
 def _corners(g: Builder, boxes: Tensor) -> Tensor:
