@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -67,6 +68,7 @@ class Engine:
         self._options = options or EngineOptions()
         self._make_grammars = grammars
         self._grammars: Grammars | None = None
+        self._compiling = threading.Lock()
         self._drafter, self._clock = drafter, clock
         self._orders = itertools.count()
         self._requests: dict[str, list[Generation]] = {}
@@ -115,8 +117,9 @@ class Engine:
             limit=limit,
             arrived=self._clock(),
         )
-        if params.grammar is not None:
-            first.matcher = self._compiler().matcher(params.grammar)
+        self.prepare(request)
+        if request.matcher is not None:
+            first.matcher = request.matcher.fork()
         self._equip(first)
         self._requests[request.id] = [first]
         self._cache.scheduler.enqueue(first)
@@ -149,12 +152,22 @@ class Engine:
             raise InputError("embeddings", str(shape), str(request.embeddings.shape))
         return limit - len(prompt)
 
-    def _compiler(self) -> Grammars:
-        if self._grammars is None:
-            if self._make_grammars is None:
-                raise InputError("grammar", "none", "one", "this engine has no tokenizer")
-            self._grammars = self._make_grammars()
-        return self._grammars
+    def prepare(self, request: Request) -> None:
+        """Compile a request's grammar, which may take long; any thread may call it before.
+
+        Raises:
+            InputError: the grammar is malformed, or there is no tokenizer to compile it for.
+            NotAvailableError: what compiles is not installed.
+        """
+        grammar = request.params.grammar
+        if grammar is None or request.matcher is not None:
+            return
+        if self._make_grammars is None:
+            raise InputError("grammar", "none", "one", "this engine has no tokenizer")
+        with self._compiling:
+            if self._grammars is None:
+                self._grammars = self._make_grammars()
+            request.matcher = self._grammars.matcher(grammar)
 
     def _equip(self, generation: Generation) -> None:
         request, params = generation.request, generation.request.params

@@ -122,7 +122,7 @@ class LLM:
         cache: str = "",
         threads: int = 0,
         lookup: bool = True,
-        slowdown: float = 2.5,
+        slowdown: float = 2.0,
         step_ms: float = 0.0,
         disk: str | os.PathLike[str] | None = None,
         disk_mb: int = 1024,

@@ -17,7 +17,7 @@ class Limits:
         chunk: the most tokens of prompts in a step.
     """
 
-    slowdown: float = 2.5
+    slowdown: float = 2.0
     step_s: float | None = None
     chunk: int = 512
 

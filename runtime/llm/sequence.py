@@ -23,6 +23,7 @@ class Request:
         adapter: name of a low-rank adapter; empty for none.
         embeddings: (given, hidden) float32, in the place of some tokens'; None for none.
         embedded: positions of these in the prompt, ascending.
+        matcher: of the grammar, at the start of a text; made by ``Engine.prepare``.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Request:
     adapter: str = ""
     embeddings: Floats | None = None
     embedded: tuple[int, ...] = ()
+    matcher: Matcher | None = None
 
 
 class Sequence:

@@ -76,7 +76,14 @@ class EngineThread:
         return future
 
     def submit(self, request: Request, mailbox: Mailbox) -> Future[None]:
-        """Hand over a request; the future has the error if it is refused."""
+        """Hand over a request; the future has the error if it is refused.
+
+        A grammar is compiled in the caller's thread, so that nobody else waits for it.
+
+        Raises:
+            InputError: the grammar is malformed.
+        """
+        self._engine.prepare(request)
 
         def take(engine: Engine) -> None:
             if engine.is_asleep:
@@ -140,6 +147,8 @@ class EngineThread:
             InputError: the request is refused; likewise other errors of ``Engine.submit``.
         """
         mailbox = _Async(asyncio.get_running_loop())
+        if request.params.grammar is not None:
+            await asyncio.to_thread(self._engine.prepare, request)
         try:
             await asyncio.wrap_future(self.submit(request, mailbox))
         except asyncio.CancelledError:

@@ -6,6 +6,7 @@ import functools
 import json
 import random
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from edgeinfer.runtime.llm.grammar import Grammars
 from edgeinfer.runtime.llm.options import EngineOptions
 from edgeinfer.runtime.llm.params import Grammar, SamplingParams
 from edgeinfer.runtime.llm.sequence import Request
+from edgeinfer.runtime.llm.thread import EngineThread
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer
 from tests.runtime.llm.texts import byte_level
 from tests.runtime.llm.toy import Clock, ToyExecutor, generate
@@ -180,6 +182,23 @@ def test_engine_obeys_whatever_it_guesses() -> None:
     usage = results[1].last["a", 0].usage
     assert usage is not None
     assert usage.accepted_tokens > 0
+
+
+def test_grammar_is_compiled_outside_of_the_engines_thread() -> None:
+    engine = _engine(lookup=False)
+    thread = EngineThread(engine)
+    params = SamplingParams(grammar=Grammar("regex", "ab?c"), seed=1)
+    try:
+        with pytest.raises(InputError, match="valid regex"):
+            thread.open(Request("a", [5], replace(params, grammar=Grammar("regex", "["))))
+        asked = Request("b", [5], params)
+        events = [*thread.open(asked), *thread.open(replace(asked, id="c"))]
+    finally:
+        thread.close()
+    assert asked.matcher is not None
+    texts = ["".join(e.text for e in events if e.request == name) for name in "bc"]
+    assert texts[0] == texts[1]
+    assert re.fullmatch("ab?c", texts[0])
 
 
 def test_engine_refuses_a_malformed_grammar_at_once() -> None:
