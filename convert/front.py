@@ -29,7 +29,6 @@ from edgeinfer.convert.quantize.half_stage import Halves
 from edgeinfer.convert.quantize.stage import Stage
 from edgeinfer.convert.request import Request, in_layout
 from edgeinfer.convert.shape_sets import check_input_ranges, check_ranges, check_states
-from edgeinfer.convert.sizes import check_sizes
 from edgeinfer.convert.verify import Change, EngineResult, Finding, Report
 from edgeinfer.convert.verify.gate import HALF
 from edgeinfer.convert.verify.ladder import rungs
@@ -288,6 +287,7 @@ class Front:
     @cached_property
     def _normalised(self) -> Any:
         from edgeinfer.convert import passes
+        from edgeinfer.convert.sizes import check_sizes
 
         source = self._source
         with self._clock.stage("normalise"):

@@ -99,6 +99,7 @@ def test_probe_does_not_need_the_engines(tmp_path: Path) -> None:
         "pip install 'edgeinfer[onnxruntime]'",
         "coreai False coreai-core not installed; pip install 'edgeinfer[coreai]'",
         "tvm False tvm not installed; pip install 'edgeinfer[tvm]'",
+        "llm True ",
     ]
 
 

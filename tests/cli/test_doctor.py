@@ -23,6 +23,8 @@ from tests.cli.conftest import write_bundle
 
 def probes(monkeypatch: pytest.MonkeyPatch, *found: Probe) -> None:
     monkeypatch.setattr(registry, "probe_all", lambda: found)
+    # Whatever this machine has beyond.
+    monkeypatch.setattr(devices, "read_facts", lambda: Facts("linux", "x86_64", CORE, free_mb=3000))
 
 
 CPU = (Device("cpu", "a CPU"),)

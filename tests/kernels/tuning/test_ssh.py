@@ -34,7 +34,7 @@ while True:
 @pytest.fixture(autouse=True)
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "ssh"
-    place.write_text(f'#!/bin/sh\nexec {sys.executable} -S {STAND_IN} "$@"\n')
+    place.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{STAND_IN}" "$@"\n')
     place.chmod(place.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv(ssh.CLIENT, str(place))
 
@@ -46,7 +46,7 @@ def device(tmp_path: Path) -> Iterator[str]:
     python = tmp_path / "python"
     # As Python is called: -u -m tvm.exec.rpc_server ...
     python.write_text(
-        f'#!/bin/sh\nshift 3\nexec {sys.executable} -S {tmp_path / "server.py"} "$@"\n'
+        f'#!/bin/sh\nshift 3\nexec "{sys.executable}" -S "{tmp_path / "server.py"}" "$@"\n'
     )
     python.chmod(0o755)
     yield f"ssh://pi@board{python}"
