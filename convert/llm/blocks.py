@@ -139,7 +139,8 @@ class Tensor:
 
     def _decoded(self, flat: Array) -> Integers:
         kind = KINDS[self.kind]
-        assert kind.decode is not None  # noqa: S101 - callers ask first
+        if kind.decode is None:
+            raise TypeError(f"{self.kind}: blocks are not decoded; callers ask first")
         return kind.decode(flat.reshape(flat.shape[0], -1, kind.size_bytes))
 
 

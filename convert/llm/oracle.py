@@ -108,7 +108,8 @@ class Oracle:
 
     def _experts(self, x: Array, at: str) -> Array:
         experts = self.config.experts
-        assert experts is not None  # noqa: S101 - asked for those only
+        if experts is None:
+            raise TypeError("the model has no experts")
         scores = x @ self._held[at + "ffn_gate_inp"].T
         shares = np.exp(scores - scores.max(-1, keepdims=True))
         shares /= shares.sum(-1, keepdims=True)

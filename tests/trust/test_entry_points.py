@@ -100,8 +100,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 OTHERS = {
     *("convert", "check", "targets", "devices", "completion", "cache"),
-    # It runs until it is ended; its own tests hold it to trust.
-    "serve",
     # They take a bundle's bytes and open none of its parts.
     *("sign", "decrypt"),
     # It goes on until it is ended; it opens bundles as ``Runtime`` does.
