@@ -61,6 +61,7 @@ class _Laid:
     Attributes:
         phases: of ``PHASE``.
         rows: places of phases over tokens; ``outputs`` likewise.
+        each: items of every token, of ``rows``.
         products: places of products over tokens; ``out_products`` likewise.
         tiles: places of attention by tokens of a tile; tiles of one first.
         out_items: of ``out_products``, where any row is wanted.
@@ -73,6 +74,7 @@ class _Laid:
     out_products: list[int]
     tiles: tuple[list[int], list[int]]
     out_items: Array
+    each: Array
 
 
 class NativeExecutor:
@@ -155,8 +157,16 @@ class NativeExecutor:
             for name, table in zip(("cos", "sin"), rope.tables(self.context), strict=True):
                 made[f"{name}{i}"] = aligned(table.shape, "float32")
                 made[f"{name}{i}"][...] = table
+        experts, pairs = config.experts, rows
+        if experts is not None:
+            pairs = self.max_tokens * experts.used + SLACK
+            made["router"] = aligned((rows, -(-experts.count // side) * side), "float32")
+            made["chosen"] = aligned((pairs,), "int32")
+            made["shares"] = aligned((pairs,), "float32")
+            made["he"] = aligned((pairs, experts.ffn), "float32")
         for columns in self._tape.columns:
-            made |= _rounded(columns, rows)
+            is_inner = experts is not None and columns == experts.ffn
+            made |= _rounded(columns, pairs if is_inner else rows)
         return made
 
     def _private(self) -> dict[str, Array]:
@@ -211,8 +221,9 @@ class NativeExecutor:
             self._laid[key] = self._lay(key)
         laid = self._laid[key]
         items, chunk, extra = (laid.phases[n] for n in ("items", "chunk", "extra"))
-        for places, number in ((laid.rows, count), (laid.outputs, outputs)):
-            items[places], chunk[places] = number, self._chunk(number, 4)
+        items[laid.rows] = laid.each * count
+        chunk[laid.rows] = self._chunks(laid.each * count)
+        items[laid.outputs], chunk[laid.outputs] = outputs, self._chunk(outputs, 4)
         extra[laid.products] = -(-count // key.width)
         extra[laid.out_products] = -(-outputs // key.out_width)
         for places, number in zip(laid.tiles, tiles, strict=True):
@@ -251,21 +262,28 @@ class NativeExecutor:
             return max(1, items)
         return max(1, -(-items // (self.threads * shares)))
 
+    def _chunks(self, items: Array) -> Array:
+        parts = 1 if self.threads == 1 else 4 * self.threads
+        return np.maximum(1, -(-items // parts))
+
     def _lay(self, key: _Key) -> _Laid:
-        laid = _Laid(np.zeros(0, PHASE), [], [], [], [], ([], []), np.zeros(0))
+        laid = _Laid(np.zeros(0, PHASE), [], [], [], [], ([], []), np.zeros(0), np.ones(0))
         made: list[tuple[int, ...]] = []
+        multiples: dict[int, int] = {}
         add = made.append
         for phase in self._tape.phases:
             at = len(made)
             if isinstance(phase, Rows):
                 places = laid.rows if phase.domain == "tokens" else laid.outputs
                 places.append(at)
+                multiples[at] = phase.each
                 add(self._phase(phase.call))
             elif isinstance(phase, Products):
                 self._lay_products(phase, key, laid, add, lambda: len(made))
             else:
                 self._lay_attention(phase, key, laid, add, lambda: len(made))
         laid.phases = np.array(made, PHASE)
+        laid.each = np.array([multiples.get(at, 1) for at in laid.rows], np.int32)
         laid.out_items = laid.phases["items"][laid.out_products].copy()
         return laid
 

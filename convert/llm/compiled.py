@@ -117,7 +117,7 @@ def _compile(
 def makers(machine: Machine) -> dict[str, Callable[..., Any]]:
     """Functions that write kernels, by name."""
     from edgeinfer.kernels.defs.emit import Cpu
-    from edgeinfer.kernels.defs.llm import attend, product, rounding, rows
+    from edgeinfer.kernels.defs.llm import attend, experts, product, rounding, rows
 
     cpu = Cpu(machine.lanes, machine.registers)
     return {
@@ -127,6 +127,9 @@ def makers(machine: Machine) -> dict[str, Callable[..., Any]]:
         "gather": lambda *v: rows.gather(cpu, *v),
         "norm": lambda *v: rows.norm(cpu, *v),
         "norm_add": lambda *v: rows.norm_add(cpu, *v),
+        "route": experts.route,
+        "expert_gate": experts.expert_gate,
+        "expert_down": experts.expert_down,
         "turn": lambda what: attend.turn(cpu, what),
         "fused": lambda what: attend.attend(cpu, what, 1, fused=True),
         "attend1": lambda what: attend.attend(cpu, what, 1, fused=False),
@@ -160,4 +163,4 @@ def _attempt(asked: tuple[str, str, list[Kernel]]) -> None:
 if __name__ == "__main__":
     from edgeinfer.backends.trial import answer
 
-    answer(_attempt)
+    answer(_attempt, confined=False)

@@ -84,7 +84,7 @@ class Packer:
         first = values[0]
         columns = first.values.shape[1] if isinstance(first, Integers) else first.shape[1]
         if isinstance(first, Integers):
-            whole = _joined([v for v in values if isinstance(v, Integers)])
+            whole = joined([v for v in values if isinstance(v, Integers)])
             arrays = _packed(_filled(whole, padded), form, self.dot)
         else:
             stacked = np.concatenate([v for v in values if not isinstance(v, Integers)])
@@ -139,7 +139,8 @@ def _kind(factors: Factors, group: int) -> str:
     return "float16" if factors.numbers.dtype == np.float16 else "float32"
 
 
-def _joined(parts: list[Integers]) -> Integers:
+def joined(parts: list[Integers]) -> Integers:
+    """Matrices of one form, one below the other."""
     if len(parts) == 1:
         return parts[0]
     first = parts[0]

@@ -177,7 +177,8 @@ def prepared(tensors: Mapping[str, Tensor], precision: str, block: int) -> dict[
             # A row of logits is one token's: four bits cost there what eight do not.
             is_end = name in ("token_embd", "output")
             bits = 8 if precision == "w8" or is_end else 4
-            made[name] = rounded(tensor.float32(), bits, block)
+            flat = tensor.float32().reshape(-1, tensor.shape[-1])
+            made[name] = rounded(flat, bits, block)
         else:
             made[name] = _converted(floats(tensor.float32()), precision)
     return made

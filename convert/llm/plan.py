@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.convert.llm.blocks import Integers, Tensor
-from edgeinfer.convert.llm.pack import Matrix, Packer, same_form
+from edgeinfer.convert.llm.pack import Matrix, Packer, joined, same_form
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.errors import UsageError
 from edgeinfer.kernels.defs.emit import Cpu
@@ -108,10 +108,12 @@ class Plan:
             raise ValueError(f"two kernels {name}")
         return name
 
-    def rows(self, maker: str, label: str, values: tuple[Any, ...], *arguments: str) -> None:
-        """Add a phase over all tokens."""
+    def rows(
+        self, maker: str, label: str, values: tuple[Any, ...], *arguments: str, each: int = 1
+    ) -> None:
+        """Add a phase over all tokens, of ``each`` items a token."""
         call = self.call(maker, label, values, *arguments)
-        self.phases.append(Rows(call, "tokens"))
+        self.phases.append(Rows(call, "tokens", each))
 
     def call(self, maker: str, label: str, values: tuple[Any, ...], *arguments: str) -> Call:
         """A kernel with its arguments; ``span`` comes last."""
@@ -153,7 +155,7 @@ class Plan:
             shared: the product before this one has the same tokens and norm.
         """
         dot, form, columns = self.packer.dot, matrix.form, matrix.columns
-        before, given = self._before(form, columns, source, norm)
+        before, given = self.before(form, columns, source, norm)
         calls, items = {}, {}
         wide = width_of_target or matrix.padded
         for width in self.reading.widths:
@@ -172,7 +174,7 @@ class Plan:
             Products(calls, items, domain, before, shared)  # type: ignore[arg-type]
         )
 
-    def _before(
+    def before(
         self, form: Form, columns: int, source: str, norm: str
     ) -> tuple[Call | None, tuple[str, ...]]:
         """What makes a product's vectors, and their names."""
@@ -248,8 +250,8 @@ def problems(config: LlmConfig, machine: Machine) -> list[str]:
             found.append(f"{name} is {size}: kernels take multiples of {STEP}")
     if config.head_dim % 16:
         found.append(f"head_dim is {config.head_dim}: kernels take multiples of 16")
-    if config.experts is not None:
-        found.append("a mixture of experts: no kernels are made for it yet")
+    if config.experts is not None and config.post_norms:
+        found.append("experts whose result is normed: no kernels are made for it")
     return found
 
 
@@ -347,6 +349,9 @@ def _attend(made: Plan, tensors: Mapping[str, Source], layer: int) -> None:
 def _feed_forward(made: Plan, tensors: Mapping[str, Source], layer: int) -> None:
     config, packer, at = made.config, made.packer, f"blk.{layer}."
     norm = packer.vector(f"{at}ffn_norm", _vector(tensors[f"{at}ffn_norm"]))
+    if config.experts is not None:
+        _experts(made, tensors, at, norm)
+        return
     groups = _weights(made, tensors, [f"{at}ffn_gate", f"{at}ffn_up"])
     if len(groups) > 1:
         raise UsageError(f"layer {layer}: gate and input have different types of weights")
@@ -354,6 +359,65 @@ def _feed_forward(made: Plan, tensors: Mapping[str, Source], layer: int) -> None
     made.product(*(inner, "x", "h", config.activation), norm=norm, width_of_target=config.ffn)
     down = packer.matrix(f"{at}ffn_down", [tensors[f"{at}ffn_down"]])
     _add(made, tensors, down, "h", f"{at}post_ffw_norm")
+
+
+def _experts(made: Plan, tensors: Mapping[str, Source], at: str, norm: str) -> None:
+    """A router, and the products of whom it chooses."""
+    config, packer, experts = made.config, made.packer, made.config.experts
+    assert experts is not None  # noqa: S101 - asked for those only
+    count, used, inner = experts.count, experts.used, experts.ffn
+    router = packer.matrix(f"{at}ffn_gate_inp", [tensors[f"{at}ffn_gate_inp"]])
+    made.product(router, "x", "router", "store", norm=norm)
+    label = f"{count}_{used}_{experts.normalised:d}"
+    sizes = (count, router.padded, used, experts.normalised)
+    made.rows("route", label, sizes, "router", "chosen", "shares")
+    both = stacked(tensors[f"{at}ffn_gate_exps"], tensors[f"{at}ffn_up_exps"], count)
+    gates = packer.matrix(f"{at}ffn_gate_up_exps", [both])
+    downs = packer.matrix(f"{at}ffn_down_exps", [_flat(tensors[f"{at}ffn_down_exps"])])
+    streams, ahead = made.reading.of(1)
+    shared: Any = {"width": 1, "streams": streams, "ahead": ahead}
+    end = f"{count}_{used}"
+    before, given = made.before(gates.form, config.hidden, "x", norm)
+    if before is not None:
+        made.phases.append(Rows(before, "tokens"))
+    sides = (packer.dot, gates.form, 2 * inner, config.hidden)
+    gate = Product(*sides, epilogue=config.activation, target=inner, **shared)
+    arguments = (*gates.arguments, *given, "chosen", "he")
+    each = used * gate.items
+    made.rows("expert_gate", f"{gate.name}_{end}", (gate, count, used), *arguments, each=each)
+    before, given = made.before(downs.form, inner, "he", "")
+    if before is not None:
+        made.phases.append(Rows(before, "tokens", used))
+    sides = (packer.dot, downs.form, config.hidden, inner)
+    down = Product(*sides, epilogue="add", target=config.hidden, **shared)
+    arguments = (*downs.arguments, *given, "chosen", "shares", "x")
+    each = down.items
+    made.rows("expert_down", f"{down.name}_{end}", (down, count, used), *arguments, each=each)
+
+
+def _flat(value: Source) -> Source:
+    """Experts' matrices, one below the other."""
+    if isinstance(value, Integers) or len(value.shape) == 2:
+        return value
+    data = value.data.reshape(-1, value.data.shape[-1])
+    return Tensor(value.kind, (data.shape[0], value.shape[-1]), data)
+
+
+def stacked(gates: Source, ups: Source, count: int) -> Source:
+    """Of each expert its gates above its inputs.
+
+    Raises:
+        UsageError: they have different types of weights.
+    """
+    one, two = _flat(gates), _flat(ups)
+    rows = _rows(one) // count
+    order = np.arange(2 * count * rows).reshape(2, count, rows).swapaxes(0, 1).reshape(-1)
+    if isinstance(one, Integers) and isinstance(two, Integers):
+        return joined([one, two]).rows(order)
+    if isinstance(one, Tensor) and isinstance(two, Tensor) and one.kind == two.kind:
+        data = np.concatenate([one.data, two.data])[order]
+        return Tensor(one.kind, (len(data), one.shape[-1]), data)
+    raise UsageError("gates and inputs of experts have different types of weights")
 
 
 def _add(made: Plan, tensors: Mapping[str, Source], matrix: Matrix, source: str, norm: str) -> None:

@@ -98,43 +98,63 @@ def product(what: Product) -> tirx.PrimFunc:
     of items and, behind them, the number of tiles of ``width`` tokens. Rows ``r`` are written to
     columns ``r`` of ``y``, which may begin inside a row of a larger array.
     """
-    form = what.form
+    buffers = buffers_of(what)
+
+    def body(*made: Buffer) -> None:
+        named = dict(zip(buffers, made, strict=True))
+        first, end = span_of(named["span"])
+        with T.serial(first, end) as item, T.serial(T.BufferLoad(named["span"], [2])) as tile:
+            token = tile * what.width
+            if what.gated:
+                gated(what, named, item, token, token)
+            else:
+                _plain(what, named, item, token)
+
+    return function("product", buffers, body)
+
+
+def buffers_of(what: Product, matrices: int = 1) -> dict[str, tuple[tuple[int, ...], str]]:
+    """What a product takes, by name; of several matrices, one lies below the other."""
     given: dict[str, tuple[tuple[int, ...], str]] = (
-        {"x": ((TOKENS, what.columns), "float32")} if form.floats else rounded_buffers(what.columns)
+        {"x": ((TOKENS, what.columns), "float32")}
+        if what.form.floats
+        else rounded_buffers(what.columns)
     )
-    buffers = {
-        **form.buffers(what.rows, what.columns, what.dot.rows),
+    return {
+        **what.form.buffers(what.rows * matrices, what.columns, what.dot.rows),
         **({"bias": ((what.rows,), "float32")} if what.bias else {}),
         **given,
         "y": ((TOKENS, what.target), "float32"),
         "span": ((SPAN,), "int32"),
     }
 
-    def body(*made: Buffer) -> None:
-        named = dict(zip(buffers, made, strict=True))
-        first, end = span_of(named["span"])
-        with T.serial(first, end) as item, T.serial(T.BufferLoad(named["span"], [2])) as tile:
-            _tile(what, named, item, tile * what.width)
 
-    return function("product", buffers, body)
-
-
-def _tile(what: Product, named: dict[str, Buffer], item: Expr, first: Expr) -> None:
+def walked(
+    what: Product, named: dict[str, Buffer], ats: list[Expr], first: Expr
+) -> list[list[Buffer]]:
+    """Sum runs of rows, for each of some tokens."""
     walk = _walk_floats if what.form.floats else _walk
+    return walk(what, named, ats, first)
+
+
+def gated(what: Product, named: dict[str, Buffer], item: Expr, first: Expr, into: Expr) -> None:
+    """Multiply pairs of runs from ``item`` on and write them to rows of ``y`` from ``into`` on."""
     ats = [item + j * what.items for j in range(what.together)]
-    if not what.gated:
-        for at, totals in zip(ats, walk(what, named, ats, first), strict=True):
-            _finish(what, named, at, first, totals)
-        return
     pairs = [at + what.runs for at in ats]
     if what.streams > 1:
-        both = walk(what, named, [*ats, *pairs], first)
+        both = walked(what, named, [*ats, *pairs], first)
         gates, others = both[: len(ats)], both[len(ats) :]
     else:
         # Both together would not stay in registers.
-        gates, others = walk(what, named, ats, first), walk(what, named, pairs, first)
-    for at, gate, other in zip(ats, gates, others, strict=True):
-        _gate(what, named, at, first, (gate, other))
+        gates, others = walked(what, named, ats, first), walked(what, named, pairs, first)
+    for j, (gate, other) in enumerate(zip(gates, others, strict=True)):
+        _gate(what, named, (into, item % what.runs + j * what.items), (gate, other))
+
+
+def _plain(what: Product, named: dict[str, Buffer], item: Expr, first: Expr) -> None:
+    ats = [item + j * what.items for j in range(what.together)]
+    for at, totals in zip(ats, walked(what, named, ats, first), strict=True):
+        _finish(what, named, at, first, totals)
 
 
 def _finish(
@@ -157,15 +177,15 @@ def _finish(
 def _gate(
     what: Product,
     named: dict[str, Buffer],
-    at: Expr,
-    first: Expr,
+    place: tuple[Expr, Expr],
     totals: tuple[list[Buffer], list[Buffer]],
 ) -> None:
-    rows = what.dot.rows
+    """Write one pair of runs: to a row of ``y`` on, at a run of its columns."""
+    rows, (into, at) = what.dot.rows, place
     for column, (gate, other) in enumerate(zip(*totals, strict=True)):
         value, factor = load(gate, [0], rows), load(other, [0], rows)
         opened = math.named(value, silu if what.epilogue == "silu" else gelu_tanh)
-        store(named["y"], [first + column, at * rows], opened * factor, rows)
+        store(named["y"], [into + column, at * rows], opened * factor, rows)
 
 
 def silu(x: Expr) -> Expr:

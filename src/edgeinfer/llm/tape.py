@@ -9,6 +9,9 @@ the executor, with ``@<n>`` behind it from column ``n`` on. The executor's array
 ``qkv``    (tokens, q + k + v)      queries, keys and values
 ``att``    (tokens, heads * size)   what attention gives
 ``h``      (tokens, ffn)            inside feed-forward parts
+``router`` (tokens, experts)        scores, with rows that fill the last run up
+``chosen`` (tokens * used)          experts of each token; ``shares`` likewise
+``he``     (tokens * used, ffn)     inside experts
 ``xo``     (outputs, hidden)        rows whose logits are wanted
 ``logits`` (outputs, rows)          with rows that fill the last run up
 ``n<K>``   (tokens, K)              a normed row
@@ -71,10 +74,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A phase whose items are rows."""
+    """A phase whose items are rows, or ``each`` parts of every row."""
 
     call: Call
     domain: Domain
+    each: int = 1
     kind: Literal["rows"] = "rows"
 
 

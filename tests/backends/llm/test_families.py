@@ -12,8 +12,6 @@ from edgeinfer.backends import tvm_library
 from tests.backends.llm.small import batch, opened
 from tests.convert.llm import tiny
 
-FAMILIES = [name for name in tiny.TINY if name not in ("qwen3-experts", "olmoe")]
-
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,7 +20,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", tiny.TINY)
 def test_logits_are_those_of_transformers(
     name: str, tmp_path: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
