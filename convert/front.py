@@ -224,6 +224,7 @@ class Front:
                 dynamic_shapes=self._sizes,
                 signature=self._asked.signature,
             )
+            source.settle_noise(self._asked.random, self._asked.input_shapes)
             source.move_channels(self._asked.channels_last, self._asked.channels_first)
             source.take_pixels(self._asked.pictures, self._records(source))
             return source

@@ -79,6 +79,7 @@ def export(
     dynamic_shapes: Any = None,
     compress_weights: bool = False,
     signature: str | None = None,
+    random: str = "",
     channels_last: Sequence[str] = (),
     channels_first: Sequence[str] = (),
     states: Mapping[str, str] | None = None,
@@ -125,6 +126,8 @@ def export(
         dynamic_shapes: for a module: ``{"x": {0: "batch"}}``.
         compress_weights: store float weights as fp16 where the format computes in fp32 anyway.
         signature: of a ``.tflite`` file with several: which one.
+        random: what takes the place of random numbers that the model draws: ``input``, ``zero``
+            (their mean), or a seed, whose numbers are the same in every run.
         channels_last: names of inputs and outputs that are to have their channels on the last axis
             instead of the second, in every variant: a bundle has one signature.
         channels_first: the reverse.
@@ -167,6 +170,7 @@ def export(
         labels=labels or described.labels,
         compress_weights=compress_weights,
         signature=signature,
+        random=random,
         channels_last=channels_last,
         channels_first=channels_first,
         states=states,

@@ -35,6 +35,7 @@ class Request:
         max_drop: share of the float model's quality that ``auto`` may lose.
         metric: how quality is measured; None chooses by the data.
         signature: of a ``.tflite`` file with several.
+        random: what takes the place of draws: ``input``, ``zero``, a seed, or empty.
         channels_last: inputs and outputs that get their channels on the last axis.
         channels_first: likewise, on the second.
         shape_sets: shapes to be written beside one another; ``input_shapes`` has what they share.
@@ -67,6 +68,7 @@ class Request:
     max_drop: float | None = None
     metric: Metric | None = None
     signature: str | None = None
+    random: str = ""
     channels_last: tuple[str, ...] = ()
     channels_first: tuple[str, ...] = ()
     shape_sets: Sets = ()
@@ -136,6 +138,7 @@ def check_request(
     max_drop: float | None = None,
     metric: str | Metric | None = None,
     signature: str | None = None,
+    random: str = "",
     channels_last: Sequence[str] = (),
     channels_first: Sequence[str] = (),
     states: Mapping[str, str] | None = None,
@@ -209,6 +212,7 @@ def check_request(
         max_drop=max_drop,
         metric=measure,
         signature=signature,
+        random=check_mode(random),
         channels_last=tuple(channels_last),
         channels_first=tuple(channels_first),
     )
@@ -264,3 +268,14 @@ def in_layout(
         elif isinstance(record, ImageInput) and name in first:
             found[name] = replace(record, layout="NCHW")
     return found
+
+
+def check_mode(random: str) -> str:
+    """Return what is to take the place of draws.
+
+    Raises:
+        UsageError: it is neither ``input`` nor ``zero`` nor a seed.
+    """
+    if random and random not in ("input", "zero") and not random.isdecimal():
+        raise UsageError(f"random {random!r}: expected input, zero or a seed, a whole number")
+    return random

@@ -14,6 +14,7 @@ from onnx import ModelProto
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources import onnx as onnx_source
 from edgeinfer.convert.sources.channels import letters, move_channels
+from edgeinfer.convert.sources.noise import settle_noise
 from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.sources.pictures import take_pixels
 from edgeinfer.convert.sources.sniff import sniff
@@ -70,6 +71,15 @@ class Source:
         take_pixels(self.model, names, records)
         for name in names:
             self.notes.add(f"{name!r} takes pixels of 0 to 255 now")
+
+    def settle_noise(self, mode: str, shapes: Mapping[str, Sequence[int | None]]) -> None:
+        """Replace what draws random numbers; see ``noise.settle_noise``.
+
+        Raises:
+            UsageError: a draw cannot be replaced so.
+        """
+        for line in settle_noise(self.model, mode, shapes):
+            self.notes.add(line)
 
     def with_layouts(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Return descriptions with the layouts that were chosen."""

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from edgeinfer.backends.engines import has_onnxruntime
 from edgeinfer.convert.lower.tabular import misread
 from edgeinfer.convert.passes.interface import input_specs, output_specs
+from edgeinfer.convert.sources.noise import RANDOM
 from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.sources.tflite.registry import LITERT
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
@@ -29,17 +30,6 @@ from edgeinfer.convert.verify.witness import (
 from edgeinfer.errors import RunError, VerifyError
 from edgeinfer.metrics import BUDGETS, Budget, OutputMetrics, check, compare
 from edgeinfer.types import Array, Feeds, TensorSpec
-
-_RANDOM = frozenset(
-    {
-        "Bernoulli",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    }
-)
 
 _ROUNDING = (
     "single and double precision part on some input although every node agrees: rounding grows in "
@@ -75,11 +65,11 @@ class Oracles:
         Raises:
             VerifyError: the model is random, so no answer is the right one.
         """
-        drawn = sorted({n.op_type for n in model.graph.all_nodes()} & _RANDOM)
+        drawn = sorted({n.op_type for n in model.graph.all_nodes()} & RANDOM)
         if drawn:
             raise VerifyError(
                 f"the model draws random numbers ({', '.join(drawn)}): no two runs give the same, "
-                "so it cannot be verified; make the noise an input"
+                "so it cannot be verified; say what takes their place: --random input|zero|SEED"
             )
         self._model = model
         self._original = original

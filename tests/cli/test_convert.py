@@ -100,6 +100,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         *("--labels", tmp_path / "labels.txt", "--data", "in.npz", "--calibration", "photos"),
         *("--calibrator", "minmax", "--max-drop", "2%", "--force"),
         *("--channels-last", "image", "--channels-first", "scores", "--signature", "main"),
+        *("--random", "zero"),
         *("--unverified", "--records", "a.jsonl", "--records", "b.jsonl"),
         *("--compress-weights", "--name", "pets", "-o", "out/", "--overwrite", "--quiet"),
     )
@@ -129,6 +130,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "unverified": True,
         "records": ("a.jsonl", "b.jsonl"),
         "signature": "main",
+        "random": "zero",
         "channels_last": ("image",),
         "channels_first": ("scores",),
         "name": "pets",

@@ -60,6 +60,7 @@ COLUMNS = (
 @click.option("--unverified", is_flag=True, help="Write what nothing here can run; marks it.")
 @click.option("--records", multiple=True, metavar="FILE", help="Of edgeinfer tune.")
 @click.option("--signature", metavar="KEY", help="Of a .tflite file with several.")
+@click.option("--random", metavar="input|zero|SEED", default="", help="Instead of draws.")
 @click.option("--name", help="Name of the bundle; default the model's.")
 @click.option("-o", "--output", metavar="BUNDLE", help="Default NAME.edge; DIR/ makes a folder.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
@@ -92,6 +93,7 @@ def convert(
     unverified: bool,
     records: tuple[str, ...],
     signature: str | None,
+    random: str,
     name: str | None,
     output: str | None,
     overwrite: bool,
@@ -132,6 +134,7 @@ def convert(
             force=force,
             compress_weights=compress_weights,
             signature=signature,
+            random=random,
             channels_last=channels_last,
             channels_first=channels_first,
             states=state_pairs(states),
