@@ -27,6 +27,7 @@ from edgeinfer.convert.lower.openvino.quirks import RULES
 from edgeinfer.convert.lower.openvino.shifts import keep_exact, round_before_shift
 from edgeinfer.convert.lower.openvino.special import input_constraint
 from edgeinfer.convert.lower.openvino.surgery import repair
+from edgeinfer.convert.lower.openvino.turns import cut_unturned
 from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.lower.single import forget_origins
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
@@ -128,6 +129,7 @@ def _prepare(
     for name in squeezed:
         notes.add(f"output {name!r}: its rank follows from the sizes: squeezed by the runtime")
     settle_loops(model)
+    cut_unturned(model, notes)
     # The reader takes a bias into a product of integers and is then refused (2026.4.1).
     SplitQuantized(_INTEGER_PRODUCTS)(model)
     borders = refused_borders(model, PACKED | _REFUSED)
