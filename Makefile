@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test lint test-install test-arm test-arm-zoo test-models test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
+.PHONY: demo test lint test-install test-arm test-arm-zoo test-models test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -56,6 +56,10 @@ build/precision-peers/installed:
 	build/precision-peers/bin/python -m pip install --quiet nncf==3.4.0 ai-edge-quantizer==0.10.0 \
 		openvino onnxruntime onnx
 	touch $@
+
+# Sessions in a world of forks, signals, kills and memory that runs out, a thousand times.
+test-processes: $(VENV)/installed
+	$(PYTEST) -m 'slow' tests/e2e/test_processes.py
 
 # The whole ONNX node suite through every target.
 test-nodes: $(VENV)/installed
