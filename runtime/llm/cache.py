@@ -218,7 +218,7 @@ class Cache:
         """Return a snapshot of everything."""
         asleep = self._executor is None
         blocks, scheduler, store = self.blocks, self.scheduler, self._store
-        joules = counters.energy.joules()
+        joules = counters.energy.joules
         generated = counters.generated_tokens
         return EngineStats(
             seconds=time.perf_counter() - counters.since,

@@ -27,7 +27,7 @@ from edgeinfer.runtime.llm.pieces import Pieces
 from edgeinfer.runtime.llm.sampling import Sampler, logprobs
 from edgeinfer.runtime.llm.sequence import Part, Request
 from edgeinfer.runtime.llm.sequence import Sequence as Generation
-from edgeinfer.runtime.llm.stats import Counters, EngineStats
+from edgeinfer.runtime.llm.stats import Counters, Energy, EngineStats
 from edgeinfer.runtime.llm.text import GrowingText
 
 _LEARNING = 64
@@ -48,6 +48,7 @@ class Engine:
         options: see there.
         drafter: guesses by a second model; None for none.
         clock: seconds, for tests.
+        energy: counters of the processor; None for those of this machine.
 
     Raises:
         BackendError: the executor cannot be made.
@@ -63,6 +64,7 @@ class Engine:
         options: EngineOptions | None = None,
         drafter: Drafter | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        energy: Energy | None = None,
     ) -> None:
         self._pieces, self._eos = pieces, tuple(eos)
         self._options = options or EngineOptions()
@@ -73,7 +75,7 @@ class Engine:
         self._orders = itertools.count()
         self._requests: dict[str, list[Generation]] = {}
         self._events: list[Event] = []
-        self._counters = Counters()
+        self._counters = Counters(energy)
         self._closed = False
         self._cache = Cache(open_executor, self._options, self._propose)
         if self._options.calibrate:
@@ -212,10 +214,14 @@ class Engine:
         started = self._clock()
         spent = 0.0
         parts = self._plan(started)
+        energy = self._counters.energy
         if parts:
+            energy.begin(started)
             spent = self._run(parts)
             self._cache.keep_some()
-        self._counters.engine_s += self._clock() - started - spent
+        now = self._clock()
+        energy.end(now, idle=not self._requests)
+        self._counters.engine_s += now - started - spent
         return self.take_events()
 
     def _plan(self, now: float) -> list[Part]:

@@ -45,8 +45,8 @@ class EngineStats:
         inter_token_ms: between the tokens of a sequence.
         queue_ms: from arrival to the first step.
         step_ms: of the executor.
-        joules: that the processor took since the engine was opened, everything on it included;
-            None where the kernel does not tell.
+        joules: that the processor took while the engine worked, everything on it included; None
+            where the kernel does not tell.
         joules_per_token: of them, for each generated token.
     """
 
@@ -108,8 +108,14 @@ class Counters:
 class Energy:
     """The energy counters of the processor's packages (Linux powercap, Intel's and AMD's RAPL).
 
+    What is counted is taken while somebody works, by whatever runs then. Counters turn over within
+    minutes, so they are read every second of work, and idle times are left out.
+
     Args:
         root: folder of the kernel's power-capping zones.
+
+    Attributes:
+        joules: taken so far; None where the kernel does not tell.
     """
 
     def __init__(self, root: Path = POWERCAP) -> None:
@@ -117,23 +123,33 @@ class Energy:
             zone for zone in sorted(root.glob("intel-rapl:*")) if zone.name.count(":") == 1
         ]
         self._ranges = [_number(zone / "max_energy_range_uj") or 0 for zone in self._zones]
-        self._last = [_number(zone / "energy_uj") for zone in self._zones]
-        self._total = 0
+        self._last = self._read()
+        self._due: float | None = None
+        self.joules: float | None = 0.0 if self._last is not None else None
 
-    def joules(self) -> float | None:
-        """Return what was taken since this was made; None where the kernel does not tell.
+    def _read(self) -> list[int] | None:
+        found = [_number(zone / "energy_uj") for zone in self._zones]
+        known = [value for value in found if value is not None]
+        return known if known and len(known) == len(found) else None
 
-        Counters turn over, so it must be asked more often than that takes: minutes.
-        """
-        if not self._zones or None in self._last:
-            return None
-        for index, zone in enumerate(self._zones):
-            now, last = _number(zone / "energy_uj"), self._last[index]
-            if now is None or last is None:
-                return None
-            self._total += now - last if now >= last else now + self._ranges[index] - last
-            self._last[index] = now
-        return self._total / 1e6
+    def begin(self, now: float) -> None:
+        """Work begins, or goes on, at a time in seconds."""
+        if self.joules is not None and self._due is None:
+            self._last, self._due = self._read(), now + 1
+
+    def end(self, now: float, *, idle: bool) -> None:
+        """A piece of work has ended; ``idle`` says that no other follows."""
+        if self.joules is None or self._due is None or (now < self._due and not idle):
+            return
+        read = self._read()
+        if read is None or self._last is None:
+            # Half of a sum is no sum.
+            self.joules = None
+            return
+        for new, old, most in zip(read, self._last, self._ranges, strict=True):
+            self.joules += (new - old if new >= old else new + most - old) / 1e6
+        self._last = read
+        self._due = None if idle else now + 1
 
 
 def _number(path: Path) -> int | None:
