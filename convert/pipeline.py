@@ -461,6 +461,7 @@ def _finish(
             v.origin,
             spread=a.spread,
             edge=v.edge,
+            undecided=bool(a.undecided),
         )
         for v, a in ((report.vectors[i], answers[i]) for i in places)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from edgeinfer import channels
-from edgeinfer.metrics import Budget, check, compare
+from edgeinfer.metrics import Budget, check, compare, winners_lost
 from edgeinfer.types import Array
 
 Outputs = Mapping[str, Array]
@@ -14,7 +14,7 @@ Outputs = Mapping[str, Array]
 def lost_channels(
     expected: Sequence[Outputs], actual: Sequence[Outputs], budget: Budget
 ) -> tuple[str, ...]:
-    """Say which channels lost what they vary by, as the gate does when a bundle is made.
+    """Say which channels lost what they vary by, and winners, as the gate does.
 
     Args:
         expected: outputs of all vectors that are judged.
@@ -31,5 +31,7 @@ def lost_channels(
             check(compare(e, a, channel_floor=allowed.channel_floor), allowed) for e, a in pairs
         ):
             continue
-        found += [f"output {name!r}: {line}" for line in channels.breaches(right, here, allowed)]
+        lines = channels.breaches(right, here, allowed)
+        lines += winners_lost([compare(e, a) for e, a in zip(right, here, strict=True)], allowed)
+        found += [f"output {name!r}: {line}" for line in lines]
     return tuple(found)

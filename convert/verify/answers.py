@@ -40,6 +40,8 @@ class Answer:
         agreed: the oracles that gave the same within tolerance; one name means nobody confirmed.
         spread: by output name, the distance between two oracles that agreed; empty if only one
             ran. It says how much plain rounding moves this model.
+        undecided: by output name, which elements rounding alone moves: places of scores that are
+            equal but for their last bits. They are not judged.
         note: why an oracle did not take part, or who disagreed and where; empty when all is well.
     """
 
@@ -48,6 +50,7 @@ class Answer:
     agreed: tuple[str, ...]
     spread: dict[str, OutputMetrics]
     note: str = ""
+    undecided: dict[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from edgeinfer.bundle.manifest import JUDGED_ON_EXTREMES
 from edgeinfer.bundle.values import fits
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.behaviour import repeat_problems, signature_problems
+from edgeinfer.convert.verify.decided import judged_part
 from edgeinfer.errors import BackendError, InputError, NotAvailableError
 from edgeinfer.metrics import (
     SLACK,
@@ -38,6 +39,7 @@ from edgeinfer.metrics import (
     check,
     compare,
     in_half,
+    winners_lost,
     worst,
 )
 from edgeinfer.types import Array
@@ -48,6 +50,11 @@ HALF = "half-arithmetic"
 PASS, FAIL, NOT_RUN = "pass", "fail", "not run"
 """The verdicts, with ``metrics.WIDENED``. What no engine ran on the unit that it is meant for was
 not run, whatever another unit made of it."""
+
+_UNDECIDED = (
+    "rounding alone decides it on every input that was tried, so nothing of it can be judged: give "
+    "--data on which scores differ by more than their rounding"
+)
 
 _TIMED_S = 0.5
 _TIMED_RUNS = 20
@@ -400,16 +407,16 @@ class _Gate:
 
     def _judge_output(self, name: str, answers: Sequence[Mapping[str, Array]]) -> OutputResult:
         measured, breaches, first, wide, beyond = [], [], None, [], ""
+        hanging: list[int] = []
         closely = [i for i in self.judged if not self._for_range_only(i)]
         usual = self.usual or [self.expected.answers[i] for i in closely or self.judged]
         allowed = self.budget.among(a.outputs[name] for a in usual)
         for index in self.judged:
             right = self.expected.answers[index]
-            if name not in answers[index]:
-                metrics = OutputMetrics(problem="the artifact does not give this output")
-            else:
-                floor = allowed.channel_floor
-                metrics = compare(right.outputs[name], answers[index][name], channel_floor=floor)
+            metrics = self._compared(name, right, answers[index], allowed.channel_floor)
+            if metrics is None:
+                hanging.append(index)
+                continue
             if index not in closely:
                 # Its place is beyond what the precision promises; only that it is a number counts.
                 metrics = OutputMetrics(nonfinite=metrics.nonfinite, problem=metrics.problem)
@@ -425,9 +432,14 @@ class _Gate:
                 first = index
                 where = f" (vector {index}, {self.vectors[index].origin})"
                 breaches = [f"{breach}{where}" for breach in found]
-        if not breaches and not wide:
-            breaches = self._lost_channels(name, answers, allowed)
+        if not breaches and not wide and not hanging:
+            breaches = [
+                *self._lost_channels(name, answers, allowed),
+                *winners_lost(measured, allowed),
+            ]
             first = self.judged[0] if breaches else None
+        if hanging and not measured:
+            first, breaches = hanging[0], [_UNDECIDED]
         note = ""
         if wide:
             note = (
@@ -435,11 +447,14 @@ class _Gate:
                 "distance of the oracles to each other: this model is sensitive to rounding; "
                 f"by the plain budget: {beyond}"
             )
+        if hanging and measured:
+            note += f"{'; ' if note else ''}rounding alone decides it on {len(hanging)} vectors"
         note = note or self._unjudged(name, measured, allowed)
         widest = max(wide, key=lambda b: b.max_rel, default=None)
         overall = self._worst(measured, allowed)
         floor = allowed.max_abs
-        near = [(i, m) for i, m in zip(self.judged, measured, strict=True) if m.max_abs > floor]
+        decided = [i for i in self.judged if i not in hanging]
+        near = [(i, m) for i, m in zip(decided, measured, strict=True) if m.max_abs > floor]
         hardest = max(near, key=lambda n: (bool(check(n[1], allowed)), -n[1].sqnr_db), default=None)
         return OutputResult(
             name,
@@ -451,6 +466,15 @@ class _Gate:
             floor,
             hardest[0] if hardest else None,
         )
+
+    def _compared(
+        self, name: str, right: Answer, found: Mapping[str, Array], floor: float
+    ) -> OutputMetrics | None:
+        """Measure what rounding alone does not decide; None where that is too little."""
+        if name not in found:
+            return OutputMetrics(problem="the artifact does not give this output")
+        parts = judged_part(right.outputs[name], found[name], right.undecided.get(name))
+        return None if parts is None else compare(*parts, channel_floor=floor)
 
     def _for_range_only(self, index: int) -> bool:
         return self.half and self.vectors[index].reach

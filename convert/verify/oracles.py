@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.backends.engines import has_onnxruntime
@@ -16,6 +18,7 @@ from edgeinfer.convert.sources.noise import RANDOM
 from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.sources.tflite.registry import LITERT
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
+from edgeinfer.convert.verify.decided import DRAWS, chooses, nearly, undecided
 from edgeinfer.convert.verify.locate import disputed_node, save_for_engines
 from edgeinfer.convert.verify.witness import (
     Abstains,
@@ -28,7 +31,7 @@ from edgeinfer.convert.verify.witness import (
     Witness,
 )
 from edgeinfer.errors import RunError, VerifyError
-from edgeinfer.metrics import BUDGETS, Budget, OutputMetrics, check, compare
+from edgeinfer.metrics import BUDGETS, Budget, OutputMetrics, check, compare, worst
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 _ROUNDING = (
@@ -83,6 +86,8 @@ class Oracles:
         self._trial = "trial" if confirms else self._first
         self._taken = "float64" if confirms else self._first
         self._budget = _agreement(model, original)
+        self._is_half = self._budget == BUDGETS["fp16"]
+        self._chooses = chooses(model)
         self._folder = tempfile.TemporaryDirectory(prefix="edgeinfer-")
         self._path = save_for_engines(model, Path(self._folder.name))
         self._witnesses: dict[str, Witness | str] = {}
@@ -138,17 +143,52 @@ class Oracles:
             VerifyError: no oracle can run a vector.
         """
         firsts = [self._try(self._first, v) for v in vectors]
+        masks = [self._undecided(v, first) for v, first in zip(vectors, firsts, strict=True)]
         # Its copy of the weights need not lie beside what the evaluation takes.
         self._dismiss(self._first)
         answers = [self._answer(v, first) for v, first in zip(vectors, firsts, strict=True)]
+        answers = [
+            replace(self._rounded(a), undecided=m) for a, m in zip(answers, masks, strict=True)
+        ]
         against = [self._contradiction(v, a) for v, a in zip(vectors, answers, strict=True)]
         notes = list(dict.fromkeys(a.note for a in answers if a.note))
         alone = [a for a in answers if len(a.agreed) < 2]
         if self._original is not None and self._original.custom:
             notes.insert(0, in_pieces(self._original.custom))
+        if hanging := sum(bool(m) for m in masks):
+            notes.append(
+                f"on {hanging} of {len(answers)} vectors rounding alone decides some elements "
+                "(scores that are equal but for their last bits); those are not judged"
+            )
         if alone:
             notes.insert(0, f"{len(alone)} of {len(answers)} vectors have one oracle only")
         return Expected(tuple(answers), tuple(notes), tuple(c for c in against if c))
+
+    def is_decided(self, feeds: Feeds) -> bool:
+        """Whether no element of the answer hangs on rounding alone."""
+        if not self._chooses:
+            return True
+        vector = Vector(dict(feeds), "")
+        return not self._undecided(vector, self._try(self._trial, vector), self._trial)
+
+    def _undecided(
+        self, vector: Vector, first: dict[str, Array] | str, name: str = ""
+    ) -> dict[str, Array]:
+        """Ask again with inputs that hardly differ, where the model chooses among scores."""
+        if not self._chooses or isinstance(first, str):
+            return {}
+        near = (Vector(nearly(vector.feeds, seed), "") for seed in range(DRAWS))
+        draws = [self._try(name or self._first, v) for v in near]
+        return undecided(first, [d for d in draws if not isinstance(d, str)])
+
+    def _rounded(self, answer: Answer) -> Answer:
+        """Let sound evaluations of a half-precision model be one of its roundings apart."""
+        if not self._is_half:
+            return answer
+        spread = {
+            n: worst([m, *_one_rounding(answer.outputs[n])]) for n, m in answer.spread.items()
+        }
+        return replace(answer, spread=spread)
 
     def close(self) -> None:
         """Free sessions and temporary files; a second call does nothing."""
@@ -359,6 +399,14 @@ def _confirmed(
     # Every node agrees on equal inputs, so what lies between is rounding that has grown; another
     # order of sums is off by as much, and only this distance says how much that is.
     return Answer(ours, first, both, apart, _ROUNDING)
+
+
+def _one_rounding(output: Array) -> list[OutputMetrics]:
+    """Return how far an output is from itself a rounding of half precision away."""
+    if isinstance(output, list) or output.dtype.kind != "f" or not output.size:
+        return []
+    away = output.astype(np.float64) * (1.0 + 2.0**-11)
+    return [compare(output.astype(np.float64), away)]
 
 
 def _real(steps: bool, array: Array) -> Array:

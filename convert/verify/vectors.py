@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 UserData = Path | Sequence[Feeds]
 """An ``.npz``, a folder of ``.npz`` files, or the feeds themselves."""
 
+Drawn = tuple[Shapes, Style, int]
+"""Sizes, style and seed of a made-up vector."""
+
 _MOST_REAL = 16
 """Vectors taken from a user's folder; they are spread over all of it."""
 
@@ -34,6 +37,11 @@ _EXTREME = frozenset({"large", "negative"})
 
 _MADE_EXTREME = _EXTREME | {"zeros"}
 """Styles that no data has, so that a net may do anything there."""
+
+_ORDINARY = frozenset({"natural", "standard", "noise"})
+
+_TRIES, _APART = 4, 1000
+"""How often other numbers are drawn where rounding decides what comes out, and by which seeds."""
 
 _LEAST_STEP = 2.0**-24
 """Half the last bit of a 24-bit recording of full scale: no sensor tells such inputs apart."""
@@ -280,6 +288,8 @@ class _Maker:
         if not must and (self._slow or self._left <= 0 or time.monotonic() > self._until):
             return None
         feeds = self._signals(shapes, style, seed)
+        if style in _ORDINARY:
+            feeds = self._decided(feeds, (shapes, style, seed))
         # Processor time, so that a busy machine makes the same vectors as an idle one.
         start = time.process_time()
         try:
@@ -297,6 +307,20 @@ class _Maker:
             )
             return None
         return Vector(feeds, f"synthetic:{style} {sizes}", style in self._extreme)
+
+    def _decided(self, feeds: dict[str, Array], drawn: Drawn) -> dict[str, Array]:
+        """Take others where rounding alone decides what comes out; the first if all are so."""
+        made = feeds
+        for again in range(_TRIES):
+            try:
+                if self._oracles.is_decided(made) or time.monotonic() > self._until:
+                    return made
+            except (RunError, InputError):
+                # It is run once more where that is told.
+                return feeds
+            shapes, style, seed = drawn
+            made = self._signals(shapes, style, seed + _APART * (again + 1))
+        return feeds
 
     def _hangs_on_rounding(self, feeds: Feeds, outputs: Mapping[str, Array]) -> str:
         """Say which output leaves the budget when the inputs change less than they can be told.
@@ -344,7 +368,8 @@ class _Maker:
         for spec in self._inputs:
             name, kind = spec.name, self._kinds[spec.name]
             # The second natural vector is one in the middle of a stream: its state is not zero.
-            chosen: Style = "noise" if kind.name == "state" and seed else style
+            moving = kind.name == "state" and seed % _APART
+            chosen: Style = "noise" if moving else style
             held = allowed.get(name)
             feeds[name] = signal(spec, kind, shapes[name], chosen, rng, held, self._most)
         return feeds

@@ -31,6 +31,9 @@ blank page (PP-OCR) 10 times. It matters only where rounding alone nearly fills 
 WIDENED = f"pass, budget widened x{SLACK:g} (oracles disagree)"
 """The verdict on what only ``Budget.widened`` lets through."""
 
+_MANY_ROWS = 8
+"""Decided rows from which a share of them says something."""
+
 _DECIDED = 0.1
 """Share of a row's largest magnitude by which the winner must lead for the row to count in top-1;
 the order of near ties is not a promise of any engine."""
@@ -338,13 +341,27 @@ def _float_breaches(metrics: OutputMetrics, budget: Budget) -> list[str]:
         )
     if not metrics.cosine >= budget.cosine:
         breaches.append(f"cosine {metrics.cosine:.7f}, at least {budget.cosine:.7f} asked")
-    if metrics.top1 is not None and metrics.top1 < budget.top1:
-        rows = metrics.top1_rows
-        breaches.append(
-            f"same winner in {round(metrics.top1 * rows)} of {rows} decided "
-            f"row{'s' if rows != 1 else ''}, at least {math.ceil(budget.top1 * rows)} asked"
-        )
+    if budget.top1 == 1.0 or metrics.top1_rows >= _MANY_ROWS:
+        breaches += winners_lost([metrics], budget)
     return breaches
+
+
+def winners_lost(metrics: Sequence[OutputMetrics], budget: Budget) -> list[str]:
+    """Say whether fewer rows than asked kept their winner, over all vectors together.
+
+    A share is one of many rows: of few, as in runs of one picture each, one may go another way.
+    """
+    rows = sum(m.top1_rows for m in metrics)
+    kept = round(sum((m.top1 or 0.0) * m.top1_rows for m in metrics))
+    asked = math.ceil(budget.top1 * rows)
+    if budget.top1 < 1.0 and rows >= _MANY_ROWS:
+        asked = min(asked, rows - 1)
+    if kept >= asked:
+        return []
+    return [
+        f"same winner in {kept} of {rows} decided row{'s' if rows != 1 else ''}, "
+        f"at least {asked} asked"
+    ]
 
 
 def _type_name(array: Array) -> str:

@@ -105,9 +105,13 @@ class VectorRecord:
     device widens its budget by them as the converter did; an output without an entry has none."""
     edge: bool = False
     """An extreme that only the precisions in ``JUDGED_ON_EXTREMES`` promise to survive."""
+    undecided: bool = False
+    """Rounding alone decides some of its outputs, so that it is run and not judged."""
 
     def judged_at(self, precision: str) -> bool:
         """Whether a variant of this precision is judged on the vector."""
+        if self.undecided:
+            return False
         return not self.edge or precision in JUDGED_ON_EXTREMES
 
     def budget(self, base: Budget, output: str) -> Budget:

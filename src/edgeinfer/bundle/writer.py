@@ -144,6 +144,7 @@ class BundleWriter:
         *,
         spread: Mapping[str, OutputMetrics] | None = None,
         edge: bool = False,
+        undecided: bool = False,
     ) -> VectorRecord:
         """Put a test vector into the bundle.
 
@@ -155,6 +156,7 @@ class BundleWriter:
             origin: where the inputs come from.
             spread: by output name, how far apart two sound evaluations were.
             edge: whether it is an extreme that is judged at full precision only.
+            undecided: whether rounding alone decides some of what is expected.
 
         Raises:
             OutputError: it cannot be written.
@@ -163,7 +165,7 @@ class BundleWriter:
         data = dump_vector(inputs, outputs, feeds, expected)
         file = self.add_bytes(f"vectors/{index}.npz", data)
         figures = {name: spread_of(m) for name, m in (spread or {}).items() if m.max_abs > 0}
-        return VectorRecord(file, origin, figures, edge)
+        return VectorRecord(file, origin, figures, edge, undecided)
 
     def finish(self, manifest: Manifest) -> Path:
         """Write the manifest and give the bundle its name.

@@ -1,0 +1,111 @@
+"""What rounding alone decides: places of scores that are equal but for their last bits.
+
+A selection (the best so many, the largest, boxes by score) has no right order where scores are as
+near as the rounding of what they are computed from. Engines add up in orders of their own, so each
+gives another one, and all are right. Which elements of an answer hang on it is found by asking the
+oracle again with inputs that differ by a few last bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeinfer.metrics import budget_for
+from edgeinfer.types import Array, Feeds
+
+CHOOSES = frozenset({
+    *("TopK", "ArgMax", "ArgMin", "NonMaxSuppression", "Hardmax", "Unique", "NonZero", "Compress"),
+    *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"),
+    *("Sign", "Round", "Floor", "Ceil"),
+})  # fmt: skip
+"""Operators whose results jump where their operands hardly move."""
+
+DRAWS = 4
+"""Perturbed inputs that are tried for each vector."""
+
+NOISE = 2.0**-21
+"""Of an element: eight times a rounding, as sums inside a model are rounded more than once."""
+
+MOST = 0.5
+"""Share of an output's elements above which nothing of it is judged."""
+
+
+def chooses(model: ir.Model) -> bool:
+    """Whether a model has operators whose results may hang on rounding alone."""
+    for node in model.graph.all_nodes():
+        if node.op_type in CHOOSES and any(
+            v is not None and v.dtype in (None, ir.DataType.FLOAT, ir.DataType.FLOAT16)
+            for v in node.inputs
+        ):
+            return True
+    return False
+
+
+def nearly(feeds: Feeds, seed: int) -> dict[str, Array]:
+    """Return inputs that differ by a few last bits; integers stay."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for name, given in feeds.items():
+        array = np.asarray(given)
+        if array.dtype.kind == "f":
+            step = max(NOISE, 2 * float(np.finfo(array.dtype).eps))
+            noise = 1.0 + step * rng.uniform(-1, 1, array.shape)
+            array = (array * noise).astype(array.dtype)
+        found[name] = array
+    return found
+
+
+def undecided(answer: dict[str, Array], draws: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    """Return for each output which elements rounding alone moves; outputs without any are left out.
+
+    Args:
+        answer: of the oracle.
+        draws: its answers to inputs that hardly differ.
+    """
+    found = {}
+    for name, value in answer.items():
+        right = np.asarray(value) if not isinstance(value, list) else None
+        if right is None or right.dtype.kind not in "iufb":
+            continue
+        mask = np.zeros(right.shape, bool)
+        for draw in draws:
+            other = np.asarray(draw[name])
+            if other.shape != right.shape:
+                mask[...] = True
+                break
+            mask |= _moved(right, other)
+        if mask.any():
+            found[name] = mask
+    return found
+
+
+def _moved(right: Array, other: Array) -> Array:
+    if right.dtype.kind != "f":
+        return np.asarray(right != other)
+    wide, near = right.astype(np.float64), other.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    scale = float(np.abs(finite).max(initial=0.0))
+    same = (wide == near) | (np.isnan(wide) & np.isnan(near))
+    with np.errstate(invalid="ignore"):
+        moved = np.abs(wide - near) > 0.5 * budget_for("fp32").max_rel * scale
+    return np.asarray(~same & (moved | (np.isfinite(wide) != np.isfinite(near))))
+
+
+def judged_part(right: Array, found: Array, mask: Array | None) -> tuple[Array, Array] | None:
+    """Return an expected and an actual output without what rounding decides; None for nothing left.
+
+    Args:
+        right: expected.
+        found: actual.
+        mask: elements that rounding alone moves; None for none.
+    """
+    if mask is None or not mask.any():
+        return right, found
+    if float(mask.mean()) > MOST:
+        return None
+    if np.shape(found) != np.shape(right):
+        return right, found
+    return right, np.where(mask, right, found).astype(np.asarray(found).dtype)

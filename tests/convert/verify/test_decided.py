@@ -1,0 +1,104 @@
+"""What rounding alone decides is told apart from what is wrong."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import edgeinfer
+from edgeinfer.convert.verify import Oracles, Vector, make_vectors
+from edgeinfer.convert.verify.decided import chooses, judged_part, nearly, undecided
+from edgeinfer.types import Array
+
+HEAD = '<ir_version: 10, opset_import: ["": 20]> '
+BEST = (
+    HEAD
+    + """g (float[1,40,64] x) => (float[1,5] v, int64[1,5] i) <float[64,1] W = {ONES}> {
+    s = MatMul(x, W) last = Constant<value_ints=[-1]>() f = Squeeze(s, last)
+    k = Constant<value_ints=[5]>() v, i = TopK(f, k) }""".replace(
+        "ONES", ", ".join(f"{0.1 + i / 640}" for i in range(64))
+    )
+)
+
+
+def ties() -> dict[str, Array]:
+    """Rows that differ in order alone, so that their sums differ by rounding."""
+    rng = np.random.default_rng(0)
+    row = rng.standard_normal(64).astype(np.float32)
+    rows = np.stack([row * np.float32(1 + 3e-8 * i) for i in range(40)])
+    return {"x": rows[None].astype(np.float32)}
+
+
+def test_near_ties_are_found_and_clear_scores_are_not() -> None:
+    model = ir.from_onnx_text(BEST)
+    clear = {"x": np.random.default_rng(1).standard_normal((1, 40, 64)).astype(np.float32)}
+    with Oracles(model) as oracles:
+        found = oracles.expected([Vector(ties(), "user:a"), Vector(clear, "user:b")])
+        assert not oracles.is_decided(ties())
+        assert oracles.is_decided(clear)
+    tied, decided = found.answers
+    assert tied.undecided["i"].any()
+    assert "v" not in tied.undecided, "the scores themselves hardly move"
+    assert decided.undecided == {}
+    assert any("on 1 of 2 vectors rounding alone decides" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "rpi5", "openvino", "ios"])
+def test_a_selection_among_equal_scores_is_no_fault(target: str, tmp_path: Path) -> None:
+    ir.save(ir.from_onnx_text(BEST), tmp_path / "best.onnx")
+    done = edgeinfer.export(
+        tmp_path / "best.onnx",
+        tmp_path / "o.edge",
+        targets=[target],
+        data=[ties(), {"x": np.random.default_rng(1).standard_normal((1, 40, 64)).astype("f")}],
+    )
+    assert done.report.passed
+    assert [r.undecided for r in done.manifest.vectors] == [True, False]
+
+
+def test_made_up_vectors_are_decided_where_some_are() -> None:
+    text = (
+        HEAD
+        + """g (float[1,4] x) => (int64[1,1] y) { c = Constant<value_float=1e6>()
+        big = Mul(x, c) y = ArgMax<axis=1>(big) }"""
+    )
+    model = ir.from_onnx_text(text)
+    with Oracles(model) as oracles:
+        for vector in make_vectors(model, oracles.inputs, oracles=oracles):
+            if not vector.edge and "zeros" not in vector.origin:
+                assert oracles.is_decided(vector.feeds)
+
+
+def test_models_without_a_choice_are_asked_once() -> None:
+    assert chooses(ir.from_onnx_text(BEST))
+    plain = ir.from_onnx_text(HEAD + "g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    assert not chooses(plain)
+    whole = ir.from_onnx_text(HEAD + "g (int64[2] x) => (bool[2] y) { y = Equal(x, x) }")
+    assert not chooses(whole), "integers have no rounding"
+
+
+def test_inputs_move_by_a_few_last_bits() -> None:
+    feeds = {"x": np.ones((2, 3), np.float32), "i": np.arange(3)}
+    near = nearly(feeds, 0)
+    assert near["x"].dtype == np.float32
+    assert 0 < np.abs(near["x"] - 1).max() < 1e-6
+    np.testing.assert_array_equal(near["i"], feeds["i"])
+
+
+def test_only_what_moves_is_left_out() -> None:
+    right = np.array([3, 1, 2])
+    masks = undecided({"y": right}, [{"y": np.array([3, 2, 2])}, {"y": np.array([3, 1, 2])}])
+    np.testing.assert_array_equal(masks["y"], [False, True, False])
+    parts = judged_part(right, np.array([3, 9, 2]), masks["y"])
+    assert parts is not None
+    np.testing.assert_array_equal(parts[1], right)
+    parts = judged_part(right, np.array([4, 9, 2]), masks["y"])
+    assert parts is not None
+    assert parts[1][0] == 4, "what is decided is still held against"
+    assert judged_part(right, right, np.array([True, True, False])) is None
+
+
+def test_another_number_of_results_leaves_nothing_to_judge() -> None:
+    masks = undecided({"y": np.zeros((2, 3))}, [{"y": np.zeros((1, 3))}])
+    assert masks["y"].all()
