@@ -25,12 +25,13 @@ from edgeinfer.convert.front import Clock, Front, Prepared, Progress, Written
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.quantize.quality import Metric
-from edgeinfer.convert.quantize.recipe import lowered_as, recipe
+from edgeinfer.convert.quantize.recipe import AUTO, lowered_as, recipe
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.request import Request, check_request, resolve_profiles
 from edgeinfer.convert.shape_sets import Given, check_ranges, ranges_of, shape_sets
 from edgeinfer.convert.verify import Change, Report, VariantResult, verify_variant
 from edgeinfer.convert.verify.carried import carried
+from edgeinfer.convert.verify.doubts import AUTO_HELPS, doubts
 from edgeinfer.convert.verify.gate import NOT_RUN
 from edgeinfer.convert.worker import Worker, can_work_apart
 from edgeinfer.errors import CrashedError, Problem, UsageError, VerifyError
@@ -362,7 +363,12 @@ def _is_taken(
     if wrong is not None and (written.job.spare or optional):
         _leave(written, wrong, report, writer)
         return False
-    report.variants += {r.id: r for r in judged.values()}.values()
+    results = {r.id: r for r in judged.values()}
+    report.variants += results.values()
+    if report.quantization is not None and request.precision != AUTO:
+        lines = [line for r in results.values() for line in doubts(r, report.source_bytes)]
+        if lines:
+            report.changes.append(Change("targets", tuple(lines)))
     if wrong is not None and not unverified:
         raise _explained(written, report, wrong, front, writer.output)
     return True
@@ -427,6 +433,8 @@ def _explained(
     place = f"; the smallest failing sub-model is in {folder}" if saved else ""
     if report.vectors[worst].reach:
         place += "; nobody said what the inputs hold: --input-range NAME=LO:HI or --data does"
+    if report.quantization is not None and report.quantization.get("recipe") != AUTO:
+        place += f"; {AUTO_HELPS}"
     node = f"first diverging node {finding.op} {finding.node!r}" if finding.node else finding.note
     return VerifyError(f"{result.id}: {result.failure()}; {node}{place}", report.to_json())
 

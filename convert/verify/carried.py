@@ -1,4 +1,7 @@
-"""Which test vectors travel in the bundle: all that the user gave, of made-up ones a share."""
+"""Which test vectors travel in the bundle: all that the user gave to check with, of others a share.
+
+A calibration set is there to find ranges; a few of its samples tell another machine as much.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,10 @@ def carried(
             or the device would see an easier test than the one that was passed here.
     """
     left = max(LEAST_BYTES, int(SHARE * artifact_bytes))
-    given = [i for i, v in enumerate(vectors) if not v.origin.startswith("synthetic:")]
+    given = [i for i, v in enumerate(vectors) if v.origin.startswith("user:")]
     made = [i for i in range(len(vectors)) if i not in given]
+    # Samples of a calibration set say more than what was made up.
+    made.sort(key=lambda i: not vectors[i].origin.startswith("calibration:"))
     kept = {*given, *hardest, *(made[:1] if not given else ())}
     sizes = {i: _bytes(vectors[i], answers[i]) for i in made}
     left -= sum(sizes[i] for i in kept if i in sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -218,6 +219,7 @@ class _Maker:
         vectors = [v for i, p in enumerate(plans) if (v := self._make(*p, must=i <= len(others)))]
         if not real:
             vectors += self._other_rates(found.shapes)
+            vectors += self._without_scales(base)
         remarks = [*filter(None, [found.note]), *self._remarks, *dict.fromkeys(self._held.notes)]
         if remarks and vectors:
             first, note = vectors[0], "; ".join(remarks)
@@ -361,6 +363,30 @@ class _Maker:
                 continue
             yield Vector(feeds, "synthetic:natural at 8000 Hz")
             return
+
+    def _without_scales(self, shapes: Shapes) -> Iterator[Vector]:
+        """Yield ordinary inputs with lone floats at zero: a scale of noise that is turned off."""
+        lone = [
+            s
+            for s in self._inputs
+            if s.dtype.startswith("float") and not math.prod(shapes[s.name]) > 1
+        ]
+        if not lone or len(lone) == len(self._inputs) or self._left <= 0:
+            return
+        feeds = self._signals(shapes, "natural", 3)
+        allowed = self._held.at(shapes)
+        for spec in lone:
+            held = allowed.get(spec.name)
+            zero = np.zeros_like(feeds[spec.name])
+            if held is None or held.span.least <= 0 <= held.span.most:
+                feeds[spec.name] = zero
+        if all(np.any(feeds[s.name]) for s in lone):
+            return
+        try:
+            self._oracles.run(feeds)
+        except (RunError, InputError):
+            return
+        yield Vector(feeds, "synthetic:natural with scales of 0")
 
     def _signals(self, shapes: Shapes, style: Style, seed: int) -> dict[str, Array]:
         rng = np.random.default_rng(seed)

@@ -31,7 +31,7 @@ def test_a_large_model_may_have_large_ones() -> None:
 
 
 def test_what_was_given_is_never_left_out() -> None:
-    given = [("user:a.npz", 9 * LEAST_BYTES), ("calibration:b.npz", 9 * LEAST_BYTES), (MADE, 10)]
+    given = [("user:a.npz", 9 * LEAST_BYTES), ("user:b.npz", 9 * LEAST_BYTES), (MADE, 10)]
     assert carried(*vectors(*given), 0) == [0, 1, 2]
     assert carried([], [], 0) == []
 
@@ -40,3 +40,11 @@ def test_the_hardest_always_travels() -> None:
     given = [(MADE, LEAST_BYTES), (MADE, 10), (MADE, 5 * LEAST_BYTES)]
     assert carried(*vectors(*given), 0, {2}) == [0, 2]
     assert carried(*vectors(("user:a.npz", 10), *given), 0, {3}) == [0, 3]
+
+
+def test_of_a_calibration_set_a_share_travels_before_what_was_made_up() -> None:
+    sample = ("calibration:b.npz", LEAST_BYTES // 2 - 10)
+    given = [(MADE, LEAST_BYTES // 4), *[sample] * 16]
+    assert carried(*vectors(*given), 0) == [1, 2]
+    assert carried(*vectors(*[("calibration:b.npz", 9 * LEAST_BYTES)] * 3), 0) == [0]
+    assert carried(*vectors(("user:a.npz", 10), *given), 0) == [0, 2, 3]

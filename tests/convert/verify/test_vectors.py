@@ -291,3 +291,14 @@ def test_lengths_are_told_by_their_name() -> None:
     m = model("""g (float[1, 7, 2] x, int64[1] x_lengths) => (float[1, 7, 2] y) {
         f = Cast<to=1>(x_lengths) y = Mul(x, f) }""")
     assert {int(n) for v in vectors(m) for n in v.feeds["x_lengths"]} <= set(range(1, 8))
+
+
+def test_a_scale_is_zero_once_beside_ordinary_inputs() -> None:
+    m = model("g (float[1, 8] x, float scale) => (float[1, 8] y) { y = Mul(x, scale) }")
+    found = [v for v in vectors(m) if v.origin == "synthetic:natural with scales of 0"]
+    assert len(found) == 1
+    assert found[0].feeds["scale"] == 0
+    assert found[0].feeds["x"].any()
+    assert not found[0].edge
+    divisor = model("g (float[1, 8] x, float scale) => (float[1, 8] y) { y = Div(x, scale) }")
+    assert all(v.feeds["scale"] > 0 for v in vectors(divisor) if not v.edge)

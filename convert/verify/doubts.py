@@ -1,0 +1,55 @@
+"""What a variant of integers passed with and is worth a word: little left, or nothing gained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgeinfer.convert.verify.gate import OutputResult, VariantResult
+from edgeinfer.metrics import Budget
+
+NEARLY = 0.85
+"""Share of a budget from which it is said that little is left."""
+
+AUTO_HELPS = (
+    "--precision auto (with --calibration, and --max-drop or --metric) keeps the layers float that "
+    "the accuracy needs"
+)
+
+
+def doubts(result: VariantResult, source_bytes: int) -> Iterator[str]:
+    """Yield lines about a variant of integers that passed and may not be what was hoped for.
+
+    Args:
+        result: of the gate.
+        source_bytes: of the float model's weights.
+    """
+    if not result.passed:
+        return
+    used = [
+        (share, engine.backend, output)
+        for engine in result.engines
+        for output in engine.outputs
+        if (share := _used(output, result.budget)) >= NEARLY
+    ]
+    if used:
+        share, backend, output = max(used, key=lambda u: u[0])
+        yield (
+            f"{result.id} on {backend}: output {output.name!r} takes {share:.0%} of its budget: "
+            f"{AUTO_HELPS}"
+        )
+    if result.size_bytes >= source_bytes > 0:
+        yield (
+            f"{result.id} is no smaller than the float model: {result.size_bytes / 1e6:.2f} MB "
+            f"with {source_bytes / 1e6:.2f} MB of float weights"
+        )
+
+
+def _used(output: OutputResult, budget: Budget) -> float:
+    """Return the largest share of what may be lost that an output has lost."""
+    metrics = output.metrics
+    if output.floor is not None and metrics.max_abs <= output.floor:
+        return 0.0
+    shares = [metrics.max_rel / budget.max_rel if budget.max_rel else 0.0]
+    # In dB: of the energy that may be wrong.
+    shares.append(10.0 ** ((budget.sqnr_db - metrics.sqnr_db) / 10.0))
+    return max(shares)
