@@ -7,7 +7,6 @@ process or in one of its own (``worker``), and it can be run again to explain wh
 from __future__ import annotations
 
 import importlib.metadata
-import math
 import shutil
 import tempfile
 import time
@@ -25,7 +24,7 @@ from edgeinfer.convert import engines
 from edgeinfer.convert.engines import Wanted, place_for
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
-from edgeinfer.convert.plan import Job, Plan, plan
+from edgeinfer.convert.plan import Job, plan
 from edgeinfer.convert.quantize.half_stage import Halves
 from edgeinfer.convert.quantize.stage import Stage
 from edgeinfer.convert.request import Request, in_layout
@@ -33,7 +32,7 @@ from edgeinfer.convert.shape_sets import check_input_ranges, check_ranges, check
 from edgeinfer.convert.verify import Change, EngineResult, Finding, Report
 from edgeinfer.convert.verify.gate import HALF
 from edgeinfer.convert.verify.ladder import rungs
-from edgeinfer.errors import EdgeInferError, UnsupportedError, VerifyError
+from edgeinfer.errors import EdgeInferError, VerifyError
 from edgeinfer.metrics import Budget
 from edgeinfer.types import Array, Feeds, ImageInput, InputRange, Preprocessing
 
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float | None], None]
 """Called with what is being done and, where it is known, how much of it is done (0..1)."""
-
-MAY_LEAVE = "may leave int32"
-"""How a format refuses integers that are not known to be small."""
 
 TOOLS = ("edgeinfer", "numpy", "onnx", "onnx-ir", "onnxruntime", "openvino", "torch")
 
@@ -112,7 +108,6 @@ class Front:
         self._examples, self._sizes = example_inputs, dynamic_shapes
         self._clock, self._progress = Clock(progress), progress
         self._ranges: dict[str, InputRange] = {}
-        self._integers: dict[str, tuple[int, int]] = {}
 
     def prepare(self, variants: Path) -> Prepared:
         """Read, normalise, plan, ask the oracles, and write each artifact into a folder of its own.
@@ -131,7 +126,12 @@ class Front:
             refuse_contradictions(source.model, report.inputs, data=self._request.data)
         check_input_ranges(report.inputs, self._request.input_ranges)
         with self._stage("check the targets"):
-            todo = self._planned(normalised.model)
+            todo = plan(
+                normalised.model,
+                self._request.profiles,
+                self._options,
+                integers=self._quantize.recipe.is_quantized,
+            )
         lines = {
             "source": source.notes.lines,
             **normalised.changes,
@@ -152,47 +152,6 @@ class Front:
         written = tuple(made for made in tried if made is not None)
         request = self._request
         return Prepared(report, written, request.preprocessing, request.labels)
-
-    def _planned(self, model: ir.Model) -> Plan:
-        """Plan; where integers may leave what a format holds, with what operators ask of them.
-
-        An index beyond what it indexes is an error in the model itself, so that nothing is lost by
-        a run that is held to it.
-        """
-        quantized = self._quantize.recipe.is_quantized
-        try:
-            return plan(model, self._request.profiles, self._options, integers=quantized)
-        except UnsupportedError as error:
-            if MAY_LEAVE not in str(error) or not (bounds := self._asked_of_integers(model)):
-                raise
-            self._integers = bounds
-            self.__dict__.pop("_options", None)
-            found = plan(model, self._request.profiles, self._options, integers=quantized)
-        told = ", ".join(f"{n} {low}..{high}" for n, (low, high) in bounds.items())
-        line = f"integers are held to what operators ask of them: {told}"
-        return replace(found, notes=(*found.notes, line))
-
-    @staticmethod
-    def _asked_of_integers(model: ir.Model) -> dict[str, tuple[int, int]]:
-        """Return what operators let integer inputs hold, where all sizes are known."""
-        from edgeinfer.convert import passes
-        from edgeinfer.convert.verify.bounds import bounds_of
-
-        specs = passes.input_specs(model)
-        if not all(s.is_static for s in specs):
-            return {}
-        sizes = {s.name: tuple(d for d in s.shape or () if isinstance(d, int)) for s in specs}
-        whole = {s.name for s in specs if s.dtype.startswith(("int", "uint"))}
-        ends = {
-            n: (b.hard.low.max(), b.hard.high.min())
-            for n, b in bounds_of(model, sizes).items()
-            if n in whole
-        }
-        return {
-            n: (int(low), int(high))
-            for n, (low, high) in ends.items()
-            if math.isfinite(low) and math.isfinite(high)
-        }
 
     def explain(
         self, job: Job, engine: str, feeds: Feeds, budget: Budget, folder: Path
@@ -321,10 +280,7 @@ class Front:
             classifier=request.classifier,
             recipe=self._quantize.recipe.name,
             deployment=request.deployment,
-            integers={
-                **self._integers,
-                **request.whole_ranges(passes.input_specs(self._normalised.model)),
-            },
+            integers=request.whole_ranges(passes.input_specs(self._normalised.model)),
             io_dtypes=request.io_dtypes,
             records=request.records,
         )

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.backends.device_tensor import DeviceFeeds, device_of, is_on_device, is_on_host, taken
-from edgeinfer.bundle.values import SLACK, WORDS, largest, unfit
+from edgeinfer.bundle.manifest import Manifest, Variant
+from edgeinfer.bundle.values import KEY, SLACK, WORDS, largest, reaches, unfit
 from edgeinfer.bundle.vectors import dtype_of
 from edgeinfer.errors import InputError
 from edgeinfer.types import Array, Feeds, InputRange, TensorSpec
@@ -155,6 +156,19 @@ class ValueCheck:
 
 
 _WIDER = "convert with --input-range NAME=LO:HI or --data that reaches so far, or in fp32"
+
+
+def value_check(manifest: Manifest, variant: Variant, backend: str) -> ValueCheck | None:
+    """Return the check of what a variant is not right for, if there is anything."""
+    level = variant.constraints.get(KEY)
+    reach = reaches(variant.precision, variant.format, manifest.ranges)
+    if level is None and not reach:
+        return None
+    others = {e.backend for v in manifest.variants if KEY not in v.constraints for e in v.engines}
+    hint = f"{backend} gives wrong numbers for them"
+    if names := sorted(others - {backend}):
+        hint += f"; load with backend={' or '.join(map(repr, names))}, which takes them"
+    return ValueCheck(manifest.inputs, level, hint, reach)
 
 
 def check_shapes(

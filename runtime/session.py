@@ -16,15 +16,14 @@ from edgeinfer.backends.base import DeviceKind, Executable, LoadOptions
 from edgeinfer.backends.checks import MOST_THREADS
 from edgeinfer.bounded import visible
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.bundle.manifest import Manifest
 from edgeinfer.bundle.trust import Native
-from edgeinfer.bundle.values import KEY, fits, reaches
+from edgeinfer.bundle.values import fits
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.runtime.bound import BoundSession, input_buffers, output_buffers
 from edgeinfer.runtime.choice import Calls, Choice, OnCrash, Request, choose
 from edgeinfer.runtime.devices import available_cpus
-from edgeinfer.runtime.inputs import InputCheck, ValueCheck
+from edgeinfer.runtime.inputs import InputCheck, ValueCheck, value_check
 from edgeinfer.runtime.lifetime import Lifetime
 from edgeinfer.runtime.operators import placement_of, profile_pair
 from edgeinfer.runtime.profiledb import ProfileDB
@@ -224,7 +223,7 @@ class Session(forks.Here):
         self._check: Callable[[Feeds], Feeds] = InputCheck(
             self.inputs, check_finite, there=self._there
         )
-        self._values = _value_check(bundle.manifest, choice)
+        self._values = value_check(bundle.manifest, choice.variant, choice.candidate.pair.backend)
         if self._values is not None:
             self._check = _both(self._check, self._values)
         self._lock = forks.lock()
@@ -525,21 +524,6 @@ class Session(forks.Here):
             results[0] = replace(results[0], breaches=(*results[0].breaches, *lost))
         backend = candidate.pair.backend
         return Verification(variant.id, backend, variant.precision, tuple(results), tuple(notes))
-
-
-def _value_check(manifest: Manifest, choice: Choice) -> ValueCheck | None:
-    """Return the check of what the variant is not right for, if there is anything."""
-    variant = choice.variant
-    level = variant.constraints.get(KEY)
-    reach = reaches(variant.precision, variant.format, manifest.ranges)
-    if level is None and not reach:
-        return None
-    backend = choice.candidate.pair.backend
-    others = {e.backend for v in manifest.variants if KEY not in v.constraints for e in v.engines}
-    hint = f"{backend} gives wrong numbers for them"
-    if names := sorted(others - {backend}):
-        hint += f"; load with backend={' or '.join(map(repr, names))}, which takes them"
-    return ValueCheck(manifest.inputs, level, hint, reach)
 
 
 def _both(check: Callable[[Feeds], Feeds], values: ValueCheck) -> Callable[[Feeds], Feeds]:

@@ -7,7 +7,6 @@ import onnx_ir as ir
 import pytest
 
 import edgeinfer
-from edgeinfer.errors import EdgeInferError
 from edgeinfer.types import Array
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]> '
@@ -53,16 +52,3 @@ def test_rows_that_are_added_to(target: str, tmp_path: Path) -> None:
     with edgeinfer.load(out, backend=TARGETS[target]) as session:
         found = session(x.astype(np.float32), np.array([[0], [5], [0]]), u.astype(np.float32))
     np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-6)
-
-
-def test_what_indices_may_be_proves_that_sums_stay_small(tmp_path: Path) -> None:
-    """Core ML has 32 bits: a run is held to what the Gather takes, and no more is asked."""
-    out = tmp_path / "o.edge"
-    done = edgeinfer.export(written(OFFSET, tmp_path), out, targets=["ios"])
-    lines = [line for c in done.report.changes for line in c.lines]
-    assert "integers are held to what operators ask of them: i -8..3" in lines
-    with (
-        edgeinfer.load(out, backend="coreml-reference") as session,
-        pytest.raises(EdgeInferError, match="between -8 and 3"),
-    ):
-        session(np.zeros((6, 5), np.float32), np.array([0, 4, 0]))
