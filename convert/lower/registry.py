@@ -16,6 +16,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 import onnx_ir as ir
@@ -86,12 +87,19 @@ class Registry:
         target: name for the messages.
         dtypes: element types that tensors may have, unless a lowering says otherwise.
         max_rank: highest rank of a tensor; None for any.
+        lacking: why the format has no place for an operator, by its name.
     """
 
     def __init__(
-        self, target: str, *, dtypes: frozenset[ir.DataType], max_rank: int | None = None
+        self,
+        target: str,
+        *,
+        dtypes: frozenset[ir.DataType],
+        max_rank: int | None = None,
+        lacking: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.target, self.dtypes, self.max_rank = target, dtypes, max_rank
+        self.lacking = lacking
         self._entries: dict[tuple[str, str, int], Lowering] = {}
 
     def lower(
@@ -183,7 +191,8 @@ class Driver(Generic[T]):
     def _node(self, node: ir.Node, name: str, opset: int) -> None:
         entry = self.registry.find(node.op_type, opset, node.domain)
         if entry is None:
-            self._problem(node, name, Refusal("no lowering for it", "unsupported_op"))
+            why = self.registry.lacking.get(node.op_type, "no lowering for it")
+            self._problem(node, name, Refusal(why, "unsupported_op"))
             return
         faults = [*_operand_faults(entry, node), *_attribute_faults(entry, node)]
         for fault in faults:

@@ -15,4 +15,16 @@ NUMBERS = FLOATS | INTEGERS
 BOOL = frozenset({D.BOOL})
 ALL = NUMBERS | BOOL
 
-OPS = Registry("tvm", dtypes=ALL)
+_BY_DATA = "how much it gives depends on the data, and memory is laid out before a run"
+_TURNS = "turns of a loop: what is written is one straight line of kernels"
+
+OPS = Registry(
+    "tvm",
+    dtypes=ALL,
+    lacking={
+        **dict.fromkeys(("Compress", "NonMaxSuppression", "NonZero", "Unique"), _BY_DATA),
+        **dict.fromkeys(("Loop", "Scan"), _TURNS),
+        "RNN": "more than 128 steps, or an open number of them",
+        "RoiAlign": "open sizes, or a number of samples that the size of each region decides",
+    },
+)

@@ -167,6 +167,17 @@ def test_operator_of_an_unknown_domain_is_refused() -> None:
     assert problems(text) == ["com.acme::Clip '#0': unsupported_op: no lowering for it"]
 
 
+def test_a_format_says_why_it_lacks_an_operator() -> None:
+    table = Registry("toy", dtypes=frozenset({ir.DataType.FLOAT}), lacking={"Relu": "no room"})
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[2] x) => (float[2] z) '
+        "{ y = Relu(x) z = Neg(x) }"
+    )
+    with pytest.raises(UnsupportedError) as e:
+        Driver(table, Toy()).run(model)
+    assert [p.detail for p in e.value.problems] == ["no room", "no lowering for it"]
+
+
 def test_second_registration_is_a_bug() -> None:
     with pytest.raises(ValueError, match="Clip since 13 is taken by clip"):
         ops.lower("Clip", since=13)(clip)
