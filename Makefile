@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test lint test-install test-arm test-arm-zoo test-models test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
+.PHONY: demo test lint test-install test-arm test-arm-zoo test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -60,6 +60,14 @@ build/precision-peers/installed:
 # Sessions in a world of forks, signals, kills and memory that runs out, a thousand times.
 test-processes: $(VENV)/installed
 	$(PYTEST) -m 'slow' tests/e2e/test_processes.py
+
+# Architectures of today with random weights, from transformers and timm, on three targets, and models
+# that scikit-learn, XGBoost and LightGBM train there: what is not installed is skipped by name.
+test-architectures: $(VENV)/installed
+	$(PYTEST) -m 'slow' tests/e2e/test_architectures.py
+
+test-tabular: $(VENV)/installed
+	$(PYTEST) -m 'slow' tests/e2e/test_tabular.py
 
 # The whole ONNX node suite through every target.
 test-nodes: $(VENV)/installed

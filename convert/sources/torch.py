@@ -24,6 +24,8 @@ from edgeinfer.convert.sources.torch_compare import (
     output_names,
     reason,
 )
+from edgeinfer.convert.sources.torch_complex import NoFormError, as_pairs, has_complex
+from edgeinfer.convert.sources.torch_forms import explained, forms
 from edgeinfer.convert.sources.torch_sizes import (
     Shapes,
     check_sizes,
@@ -80,10 +82,14 @@ def read_module(
         traced = grow(feeds, dynamic, only_below=2)
         if _try(forward, traced) is None:
             traced = dict(feeds)
-        model = _export(module, traced, dynamic, output_names(outputs, feeds), name)
-        note_merged_sizes(model, dynamic, notes)
-        repair(model, notes, name)
-        _verify(model, feeds, outputs, forward, notes, name)
+
+        def finish(model: ir.Model) -> None:
+            note_merged_sizes(model, dynamic, notes)
+            repair(model, notes, name)
+            _verify(model, feeds, outputs, forward, notes, name)
+
+        names = output_names(outputs, feeds)
+        model = _exported(module, traced, dynamic, names, name, finish)
     return model, SourceRecord("torch", name, fingerprint(model)), notes
 
 
@@ -102,7 +108,7 @@ def read_program(
     _need_onnxscript()
     notes = Notes()
     if program.example_inputs is None:
-        model = _export(program, None, None, None, name)
+        model = _exported(program, None, None, None, name, lambda _: None)
         name_sizes(model, dynamic_shapes or {})
         notes.add("the program holds no example inputs; its export was not compared with PyTorch")
         repair(model, notes, name)
@@ -120,10 +126,13 @@ def read_program(
         return module(*first, **{key: inputs[key] for key in by_name})
 
     outputs = _call(forward, feeds, name)
-    model = _export(program, None, None, output_names(outputs, feeds), name)
-    name_sizes(model, dynamic_shapes or {})
-    repair(model, notes, name)
-    _verify(model, feeds, outputs, forward, notes, name)
+
+    def finish(model: ir.Model) -> None:
+        name_sizes(model, dynamic_shapes or {})
+        repair(model, notes, name)
+        _verify(model, feeds, outputs, forward, notes, name)
+
+    model = _exported(program, None, None, output_names(outputs, feeds), name, finish)
     return model, SourceRecord(format, name, fingerprint(model)), notes
 
 
@@ -299,15 +308,19 @@ def _verify(
     notes.add(f"ONNX export equals PyTorch {where}: max abs diff {worst:.3g}")
 
 
-def _export(
+def _exported(
     what: Any,
     feeds: Mapping[str, Any] | None,
     dynamic: Shapes | None,
     output_names: list[str] | None,
     name: str,
+    finish: Callable[[ir.Model], None],
 ) -> ir.Model:
-    import torch
+    """Export, and ``finish`` the result, which refuses a wrong one; complex numbers again as pairs.
 
+    Raises:
+        SourceError: it cannot be exported, or ``finish`` refuses it.
+    """
     arguments: dict[str, Any] = {"output_names": output_names}
     if feeds is not None:
         shapes = {key: dict(dynamic.get(key, {})) for key in feeds} if dynamic else None
@@ -317,17 +330,105 @@ def _export(
             "input_names": list(feeds),
         }
     try:
-        with quiet(), torch.no_grad(), _recurrent_layers_looked_up():
-            program = torch.onnx.export(what, dynamo=True, verbose=False, **arguments)
+        model = _written(what, arguments)
+        _drop_traces(model)
+        finish(model)
+    except UsageError:
+        raise
     except Exception as error:
         # The exporter wraps anything a module can do wrong; the root cause says the most.
-        raise SourceError(
-            f"{name}: torch.export cannot trace it: {reason(error)}; rewrite that part for "
-            "torch.export (fixed sizes, torch.where or torch.cond for data-dependent branches)"
-        ) from error
-    model: ir.Model = program.model
-    _drop_traces(model)
+        own = error if isinstance(error, SourceError) else None
+        try:
+            paired = _without_complex(what, feeds, dynamic, output_names)
+        except NoFormError as missing:
+            which = str(missing).splitlines()[0]
+            raise SourceError(
+                f"{name}: {which} of complex numbers has no form in ONNX, neither of PyTorch's "
+                "exporter nor of ours; compute it with real and imaginary parts"
+            ) from error
+        if paired is None:
+            raise own or SourceError(f"{name}: {explained(error)}") from error
+        model = paired
+        _drop_traces(model)
+        finish(model)
     return model
+
+
+def _written(what: Any, arguments: Mapping[str, Any]) -> ir.Model:
+    import torch
+
+    with quiet(), torch.no_grad(), _recurrent_layers_looked_up():
+        program = torch.onnx.export(
+            what, dynamo=True, verbose=False, custom_translation_table=forms(), **arguments
+        )
+    model: ir.Model = program.model
+    return model
+
+
+def _without_complex(
+    what: Any,
+    feeds: Mapping[str, Any] | None,
+    dynamic: Shapes | None,
+    output_names: list[str] | None,
+) -> ir.Model | None:
+    """Export with pairs in the place of complex numbers; None where there are none.
+
+    Raises:
+        NoFormError: an operator of complex numbers is not known.
+    """
+    import torch
+
+    program = what
+    try:
+        with quiet(), torch.no_grad():
+            if not isinstance(what, torch.export.ExportedProgram):
+                auto = torch.export.Dim.AUTO
+                axes = {
+                    key: dict.fromkeys((dynamic or {}).get(key, {}), auto) for key in feeds or {}
+                }
+                program = torch.export.export(
+                    what, (), dict(feeds or {}), dynamic_shapes=axes, strict=False
+                )
+            if not has_complex(program) or program.example_inputs is None:
+                return None
+    except Exception:
+        return None
+    given = [leaf for leaf in leaves(program.example_inputs) if is_tensor(leaf)]
+    names = list(feeds) if feeds is not None else list(program.graph_signature.user_inputs)
+    open_sizes = tuple(_open_sizes(program, feeds, dynamic, names))
+    arguments = {
+        "args": tuple(given),
+        "dynamic_shapes": {"tensors": open_sizes} if any(open_sizes) else None,
+        "input_names": names,
+        "output_names": output_names,
+    }
+    try:
+        return _written(as_pairs(program), arguments)
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, NoFormError):
+                raise cause from error
+            cause = cause.__cause__ or cause.__context__
+        return None
+
+
+def _open_sizes(
+    program: torch.export.ExportedProgram,
+    feeds: Mapping[str, Any] | None,
+    dynamic: Shapes | None,
+    names: Sequence[str],
+) -> Iterator[dict[int, Any]]:
+    """Yield the open sizes of each input, by axis."""
+    import torch
+
+    if feeds is not None:
+        yield from (dict((dynamic or {}).get(name, {})) for name in names)
+        return
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    for name in names:
+        sizes = enumerate(getattr(values.get(name), "shape", ()))
+        yield {axis: torch.export.Dim.AUTO for axis, size in sizes if not isinstance(size, int)}
 
 
 @contextlib.contextmanager

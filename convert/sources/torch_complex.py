@@ -1,0 +1,275 @@
+"""Complex numbers of a PyTorch program as pairs of real ones, before it is exported.
+
+PyTorch's exporter (2.13) has forms of some operators of complex numbers and none of others, such as
+the product of a real number and an imaginary one. Here a program is run once more while it is
+traced, with two real tensors in the place of each complex one; what is left of complex numbers is
+what Fourier transforms take and give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Pair(NamedTuple):
+    """A complex tensor."""
+
+    re: Any
+    im: Any
+
+
+class NoFormError(Exception):
+    """An operator of complex numbers that is not known here; its name."""
+
+
+def has_complex(program: torch.export.ExportedProgram) -> bool:
+    """Whether any value inside is complex."""
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    return any(_is_complex(v) for v in values)
+
+
+def as_pairs(program: torch.export.ExportedProgram) -> torch.nn.Module:
+    """Return a module that computes what a program does, by pairs.
+
+    Its arguments are positional, the tensors that the program was exported with in their order.
+    """
+    import torch
+
+    inner = program.module()
+
+    class Real(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, *tensors: torch.Tensor) -> Any:
+            from torch.utils import _pytree
+
+            runner = _runner(self.inner)
+            # The program's own placeholders are the leaves of what it was called with.
+            made = runner.run(*tensors)
+            return _pytree.tree_map(_whole, made, is_leaf=lambda v: isinstance(v, Pair))
+
+    return Real()
+
+
+def _whole(value: Any) -> Any:
+    import torch
+
+    return torch.complex(value.re, value.im) if isinstance(value, Pair) else value
+
+
+def _is_complex(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def _runner(module: Any) -> Any:
+    import torch
+    from torch.utils import _pytree
+
+    rules = _rules()
+
+    class Runner(torch.fx.Interpreter):  # type: ignore[misc]
+        """Runs the graph of a program with pairs for what is complex."""
+
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            leaves = _pytree.tree_leaves((args, kwargs), is_leaf=lambda v: isinstance(v, Pair))
+            takes = any(isinstance(v, (Pair, complex)) for v in leaves)
+            name = getattr(target, "_overloadpacket", target)
+            rule = rules.get(str(name))
+            if not takes and str(name) not in _MAKERS:
+                made = super().call_function(target, args, kwargs)
+                if _is_complex(made):
+                    raise NoFormError(str(name).removeprefix("aten."))
+                return made
+            if rule is None:
+                raise NoFormError(str(name).removeprefix("aten."))
+            return rule(*args, **kwargs)
+
+        def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+            found = super().get_attr(target, args, kwargs)
+            return Pair(found.real.clone(), found.imag.clone()) if _is_complex(found) else found
+
+    return Runner(module)
+
+
+_MAKERS = frozenset(
+    {
+        *("aten.complex", "aten.polar", "aten.view_as_complex"),
+        *("aten.fft_fft", "aten.fft_rfft", "aten.fft_ifft", "aten.stft"),
+    }
+)
+"""Operators that make complex numbers of real ones."""
+
+Rule = Callable[..., Any]
+
+
+def _pair(value: Any) -> Pair:
+    """A number or a real tensor as a pair."""
+    import torch
+
+    if isinstance(value, Pair):
+        return value
+    if isinstance(value, torch.Tensor):
+        return Pair(value, torch.zeros_like(value))
+    return Pair(complex(value).real, complex(value).imag)
+
+
+def _apart(*functions: str) -> dict[str, Rule]:
+    """Operators that do the same with either part."""
+    import torch
+
+    def rule(name: str) -> Rule:
+        operator = getattr(torch.ops.aten, name)
+
+        def run(x: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(x, (list, tuple)) and not isinstance(x, Pair):
+                pairs = [_pair(v) for v in x]
+                parts = ([p.re for p in pairs], [p.im for p in pairs])
+                return Pair(*(operator(part, *args, **kwargs) for part in parts))
+            found = [operator(part, *args, **kwargs) for part in _pair(x)]
+            if isinstance(found[0], (list, tuple)):
+                return [Pair(re, im) for re, im in zip(*found, strict=True)]
+            return Pair(*found)
+
+        return run
+
+    return {f"aten.{name}": rule(name) for name in functions}
+
+
+def _rules() -> Mapping[str, Rule]:
+    """What each operator does with pairs."""
+    import torch
+
+    def add(a: Any, b: Any, alpha: Any = 1) -> Pair:
+        x, y = _pair(a), _pair(b)
+        return Pair(x.re + y.re * alpha, x.im + y.im * alpha)
+
+    def sub(a: Any, b: Any, alpha: Any = 1) -> Pair:
+        x, y = _pair(a), _pair(b)
+        return Pair(x.re - y.re * alpha, x.im - y.im * alpha)
+
+    def mul(a: Any, b: Any) -> Pair:
+        if not isinstance(a, (Pair, complex)):
+            a, b = b, a
+        x = _pair(a)
+        if not isinstance(b, (Pair, complex)):
+            return Pair(x.re * b, x.im * b)
+        y = _pair(b)
+        return Pair(x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re)
+
+    def div(a: Any, b: Any) -> Pair:
+        x = _pair(a)
+        if not isinstance(b, (Pair, complex)):
+            return Pair(x.re / b, x.im / b)
+        y = _pair(b)
+        size = y.re * y.re + y.im * y.im
+        return Pair((x.re * y.re + x.im * y.im) / size, (x.im * y.re - x.re * y.im) / size)
+
+    def exp(x: Pair) -> Pair:
+        size = torch.exp(x.re)
+        return Pair(size * torch.cos(x.im), size * torch.sin(x.im))
+
+    def matmul(operator: Any) -> Rule:
+        def run(a: Any, b: Any) -> Pair:
+            if not isinstance(b, Pair):
+                return Pair(operator(a.re, b), operator(a.im, b))
+            if not isinstance(a, Pair):
+                return Pair(operator(a, b.re), operator(a, b.im))
+            re = operator(a.re, b.re) - operator(a.im, b.im)
+            return Pair(re, operator(a.re, b.im) + operator(a.im, b.re))
+
+        return run
+
+    def transform(function: Callable[..., torch.Tensor], *, real: bool = False) -> Rule:
+        def run(x: Any, *args: Any, **kwargs: Any) -> Any:
+            made = function(_whole(x), *args, **kwargs)
+            if real:
+                return made
+            parts = torch.view_as_real(made)
+            return Pair(parts[..., 0], parts[..., 1])
+
+        return run
+
+    aten, fft = torch.ops.aten, torch.fft
+    return {
+        **_apart("view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand"),
+        **_apart(
+            "slice", "select", "cat", "stack", "clone", "contiguous", "repeat", "roll", "flip"
+        ),
+        **_apart("sum", "mean", "neg", "index", "index_select", "gather", "split", "chunk"),
+        **_apart("split_with_sizes", "unbind", "alias", "detach", "narrow", "flatten", "flip"),
+        **_apart("constant_pad_nd", "pad", "unfold", "_unsafe_view", "expand_as", "view_as"),
+        "aten.add": add,
+        "aten.sub": sub,
+        "aten.rsub": lambda a, b, alpha=1: sub(b, a, alpha),
+        "aten.mul": mul,
+        "aten.div": div,
+        "aten.exp": exp,
+        "aten.matmul": matmul(torch.matmul),
+        "aten.mm": matmul(torch.mm),
+        "aten.bmm": matmul(torch.bmm),
+        "aten.conj": lambda x: Pair(x.re, -x.im),
+        "aten._conj": lambda x: Pair(x.re, -x.im),
+        "aten._conj_physical": lambda x: Pair(x.re, -x.im),
+        "aten.resolve_conj": lambda x: x,
+        "aten.real": lambda x: x.re,
+        "aten.imag": lambda x: x.im,
+        "aten.abs": lambda x: torch.sqrt(x.re * x.re + x.im * x.im),
+        "aten.angle": lambda x: torch.atan2(x.im, x.re),
+        "aten.complex": Pair,
+        "aten.polar": lambda size, angle: Pair(size * torch.cos(angle), size * torch.sin(angle)),
+        "aten.view_as_complex": lambda x: Pair(x[..., 0], x[..., 1]),
+        "aten.view_as_real": lambda x: torch.stack((x.re, x.im), dim=-1),
+        "aten.where": lambda c, a, b: Pair(
+            *(torch.where(c, p, q) for p, q in zip(_pair(a), _pair(b), strict=True))
+        ),
+        "aten.fft_fft": transform(fft.fft),
+        "aten.fft_ifft": transform(fft.ifft),
+        "aten.fft_rfft": transform(fft.rfft),
+        "aten.fft_irfft": transform(fft.irfft, real=True),
+        "aten.stft": transform(aten.stft.default),
+        "aten.istft": _istft,
+    }
+
+
+def _istft(
+    x: Pair,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Any = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: int | None = None,
+    return_complex: bool = False,
+) -> Any:
+    """Inverse of the short-time Fourier transform; frames overlap by a transposed convolution."""
+    import torch
+
+    if return_complex or onesided is False:
+        raise NoFormError("istft with a complex result, or of both sides")
+    hop, width = hop_length or n_fft // 4, win_length or n_fft
+    alone = x.re.dim() == 2
+    whole = torch.complex(x.re[None], x.im[None]) if alone else torch.complex(x.re, x.im)
+    frames = torch.fft.irfft(whole, n_fft, dim=1, norm="ortho" if normalized else None)
+    shape = torch.ones(width, dtype=frames.dtype) if window is None else window
+    before = (n_fft - width) // 2
+    shape = torch.nn.functional.pad(shape, (before, n_fft - width - before))[None, :, None]
+    kernel = torch.eye(n_fft, dtype=frames.dtype)[:, None]
+    together = torch.nn.functional.conv_transpose1d
+    signal = together(frames * shape, kernel, stride=hop)[:, 0]
+    weight = together((shape * shape).expand_as(frames), kernel, stride=hop)[:, 0]
+    start = n_fft // 2 if center else 0
+    end = signal.shape[1] - start
+    if length is not None:
+        end = min(start + length, signal.shape[1]) if isinstance(length, int) else start + length
+    made = signal[:, start:end] / weight[:, start:end]
+    return made[0] if alone else made
