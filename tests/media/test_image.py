@@ -279,3 +279,22 @@ def test_without_pillow_the_install_line_is_given(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(NotAvailableError, match=r'pip install "edgeinfer\[media\]"'):
         load_image("a.png", OWN)
+
+
+def test_a_picture_without_pixels_is_refused() -> None:
+    from edgeinfer.media.image import open_picture
+
+    for given in (Image.new("RGB", (5, 0)), Image.new("L", (0, 5)), np.zeros((0, 5, 3), np.uint8)):
+        with pytest.raises(InputError, match=r"pixels|received"):
+            open_picture(given)
+
+
+def test_a_file_without_pixels_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("RGB", (5, 4)).save(path)
+    raw = bytearray(path.read_bytes())
+    raw[20:24] = bytes(4)
+    raw[29:33] = struct.pack(">I", zlib.crc32(bytes(raw[12:29])))
+    path.write_bytes(raw)
+    with pytest.raises(InputError):
+        load_image(path, ImageInput(4, 4))

@@ -446,3 +446,19 @@ def test_an_interruption_frees_new_instances(taking: Taking, after: int, opened:
         measure({"one": taking(0.00006), "other": steady}, VECTORS, seconds=3.0, instances=anew)
     assert anew.dropped == [stops, fresh][:opened]
     assert anew.kept == {}
+
+
+@pytest.mark.parametrize("x", [np.float32(3), np.zeros((3, 2), np.float32).T, X])
+def test_buffers_have_the_shapes_of_the_vectors(x: Array) -> None:
+    """A scalar stays one; what is strided is copied."""
+    seen: list[Array] = []
+
+    class Binds(Engine):
+        def bind(self, inputs: Any, outputs: Any) -> Any:
+            seen.extend((inputs["x"], outputs["y"]))
+            return lambda: None
+
+    vectors = [({"x": np.asarray(x)}, {"y": np.asarray(x)})]
+    measure({"a": Binds(lambda x: x)}, vectors, seconds=0.0, bound=True)
+    assert all(array.shape == np.shape(x) and array.flags.c_contiguous for array in seen)
+    assert seen

@@ -159,6 +159,9 @@ def _read(path: Path, color: str) -> Image.Image:
 
 
 def _in_color(picture: Image.Image, name: str, color: str) -> Image.Image:
+    if min(picture.size) < 1:
+        wide, high = picture.size
+        raise InputError(name, "a picture with pixels", f"{wide} by {high} of them")
     even, mode = _eight_bit(picture, name), "L" if color == "GRAY" else "RGB"
     # Pillow's conversion to the same mode is a copy.
     return even if even.mode == mode else even.convert(mode)
