@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Generator
 from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
+from edgeinfer import forks
 from edgeinfer.errors import ClosedError
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.params import Event
@@ -23,6 +24,7 @@ from edgeinfer.runtime.llm.sequence import Request
 from edgeinfer.runtime.llm.stats import EngineStats
 
 T = TypeVar("T")
+_LEFT = "the engine's thread did not come along into this process: open the model here"
 _log = logging.getLogger("edgeinfer")
 
 
@@ -51,12 +53,20 @@ class EngineThread:
         self._mailboxes: dict[str, tuple[Mailbox, int]] = {}
         self._thread = threading.Thread(target=self._work, name="edgeinfer-llm", daemon=True)
         self._thread.start()
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Tell who waits that the engine is the parent's, with locks that nobody holds here."""
+        self._wanted = threading.Condition()
+        waiting, self._mailboxes = [*self._mailboxes.values()], {}
+        for mailbox, _ in waiting:
+            mailbox.put(ClosedError(_LEFT))
 
     # From any thread.
 
     def call(self, function: Callable[[Engine], T]) -> Future[T]:
         """Let the engine's thread call a function between two steps."""
-        future: Future[T] = Future()
+        future: Future[T] = forks.Pending()
 
         def command() -> None:
             if not future.set_running_or_notify_cancel():
@@ -70,7 +80,7 @@ class EngineThread:
             if self._closing:
                 raise ClosedError("the engine is closed")
             if not self._thread.is_alive():
-                raise ClosedError("the engine's thread did not come along into this process")
+                raise ClosedError(_LEFT)
             self._commands.append(command)
             self._wanted.notify()
         return future
@@ -249,7 +259,7 @@ class _Async:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._events: list[Event | ClosedError] = []
         self._there = asyncio.Event()
 

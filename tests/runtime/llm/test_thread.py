@@ -13,6 +13,7 @@ import pytest
 from edgeinfer.errors import ClosedError, InputError
 from edgeinfer.runtime.llm.params import Event
 from edgeinfer.runtime.llm.thread import EngineThread
+from tests.forked import in_fork
 from tests.runtime.llm.toy import ToyExecutor, generate, request, toy_engine
 
 
@@ -193,3 +194,19 @@ def test_thread_does_not_come_along_into_a_child() -> None:
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     thread.close()
+
+
+def test_a_forked_process_does_not_wait_for_the_engine_of_its_parent(
+    running: tuple[EngineThread, ToyExecutor],
+) -> None:
+    thread, _ = running
+    gate = threading.Event()
+    held = thread.call(lambda _: gate.wait(60))
+    asked = thread.call(lambda _: 1)
+    try:
+        assert "run it here" in str(in_fork(lambda: asked.exception()))
+        assert not asked.done()
+    finally:
+        gate.set()
+    assert held.result()
+    assert asked.result() == 1
