@@ -256,6 +256,73 @@ def _ask(url: str, server: subprocess.Popen[bytes]) -> tuple[list[int], set[int]
     return wrong, workers
 
 
+SHORT = """
+import resource, sys
+import numpy as np
+import edgeinfer
+from edgeinfer.errors import RunError
+from tests.e2e.hostile import SIZE, inputs
+
+session = edgeinfer.load(sys.argv[1], backend=sys.argv[2], threads=1, measure=False)
+x, y = inputs()[0]
+assert np.allclose(session.run({"x": x})["y"], y, atol=1e-4)
+large = np.zeros((400_000, SIZE), np.float32)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), -1))
+failed = 0
+for _ in range(2):
+    try:
+        session.run({"x": large})
+    except RunError:
+        failed += 1
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+right = True
+for x, y in inputs():
+    answer = session.run({"x": x})["y"]
+    right &= answer.shape == y.shape and np.allclose(answer, y, atol=1e-4)
+print(failed, right, session.verify().passed)
+"""
+
+
+def test_answers_are_right_after_runs_for_which_memory_was_short(
+    bundle: Path, backend: str
+) -> None:
+    command = [sys.executable, "-c", SHORT, str(bundle), backend]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["2", "True", "True"], done.stderr[-2000:]
+
+
+KILLED = """
+import sys, time
+import edgeinfer
+session = edgeinfer.load(sys.argv[1], backend="onnxruntime", measure=False, isolate=True)
+print("ready", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_killed_process_leaves_goes_with_the_next_load(
+    bundle: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "file").touch()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    told = {"TMPDIR": str(temporary), "EDGEINFER_CACHE": str(tmp_path / "file")}
+    command = [sys.executable, "-c", KILLED, str(bundle)]
+    environment = {**os.environ, **told}
+    with subprocess.Popen(
+        [*command, "600"], cwd=ROOT, env=environment, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        assert process.wait(60) == -number
+    assert [*temporary.iterdir()]
+    subprocess.run([*command, "0"], cwd=ROOT, env=environment, check=True, capture_output=True)
+    assert not [*temporary.iterdir()]
+
+
 @pytest.fixture
 def hostile(bundle: Path, tmp_path: Path) -> Callable[[int, int], None]:
     def live(events: int, seconds: int) -> None:
