@@ -136,35 +136,38 @@ class Turns:
 
     def _round(self, what: str, count: int, number: int) -> tuple[float, float]:
         if what.startswith("p"):
-            parts: list[Part] = [(0, self.ids[0, :count], 0, 1)]
+            parts: list[Part] = [(0, list(self.ids[0, :count]), 0, 1)]
             self.peer.forget(0)
         else:
             at = self.context + number
-            parts = [(s, self.ids[s, at : at + 1], at, 1) for s in range(count)]
-        calls = [lambda: self.ours.step(parts), lambda: self.peer.step(parts)]
-        found = {}
-        for which in (0, 1) if number % 2 else (1, 0):
-            start = self.clock()
-            calls[which]()
-            found[which] = self.clock() - start
-        return found[0], found[1]
+            parts = [(s, list(self.ids[s, at : at + 1]), at, 1) for s in range(count)]
+        if number % 2:
+            mine = self._timed(self.ours.step, parts)
+            return mine, self._timed(self.peer.step, parts)
+        theirs = self._timed(self.peer.step, parts)
+        return self._timed(self.ours.step, parts), theirs
+
+    def _timed(self, step: Callable[[list[Part]], object], parts: list[Part]) -> float:
+        start = self.clock()
+        step(parts)
+        return self.clock() - start
 
 
 def fill(step: Callable[[list[Part]], object], ids: Array, count: int, context: int) -> None:
     """Read the beginnings of sequences."""
     for sequence in range(count):
         for first in range(0, context, 256):
-            step([(sequence, ids[sequence, first : min(context, first + 256)], first, 1)])
+            step([(sequence, list(ids[sequence, first : min(context, first + 256)]), first, 1)])
 
 
 def profile(ours: Ours, ids: Array, context: int, what: str) -> None:
     """Print where our time goes."""
     for kind in what.split(","):
         if kind.startswith("p"):
-            parts: list[Part] = [(0, ids[0, : int(kind[1:])], 0, 1)]
+            parts: list[Part] = [(0, list(ids[0, : int(kind[1:])]), 0, 1)]
         else:
             fill(ours.step, ids, int(kind), context)
-            parts = [(s, ids[s, context : context + 1], context, 1) for s in range(int(kind))]
+            parts = [(s, list(ids[s, context : context + 1]), context, 1) for s in range(int(kind))]
         runs = [ours.executor.profile(ours.batch(parts)) for _ in range(9)]
         best = {name: min(r[name] for r in runs) for name in runs[0]}
         print(f"{kind}: {sum(best.values()) / 1e3:.2f} ms")

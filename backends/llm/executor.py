@@ -62,6 +62,7 @@ class _Laid:
         phases: of ``PHASE``.
         rows: places of phases over tokens; ``outputs`` likewise.
         each: items of every token, of ``rows``.
+        filled: counts that were filled in last.
         products: places of products over tokens; ``out_products`` likewise.
         tiles: places of attention by tokens of a tile; tiles of one first.
         out_items: of ``out_products``, where any row is wanted.
@@ -75,6 +76,7 @@ class _Laid:
     tiles: tuple[list[int], list[int]]
     out_items: Array
     each: Array
+    filled: tuple[int, int, tuple[int, int]] = (0, 0, (0, 0))
 
 
 class NativeExecutor:
@@ -122,6 +124,13 @@ class NativeExecutor:
             *([self._private() for _ in spans], self._made, spans),
         )
         self._laid: dict[_Key, _Laid] = {}
+        # Of each sequence, pages that are not there, before each place of its table.
+        self._missing = np.zeros((self.max_sequences, self._columns + 1), np.int32)
+        phases = tape.phases
+        self._widths = next([int(w) for w in p.calls] for p in phases if isinstance(p, Products))
+        attention = next(p for p in phases if isinstance(p, Attention))
+        self._has_twos = f"{self.cache} 2" in attention.tiles
+        self._order = np.arange(self.max_tokens, dtype=np.int32)
         self._closed = False
 
     def _layer(self) -> list[Array]:
@@ -204,22 +213,24 @@ class NativeExecutor:
         shared["positions"][:count] = batch.positions
         shared["owner"][:count] = batch.owner
         shared["rows"][:outputs] = batch.rows
-        sequences, columns = batch.table.shape
-        shared["table"][:sequences, :columns] = batch.table
         if batch.embedded is not None and batch.embeddings is not None:
             shared["tokens"][batch.embedded] = -1
             shared["x"][batch.embedded] = batch.embeddings
         alone = count == 1 or not bool((batch.owner[1:] == batch.owner[:-1]).any())
         ones, twos = (count, 0) if alone else self._tiles(batch.owner)
         if alone:
-            shared["tiles1"][:count] = np.arange(count)
+            shared["tiles1"][:count] = self._order[:count]
         return self._filled(count, outputs, alone, (ones, twos))
 
     def _filled(self, count: int, outputs: int, alone: bool, tiles: tuple[int, int]) -> Array:
-        key = _Key(self._width(count), self._width(outputs), alone, count == 1, outputs == 1)
+        widths = self._width(count), self._width(outputs)
+        key = _Key(*widths, alone, count == 1, outputs == 1)
         if key not in self._laid:
             self._laid[key] = self._lay(key)
         laid = self._laid[key]
+        if laid.filled == (count, outputs, tiles):
+            return laid.phases
+        laid.filled = (count, outputs, tiles)
         items, chunk, extra = (laid.phases[n] for n in ("items", "chunk", "extra"))
         items[laid.rows] = laid.each * count
         chunk[laid.rows] = self._chunks(laid.each * count)
@@ -236,9 +247,8 @@ class NativeExecutor:
         """Tiles of one and of two tokens, where the machine has the latter."""
         count = len(owner)
         shared = self._shared
-        first = next(p for p in self._tape.phases if isinstance(p, Attention))
-        if f"{self.cache} 2" not in first.tiles:
-            shared["tiles1"][:count] = np.arange(count)
+        if not self._has_twos:
+            shared["tiles1"][:count] = self._order[:count]
             return count, 0
         starts = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
         inside = np.arange(count) - np.repeat(starts, np.diff(np.r_[starts, count]))
@@ -250,12 +260,9 @@ class NativeExecutor:
         return len(ones), len(twos)
 
     def _width(self, count: int) -> int:
-        widths = next(
-            [int(w) for w in p.calls] for p in self._tape.phases if isinstance(p, Products)
-        )
         if count <= 1:
             return 1
-        return min(widths, key=lambda w: (-(-count // w) * COSTS[w], -w))
+        return min(self._widths, key=lambda w: (-(-count // w) * COSTS[w], -w))
 
     def _chunk(self, items: int, shares: int) -> int:
         if self.threads == 1:
@@ -264,7 +271,7 @@ class NativeExecutor:
 
     def _chunks(self, items: Array) -> Array:
         parts = 1 if self.threads == 1 else 4 * self.threads
-        return np.maximum(1, -(-items // parts))
+        return np.asarray(np.maximum(1, -(-items // parts)))
 
     def _lay(self, key: _Key) -> _Laid:
         laid = _Laid(np.zeros(0, PHASE), [], [], [], [], ([], []), np.zeros(0), np.ones(0))
@@ -370,42 +377,45 @@ class NativeExecutor:
 
     def _outside(self, batch: StepBatch) -> list[str]:
         count = len(batch.tokens)
-        limits = {
-            "tokens": (batch.tokens, self.vocab),
-            "positions": (batch.positions, min(self.context, batch.table.shape[1] * PAGE)),
-            "owner": (batch.owner, len(batch.table)),
-            "rows": (batch.rows, count),
-        }
+        limits = (
+            ("tokens", batch.tokens, self.vocab),
+            ("positions", batch.positions, min(self.context, batch.table.shape[1] * PAGE)),
+            ("owner", batch.owner, len(batch.table)),
+            ("rows", batch.rows, count),
+        )
         found = []
-        for name, (values, end) in limits.items():
+        for name, values, end in limits:
             if name != "rows" and len(values) != count:
                 found.append(f"{len(values)} {name} for {count} tokens")
-            elif len(values) and not (values.min() >= 0 and values.max() < end):
+            elif len(values) and _unsigned(values).max() >= end:
                 found.append(f"{name} beyond 0 to {end - 1}")
         if found:
             return found
-        pages = batch.table[batch.owner, batch.positions // PAGE]
-        if pages.min() < 0 or batch.table.max() >= self.pages:
-            found.append(f"pages beyond 0 to {self.pages - 1}")
-        elif not self.window and self._has_holes(batch):
-            found.append("a table with holes")
+        found += self._pages_outside(batch)
         if batch.embedded is not None and batch.embeddings is not None:
-            shape = batch.embeddings.shape
-            if shape != (len(batch.embedded), self.hidden):
+            shape, places = batch.embeddings.shape, batch.embedded
+            if shape != (len(places), self.hidden):
                 found.append(f"embeddings of {shape}")
-            elif (
-                len(batch.embedded)
-                and not 0 <= batch.embedded.min() <= batch.embedded.max() < count
-            ):
+            elif len(places) and _unsigned(places).max() >= count:
                 found.append("an embedding of no token")
         return found
 
-    def _has_holes(self, batch: StepBatch) -> bool:
-        """Whether a page that is read is not there."""
-        needed = np.zeros(len(batch.table), np.int64)
-        np.maximum.at(needed, batch.owner, batch.positions // PAGE + 1)
-        there = np.cumprod(batch.table >= 0, axis=1).sum(axis=1)
-        return bool((there < needed).any())
+    def _pages_outside(self, batch: StepBatch) -> list[str]:
+        """Look for pages that are not there; a table that was seen before is not looked at."""
+        sequences, columns = batch.table.shape
+        known = self._shared["table"][:sequences, :columns]
+        if not np.array_equal(known, batch.table):
+            if batch.table.max() >= self.pages:
+                return [f"pages beyond 0 to {self.pages - 1}"]
+            known[...] = batch.table
+            missing = self._missing[:sequences, : columns + 1]
+            np.cumsum(batch.table < 0, axis=1, out=missing[:, 1:])
+        last = batch.positions // PAGE
+        until = self._missing[batch.owner, last + 1]
+        if self.window:
+            first = np.maximum(batch.positions - (self.window - 1), 0) // PAGE
+            until = until - self._missing[batch.owner, first]
+        return ["a table with holes"] if until.any() else []
 
     def copy_page(self, source: int, target: int) -> None:
         """Copy a page of all layers, before a forked sequence writes to its own."""
@@ -442,6 +452,13 @@ class NativeExecutor:
             self._team.close()
         self._made, self._shared, self._laid = [], {}, {}
         del self._given
+
+
+def _unsigned(values: Array) -> Array:
+    """Integers of which those below zero are large."""
+    if values.dtype == np.int32 and values.flags.c_contiguous:
+        return values.view(np.uint32)
+    return values.astype(np.uint64)
 
 
 def _rounded(columns: int, rows: int) -> dict[str, Array]:

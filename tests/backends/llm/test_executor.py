@@ -132,6 +132,10 @@ def test_what_is_outside_is_refused_and_listed(folder: Path) -> None:
     holes[0, 0] = -1
     with pytest.raises(InputError, match="table with holes"):
         executor.step(batch(holes, [(0, [1], 20, 1)]))
+    beyond = table.copy()
+    beyond[3, 2] = executor.pages
+    with pytest.raises(InputError, match="pages beyond 0 to 47"):
+        executor.step(batch(beyond, [(0, [1], 0, 1)]))
     with pytest.raises(InputError, match="65 tokens of 1 to 64"):
         executor.step(batch(table, [(0, [1] * 65, 0, 1)]))
     assert executor.step(good).shape == (1, CONFIG.vocab)

@@ -155,7 +155,7 @@ def test_sums_are_those_of_rounded_vectors_and_exact_weights(code: Code, kind: s
         span = np.array([0, items, tiles, 0], np.int32)
         code(f"product_{label(kind)}_{width}", *arrays, *given, y, span)
         found.append(y[:3])
-    assert np.array_equal(*found)
+    assert np.array_equal(found[0], found[1])
     size = np.abs(vectors).astype(np.float64) @ np.abs(right).astype(np.float64).T
     assert (np.abs(found[0] - expected) <= 2e-6 * size).all()
 
