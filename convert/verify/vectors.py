@@ -18,6 +18,7 @@ from edgeinfer.convert.verify.kinds import Kind, guess_kind
 from edgeinfer.convert.verify.ladder import LADDER, rungs
 from edgeinfer.convert.verify.signals import Style, signal
 from edgeinfer.convert.verify.sizes import Axes, Found, Shapes, find_shapes
+from edgeinfer.convert.verify.unusual import free_integers, unusual
 from edgeinfer.errors import InputError, RunError, SourceError, UsageError
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.types import Array, Feeds, InputRange, Preprocessing, TensorSpec, nbytes
@@ -46,6 +47,9 @@ _TRIES, _APART = 4, 1000
 
 _LEAST_STEP = 2.0**-24
 """Half the last bit of a 24-bit recording of full scale: no sensor tells such inputs apart."""
+
+_MEANING = frozenset({"mask", "tokens", "positions", "sample_rate", "state", "image", "audio"})
+"""Kinds of inputs that are no ids, whatever their type could hold."""
 
 _SLOW_S = 0.4
 """A model whose run takes longer is given fewer vectors: oracle B takes about ten times that."""
@@ -153,6 +157,7 @@ class _Maker:
     ) -> None:
         self._inputs, self._oracles, self._records = inputs, oracles, records
         self._kinds, self._held = kinds, held
+        self._computed = free_integers(model)
         self._most = USUAL_MOST
         self._axes = Axes(inputs, self._kinds, ranges)
         # As the file says it, whatever sizes were asked for.
@@ -220,11 +225,30 @@ class _Maker:
         if not real:
             vectors += self._other_rates(found.shapes)
             vectors += self._without_scales(base)
+            vectors += self._unusual(base)
         remarks = [*filter(None, [found.note]), *self._remarks, *dict.fromkeys(self._held.notes)]
         if remarks and vectors:
             first, note = vectors[0], "; ".join(remarks)
             vectors[0] = Vector(first.feeds, first.origin, first.edge, first.given, note)
         return vectors
+
+    def _unusual(self, shapes: Shapes) -> Iterator[Vector]:
+        """Yield ids, time stamps and ends of types, where the model only computes with integers."""
+        bounded = self._held.at(shapes).keys()
+        free = frozenset(
+            n
+            for n in self._computed
+            if n not in bounded and self._kinds[n].name not in _MEANING and not self._kinds[n].vocab
+        )
+        for style, feeds in unusual(self._signals(shapes, "natural", 0), free):
+            if self._slow or self._left <= 0 or time.monotonic() > self._until:
+                return
+            try:
+                outputs = self._oracles.run(feeds)
+            except (RunError, InputError):
+                continue
+            self._left -= nbytes(feeds) + sum(np.asarray(o).nbytes for o in outputs.values())
+            yield Vector(feeds, f"synthetic:{style}", edge=True)
 
     def _found(
         self,

@@ -218,7 +218,10 @@ def _whole(
 
 def _digits(ops: str, fault: str, repair: Repair, seen: str) -> Rule:
     def found(node: ir.Node) -> str:
-        return fault if digits.floats(node) else ""
+        # What bfloat16 rounds once, steps round several times.
+        x = given(node, 0)
+        narrow = x is not None and x.dtype == ir.DataType.BFLOAT16
+        return fault if digits.floats(node) and not narrow else ""
 
     return Rule(frozenset(ops.split()), found, f"openvino 2026.4.1: {seen}", repair)
 

@@ -142,18 +142,16 @@ def reduce_l2(
 
     _check_real(data)
     over = _axes(data, axes, noop_with_empty_axes)
-    if data.dtype == np.float32 and _is_plain(data, over):
+    if data.dtype == np.float32 and not isinstance(over, Tensor) and _is_plain(data, over):
         found = norm.length(Portable(g), data, over)
         return found if keepdims else _reduce(g, "SUM", found, over, 0, 0)
     total = _reduce(g, "SUM", g.binary("MUL", data, data), over, keepdims, 0)
     return g.unary("SQRT", total)
 
 
-def _is_plain(x: Tensor, axes: Tensor | Sequence[int]) -> bool:
-    """Whether there are known axes with elements, and not too many for the largest of them."""
-    if isinstance(axes, Tensor) or not axes or x.rank > _MAX_RANK:
-        return False
-    return all(x.shape[a] != 0 for a in axes)
+def _is_plain(x: Tensor, axes: Sequence[int]) -> bool:
+    """Whether there are axes with elements, and not too many for the largest of them."""
+    return bool(axes) and x.rank <= _MAX_RANK and all(x.shape[a] != 0 for a in axes)
 
 
 @OPS.lower("ReduceLogSum", since=18, dtypes=_REALS)

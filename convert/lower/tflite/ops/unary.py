@@ -24,8 +24,6 @@ _ERF = (
 """``atanh(erf(x)) / x`` as a polynomial in ``x * x``, fitted up to 4.05 (minimax, own fit): with
 float32 rounding ``erf`` comes out within 3e-7 of itself."""
 
-_LARGEST = float(np.finfo(np.float32).max)
-
 _NEAR = 2.0**-5
 """On both sides of one, where the logarithm goes by its series."""
 
@@ -59,21 +57,19 @@ def log(g: Builder, input: Tensor) -> Tensor:
     """Natural logarithm."""
     if input.dtype != np.float32:
         return g.unary("LOG", input)
-    # XNNPACK's is off by 6e-8 near one, where the result is as small, and makes a number of NaN.
-    # The part near one goes by the series, and what is left is one there.
-    near = g.binary("MINIMUM", g.binary("MAXIMUM", input, 1 - _NEAR), 1 + _NEAR)
-    over = g.binary("SUB", near, 1)
+    # XNNPACK's is off by 6e-8 near one, where the result is as small: there it is the series.
+    over = g.binary("SUB", input, 1)
     series = g.binary("MUL", over, -1 / 4)
     for coefficient in (1 / 3, -1 / 2):
         series = g.binary("MUL", g.binary("ADD", series, coefficient), over)
     series = g.binary("MUL", g.binary("ADD", series, 1), over)
-    return g.binary("ADD", logarithm(g, g.binary("DIV", input, near)), series)
+    near = g.binary("LESS", g.unary("ABS", over), _NEAR)
+    return select(g, near, series, logarithm(g, input))
 
 
 def logarithm(g: Builder, x: Tensor) -> Tensor:
-    """Natural logarithm that is infinite of infinity, where XNNPACK's stops at 88."""
-    beyond = g.binary("SUB", g.binary("MAXIMUM", x, _LARGEST), _LARGEST)
-    return g.binary("ADD", g.unary("LOG", x), beyond)
+    """Natural logarithm; of infinity and of NaN XNNPACK's is 88."""
+    return select(g, g.binary("LESS", x, np.inf), g.unary("LOG", x), x)
 
 
 @OPS.lower("Sqrt", since=13, dtypes=DOUBLES)
