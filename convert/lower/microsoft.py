@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.microsoft_integers import DEFINED, shown
+from edgeinfer.convert.lower.microsoft_integers import DEFINED, about
 
 DOMAIN = "com.microsoft"
 OPSET = 24
@@ -309,26 +309,34 @@ def _gated(node: ir.Node, x: str, numbers: list[float]) -> str | None:
     if kind not in _GATES:
         return None
     given = zip(_GATES[kind], numbers, strict=False)
-    about = ", ".join(f"{name}={value:.9e}" for name, value in given)
-    return f"o0 = {kind}<{about}>({x})" if about else f"o0 = {kind}({x})"
+    settings = ", ".join(f"{name}={value:.9e}" for name, value in given)
+    return f"o0 = {kind}<{settings}>({x})" if settings else f"o0 = {kind}({x})"
 
 
 def _fused_conv(node: ir.Node) -> str | None:
     """A convolution, what is added to it, and an activation."""
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
     operands = ", ".join(["i0", "i1", *(["i2"] if _has(node, 2) else [])])
-    lines = [f"c = Conv<{', '.join(shown(node, names))}>({operands})"]
+    lines = [f"c = Conv{about(node, names)}({operands})"]
     lines.append("x = Add(c, i3)" if _has(node, 3) else "x = Identity(c)")
     last = _gated(node, "x", list(node.attributes.get_floats("activation_params", [])))
     return None if last is None else " ".join([*lines, last])
 
 
+def _inserted(node: ir.Node) -> str | None:
+    """An axis of size one at a place that is a number."""
+    return (
+        "one = Constant<value_ints=[1]>() wide = Cast<to=7>(i1) axes = Reshape(wide, one) "
+        "o0 = Unsqueeze(i0, axes)"
+    )
+
+
 def _fused_gemm(node: ir.Node) -> str | None:
     operands = ", ".join(["i0", "i1", *(["i2"] if _has(node, 2) else [])])
-    about = ", ".join(shown(node, ("alpha", "beta", "transA", "transB")))
+    product = about(node, ("alpha", "beta", "transA", "transB"))
     names = [f"activation_{n}" for n in ("alpha", "beta")]
     last = _gated(node, "x", [_number(node, n, 0.0) for n in names if n in node.attributes])
-    return None if last is None else f"x = Gemm<{about}>({operands}) {last}"
+    return None if last is None else f"x = Gemm{product}({operands}) {last}"
 
 
 _KNOWN: dict[str, Callable[[ir.Node], str | None]] = {
@@ -336,6 +344,8 @@ _KNOWN: dict[str, Callable[[ir.Node], str | None]] = {
     "FusedConv": _fused_conv,
     "FusedGemm": _fused_gemm,
     "FusedMatMul": _fused_product,
+    "ExpandDims": _inserted,
+    "TransposeMatMul": _fused_product,
     "SimplifiedLayerNormalization": _simplified,
     "SkipSimplifiedLayerNormalization": _skip("RMSNormalization"),
     "SkipLayerNormalization": _skip("LayerNormalization"),

@@ -26,6 +26,12 @@ def shown(node: ir.Node, names: Iterable[str]) -> list[str]:
     return [f"{name}={_value(given[name].value)}" for name in names if name in given]
 
 
+def about(node: ir.Node, names: Iterable[str]) -> str:
+    """Return them in their brackets, which the text's grammar does not take empty."""
+    given = shown(node, names)
+    return f"<{', '.join(given)}>" if given else ""
+
+
 def _value(value: Any) -> str:
     if isinstance(value, str):
         return f'"{value}"'
@@ -83,9 +89,9 @@ def lstm(node: ir.Node) -> str | None:
     operands = ["i0", "w_t", "r_t", *(_given(node, i) or '""' for i in range(3, _LSTM_INPUTS))]
     while operands[-1] == '""':
         operands.pop()
-    about = ", ".join(shown(node, (*_LSTM, "hidden_size", "input_forget")))
     made = ", ".join(f"o{i}" for i in range(len(node.outputs)))
-    lines.append(f"{made} = LSTM<{about}>({', '.join(operands)})")
+    settings = about(node, (*_LSTM, "hidden_size", "input_forget"))
+    lines.append(f"{made} = LSTM{settings}({', '.join(operands)})")
     return " ".join(lines)
 
 
@@ -191,11 +197,11 @@ def attention(node: ir.Node) -> str | None:
         lines.append(f"biased = Add(mask, i{more})" if len(operands) > 3 else "")
         operands[3:] = ["biased" if len(operands) > 3 else f"i{more}"]
     heads = node.attributes.get_int("num_heads", 0)
-    about = [f"q_num_heads={heads}, kv_num_heads={heads}"]
-    about.append(f"is_causal={node.attributes.get_int('unidirectional', 0)}")
+    settings = [f"q_num_heads={heads}, kv_num_heads={heads}"]
+    settings.append(f"is_causal={node.attributes.get_int('unidirectional', 0)}")
     if node.attributes.get_float("scale", 0.0):
-        about += shown(node, ("scale",))
-    lines.append(f"o0 = Attention<{', '.join(about)}>({', '.join(operands)})")
+        settings += shown(node, ("scale",))
+    lines.append(f"o0 = Attention<{', '.join(settings)}>({', '.join(operands)})")
     return " ".join(lines)
 
 
@@ -239,8 +245,8 @@ def embeddings(node: ir.Node) -> str | None:
         else:
             lines.append(f"{name} = Identity(i{place})")
     epsilon = node.attributes.get_float("epsilon", 1e-12)
-    about = f"axis=-1, epsilon={_value(float(epsilon))}"
-    lines.append(f"o0 = LayerNormalization<{about}>({total}, gamma, beta)")
+    settings = f"axis=-1, epsilon={_value(float(epsilon))}"
+    lines.append(f"o0 = LayerNormalization<{settings}>({total}, gamma, beta)")
     if len(node.outputs) > 1:
         if _has(node, 7):
             lines.append(
@@ -258,22 +264,23 @@ def _is_read(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
 
 
-def quantize(node: ir.Node) -> str | None:
+def same(node: ir.Node) -> str | None:
     """The standard's operator of the same name."""
-    about = ", ".join(shown(node, ("axis",)))
-    made = f"<{about}>" if about else ""
-    return f"o0 = {node.op_type}{made}({', '.join(f'i{i}' for i in range(len(node.inputs)))})"
+    taken = ", ".join(f"i{i}" for i in range(len(node.inputs)))
+    return f"o0 = {node.op_type}{about(node, ('axis', 'mode', 'upper'))}({taken})"
 
 
 DEFINED = {
     "Attention": attention,
-    "DequantizeLinear": quantize,
+    "DequantizeLinear": same,
     "DynamicQuantizeLSTM": lstm,
     "DynamicQuantizeMatMul": dynamic,
     "EmbedLayerNormalization": embeddings,
     "MatMulIntegerToFloat": to_float,
+    "Pad": same,
     "QAttention": attention,
     "QEmbedLayerNormalization": embeddings,
-    "QuantizeLinear": quantize,
+    "QuantizeLinear": same,
+    "Trilu": same,
 }
 """By operator: from a node to the text of its definition, None where there is none."""

@@ -263,6 +263,16 @@ def test_embeddings() -> None:
         "kernel_shape = [3, 3]>(x, w, b) }",
         "(float[1,3,6,6] x, float[4,3,3,3] w, float[4] b, float[1,4,6,6] s) => (float[1,4,6,6] y) "
         '{ y = com.microsoft.FusedConv<activation = "Relu", pads = [1, 1, 1, 1]>(x, w, b, s) }',
+        "(float[1,3,6,6] x, float[4,3,3,3] w) => (float[1,4,4,4] y) "
+        '{ y = com.microsoft.FusedConv<activation = "Relu">(x, w) }',
+        "(float[3,4] x, float[4,5] w, float[5] b) => (float[3,5] y) "
+        '{ y = com.microsoft.FusedGemm<activation = "Tanh">(x, w, b) }',
+        "(float[4,3] x, float[4,5] w) => (float[3,5] y) "
+        "{ y = com.microsoft.TransposeMatMul<transA = 1>(x, w) }",
+        "(float[3,4] x) => (float[3,4] y) { y = com.microsoft.Trilu<upper = 0>(x) }",
+        "(float[3,4] x) => (float[1,3,4] y) <int32 a = {0}> { y = com.microsoft.ExpandDims(x, a) }",
+        "(float[3,4] x) => (float[4,6] y) <int64[4] p = {0, 1, 1, 1}> "
+        '{ y = com.microsoft.Pad<mode = "edge">(x, p) }',
         "(float[3,4] x, float[5,4] w, float[5] b) => (float[3,5] y) "
         '{ y = com.microsoft.FusedGemm<activation = "Relu", transB = 1>(x, w, b) }',
     ],
