@@ -18,6 +18,7 @@ from edgeinfer.convert.verify.kinds import Kind, guess_kind
 from edgeinfer.convert.verify.ladder import LADDER, rungs
 from edgeinfer.convert.verify.signals import Style, signal
 from edgeinfer.convert.verify.sizes import Axes, Found, Shapes, find_shapes
+from edgeinfer.convert.verify.thresholds import at_thresholds
 from edgeinfer.convert.verify.unusual import free_integers, unusual
 from edgeinfer.errors import InputError, RunError, SourceError, UsageError
 from edgeinfer.metrics import budget_for, check, compare
@@ -156,6 +157,7 @@ class _Maker:
         declared: Declared,
     ) -> None:
         self._inputs, self._oracles, self._records = inputs, oracles, records
+        self._model = model
         self._kinds, self._held = kinds, held
         self._computed = free_integers(model)
         self._most = USUAL_MOST
@@ -226,6 +228,7 @@ class _Maker:
             vectors += self._other_rates(found.shapes)
             vectors += self._without_scales(base)
             vectors += self._unusual(base)
+            vectors += self._at_thresholds(base)
         remarks = [*filter(None, [found.note]), *self._remarks, *dict.fromkeys(self._held.notes)]
         if remarks and vectors:
             first, note = vectors[0], "; ".join(remarks)
@@ -249,6 +252,19 @@ class _Maker:
                 continue
             self._left -= nbytes(feeds) + sum(np.asarray(o).nbytes for o in outputs.values())
             yield Vector(feeds, f"synthetic:{style}", edge=True)
+
+    def _at_thresholds(self, shapes: Shapes) -> Iterator[Vector]:
+        """Yield rows that meet the thresholds of trees, if there are any."""
+        rows = at_thresholds(self._model, {n: tuple(s) for n, s in shapes.items()})
+        alone = len(self._inputs) == 1
+        if not rows or not (alone or all(len(r) == shapes[n][0] for n, r in rows.items())):
+            return
+        feeds = {**self._signals(shapes, "natural", 0), **rows}
+        try:
+            self._oracles.run(feeds)
+        except (RunError, InputError):
+            return
+        yield Vector(feeds, "synthetic:thresholds")
 
     def _found(
         self,

@@ -164,7 +164,6 @@ def _detector(kind: str) -> Built:
         "decoder_attention_heads": 4,
         "num_labels": 6,
         "anchor_image_size": [64, 64],
-        "eval_size": [64, 64],
         "use_pretrained_backbone": False,
         "backbone": None,
     }
