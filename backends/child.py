@@ -14,7 +14,6 @@ import contextlib
 import os
 import pickle
 import select
-import shutil
 import signal
 import socket
 import struct
@@ -26,10 +25,11 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from io import BufferedReader
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgeinfer import forks
-from edgeinfer.bundle.scratch import Scratch
+from edgeinfer.bundle.scratch import Scratch, remove
 from edgeinfer.bundle.sealing import KEY_ENV
 from edgeinfer.errors import NotAvailableError
 
@@ -343,5 +343,5 @@ def _end_with_parent(temporary: str) -> NoReturn:
         while os.getppid() == parent:
             if ended.poll(_TICK_S * 1e3) and not os.read(0, 1):
                 break
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove(Path(temporary))
     os._exit(1)

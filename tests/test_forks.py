@@ -135,12 +135,20 @@ def test_what_a_killed_process_left_is_swept_and_nothing_else(
     left.mkdir()
     (left / ".lock").touch()
     (left / "model.onnx").touch()
+    half, fresh = tmp_path / "edgeinfer-half", tmp_path / "edgeinfer-fresh"
+    half.mkdir()
+    os.utime(half, (0, 0))
+    fresh.mkdir()
     strangers = tmp_path / "edgeinfer-notes"
     strangers.mkdir()
+    (strangers / "file").touch()
+    os.utime(strangers, (0, 0))
     scratch.sweep()
     assert left.exists(), "once in a process is enough"
     in_fork(scratch.sweep)
     assert not left.exists()
+    assert not half.exists()
+    assert fresh.exists()
     assert strangers.exists()
     assert mine.path.exists()
     mine.cleanup()

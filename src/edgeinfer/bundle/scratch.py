@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import time
 import weakref
 from pathlib import Path
 from typing import IO
@@ -17,6 +18,7 @@ PREFIX = "edgeinfer-"
 
 _LOCK = ".lock"
 _MEMORY = "/dev/shm"
+_MOMENT_S = 60.0
 _swept: set[tuple[int, str]] = set()
 
 
@@ -95,12 +97,28 @@ def _remove_if_abandoned(entry: os.DirEntry[str]) -> None:
     with contextlib.suppress(OSError):
         if hasattr(os, "getuid") and entry.stat(follow_symlinks=False).st_uid != os.getuid():
             return
-        with open(os.path.join(entry.path, _LOCK), "rb+") as lock:
-            if try_lock(lock):
+        try:
+            with open(os.path.join(entry.path, _LOCK), "rb+") as lock:
+                if try_lock(lock):
+                    remove(Path(entry.path))
+        except FileNotFoundError:
+            # Killed while it was made or removed: an empty one, and not of this moment.
+            if abs(time.time() - entry.stat(follow_symlinks=False).st_mtime) > _MOMENT_S:
+                os.rmdir(entry.path)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder; its lock goes last, or nobody would if this process is killed meanwhile."""
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(path)):
+            if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name != _LOCK:
+                os.unlink(entry.path)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove(path: Path, lock: IO[bytes]) -> None:
     # Windows cannot delete a file that is open.
     lock.close()
-    shutil.rmtree(path, ignore_errors=True)
+    remove(path)
