@@ -6,7 +6,6 @@ process or in one of its own (``worker``), and it can be run again to explain wh
 
 from __future__ import annotations
 
-import importlib.metadata
 import shutil
 import tempfile
 import time
@@ -25,6 +24,7 @@ from edgeinfer.convert.engines import Wanted, place_for
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.plan import Job, plan
+from edgeinfer.convert.provenance import oracles, tools_of
 from edgeinfer.convert.quantize.half_stage import Halves
 from edgeinfer.convert.quantize.stage import Stage
 from edgeinfer.convert.request import Request, in_layout
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float | None], None]
 """Called with what is being done and, where it is known, how much of it is done (0..1)."""
-
-TOOLS = ("edgeinfer", "numpy", "onnx", "onnx-ir", "onnxruntime", "openvino", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +318,7 @@ class Front:
             source_bytes=weights_bytes(source.model),
             ops_before=count_ops(source.model),
             ops_after=count_ops(normal),
-            tools=tool_versions(),
+            tools=tools_of(source.record, (), oracles(), ()),
             seconds=self._clock.seconds,
         )
 
@@ -429,14 +427,3 @@ def weights_bytes(model: ir.Model) -> int:
         for v in graph.initializers.values()
         if v.const_value is not None
     )
-
-
-def tool_versions() -> dict[str, str]:
-    """Return the versions of the packages that take part in a conversion, as far as installed."""
-    found = {}
-    for package in TOOLS:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

@@ -16,7 +16,7 @@ from edgeinfer.backends.base import Artifact, Backend
 from edgeinfer.backends.host import host
 from edgeinfer.bundle.made import remember_made
 from edgeinfer.bundle.manifest import FileRecord, Manifest, StateRecord, Variant
-from edgeinfer.bundle.trust import HINT, native_parts
+from edgeinfer.bundle.trust import HINT, level_of, native_parts
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert import engines, functions
 from edgeinfer.convert.described import add_files, check_described, head_in_layout, records_for
@@ -24,6 +24,8 @@ from edgeinfer.convert.engines import Place, Wanted, place_of
 from edgeinfer.convert.front import Clock, Front, Prepared, Progress, Written
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.convert.lower.tvm.machines import MACHINES
+from edgeinfer.convert.provenance import SBOM_NAME, oracles, sbom, tools_of
 from edgeinfer.convert.quantize.quality import Metric
 from edgeinfer.convert.quantize.recipe import AUTO, lowered_as, recipe
 from edgeinfer.convert.quantize.task_metrics import Named
@@ -473,12 +475,21 @@ def _finish(
         )
         for v, a in ((report.vectors[i], answers[i]) for i in places)
     )
+    report.tools = tools_of(
+        report.source,
+        variants,
+        [*oracles(), *(e.backend for v in report.variants for e in v.engines if not e.skipped)],
+        _drivers(variants, code),
+    )
     extra = (
         writer.add_bytes("report.json", _json(report.to_json())),
         writer.add_bytes("report.html", report.to_html().encode()),
         *add_files(described, writer),
         *(writer.add_file(name, path) for name, path in code.items()),
     )
+    rest = [*(v.file for v in vectors), *extra]
+    bill = sbom(request.name, report.source, report.tools, variants, rest)
+    extra = (*extra, writer.add_bytes(SBOM_NAME, _json(bill)))
     manifest = Manifest(
         name=request.name,
         inputs=report.inputs,
@@ -498,6 +509,14 @@ def _finish(
         ),
     )
     return finished(writer, manifest, report)
+
+
+def _drivers(variants: Sequence[Variant], code: Mapping[str, Path]) -> list[str]:
+    """Name the compilers that linked what is machine code."""
+    native = [v.constraints for v in variants if level_of(v) == "native"]
+    kinds = {(c.get("arch", ""), c.get("os", "linux")) for c in native}
+    kinds |= {(Path(name).stem, "linux") for name in code}
+    return sorted({m.linker for m in MACHINES.values() if (m.arch, m.system) in kinds})
 
 
 def finished(writer: BundleWriter, manifest: Manifest, report: Report) -> ExportResult:

@@ -1,0 +1,1 @@
+"""Files that nobody wrote, given to every reader: ``python -m tests.fuzz`` (``make fuzz``)."""
