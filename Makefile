@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test lint test-install test-arm test-arm-zoo test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
+.PHONY: fuzz lock locked test-lowest wheel demo test lint test-install test-arm test-arm-zoo test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -90,6 +90,37 @@ test-coreai: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[coreai,torch]'
 	$(PYTEST) -m 'slow or models or not slow' tests/conformance/test_coreai_nodes.py \
 		tests/backends/test_coreai.py tests/convert/lower/coreai tests/e2e/test_coreai_models.py
+
+# Mutated files for every reader, each in a process of its own: a minute, or hours. What is found
+# is kept in tests/fuzz/corpus and is tried first from then on.
+SECONDS ?= 60
+SEED ?= 0
+fuzz: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
+
+# The environment that was tested, by hash; and the same made anew.
+locked:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement .ci/requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $(VENV)/installed
+
+lock:
+	uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 --no-header \
+		--output-file .ci/requirements.lock
+	uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 --no-header \
+		--resolution lowest-direct --output-file .ci/lowest.lock
+
+# The oldest versions that pyproject.toml allows, by hash.
+test-lowest:
+	$(PYTHON) -m venv build/lowest
+	build/lowest/bin/python -m pip install --quiet --require-hashes --requirement .ci/lowest.lock
+	build/lowest/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest -m 'not slow and not models' --numprocesses 2
+
+# The same commit gives the same bytes.
+wheel: $(VENV)/installed
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --wheel
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info src/*.egg-info

@@ -475,12 +475,9 @@ def _finish(
         )
         for v, a in ((report.vectors[i], answers[i]) for i in places)
     )
-    report.tools = tools_of(
-        report.source,
-        variants,
-        [*oracles(), *(e.backend for v in report.variants for e in v.engines if not e.skipped)],
-        _drivers(variants, code),
-    )
+    judges = [e.backend for v in report.variants for e in v.engines if not e.skipped]
+    drivers = _drivers(variants, code)
+    report.tools = tools_of(report.source, variants, [*oracles(), *judges], drivers)
     extra = (
         writer.add_bytes("report.json", _json(report.to_json())),
         writer.add_bytes("report.html", report.to_html().encode()),

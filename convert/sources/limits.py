@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+import onnx
 import onnx_ir as ir
 
 from edgeinfer.errors import SourceError
@@ -22,6 +24,20 @@ MOST_NAME = 16 << 10
 
 _MAIN = ("", "ai.onnx")
 
+_COMPLEX = (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
+_PACKED = (onnx.TensorProto.INT4, onnx.TensorProto.UINT4, onnx.TensorProto.FLOAT4E2M1)
+_FIELDS = {
+    onnx.TensorProto.FLOAT: "float_data",
+    onnx.TensorProto.COMPLEX64: "float_data",
+    onnx.TensorProto.DOUBLE: "double_data",
+    onnx.TensorProto.COMPLEX128: "double_data",
+    onnx.TensorProto.INT64: "int64_data",
+    onnx.TensorProto.UINT32: "uint64_data",
+    onnx.TensorProto.UINT64: "uint64_data",
+    onnx.TensorProto.STRING: "string_data",
+}
+"""Where a tensor's data lies by its type; of the others in ``int32_data``. Source: onnx.proto."""
+
 
 def check_limits(model: ir.Model, name: str) -> None:
     """Refuse a model that asks for more than anybody can compute.
@@ -34,6 +50,7 @@ def check_limits(model: ir.Model, name: str) -> None:
             count = f"{len(values)} {what}, at most {MOST_TENSORS}"
             raise SourceError(f"{name}: has {count} are read; put them together into fewer tensors")
     _check_names(model, name)
+    _check_data(model, name)
     _check_nodes(model, name)
     _check_turns(model.graph, 1, name)
     for function in model.functions.values():
@@ -62,6 +79,42 @@ def _names(graph: ir.Graph) -> Iterator[str | None]:
     for node in graph:
         yield from (node.name, node.op_type, node.domain)
         yield from (value.name for value in node.outputs)
+
+
+def _check_data(model: ir.Model, name: str) -> None:
+    """Refuse constants whose data is not of their own type and size; reading them would fail."""
+    for graph in _graphs(model):
+        tensors = [(v.name, v.const_value) for v in graph.initializers.values()]
+        for node in graph:
+            tensors.extend(
+                (node.name or node.op_type, attribute.as_tensor())
+                for attribute in node.attributes.values()
+                if not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR
+            )
+        for who, tensor in tensors:
+            if isinstance(tensor, ir.serde.TensorProtoTensor) and (why := _unreadable(tensor)):
+                raise SourceError(f"{name}: an invalid ONNX model: the data of {who!r} {why}")
+
+
+def _unreadable(tensor: ir.serde.TensorProtoTensor) -> str:
+    proto = tensor.raw
+    if any(size < 0 for size in proto.dims):
+        return f"has the sizes {list(proto.dims)[:8]}"
+    count = math.prod(proto.dims)
+    if proto.HasField("raw_data"):
+        if proto.data_type == onnx.TensorProto.STRING:
+            return "is text as raw bytes"
+        wanted, received = math.ceil(count * tensor.dtype.bitwidth / 8), len(proto.raw_data)
+        return "" if wanted == received else f"has {received} bytes, its sizes say {wanted}"
+    field = _FIELDS.get(proto.data_type, "int32_data")
+    others = {*_FIELDS.values(), "int32_data"} - {field}
+    if wrong := next((other for other in sorted(others) if len(getattr(proto, other))), None):
+        return f"lies in {wrong}, of its type it is in {field}"
+    if proto.data_type in _PACKED:
+        count = math.ceil(count * tensor.dtype.bitwidth / 8)
+    wanted = count * 2 if proto.data_type in _COMPLEX else count
+    received = len(getattr(proto, field))
+    return "" if wanted == received else f"has {received} elements, its sizes say {wanted}"
 
 
 def _check_nodes(model: ir.Model, name: str) -> None:

@@ -33,7 +33,7 @@ def in_bytes(raw: bytes, rng: random.Random) -> bytes:
                 data[at:at] = data[at : at + span] * rng.choice((1, 2, 50))
             case 5:
                 number = rng.choice(NUMBERS) % 2**32
-                data[at : at + 4] = number.to_bytes(4, rng.choice(("little", "big")))  # type: ignore[arg-type]
+                data[at : at + 4] = number.to_bytes(4, rng.choice(("little", "big")))
             case _:
                 piece = data[at : at + span]
                 other = rng.randrange(len(data) + 1)

@@ -161,3 +161,24 @@ def test_a_size_below_zero_is_told(save: Save) -> None:
     shape = source.model.graph.inputs[0].shape
     assert shape is not None
     assert not isinstance(shape[0], int)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda t: t.int32_data.extend([1, 2]), "lies in int32_data, of its type it is in float"),
+        (lambda t: t.dims.append(2), "has 2 elements, its sizes say 4"),
+        (lambda t: t.dims.append(-1), r"has the sizes \[2, -1\]"),
+        (lambda t: setattr(t, "raw_data", bytes(7)), "has 7 bytes, its sizes say 8"),
+    ],
+)
+def test_a_constant_whose_data_does_not_fit_is_refused(
+    save: Save, edit: Callable[[Any], object], words: str
+) -> None:
+    tensor = helper.make_tensor("w", FLOAT, (2,), [1.0, 2.0])
+    if "bytes" in words:
+        del tensor.float_data[:]
+    edit(tensor)
+    nodes = [helper.make_node("Constant", [], ["w"], value=tensor)]
+    with pytest.raises(SourceError, match=words):
+        read(save([*nodes, helper.make_node("Add", ["x", "w"], ["y"])]))
