@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.emitter import OVERFLOW, Overflow
 from edgeinfer.convert.lower.coreml.registry import FLOATS, NUMBERS, OPS
-from edgeinfer.convert.lower.coreml.tensor import Span, Tensor
+from edgeinfer.convert.lower.coreml.tensor import WHOLE, Span, Tensor
 from edgeinfer.convert.lower.registry import Refusal
 
 _EXACT = 1 << 24
@@ -56,6 +57,12 @@ def quotient(g: Builder, a: Tensor, b: Tensor) -> Tensor:
     limit = max(abs(low), abs(high))
     if low >= 0 and b.bounds[0] >= 0:
         return g.binary("floor_div", a, b, (0, high))
+    if a.dtype.itemsize > 4 and limit > WHOLE[1] and b.bounds[0] <= -1 <= b.bounds[1]:
+        # The one quotient of int32 that is none.
+        raise Overflow(
+            f"{OVERFLOW} {-limit} and {limit} may leave int32, the widest that Core ML has",
+            "unsupported_dtype",
+        )
     # The least integer has no magnitude; a multiple of the divisor has a whole quotient.
     multiple = g.binary("sub", a, remainder(g, a, b), (low, high))
     return g.binary("floor_div", multiple, b, (-limit, limit))
