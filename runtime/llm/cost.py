@@ -7,9 +7,13 @@ from bisect import bisect_left
 EXACT = 16
 """Up to so many tokens each count has a figure of its own: kernels have widths of 1, 2, 4 and 8."""
 
-_RATE = 0.2
-_RATE_OF_MEAN = 0.02
+_RATE = 0.1
+"""Share that a new step has in the figures of its size; the first ones have more."""
+
 _OUTLIER = 4.0
+_SPREAD = 0.3
+"""Of reaches around their mean: a size whose reaches differ less learns from the others."""
+
 _FIRST = 3
 """Steps of a size of which the fastest counts: the very first one also makes things ready."""
 
@@ -22,73 +26,102 @@ def _bucket(tokens: int) -> int:
     return (tokens + grain - 1) // grain * grain
 
 
-class StepCost:
-    """Seconds of a step by its tokens and what they look back on.
+class _Size:
+    """Steps of one size: a line through their times over what they looked back on.
 
-    A step of ``tokens`` that together look back on ``reach`` positions takes
-    ``base[tokens] + slope * reach``. What was not measured yet is taken between its measured
-    neighbours; beyond the largest it grows in proportion, which is never too little.
+    The line is that of least squares, in which older steps count less and less; where reaches
+    hardly differ it is as steep as those of other sizes.
+    """
+
+    __slots__ = ("count", "covariance", "reach", "seconds", "skipped", "variance")
+
+    def __init__(self) -> None:
+        self.count = self.skipped = 0
+        self.reach = self.seconds = self.variance = self.covariance = 0.0
+
+    def add(self, reach: int, seconds: float, steepness: float) -> None:
+        if self.count < _FIRST:
+            if not self.count or seconds < self.seconds:
+                self.reach, self.seconds = float(reach), seconds
+            self.count += 1
+            return
+        expected = self.at(reach, steepness)
+        # One step that the system interrupted says nothing about the next; many say a lot.
+        if seconds > _OUTLIER * expected and self.skipped < 3:
+            self.skipped += 1
+            return
+        self.skipped = 0
+        self.count += 1
+        rate = max(_RATE, 1 / self.count)
+        by = reach - self.reach
+        off = seconds - self.seconds
+        self.reach += rate * by
+        self.seconds += rate * off
+        self.variance += rate * ((1 - rate) * by * by - self.variance)
+        self.covariance += rate * ((1 - rate) * by * off - self.covariance)
+
+    def at(self, reach: float, steepness: float) -> float:
+        """Return what a step takes; ``steepness`` counts as far as its own is not known."""
+        little = _SPREAD * _SPREAD * self.reach * self.reach + 1.0
+        own = max((self.covariance + little * steepness) / (self.variance + little), 0.0)
+        # A step never takes less for looking back on more.
+        return max(self.seconds + own * (reach - self.reach), 0.3 * self.seconds)
+
+
+class StepCost:
+    """Seconds of a step by its tokens and by the positions that they look back on together.
+
+    What was not measured yet is taken between its measured neighbours; beyond the largest it grows
+    in proportion, which is never too little.
     """
 
     def __init__(self) -> None:
-        self._base: dict[int, float] = {}
+        self._sizes: dict[int, _Size] = {}
         self._known: list[int] = []
-        self._seen: dict[int, int] = {}
-        self._slope = 0.0
-        self._usual_reach = 0.0
-        self._skipped = 0
+        self._steepness = 0.0
 
     def measured(self, tokens: int, reach: int, seconds: float) -> None:
-        """Learn from a step that ran, by normalised least mean squares (Widrow and Hoff 1960)."""
+        """Learn from a step that ran."""
         bucket = _bucket(tokens)
-        rate = _RATE_OF_MEAN if self._usual_reach else 1.0
-        self._usual_reach += rate * (reach - self._usual_reach)
-        seen = self._seen.get(bucket, 0)
-        if seen < _FIRST:
-            self._seen[bucket] = seen + 1
-            base = max(seconds - self._slope * reach, seconds * 0.1)
-            if not seen:
-                self._known.insert(bisect_left(self._known, bucket), bucket)
-            self._base[bucket] = min(base, self._base.get(bucket, base))
-            return
-        before = self._base[bucket]
-        expected = before + self._slope * reach
-        error = seconds - expected
-        # One step that the system interrupted says nothing about the next; many say a lot.
-        if error > (_OUTLIER - 1) * expected and self._skipped < 3:
-            self._skipped += 1
-            return
-        self._skipped = 0
-        scale = max(self._usual_reach, 1.0)
-        relative = reach / scale
-        change = _RATE * error / (1 + relative * relative)
-        self._base[bucket] = max(before + change, 1e-9)
-        self._slope = max(0.0, self._slope + change * relative / scale)
+        size = self._sizes.get(bucket)
+        if size is None:
+            size = self._sizes[bucket] = _Size()
+            self._known.insert(bisect_left(self._known, bucket), bucket)
+        size.add(reach, seconds, self._steepness)
+        sizes = self._sizes.values()
+        variance = sum(each.variance for each in sizes)
+        if variance:
+            covariance = sum(each.covariance for each in sizes)
+            self._steepness = max(covariance / variance, 0.0)
 
     def knows(self, tokens: int) -> bool:
         """Whether a step of about so many tokens was measured, the first one of all left aside."""
-        return self._seen.get(_bucket(tokens), 0) > 1
+        size = self._sizes.get(_bucket(tokens))
+        return size is not None and size.count > 1
 
     def seconds(self, tokens: int, reach: int = 0) -> float:
         """Return what a step is expected to take; 0 before anything was measured."""
-        return self._at(_bucket(tokens)) + self._slope * reach
-
-    def _at(self, bucket: int) -> float:
-        found = self._base.get(bucket)
-        if found is not None:
-            return found
+        bucket = _bucket(tokens)
+        size = self._sizes.get(bucket)
+        if size is not None:
+            return size.at(reach, self._steepness)
         known = self._known
         if not known:
             return 0.0
         place = bisect_left(known, bucket)
         if place == 0:
-            return self._base[known[0]]
+            return self._of(known[0], bucket, reach)
         low = known[place - 1]
         if place == len(known):
-            return self._base[low] * bucket / low
+            return self._of(low, bucket, reach) * bucket / low
         high = known[place]
         share = (bucket - low) / (high - low)
-        return self._base[low] * (1 - share) + self._base[high] * share
+        below, above = self._of(low, bucket, reach), self._of(high, bucket, reach)
+        return below * (1 - share) + above * share
+
+    def _of(self, size: int, bucket: int, reach: int) -> float:
+        """Return what a step of another size takes whose tokens look back equally far."""
+        return self._sizes[size].at(reach * size / bucket, self._steepness)
 
     def most(self, tokens: int, reach: int, more: int, seconds: float, start: int) -> int:
         """Return how many of ``more`` tokens can join a step that must not take longer.
