@@ -22,6 +22,7 @@ from edgeinfer.convert import engines, functions
 from edgeinfer.convert.described import add_files, check_described, head_in_layout, records_for
 from edgeinfer.convert.engines import Place, Wanted, place_of
 from edgeinfer.convert.front import Clock, Front, Prepared, Progress, Written
+from edgeinfer.convert.llm.source import is_llm
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.lower.tvm.machines import MACHINES
@@ -161,7 +162,7 @@ def export(
         UsageError: the request contradicts itself.
         OutputError: the bundle cannot be written.
     """
-    if language_model(model):
+    if is_llm(model):
         return _language_model(dict(locals()))
     described = description or Description()
     request = check_request(
@@ -219,14 +220,6 @@ def _front(
     if not _is_code(request.metric) and can_work_apart(model, examples):
         return Worker(model, request, progress, dynamic_shapes=sizes)
     return Front(model, request, progress, example_inputs=examples, dynamic_shapes=sizes)
-
-
-def language_model(model: Any) -> bool:
-    """Whether a model is a language model in a file: a GGUF file or a Hugging Face folder."""
-    if not isinstance(model, str | Path):
-        return False
-    path = Path(model)
-    return path.suffix.lower() == ".gguf" or (path / "config.json").is_file()
 
 
 _TAKEN = ("targets", "precision", "name", "unverified", "overwrite", "progress")

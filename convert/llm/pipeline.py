@@ -149,12 +149,7 @@ def _digest(path: Path) -> str:
 
 
 def _about(given: LlmSource) -> list[str]:
-    kinds: dict[str, int] = {}
-    for tensor in given.tensors.values():
-        kinds[tensor.kind] = kinds.get(tensor.kind, 0) + tensor.data.nbytes
-    parts = ", ".join(
-        f"{k} {b / 1e6:.1f} MB" for k, b in sorted(kinds.items(), key=lambda i: -i[1])
-    )
+    parts = ", ".join(f"{k} {v['bytes'] / 1e6:.1f} MB" for k, v in source.about(given).items())
     config = given.config
     return [
         f"{config.family}: {config.layers} layers of {config.hidden}, {config.vocab} tokens",

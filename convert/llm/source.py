@@ -65,11 +65,19 @@ class LlmSource:
     fields: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
 
-def is_llm(path: Path) -> bool:
-    """Whether a path is a language model: a GGUF file, or a folder with a config.json."""
-    if path.is_dir():
-        return (path / "config.json").is_file()
-    return path.suffix.lower() == ".gguf"
+def is_llm(model: object) -> bool:
+    """Whether a model is the path of a GGUF file or of a folder with a config.json."""
+    if not isinstance(model, str | Path):
+        return False
+    path = Path(model)
+    try:
+        if path.is_dir():
+            return (path / "config.json").is_file()
+        with path.open("rb") as file:
+            return file.read(len(gguf.MAGIC)) == gguf.MAGIC
+    # Whoever reads it says why it cannot be read.
+    except OSError:
+        return False
 
 
 def read(path: Path) -> LlmSource:
@@ -259,3 +267,13 @@ def _apart(tensors: Tensors, config: LlmConfig) -> Iterator[tuple[str, Tensor]]:
                 yield f"{stem}ffn_{part}_exps", Tensor(tensor.kind, shape, data)
         else:
             yield name, tensor
+
+
+def about(given: LlmSource) -> dict[str, dict[str, int]]:
+    """Number and bytes of tensors by type, the most bytes first."""
+    found: dict[str, dict[str, int]] = {}
+    for tensor in given.tensors.values():
+        entry = found.setdefault(tensor.kind, {"tensors": 0, "bytes": 0})
+        entry["tensors"] += 1
+        entry["bytes"] += tensor.data.nbytes
+    return dict(sorted(found.items(), key=lambda item: -item[1]["bytes"]))

@@ -70,8 +70,8 @@ _SAFETENSORS = _Refusal(
     "load it into its torch.nn.Module and pass that with example_inputs, or give an ONNX export",
 )
 _GGUF = _Refusal(
-    "a GGUF language model, not supported as a source yet",
-    "run it with llama.cpp, or give an ONNX export of the original model",
+    "a GGUF language model, of which there is no graph",
+    "`edgeinfer convert` and `edgeinfer inspect` take it; nothing else does",
 )
 _COREML = _Refusal(
     "a Core ML model, which is a result and not a source",

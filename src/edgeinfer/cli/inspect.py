@@ -68,6 +68,11 @@ def inspect(
         return
     if report is not None:
         raise UsageError(f"{path}: only a bundle has a report; convert the model first")
+    from edgeinfer.convert.llm import source as llm
+
+    if llm.is_llm(path):
+        _language_model(path, out)
+        return
     named = named_model(path, trust_source=trust_source)
     with out.progress() as progress:
         if progress is not None:
@@ -77,6 +82,26 @@ def inspect(
         source = sources.read(named.model, **named.arguments())
     data = _model_data(source)
     out.result(data, lambda: _model_view(data))
+
+
+def _language_model(path: str, out: Output) -> None:
+    from edgeinfer.bundle.codec import encode
+    from edgeinfer.convert.llm import source as llm
+
+    given = llm.read(Path(path))
+    config, weights = given.config, llm.about(given)
+    data = {"kind": "language model", "name": given.path.name, "format": given.format}
+
+    def view() -> Iterator[str | Table]:
+        yield f"{given.path.name}: {config.family} ({given.format})"
+        yield ""
+        shown = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "context")
+        yield table(("", ">size"), [(name, getattr(config, name)) for name in shown])
+        yield ""
+        rows = [(kind, w["tensors"], size(w["bytes"])) for kind, w in weights.items()]
+        yield table(("weights", ">tensors", ">size"), rows)
+
+    out.result({**data, "config": encode(config), "weights": weights}, view)
 
 
 def _save_report(bundle: Bundle, path: Path, overwrite: bool) -> None:

@@ -93,6 +93,18 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         gguf.read(path)
 
 
+def test_a_file_is_known_by_its_first_bytes(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.bin", {}, {"t": f32(np.ones(4))})
+    (tmp_path / "other.gguf").write_bytes(b"no")
+    assert source.is_llm(path)
+    assert not source.is_llm(tmp_path / "other.gguf")
+    assert not source.is_llm(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    assert source.is_llm(str(tmp_path))
+    assert not source.is_llm(tmp_path / "nothing")
+    assert not source.is_llm(object())
+
+
 def test_an_unknown_architecture_lists_those_that_are_known(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gguf", {"general.architecture": "rwkv9"}, {"t": f32(np.ones(4))})
     with pytest.raises(SourceError, match=r"'rwkv9' is not known; known: .*gemma3, llama"):
