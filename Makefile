@@ -106,9 +106,9 @@ locked:
 	touch $(VENV)/installed
 
 lock:
-	uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 --no-header \
+	uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 --no-header --constraint .ci/constraints.txt \
 		--output-file .ci/requirements.lock
-	uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 --no-header \
+	uv pip compile pyproject.toml --extra dev --generate-hashes --python-version 3.11 --no-header --constraint .ci/constraints.txt \
 		--resolution lowest-direct --output-file .ci/lowest.lock
 
 # The oldest versions that pyproject.toml allows, by hash.

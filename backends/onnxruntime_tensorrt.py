@@ -9,6 +9,7 @@ tests use a stand-in for the provider.
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import re
 import shutil
@@ -176,6 +177,7 @@ class OnnxRuntimeTensorRTBackend:
                 f"backend {NAME!r}: the bundle is encrypted, and TensorRT's engine would lie in "
                 "the cache in plain; load with backend='onnxruntime'"
             )
+        _refuse_engines(path)
         check_bf16(NAME, artifact.precision)
         maker = _maker()
         onnxruntime = str(import_onnxruntime().__version__)
@@ -227,6 +229,23 @@ class _EngineExecutable(OnnxRuntimeExecutable):
                     f"input {name!r}: expected a shape from {list(low)} to {list(high)}, for which "
                     f"its engine was built, received {list(shape)}; `edgeinfer build --shape` "
                     "builds it for others"
+                )
+
+
+def _refuse_engines(path: Path) -> None:
+    """Refuse a graph that brings an engine of its own, which is as good as a program.
+
+    Raises:
+        LoadError: it has a node of the kind that holds one.
+    """
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if content.find(b"EPContext") >= 0:
+                raise LoadError(
+                    f"backend {NAME!r}: {path} holds an engine that somebody else built "
+                    "(EPContext), which is machine code; give the model that it was built from"
                 )
 
 

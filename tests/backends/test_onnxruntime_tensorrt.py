@@ -242,3 +242,17 @@ def test_without_a_device_loading_says_so(tmp_path: Path) -> None:
         pytest.skip("TensorRT is here")
     with pytest.raises(NotAvailableError, match=NAME):
         OnnxRuntimeTensorRTBackend().load(artifact(tmp_path), GPU)
+
+
+def test_an_engine_in_a_model_is_refused(
+    standin: StandIn, backend: OnnxRuntimeTensorRTBackend, tmp_path: Path
+) -> None:
+    made = artifact(tmp_path)
+    model = onnx.load(made.path)
+    model.graph.node[0].op_type, model.graph.node[0].domain = "EPContext", "com.microsoft"
+    onnx.save(model, made.path)
+    with pytest.raises(LoadError, match="holds an engine that somebody else built"):
+        backend.load(made, GPU)
+    with pytest.raises(LoadError, match="holds an engine that somebody else built"):
+        backend.build(made, GPU)
+    assert not standin.built

@@ -9,6 +9,7 @@ import pytest
 
 from edgeinfer.bundle import made, trust
 from edgeinfer.bundle.made import is_made_here, remember_made
+from edgeinfer.bundle.manifest import EngineRequirement, FileRecord, Variant
 from edgeinfer.errors import UsageError
 
 DIGEST = "ab" * 32
@@ -87,3 +88,21 @@ def test_an_account_without_a_folder_keeps_it_in_the_cache(
     monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path / "file" / "cache"))
     assert "Not a directory" in remember_made(DIGEST)
     assert not is_made_here(DIGEST)
+
+
+@pytest.mark.parametrize(
+    ("form", "file", "level"),
+    [
+        ("onnx", "model.onnx", "data"),
+        ("tvm", "model.bin", "native"),
+        ("llm", "llm.json", "native"),
+        ("acme", "model.acme", "data"),
+        ("acme", "lib/Model.SO", "native"),
+        ("onnx", "x.dylib", "native"),
+        ("tflite", "x.dll", "native"),
+    ],
+)
+def test_a_library_makes_any_variant_native(form: str, file: str, level: str) -> None:
+    record = FileRecord(f"variants/v/{file}", "0" * 64, 1)
+    made = Variant("v", "cpu", form, "fp32", (record,), (EngineRequirement("acme"),))
+    assert trust.level_of(made) == level

@@ -36,6 +36,9 @@ ENV = "EDGEINFER_NATIVE"
 NATIVE_FORMATS = frozenset({"tvm", "onnx_tvm", "llm"})
 """Formats of artifacts that are machine code."""
 
+NATIVE_SUFFIXES = (".so", ".dylib", ".dll")
+"""Files that are machine code, whatever the format of the variant that lists them."""
+
 NATIVE_FOLDER = "code/"
 """Files below it are machine code."""
 
@@ -93,7 +96,9 @@ def judge(policy: Native, signed_by: str, digest: str) -> Verdict:
 
 def level_of(variant: Variant) -> Level:
     """Return a variant's level."""
-    return "native" if variant.format in NATIVE_FORMATS else "data"
+    # A library makes any format native, one of a plugin too.
+    has_library = any(file.path.lower().endswith(NATIVE_SUFFIXES) for file in variant.files)
+    return "native" if variant.format in NATIVE_FORMATS or has_library else "data"
 
 
 def native_files(manifest: Manifest) -> Iterator[FileRecord]:
