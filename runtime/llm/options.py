@@ -15,11 +15,14 @@ class Limits:
             sequences alone take.
         step_s: seconds that such a step may take even if that is more; None for none.
         chunk: the most tokens of prompts in a step.
+        reading_s: seconds that a step which only reads prompts may take: so long a new request, a
+            cancellation or a question waits at most.
     """
 
     slowdown: float = 2.0
     step_s: float | None = None
     chunk: int = 512
+    reading_s: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)

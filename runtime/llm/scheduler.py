@@ -22,6 +22,9 @@ from edgeinfer.runtime.llm.options import Limits
 from edgeinfer.runtime.llm.prefix import Prefixes, extend
 from edgeinfer.runtime.llm.sequence import Part, Sequence
 
+_LEAST = 64
+"""Tokens of a step that only reads: fewer take longer together."""
+
 Propose = Callable[[list[Sequence], int], bool]
 """Fills ``Sequence.proposed`` with at most so many guesses for each; whether there are any."""
 
@@ -36,13 +39,16 @@ class _Step:
         room: tokens of prompts that still fit.
         rows: of logits that still fit.
         reads: prompts that it reads.
+        limit: seconds that it may take.
+        least: tokens of a prompt that it reads even so.
     """
 
     def __init__(self, parts: list[Part]) -> None:
         self.parts = parts
         self.tokens = sum(part.size for part in parts)
         self.reach = sum(part.reach for part in parts)
-        self.room = self.rows = self.reads = 0
+        self.room = self.rows = self.reads = self.least = 0
+        self.limit = 0.0
 
     def add(self, part: Part) -> None:
         self.parts.append(part)
@@ -92,13 +98,14 @@ class Scheduler:
         step = _Step(decodes)
         step.room = min(self._executor.max_tokens - step.tokens, self._limits.chunk)
         step.rows = self._executor.max_rows - sum(1 + len(part.guesses) for part in step.parts)
-        limit = self._seconds(step) if step.parts else None
+        step.limit = self._seconds(step) if step.parts else self._limits.reading_s
+        step.least = 1 if step.parts else _LEAST
         for sequence in [s for s in self.running if len(s.tokens) - s.computed > 1]:
             if sequence.slot >= 0:
-                self._read(sequence, step, limit)
+                self._read(sequence, step)
         while step.room > 0 and step.rows > 0:
             sequence_in = self._admit(now)
-            if sequence_in is None or not self._read(sequence_in, step, limit):
+            if sequence_in is None or not self._read(sequence_in, step):
                 break
         return step.parts
 
@@ -134,17 +141,17 @@ class Scheduler:
             if count and self._extend(part.sequence, part.start + 1 + count, spare=len(parts)):
                 part.guesses = part.sequence.proposed[:count]
 
-    def _read(self, sequence: Sequence, step: _Step, limit: float | None) -> bool:
+    def _read(self, sequence: Sequence, step: _Step) -> bool:
         """Add the next tokens of a prompt that fit into the step; say whether some did."""
         start = sequence.computed
         left = len(sequence.tokens) - start
-        count = min(left, step.room)
-        if step.rows <= 0 or count <= 0:
+        most = min(left, step.room)
+        if step.rows <= 0 or most <= 0:
             return False
-        if limit is not None:
-            count = self._cost.most(step.tokens, step.reach, count, limit, start)
+        count = self._cost.most(step.tokens, step.reach, most, step.limit, start)
+        if not step.reads:
             # However tight the limit is, one prompt goes on.
-            count = max(count, 0 if step.reads else 1)
+            count = max(count, min(step.least, most))
         if not count or not self._reserve(sequence, start + count, step.parts):
             return False
         step.add(Part(sequence, start, count, wants=count == left))

@@ -82,7 +82,7 @@ class _Conversation:
             stream = self._llm.engine.open(request)
         except InputError as e:
             self._turns.pop()
-            self._out.remark(str(e))
+            self._out.remark(f"{e} (/clear begins anew)" if self._turns else str(e))
             return
         text = ""
         with contextlib.closing(stream):

@@ -8,9 +8,21 @@ from typing import Any
 import pytest
 
 from edgeinfer.runtime.llm.engine import Engine
+from edgeinfer.runtime.llm.executor import Floats, StepBatch
 from edgeinfer.runtime.llm.options import EngineOptions, Limits
 from edgeinfer.runtime.llm.sequence import Request
-from tests.runtime.llm.toy import EOS, VOCAB, Results, finish, generate, request, toy_engine
+from tests.runtime.llm.toy import (
+    EOS,
+    PIECES,
+    VOCAB,
+    Clock,
+    Results,
+    ToyExecutor,
+    finish,
+    generate,
+    request,
+    toy_engine,
+)
 
 WORDS = [list(range(i, i + 9)) for i in range(0, 30, 3)]
 
@@ -243,3 +255,35 @@ def test_pages_that_no_window_reaches_are_given_back() -> None:
     plain, _ = toy_engine(memory=10, context=400, pages=200)
     expected = generate(plain, request("a", range(30), **asked))
     assert results.tokens == expected.tokens
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_steps_that_read_fit_the_time_that_they_may_take(running: bool) -> None:
+    """A token takes a millisecond here, however many there are."""
+    clock = Clock()
+    executor = ToyExecutor(pages=400, page=16, context=4096, max_tokens=512)
+    step = executor.step
+
+    def stepping(batch: StepBatch) -> Floats:
+        clock.now += 1e-3 * len(batch.tokens)
+        return step(batch)
+
+    executor.step = stepping  # type: ignore[method-assign]
+    engine = Engine(lambda: executor, PIECES, (), options=EngineOptions(lookup=False), clock=clock)
+    if running:
+        for i in range(4):
+            engine.submit(request(f"r{i}", [i], max_tokens=900))
+    for _ in range(20):
+        engine.step()
+    engine.submit(request("long", [i % 37 for i in range(2000)], max_tokens=1))
+    spent = []
+    while "long" in engine._requests:
+        before = engine._counters.busy_s
+        engine.step()
+        spent.append(engine._counters.busy_s - before)
+    if running:
+        # Four tokens take 5 ms with what the clock itself counts, and twice that is allowed.
+        assert max(spent) < 3 * 5e-3
+    else:
+        assert max(spent) < 0.3
+        assert len(spent) < 12
