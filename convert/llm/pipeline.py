@@ -184,7 +184,8 @@ def _converted(tensor: Tensor, precision: str) -> Tensor:
     if precision == "fp32":
         return tensor
     if precision == "fp16":
-        half = values.astype(np.float16)
+        with np.errstate(over="ignore"):
+            half = values.astype(np.float16)
         if not np.isfinite(half).all():
             raise UsageError("precision 'fp16': a weight is beyond its range; take bf16 or fp32")
         return Tensor("F16", tensor.shape, half.view(np.uint8))

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.convert.llm import tokenizer
+from edgeinfer.convert.llm.source import LlmSource
+from edgeinfer.errors import SourceError
+from edgeinfer.llm.generation import FILE_NAME, TEMPLATE_NAME, TOKENIZER_NAME, Generation
+from tests.backends.llm.small import CONFIG
+
+
+def made(form: str, path: Path, **fields: Any) -> LlmSource:
+    prefixed = {f"tokenizer.ggml.{k}": v for k, v in fields.items() if k != "template"}
+    if "template" in fields:
+        prefixed["tokenizer.chat_template"] = fields["template"]
+    return LlmSource(path, form, CONFIG, {}, prefixed)
+
+
+def generation(found: dict[str, bytes]) -> Generation:
+    return Generation.from_json(found[FILE_NAME])
+
+
+def test_pairs_of_bytes_are_joined_in_order(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokens = ["a", "b", "c", "Ġ", "1", "2", "ab", "abc", "<|im_end|>", "<s>"]
+    given = made(
+        *("gguf", tmp_path),
+        model="gpt2",
+        pre="smollm",
+        tokens=tokens,
+        merges=["a b", "ab c"],
+        token_type=np.array([1] * 8 + [3, 3]),
+        eos_token_id=8,
+        bos_token_id=9,
+        add_bos_token=True,
+        template="{{ x }}",
+    )
+    found, notes = tokenizer.files(given)
+    inner = tokenizers.Tokenizer.from_str(found[TOKENIZER_NAME].decode())
+    ids = inner.encode("abcab 12<|im_end|>", add_special_tokens=False).ids
+    assert ids == [7, 6, 3, 4, 5, 8]
+    assert inner.decode(ids, skip_special_tokens=True) == "abcab 12"
+    assert generation(found) == Generation(
+        eos=(8,), bos=9, tokens={"bos_token": "<s>", "eos_token": "<|im_end|>"}
+    )
+    assert found[TEMPLATE_NAME] == b"{{ x }}"
+    assert notes == []
+
+
+def test_pieces_are_joined_by_their_scores_and_bytes_stand_in(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+    words = ["▁", "h", "i", "hi", "▁hi", "▁h"]
+    given = made(
+        *("gguf", tmp_path),
+        model="llama",
+        tokens=[*tokens, *words],
+        scores=[0.0] * len(tokens) + [-10.0, -11.0, -12.0, -2.0, -1.0, -3.0],
+        token_type=np.array([2, 3, 3] + [6] * 256 + [1] * 6),
+        eos_token_id=2,
+        bos_token_id=1,
+        unknown_token_id=0,
+    )
+    found, notes = tokenizer.files(given)
+    inner = tokenizers.Tokenizer.from_str(found[TOKENIZER_NAME].decode())
+    first = len(tokens)
+    assert inner.encode("hi hi", add_special_tokens=False).ids == [first + 4, first + 4]
+    emoji = inner.encode("é", add_special_tokens=False).ids
+    assert emoji == [first, 3 + 0xC3, 3 + 0xA9]
+    assert inner.decode([first + 4, *emoji]) == "hi é"
+    assert generation(found).bos == 1
+    assert notes == ["the model has no chat template: it can generate, not chat"]
+
+
+def test_every_end_of_a_turn_ends_a_text(tmp_path: Path) -> None:
+    given = made(
+        *("gguf", tmp_path),
+        model="gpt2",
+        pre="qwen2",
+        tokens=["x", "<|endoftext|>", "<|im_end|>", "<|eot_id|>"],
+        token_type=np.array([1, 3, 3, 1]),
+        eos_token_id=2,
+    )
+    # What only looks like an end, and is an ordinary token, is none.
+    assert generation(tokenizer.files(given)[0]).eos == (2, 1)
+
+
+def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="tokenizer 'rwkv' is not known; known: gpt2, llama"):
+        tokenizer.files(made("gguf", tmp_path, model="rwkv", tokens=["a"]))
+
+
+def test_a_folder_says_how_its_texts_begin_and_end(tmp_path: Path) -> None:
+    files = {
+        "tokenizer.json": {
+            "added_tokens": [{"id": 5, "content": "<s>"}, {"id": 7, "content": "<end>"}],
+            "post_processor": None,
+        },
+        "tokenizer_config.json": {
+            "bos_token": {"content": "<s>"},
+            "eos_token": "<end>",
+            "add_bos_token": True,
+            "chat_template": "{{ old }}",
+        },
+        "generation_config.json": {
+            "eos_token_id": [6, 7],
+            "do_sample": True,
+            "temperature": 0.6,
+            "top_k": 20,
+        },
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_text(json.dumps(data))
+    found, _ = tokenizer.files(made("hf", tmp_path))
+    assert generation(found) == Generation(
+        eos=(6, 7),
+        bos=5,
+        tokens={"bos_token": "<s>", "eos_token": "<end>"},
+        temperature=0.6,
+        top_k=20,
+    )
+    assert found[TEMPLATE_NAME] == b"{{ old }}"
+    (tmp_path / "chat_template.jinja").write_text("{{ new }}")
+    assert tokenizer.files(made("hf", tmp_path))[0][TEMPLATE_NAME] == b"{{ new }}"
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"there is no tokenizer\.json"):
+        tokenizer.files(made("hf", tmp_path))
