@@ -1,6 +1,8 @@
 """Engines built ahead, with a stand-in for the provider; TensorRT itself was not run."""
 
 import dataclasses
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from edgeinfer.backends import cuda
 from edgeinfer.backends import onnxruntime_tensorrt as module
 from edgeinfer.backends.base import Artifact, BuildsAhead, LoadOptions, ShapeRange
+from edgeinfer.backends.engine_store import RECORD
 from edgeinfer.backends.onnxruntime_plugins import Plugin
 from edgeinfer.backends.onnxruntime_tensorrt import NAME, OnnxRuntimeTensorRTBackend
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
@@ -142,10 +145,27 @@ def test_an_engine_that_is_refused_is_built_anew_once(
 ) -> None:
     made = artifact(tmp_path)
     folder = backend.build(made, GPU)
-    (folder / "kernel_sm87.engine").write_text("10.2.9")
+    engine = folder / "kernel_sm87.engine"
+    engine.write_text("10.2.9")
+    # Whole by its record, as one that an older library wrote is.
+    record = json.loads((folder / RECORD).read_text())
+    record["files"][engine.name] = hashlib.sha256(b"10.2.9").hexdigest()
+    (folder / RECORD).write_text(json.dumps(record))
     backend.load(made, GPU)
     assert "refused and built anew" in caplog.records[0].getMessage()
     assert len(standin.built) == 2
+
+
+def test_an_engine_that_was_changed_is_not_opened(
+    standin: StandIn, backend: OnnxRuntimeTensorRTBackend, tmp_path: Path
+) -> None:
+    made = artifact(tmp_path)
+    engine = backend.build(made, GPU) / "kernel_sm87.engine"
+    content = engine.read_bytes()
+    engine.write_bytes(bytes(len(content)))
+    assert backend.unbuilt(made, GPU) == "its files are damaged"
+    backend.load(made, GPU)
+    assert engine.read_bytes() == content
 
 
 def test_times_of_kernels_are_kept_between_builds_and_apart_from_the_engine(
