@@ -53,3 +53,15 @@ def skip_where_openvino_saturates() -> None:
     pytest.importorskip("openvino")
     if openvino_sums_saturate():
         pytest.skip("int8 sums of OpenVINO saturate on this processor (x86-64 without VNNI)")
+
+
+def skip_where_onnxruntime_saturates() -> None:
+    """Skip the calling test, by name, where plain kernels of ONNX Runtime add up in 16 bits.
+
+    The product asks it for others; without its optimisation it has none.
+    """
+    ort = pytest.importorskip("onnxruntime")
+    from edgeinfer.backends.onnxruntime_sums import precise_entries
+
+    if precise_entries(ort):
+        pytest.skip("int8 sums of plain ONNX Runtime saturate on this processor (no VNNI)")
