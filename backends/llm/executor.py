@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from edgeinfer.backends import tvm_library
+from edgeinfer.backends.checks import available_cpus
 from edgeinfer.backends.llm.arrays import SLACK, Arrays, aligned, map_weights
 from edgeinfer.backends.llm.team import PHASE, Team
 from edgeinfer.errors import ClosedError, InputError, UsageError
@@ -32,7 +33,7 @@ class Sizes:
         max_sequences: rows of a table.
         context: tokens of a sequence; 0 for what the model was made for.
         cache: type of the cache; empty for the tape's first.
-        threads: of the team; 0 for all cores that this process may use.
+        threads: of the team; 0 for as many as this process may keep busy.
     """
 
     pages: int
@@ -108,7 +109,7 @@ class NativeExecutor:
         self.window = max(config.windows) if all(config.windows) else 0
         self.adapters: tuple[str, ...] = ()
         self.cache = sizes.cache or tape.caches[0]
-        self.threads = sizes.threads or len(os.sched_getaffinity(0))
+        self.threads = sizes.threads or available_cpus()
         _check(sizes, self.context, self.cache, tape)
         self.fingerprint = f"tape {tape.digest} {self.cache} {self.context}"
         self._columns = -(-self.context // PAGE)

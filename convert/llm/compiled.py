@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from edgeinfer.backends.checks import available_cpus
 from edgeinfer.backends.child import Child, ChildEndedError
 from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.convert.llm.plan import Kernel
@@ -89,7 +90,7 @@ def _compile(
     """Compile in processes of their own: the compiler takes memory, and two use two cores."""
     if importlib.util.find_spec("tvm") is None:
         raise NotAvailableError("it needs TVM: pip install 'edgeinfer[tvm]'")
-    count = max(1, min(_PROCESSES, len(kernels) // 4, len(os.sched_getaffinity(0))))
+    count = max(1, min(_PROCESSES, len(kernels) // 4, available_cpus()))
     children: list[Child] = []
     with tempfile.TemporaryDirectory(dir=folder) as name:
         try:
