@@ -16,6 +16,8 @@ prompt lookup, a text that copies, tokens equal     1.31 (1.25-1.38)       15   
 prompt lookup, a story, tokens equal                1.09 (1.00-1.15)       15     >= 0.97
 first token of 1,000, known over new                0.0099 (0.0098-0.0108) 5      <= 0.15
 the same after a restart, from disk                 0.030 (0.029-0.031)    5      <= 0.15
+p99 between tokens of 4 streams while 2,000 tokens
+arrive, over the quiet median                       2.4 (2.4-3.1)          3      <= 3
 pages of 32 sequences that share 1,000 tokens       126, one has 64        1
 places of a ragged load that hold nothing           at most 2.3 %          1      < 4 %
 =================================================== ====================== ====== =======
@@ -171,7 +173,8 @@ def arrival(bench: Bench, count: int, length: int) -> None:
         quiet = [_timed(engine, bench.clock) for _ in range(60)]
         name = bench.submit(engine, bench.prompt(length), 1)
         busy = []
-        while name in engine._requests:
+        # Steps after the streams have ended keep nobody waiting.
+        while name in engine._requests and len(engine._requests) > 1:
             busy.append(_timed(engine, bench.clock))
         ratios.append(_p99(busy) / statistics.median(quiet))
         same.append(_p99(quiet) / statistics.median(quiet))
