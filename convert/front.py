@@ -129,6 +129,7 @@ class Front:
                 self._request.profiles,
                 self._options,
                 integers=self._quantize.recipe.is_quantized,
+                alone=self._request.alone,
             )
         lines = {
             "source": source.notes.lines,

@@ -14,6 +14,7 @@ from typing import Any
 
 from edgeinfer.backends.base import Artifact, Backend
 from edgeinfer.backends.host import host
+from edgeinfer.bundle.artifacts import ArtifactWriter, format_of, refuse_artifact
 from edgeinfer.bundle.made import remember_made
 from edgeinfer.bundle.manifest import FileRecord, Manifest, StateRecord, Variant
 from edgeinfer.bundle.trust import HINT, level_of, native_parts
@@ -53,14 +54,16 @@ class ExportResult:
     """A finished conversion.
 
     Attributes:
-        path: the bundle.
+        path: the bundle, or the plain artifact that was asked for instead.
         manifest: what is in it.
         report: what was changed, measured and checked.
+        files: the plain artifact and what lies beside it; empty where a bundle was written.
     """
 
     path: Path
     manifest: Manifest
     report: Report
+    files: tuple[Path, ...] = ()
 
 
 def export(
@@ -101,10 +104,14 @@ def export(
 ) -> ExportResult:
     """Convert a model for one or more targets, check every artifact, and write one bundle.
 
+    An output that ends with ``.onnx``, ``.xml``, ``.tflite``, ``.mlpackage`` or ``.aimodel`` is
+    written as that plain artifact, after the same checks, with its report and manifest beside it.
+
     Args:
         model: see ``sources.read``: a path, an ONNX model, a PyTorch module or program; or a
             language model: a GGUF file or a Hugging Face folder.
-        output: the bundle; default ``<name>.edge``. A slash at the end asks for a folder.
+        output: the bundle, default ``<name>.edge``; a slash at the end asks for a folder. Or the
+            one artifact.
         targets: names of device profiles, paths of ``.toml`` profiles, or ``all``.
         precision: recipe, e.g. ``fp32``, ``fp16``, ``static_wi8_ai8`` or ``auto``; of a language
             model ``w4``, ``w8``, ``fp16``, ``bf16`` or ``fp32``. Empty is ``fp32``, and of a
@@ -163,6 +170,8 @@ def export(
         OutputError: the bundle cannot be written.
     """
     if is_llm(model):
+        if format_of(output):
+            refuse_artifact(str(output), "a language model is written as a bundle")
         return _language_model(dict(locals()))
     described = description or Description()
     request = check_request(
@@ -196,7 +205,8 @@ def export(
         metric=metric,
     )
     front = _front(model, request, progress, example_inputs, dynamic_shapes)
-    with BundleWriter(request.destination, overwrite=overwrite) as writer:
+    kind = ArtifactWriter if request.alone else BundleWriter
+    with kind(request.destination, overwrite=overwrite) as writer:
         prepared = front.prepare(writer.folder(_VARIANTS))
         check_described(described, prepared.report.inputs, prepared.report.outputs)
         clock = Clock(progress, prepared.report.seconds)
@@ -510,8 +520,10 @@ def _drivers(variants: Sequence[Variant], code: Mapping[str, Path]) -> list[str]
 
 
 def finished(writer: BundleWriter, manifest: Manifest, report: Report) -> ExportResult:
-    """Write the bundle, and note that this machine made it."""
-    made = ExportResult(writer.finish(manifest), manifest, report)
+    """Write the bundle, and note that this machine made it; or write the one artifact."""
+    made = ExportResult(writer.finish(manifest), manifest, report, writer.files)
+    if made.files:
+        return made
     if (problem := remember_made(writer.digest)) and native_parts(manifest):
         _log.warning(
             "%s: cannot be noted as made here (%s), so its machine code will not run: %s",

@@ -11,7 +11,7 @@ from edgeinfer.backends.onnxruntime_regions import FORMAT as REGIONS
 from edgeinfer.convert import small
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
-from edgeinfer.errors import NotAvailableError, Problem, UnsupportedError
+from edgeinfer.errors import NotAvailableError, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile, Quantization
 
 if TYPE_CHECKING:
@@ -67,14 +67,17 @@ def plan(
     options: LowerOptions,
     *,
     integers: bool = False,
+    alone: bool = False,
 ) -> Plan:
     """Check a normalised model against every format of every target.
 
     Targets that want the same format share the artifact: no lowering acts on the rest of a
     profile. With ``integers`` they must also want these in the same form. A format that a profile
-    calls optional is left out with a note when it cannot be written; any other is an error.
+    calls optional is left out with a note when it cannot be written; any other is an error. With
+    ``alone`` there may be one artifact only, and nothing is added to what was asked for.
 
     Raises:
+        UsageError: ``alone``, and the targets do not share an artifact.
         UnsupportedError: lists the problems of all targets.
         NotAvailableError: a library that writes a required format is missing.
     """
@@ -82,7 +85,12 @@ def plan(
     notes: list[str] = []
     refused: dict[str, list[Problem]] = {}
     wanted = _shared(profiles, integers, _apart(model, profiles, options))
-    if not integers and (code := small.profile_of(model, profiles, options)) is not None:
+    if alone and len(wanted) > 1:
+        raise UsageError(
+            f"one artifact was asked for, and {' and '.join(job.title for job in wanted)} need one "
+            "each: name fewer targets, or write a bundle (.edge)"
+        )
+    if not (integers or alone) and (code := small.profile_of(model, profiles, options)) is not None:
         wanted = _with_code(wanted, code)
     for job in wanted:
         needed = job.format in job.profile.formats
@@ -100,7 +108,7 @@ def plan(
         else:
             notes.extend(f"{job.title} was left out: {p}" for p in problems)
     # A model that is code as a whole needs no parts.
-    if not (integers or refused or any(job.spare for job in jobs)):
+    if not (integers or alone or refused or any(job.spare for job in jobs)):
         jobs += _with_regions(model, profiles, options)
     if refused:
         raise UnsupportedError(", ".join(refused), [p for ps in refused.values() for p in ps])

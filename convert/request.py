@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeinfer import profiles
+from edgeinfer.bundle.artifacts import SUFFIXES, format_of
 from edgeinfer.convert.quantize.quality import Metric
 from edgeinfer.convert.quantize.recipe import COREMLTOOLS, INSTEAD, METHODS, Method, Recipe, recipe
 from edgeinfer.convert.quantize.task_metrics import Named
@@ -27,7 +28,8 @@ class Request:
     Attributes:
         profiles: one per target, without repetition, in the order asked for.
         precision: recipe name; every profile can run it.
-        destination: where the bundle goes, as given: a slash at the end asks for a folder.
+        destination: where the bundle goes, as given: a slash at the end asks for a folder. With
+            ``alone`` where the artifact goes.
         name: the bundle's name.
         calibrator: how ranges are chosen.
         by_coremltools: ranges are coremltools' own, found on each written package.
@@ -50,6 +52,7 @@ class Request:
         io_dtypes: element types of inputs and outputs in ``.tflite`` files, by name.
         unverified: what nothing here can run is written all the same, and marked.
         records: files of tuned kernels.
+        alone: one artifact is written as it is, without a bundle.
     """
 
     profiles: tuple[Profile, ...]
@@ -82,6 +85,7 @@ class Request:
     io_dtypes: dict[str, str] = field(default_factory=dict)
     unverified: bool = False
     records: tuple[str, ...] = ()
+    alone: bool = False
 
     def whole_ranges(self, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, int]]:
         """Return what integer inputs lie between, said in either way."""
@@ -154,19 +158,10 @@ def check_request(
     """Check what can be checked without opening the model.
 
     Raises:
-        UsageError: a target is unknown or cannot run the precision.
+        UsageError: a target is unknown, or cannot do what is asked for.
     """
-    chosen = resolve_profiles(targets)
-    wanted = recipe(precision)
-    unable = [p.name for p in chosen if not _can(p, wanted)]
-    if unable:
-        able = sorted(set.intersection(*(set(p.precisions) for p in chosen)))
-        near = INSTEAD.get(precision, "")
-        hint = f"; as small: {near}" if near in able else ""
-        raise UsageError(
-            f"precision {precision!r}: not possible on {', '.join(unable)}; "
-            f"all targets asked for can do: {', '.join(able) or 'none in common'}{hint}"
-        )
+    chosen = _writing(resolve_profiles(targets), format_of(output), model, Path(output or ""))
+    _check_able(chosen, precision)
     if recipe(precision).is_static and calibration is None and data is None:
         raise UsageError(
             f"precision {precision!r} needs --calibration: a folder of pictures, recordings or "
@@ -203,6 +198,7 @@ def check_request(
         io_dtypes=kinds,
         unverified=unverified,
         records=tuple(records),
+        alone=bool(format_of(output)),
         preprocessing=in_layout(preprocessing or {}, channels_last, channels_first),
         data=Path(data) if isinstance(data, str) else data,
         calibration=None if calibration is None else Path(calibration),
@@ -216,6 +212,46 @@ def check_request(
         channels_last=tuple(channels_last),
         channels_first=tuple(channels_first),
     )
+
+
+def _check_able(chosen: Sequence[Profile], precision: str) -> None:
+    wanted = recipe(precision)
+    unable = [p.name for p in chosen if not _can(p, wanted)]
+    if unable:
+        able = sorted(set.intersection(*(set(p.precisions) for p in chosen)))
+        near = INSTEAD.get(precision, "")
+        hint = f"; as small: {near}" if near in able else ""
+        raise UsageError(
+            f"precision {precision!r}: not possible on {', '.join(unable)}; "
+            f"all targets asked for can do: {', '.join(able) or 'none in common'}{hint}"
+        )
+
+
+def _writing(
+    chosen: tuple[Profile, ...], format: str, model: Any, output: Path
+) -> tuple[Profile, ...]:
+    """Return the profiles as they are where this format alone is wanted, if one is.
+
+    Raises:
+        UsageError: some do not write it, all of which are named, or the output is the model.
+    """
+    if not format:
+        return chosen
+    others = {
+        p.name: [SUFFIXES.get(f, f) for f in (*p.formats, *p.optional_formats)]
+        for p in chosen
+        if format not in (*p.formats, *p.optional_formats)
+    }
+    if others:
+        text = "; ".join(f"{name} writes {', '.join(found)}" for name, found in others.items())
+        raise UsageError(
+            f"output {str(output)!r}: {text}, not {SUFFIXES[format]}; a bundle (.edge) holds all "
+            "that several targets need"
+        )
+    is_file = isinstance(model, str | Path) and output.exists() and Path(model).exists()
+    if is_file and output.samefile(model):
+        raise UsageError(f"{output}: is the model itself; choose another output")
+    return tuple(replace(p, formats=(format,), optional_formats=()) for p in chosen)
 
 
 def _input_ranges(given: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:

@@ -23,6 +23,7 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.cuda import cuda_devices
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.artifacts import refuse_artifact
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert.costs import ENGINES, Costs, best
 from edgeinfer.convert.engines import place_for
@@ -177,6 +178,7 @@ def tune(model: str | Path, order: Order, progress: Progress | None = None) -> T
     database.check()
     if order.output is not None:
         # All that may keep the bundle from its place is told now, not after the search.
+        refuse_artifact(order.output, "what is tuned is written as a bundle")
         with BundleWriter(order.output, overwrite=order.overwrite):
             pass
     budget = Budget(order.minutes, order.trials, order.tasks)

@@ -202,7 +202,7 @@ def test_an_element_type_is_given_once(cli: Any, model: Path, export: Export) ->
 def test_defaults(cli: Any, model: Path, export: Export) -> None:
     cli("convert", model, "-t", "cpu")
     asked = export.asked
-    assert (asked["output"], asked["name"], asked["precision"]) == (None, "colours", "fp32")
+    assert (asked["output"], asked["name"], asked["precision"]) == (None, "colours", "")
     assert asked["overwrite"] is False
 
 
@@ -220,6 +220,22 @@ def test_json(cli: Any, model: Path, export: Export) -> None:
     assert data["checks"][0]["outputs"]["scores"]["max_rel"] == 1.23e-6
     assert data["checks"][0]["outputs"]["scores"]["sqnr_db"] == "inf"
     assert data["changes"]["fold_constants"] == ["folded 2 nodes"]
+
+
+def test_a_plain_artifact_is_told(
+    cli: Any, model: Path, export: Export, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = (tmp_path / "m.onnx", tmp_path / "m.report.html")
+
+    def made(*arguments: Any, **options: Any) -> ExportResult:
+        return replace(export(*arguments, **options), path=files[0], files=files)
+
+    monkeypatch.setattr(pipeline, "export", made)
+    told = cli("convert", model, "-t", "cpu", "-o", files[0]).out
+    assert told.startswith(f"{files[0]}  144 B\n")
+    assert told.endswith("\nbeside it: m.report.html\n")
+    data = json.loads(cli("convert", model, "-t", "cpu", "-o", files[0], "--json").out)
+    assert (data["bundle"], data["files"]) == (None, [str(f) for f in files])
 
 
 def test_quiet(cli: Any, model: Path, export: Export) -> None:

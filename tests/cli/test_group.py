@@ -32,6 +32,7 @@ Commands:
   verify      Check BUNDLE here, with its own test vectors.
   bench       Time every artifact on every engine here.
   build       Build the engines of BUNDLE for this device, ahead of the first load.
+  extract     Write artifacts of BUNDLE as plain files.
   join        Make one Core ML package with several functions.
   tune        Find faster orders of the loops that take most of MODEL's time.
   sign        Sign BUNDLE with an Ed25519 key.

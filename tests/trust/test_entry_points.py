@@ -93,6 +93,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "build": (),
     "doctor": (),
     "encrypt": ("-k", "secret", "--new-key", "-o", "sealed.edge"),
+    "extract": ("-o", "extracted"),
     "join": ("-o", "out.mlpackage"),
     "tune": ("-t", "tvm-x86-64-v3", "--minutes", "0.01", "--trials", "1"),
 }
@@ -214,6 +215,7 @@ class TestCommands:
         assert _command(name, bundle, "--trusted", f"{keys[0]}.pub", *allow) == 1
         assert mark.times() == 0
         assert not Path("sealed.edge").exists()
+        assert not Path("extracted").exists()
 
     def test_code_runs_where_that_is_asked_for(self, name: str, bundle: Path, mark: Mark) -> None:
         if name in RUNS:

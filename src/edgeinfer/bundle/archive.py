@@ -309,6 +309,16 @@ class Bundle:
             self._stream(record, chunks.append)
             return b"".join(chunks)
 
+    def copy(self, record: FileRecord, out: BinaryIO) -> None:
+        """Write a file's bytes to a stream; they are good only once this has returned.
+
+        Raises:
+            BundleError: the file is altered.
+        """
+        with self._lock:
+            self._own(record)
+            self._stream(record, out.write)
+
     def vectors(self) -> Iterator[tuple[dict[str, Array], dict[str, Array]]]:
         """Yield feeds and expected outputs of every test vector, by tensor name.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.artifacts import refuse_artifact
 from edgeinfer.bundle.sealing import CHUNK, Key, SealedReader, SealingWriter, is_sealed
 from edgeinfer.bundle.staging import Staging
 from edgeinfer.bundle.writer import is_bundle_file, zip_member
@@ -94,6 +95,7 @@ def _check_output(location: Path, output: Path, overwrite: bool) -> None:
         raise UsageError(f"{location}: no such file or folder")
     if output.is_dir():
         raise UsageError(f"{output}: is a folder")
+    refuse_artifact(output, "what is written is a bundle")
     if output.exists():
         if output.samefile(location):
             raise UsageError(f"{output}: is the bundle itself; give it another name")

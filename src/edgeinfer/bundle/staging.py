@@ -9,7 +9,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -87,6 +87,38 @@ class Staging:
                 os.rename(old, self._output)
             raise
         fsync_folder(self._output.parent)
+
+    def place_all(self, moves: Sequence[tuple[Path, Path]]) -> None:
+        """Give complete files and folders their names, all of them or none.
+
+        Args:
+            moves: each with its name, what the others lie beside last; what has a name already is
+                replaced.
+        """
+        placed: list[tuple[Path, Path]] = []
+        try:
+            for number, (new, name) in enumerate(moves):
+                new.chmod((0o777 if new.is_dir() else 0o666) & ~_umask())
+                old = self.root / f"old-{number}"
+                if os.path.lexists(name):
+                    os.rename(name, old)
+                placed.append((name, old))
+                os.rename(new, name)
+        except BaseException:
+            for name, old in reversed(placed):
+                _discard(name)
+                if os.path.lexists(old):
+                    os.rename(old, name)
+            raise
+        for folder in {name.parent for _, name in moves}:
+            fsync_folder(folder)
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def fsync_folder(folder: Path) -> None:

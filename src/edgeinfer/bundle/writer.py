@@ -46,6 +46,7 @@ class BundleWriter:
 
     Attributes:
         digest: SHA-256 of the manifest, in hexadecimal, once it is written.
+        files: what was written instead of a bundle, once it is; empty for bundles.
 
     Raises:
         UsageError: the output exists and may not be replaced.
@@ -63,10 +64,11 @@ class BundleWriter:
             raise OutputError(
                 f"cannot write {self.output}: the folder {self.output.parent} does not exist"
             )
-        _check_replaceable(self.output, overwrite)
+        self._check_free(overwrite)
         self._records: dict[str, FileRecord] = {}
         self.digest = ""
-        with _writing(self.output):
+        self.files: tuple[Path, ...] = ()
+        with writing(self.output):
             self._staging = Staging(self.output)
 
     def __enter__(self) -> Self:
@@ -85,7 +87,7 @@ class BundleWriter:
     def folder(self, path: str) -> Path:
         """Return a folder inside the bundle to write files into; ``adopt`` them afterwards."""
         _check_path(path)
-        with _writing(self.output):
+        with writing(self.output):
             target = self._staging.tree / path
             target.mkdir(parents=True, exist_ok=True)
         return target
@@ -97,7 +99,7 @@ class BundleWriter:
             OutputError: it cannot be read back.
         """
         _check_path(path)
-        with _writing(self.output), (self._staging.tree / path).open("rb") as stream:
+        with writing(self.output), (self._staging.tree / path).open("rb") as stream:
             return self._record(path, *_digest(stream, None))
 
     def add_file(self, path: str, source: Path, *, move: bool = False) -> FileRecord:
@@ -112,7 +114,7 @@ class BundleWriter:
             OutputError: it cannot be written.
         """
         _check_path(path)
-        with _writing(self.output):
+        with writing(self.output):
             target = self._staging.tree / path
             target.parent.mkdir(parents=True, exist_ok=True)
             if move:
@@ -128,7 +130,7 @@ class BundleWriter:
             OutputError: they cannot be written.
         """
         _check_path(path)
-        with _writing(self.output):
+        with writing(self.output):
             target = self._staging.tree / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
@@ -179,16 +181,23 @@ class BundleWriter:
         raw = (text + "\n").encode()
         self.digest = hashlib.sha256(raw).hexdigest()
         self._compare(manifest.files())
-        with _writing(self.output):
+        with writing(self.output):
             (self._staging.tree / MANIFEST_NAME).write_bytes(raw)
-            if self.is_folder:
-                _sync_tree(self._staging.tree)
-                self._staging.place_folder(self._staging.tree)
-            else:
-                packed = self._staging.root / "packed"
-                self._pack(packed)
-                self._staging.place_file(packed)
+            self._place(manifest)
         return self.output
+
+    def _check_free(self, overwrite: bool) -> None:
+        _check_replaceable(self.output, overwrite)
+
+    def _place(self, manifest: Manifest) -> None:
+        """Give what is complete its name."""
+        if self.is_folder:
+            sync_tree(self._staging.tree)
+            self._staging.place_folder(self._staging.tree)
+        else:
+            packed = self._staging.root / "packed"
+            self._pack(packed)
+            self._staging.place_file(packed)
 
     def _record(self, path: str, digest: str, size: int) -> FileRecord:
         record = FileRecord(path, digest, size)
@@ -233,7 +242,7 @@ def put_signatures(location: Path, content: bytes) -> None:
     Raises:
         OutputError: it cannot be written; the bundle is as it was.
     """
-    with _writing(location):
+    with writing(location):
         target = location / SIGNATURES_NAME if location.is_dir() else location
         staging = Staging(target)
         try:
@@ -309,7 +318,8 @@ def is_bundle_file(path: Path) -> bool:
 
 
 @contextmanager
-def _writing(output: Path) -> Iterator[None]:
+def writing(output: Path) -> Iterator[None]:
+    """Turn errors of the system into one that names the output."""
     try:
         yield
     except OSError as e:
@@ -330,7 +340,8 @@ def _digest(stream: BinaryIO, out: BinaryIO | None) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
-def _sync_tree(root: Path) -> None:
+def sync_tree(root: Path) -> None:
+    """Make all files of a folder durable."""
     for folder, _, names in os.walk(root):
         for name in names:
             with open(os.path.join(folder, name), "rb+") as stream:

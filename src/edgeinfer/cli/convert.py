@@ -62,8 +62,8 @@ COLUMNS = (
 @click.option("--signature", metavar="KEY", help="Of a .tflite file with several.")
 @click.option("--random", metavar="input|zero|SEED", default="", help="Instead of draws.")
 @click.option("--name", help="Name of the bundle; default the model's.")
-@click.option("-o", "--output", metavar="BUNDLE", help="Default NAME.edge; DIR/ makes a folder.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
+@click.option("-o", "--output", metavar="FILE", help="Bundle (.edge, DIR/) or one .tflite, ....")
+@click.option("--overwrite", is_flag=True, help="Replace an existing result.")
 @TRUST_SOURCE
 @output_options
 def convert(
@@ -108,6 +108,9 @@ def convert(
     folder, whose weights stay as they are unless --precision says w4, w8, fp16, bf16 or fp32.
 
     TARGET is a name that `edgeinfer targets` lists, the path of a .toml profile, or "all".
+
+    FILE is a bundle, NAME.edge unless told, or one plain artifact where its name ends with .onnx,
+    .xml (OpenVINO), .tflite, .mlpackage (Core ML) or .aimodel (Core AI).
     """
     named = named_model(model, trust_source=trust_source)
     sizes = input_shapes(shapes)
@@ -185,8 +188,9 @@ def share(text: str) -> float:
 def _data(result: ExportResult) -> dict[str, Any]:
     report = result.report
     return {
-        "bundle": result.path,
-        "size_bytes": _bundle_size(result),
+        "bundle": None if result.files else result.path,
+        "files": result.files,
+        "size_bytes": _size(result),
         "name": result.manifest.name,
         "inputs": result.manifest.inputs,
         "outputs": result.manifest.outputs,
@@ -227,7 +231,7 @@ def _check(variant: VariantResult, engine: EngineResult) -> dict[str, Any]:
 
 def _view(result: ExportResult) -> Iterator[str | Table]:
     report = result.report
-    yield f"{result.path}  {size(_bundle_size(result))}"
+    yield f"{result.path}  {size(_size(result))}"
     yield ""
     yield table(
         COLUMNS, [_row(v, e, report.machine.arch) for v in report.variants for e in v.engines]
@@ -255,7 +259,17 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
             if change.stage == stage:
                 yield from (f"note: {line}" for line in change.lines)
     yield from (f"note: {line}" for line in _quantized(report.quantization or {}))
-    yield f"full report: edgeinfer inspect {quote(str(result.path))} --report report.html"
+    yield from _where(result)
+
+
+def _where(result: ExportResult) -> Iterator[str]:
+    """Say where the report is, and of a plain artifact what else was written and what was not."""
+    if not result.files:
+        yield f"full report: edgeinfer inspect {quote(str(result.path))} --report report.html"
+        return
+    if any(f.path.startswith("pipeline/") for f in result.manifest.extra_files):
+        yield "note: files of its pipeline are in bundles only: -o NAME.edge, then extract"
+    yield f"beside it: {', '.join(f.name for f in result.files[1:])}"
 
 
 def _quantized(found: Mapping[str, Any]) -> Iterator[str]:
@@ -332,7 +346,9 @@ def _latency(engine: EngineResult) -> float | None:
     return min((engine.latency_ms or {}).values(), default=None)
 
 
-def _bundle_size(result: ExportResult) -> int:
+def _size(result: ExportResult) -> int:
+    if result.files:
+        return result.manifest.variants[0].size_bytes
     path = result.path
     files = path.rglob("*") if path.is_dir() else (path,)
     return sum(f.stat().st_size for f in files if f.is_file())

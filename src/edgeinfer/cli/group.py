@@ -20,6 +20,7 @@ COMMANDS = (
     "verify",
     "bench",
     "build",
+    "extract",
     "join",
     "tune",
     "sign",
