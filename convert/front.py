@@ -282,6 +282,7 @@ class Front:
             integers=request.whole_ranges(passes.input_specs(self._normalised.model)),
             io_dtypes=request.io_dtypes,
             records=request.records,
+            one_file=request.alone,
         )
 
     @cached_property

@@ -53,6 +53,7 @@ class LowerOptions:
             formats that hold integers for floats there write them.
         integers: what integer inputs lie between, by name, for formats with no wider integers.
         records: files of tuned kernels, beside those that are shipped.
+        one_file: the artifact is to be one file, where the format can hold the weights.
         tell: called with what is being done, by formats that take long.
     """
 
@@ -72,6 +73,7 @@ class LowerOptions:
     io_dtypes: Mapping[str, str] = field(default_factory=dict)
     integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     records: tuple[str, ...] = ()
+    one_file: bool = False
     tell: Callable[[str], None] | None = None
 
 

@@ -57,6 +57,8 @@ def test_weights_beyond_the_limit_go_into_their_own_file(
     assert lowered.files[1].stat().st_size >= 64 * 64 * 4
     feeds = {"x": RNG.standard_normal((2, 64)).astype(np.float32)}
     np.testing.assert_allclose(run(lowered.files[0], feeds)[0], run(whole, feeds)[0], rtol=1e-5)
+    (one,) = lower(whole, tmp_path, one_file=True).files
+    np.testing.assert_allclose(run(one, feeds)[0], run(whole, feeds)[0], rtol=1e-5)
     # The source's own weights must not have been moved to the new file.
     lowered.files[1].unlink()
     run(whole, feeds)
