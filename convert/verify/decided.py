@@ -9,12 +9,16 @@ oracle again with inputs that differ by a few last bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx_ir as ir
 
 from edgeinfer.metrics import budget_for
 from edgeinfer.types import Array, Feeds
+
+if TYPE_CHECKING:
+    # The process that asks for a conversion imports this module and no graph library.
+    import onnx_ir as ir
 
 CHOOSES = frozenset({
     *("TopK", "ArgMax", "ArgMin", "NonMaxSuppression", "Hardmax", "Unique", "NonZero", "Compress"),
@@ -35,6 +39,8 @@ MOST = 0.5
 
 def chooses(model: ir.Model) -> bool:
     """Whether a model has operators whose results may hang on rounding alone."""
+    import onnx_ir as ir
+
     for node in model.graph.all_nodes():
         if node.op_type in CHOOSES and any(
             v is not None and v.dtype in (None, ir.DataType.FLOAT, ir.DataType.FLOAT16)
