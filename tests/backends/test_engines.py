@@ -36,6 +36,9 @@ def _run(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str
     work.mkdir()
     clean = {k: v for k, v in os.environ.items() if k not in ("ORT_DISABLE_TELEMETRY", "CI")}
     clean |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), **env}
+    # OpenCL drivers of the machine, which OpenVINO asks for GPUs, keep caches of their own there.
+    clean["OCL_ICD_VENDORS"] = str(folder / "none")
+    clean["POCL_CACHE_DIR"] = str(folder / "pocl")
     command = [sys.executable, "-c", code, str(work)]
     return subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
 

@@ -54,7 +54,7 @@ def test_a_file_and_an_array_are_the_same(colours: Path, tmp_path: Path) -> None
         with pytest.raises(InputError, match="expected a path, a Pillow image or uint8"):
             classifier.classify(RED.astype(np.float32))
         (tmp_path / "x.wav").write_bytes(b"RIFF....WAVEfmt ")
-        message = r"a picture that Pillow can read \(PNG, JPEG, .*\), received a file of another kind"
+        message = r"that Pillow can read \(PNG, JPEG, .*\), received a file of another kind"
         with pytest.raises(InputError, match=message):
             classifier.classify(tmp_path / "x.wav")
 
