@@ -7,8 +7,8 @@ On the command line it is
     edgeinfer convert model.onnx -t ios --precision weight_only_wp6_afp16 --picture image \\
         --preprocessing photo.toml --labels labels.txt --classifier
 
-The .mlpackage in the bundle goes into Xcode; Vision gives its classes as observations. What is
-shown here is computed by the reference evaluator, not by Core ML.
+The .mlpackage (`edgeinfer extract` writes it) goes into Xcode; Vision gives its classes as
+observations. What is shown here is computed by the reference evaluator, not by Core ML.
 """
 
 import importlib.util
