@@ -364,7 +364,8 @@ def _feed_forward(made: Plan, tensors: Mapping[str, Source], layer: int) -> None
 def _experts(made: Plan, tensors: Mapping[str, Source], at: str, norm: str) -> None:
     """A router, and the products of whom it chooses."""
     config, packer, experts = made.config, made.packer, made.config.experts
-    assert experts is not None  # noqa: S101 - asked for those only
+    if experts is None:
+        raise TypeError("the model has no experts")
     count, used, inner = experts.count, experts.used, experts.ffn
     router = packer.matrix(f"{at}ffn_gate_inp", [tensors[f"{at}ffn_gate_inp"]])
     made.product(router, "x", "router", "store", norm=norm)

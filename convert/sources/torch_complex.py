@@ -143,59 +143,70 @@ def _apart(*functions: str) -> dict[str, Rule]:
     return {f"aten.{name}": rule(name) for name in functions}
 
 
+def _add(a: Any, b: Any, alpha: Any = 1) -> Pair:
+    x, y = _pair(a), _pair(b)
+    return Pair(x.re + y.re * alpha, x.im + y.im * alpha)
+
+
+def _sub(a: Any, b: Any, alpha: Any = 1) -> Pair:
+    x, y = _pair(a), _pair(b)
+    return Pair(x.re - y.re * alpha, x.im - y.im * alpha)
+
+
+def _mul(a: Any, b: Any) -> Pair:
+    if not isinstance(a, (Pair, complex)):
+        a, b = b, a
+    x = _pair(a)
+    if not isinstance(b, (Pair, complex)):
+        return Pair(x.re * b, x.im * b)
+    y = _pair(b)
+    return Pair(x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re)
+
+
+def _div(a: Any, b: Any) -> Pair:
+    x = _pair(a)
+    if not isinstance(b, (Pair, complex)):
+        return Pair(x.re / b, x.im / b)
+    y = _pair(b)
+    size = y.re * y.re + y.im * y.im
+    return Pair((x.re * y.re + x.im * y.im) / size, (x.im * y.re - x.re * y.im) / size)
+
+
+def _exp(x: Pair) -> Pair:
+    import torch
+
+    size = torch.exp(x.re)
+    return Pair(size * torch.cos(x.im), size * torch.sin(x.im))
+
+
+def _matmul(operator: Any) -> Rule:
+    def run(a: Any, b: Any) -> Pair:
+        if not isinstance(b, Pair):
+            return Pair(operator(a.re, b), operator(a.im, b))
+        if not isinstance(a, Pair):
+            return Pair(operator(a, b.re), operator(a, b.im))
+        re = operator(a.re, b.re) - operator(a.im, b.im)
+        return Pair(re, operator(a.re, b.im) + operator(a.im, b.re))
+
+    return run
+
+
+def _transform(function: Callable[..., torch.Tensor], *, real: bool = False) -> Rule:
+    import torch
+
+    def run(x: Any, *args: Any, **kwargs: Any) -> Any:
+        made = function(_whole(x), *args, **kwargs)
+        if real:
+            return made
+        parts = torch.view_as_real(made)
+        return Pair(parts[..., 0], parts[..., 1])
+
+    return run
+
+
 def _rules() -> Mapping[str, Rule]:
     """What each operator does with pairs."""
     import torch
-
-    def add(a: Any, b: Any, alpha: Any = 1) -> Pair:
-        x, y = _pair(a), _pair(b)
-        return Pair(x.re + y.re * alpha, x.im + y.im * alpha)
-
-    def sub(a: Any, b: Any, alpha: Any = 1) -> Pair:
-        x, y = _pair(a), _pair(b)
-        return Pair(x.re - y.re * alpha, x.im - y.im * alpha)
-
-    def mul(a: Any, b: Any) -> Pair:
-        if not isinstance(a, (Pair, complex)):
-            a, b = b, a
-        x = _pair(a)
-        if not isinstance(b, (Pair, complex)):
-            return Pair(x.re * b, x.im * b)
-        y = _pair(b)
-        return Pair(x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re)
-
-    def div(a: Any, b: Any) -> Pair:
-        x = _pair(a)
-        if not isinstance(b, (Pair, complex)):
-            return Pair(x.re / b, x.im / b)
-        y = _pair(b)
-        size = y.re * y.re + y.im * y.im
-        return Pair((x.re * y.re + x.im * y.im) / size, (x.im * y.re - x.re * y.im) / size)
-
-    def exp(x: Pair) -> Pair:
-        size = torch.exp(x.re)
-        return Pair(size * torch.cos(x.im), size * torch.sin(x.im))
-
-    def matmul(operator: Any) -> Rule:
-        def run(a: Any, b: Any) -> Pair:
-            if not isinstance(b, Pair):
-                return Pair(operator(a.re, b), operator(a.im, b))
-            if not isinstance(a, Pair):
-                return Pair(operator(a, b.re), operator(a, b.im))
-            re = operator(a.re, b.re) - operator(a.im, b.im)
-            return Pair(re, operator(a.re, b.im) + operator(a.im, b.re))
-
-        return run
-
-    def transform(function: Callable[..., torch.Tensor], *, real: bool = False) -> Rule:
-        def run(x: Any, *args: Any, **kwargs: Any) -> Any:
-            made = function(_whole(x), *args, **kwargs)
-            if real:
-                return made
-            parts = torch.view_as_real(made)
-            return Pair(parts[..., 0], parts[..., 1])
-
-        return run
 
     aten, fft = torch.ops.aten, torch.fft
     return {
@@ -206,15 +217,15 @@ def _rules() -> Mapping[str, Rule]:
         **_apart("sum", "mean", "neg", "index", "index_select", "gather", "split", "chunk"),
         **_apart("split_with_sizes", "unbind", "alias", "detach", "narrow", "flatten", "flip"),
         **_apart("constant_pad_nd", "pad", "unfold", "_unsafe_view", "expand_as", "view_as"),
-        "aten.add": add,
-        "aten.sub": sub,
-        "aten.rsub": lambda a, b, alpha=1: sub(b, a, alpha),
-        "aten.mul": mul,
-        "aten.div": div,
-        "aten.exp": exp,
-        "aten.matmul": matmul(torch.matmul),
-        "aten.mm": matmul(torch.mm),
-        "aten.bmm": matmul(torch.bmm),
+        "aten.add": _add,
+        "aten.sub": _sub,
+        "aten.rsub": lambda a, b, alpha=1: _sub(b, a, alpha),
+        "aten.mul": _mul,
+        "aten.div": _div,
+        "aten.exp": _exp,
+        "aten.matmul": _matmul(torch.matmul),
+        "aten.mm": _matmul(torch.mm),
+        "aten.bmm": _matmul(torch.bmm),
         "aten.conj": lambda x: Pair(x.re, -x.im),
         "aten._conj": lambda x: Pair(x.re, -x.im),
         "aten._conj_physical": lambda x: Pair(x.re, -x.im),
@@ -230,11 +241,11 @@ def _rules() -> Mapping[str, Rule]:
         "aten.where": lambda c, a, b: Pair(
             *(torch.where(c, p, q) for p, q in zip(_pair(a), _pair(b), strict=True))
         ),
-        "aten.fft_fft": transform(fft.fft),
-        "aten.fft_ifft": transform(fft.ifft),
-        "aten.fft_rfft": transform(fft.rfft),
-        "aten.fft_irfft": transform(fft.irfft, real=True),
-        "aten.stft": transform(aten.stft.default),
+        "aten.fft_fft": _transform(fft.fft),
+        "aten.fft_ifft": _transform(fft.ifft),
+        "aten.fft_rfft": _transform(fft.rfft),
+        "aten.fft_irfft": _transform(fft.irfft, real=True),
+        "aten.stft": _transform(aten.stft.default),
         "aten.istft": _istft,
     }
 
