@@ -53,6 +53,8 @@ def _steps(act: Callable[[], object]) -> int:
         return step
 
     before = sys.gettrace()
+    # Python 3.12 tells of opcodes from the next settrace on after some frame asked for them.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(step)
     try:
         with contextlib.suppress(BundleError):
