@@ -160,6 +160,7 @@ class _Chooser:
         self._by_id = {variant.id: variant for variant in self._variants}
         self._barred = barred(bundle)
         self._suspects: dict[str, str] = {}
+        self._suspected: dict[Pair, Measured] = {}
         self._notes: list[str] = [*left_out(bundle), *filter(None, [self._cores.note])]
         self._fallen: dict[Pair, str] = {}
         self._probes = self._probed()
@@ -310,6 +311,7 @@ class _Chooser:
                 if measured.problem:
                     self._recalled.append(pair)
             elif process := ended_while_tried(measured):
+                self._suspected[pair] = measured
                 self._suspect(pair, process)
         return known
 
@@ -426,7 +428,10 @@ class _Chooser:
             raise
         for pair, key in zip(pairs, keys, strict=True):
             measured = self._known[pair]
-            if is_passing(measured.problem):
+            if is_passing(measured.problem) and pair in self._suspected:
+                # Nothing is known of it, but that it may take this process down.
+                self._history.put(key, self._suspected[pair])
+            elif is_passing(measured.problem):
                 self._history.forget([key])
             else:
                 self._history.put(key, measured)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Probe
 from edgeinfer.bundle.manifest import EngineRequirement, Variant
-from edgeinfer.bundle.values import KEY
+from edgeinfer.bundle.values import KEY, LEVELS
 from edgeinfer.runtime.select import Rejected, distinct
 
 
@@ -29,17 +29,24 @@ def with_requested(variants: Sequence[Variant], backend: str | None) -> tuple[Va
     own = [v for v in kept if any(e.backend == backend for e in v.engines)]
     if own:
         return kept
-    held = {KEY: can.unprepared_inputs} if can.unprepared_inputs else {}
     return tuple(
         v
         if v.format not in can.formats
         else replace(
             v,
             engines=(*v.engines, EngineRequirement(backend)),
-            constraints={**held, **v.constraints},
+            constraints=_held_to(v.constraints, can.unprepared_inputs),
         )
         for v in kept
     )
+
+
+def _held_to(constraints: Mapping[str, str], level: str) -> dict[str, str]:
+    """Add what an engine loses to what an artifact loses: the stricter of both levels holds."""
+    own = constraints.get(KEY, level)
+    # One that is not known stays, and nothing is run.
+    strict = max(own, level, key=LEVELS.index) if own in LEVELS and level else own
+    return {**constraints, KEY: strict} if strict else dict(constraints)
 
 
 def by_name_only(variants: Sequence[Variant], probes: Mapping[str, Probe]) -> Iterator[Rejected]:
