@@ -73,7 +73,14 @@ def _stand_in_for_torchvision() -> Iterator[None]:
     if importlib.util.find_spec("torchvision") is not None:
         yield
         return
-    parts = ("", ".transforms", ".transforms.functional", ".datasets", ".datasets.folder", ".ops")
+    parts: tuple[str, ...] = (
+        "",
+        ".transforms",
+        ".transforms.functional",
+        ".datasets",
+        ".datasets.folder",
+        ".ops",
+    )
     parts += (".ops.misc", ".models", ".models.feature_extraction", ".transforms.v2")
     made = {f"torchvision{part}": _Anything(f"torchvision{part}") for part in parts}
     for name, module in made.items():

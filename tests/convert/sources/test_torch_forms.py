@@ -65,7 +65,7 @@ def test_questions_about_all_elements(forward: Callable[..., Any]) -> None:
     examples = (torch.ones(1, 6), torch.tensor([2, 3]))
     model = read(module(forward), example_inputs=examples).model
     feeds = {"x": examples[0].numpy(), "n": examples[1].numpy()}
-    given = {v.name: feeds[v.name] for v in model.graph.inputs}
+    given = {str(v.name): feeds[str(v.name)] for v in model.graph.inputs}
     np.testing.assert_array_equal(run(model, given)[0], forward(None, *examples).numpy())
 
 

@@ -79,7 +79,7 @@ def test_models_without_a_choice_are_asked_once() -> None:
 
 
 def test_inputs_move_by_a_few_last_bits() -> None:
-    feeds = {"x": np.ones((2, 3), np.float32), "i": np.arange(3)}
+    feeds: dict[str, Array] = {"x": np.ones((2, 3), np.float32), "i": np.arange(3)}
     near = nearly(feeds, 0)
     assert near["x"].dtype == np.float32
     assert 0 < np.abs(near["x"] - 1).max() < 1e-6

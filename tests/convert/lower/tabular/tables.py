@@ -22,7 +22,7 @@ Ids = Callable[[np.random.Generator, int], Sequence[int]]
 """Targets of a leaf, by the number of its tree."""
 
 
-def one_node(op: str, x: Array, outputs: int = 1, *, ml: int = 3, **attributes: Any) -> ir.Model:
+def one_node(op: str, x: Array, outputs: Any = 1, *, ml: Any = 3, **attributes: Any) -> ir.Model:
     """Return a model of one operator, with an open number of rows."""
     names = [f"y{i}" for i in range(outputs)]
     node = helper.make_node(op, ["x"], names, domain="ai.onnx.ml", **attributes)
@@ -30,7 +30,8 @@ def one_node(op: str, x: Array, outputs: int = 1, *, ml: int = 3, **attributes: 
     given = [helper.make_tensor_value_info("x", kind, ["N", *x.shape[1:]])]
     graph = helper.make_graph([node], "g", given, [onnx.ValueInfoProto(name=n) for n in names])
     imports = [helper.make_opsetid("", 24), helper.make_opsetid("ai.onnx.ml", ml)]
-    return ir.from_proto(helper.make_model(graph, opset_imports=imports, ir_version=10))
+    made: ir.Model = ir.from_proto(helper.make_model(graph, opset_imports=imports, ir_version=10))
+    return made
 
 
 def defined(model: ir.Model) -> ir.Model | None:

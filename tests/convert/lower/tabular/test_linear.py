@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -35,7 +37,7 @@ def test_classifiers(transform: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int64, np.int32])
-def test_classifiers_of_other_types(dtype: type) -> None:
+def test_classifiers_of_other_types(dtype: Any) -> None:
     x = (X * 3).astype(dtype)
     about = {"coefficients": _numbers(6), "intercepts": _numbers(2), "classlabels_ints": [0, 1]}
     check_definition(one_node("LinearClassifier", x, 2, **about), x)
@@ -52,7 +54,7 @@ def test_regressors(transform: str, targets: int) -> None:
 
 @pytest.mark.parametrize("norm", ["MAX", "L1", "L2"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
-def test_normalizer(norm: str, dtype: type) -> None:
+def test_normalizer(norm: str, dtype: Any) -> None:
     x = np.concatenate([X * 3, np.zeros((1, 3), np.float32), -np.abs(X[:1]) - 1]).astype(dtype)
     check_definition(one_node("Normalizer", x, norm=norm), x)
 
@@ -67,7 +69,7 @@ def test_normalizer_keeps_small_and_large_rows() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
-def test_scaler(dtype: type) -> None:
+def test_scaler(dtype: Any) -> None:
     x = (X * 3).astype(dtype)
     check_definition(one_node("Scaler", x, offset=_numbers(3), scale=_numbers(3)), x)
     check_definition(one_node("Scaler", x, offset=_numbers(1), scale=_numbers(1)), x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -116,7 +118,7 @@ def test_several_classes(seed: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int64, np.int32])
-def test_samples_of_other_types(dtype: type) -> None:
+def test_samples_of_other_types(dtype: Any) -> None:
     rng = np.random.default_rng(0)
     x = (rng.standard_normal((20, 3)) * 2).astype(dtype)
     trees = forest(rng, 3, lambda r, t: [0, 1, 2], kind="class")
@@ -126,7 +128,7 @@ def test_samples_of_other_types(dtype: type) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("aggregate", range(4))
-def test_tree_ensemble_of_version_5(dtype: type, aggregate: int) -> None:
+def test_tree_ensemble_of_version_5(dtype: Any, aggregate: int) -> None:
     rng = np.random.default_rng(aggregate)
     x = samples(rng, 30, 3).astype(dtype)
     trees = new_forest(rng, 3, 2, dtype, range(6))
