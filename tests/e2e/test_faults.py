@@ -405,6 +405,7 @@ def test_a_cache_that_cannot_be_written(
     assert all(str(tmp_path / place) in note for note in notes)
 
 
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs files in memory")
 def test_a_full_disk_is_told_with_the_way_out(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
