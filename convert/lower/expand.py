@@ -29,6 +29,18 @@ _UNSOUND = frozenset({"Bernoulli"})
 is 1 with probability 1 - p (onnx 1.23)."""
 
 
+def _contradicts(node: ir.Node) -> bool:
+    """Whether a definition is another function than the operator's text.
+
+    ``Celu`` is ``max(0, x) + min(0, a * (exp(x / a) - 1))``, and defined as ``a * Elu(x / a)``
+    (onnx 1.23): for ``a`` below zero the two choose opposite sides.
+    """
+    if node.op_type == "Celu" and not node.domain:
+        alpha = node.attributes.get("alpha")
+        return alpha is not None and alpha.as_float() <= 0
+    return node.op_type in _UNSOUND
+
+
 def definition(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     """Return the definition of a node, or None when the operator is a primitive one.
 
@@ -39,7 +51,7 @@ def definition(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
         own = microsoft.definition(node) or tabular.definition(node)
         if own is not None:
             return own
-    if node.domain or node.op_type in _UNSOUND or has_subgraph(node):
+    if node.domain or _contradicts(node) or has_subgraph(node):
         return None
     if opset >= definitions.OPSET and node.op_type in definitions.DEFINED:
         return definitions.DEFINED[node.op_type](node)

@@ -114,6 +114,11 @@ WHOLE_TURNS = 1e11
 """Angles up to which a result is asked for; beyond, one number is thousands of turns from the next,
 and LiteRT gives none."""
 
+LOGISTIC = 1e26
+"""Finite operands of XNNPACK's logistic function up to which a result is asked for: beyond, its
+kernel for AVX-512 squares what is left of the operand's range, which overflows, and gives NaN; the
+kernels of other processors give 0 and 1. Two more steps over every element would be the repair."""
+
 
 def _ladder() -> Array:
     sizes = [0, 1e-40, 1e-30, 1e-21, 1e-12, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.25, 0.3]
@@ -208,9 +213,12 @@ def _margin(spec: str, x: Array) -> Array | float:
     return share * np.minimum(1 + np.abs(x), 100) if share else 0.0
 
 
-def _compared(spec: str, x: Array) -> Array:
-    turning = spec in ("Sin", "Cos", "Tan")
-    return np.abs(x) < WHOLE_TURNS if turning else np.ones(x.shape, bool)
+def _compared(spec: str, x: Array, *places: str) -> Array:
+    """Which operands are asked about at all of the places."""
+    if spec in ("Sin", "Cos", "Tan"):
+        return np.abs(x) < WHOLE_TURNS
+    logistic = spec.split()[0] in ("Sigmoid", "Swish") and "litert" in places
+    return ~(np.abs(x) > LOGISTIC) | np.isinf(x) if logistic else np.ones(x.shape, bool)
 
 
 @PLACE
@@ -227,7 +235,7 @@ def test_functions_are_their_definitions(place: str) -> None:
             got = answers.outputs[_label(spec)]
             wanted = definition(x), definition(_flushed(x))
             wrong = _wrong(got, *wanted, rtol=2e-5, atol=_margin(spec, x))
-            wrong &= taken & _compared(spec, x)
+            wrong &= taken & _compared(spec, x, place)
             if place == "litert-without-xnnpack":
                 wrong &= np.isfinite(wanted[0])
             faults += [
@@ -250,7 +258,7 @@ def test_targets_agree(one: str, other: str) -> None:
                 continue
             first, second = a.outputs[name], b.outputs[name].astype(np.float64)
             wrong = _wrong(first, second, rtol=4e-5, atol=2 * _margin(spec, x))
-            wrong &= taken & _compared(spec, x) & np.isfinite(UNARY[spec](x))
+            wrong &= taken & _compared(spec, x, one, other) & np.isfinite(UNARY[spec](x))
             wrong &= np.abs(first) < FULL
             assert not wrong.any(), (spec, x[wrong][:4], first[wrong][:4], second[wrong][:4])
 

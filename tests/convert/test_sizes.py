@@ -31,7 +31,6 @@ def read(text: str, **constants: list[int] | int) -> ir.Model:
     [
         ("g (float[4611686018427387904,2] x) => (float[?] y) {y = Relu(x)}", {}),
         ("g (float[2147483647,2147483647,4] x) => (float[?] y) {y = Relu(x)}", {}),
-        ("g (float[N] x) => (float[N] y) <float[4611686018427387904] s = {1}> {y = Add(x, s)}", {}),
         ("g (float[N,2] x) => (float[?] y) {y = Reshape(x, s)}", {"s": [HUGE, -1]}),
         ("g (float[1,2] x) => (float[?] y) {y = Expand(x, s)}", {"s": [HUGE, 2]}),
         ("g (float[1,2] x) => (float[?] y) {y = Tile(x, s)}", {"s": [HUGE, HUGE]}),
@@ -50,6 +49,12 @@ def read(text: str, **constants: list[int] | int) -> ir.Model:
 def test_they_are_refused(text: str, constants: dict[str, list[int] | int]) -> None:
     with pytest.raises(SourceError, match="more than any engine holds"):
         read(text, **constants)
+
+
+def test_a_weight_of_fewer_elements_than_its_sizes_say_is_refused() -> None:
+    text = "g (float[N] x) => (float[N] y) <float[4611686018427387904] s = {1}> {y = Add(x, s)}"
+    with pytest.raises(SourceError, match="'s' has 1 elements, its sizes say 4611686018427387904"):
+        read(text)
 
 
 def test_a_cut_up_to_the_end_is_no_size() -> None:

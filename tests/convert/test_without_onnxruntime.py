@@ -110,12 +110,18 @@ def test_declared_sizes_are_tried() -> None:
     assert any("a trial run gives" in line for line in found.notes.lines), found.notes.lines
 
 
-def test_declared_sizes_of_minus_one_are_not_tried() -> None:
+def test_declared_sizes_of_minus_one_are_open() -> None:
     text = """<ir_version: 8, opset_import: ["":17]> g (float[N] x) => (float[1, 5] t) {
         t = NonZero(x) }"""
     proto = onnx.parser.parse_model(text)
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
-    assert not any("trial" in line for line in read(proto).notes.lines)
+    found = read(proto)
+    assert any("below zero taken for open ones ('x')" in line for line in found.notes.lines)
+    assert any("a trial run gives [1, 0]" in line for line in found.notes.lines)
+    (x,), (t,) = found.model.graph.inputs, found.model.graph.outputs
+    for value, known in ((x, [False]), (t, [True, False])):
+        assert value.shape is not None
+        assert [isinstance(size, int) for size in value.shape] == known
 
 
 def test_inner_values_are_seen() -> None:

@@ -268,7 +268,7 @@ WHOLE: tuple[Rule, ...] = (
     _whole("MatMul", whole.multiplied, whole.multiply_exactly, _KNOWN),
     _whole("Gemm Einsum", whole.multiplied, None, _KNOWN),
     _whole("Add Sub Mul Neg Abs", whole.saturated, whole.wrap_bytes),
-    _whole("BitShift", whole.shifted, whole.shift_by_quotient, _KNOWN),
+    _whole("BitShift", whole.shifted, whole.shift_halves),
 )
 """Integers that float32 does not hold."""
 

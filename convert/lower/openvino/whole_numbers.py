@@ -119,7 +119,7 @@ def shifted(node: ir.Node) -> str:
     """A shift to the right of what is not held; signed ones have a rule of their own."""
     x = given(node, 0)
     right = attribute(node, "direction", "RIGHT") == "RIGHT"
-    return FAULT if right and _is_wide(x) and not _is_held(x) else ""
+    return FAULT if right and _is_wide(x) and not (_is_held(x) or SETTLED in node.meta) else ""
 
 
 def _size(value: ir.Value) -> int | None:
@@ -446,30 +446,29 @@ def multiply_exactly(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
-def shift_by_quotient(model: ir.Model, node: ir.Node) -> bool:
-    """Divide the upper and the lower half by a known power of two.
+def shift_halves(model: ir.Model, node: ir.Node) -> bool:
+    """Shift the upper and the lower half: float32 holds both, and their quotients.
+
+    What both quotients are cut by together is less than one, so nothing is carried.
 
     Given::
 
-        y = BitShift<direction="RIGHT">(x, 3)
+        y = BitShift<direction="RIGHT">(x, n)
 
     Result::
 
-        low = BitwiseAnd(x, 65535); y = Add(Div(Sub(x, low), 8), Div(low, 8))
+        low = BitwiseAnd(x, 65535); y = Add(BitShift(Sub(x, low), n), BitShift(low, n))
     """
     x, amount = given(node, 0), given(node, 1)
-    if x is None or amount is None or amount.const_value is None:
-        return False
-    values = amount.const_value.numpy()
-    if values.size != 1 or values.ndim > (0 if x.shape is None else len(x.shape)):
-        return False
-    places = int(values.ravel()[0])
-    if not 0 <= places <= 16:
+    if x is None or amount is None:
         return False
     build = builder(model, node)
     steps = _Arithmetic(build, x)
     low = steps.op("BitwiseAnd", x, steps.number(_SIXTEEN - 1))
-    parts = [steps.rough(v, steps.number(1 << places)) for v in (steps.op("Sub", x, low), low)]
+    parts = []
+    for half in (steps.op("Sub", x, low), low):
+        parts.append(steps.op("BitShift", half, amount, direction="RIGHT"))
+        build.nodes[-1].meta[SETTLED] = True
     steps.op("Add", *parts)
     build.commit(model.graph, node)
     return True

@@ -148,3 +148,12 @@ def test_a_product_of_time_stamps_narrows_what_the_input_may_hold(tmp_path: Path
     assert "integers" in made.constraints
     with pytest.raises(RunError, match="1790000001 is not between"):
         executable.run({"t": np.array([1_790_000_001, 0])})
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+def test_shifts_by_amounts_of_a_run_are_exact(dtype: str, tmp_path: Path) -> None:
+    text = f"""g ({dtype}[n] a, {dtype}[n] b) => ({dtype}[n] y) {{
+        y = BitShift<direction = "RIGHT">(a, b) }}"""
+    values = np.array([ENDS.max, ENDS.max - 1, 16777217, 33554433, 1790000031, 65536, 65535, 0])
+    a, b = (v.ravel().astype(dtype) for v in np.meshgrid(values, np.arange(32)))
+    np.testing.assert_array_equal(_computed(text, tmp_path, a, b), a >> b)

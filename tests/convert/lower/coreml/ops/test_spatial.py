@@ -1,7 +1,11 @@
-import numpy as np
-import pytest
+from pathlib import Path
 
-from tests.convert.lower.coreml.run import check, floats, refusal
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from tests.convert.lower.coreml.run import check, evaluate, floats, lower, model_of
 
 OLDER = '<ir_version: 10, opset_import: ["" : 20]>'
 """Of operators that ONNX Runtime has no newer kernels for."""
@@ -137,7 +141,7 @@ def test_resize_of_open_sizes_by_whole_factors() -> None:
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("align", [0, 1])
-@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
 def test_grid_sample(padding: str, align: int, mode: str) -> None:
     call = f'GridSample<mode="{mode}", padding_mode="{padding}", align_corners={align}>(x, p)'
     text = f"g (float[1,2,5,6] x, float[1,4,3,2] p) => (y) {{y = {call}}}"
@@ -199,9 +203,14 @@ def test_layer_norm_gives_its_statistics() -> None:
     check(text, {"x": floats(2, 4)}, rtol=5e-6)
 
 
-def test_cubic_grid_is_refused() -> None:
-    text = 'g (float[1,1,4,4] x, float[1,2,2,2] p) => (y) {y = GridSample<mode="cubic">(x, p)}'
-    assert "cubic" in refusal(text)[0].detail
+def test_cubic_grid_of_volumes(tmp_path: Path) -> None:
+    """ONNX Runtime has none: ONNX's reference tells."""
+    call = 'GridSample<mode="cubic">(x, p)'
+    text = f"g (float[1,2,4,5,3] x, float[1,2,2,2,3] p) => (y) {{y = {call}}}"
+    feeds = {"x": floats(1, 2, 4, 5, 3), "p": floats(1, 2, 2, 2, 3, seed=5)}
+    (want,) = ReferenceEvaluator(ir.to_proto(model_of(text))).run(None, feeds)
+    got = evaluate(text, lower(text, tmp_path), feeds)["y"]
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])

@@ -9,7 +9,6 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from edgeinfer.errors import UnsupportedError
 from tests.convert.lower.tflite.run import lower, ops, outputs, schema_faults
 from tests.convert.lower.tflite.single import agree, feeds_of, reference, single
 
@@ -162,8 +161,17 @@ def test_every_size_is_open(heads: int) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
-def test_unknown_head_size_is_refused() -> None:
+def test_the_size_of_a_head_comes_with_a_run() -> None:
     model = """g (float[b, n, d] q, float[b, m, e] k) => (float[b, n, d] y) {
         y = Attention<q_num_heads=2, kv_num_heads=2>(q, k, k)}"""
-    with pytest.raises(UnsupportedError, match="size of a head"):
-        lower(model)
+    for size in (4, 6):
+        feeds = {"q": normal(2, 3, 2 * size), "k": normal(2, 5, 2 * size)}
+        q, k = (
+            np.swapaxes(x.astype(np.float64).reshape(2, -1, 2, size), 1, 2) for x in feeds.values()
+        )
+        power = np.exp(q @ np.swapaxes(k, 2, 3) / np.sqrt(size))
+        found = power / power.sum(axis=-1, keepdims=True) @ k
+        want = np.swapaxes(found, 1, 2).reshape(2, 3, 2 * size)
+        for xnnpack in (True, False):
+            got = outputs(lower(model), feeds, xnnpack=xnnpack)["y"]
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.errors import UnsupportedError
-from tests.convert.lower.tflite.run import lower, schema_faults
-from tests.convert.lower.tflite.single import agree, f32, single
+from tests.convert.lower.tflite.run import schema_faults
+from tests.convert.lower.tflite.single import agree, f32
 
 RNG = np.random.default_rng(0)
 FLOAT_ONLY = ["ReduceL2", "ReduceLogSum", "ReduceLogSumExp"]
@@ -104,6 +103,8 @@ def test_position_among_equals(op: str, dtype: Any, last: int) -> None:
             agree(op, x, types=[np.int64], like="reference", **options)
 
 
-def test_the_root_of_integers_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="takes no int64"):
-        lower(single("ReduceL2", [np.array([3, 4], np.int64)]))
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_the_root_of_integers_is_cut(dtype: Any) -> None:
+    x = np.array([[3, 4], [5, -12], [2, 3], [30000, 1]], dtype)
+    want = {"y0": np.array([5, 13, 3, 30000], dtype)}
+    agree("ReduceL2", x, np.array([1]), constants=(1,), keepdims=0, want=want)
