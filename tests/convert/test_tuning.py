@@ -118,7 +118,7 @@ def test_a_bundle_in_the_way_is_told_before_anything_is_measured(net: Path, tmp_
     [
         ("missing/o.edge", OutputError, "the folder .*missing does not exist"),
         ("pictures", UsageError, "is a folder but not a bundle"),
-        ("net.onnx", UsageError, "is a model, not a bundle"),
+        ("net.onnx", UsageError, "what is tuned is written as a bundle"),
         ("notes.txt", UsageError, "exists and is not a bundle"),
     ],
 )

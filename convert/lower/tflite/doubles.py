@@ -271,7 +271,10 @@ def _log(g: Builder, x: Tensor) -> Tensor:
     whole = g.cast(exponent, np.float64)
     found = _add(g, near, _mul(g, whole, _number(g, _LN2[1])))
     found = _add(g, _mul(g, whole, _number(g, _LN2[0])), found)
-    plain = g.cast(g.unary("LOG", _class_of(g, x)), np.float64)
+    kind = _class_of(g, x)
+    # Of infinity and of NaN XNNPACK's is 88.
+    kind = _select(g, g.binary("LESS", kind, np.inf), g.unary("LOG", kind), kind)
+    plain = g.cast(kind, np.float64)
     negative = g.binary("LESS", _bits(g, x), 0)
     return _select(g, g.binary("LOGICAL_OR", _is_odd(g, x), negative), plain, found)
 
