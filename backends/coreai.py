@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -32,6 +31,7 @@ from edgeinfer.backends.checks import (
     one_line,
     thread_count,
 )
+from edgeinfer.backends.copying import CopiedBound
 from edgeinfer.backends.engines import CoreAI, import_coreai
 from edgeinfer.errors import ClosedError, LoadError, RunError
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -197,7 +197,7 @@ class CoreAIExecutable:
         self._alive()
         ins = check_buffers("input", self.inputs, inputs, self._dtypes)
         outs = check_buffers("output", self.outputs, outputs, self._dtypes)
-        return CoreAIBound(self, ins, outs)
+        return CopiedBound(self.run, ins, outs)
 
     def close(self) -> None:
         """Free the asset once nobody runs it."""
@@ -213,30 +213,6 @@ class CoreAIExecutable:
         if self._worker is None:
             raise ClosedError(f"backend {NAME!r}: used after close()")
         return self._worker
-
-
-class CoreAIBound:
-    """An asset with its buffers fixed."""
-
-    __slots__ = ("_executable", "inputs", "outputs")
-
-    def __init__(
-        self, executable: CoreAIExecutable, inputs: dict[str, Array], outputs: dict[str, Array]
-    ) -> None:
-        self.inputs: Feeds = MappingProxyType(inputs)
-        self.outputs: Feeds = MappingProxyType(outputs)
-        self._executable = executable
-
-    def __call__(self) -> None:
-        """Run once over the bound buffers."""
-        for name, array in self._executable.run(self.inputs).items():
-            buffer = self.outputs[name]
-            if array.shape != buffer.shape:
-                raise RunError(
-                    f"bind: output {name!r}: the buffer has shape {buffer.shape}, "
-                    f"the result {np.shape(array)}"
-                )
-            buffer[...] = array
 
 
 def _check_sizes(specs: tuple[TensorSpec, ...], feeds: Feeds) -> None:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,6 +34,7 @@ from edgeinfer.backends.checks import (
     one_line,
     thread_count,
 )
+from edgeinfer.backends.copying import CopiedBound
 from edgeinfer.backends.coreml_reference.backend import DTYPES, FORMAT, INSTALL
 from edgeinfer.backends.coreml_reference.memory import Memories
 from edgeinfer.backends.coreml_reference.package import Package, open_package, package_folder
@@ -327,7 +327,7 @@ class CoreMLExecutable:
         self._open()
         ins = check_buffers("input", self.inputs, inputs, self._dtypes)
         outs = check_buffers("output", self.outputs, outputs, self._dtypes)
-        return CoreMLBound(self, ins, outs)
+        return CopiedBound(self.run, ins, outs)
 
     def close(self) -> None:
         """Free the model; a run under way ends first."""
@@ -365,27 +365,3 @@ def _picture(array: Array, port: Port) -> Any:
         return Image.fromarray(pixels[0])
     planes = pixels[::-1] if port.feature.image == "BGR" else pixels
     return Image.fromarray(np.ascontiguousarray(planes.transpose(1, 2, 0)))
-
-
-class CoreMLBound:
-    """A model with its buffers fixed."""
-
-    __slots__ = ("_executable", "inputs", "outputs")
-
-    def __init__(
-        self, executable: CoreMLExecutable, inputs: dict[str, Array], outputs: dict[str, Array]
-    ) -> None:
-        self.inputs: Feeds = MappingProxyType(inputs)
-        self.outputs: Feeds = MappingProxyType(outputs)
-        self._executable = executable
-
-    def __call__(self) -> None:
-        """Run once over the bound buffers."""
-        for name, array in self._executable.run(self.inputs).items():
-            buffer = self.outputs[name]
-            if array.shape != buffer.shape:
-                raise RunError(
-                    f"bind: output {name!r}: the buffer has shape {buffer.shape}, "
-                    f"the result {array.shape}"
-                )
-            buffer[...] = array

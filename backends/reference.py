@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import threading
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +21,7 @@ from edgeinfer.backends.checks import (
     one_line,
     thread_count,
 )
+from edgeinfer.backends.copying import CopiedBound
 from edgeinfer.errors import ClosedError, LoadError, RunError
 from edgeinfer.types import Array, Dim, Feeds, TensorSpec
 
@@ -177,7 +177,7 @@ class ReferenceExecutable:
             raise ClosedError(f"backend {NAME!r}: used after close()")
         ins = check_buffers("input", self.inputs, inputs, self._dtypes)
         outs = check_buffers("output", self.outputs, outputs, self._dtypes)
-        return ReferenceBound(self, ins, outs)
+        return CopiedBound(self.run, ins, outs)
 
     def close(self) -> None:
         """Free the model."""
@@ -209,30 +209,3 @@ class ReferenceExecutable:
         raise RunError(
             f"onnx.reference gave {array.dtype} for output {name!r}, the model says {wanted}"
         )
-
-
-class ReferenceBound:
-    """A model with its buffers fixed."""
-
-    __slots__ = ("_executable", "inputs", "outputs")
-
-    def __init__(
-        self,
-        executable: ReferenceExecutable,
-        inputs: dict[str, Array],
-        outputs: dict[str, Array],
-    ) -> None:
-        self.inputs: Feeds = MappingProxyType(inputs)
-        self.outputs: Feeds = MappingProxyType(outputs)
-        self._executable = executable
-
-    def __call__(self) -> None:
-        """Run once over the bound buffers."""
-        for name, array in self._executable.run(self.inputs).items():
-            buffer = self.outputs[name]
-            if array.shape != buffer.shape:
-                raise RunError(
-                    f"bind: output {name!r}: the buffer has shape {buffer.shape}, "
-                    f"the result {array.shape}"
-                )
-            buffer[...] = array

@@ -6,10 +6,7 @@ import platform
 import threading
 from collections.abc import Mapping
 from importlib import metadata
-from types import MappingProxyType
 from typing import ClassVar
-
-import numpy as np
 
 from edgeinfer.backends.base import Artifact, Bound, Capabilities, Device, LoadOptions, Probe
 from edgeinfer.backends.checks import (
@@ -21,6 +18,7 @@ from edgeinfer.backends.checks import (
     one_line,
     thread_count,
 )
+from edgeinfer.backends.copying import CopiedBound
 from edgeinfer.backends.coreml_reference.evaluate import Cell, Evaluator, State
 from edgeinfer.backends.coreml_reference.memory import Memories
 from edgeinfer.backends.coreml_reference.package import open_package
@@ -197,7 +195,7 @@ class CoreMLReferenceExecutable:
         self._open()
         ins = check_buffers("input", self.inputs, inputs, self._dtypes)
         outs = check_buffers("output", self.outputs, outputs, self._dtypes)
-        return CoreMLReferenceBound(self, ins, outs)
+        return CopiedBound(self.run, ins, outs)
 
     def close(self) -> None:
         """Free the program once nobody runs it."""
@@ -213,30 +211,3 @@ class CoreMLReferenceExecutable:
     def _given(self, feeds: Feeds) -> dict[str, Array]:
         check_feeds([port.spec for port in self._inputs], self._dtypes, feeds)
         return {p.feature.name: p.to_package(feeds[p.spec.name]) for p in self._inputs}
-
-
-class CoreMLReferenceBound:
-    """A program with its buffers fixed."""
-
-    __slots__ = ("_executable", "inputs", "outputs")
-
-    def __init__(
-        self,
-        executable: CoreMLReferenceExecutable,
-        inputs: dict[str, Array],
-        outputs: dict[str, Array],
-    ) -> None:
-        self.inputs: Feeds = MappingProxyType(inputs)
-        self.outputs: Feeds = MappingProxyType(outputs)
-        self._executable = executable
-
-    def __call__(self) -> None:
-        """Run once over the bound buffers."""
-        for name, array in self._executable.run(self.inputs).items():
-            buffer = self.outputs[name]
-            if array.shape != buffer.shape:
-                raise RunError(
-                    f"bind: output {name!r}: the buffer has shape {buffer.shape}, "
-                    f"the result {np.shape(array)}"
-                )
-            buffer[...] = array

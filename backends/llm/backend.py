@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import threading
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -18,8 +17,9 @@ from edgeinfer.backends.checks import (
     one_line,
     thread_count,
 )
+from edgeinfer.backends.copying import CopiedBound
 from edgeinfer.backends.llm.executor import NativeExecutor, Sizes
-from edgeinfer.errors import BundleError, ClosedError, InputError, LoadError, RunError
+from edgeinfer.errors import BundleError, ClosedError, InputError, LoadError
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm import config as description
 from edgeinfer.llm import tape as tapes
@@ -154,30 +154,10 @@ class LlmExecutable:
         kinds = {s.name: np.dtype(s.dtype) for s in (*self.inputs, *self.outputs)}
         ins = check_buffers("input", self.inputs, inputs, kinds)
         outs = check_buffers("output", self.outputs, outputs, kinds)
-        return LlmBound(self, ins, outs)
+        return CopiedBound(self.run, ins, outs)
 
     def close(self) -> None:
         """Free memory and threads."""
         with self._lock:
             self._closed = True
             self._executor.close()
-
-
-class LlmBound:
-    """A language model with its buffers fixed."""
-
-    __slots__ = ("_executable", "inputs", "outputs")
-
-    def __init__(
-        self, executable: LlmExecutable, inputs: dict[str, Array], outputs: dict[str, Array]
-    ) -> None:
-        self.inputs: Feeds = MappingProxyType(inputs)
-        self.outputs: Feeds = MappingProxyType(outputs)
-        self._executable = executable
-
-    def __call__(self) -> None:
-        """Run once over the bound buffers."""
-        for name, array in self._executable.run(self.inputs).items():
-            if array.shape != self.outputs[name].shape:
-                raise RunError(f"bind: output {name!r}: {array.shape} does not fit the buffer")
-            self.outputs[name][...] = array

@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Callable
 from urllib.parse import unquote
 
 from edgeinfer.runtime.serve.http import (
@@ -89,8 +88,7 @@ class App:
                 self._check_key(scope)
             model = self._infers(scope, path)
             if model is not None:
-                gone = _watcher(receive)
-                await self._v2.infer(model, scope, receive, sent, gone)
+                await self._v2.infer(model, scope, receive, sent)
             else:
                 await self._route(path, scope, receive, sent)
         except DisconnectedError:
@@ -199,11 +197,3 @@ class _Sent:
             if self._headers:
                 message["headers"] = [*message["headers"], *self._headers]
         await self._send(message)
-
-
-def _watcher(receive: Receive) -> Callable[[], asyncio.Task[None]]:
-    async def gone() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    return lambda: asyncio.get_running_loop().create_task(gone())

@@ -96,6 +96,12 @@ async def _body(receive: Receive, limit: int) -> bytes:
         parts.append(part)
 
 
+async def client_left(receive: Receive) -> None:
+    """Return when the client is gone; for a request whose body was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 def header(scope: Scope, name: bytes) -> bytes | None:
     """Return a header's value; None where it is missing."""
     for key, value in scope["headers"]:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from edgeinfer.errors import ClosedError, EdgeInferError, QueueFullError, UsageE
 from edgeinfer.llm.generation import FORMAT
 from edgeinfer.runtime.batches import Batching
 from edgeinfer.runtime.fleet import Model, Runtime
-from edgeinfer.runtime.serve.http import RequestError
+from edgeinfer.runtime.serve.http import Receive, RequestError, client_left
 from edgeinfer.runtime.serve.metrics import Metrics, ModelMetrics
 from edgeinfer.runtime.serve.options import ServeOptions, model_name
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -173,7 +173,7 @@ class Hub:
         self,
         model: Served,
         feeds: Feeds,
-        gone: Callable[[], asyncio.Task[None]],
+        receive: Receive,
         priority: float | None = None,
         deadline_s: float | None = None,
     ) -> Mapping[str, Array]:
@@ -182,7 +182,7 @@ class Hub:
         Args:
             model: of tensors.
             feeds: arrays by the input's name.
-            gone: begins to watch whether the client leaves.
+            receive: of the request, whose body was read; tells when the client leaves.
             priority: higher ones run first.
             deadline_s: after which it is not started any more.
 
@@ -201,7 +201,7 @@ class Hub:
             )
             done, _ = await asyncio.wait((future,), timeout=SOON_S)
             if not done:
-                watch = gone()
+                watch = asyncio.ensure_future(client_left(receive))
                 try:
                     await asyncio.wait((future, watch), return_when=asyncio.FIRST_COMPLETED)
                 finally:

@@ -19,6 +19,7 @@ from edgeinfer.runtime.serve.http import (
     Scope,
     Send,
     answer_json,
+    client_left,
     from_json,
     read_body,
     status_of,
@@ -338,8 +339,7 @@ async def _watched(receive: Receive) -> AsyncIterator[None]:
     block = asyncio.current_task()
 
     async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await client_left(receive)
         if block is not None:
             block.cancel()
 

@@ -32,8 +32,6 @@ EXTENSIONS = [
     "model_repository(unload_dependents)",
 ]
 
-Watch = Callable[[], "asyncio.Task[None]"]
-
 
 class V2:
     """Answers below ``/v2``.
@@ -45,9 +43,7 @@ class V2:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
-    async def infer(
-        self, model: Served, scope: Scope, receive: Receive, send: Send, gone: Watch
-    ) -> None:
+    async def infer(self, model: Served, scope: Scope, receive: Receive, send: Send) -> None:
         """Run a model: ``POST /v2/models/NAME[/versions/1]/infer``.
 
         Raises:
@@ -66,7 +62,7 @@ class V2:
         small = len(body) < LARGE_BYTES
         request = read() if small else await loop.run_in_executor(None, read)
         priority, deadline = _scheduling(request)
-        results = await self._hub.infer(model, request.feeds, gone, priority, deadline)
+        results = await self._hub.infer(model, request.feeds, receive, priority, deadline)
 
         def write() -> tuple[bytes, int | None]:
             return tensors.write(model.name, request, results, model.outputs)
