@@ -24,6 +24,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -161,11 +162,7 @@ class Child:
             ChildEndedError: the process ended first.
             TimeoutError: nothing came in the given time.
         """
-        until = None if seconds is None else time.monotonic() + seconds
-        try:
-            return read(self._socket, self.is_alive, until)
-        except (EOFError, ConnectionError) as error:
-            raise ChildEndedError(self.how()) from error
+        return self._waited(partial(read, self._socket), seconds)
 
     def wait_for_answer(self, seconds: float | None = None) -> None:
         """Wait for a message without looking into it: whoever sends it may be anybody by now.
@@ -174,9 +171,12 @@ class Child:
             ChildEndedError: the process ended first.
             TimeoutError: nothing came in the given time.
         """
+        self._waited(partial(_exactly, self._socket, _HEAD.size), seconds)
+
+    def _waited(self, take: Callable[..., Any], seconds: float | None) -> Any:
         until = None if seconds is None else time.monotonic() + seconds
         try:
-            _exactly(self._socket, _HEAD.size, self.is_alive, until)
+            return take(self.is_alive, until)
         except (EOFError, ConnectionError) as error:
             raise ChildEndedError(self.how()) from error
 

@@ -139,7 +139,7 @@ def why_apart(backend: str) -> str:
 
 
 def _leaves_nothing(backend: Backend, inner: Executable, options: LoadOptions) -> bool:
-    """Whether a process forked from this one can use the engine as if it had never run."""
+    """Say whether a forked process can use the engine as if it had not run yet."""
     if getattr(backend, "is_apart", False):
         return True
     if options.device != "cpu":
@@ -290,7 +290,7 @@ class Guarded:
 
     @property
     def _is_spoiled(self) -> bool:
-        """Whether what is there may not be used any more."""
+        """Say whether the engine must be opened anew before it runs."""
         return self._run == self._run_anew
 
     def _spoil(self) -> None:
@@ -300,7 +300,7 @@ class Guarded:
             bound.renew()
 
     def _was_replaced(self, run: object, error: BaseException) -> bool:
-        """Whether a run met an engine that another thread had just given up."""
+        """Say whether a run met an engine that another thread had just given up."""
         return isinstance(error, ClosedError) and run != self._run and not self.is_closed
 
     def _run_anew(self, feeds: Feeds, *state: Any) -> dict[str, Array]:

@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,18 @@ def private_cache(
 ) -> None:
     """Keep the history and extracted bundles of one test away from all others and from the user."""
     monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+_states: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def numbers_of_the_module(request: pytest.FixtureRequest) -> None:
+    """Let each test draw the same numbers of its module's ``RNG``, whatever ran before it."""
+    generator = getattr(request.module, "RNG", None)
+    if generator is not None:
+        bits = generator.bit_generator
+        bits.state = _states.setdefault(request.module.__name__, bits.state)
 
 
 _modules = 0

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,15 +23,16 @@ DEMOS = {
 }
 
 LOGGED = '#!/bin/bash\necho "$(basename "$0") $*" >> "$LOG"\n'
+HERE = shlex.quote(sys.executable)
 PYTHON = f"""#!/bin/bash
 if [ "$1" = -m ]; then
     echo "venv ${{*:3}}" >> "$LOG"
     mkdir -p "${{@: -1}}/bin"
     cp "$TOOLS/systemctl" "${{@: -1}}/bin/pip"
     cp "$TOOLS/systemctl" "${{@: -1}}/bin/edgeinfer"
-    ln -sf {sys.executable} "${{@: -1}}/bin/python"
+    ln -sf {HERE} "${{@: -1}}/bin/python"
 else
-    exec {sys.executable} "$@"
+    exec {HERE} "$@"
 fi
 """
 

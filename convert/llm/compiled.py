@@ -68,7 +68,7 @@ def _signature(place: Path) -> tuple[Argument, ...]:
 
 
 def _sources(machine: Machine) -> str:
-    """What all kernels of a machine are made of."""
+    """Return a digest of all sources that kernels of a machine are compiled from."""
     from edgeinfer.kernels import defs
 
     known = hashlib.sha256(f"{machine} {version('apache-tvm')}".encode())

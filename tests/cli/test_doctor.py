@@ -5,6 +5,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def test_json(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_extra(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "EXTRAS", (("acme", ("no_such_module",), "acme models"),))
     assert "no no_such_module" in cli("doctor").out
-    line = f'for acme models: {sys.executable} -m pip install "edgeinfer[acme]"'
+    line = f'for acme models: {quote(sys.executable)} -m pip install "edgeinfer[acme]"'
     assert line in cli("doctor").out
     debian = installs.Python((3, 13), "python3", managed=True)
     monkeypatch.setattr(installs, "this_python", lambda: debian)

@@ -43,17 +43,18 @@ def export(path: Any, **options: Any) -> pipeline.ExportResult:
     )
 
 
+@pytest.fixture(autouse=True)
+def others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that tests before this one left behind are none of ours."""
+    found = frozenset(psutil.Process().children(recursive=True))
+    monkeypatch.setattr(sys.modules[__name__], "OTHERS", found)
+
+
+OTHERS: frozenset[psutil.Process] = frozenset()
+
+
 def children() -> list[psutil.Process]:
-    """Those of ours: other tests of this process may have left processes of other packages."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            command = process.cmdline()
-        except psutil.NoSuchProcess:
-            continue
-        if any("edgeinfer" in part for part in command):
-            found.append(process)
-    return found
+    return [p for p in psutil.Process().children(recursive=True) if p not in OTHERS]
 
 
 HEAVY = ("onnx", "onnx_ir", "onnxscript", "sympy", "onnxruntime", "openvino", "torch")

@@ -98,7 +98,7 @@ class Shape:
 
     @property
     def layers(self) -> int:
-        """Of the model."""
+        """Return the number of layers."""
         return int(self.common["layers"])
 
     def make(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 Value = Any
 """A tensor of the target, or one element of it where the target compiles loops."""
 
@@ -62,3 +64,56 @@ class Tensors(Protocol):
     def reduce(self, kind: str, x: Value, axes: Sequence[int]) -> Value:
         """Reduce over axes, which stay with size 1; ``kind`` is max, sum or mean."""
         ...
+
+
+class Emitted:
+    """What formats share whose builders write an operator over whole tensors.
+
+    Args:
+        g: builder of the target; ``binary`` and ``unary`` write an operator by its name there.
+    """
+
+    def __init__(self, g: Any) -> None:
+        self.g = g
+
+    def named(self, x: Value, use: Callable[[Value], Value]) -> Value:
+        """Use a tensor several times: each is computed once."""
+        return use(x)
+
+    def is_half(self, x: Value) -> bool:
+        """Say whether elements have half precision."""
+        return bool(x.dtype == np.float16)
+
+    def rank(self, x: Value) -> int:
+        """Return the number of axes."""
+        return int(x.rank)
+
+    def map(self, function: Callable[..., Value], *tensors: Value) -> Value:
+        """Write the operators of a function."""
+        return function(self, *tensors)
+
+
+def binary(op: str) -> Callable[[Any, Any, Any], Value]:
+    """Return a method of ``Emitted`` that writes an operator of two operands.
+
+    Args:
+        op: its name in the target's format.
+    """
+
+    def write(emitted: Emitted, a: Any, b: Any) -> Value:
+        return emitted.g.binary(op, a, b)
+
+    return write
+
+
+def unary(op: str) -> Callable[[Any, Any], Value]:
+    """Return a method of ``Emitted`` that writes an operator of one operand.
+
+    Args:
+        op: its name in the target's format.
+    """
+
+    def write(emitted: Emitted, x: Any) -> Value:
+        return emitted.g.unary(op, x)
+
+    return write

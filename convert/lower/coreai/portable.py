@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partialmethod
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
 from edgeinfer.convert.lower.core.table import Body, adopt
 from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.registry import FLOATS, NUMBERS, OPS, in_single
 from edgeinfer.convert.lower.coreai.tensor import Tensor
 
 
-class Portable:
+class Portable(Emitted):
     """Elements and tensors of an asset."""
 
-    def __init__(self, g: Builder) -> None:
-        self.g = g
+    g: Builder
 
-    def _binary(self, op: str, a: Any, b: Any) -> Tensor:
-        return self.g.binary(op, a, b)
-
-    def _unary(self, op: str, x: Tensor) -> Tensor:
-        return self.g.unary(op, x)
-
-    add, sub = partialmethod(_binary, "add"), partialmethod(_binary, "sub")
-    mul, div = partialmethod(_binary, "mul"), partialmethod(_binary, "divide")
-    maximum, minimum = partialmethod(_binary, "maximum"), partialmethod(_binary, "minimum")
-    greater = partialmethod(_binary, "greater")
-    abs, exp = partialmethod(_unary, "abs_"), partialmethod(_unary, "exp")
-    log, sqrt = partialmethod(_unary, "log"), partialmethod(_unary, "sqrt")
-    tanh, sigmoid = partialmethod(_unary, "tanh"), partialmethod(_unary, "sigmoid")
-    relu = partialmethod(_unary, "relu")
+    add, sub = binary("add"), binary("sub")
+    mul, div = binary("mul"), binary("divide")
+    maximum, minimum = binary("maximum"), binary("minimum")
+    greater = binary("greater")
+    abs, exp = unary("abs_"), unary("exp")
+    log, sqrt = unary("log"), unary("sqrt")
+    tanh, sigmoid = unary("tanh"), unary("sigmoid")
+    relu = unary("relu")
 
     def less(self, a: Any, b: Any) -> Tensor:
         """Whether a < b."""
@@ -57,22 +48,6 @@ class Portable:
     def select(self, condition: Tensor, a: Any, b: Any) -> Tensor:
         """Take one or the other."""
         return self.g.select(condition, a, b)
-
-    def named(self, x: Tensor, use: Callable[[Tensor], Tensor]) -> Tensor:
-        """Every tensor is computed once."""
-        return use(x)
-
-    def is_half(self, x: Tensor) -> bool:
-        """Whether elements have half precision."""
-        return bool(x.dtype == np.float16)
-
-    def rank(self, x: Tensor) -> int:
-        """Number of axes."""
-        return x.rank
-
-    def map(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Write the operators."""
-        return function(self, *tensors)
 
     def reduce(self, kind: str, x: Tensor, axes: Sequence[int]) -> Tensor:
         """Reduce over axes, which stay."""

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partialmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
 from edgeinfer.convert.lower.core.table import Body, adopt
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.registry import FLOATS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Tensor
 
 
-class Portable:
+class Portable(Emitted):
     """Elements and tensors of a program."""
 
-    def __init__(self, g: Builder) -> None:
-        self.g = g
+    g: Builder
 
-    def _binary(self, op: str, a: Any, b: Any) -> Tensor:
-        return self.g.binary(op, a, b)
-
-    def _unary(self, op: str, x: Tensor) -> Tensor:
-        return self.g.unary(op, x)
-
-    add, sub = partialmethod(_binary, "add"), partialmethod(_binary, "sub")
-    mul, div = partialmethod(_binary, "mul"), partialmethod(_binary, "real_div")
-    maximum, minimum = partialmethod(_binary, "maximum"), partialmethod(_binary, "minimum")
-    less, greater = partialmethod(_binary, "less"), partialmethod(_binary, "greater")
-    abs, sign = partialmethod(_unary, "abs"), partialmethod(_unary, "sign")
-    exp, sqrt = partialmethod(_unary, "exp"), partialmethod(_unary, "sqrt")
-    tanh, sigmoid = partialmethod(_unary, "tanh"), partialmethod(_unary, "sigmoid")
-    relu = partialmethod(_unary, "relu")
+    add, sub = binary("add"), binary("sub")
+    mul, div = binary("mul"), binary("real_div")
+    maximum, minimum = binary("maximum"), binary("minimum")
+    less, greater = binary("less"), binary("greater")
+    abs, sign = unary("abs"), unary("sign")
+    exp, sqrt = unary("exp"), unary("sqrt")
+    tanh, sigmoid = unary("tanh"), unary("sigmoid")
+    relu = unary("relu")
 
     def neg(self, x: Tensor) -> Tensor:
         """Change the sign."""
@@ -52,22 +45,6 @@ class Portable:
         like = a if isinstance(a, Tensor) else b
         both = [v if isinstance(v, Tensor) else self.g.const(v, like.dtype) for v in (a, b)]
         return self.g.select(condition, *both)
-
-    def named(self, x: Tensor, use: Callable[[Tensor], Tensor]) -> Tensor:
-        """Every tensor is computed once."""
-        return use(x)
-
-    def is_half(self, x: Tensor) -> bool:
-        """Whether elements have half precision."""
-        return x.dtype == np.float16
-
-    def rank(self, x: Tensor) -> int:
-        """Number of axes."""
-        return x.rank
-
-    def map(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Write the operators."""
-        return function(self, *tensors)
 
     def reduce(self, kind: str, x: Tensor, axes: Sequence[int]) -> Tensor:
         """Reduce over axes, which stay."""

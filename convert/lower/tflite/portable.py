@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partialmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
 from edgeinfer.convert.lower.core.table import Body, adopt
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
@@ -19,27 +19,20 @@ from edgeinfer.convert.lower.tflite.widen import NUMBERS, REALS, widened
 _REDUCTIONS = {"max": "REDUCE_MAX", "sum": "SUM", "mean": "MEAN"}
 
 
-class Portable:
+class Portable(Emitted):
     """Elements and tensors of a file."""
 
-    def __init__(self, g: Builder) -> None:
-        self.g = g
+    g: Builder
 
-    def _binary(self, code: str, a: Any, b: Any) -> Tensor:
-        return self.g.binary(code, a, b)
-
-    def _unary(self, code: str, x: Tensor) -> Tensor:
-        return self.g.unary(code, x)
-
-    add, sub = partialmethod(_binary, "ADD"), partialmethod(_binary, "SUB")
-    mul, div = partialmethod(_binary, "MUL"), partialmethod(_binary, "DIV")
-    maximum, minimum = partialmethod(_binary, "MAXIMUM"), partialmethod(_binary, "MINIMUM")
-    less, greater = partialmethod(_binary, "LESS"), partialmethod(_binary, "GREATER")
-    abs, neg = partialmethod(_unary, "ABS"), partialmethod(_unary, "NEG")
-    sign, exp = partialmethod(_unary, "SIGN"), partialmethod(_unary, "EXP")
-    sqrt = partialmethod(_unary, "SQRT")
-    tanh, sigmoid = partialmethod(_unary, "TANH"), partialmethod(_unary, "LOGISTIC")
-    relu = partialmethod(_unary, "RELU")
+    add, sub = binary("ADD"), binary("SUB")
+    mul, div = binary("MUL"), binary("DIV")
+    maximum, minimum = binary("MAXIMUM"), binary("MINIMUM")
+    less, greater = binary("LESS"), binary("GREATER")
+    abs, neg = unary("ABS"), unary("NEG")
+    sign, exp = unary("SIGN"), unary("EXP")
+    sqrt = unary("SQRT")
+    tanh, sigmoid = unary("TANH"), unary("LOGISTIC")
+    relu = unary("RELU")
 
     def log(self, x: Tensor) -> Tensor:
         """Natural logarithm."""
@@ -55,21 +48,9 @@ class Portable:
         both = [v if isinstance(v, Tensor) else self.g.const(v, like.dtype) for v in (a, b)]
         return select(self.g, condition, *both)
 
-    def named(self, x: Tensor, use: Callable[[Tensor], Tensor]) -> Tensor:
-        """Every tensor is computed once."""
-        return use(x)
-
     def is_half(self, x: Tensor) -> bool:
         """Halves are computed in single precision."""
         return False
-
-    def rank(self, x: Tensor) -> int:
-        """Number of axes."""
-        return x.rank
-
-    def map(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Write the operators."""
-        return function(self, *tensors)
 
     def reduce(self, kind: str, x: Tensor, axes: Sequence[int]) -> Tensor:
         """Reduce over axes, which stay."""

@@ -30,7 +30,7 @@ from edgeinfer.runtime.pipelines.pictures import ByCode
 from edgeinfer.types import ImageInput
 
 functions = Functions(Path(sys.argv[1]))
-rng = np.random.default_rng(0)
+RNG = np.random.default_rng(0)
 ways = product(
     ("stretch", "crop", "letterbox", "pad"),
     ("nearest", "bilinear", "bicubic", "sampled"),
@@ -45,7 +45,7 @@ for resize, method, color, layout in ways:
         dtype, how = "int8", {**how, "scale": 1.0, "mean": (128.0,)}
     record = ImageInput(33, 20, resize=resize, color=color, layout=layout, **how)
     for width, height in ((1, 1), (50, 40), (7, 90), (120, 9)):
-        noise = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        noise = RNG.integers(0, 256, (height, width, 3), dtype=np.uint8)
         opened = open_picture(noise, color)
         expected, place = prepare(opened, record, dtype)
         found, where = ByCode(functions, record, dtype).prepared(opened)
@@ -64,11 +64,11 @@ from edgeinfer.media.spectrogram import mel_spectrogram
 from edgeinfer.runtime.pipelines.spectra import spectra
 
 functions = Functions(Path(sys.argv[1]))
-rng = np.random.default_rng(0)
+RNG = np.random.default_rng(0)
 for record in pickle.loads(bytes.fromhex(sys.argv[2])):
     by = spectra(functions, "", record)
     for samples in (0, 1, 100, 5000):
-        sound = rng.normal(0, 0.1, samples).astype(np.float32)
+        sound = RNG.normal(0, 0.1, samples).astype(np.float32)
         want, found = mel_spectrogram(sound, record), by(sound)
         assert want.shape == found.shape
         # What is left of levels far from zero has their rounding in float32.

@@ -19,7 +19,7 @@ RNG = np.random.default_rng(0)
 W, V = (RNG.normal(size=s).astype(np.float32) / 8 for s in ((48, 64), (64, 48)))
 
 
-def answer(tmp_path: Path, rows: int, bias: str, *, given: bool) -> tuple[np.ndarray, np.ndarray]:
+def answer(tmp_path: Path, rows: int, bias: str) -> tuple[np.ndarray, np.ndarray]:
     """What the plugin gives for two products in a row, and what is right."""
     more = {} if bias == "none" else {"b": np.full(64, float(bias), np.float32)}
     model = graph(
@@ -41,8 +41,7 @@ def answer(tmp_path: Path, rows: int, bias: str, *, given: bool) -> tuple[np.nda
     core = import_openvino().Core()
     written = core.read_model(path)
     integers.tidy(written)
-    if given:
-        products.give_biases(written)
+    products.give_biases(written)
     options = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
     compiled = core.compile_model(written, "CPU", options)
     x = RNG.uniform(-2, 2, (rows, 48)).astype(np.float32)
@@ -54,13 +53,8 @@ def answer(tmp_path: Path, rows: int, bias: str, *, given: bool) -> tuple[np.nda
 @pytest.mark.parametrize("rows", [1, 8, 9])
 def test_they_are_right(rows: int, bias: str, tmp_path: Path) -> None:
     skip_where_openvino_saturates()
-    found, wanted = answer(tmp_path, rows, bias, given=True)
+    found, wanted = answer(tmp_path, rows, bias)
     assert np.abs(found - wanted).max() < 0.05 * np.abs(wanted).max()
-
-
-def test_the_plugin_still_needs_it(tmp_path: Path) -> None:
-    found, wanted = answer(tmp_path, 1, "none", given=False)
-    assert not np.abs(found - wanted).max() < 0.05 * np.abs(wanted).max()
 
 
 def test_names_stay_and_biases_that_differ_are_left_alone(tmp_path: Path) -> None:
