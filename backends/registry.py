@@ -11,6 +11,7 @@ Ours are known without package metadata too, so a plain checkout on the path wor
 from __future__ import annotations
 
 import importlib
+from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
 
@@ -35,6 +36,17 @@ BUILT_IN = {
 }
 
 
+MEANT = {
+    **dict.fromkeys(("ort", "onnx"), "onnxruntime"),
+    **dict.fromkeys(("tflite", "tensorflow-lite"), "litert"),
+    **dict.fromkeys(("tensorrt", "trt"), "onnxruntime-tensorrt"),
+    **dict.fromkeys(("mlprogram", "mlpackage", "core-ml"), "coreml"),
+    **dict.fromkeys(("openvino_ir", "ov"), "openvino"),
+    "aimodel": "coreai",
+}
+"""What people call a backend: its format, or a short form."""
+
+
 def names() -> tuple[str, ...]:
     """Return every backend's name, ours first, then others' in alphabetical order."""
     return (*BUILT_IN, *_plugins())
@@ -50,7 +62,10 @@ def get(name: str) -> Backend:
     # Ours need no look at the package metadata, which costs tens of milliseconds.
     places = (BUILT_IN[name],) if name in BUILT_IN else _plugins().get(name, ())
     if not places:
-        raise UsageError(f"unknown backend {name!r}; there are {', '.join(names())}")
+        known = names()
+        close = MEANT.get(name.lower()) or next(iter(get_close_matches(name, known, n=1)), "")
+        guess = f"did you mean {close!r}? " if close else ""
+        raise UsageError(f"unknown backend {name!r}; {guess}there are {', '.join(known)}")
     if len(places) > 1:
         claims = " and ".join(places)
         raise NotAvailableError(f"backend {name!r} is registered twice: {claims}; uninstall one")

@@ -29,9 +29,9 @@ from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.lower.tvm.machines import MACHINES
 from edgeinfer.convert.provenance import SBOM_NAME, oracles, sbom, tools_of
 from edgeinfer.convert.quantize.quality import Metric
-from edgeinfer.convert.quantize.recipe import AUTO, lowered_as, recipe
+from edgeinfer.convert.quantize.recipe import AUTO, STORED, lowered_as, recipe
 from edgeinfer.convert.quantize.task_metrics import Named
-from edgeinfer.convert.request import Request, check_request, resolve_profiles
+from edgeinfer.convert.request import Request, check_request, precision_for, resolve_profiles
 from edgeinfer.convert.shape_sets import Given, check_ranges, ranges_of, shape_sets
 from edgeinfer.convert.verify import Change, Report, VariantResult, verify_variant
 from edgeinfer.convert.verify.carried import carried
@@ -250,7 +250,7 @@ def _language_model(given: Mapping[str, Any]) -> ExportResult:
     if idle:
         raise UsageError(f"a language model is asked for; it heeds nothing of {', '.join(idle)}")
     asked = {name: given[name] for name in _TAKEN}
-    asked["precision"] = asked["precision"] or llm.STORED
+    asked["precision"] = asked["precision"] or STORED
     return llm.export(Path(given["model"]), given["output"], **asked)
 
 
@@ -280,6 +280,7 @@ def check(
     from edgeinfer.convert.verify.contradictions import refuse_contradictions
 
     chosen = resolve_profiles(targets)
+    precision = precision_for(chosen, precision)
     source = sources.read(
         model, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, signature=signature
     )

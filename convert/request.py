@@ -13,7 +13,15 @@ from typing import Any
 from edgeinfer import profiles
 from edgeinfer.bundle.artifacts import SUFFIXES, format_of
 from edgeinfer.convert.quantize.quality import Metric
-from edgeinfer.convert.quantize.recipe import COREMLTOOLS, INSTEAD, METHODS, Method, Recipe, recipe
+from edgeinfer.convert.quantize.recipe import (
+    COREMLTOOLS,
+    INSTEAD,
+    METHODS,
+    Method,
+    Recipe,
+    recipe,
+    spelled_out,
+)
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.shape_sets import Given, Ranges, Sets, ranges_of, shape_sets
 from edgeinfer.errors import UsageError
@@ -161,6 +169,7 @@ def check_request(
         UsageError: a target is unknown, or cannot do what is asked for.
     """
     chosen = _writing(resolve_profiles(targets), format_of(output), model, Path(output or ""))
+    precision = precision_for(chosen, precision)
     _check_able(chosen, precision)
     if recipe(precision).is_static and calibration is None and data is None:
         raise UsageError(
@@ -212,6 +221,15 @@ def check_request(
         channels_last=tuple(channels_last),
         channels_first=tuple(channels_first),
     )
+
+
+def precision_for(chosen: Sequence[Profile], precision: str) -> str:
+    """Return the full name of a precision; an alias is the first of its names that all can do.
+
+    Raises:
+        UsageError: there is no such precision.
+    """
+    return spelled_out(precision, lambda wanted: all(_can(p, wanted) for p in chosen))
 
 
 def _check_able(chosen: Sequence[Profile], precision: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import ProfileError
+from edgeinfer.profiles import asked
 from edgeinfer.profiles.reader import parse
 from edgeinfer.profiles.schema import Profile, Quirk
 
@@ -36,6 +37,8 @@ def load(name: str) -> Profile:
     known = {alias: p for p in shipped.values() for alias in (p.name, *p.aliases)}
     if name in known:
         return known[name]
+    if word := asked.hint(name, shipped.values()):
+        raise ProfileError(f"unknown target {name!r}: {word}; `edgeinfer targets` lists all")
     close = difflib.get_close_matches(name, known, n=1)
     guess = f"did you mean {close[0]!r}? " if close else ""
     raise ProfileError(

@@ -30,6 +30,7 @@ from edgeinfer.convert.llm.blocks import Integers, Tensor
 from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.convert.llm.source import LlmSource
 from edgeinfer.convert.lower.tvm.machines import MACHINES, Machine
+from edgeinfer.convert.quantize.recipe import STORED
 from edgeinfer.convert.request import resolve_profiles
 from edgeinfer.convert.verify import Answer, Change, Expected, Report, VariantResult, Vector
 from edgeinfer.convert.verify.gate import NOT_RUN, verify_variant
@@ -40,10 +41,9 @@ from edgeinfer.profiles.schema import Profile
 if TYPE_CHECKING:
     from edgeinfer.convert.pipeline import ExportResult
 
-STORED = "stored"
-"""The precision that keeps weights as they came."""
-
 PRECISIONS = (STORED, "w4", "w8", "fp16", "bf16", "fp32")
+
+_ALIASES = {"int4": "w4", "int8": "w8", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 _HERE = "cpu"
 _BEST = {
@@ -90,6 +90,7 @@ def export(
         NotAvailableError: what converts is not installed.
         OutputError: the bundle cannot be written.
     """
+    precision = _ALIASES.get(precision, precision)
     if precision not in PRECISIONS:
         known = ", ".join(PRECISIONS)
         raise UsageError(f"precision {precision!r}: of language models there are {known}")

@@ -12,6 +12,7 @@ packs the rest.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -102,6 +103,25 @@ RECIPES: dict[str, Recipe] = {
     )
 }
 
+ALIASES: dict[str, tuple[str, ...]] = {
+    "float32": ("fp32",),
+    "float16": ("fp16",),
+    "half": ("fp16",),
+    "bfloat16": ("bf16",),
+    "int8": ("static_wi8_ai8", "static_wi8_ai8+fp16"),
+    "w8a8": ("static_wi8_ai8", "static_wi8_ai8+fp16"),
+    "static": ("static_wi8_ai8", "static_wi8_ai8+fp16"),
+    "w8a16": ("static_wi8_ai16",),
+    "dynamic": ("dynamic_wi8_afp32",),
+    "w8": ("weight_only_wi8_afp32", "weight_only_wi8_afp16"),
+    "w4": ("weight_only_wi4b32_afp32", "weight_only_wi4b32_afp16"),
+    "int4": ("weight_only_wi4b32_afp32", "weight_only_wi4b32_afp16"),
+}
+"""What people type, and what it stands for: the first that all targets can do."""
+
+STORED = "stored"
+"""The precision of language models that keeps weights as they came."""
+
 INSTEAD = {"bf16": "fp16", "fp8": "static_wi8_ai8"}
 """What is as small, and which more devices have."""
 
@@ -112,18 +132,37 @@ _PACKED = re.compile(
 
 
 def recipe(name: str) -> Recipe:
-    """Return a recipe by name; ``auto`` starts from 8-bit integers.
+    """Return a recipe by its name or an alias; ``auto`` starts from 8-bit integers.
 
     Raises:
         UsageError: no recipe has this name.
     """
-    found = RECIPES.get("static_wi8_ai8" if name == AUTO else name) or _packed(name)
+    plain = "static_wi8_ai8" if name == AUTO else ALIASES.get(name, (name,))[0]
+    found = RECIPES.get(plain) or _packed(plain)
     if found is None:
         raise UsageError(
-            f"precision {name!r} is unknown; known: {', '.join((*RECIPES, AUTO))}; for Core ML "
-            "also packed weights such as weight_only_wp4_afp16 or weight_only_ws50_afp16"
+            f"precision {name!r} is unknown; known: {', '.join((*RECIPES, AUTO))}, and short "
+            f"{', '.join(ALIASES)}; for Core ML also packed weights such as weight_only_wp4_afp16 "
+            "or weight_only_ws50_afp16"
         )
     return found
+
+
+def spelled_out(name: str, able: Callable[[Recipe], bool] = lambda _: True) -> str:
+    """Return the full name of a precision.
+
+    Args:
+        name: of a recipe, or an alias.
+        able: whether every target can do a recipe; where none of an alias's is possible, the first
+            one's name is returned, for the error to name.
+
+    Raises:
+        UsageError: no recipe has this name.
+    """
+    names = ALIASES.get(name)
+    if names is None:
+        return name if name == AUTO else recipe(name).name
+    return next((n for n in names if able(RECIPES[n])), names[0])
 
 
 def _packed(name: str) -> Recipe | None:

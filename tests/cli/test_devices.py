@@ -59,10 +59,22 @@ def test_devices(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_targets_are_the_profiles(cli: Any) -> None:
     result = cli("targets")
     assert result.code == 0
-    head, *lines = result.out.splitlines()
-    assert head.split()[0] == "target"
-    named = [line.split()[0].rstrip(",") for line in lines if line[0] != " "]
+    head, *lines, last = result.out.splitlines()
+    assert (head.split()[0], last) == (
+        "target",
+        "precisions and other names of one: edgeinfer targets NAME",
+    )
+    named = [line.split()[0] for line in lines if line[0] != " "]
     assert named == list(profiles.names())
     data = json.loads(cli("targets", "--json").out)
     assert [t["name"] for t in data["targets"]] == list(profiles.names())
     assert "quirks" in data["targets"][0]
+
+
+def test_a_target_by_name_tells_all_that_is_known_of_it(cli: Any) -> None:
+    told = cli("targets", "raspberrypi5").out
+    for word in ("rpi5", "Raspberry Pi 5", "pi5", "tflite, onnx (optional)", "dynamic_wi8_afp32"):
+        assert word in told
+    assert [t["name"] for t in json.loads(cli("targets", "pi5", "--json").out)["targets"]] == [
+        "rpi5"
+    ]

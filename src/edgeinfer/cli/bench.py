@@ -14,6 +14,7 @@ import click
 
 from edgeinfer.cli.files import check_output, write_bytes
 from edgeinfer.cli.models import TRUST_SOURCE, is_bundle, named_model
+from edgeinfer.cli.names import BACKEND, named
 from edgeinfer.cli.output import Output, Progress, milliseconds, output_options, table, to_json
 from edgeinfer.cli.timing import Timing, interleave
 from edgeinfer.cli.trust import trust_options
@@ -63,7 +64,7 @@ class Plan:
 @click.command()
 @click.argument("path", metavar="BUNDLE|MODEL")
 @click.argument("inputs", nargs=-1, metavar="[INPUT...]")
-@click.option("-b", "--backend", default="all", show_default=True, metavar="NAME", help="Engine.")
+@named("-b", "--backend", type=BACKEND, default="all", help="Only this engine; default all.")
 @click.option("--threads", default="", metavar="1,2", help="Thread counts; default the engine's.")
 @click.option("--runs", type=click.IntRange(1), default=200, show_default=True, help="Of each.")
 @click.option(

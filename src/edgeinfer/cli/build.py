@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeinfer.cli.names import BACKEND, named
 from edgeinfer.cli.output import Output, output_options, size, table
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
@@ -23,7 +24,7 @@ _SHAPES = re.compile(r"(?P<name>.+)=(?P<shapes>[0-9]+(?:[,:][0-9]+)*)")
 
 @click.command()
 @click.argument("bundle")
-@click.option("-b", "--backend", metavar="NAME", help="Only this backend; default every one here.")
+@named("-b", "--backend", type=BACKEND, help="Only this engine; default every one here.")
 @click.option(
     "--shape",
     "shapes",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeinfer.cli.models import TRUST_SOURCE, input_shapes, integer_bounds, named_model
+from edgeinfer.cli.names import DEPLOYMENT, PRECISION, TARGET, TARGETS, named
 from edgeinfer.cli.output import Output, output_options, table
 
 if TYPE_CHECKING:
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model")
-@click.option("-t", "--target", "targets", multiple=True, required=True, help="Device; repeatable.")
-@click.option("--precision", default="fp32", show_default=True, metavar="NAME", help="Recipe.")
+@named("-t", "--target", "targets", type=TARGET, multiple=True, required=True, help=TARGETS)
+@named("--precision", type=PRECISION, default="fp32", show_default=True, help="Asked for.")
 @click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,?", help="Fix sizes.")
-@click.option("--deployment", default="", metavar="SYSTEM", help="Core ML: oldest, as iOS18.")
+@named("--deployment", type=DEPLOYMENT, default="", help="Core ML: the oldest system.")
 @click.option("--integers", multiple=True, metavar="X=0..9", help="Core ML: what an input holds.")
 @TRUST_SOURCE
 @output_options

@@ -17,7 +17,9 @@ from edgeinfer.cli.models import (
     named_model,
     state_pairs,
 )
+from edgeinfer.cli.names import CALIBRATOR, DEPLOYMENT, PRECISION, TARGET, TARGETS, named
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
+from edgeinfer.cli.sections import Section, Sectioned
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,42 +29,135 @@ if TYPE_CHECKING:
     from edgeinfer.convert.verify import EngineResult, VariantResult
     from edgeinfer.metrics import Budget
 
+CALIBRATE = "How integers get their ranges."
+SECTIONS = (
+    Section(
+        "What is made",
+        "edgeinfer convert model.onnx -t rpi5 -t openvino -o model.edge",
+        ("targets", "precision", "output", "name", "overwrite", "unverified"),
+    ),
+    Section(
+        "What the model takes",
+        "edgeinfer convert model.onnx -t cpu --input-shape image=1,3,64,64 --input-range image=0:1",
+        ("shapes", "values", "states", "signature", "random", "trust_source"),
+    ),
+    Section(
+        "Pictures, sounds and meanings",
+        "edgeinfer convert model.onnx -t rpi5 --pipeline detector.toml --labels coco.txt",
+        ("pipeline", "preprocessing", "labels"),
+    ),
+    Section(
+        "Data to check with, and integers",
+        "edgeinfer convert model.onnx -t rpi5 --precision auto --calibration photos/ --max-drop 1%",
+        ("data", "calibration", "calibrator", "max_drop", "metric", "force"),
+    ),
+    Section(
+        "How artifacts store and lay out tensors",
+        "edgeinfer convert model.onnx -t rpi5 --channels-last image --io-dtype int8",
+        ("compress_weights", "channels_last", "channels_first", "kinds", "records"),
+    ),
+    Section(
+        "Core ML packages",
+        "edgeinfer convert model.onnx -t ios --picture image --classifier --labels names.txt",
+        ("deployment", "pictures", "classifier", "integers"),
+    ),
+    Section("What is printed", "edgeinfer convert model.onnx -t cpu --json", ("as_json", "quiet")),
+)
+
 COLUMNS = (
     *("variant", "precision", ">size", "checked by", "on", ">error", ">budget"),
     *("verdict", ">median here"),
 )
 
 
-@click.command()
+@click.command(cls=Sectioned, sections=SECTIONS)
 @click.argument("model")
-@click.option("-t", "--target", "targets", multiple=True, required=True, help="Device; repeatable.")
-@click.option("--precision", default="", metavar="NAME", help="Recipe; default fp32.")
-@click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,?", help="Fix sizes.")
-@click.option("--pipeline", metavar="FILE", help="TOML or JSON: what goes in and comes out.")
-@click.option("--preprocessing", metavar="FILE", help="TOML: pictures and sounds to inputs.")
-@click.option("--labels", metavar="FILE", help="Class names, one a line.")
+@named("-t", "--target", "targets", type=TARGET, multiple=True, required=True, help=TARGETS)
+@named("--precision", type=PRECISION, default="", help="Precision of the result; default fp32.")
+@click.option(
+    "--input-shape",
+    "shapes",
+    multiple=True,
+    metavar="X=1,3,224,?",
+    help="Sizes of an input; ? as declared, 1..8 a range.",
+)
+@click.option("--pipeline", metavar="FILE", help="TOML or JSON: what inputs and outputs mean.")
+@click.option(
+    "--preprocessing", metavar="FILE", help="TOML: how pictures and sounds become inputs."
+)
+@click.option(
+    "--labels", metavar="FILE", help="Class names in the order of the output, one a line."
+)
 @click.option("--data", metavar="NPZ|DIR", help="Inputs to check with, and expected outputs.")
-@click.option("--calibration", metavar="DIR|NPZ", help="Samples to calibrate and check with.")
-@click.option("--calibrator", default="mse", show_default=True, metavar="NAME", help="Of ranges.")
+@click.option(
+    "--calibration", metavar="DIR|NPZ", help="Samples to calibrate integers and to check with."
+)
+@named("--calibrator", type=CALIBRATOR, default="mse", show_default=True, help=CALIBRATE)
 @click.option("--max-drop", metavar="SHARE", help="What --precision auto may lose, such as 1%.")
-@click.option("--metric", metavar="NAME", help="Of the drop: top1, f1, ..., or FILE.py:NAME.")
-@click.option("--force", is_flag=True, help="Calibrate with data that is judged bad.")
-@click.option("--compress-weights", is_flag=True, help="Store weights as fp16, compute in fp32.")
-@click.option("--channels-last", multiple=True, metavar="X", help="Input or output as N...C.")
-@click.option("--channels-first", multiple=True, metavar="X", help="Input or output as NC...")
-@click.option("--state", "states", multiple=True, metavar="IN:OUT", help="Kept between runs.")
-@click.option("--picture", "pictures", multiple=True, metavar="X", help="Input takes pixels.")
-@click.option("--classifier", is_flag=True, help="Core ML: name the class, with --labels.")
-@click.option("--deployment", default="", metavar="SYSTEM", help="Core ML: oldest, as iOS18.")
-@click.option("--input-range", "values", multiple=True, metavar="X=LO:HI", help="Of its values.")
-@click.option("--integers", multiple=True, metavar="X=0..9", help="Core ML: what an input holds.")
-@click.option("--io-dtype", "kinds", multiple=True, metavar="[X=]int8", help="Of .tflite files.")
-@click.option("--unverified", is_flag=True, help="Write what nothing here can run; marks it.")
-@click.option("--records", multiple=True, metavar="FILE", help="Of edgeinfer tune.")
-@click.option("--signature", metavar="KEY", help="Of a .tflite file with several.")
-@click.option("--random", metavar="input|zero|SEED", default="", help="Instead of draws.")
+@click.option(
+    "--metric",
+    metavar="NAME",
+    help="What --max-drop is measured in: top1, f1, ..., or FILE.py:NAME.",
+)
+@click.option("--force", is_flag=True, help="Calibrate even with data that is judged bad.")
+@click.option("--compress-weights", is_flag=True, help="Store weights as fp16 and compute in fp32.")
+@click.option(
+    "--channels-last", multiple=True, metavar="X", help="Input or output to be laid out N...C."
+)
+@click.option(
+    "--channels-first", multiple=True, metavar="X", help="Input or output to be laid out NC..."
+)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    metavar="IN:OUT",
+    help="Output that an input has in the next run.",
+)
+@click.option(
+    "--picture", "pictures", multiple=True, metavar="X", help="Input that takes an image."
+)
+@click.option("--classifier", is_flag=True, help="Name the class; needs --labels.")
+@named("--deployment", type=DEPLOYMENT, default="", help="Oldest system that opens the package.")
+@click.option(
+    "--input-range",
+    "values",
+    multiple=True,
+    metavar="X=LO:HI",
+    help="Lowest and highest value of an input.",
+)
+@click.option(
+    "--integers", multiple=True, metavar="X=0..9", help="Lowest and highest integer of an input."
+)
+@click.option(
+    "--io-dtype",
+    "kinds",
+    multiple=True,
+    metavar="[X=]int8",
+    help="What .tflite files take and give.",
+)
+@click.option(
+    "--unverified",
+    is_flag=True,
+    help="Write also what nothing here can run, marked as not verified.",
+)
+@click.option(
+    "--records", multiple=True, metavar="FILE", help="Kernels that edgeinfer tune measured."
+)
+@click.option("--signature", metavar="KEY", help="Which one of a .tflite file with several.")
+@click.option(
+    "--random",
+    metavar="input|zero|SEED",
+    default="",
+    help="What replaces random numbers in the model.",
+)
 @click.option("--name", help="Name of the bundle; default the model's.")
-@click.option("-o", "--output", metavar="FILE", help="Bundle (.edge, DIR/) or one .tflite, ....")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Bundle (NAME.edge, DIR/), or one artifact (NAME.tflite, ...).",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing result.")
 @TRUST_SOURCE
 @output_options

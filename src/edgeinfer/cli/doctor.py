@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer import __version__
+from edgeinfer.cli.names import POLICIES, POLICY, named
 from edgeinfer.cli.output import Output, output_options, size, table
 from edgeinfer.cli.trust import trust_options
 
@@ -66,7 +67,7 @@ class Finding:
 
 @click.command()
 @click.argument("bundle", required=False)
-@click.option("--policy", default="latency", show_default=True, metavar="NAME", help="What counts.")
+@named("--policy", type=POLICY, default="latency", show_default=True, help=POLICIES)
 @trust_options()
 @output_options
 def doctor(bundle: str | None, policy: str, trust: dict[str, Any], out: Output) -> None:

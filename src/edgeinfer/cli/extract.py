@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeinfer.cli.names import TARGET_OF_BUNDLE, named
 from edgeinfer.cli.output import Output, output_options, size
 from edgeinfer.cli.trust import trust_options
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("-t", "--target", "targets", multiple=True, help="Of this device; repeatable.")
+@named(
+    "-t", "--target", "targets", type=TARGET_OF_BUNDLE, multiple=True, help="Only for this device."
+)
 @click.option("--variant", "ids", multiple=True, metavar="ID", help="This one; repeatable.")
 @click.option(
     "-o",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeinfer.cli.names import TARGET_OF_BUNDLE, named
 from edgeinfer.cli.output import Output, output_options, size, table
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
@@ -22,7 +23,7 @@ COLUMNS = ("function", "precision", ">alone", ">vectors", ">error", "bundle")
 @click.command()
 @click.argument("bundles", nargs=-1, required=True, metavar="NAME=BUNDLE...")
 @click.option("-o", "--output", required=True, metavar="PACKAGE", help="NAME.mlpackage.")
-@click.option("-t", "--target", default="", help="Whose package, where a bundle has several.")
+@named("-t", "--target", type=TARGET_OF_BUNDLE, default="", help="Whose package, of several.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing package.")
 @trust_options(runs=False)
 @output_options

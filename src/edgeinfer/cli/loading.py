@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from edgeinfer.cli.names import BACKEND, POLICIES, POLICY, named
 from edgeinfer.cli.output import Progress, visible
 from edgeinfer.cli.trust import trust_options
 
@@ -19,10 +20,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("-b", "--backend", metavar="NAME", help="Use this engine or fail."),
-    click.option(
-        "--policy", default="latency", show_default=True, metavar="NAME", help="What counts."
-    ),
+    named("-b", "--backend", type=BACKEND, help="Use this engine or fail."),
+    named("--policy", type=POLICY, default="latency", show_default=True, help=POLICIES),
     click.option("--device", type=click.Choice(["cpu", "gpu", "npu"]), help="Use this or fail."),
     click.option("--threads", type=click.IntRange(1, 1024), help="Of the engine."),
     click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeinfer.cli.names import BACKEND, named
 from edgeinfer.cli.output import Output, Progress, output_options, table
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import BackendError, BundleError, InputError, UsageError
@@ -54,7 +55,7 @@ class Checked:
 
 @click.command()
 @click.argument("bundle")
-@click.option("-b", "--backend", metavar="NAME", help="Only this engine; default every one here.")
+@named("-b", "--backend", type=BACKEND, help="Only this engine; default every one here.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Of the engine.")
 @click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU.")
 @trust_options("--key")

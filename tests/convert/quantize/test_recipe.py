@@ -4,7 +4,7 @@ import pytest
 
 import edgeinfer
 from edgeinfer import profiles
-from edgeinfer.convert.quantize.recipe import RECIPES, lowered_as, recipe
+from edgeinfer.convert.quantize.recipe import ALIASES, RECIPES, lowered_as, recipe, spelled_out
 from edgeinfer.errors import UsageError
 
 
@@ -42,3 +42,26 @@ def test_integers_and_floats_are_told_apart() -> None:
 def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(UsageError, match="'int3' is unknown; known: fp32, fp16, bf16, fp8"):
         recipe("int3")
+
+
+@pytest.mark.parametrize(
+    ("typed", "able", "name"),
+    [
+        ("int8", {"static_wi8_ai8"}, "static_wi8_ai8"),
+        ("int8", {"static_wi8_ai8+fp16"}, "static_wi8_ai8+fp16"),
+        ("w4", {"weight_only_wi4b32_afp16"}, "weight_only_wi4b32_afp16"),
+        ("w4", {"fp32"}, "weight_only_wi4b32_afp32"),
+        ("half", {"fp16"}, "fp16"),
+        ("auto", set(), "auto"),
+        ("weight_only_wp4_afp16", set(), "weight_only_wp4_afp16"),
+    ],
+)
+def test_short_names_stand_for_what_the_targets_can_do(
+    typed: str, able: set[str], name: str
+) -> None:
+    assert spelled_out(typed, lambda wanted: wanted.name in able) == name
+
+
+def test_no_alias_hides_a_recipe() -> None:
+    assert not set(ALIASES) & set(RECIPES)
+    assert {n for names in ALIASES.values() for n in names} <= set(RECIPES)
