@@ -126,19 +126,33 @@ class Memory:
     def _value(self, spec: TensorSpec, feeds: Feeds) -> Array:
         if spec.name in self._values:
             return self._values[spec.name]
-        sizes = {
-            dim: size
-            for other in self._others
-            if other.name in feeds
-            for dim, size in zip(other.shape or (), np.shape(feeds[other.name]), strict=False)
-            if isinstance(dim, str)
-        }
-        shape = [dim if isinstance(dim, int) else sizes.get(dim or "") for dim in spec.shape or ()]
-        if spec.shape is None or None in shape:
-            raise InputError(
-                spec.name, str(spec), "nothing", "its first value sets the sizes that are open"
-            )
-        return np.zeros([s for s in shape if s is not None], dtype_of(spec.dtype))
+        return zeros(spec, self._others, feeds)
+
+
+def zeros(spec: TensorSpec, others: Sequence[TensorSpec], feeds: Feeds) -> Array:
+    """Return a state's first value.
+
+    Args:
+        spec: of the state.
+        others: inputs that are no states, whose arrays say how large its open axes are.
+        feeds: these arrays.
+
+    Raises:
+        InputError: an axis stays open.
+    """
+    sizes = {
+        dim: size
+        for other in others
+        if other.name in feeds
+        for dim, size in zip(other.shape or (), np.shape(feeds[other.name]), strict=False)
+        if isinstance(dim, str)
+    }
+    shape = [dim if isinstance(dim, int) else sizes.get(dim or "") for dim in spec.shape or ()]
+    if spec.shape is None or None in shape:
+        raise InputError(
+            spec.name, str(spec), "nothing", "its first value sets the sizes that are open"
+        )
+    return np.zeros([s for s in shape if s is not None], dtype_of(spec.dtype))
 
 
 def passing_on(

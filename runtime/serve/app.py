@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import time
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from edgeinfer.runtime.serve.http import (
@@ -26,9 +25,13 @@ from edgeinfer.runtime.serve.http import (
     to_json,
 )
 from edgeinfer.runtime.serve.hub import Hub, Served
+from edgeinfer.runtime.serve.keys import Keys
 from edgeinfer.runtime.serve.metrics import CONTENT_TYPE
 from edgeinfer.runtime.serve.openai import OpenAI
 from edgeinfer.runtime.serve.v2 import V2
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.serve.rpc import Rpc
 
 _log = logging.getLogger("edgeinfer.serve")
 
@@ -48,7 +51,12 @@ class App:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self._v2, self._openai = V2(hub), OpenAI(hub)
-        self._keys = [hashlib.sha256(key.encode()).digest() for key in hub.options.keys]
+        self._keys = Keys(hub.options.keys)
+        self.rpc: Rpc | None = None
+        if hub.options.grpc_port is not None:
+            from edgeinfer.runtime.serve.rpc import Rpc
+
+            self.rpc = Rpc(hub, self._keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or follow the life of the server."""
@@ -64,10 +72,14 @@ class App:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                if self.rpc is not None:
+                    await self.rpc.start()
                 # Probes are answered while models load.
                 loading = asyncio.get_running_loop().run_in_executor(None, self.hub.load_all)
                 await send({"type": "lifespan.startup.complete"})
             else:
+                if self.rpc is not None:
+                    await self.rpc.stop()
                 if loading is not None:
                     await asyncio.wait((loading,))
                 await asyncio.get_running_loop().run_in_executor(None, self.hub.close)
@@ -85,7 +97,7 @@ class App:
                 await answer(sent, 204, b"", ())
                 return
             if path not in OPEN:
-                self._check_key(scope)
+                self._keys.check(header(scope, b"authorization"), header(scope, b"x-api-key"))
             model = self._infers(scope, path)
             if model is not None:
                 await self._v2.infer(model, scope, receive, sent)
@@ -129,16 +141,6 @@ class App:
             await self._v2.other(parts, method, receive, send)
         elif not await self._openai.route(path, method, scope, receive, send):
             raise RequestError(404, f"nothing is at {path} for {method}")
-
-    def _check_key(self, scope: Scope) -> None:
-        if not self._keys:
-            return
-        given = header(scope, b"authorization") or b""
-        key = given[7:] if given[:7].lower() == b"bearer " else header(scope, b"x-api-key") or b""
-        digest = hashlib.sha256(key).digest()
-        # All are compared, so that time tells nothing.
-        if not sum(hmac.compare_digest(digest, known) for known in self._keys):
-            raise RequestError(401, "a key is needed: Authorization: Bearer KEY")
 
     def _cors(self, scope: Scope) -> tuple[Header, ...]:
         origin = header(scope, b"origin")

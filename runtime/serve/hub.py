@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
-import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,18 +15,28 @@ from typing import TYPE_CHECKING, Any
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import ClosedError, EdgeInferError, QueueFullError, UsageError
 from edgeinfer.llm.generation import FORMAT
-from edgeinfer.runtime.batches import Batching
+from edgeinfer.runtime.batches import Batching, check_batching
 from edgeinfer.runtime.fleet import Model, Runtime
-from edgeinfer.runtime.serve.http import Receive, RequestError, client_left
+from edgeinfer.runtime.serve.batching import measure, rows_of
+from edgeinfer.runtime.serve.http import DisconnectedError, RequestError
 from edgeinfer.runtime.serve.metrics import Metrics, ModelMetrics
 from edgeinfer.runtime.serve.options import ServeOptions, model_name
+from edgeinfer.runtime.serve.sequences import Sequences
+from edgeinfer.runtime.serve.terms import Terms, read_terms
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
     from edgeinfer.runtime.llm.stats import EngineStats
+    from edgeinfer.runtime.serve.tensors import InferRequest
 
 _log = logging.getLogger("edgeinfer")
+
+Left = Callable[[], Awaitable[None]]
+"""Returns when a client has left."""
+
+VECTORS = 4
+"""Test vectors of a bundle that are kept to run a model before it is ready."""
 
 SOON_S = 0.02
 """A request that is answered sooner is not watched for a client that leaves."""
@@ -44,6 +54,9 @@ class Served:
         state: ``loading``, ``ready``, ``unloaded`` or why it failed.
         waiting: requests without an answer.
         created: when it was added, in seconds since 1970.
+        batch: requests that one run may hold.
+        sequences: of clients, where the model has states.
+        warm: inputs to run it with before it is ready.
     """
 
     name: str
@@ -57,6 +70,8 @@ class Served:
     text: LLM | None = None
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
+    batch: int = 1
+    sequences: Sequences | None = None
     warm: Sequence[Feeds] = field(default_factory=tuple)
 
     @property
@@ -148,11 +163,11 @@ class Hub:
                     model.text = LLM(model.path, **self._text, **self._trust)
                 model.text.wake()
             else:
-                tensors = model.tensors
-                if tensors is None:
-                    tensors = model.tensors = self._add(model.name, model.path)
-                for feeds in model.warm:
-                    tensors.run(feeds)
+                if model.tensors is None:
+                    model.tensors = self._runtime.add(model.path, name=model.name)
+                for feeds in model.warm[:1]:
+                    model.tensors.run(feeds)
+                self._batch(model, model.tensors)
         except EdgeInferError as error:
             model.state = str(error)
             _log.error("model %s could not be loaded: %s", model.name, error)
@@ -168,47 +183,62 @@ class Hub:
         if model.tensors is not None:
             model.tensors.close()
             model.tensors = None
+        if model.sequences is not None:
+            model.sequences.clear()
 
     async def infer(
-        self,
-        model: Served,
-        feeds: Feeds,
-        receive: Receive,
-        priority: float | None = None,
-        deadline_s: float | None = None,
+        self, model: Served, request: InferRequest, left: Left | None = None
     ) -> Mapping[str, Array]:
         """Run a model once.
 
         Args:
             model: of tensors.
-            feeds: arrays by the input's name.
-            receive: of the request, whose body was read; tells when the client leaves.
-            priority: higher ones run first.
-            deadline_s: after which it is not started any more.
+            request: what was asked; its parameters hold priority, deadline and sequence.
+            left: returns when the client is gone; None where the task is cancelled then.
 
         Raises:
             QueueFullError: too many wait.
             InputError: an input is not what the model takes.
+            RequestError: a parameter is not known, or its sequence is not under way.
         """
+        terms = read_terms(request.parameters)
+
+        async def run(feeds: Feeds) -> Mapping[str, Array]:
+            return await self._run(model, feeds, terms, left)
+
+        with self.place(model):
+            if terms.sequence is None:
+                return await run(request.feeds)
+            if model.sequences is None:
+                raise RequestError(400, f"sequence_id: model {model.name!r} has no states")
+            if kept := set(request.outputs).intersection(model.sequences.pairs.values()):
+                raise RequestError(400, f"outputs: the sequence keeps {', '.join(sorted(kept))}")
+            return await model.sequences.step(terms.sequence, terms, request.feeds, run)
+
+    async def _run(
+        self, model: Served, feeds: Feeds, terms: Terms, left: Left | None
+    ) -> Mapping[str, Array]:
         if model.tensors is None:
             raise ClosedError(f"model {model.name!r} was unloaded")
-        with self.place(model):
-            limit = self.options.limits.wait_s
-            if deadline_s is None or (limit is not None and limit < deadline_s):
-                deadline_s = limit
-            future = asyncio.wrap_future(
-                model.tensors.submit(feeds, priority=priority, deadline_s=deadline_s)
+        limits = [s for s in (terms.deadline_s, self.options.limits.wait_s) if s is not None]
+        future = asyncio.wrap_future(
+            model.tensors.submit(
+                feeds, priority=terms.priority, deadline_s=min(limits, default=None)
             )
+        )
+        try:
             done, _ = await asyncio.wait((future,), timeout=SOON_S)
-            if not done:
-                watch = asyncio.ensure_future(client_left(receive))
+            if not done and left is not None:
+                watch = asyncio.ensure_future(left())
                 try:
                     await asyncio.wait((future, watch), return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     watch.cancel()
                 if not future.done():
-                    future.cancel()
+                    raise DisconnectedError
             return await future
+        finally:
+            future.cancel()
 
     @contextlib.contextmanager
     def place(self, model: Served) -> Iterator[None]:
@@ -249,16 +279,30 @@ class Hub:
                 served.kind = "text"
                 return served
             served.inputs, served.outputs = manifest.inputs, manifest.outputs
-            served.warm = [feeds for feeds, _ in bundle.vectors()][:1]
+            served.warm = [feeds for feeds, _ in itertools.islice(bundle.vectors(), VECTORS)]
+            if manifest.states:
+                limits = self.options.limits
+                served.sequences = Sequences(
+                    *(manifest.states, manifest.inputs),
+                    *(limits.sequences, limits.sequence_idle_s),
+                )
             return served
 
-    def _add(self, name: str, path: str | os.PathLike[str]) -> Model:
-        add, size = self._runtime.add, self.options.batch
-        if size > 1:
+    def _batch(self, model: Served, tensors: Model) -> None:
+        """Let a model's requests run together as far as that gains, and is allowed."""
+        model.batch, tensors.batching = 1, None
+        most = self.options.batch
+        if most == 1:
+            return
+        try:
+            check_batching(model.name, Batching(most), model.inputs, model.outputs)
+        except UsageError:
             # A model that cannot be batched runs alone.
-            with contextlib.suppress(UsageError):
-                return add(path, name=name, batching=Batching(size))
-        return add(path, name=name)
+            return
+        table = measure(tensors.run, rows_of(model.warm), most)
+        _log.info("model %s: %d requests a run: %s", model.name, table.size, table.reason)
+        if table.size > 1:
+            model.batch, tensors.batching = table.size, Batching(table.size)
 
     def _engine_stats(self) -> Iterator[tuple[str, EngineStats]]:
         for model in self.models.values():

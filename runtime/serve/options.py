@@ -27,6 +27,8 @@ class Limits:
         queue: requests of one model that may wait; more get status 429.
         wait_s: seconds that a request may wait for its answer; None for no limit.
         drain_s: seconds that requests under way get when the server stops.
+        sequences: of one model with states that may be under way.
+        sequence_idle_s: seconds without a step after which a sequence is forgotten.
     """
 
     body_bytes: int = 64 << 20
@@ -35,6 +37,8 @@ class Limits:
     queue: int = 512
     wait_s: float | None = None
     drain_s: float = 5.0
+    sequences: int = 1024
+    sequence_idle_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +48,13 @@ class ServeOptions:
     Attributes:
         host: address to listen on; loopback unless said otherwise.
         port: TCP port; 0 takes a free one.
+        grpc_port: TCP port of gRPC; 0 takes a free one, None serves none.
         keys: any of them lets a request in; none asks for no key.
         insecure: listen on other addresses than loopback without a key.
         threads: that run engines; None for all cores this process may use.
         memory_mb: that tensor models may take together; None for no limit.
-        batch: most requests of a tensor model in one run; 1 turns batching off.
+        batch: most requests of a tensor model in one run; fewer where they gain nothing, and 1
+            turns batching off.
         limits: of requests.
         cors: origins whose pages may read answers; none by default.
         certificate: PEM file for TLS; None for plain HTTP.
@@ -57,6 +63,7 @@ class ServeOptions:
 
     host: str = "127.0.0.1"
     port: int = 8000
+    grpc_port: int | None = None
     keys: tuple[str, ...] = ()
     insecure: bool = False
     threads: int | None = None
@@ -68,8 +75,11 @@ class ServeOptions:
     private_key: Path | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise UsageError(f"port: expected 0 to 65535, received {self.port}")
+        for port in (self.port, self.grpc_port or 0):
+            if not 0 <= port <= 65535:
+                raise UsageError(f"port: expected 0 to 65535, received {port}")
+        if self.port and self.port == self.grpc_port:
+            raise UsageError(f"port {self.port}: HTTP and gRPC need one each")
         if self.batch < 1:
             raise UsageError(f"batch: expected at least 1, received {self.batch}")
         if (self.certificate is None) != (self.private_key is None):

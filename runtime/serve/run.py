@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,17 +16,26 @@ _LOOP = "asyncio" if sys.platform == "win32" else "uvloop"
 _MODULES = ("uvicorn", _LOOP, "httptools", "orjson", "prometheus_client")
 
 
-def check_installed() -> None:
+def check_installed(*, grpc: bool = False) -> None:
     """Raise where a package of the extra is missing.
+
+    Args:
+        grpc: those for gRPC too.
 
     Raises:
         NotAvailableError: names it, with the line that installs it.
     """
-    import importlib.util
-
-    missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
+    wanted = (*_MODULES, "grpc", "google.protobuf") if grpc else _MODULES
+    missing = [name for name in wanted if not _is_there(name)]
     if missing:
         raise NotAvailableError(f"serving needs {', '.join(missing)}; {INSTALL}")
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def serve(
@@ -50,7 +60,7 @@ def serve(
         UsageError: the port is taken, or two models have one name.
         BundleError: a bundle is damaged.
     """
-    check_installed()
+    check_installed(grpc=options.grpc_port is not None)
     import uvicorn
 
     from edgeinfer.runtime.serve.app import App
@@ -75,8 +85,12 @@ def serve(
         if started is not None:
             host, port = listening.getsockname()[:2]
             scheme = "https" if options.certificate else "http"
-            started(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+            address = f"[{host}]" if ":" in host else host
+            more = "" if options.grpc_port is None else f", gRPC at {address}:{options.grpc_port}"
+            started(f"{scheme}://{address}:{port}{more}")
         uvicorn.Server(config).run(sockets=[listening])
+        if app.rpc is not None and app.rpc.problem is not None:
+            raise app.rpc.problem
     finally:
         listening.close()
 

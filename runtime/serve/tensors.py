@@ -58,12 +58,6 @@ def datatype(spec: TensorSpec) -> str:
     return _NAMES.get(spec.dtype, spec.dtype.upper())
 
 
-def metadata(spec: TensorSpec) -> dict[str, Any]:
-    """Describe a tensor; open sizes are -1."""
-    shape = [d if isinstance(d, int) else -1 for d in spec.shape or ()]
-    return {"name": spec.name, "datatype": datatype(spec), "shape": shape}
-
-
 def read(
     body: bytes,
     json_size: int | None,
@@ -97,20 +91,20 @@ def read(
     feeds: dict[str, Array] = {}
     at = 0
     for number, item in enumerate(given):
-        name = _name(item, f"inputs[{number}]", known)
+        name = name_of(item, f"inputs[{number}]", known)
         if name in feeds:
             raise RequestError(400, f"input {name!r}: given twice")
         size = _object(item, "parameters").get("binary_data_size")
         if size is None:
-            feeds[name] = _from_json(item, known[name], limit)
+            feeds[name] = from_values(item, known[name], limit)
             continue
         if not isinstance(size, int) or size < 0 or at + size > len(raw):
             raise RequestError(400, f"input {name!r}: binary_data_size {size!r} is not there")
-        feeds[name] = _from_bytes(item, known[name], raw[at : at + size], limit)
+        feeds[name] = from_bytes(item, known[name], raw[at : at + size], limit)
         at += size
     if at != len(raw):
         raise RequestError(400, f"{len(raw) - at} bytes behind the tensors belong to none")
-    names, binary = _wanted(data, parameters, outputs)
+    names, binary = wanted_outputs(data, parameters, outputs)
     id = data.get("id", "")
     if not isinstance(id, str):
         raise RequestError(400, "id: expected a text")
@@ -124,16 +118,16 @@ def write(
     described: list[dict[str, Any]] = []
     raw: list[bytes] = []
     for spec in specs:
-        if request.outputs and spec.name not in request.outputs:
+        array = chosen(request, results, spec.name)
+        if array is None:
             continue
-        array = np.asarray(results[spec.name])
         item: dict[str, Any] = {
             "name": spec.name,
             "datatype": datatype(spec),
             "shape": list(array.shape),
         }
         if spec.name in request.binary:
-            part = _to_bytes(array)
+            part = to_bytes(array)
             item["parameters"] = {"binary_data_size": len(part)}
             raw.append(part)
         else:
@@ -146,6 +140,14 @@ def write(
     return (b"".join([head, *raw]), len(head)) if raw else (head, None)
 
 
+def chosen(request: InferRequest, results: Mapping[str, Array], name: str) -> Array | None:
+    """Return an output; None where it is not wanted, or a sequence keeps it."""
+    if request.outputs and name not in request.outputs:
+        return None
+    array = results.get(name)
+    return None if array is None else np.asarray(array)
+
+
 def _object(data: Any, key: str) -> Mapping[str, Any]:
     found = data.get(key, {}) if isinstance(data, dict) else {}
     if not isinstance(found, dict):
@@ -153,7 +155,12 @@ def _object(data: Any, key: str) -> Mapping[str, Any]:
     return found
 
 
-def _name(item: Any, where: str, known: Mapping[str, object]) -> str:
+def name_of(item: Any, where: str, known: Mapping[str, object]) -> str:
+    """Return a tensor's name.
+
+    Raises:
+        RequestError: there is none, or the model has no such tensor.
+    """
     name = item.get("name") if isinstance(item, dict) else None
     if not isinstance(name, str):
         raise RequestError(400, f"{where}: expected an object with a name")
@@ -162,9 +169,14 @@ def _name(item: Any, where: str, known: Mapping[str, object]) -> str:
     return name
 
 
-def _wanted(
+def wanted_outputs(
     data: Mapping[str, Any], parameters: Mapping[str, Any], specs: Sequence[TensorSpec]
 ) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the names of outputs that are wanted, none for all, and those wanted as bytes.
+
+    Raises:
+        RequestError: one is not known, or asks for what is not supported.
+    """
     known = {spec.name: spec for spec in specs}
     every = parameters.get("binary_data_output") is True
     given = data.get("outputs")
@@ -174,7 +186,7 @@ def _wanted(
         raise RequestError(400, "outputs: expected a list")
     names, binary = [], set()
     for number, item in enumerate(given):
-        name = _name(item, f"outputs[{number}]", known)
+        name = name_of(item, f"outputs[{number}]", known)
         asked = _object(item, "parameters")
         if "classification" in asked:
             raise RequestError(400, f"output {name!r}: classification is not supported")
@@ -206,7 +218,12 @@ def _checked(item: Mapping[str, Any], spec: TensorSpec) -> None:
         raise RequestError(400, f"input {spec.name!r}: shared memory is off")
 
 
-def _from_json(item: Mapping[str, Any], spec: TensorSpec, limit: int) -> Array:
+def from_values(item: Mapping[str, Any], spec: TensorSpec, limit: int) -> Array:
+    """Return the values that a tensor lists.
+
+    Raises:
+        RequestError: they are not what the model takes.
+    """
     _checked(item, spec)
     shape = _shape(item, spec.name, limit)
     values = item.get("data")
@@ -242,7 +259,12 @@ def _exact(array: Array, spec: TensorSpec) -> Array:
     return array.astype(wanted)
 
 
-def _from_bytes(item: Mapping[str, Any], spec: TensorSpec, raw: memoryview, limit: int) -> Array:
+def from_bytes(item: Mapping[str, Any], spec: TensorSpec, raw: memoryview, limit: int) -> Array:
+    """Return the values of a tensor's bytes, which are not copied.
+
+    Raises:
+        RequestError: they are not what the model takes.
+    """
     _checked(item, spec)
     shape = _shape(item, spec.name, limit)
     if spec.dtype == "string":
@@ -279,7 +301,8 @@ def _texts(raw: memoryview, name: str, count: int) -> Array:
     return np.array(found, dtype=object)
 
 
-def _to_bytes(array: Array) -> bytes:
+def to_bytes(array: Array) -> bytes:
+    """Return an array's bytes, texts each behind its length in four bytes."""
     if array.dtype.kind in "OSU":
         parts = [str(v).encode() for v in array.ravel()]
         return b"".join(len(p).to_bytes(4, "little") + p for p in parts)

@@ -28,7 +28,7 @@ Commands:
   run         Run BUNDLE on pictures, recordings or arrays.
   generate    Let the language model of BUNDLE go on with PROMPT.
   chat        Talk with the language model of BUNDLE.
-  serve       Serve BUNDLES over HTTP: tensors, and texts of language models.
+  serve       Serve BUNDLES over HTTP and gRPC: tensors and language models.
   verify      Check BUNDLE here, with its own test vectors.
   bench       Time every artifact on every engine here.
   build       Build the engines of BUNDLE for this device, ahead of the first load.

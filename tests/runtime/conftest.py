@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,8 +133,8 @@ class Fakes(dict[str, FakeBackend]):
         return self[name]
 
 
-@pytest.fixture
-def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
+def make_fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
+    """Take the place of all backends."""
     known = Fakes()
 
     def get(name: str) -> Backend:
@@ -143,6 +144,11 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
 
     monkeypatch.setattr(registry, "get", get)
     return known
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
+    return make_fakes(monkeypatch)
 
 
 @pytest.fixture
@@ -158,40 +164,46 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 MakeBundle = Callable[..., Path]
 
 
+def write_bundle(
+    path: Path,
+    *engines: str | tuple[str, ...],
+    vectors: int = 2,
+    inputs: tuple[TensorSpec, ...] = INPUTS,
+    precision: str = "fp32",
+    constraints: tuple[dict[str, str], ...] = (),
+    special: float = 0.0,
+    **more: Any,
+) -> Path:
+    """Write a bundle with one variant a set of backends, all of the same contents."""
+    rng = np.random.default_rng(0)
+    with BundleWriter(path) as writer:
+        variants = []
+        for i, backends in enumerate(engines):
+            ident = f"v{i}"
+            file = writer.add_bytes(f"variants/{ident}/model", f"model {i}".encode())
+            listed = (backends,) if isinstance(backends, str) else backends
+            required = tuple(EngineRequirement(b) for b in listed)
+            held = constraints[i] if constraints else {}
+            variants.append(Variant(ident, "cpu", "fake", precision, (file,), required, held))
+        records = []
+        for n in range(1, vectors + 1):
+            feeds: dict[str, Array] = {"x": rng.random((n, 3), np.float32), "k": np.arange(n)}
+            if special and n == 1:
+                feeds["x"][0, 0] = special
+            expected = {"double": feeds["x"] * 2, "k'": feeds["k"]}
+            records.append(writer.add_vector(inputs, OUTPUTS, feeds, expected, "user"))
+        source = SourceRecord("onnx", "f", "0" * 64)
+        writer.finish(
+            Manifest("fake", inputs, OUTPUTS, tuple(variants), tuple(records), source, **more)
+        )
+    return path
+
+
 @pytest.fixture
 def make_bundle(tmp_path: Path) -> MakeBundle:
-    """Write a bundle with one variant a set of backends, all of the same contents."""
+    """Write a bundle into the test's folder; as ``write_bundle``."""
 
-    def make(
-        *engines: str | tuple[str, ...],
-        vectors: int = 2,
-        inputs: tuple[TensorSpec, ...] = INPUTS,
-        precision: str = "fp32",
-        name: str = "fake.edge",
-        constraints: tuple[dict[str, str], ...] = (),
-        special: float = 0.0,
-    ) -> Path:
-        rng = np.random.default_rng(0)
-        with BundleWriter(tmp_path / name) as writer:
-            variants = []
-            for i, backends in enumerate(engines):
-                ident = f"v{i}"
-                file = writer.add_bytes(f"variants/{ident}/model", f"model {i}".encode())
-                listed = (backends,) if isinstance(backends, str) else backends
-                required = tuple(EngineRequirement(b) for b in listed)
-                held = constraints[i] if constraints else {}
-                variants.append(Variant(ident, "cpu", "fake", precision, (file,), required, held))
-            records = []
-            for n in range(1, vectors + 1):
-                feeds: dict[str, Array] = {"x": rng.random((n, 3), np.float32), "k": np.arange(n)}
-                if special and n == 1:
-                    feeds["x"][0, 0] = special
-                expected = {"double": feeds["x"] * 2, "k'": feeds["k"]}
-                records.append(writer.add_vector(inputs, OUTPUTS, feeds, expected, "user"))
-            source = SourceRecord("onnx", "f", "0" * 64)
-            writer.finish(
-                Manifest("fake", inputs, OUTPUTS, tuple(variants), tuple(records), source)
-            )
-        return tmp_path / name
+    def make(*engines: str | tuple[str, ...], name: str = "fake.edge", **more: Any) -> Path:
+        return write_bundle(tmp_path / name, *engines, **more)
 
     return make

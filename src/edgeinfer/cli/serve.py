@@ -17,12 +17,15 @@ from edgeinfer.cli.trust import trust_options
 @click.option(
     "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0: any."
 )
+@click.option(
+    "--grpc-port", type=click.IntRange(1, 65535), help="Speak gRPC too; Triton's is 8001."
+)
 @click.option("--keys", metavar="FILE", help="Keys that let requests in, one a line.")
 @click.option("--insecure", is_flag=True, help="Let other machines in without a key.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Of engines; default all cores.")
 @click.option("--memory-mb", type=click.FloatRange(1), help="For tensor models together.")
 @click.option(
-    "--batch", default=16, show_default=True, type=click.IntRange(1), help="Requests a run."
+    "--batch", default=16, show_default=True, type=click.IntRange(1), help="Most requests a run."
 )
 @click.option("--queue", default=512, show_default=True, type=click.IntRange(1), help="Per model.")
 @click.option(
@@ -43,6 +46,7 @@ def serve(
     bundles: tuple[str, ...],
     host: str,
     port: int,
+    grpc_port: int | None,
     keys: str | None,
     insecure: bool,
     threads: int | None,
@@ -60,7 +64,7 @@ def serve(
     trust: dict[str, Any],
     out: Output,
 ) -> None:
-    """Serve BUNDLES over HTTP: tensors, and texts of language models.
+    """Serve BUNDLES over HTTP and gRPC: tensors and language models.
 
     Clients of Triton and KServe (Open Inference Protocol v2, binary tensors) and of OpenAI (chat
     completions, completions) speak to it; /metrics is for Prometheus. Only this machine reaches it
@@ -70,10 +74,11 @@ def serve(
     from edgeinfer.runtime.serve.run import check_installed
     from edgeinfer.runtime.serve.run import serve as run
 
-    check_installed()
+    check_installed(grpc=grpc_port is not None)
     options = ServeOptions(
         host=host,
         port=port,
+        grpc_port=grpc_port,
         keys=keys_of(keys),
         insecure=insecure,
         threads=threads,

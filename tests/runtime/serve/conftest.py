@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -22,6 +23,7 @@ from edgeinfer.runtime.serve.app import App
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.options import ServeOptions
 from edgeinfer.types import TensorSpec
+from tests.runtime.conftest import Fakes, make_fakes, write_bundle
 from tests.runtime.llm.test_llm import model as tiny_model
 
 KEY = "a-key-of-enough-letters"
@@ -35,6 +37,7 @@ class Server:
     hub: Hub
     client: httpx.Client
     stop: Callable[[], None]
+    app: App
 
 
 def text_bundle(path: Path) -> Path:
@@ -55,25 +58,27 @@ def text_bundle(path: Path) -> Path:
 Start = Callable[..., Server]
 
 
-@pytest.fixture
-def start(
-    fakes: Any, make_bundle: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Start]:
-    """Start servers; the engine ``fake`` doubles ``x`` and returns ``k``."""
-    running: list[Server] = []
-    monkeypatch.setattr(LLM, "_open", lambda *_: tiny_model())
+class Starter:
+    """Starts servers in threads; the engine ``fake`` doubles ``x`` and returns ``k``."""
 
-    def begin(**options: Any) -> Server:
-        fakes.add("fake")
-        models = [
-            f"double={make_bundle('fake', name=f'{len(running)}.edge')}",
-            f"tiny={text_bundle(tmp_path / f'text{len(running)}.edge')}",
-        ]
-        hub = Hub(models, ServeOptions(port=0, **options))
+    def __init__(self, folder: Path, fakes: Fakes) -> None:
+        self._folder, self._fakes = folder, fakes
+        self._running: list[Server] = []
+
+    def __call__(self, *models: str, **options: Any) -> Server:
+        """Start one, with ``double`` and ``tiny`` besides the models that are given."""
+        self._fakes.add("fake")
+        folder = self._folder / str(len(self._running))
+        folder.mkdir()
+        double = write_bundle(folder / "double.edge", "fake")
+        bundles = [str(double), f"tiny={text_bundle(folder / 'text.edge')}", *models]
+        hub = Hub(bundles, ServeOptions(port=0, **options))
+        app = App(hub)
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
+        listening.listen()
         config = uvicorn.Config(
-            App(hub), loop="uvloop", http="httptools", log_config=None, lifespan="on"
+            app, loop="uvloop", http="httptools", log_config=None, lifespan="on"
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -85,22 +90,56 @@ def start(
             thread.join(30)
             assert not thread.is_alive()
 
-        made = Server(url, hub, httpx.Client(base_url=url, timeout=60), stop)
-        running.append(made)
-        while True:
-            try:
-                if made.client.get("/v2/health/ready").status_code == 200:
-                    return made
-            except httpx.TransportError:
-                pass
-            time.sleep(0.01)
+        # Certificates are slow to read, and none is needed.
+        client = httpx.Client(base_url=url, timeout=60, verify=False)
+        made = Server(url, hub, client, stop, app)
+        self._running.append(made)
+        while client.get("/v2/health/live").status_code != 200 or loading(hub):
+            time.sleep(0.002)
+        return made
 
-    yield begin
-    for server in running:
-        server.client.close()
-        server.stop()
+    def close(self) -> None:
+        for server in self._running:
+            server.client.close()
+            server.stop()
+
+
+def loading(hub: Hub) -> bool:
+    return any(model.state == "loading" for model in hub.models.values())
+
+
+@contextlib.contextmanager
+def starter(folder: Path) -> Iterator[tuple[Starter, Fakes]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LLM, "_open", lambda *_: tiny_model())
+        fakes = make_fakes(patch)
+        made = Starter(folder, fakes)
+        try:
+            yield made, fakes
+        finally:
+            made.close()
 
 
 @pytest.fixture
-def server(start: Start) -> Server:
-    return start()
+def begin(tmp_path: Path) -> Iterator[tuple[Starter, Fakes]]:
+    with starter(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def start(begin: tuple[Starter, Fakes]) -> Start:
+    """Start servers of a test's own."""
+    return begin[0]
+
+
+@pytest.fixture
+def fakes(begin: tuple[Starter, Fakes]) -> Fakes:
+    """Return the engines of servers that ``start`` starts."""
+    return begin[1]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Start one server for all tests of a module, which leave it as it was."""
+    with starter(tmp_path_factory.mktemp("served")) as (start, _):
+        yield start()

@@ -83,7 +83,8 @@ def test_a_body_that_does_not_come_is_not_waited_for(start: Start) -> None:
         assert slow.recv(100).startswith(b"HTTP/1.1 408")
 
 
-def test_metrics_are_what_prometheus_reads(server: Server) -> None:
+def test_metrics_are_what_prometheus_reads(start: Start) -> None:
+    server = start()
     from prometheus_client.parser import text_string_to_metric_families
 
     server.client.post(URL, json=body())
@@ -102,8 +103,9 @@ def test_metrics_are_what_prometheus_reads(server: Server) -> None:
 
 
 def test_an_engine_that_fails_tells_no_secrets(
-    server: Server, fakes: Any, caplog: pytest.LogCaptureFixture
+    start: Start, fakes: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    server = start()
     fakes["fake"].run_error = "/home/me/secret failed"
     with caplog.at_level(logging.ERROR, "edgeinfer.serve"):
         found = server.client.post(URL, json=body())

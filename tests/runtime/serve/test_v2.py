@@ -55,7 +55,7 @@ def test_binary(server: Server) -> None:
         ({"inputs": []}, 400, "x"),
         ({"inputs": "x"}, 400, "expected a list of tensors"),
         ({"inputs": [{"name": "z"}]}, 400, "no tensor 'z'; known: x, k"),
-        ({"parameters": {"sequence_id": 1}}, 400, "sequence_id: not supported"),
+        ({"parameters": {"sequence_id": 1}}, 400, "has no states"),
         ({"outputs": [{"name": "y"}]}, 400, "no tensor 'y'"),
         ({"outputs": [{"name": "double", "parameters": {"classification": 3}}]}, 400, "classif"),
         (

@@ -1,0 +1,135 @@
+"""How many requests of a model one run may hold: what is measured, and only where rows are apart.
+
+Many real models get slower per request in a batch, because their values leave the cache, and a
+model may mix the rows of its batch. So both are tried with the bundle's test vectors before a model
+is ready, and a model that fails either runs one request at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeinfer.types import Array, Feeds
+
+Run = Callable[[Feeds], Mapping[str, Array]]
+
+GAIN = 0.97
+"""Of a request's time in a smaller batch that a larger one must stay below to be worth it."""
+
+LONGEST_S = 0.25
+"""A run that takes longer keeps the others waiting; no larger ones are tried."""
+
+ROUNDS = 3
+RELATIVE, ABSOLUTE = 1e-3, 1e-5
+"""Difference of a row in a batch from the row alone: kernels of other shapes add in other orders.
+Rows that are mixed differ by orders more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What runs of several requests cost.
+
+    Attributes:
+        seconds: of a run, by the requests it holds.
+        reason: why batches are not larger.
+    """
+
+    seconds: Mapping[int, float]
+    reason: str
+
+    @property
+    def size(self) -> int:
+        """Requests of a run from which more are no gain."""
+        return max(self.seconds, default=1)
+
+
+def measure(
+    run: Run, rows: Sequence[Feeds], most: int, clock: Callable[[], float] = time.perf_counter
+) -> Table:
+    """Try batches of 1, 2, 4, ... requests while they gain.
+
+    Args:
+        run: of the engine.
+        rows: requests of one row each, none like the other.
+        most: requests of a run.
+        clock: in seconds.
+    """
+    if not rows:
+        return Table({}, "the bundle has no test vectors to measure with")
+    alone = [run(row) for row in rows[:2]]
+    seconds = {1: _fastest(run, rows[0], clock)}
+    size = 2
+    while size <= most:
+        feeds = _joined([rows[i % len(rows)] for i in range(size)])
+        together = run(feeds)
+        if size == 2 and not _apart(together, alone):
+            return Table({1: seconds[1]}, "a row's result depends on the others of its batch")
+        spent = _fastest(run, feeds, clock)
+        before = seconds[size // 2] / (size // 2)
+        if spent / size > GAIN * before:
+            return Table(seconds, f"{size} requests take {spent / size / before:.2f} of the time")
+        seconds[size] = spent
+        if spent > LONGEST_S:
+            return Table(seconds, f"a run takes {spent:.2f} s")
+        size *= 2
+    return Table(seconds, "as many as allowed")
+
+
+def rows_of(vectors: Sequence[Feeds]) -> list[Feeds]:
+    """Cut test vectors into single rows, with two that differ where there is only one.
+
+    Returns:
+        Requests with a first axis of 1; none where a vector has no first axis.
+    """
+    rows: list[Feeds] = []
+    for feeds in vectors:
+        sizes = {array.shape[0] if array.ndim else 0 for array in feeds.values()}
+        count = sizes.pop() if len(sizes) == 1 else 0
+        rows += [{n: a[i : i + 1] for n, a in feeds.items()} for i in range(min(count, 4))]
+    if len(rows) == 1:
+        # The same values elsewhere are as fit as they were.
+        rows.append({n: np.roll(a.ravel(), 1).reshape(a.shape) for n, a in rows[0].items()})
+    shapes = {n: a.shape for n, a in rows[0].items()} if rows else {}
+    return [row for row in rows if {n: a.shape for n, a in row.items()} == shapes]
+
+
+def _joined(rows: Sequence[Feeds]) -> Feeds:
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def _fastest(run: Run, feeds: Feeds, clock: Callable[[], float]) -> float:
+    best = math.inf
+    for _ in range(ROUNDS):
+        start = clock()
+        run(feeds)
+        best = min(best, clock() - start)
+        if best > LONGEST_S:
+            break
+    return best
+
+
+def _apart(together: Mapping[str, Array], alone: Sequence[Mapping[str, Array]]) -> bool:
+    """Whether each row in a batch is what it is alone."""
+    for i, one in enumerate(alone):
+        for name, array in one.items():
+            row = np.asarray(together[name])[i : i + 1]
+            if row.shape != array.shape:
+                return False
+            if array.dtype.kind != "f":
+                if not np.array_equal(row, array):
+                    return False
+                continue
+            near = np.allclose(row, array, RELATIVE, ABSOLUTE * _largest(array), equal_nan=True)
+            if not near:
+                return False
+    return True
+
+
+def _largest(array: Array) -> float:
+    finite = np.abs(array[np.isfinite(array)])
+    return float(finite.max(initial=0.0))

@@ -1,0 +1,405 @@
+"""The Open Inference Protocol, version 2, over gRPC, on the event loop of the HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.runtime.serve import facts, tensors
+from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, status_of
+from edgeinfer.runtime.serve.hub import Hub, Served
+from edgeinfer.runtime.serve.keys import Keys
+from edgeinfer.runtime.serve.messages import HEALTH, SERVICE, messages
+from edgeinfer.runtime.serve.tensors import InferRequest
+from edgeinfer.runtime.serve.v2 import LARGE_BYTES, change
+from edgeinfer.types import Array, TensorSpec
+
+if TYPE_CHECKING:
+    from grpc.aio import ServicerContext
+
+_log = logging.getLogger("edgeinfer.serve")
+
+_CODES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    404: "NOT_FOUND",
+    408: "DEADLINE_EXCEEDED",
+    413: "RESOURCE_EXHAUSTED",
+    422: "FAILED_PRECONDITION",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+"""Codes of gRPC for a status of HTTP; others are INTERNAL."""
+
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+
+_OPEN = frozenset({"ServerLive", "ServerReady", "Check"})
+"""What probes ask without a key."""
+
+_FINAL = "triton_enable_empty_final_response"
+
+INSTALL = "pip install 'edgeinfer[serve]'"
+
+
+class Rpc:
+    """Answers over gRPC.
+
+    Args:
+        hub: the models.
+        keys: that let requests in.
+
+    Attributes:
+        port: that it listens on, once started.
+        problem: why it could not start.
+
+    Raises:
+        NotAvailableError: grpcio or protobuf is not installed.
+    """
+
+    def __init__(self, hub: Hub, keys: Keys) -> None:
+        try:
+            import grpc.aio
+
+            self._messages = messages()
+        except ImportError as e:
+            raise NotAvailableError(f"gRPC needs grpcio and protobuf: {INSTALL}") from e
+        self._grpc, self._hub, self._keys = grpc, hub, keys
+        self._server: Any = None
+        self.port = 0
+        self.problem: UsageError | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            UsageError: the port is taken, or the certificate cannot be read.
+        """
+        options, grpc = self._hub.options, self._grpc
+        limit = options.limits.body_bytes
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", limit),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+            ]
+        )
+        generic = grpc.method_handlers_generic_handler
+        server.add_generic_rpc_handlers(
+            (generic(SERVICE, self._handlers()), generic(HEALTH, self._health()))
+        )
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        address = f"{host}:{options.grpc_port}"
+        try:
+            if options.certificate is None or options.private_key is None:
+                self.port = server.add_insecure_port(address)
+            else:
+                pair = (options.private_key.read_bytes(), options.certificate.read_bytes())
+                credentials = grpc.ssl_server_credentials([pair])
+                self.port = server.add_secure_port(address, credentials)
+        except (OSError, RuntimeError) as e:
+            self.problem = UsageError(f"gRPC cannot listen on {address}: {e}")
+            raise self.problem from e
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        """Take no more requests; those under way are answered first."""
+        if self._server is not None:
+            await self._server.stop(self._hub.options.limits.drain_s)
+            self._server = None
+
+    def _handlers(self) -> dict[str, Any]:
+        plain: dict[str, Callable[[Any], Awaitable[Any]]] = {
+            "ServerLive": self._live,
+            "ServerReady": self._ready,
+            "ModelReady": self._model_ready,
+            "ServerMetadata": self._server_metadata,
+            "ModelMetadata": self._model_metadata,
+            "ModelConfig": self._model_config,
+            "ModelStatistics": self._model_statistics,
+            "RepositoryIndex": self._repository_index,
+            "RepositoryModelLoad": partial(self._change, "load"),
+            "RepositoryModelUnload": partial(self._change, "unload"),
+            "ModelInfer": self._infer,
+        }
+        found = {name: self._unary(name, work) for name, work in plain.items()}
+        found["ModelStreamInfer"] = self._grpc.stream_stream_rpc_method_handler(
+            self._stream,
+            request_deserializer=self._messages["ModelInferRequest"].FromString,
+            response_serializer=_serialized,
+        )
+        return found
+
+    def _health(self) -> dict[str, Any]:
+        return {"Check": self._unary("Check", self._check, "HealthCheck")}
+
+    def _unary(self, name: str, work: Callable[[Any], Awaitable[Any]], message: str = "") -> Any:
+        async def call(request: Any, context: ServicerContext[Any, Any]) -> Any:
+            try:
+                if name not in _OPEN:
+                    self._let_in(context)
+                answer = await work(request)
+            except Exception as error:
+                known = self._known(name, error)
+                await context.abort(self._code(known), known.text)
+            _log.info("%s OK", name)
+            return answer
+
+        return self._grpc.unary_unary_rpc_method_handler(
+            call,
+            request_deserializer=self._messages[f"{message or name}Request"].FromString,
+            response_serializer=_serialized,
+        )
+
+    def _let_in(self, context: ServicerContext[Any, Any]) -> None:
+        given = {k: v.encode() if isinstance(v, str) else v for k, v in _metadata(context)}
+        self._keys.check(given.get("authorization"), given.get("x-api-key"))
+
+    def _known(self, name: str, error: Exception) -> RequestError:
+        """Return what the client is told; the log gets the rest."""
+        if isinstance(error, DisconnectedError):
+            return RequestError(499, "cancelled")
+        known = status_of(error)
+        if known.status >= 500 and not isinstance(error, RequestError):
+            _log.error("%s failed", name, exc_info=error)
+        _log.info("%s %s", name, self._code(known).name)
+        return known
+
+    def _code(self, error: RequestError) -> Any:
+        return getattr(self._grpc.StatusCode, _CODES.get(error.status, "INTERNAL"))
+
+    def _of(self, name: str, data: Mapping[str, Any]) -> Any:
+        """Return a message of what HTTP answers as JSON; what only JSON has is left out."""
+        from google.protobuf import json_format  # type: ignore[import-untyped]
+
+        return json_format.ParseDict(data, self._messages[name](), ignore_unknown_fields=True)
+
+    # Servers and models.
+
+    async def _live(self, _: Any) -> Any:
+        return self._messages["ServerLiveResponse"](live=True)
+
+    async def _ready(self, _: Any) -> Any:
+        return self._messages["ServerReadyResponse"](ready=self._hub.is_ready)
+
+    async def _check(self, request: Any) -> Any:
+        # 1 is SERVING, 2 is NOT_SERVING.
+        name = request.service
+        if name in ("", SERVICE):
+            good = self._hub.is_ready
+        else:
+            good = facts.known(self._hub, name).is_ready
+        return self._messages["HealthCheckResponse"](status=1 if good else 2)
+
+    async def _model_ready(self, request: Any) -> Any:
+        model = facts.known(self._hub, request.name, request.version)
+        return self._messages["ModelReadyResponse"](ready=model.is_ready)
+
+    async def _server_metadata(self, _: Any) -> Any:
+        return self._of("ServerMetadataResponse", facts.server())
+
+    async def _model_metadata(self, request: Any) -> Any:
+        model = facts.known(self._hub, request.name, request.version)
+        return self._of("ModelMetadataResponse", facts.metadata(model))
+
+    async def _model_config(self, request: Any) -> Any:
+        model = facts.known(self._hub, request.name, request.version)
+        return self._of("ModelConfigResponse", {"config": facts.config(model)})
+
+    async def _model_statistics(self, request: Any) -> Any:
+        models = [*self._hub.models.values()]
+        if request.name:
+            models = [facts.known(self._hub, request.name, request.version)]
+        return self._of("ModelStatisticsResponse", facts.statistics(models))
+
+    async def _repository_index(self, request: Any) -> Any:
+        models = facts.index(self._hub, ready=request.ready)
+        return self._of("RepositoryIndexResponse", {"models": models})
+
+    async def _change(self, what: str, request: Any) -> Any:
+        model = facts.known(self._hub, request.model_name)
+        await change(self._hub, model, what, dict(request.parameters))
+        return self._messages[f"RepositoryModel{what.title()}Response"]()
+
+    # Runs.
+
+    async def _infer(self, request: Any) -> Any:
+        model = self._model(request)
+        return await self._ran(model, request, await self._read(model, request))
+
+    async def _stream(
+        self, requests: AsyncIterator[Any], context: ServicerContext[Any, Any]
+    ) -> AsyncIterator[Any]:
+        """Answer requests in the order they came; they run together."""
+        try:
+            self._let_in(context)
+        except RequestError as error:
+            await context.abort(self._code(error), error.text)
+        most = self._hub.options.limits.queue
+        running: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(most)
+
+        async def take() -> None:
+            async for request in requests:
+                # Steps of a sequence start in their order: each is read before the next.
+                read: Awaitable[Any] = self._streamed(request)
+                task = asyncio.ensure_future(read)
+                await running.put(task)
+            await running.put(None)
+
+        taking = asyncio.ensure_future(take())
+        try:
+            while (task := await running.get()) is not None:
+                yield await task
+        finally:
+            taking.cancel()
+            while not running.empty():
+                if (left := running.get_nowait()) is not None:
+                    left.cancel()
+
+    async def _streamed(self, request: Any) -> Any:
+        """Return the answer to one request of a stream; an error ends only that one."""
+        response = self._messages["ModelStreamInferResponse"]()
+        try:
+            final = request.parameters.pop(_FINAL).bool_param if _FINAL in request.parameters else 0
+            model = self._model(request)
+            answer = await self._ran(model, request, await self._read(model, request))
+            if final:
+                answer.parameters["triton_final_response"].bool_param = True
+            response.infer_response.CopyFrom(answer)
+        except Exception as error:
+            response.error_message = self._known("ModelStreamInfer", error).text
+            response.infer_response.id = request.id
+            response.infer_response.model_name = request.model_name
+        return response
+
+    def _model(self, request: Any) -> Served:
+        facts.check_version(request.model_name, request.model_version)
+        return self._hub.of_kind(request.model_name, "tensors")
+
+    async def _read(self, model: Served, request: Any) -> InferRequest:
+        limit = self._hub.options.limits.elements
+        work = partial(read, request, model.inputs, model.outputs, limit)
+        # What is raw is not copied; lists of values are.
+        small = bool(request.raw_input_contents) or request.ByteSize() < LARGE_BYTES
+        return work() if small else await asyncio.get_running_loop().run_in_executor(None, work)
+
+    async def _ran(self, model: Served, request: Any, asked: InferRequest) -> Any:
+        started, status = time.perf_counter(), 200
+        try:
+            results = await self._hub.infer(model, asked)
+            return self._written(model, asked, results)
+        except asyncio.CancelledError:
+            status = 499
+            raise
+        except Exception as error:
+            status = status_of(error).status
+            raise
+        finally:
+            model.metrics.ended(status, time.perf_counter() - started)
+
+    def _written(self, model: Served, asked: InferRequest, results: Mapping[str, Array]) -> Any:
+        answer = self._messages["ModelInferResponse"](
+            model_name=model.name, model_version="1", id=asked.id
+        )
+        for spec in model.outputs:
+            array = tensors.chosen(asked, results, spec.name)
+            if array is not None:
+                answer.outputs.add(
+                    name=spec.name, datatype=tensors.datatype(spec), shape=array.shape
+                )
+                answer.raw_output_contents.append(tensors.to_bytes(array))
+        return answer
+
+
+def read(
+    request: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], limit: int
+) -> InferRequest:
+    """Read a request.
+
+    Args:
+        request: the message.
+        inputs: of the model.
+        outputs: of the model.
+        limit: elements of one tensor.
+
+    Raises:
+        RequestError: with status 400 and what is wrong.
+    """
+    known = {spec.name: spec for spec in inputs}
+    raw = list(request.raw_input_contents)
+    if raw and len(raw) != len(request.inputs):
+        raise RequestError(
+            400, f"raw_input_contents: expected {len(request.inputs)}, received {len(raw)}"
+        )
+    feeds: dict[str, Array] = {}
+    for number, given in enumerate(request.inputs):
+        item = {
+            "name": given.name,
+            "datatype": given.datatype,
+            "shape": list(given.shape),
+            "parameters": _parameters(given.parameters),
+        }
+        name = tensors.name_of(item, f"inputs[{number}]", known)
+        if name in feeds:
+            raise RequestError(400, f"input {name!r}: given twice")
+        if raw:
+            feeds[name] = tensors.from_bytes(item, known[name], memoryview(raw[number]), limit)
+        else:
+            item["data"] = _values(given, known[name])
+            feeds[name] = tensors.from_values(item, known[name], limit)
+    asked = [
+        {"name": each.name, "parameters": _parameters(each.parameters)} for each in request.outputs
+    ]
+    names, binary = tensors.wanted_outputs({"outputs": asked} if asked else {}, {}, outputs)
+    return InferRequest(request.id, feeds, names, binary, _parameters(request.parameters))
+
+
+def _values(given: Any, spec: TensorSpec) -> list[Any]:
+    field = _CONTENTS.get(tensors.datatype(spec))
+    if field is None:
+        raise RequestError(400, f"input {spec.name!r}: {given.datatype} travels as raw bytes only")
+    others = [f.name for f, _ in given.contents.ListFields() if f.name != field]
+    if others:
+        raise RequestError(
+            400, f"input {spec.name!r}: expected values in {field}, received {', '.join(others)}"
+        )
+    values = list(getattr(given.contents, field))
+    if field != "bytes_contents":
+        return values
+    try:
+        return [str(value, "utf-8") for value in values]
+    except UnicodeDecodeError as e:
+        raise RequestError(400, f"input {spec.name!r}: a text is not UTF-8") from e
+
+
+def _parameters(given: Any) -> dict[str, Any]:
+    found = {}
+    for name, value in given.items():
+        kind = value.WhichOneof("parameter_choice")
+        found[name] = None if kind is None else getattr(value, kind)
+    return found
+
+
+def _metadata(context: ServicerContext[Any, Any]) -> list[tuple[str, Any]]:
+    return [(str(k), v) for k, v in context.invocation_metadata() or ()]
+
+
+def _serialized(message: Any) -> bytes:
+    return bytes(message.SerializeToString())

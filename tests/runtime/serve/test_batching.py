@@ -1,0 +1,56 @@
+"""Batches are as large as they gain, and only where no row changes another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgeinfer.runtime.serve.batching import measure, rows_of
+from edgeinfer.types import Array, Feeds
+
+ROWS = [{"x": np.full((1, 2), float(v))} for v in range(3)]
+
+
+class Engine:
+    """Doubles; a run of n rows takes ``cost[n]``."""
+
+    def __init__(self, cost: dict[int, float]) -> None:
+        self.cost, self.now = cost, 0.0
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        self.now += self.cost[len(feeds["x"])]
+        return {"y": feeds["x"] * 2}
+
+    def clock(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("cost", "size"),
+    [
+        ({1: 1e-3, 2: 1.2e-3, 4: 1.5e-3, 8: 2e-3, 16: 3e-3}, 16),
+        ({1: 1e-3, 2: 1.2e-3, 4: 1.5e-3, 8: 4e-3}, 4),
+        ({1: 1e-3, 2: 2e-3}, 1),
+        ({1: 1e-3, 2: 1.98e-3}, 1),
+        ({1: 0.2, 2: 0.26}, 2),
+    ],
+)
+def test_size_is_where_the_gain_ends(cost: dict[int, float], size: int) -> None:
+    engine = Engine(cost)
+    assert measure(engine.run, ROWS, 16, engine.clock).size == size
+
+
+def test_rows_that_depend_on_each_other_are_never_put_together() -> None:
+    def run(feeds: Feeds) -> dict[str, Array]:
+        return {"y": feeds["x"] - feeds["x"].mean(axis=0)}
+
+    table = measure(run, ROWS, 16)
+    assert table.size == 1
+    assert "depends on the others" in table.reason
+
+
+def test_one_vector_gives_two_rows_that_differ() -> None:
+    rows = rows_of([{"x": np.array([[1.0, 2.0]])}])
+    assert [r["x"].tolist() for r in rows] == [[[1.0, 2.0]], [[2.0, 1.0]]]
+    assert rows_of([{"x": np.array(1.0)}]) == []
+    assert measure(lambda feeds: {}, [], 16).size == 1

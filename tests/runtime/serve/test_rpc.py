@@ -1,0 +1,258 @@
+"""gRPC: the real client of Triton gets the right numbers, and one clear error where it cannot."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.runtime.serve.messages import messages
+from edgeinfer.runtime.serve.options import Limits
+from tests.runtime.conftest import Fakes
+from tests.runtime.serve.conftest import KEY, Server, Start, starter
+
+grpc = pytest.importorskip("grpc")
+client = pytest.importorskip("tritonclient.grpc", reason="pip install 'tritonclient[grpc]'")
+X, K = np.array([[1, 2, 3], [4, 5, 6]], np.float32), np.array([7, -(2**40)])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with starter(tmp_path_factory.mktemp("served")) as (start, _):
+        yield start(grpc_port=0)
+
+
+@pytest.fixture(scope="module")
+def triton(server: Server) -> Iterator[Any]:
+    with connected(server) as made:
+        yield made
+
+
+def connected(server: Server) -> Any:
+    assert server.app.rpc is not None
+    return client.InferenceServerClient(f"127.0.0.1:{server.app.rpc.port}")
+
+
+def inputs(x: Any = X, k: Any = K) -> list[Any]:
+    made = []
+    for name, array, kind in (("x", x, "FP32"), ("k", k, "INT64")):
+        made.append(client.InferInput(name, list(array.shape), kind))
+        made[-1].set_data_from_numpy(array)
+    return made
+
+
+def test_messages_are_those_of_the_protocol() -> None:
+    from tritonclient.grpc import model_config_pb2, service_pb2
+
+    theirs = {
+        name: each
+        for module in (service_pb2, model_config_pb2)
+        for name, each in module.DESCRIPTOR.message_types_by_name.items()
+    }
+    seen = set()
+
+    def same(ours: Any, other: Any) -> None:
+        if ours.full_name in seen:
+            return
+        seen.add(ours.full_name)
+        for field in ours.fields:
+            known = other.fields_by_name[field.name]
+            assert (known.number, known.type) == (field.number, field.type), field.full_name
+            assert known.is_repeated == field.is_repeated, field.full_name
+            if field.message_type is not None:
+                same(field.message_type, known.message_type)
+            if field.enum_type is not None:
+                numbers = {v.name: v.number for v in known.enum_type.values}
+                assert numbers == {v.name: v.number for v in field.enum_type.values}
+
+    for name, made in messages().items():
+        if name in theirs:
+            same(made.DESCRIPTOR, theirs[name])
+    missed = {name for name in messages() if f"inference.{name}" not in seen}
+    assert missed == {"HealthCheckRequest", "HealthCheckResponse"}
+
+
+def test_numbers_are_right(triton: Any) -> None:
+    result = triton.infer("double", inputs(), request_id="7")
+    np.testing.assert_array_equal(result.as_numpy("double"), X * 2)
+    np.testing.assert_array_equal(result.as_numpy("k'"), K)
+    assert result.get_response().id == "7"
+    one = triton.infer("double", inputs(), outputs=[client.InferRequestedOutput("k'")])
+    assert one.as_numpy("double") is None
+    np.testing.assert_array_equal(one.as_numpy("k'"), K)
+
+
+def test_values_may_come_as_lists(server: Server) -> None:
+    kinds = messages()
+    request = kinds["ModelInferRequest"](model_name="double")
+    request.inputs.add(name="x", datatype="FP32", shape=[2, 3]).contents.fp32_contents.extend(
+        X.ravel().tolist()
+    )
+    k = request.inputs.add(name="k", datatype="INT64", shape=[2])
+    k.contents.int64_contents.extend(K.tolist())
+    found = called(server, "ModelInfer", request, kinds["ModelInferResponse"])
+    assert np.frombuffer(found.raw_output_contents[0], np.float32).tolist() == [2, 4, 6, 8, 10, 12]
+    k.contents.int_contents.append(1)
+    with pytest.raises(grpc.RpcError, match="expected values in int64_contents, received int_c"):
+        called(server, "ModelInfer", request, kinds["ModelInferResponse"])
+
+
+def called(server: Server, method: str, request: Any, answer: Any, service: str = "") -> Any:
+    assert server.app.rpc is not None
+    name = service or "inference.GRPCInferenceService"
+    with grpc.insecure_channel(f"127.0.0.1:{server.app.rpc.port}") as channel:
+        call = channel.unary_unary(
+            f"/{name}/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
+        return call(request)
+
+
+def test_what_is_known_of_models(triton: Any) -> None:
+    assert triton.is_server_live()
+    assert triton.is_server_ready()
+    assert triton.is_model_ready("double")
+    assert "sequence" in triton.get_server_metadata().extensions
+    found = triton.get_model_metadata("double")
+    assert [(t.name, t.datatype, list(t.shape)) for t in found.inputs] == [
+        ("x", "FP32", [-1, 3]),
+        ("k", "INT64", [-1]),
+    ]
+    config = triton.get_model_config("double").config
+    assert (config.backend, config.input[0].data_type) == ("edgeinfer", 11)
+    assert {m.name: m.state for m in triton.get_model_repository_index().models} == {
+        "double": "READY",
+        "tiny": "READY",
+    }
+    stats = triton.get_inference_statistics("double").model_stats[0]
+    assert stats.inference_count >= 1
+    assert stats.inference_stats.success.count == stats.inference_count
+
+
+def test_models_are_unloaded_and_loaded(triton: Any) -> None:
+    triton.unload_model("double")
+    assert not triton.is_model_ready("double")
+    with pytest.raises(client.InferenceServerException, match="UNAVAILABLE") as caught:
+        triton.infer("double", inputs())
+    assert "is not ready: unloaded" in str(caught.value)
+    triton.load_model("double")
+    np.testing.assert_array_equal(triton.infer("double", inputs()).as_numpy("k'"), K)
+
+
+def test_probes_of_health(server: Server) -> None:
+    kinds = messages()
+    asked = [("", 1), ("inference.GRPCInferenceService", 1), ("double", 1)]
+    for service, status in asked:
+        request = kinds["HealthCheckRequest"](service=service)
+        answer = kinds["HealthCheckResponse"]
+        assert called(server, "Check", request, answer, "grpc.health.v1.Health").status == status
+
+
+WRONG: list[tuple[Callable[[], dict[str, Any]], str, str]] = [
+    (lambda: {"model_name": "nobody"}, "NOT_FOUND", "no model 'nobody'; known: double, tiny"),
+    (lambda: {"model_version": "3"}, "NOT_FOUND", "there is version 1 only"),
+    (lambda: {"model_name": "tiny"}, "INVALID_ARGUMENT", "is not a model of tensors"),
+    (lambda: {"inputs": inputs()[:1]}, "INVALID_ARGUMENT", "'k'"),
+    (lambda: {"inputs": inputs(x=X[:, :2])}, "INVALID_ARGUMENT", "'x'"),
+    (lambda: {"sequence_id": 3}, "INVALID_ARGUMENT", "has no states"),
+    (lambda: {"parameters": {"magic": 1}}, "INVALID_ARGUMENT", "magic: not supported"),
+    (
+        lambda: {"outputs": [client.InferRequestedOutput("z")]},
+        "INVALID_ARGUMENT",
+        "no tensor 'z'; known: double, k'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "code", "text"), WRONG)
+def test_refusals(triton: Any, changes: Any, code: str, text: str) -> None:
+    given = {"model_name": "double", "inputs": inputs(), **changes()}
+    with pytest.raises(client.InferenceServerException) as caught:
+        triton.infer(**given)
+    assert caught.value.status() == f"StatusCode.{code}"
+    assert text in caught.value.message()
+
+
+def test_an_array_of_another_type_is_refused(triton: Any) -> None:
+    wrong = client.InferInput("x", [2, 3], "FP64")
+    wrong.set_data_from_numpy(X.astype(np.float64))
+    with pytest.raises(client.InferenceServerException, match="expected datatype FP32, received"):
+        triton.infer("double", [wrong, inputs()[1]])
+
+
+def test_streams_answer_in_order_and_go_on_after_an_error(triton: Any) -> None:
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    triton.start_stream(lambda result, error: answers.put((result, error)))
+    for value in range(20):
+        x = np.full((1, 2 if value == 7 else 3), value, np.float32)
+        triton.async_stream_infer("double", inputs(x, np.array([value])), request_id=str(value))
+    found = [answers.get(timeout=60) for _ in range(20)]
+    triton.stop_stream()
+    for value, (result, error) in enumerate(found):
+        if value == 7:
+            assert "'x'" in str(error)
+        else:
+            assert result.get_response().id == str(value)
+            assert result.as_numpy("double").tolist() == [[2.0 * value] * 3]
+
+
+def test_a_key_is_needed_where_there_are_keys(start: Start) -> None:
+    server = start(keys=(KEY,), grpc_port=0)
+    with connected(server) as triton:
+        assert triton.is_server_live()
+        with pytest.raises(client.InferenceServerException, match="UNAUTHENTICATED"):
+            triton.infer("double", inputs())
+        for headers in ({"authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}):
+            assert triton.infer("double", inputs(), headers=headers).as_numpy("k'") is not None
+
+
+def test_limits_and_the_end(start: Start, fakes: Fakes) -> None:
+    server = start(grpc_port=0, batch=1, limits=Limits(queue=1, elements=8))
+    model = server.hub.models["double"]
+    gate = fakes["fake"].gate = threading.Event()
+    with connected(server) as triton:
+        answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        triton.async_infer("double", inputs(), lambda result, error: answers.put((result, error)))
+        while not any(e.inside for e in fakes["fake"].open):  # type: ignore[attr-defined]
+            pass
+        with pytest.raises(client.InferenceServerException, match="RESOURCE_EXHAUSTED"):
+            triton.infer("double", inputs())
+        large = inputs(np.zeros((4, 3), np.float32), np.zeros(4, np.int64))
+        with pytest.raises(client.InferenceServerException, match="more than 8 elements"):
+            triton.infer("double", large)
+        # What runs is answered before the end.
+        ending = threading.Thread(target=server.stop)
+        ending.start()
+        gate.set()
+        result, error = answers.get(timeout=60)
+        assert error is None
+        np.testing.assert_array_equal(result.as_numpy("double"), X * 2)
+        ending.join()
+    assert model.waiting == 0
+    assert fakes["fake"].open == []
+
+
+def test_who_cancels_leaves_the_queue(start: Start, fakes: Fakes) -> None:
+    server = start(grpc_port=0, batch=1, threads=1)
+    model = server.hub.models["double"]
+    gate = fakes["fake"].gate = threading.Event()
+    with connected(server) as triton:
+        answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        triton.async_infer("double", inputs(), lambda result, error: answers.put((result, error)))
+        while model.waiting < 1:
+            pass
+        call = triton.async_infer("double", inputs(), lambda result, error: None)
+        while model.waiting < 2:
+            pass
+        call.cancel()
+        while model.waiting > 1:
+            pass
+        gate.set()
+        result, error = answers.get(timeout=60)
+        assert error is None
+        np.testing.assert_array_equal(result.as_numpy("k'"), K)

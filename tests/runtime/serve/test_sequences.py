@@ -1,0 +1,138 @@
+"""Sequences: each client's states are its own, and a step that fails changes nothing."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.bundle.manifest import StateRecord
+from edgeinfer.runtime.serve.options import Limits
+from edgeinfer.types import Array, Feeds
+from tests.runtime.conftest import FakeExecutable, write_bundle
+from tests.runtime.serve.conftest import Server, Start, starter
+
+URL = "/v2/models/count/infer"
+
+
+def step(self: FakeExecutable, feeds: Feeds) -> dict[str, Array]:
+    """Add the state to ``x``, and one to the state."""
+    if self.backend.run_error:
+        raise RuntimeError(self.backend.run_error)
+    return {"double": feeds["x"] + feeds["k"][:, None].astype(np.float32), "k'": feeds["k"] + 1}
+
+
+def counting(folder: Path) -> str:
+    states = (StateRecord("k", "k'"),)
+    return f"count={write_bundle(folder / 'count.edge', 'fake', vectors=0, states=states)}"
+
+
+@pytest.fixture(autouse=True)
+def steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeExecutable, "run", step)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("counted")
+    with starter(tmp_path_factory.mktemp("served")) as (start, _):
+        yield start(counting(folder), grpc_port=0)
+
+
+def ask(server: Server, id: Any, rows: int = 1, **parameters: Any) -> Any:
+    x = {"name": "x", "datatype": "FP32", "shape": [rows, 3], "data": [0.0] * 3 * rows}
+    given = {"sequence_id": id, **parameters}
+    found = server.client.post(URL, json={"inputs": [x], "parameters": given})
+    if found.status_code != 200:
+        return found.status_code, found.json()["error"]
+    (output,) = found.json()["outputs"]
+    return output["data"][0]
+
+
+def test_sequences_are_apart(server: Server) -> None:
+    assert ask(server, 1, sequence_start=True) == 0
+    assert ask(server, "a", sequence_start=True) == 0
+    assert [ask(server, 1) for _ in range(3)] == [1, 2, 3]
+    assert ask(server, "a", sequence_end=True) == 1
+    assert ask(server, 1, sequence_start=True) == 0
+    assert ask(server, 1, sequence_end=True) == 1
+    for id in (1, "a", "never"):
+        status, text = ask(server, id)
+        assert status == 400
+        assert f"sequence {id!r} is not under way" in text
+
+
+def test_states_are_not_among_the_tensors(server: Server) -> None:
+    found = server.client.get("/v2/models/count").json()
+    assert [t["name"] for t in found["inputs"] + found["outputs"]] == ["x", "double"]
+    (state,) = server.client.get("/v2/models/count/config").json()["sequence_batching"]["state"]
+    assert (state["input_name"], state["output_name"]) == ("k", "k'")
+
+
+def test_who_keeps_the_states_himself_gives_them(server: Server) -> None:
+    tensors = [
+        {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [0.0] * 3},
+        {"name": "k", "datatype": "INT64", "shape": [1], "data": [41]},
+    ]
+    found = server.client.post(URL, json={"inputs": tensors}).json()["outputs"]
+    assert {o["name"]: o["data"][0] for o in found} == {"double": 41, "k'": 42}
+    mixed = {"inputs": tensors, "parameters": {"sequence_id": 9, "sequence_start": True}}
+    refused = server.client.post(URL, json=mixed)
+    assert refused.status_code == 400
+    assert "input 'k': the sequence keeps it" in refused.json()["error"]
+
+
+def test_parameters_are_checked(server: Server) -> None:
+    assert ask(server, None, sequence_start=True)[0] == 400
+    assert "expected true or false" in ask(server, 5, sequence_start=1)[1]
+    assert "expected a number or a text" in ask(server, [5], sequence_start=True)[1]
+
+
+def test_a_step_that_fails_changes_nothing(start: Start, fakes: Any, tmp_path: Path) -> None:
+    server = start(counting(tmp_path), limits=Limits(sequences=1))
+    fakes["fake"].run_error = "no"
+    assert ask(server, 1, sequence_start=True)[0] == 500
+    fakes["fake"].run_error = ""
+    assert "is not under way" in ask(server, 1)[1]
+    assert ask(server, 1, sequence_start=True) == 0
+    fakes["fake"].run_error = "no"
+    assert ask(server, 1)[0] == 500
+    fakes["fake"].run_error = ""
+    assert ask(server, 1, rows=2)[0] == 400
+    assert ask(server, 1) == 1
+    assert ask(server, 2, sequence_start=True) == (429, "1 sequences are under way already")
+    assert ask(server, 1, sequence_end=True) == 2
+    assert ask(server, 2, sequence_start=True) == 0
+
+
+def test_a_silent_sequence_is_forgotten(start: Start, tmp_path: Path) -> None:
+    server = start(counting(tmp_path), limits=Limits(sequences=1, sequence_idle_s=0.0))
+    assert ask(server, 1, sequence_start=True) == 0
+    assert "had no step for 0 s" in ask(server, 1)[1]
+
+
+def test_the_real_client_keeps_order_in_a_stream(server: Server) -> None:
+    client = pytest.importorskip("tritonclient.grpc", reason="pip install 'tritonclient[grpc]'")
+    assert server.app.rpc is not None
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with client.InferenceServerClient(f"127.0.0.1:{server.app.rpc.port}") as triton:
+        triton.start_stream(lambda result, error: answers.put((result, error)))
+        given = client.InferInput("x", [1, 3], "FP32")
+        given.set_data_from_numpy(np.zeros((1, 3), np.float32))
+        for number in range(12):
+            for id in (77, "text"):
+                triton.async_stream_infer(
+                    "count",
+                    [given],
+                    sequence_id=id,
+                    sequence_start=number == 0,
+                    sequence_end=number == 11,
+                )
+        found = [answers.get(timeout=60) for _ in range(24)]
+        triton.stop_stream()
+    assert [e for _, e in found if e] == []
+    assert [r.as_numpy("double")[0, 0] for r, _ in found] == [n for n in range(12) for _ in "ab"]
