@@ -2,9 +2,11 @@
 
 import gc
 import importlib.util
+import itertools
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +49,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         Path(file).write_text("".join(f"{line}\n" for line in sorted(set(_skipped))))
 
 
+@pytest.fixture(scope="session")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give numbered folders; those of pytest search all that were made before, for each test."""
+    folder = tmp_path_factory.mktemp("caches")
+    return (folder / str(n) for n in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def private_cache(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def private_cache(caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the history and extracted bundles of one test away from all others and from the user."""
-    monkeypatch.setenv("EDGEINFER_CACHE", str(tmp_path_factory.mktemp("cache")))
+    folder = next(caches)
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("EDGEINFER_CACHE", str(folder))
 
 
 _states: dict[str, Any] = {}
