@@ -6,6 +6,7 @@ process or in one of its own (``worker``), and it can be run again to explain wh
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import time
@@ -26,6 +27,7 @@ from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.plan import Job, plan
 from edgeinfer.convert.provenance import oracles, tools_of
 from edgeinfer.convert.quantize.half_stage import Halves
+from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.convert.quantize.stage import Stage
 from edgeinfer.convert.request import Request, in_layout
 from edgeinfer.convert.shape_sets import check_input_ranges, check_ranges, check_states
@@ -70,23 +72,82 @@ class Prepared:
     written: tuple[Written, ...]
     preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
+    stages: Stages = field(default_factory=lambda: Stages())
+
+
+@dataclass(slots=True)
+class Stages:
+    """How far a conversion is.
+
+    Attributes:
+        number: of the stage that runs, from 1.
+        total: how many there will be; 0 where nobody counts.
+    """
+
+    number: int = 0
+    total: int = 0
+
+
+_COUNTED = re.compile(r"stage [0-9]+ of [0-9]+: ")
+
+
+def uncounted(what: str) -> str:
+    """Return what is being done, without how far a conversion is."""
+    return _COUNTED.sub("", what, count=1)
+
+
+BEFORE_JOBS = 5
+"""Stages of every conversion before those of its artifacts: the model is read, normalised, checked
+against the targets, given test vectors, and the oracles are asked."""
+
+
+def stages_of(request: Request, jobs: int, checks: int) -> int:
+    """Return how many stages a conversion has.
+
+    Args:
+        request: what is asked for.
+        jobs: artifacts that are written.
+        checks: how often they are run, once for each target.
+    """
+    wanted = recipe(request.precision)
+    each = 2 if wanted.name == "fp16" else 1
+    return BEFORE_JOBS + wanted.is_quantized + each * jobs + checks + 1
 
 
 class Clock:
-    """Tells the user what is being done and remembers how long it took."""
+    """Tells the user what is being done and how far it is, and remembers how long it took."""
 
-    def __init__(self, progress: Progress | None, seconds: dict[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        progress: Progress | None,
+        seconds: dict[str, float] | None = None,
+        stages: Stages | None = None,
+    ) -> None:
         self.seconds = {} if seconds is None else seconds
+        self.stages = stages or Stages()
         self._progress = progress
 
     @contextmanager
     def stage(self, what: str) -> Iterator[None]:
         """Time a stage."""
-        if self._progress is not None:
-            self._progress(what, None)
+        self.stages.number += 1
+        self.tell(what, None)
         start = time.perf_counter()
         yield
         self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
+
+    def tell(self, what: str, done: float | None) -> None:
+        """Say what is being done within a stage, and what share of the stage is done."""
+        if self._progress is None:
+            return
+        stages = self.stages
+        if not stages.total:
+            self._progress(what, done)
+            return
+        # A stage that is repeated was not foreseen.
+        total = max(stages.total, stages.number)
+        share = (stages.number - 1 + (done or 0.0)) / total
+        self._progress(f"stage {stages.number} of {total}: {what}", min(share, 1.0))
 
 
 class Front:
@@ -104,7 +165,9 @@ class Front:
         """Take note; nothing is read yet. The arguments are those of ``sources.read``."""
         self._model, self._asked = model, request
         self._examples, self._sizes = example_inputs, dynamic_shapes
-        self._clock, self._progress = Clock(progress), progress
+        formats = sum(len((*p.formats, *p.optional_formats)) for p in request.profiles)
+        foreseen = Stages(total=stages_of(request, formats, formats))
+        self._clock = Clock(progress, stages=foreseen)
         self._ranges: dict[str, InputRange] = {}
 
     def prepare(self, variants: Path) -> Prepared:
@@ -131,6 +194,8 @@ class Front:
                 integers=self._quantize.recipe.is_quantized,
                 alone=self._request.alone,
             )
+        runs = sum(len(job.profiles) for job in todo.jobs)
+        self._clock.stages.total = stages_of(self._request, len(todo.jobs), runs)
         lines = {
             "source": source.notes.lines,
             **normalised.changes,
@@ -141,7 +206,7 @@ class Front:
         if self._quantize.recipe.is_quantized:
             with self._stage("quantize"):
                 self._quantize.prepare(
-                    normalised.model, report, todo.jobs, self._progress, source=source.model
+                    normalised.model, report, todo.jobs, self._clock.tell, source=source.model
                 )
         ordinary = [v.feeds for v in report.vectors if not v.edge]
         ladder = rungs(ordinary[0], report.ranges) if ordinary else []
@@ -150,7 +215,10 @@ class Front:
         tried = (self._lower_or_leave(job, variants, report) for job in todo.jobs)
         written = tuple(made for made in tried if made is not None)
         request = self._request
-        return Prepared(report, written, request.preprocessing, request.labels)
+        stages = self._clock.stages
+        # What was left out is not run either.
+        stages.total = stages.number + sum(len(w.job.profiles) for w in written) + 1
+        return Prepared(report, written, request.preprocessing, request.labels, stages)
 
     def explain(
         self, job: Job, engine: str, feeds: Feeds, budget: Budget, folder: Path
@@ -161,6 +229,7 @@ class Front:
         """
         from edgeinfer.convert.verify import explain
 
+        self._clock.stages.total = 0
         normal = self._normalised.model
         self._halves.look(normal, [feeds], rungs(feeds, self._ranges))
         place = place_for(job.profile.machine)
@@ -354,10 +423,6 @@ class Front:
                 report.to_json(),
             )
 
-    def _tell(self, what: str) -> None:
-        if self._progress is not None:
-            self._progress(what, None)
-
     def _lower_or_leave(self, job: Job, variants: Path, report: Report) -> Written | None:
         try:
             return self._lower(job, variants, report)
@@ -384,7 +449,9 @@ class Front:
                 if job.format == REGIONS:
                     samples = tuple(v.feeds for v in report.vectors if not v.edge)[:1]
                 options = replace(
-                    self._halves.options(self._options), samples=samples, tell=self._tell
+                    self._halves.options(self._options),
+                    samples=samples,
+                    tell=partial(self._clock.tell, done=None),
                 )
                 lowered = target.lower(graph, job.profile, options, folder)
                 lowered = self._quantize.read_back(job, lowered, report)

@@ -209,7 +209,7 @@ def export(
     with kind(request.destination, overwrite=overwrite) as writer:
         prepared = front.prepare(writer.folder(_VARIANTS))
         check_described(described, prepared.report.inputs, prepared.report.outputs)
-        clock = Clock(progress, prepared.report.seconds)
+        clock = Clock(progress, prepared.report.seconds, prepared.stages)
         wanted = [
             Wanted([e.backend for e in w.lowered.engines], place_of(w.job.profile))
             for w in prepared.written
@@ -220,7 +220,8 @@ def export(
                 judged = _verified(written, backends, prepared.report, clock, want.place)
                 if _is_taken(written, judged, request, prepared.report, front, writer):
                     variants += _adopted(written, judged, writer)
-        return _finish(request, prepared, variants, writer, described)
+        with clock.stage("write the result"):
+            return _finish(request, prepared, variants, writer, described)
 
 
 def _front(

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from edgeinfer.backends import child
 from edgeinfer.convert import engines
-from edgeinfer.convert.front import Front, Prepared, Progress
+from edgeinfer.convert.front import Front, Prepared, Progress, uncounted
 from edgeinfer.convert.plan import Job
 from edgeinfer.convert.request import Request
 from edgeinfer.convert.verify import Finding
@@ -87,7 +87,7 @@ class Worker:
                     error, text = content
                     raise error from child.RemoteTraceback(text)
                 if kind == "stage":
-                    stage = content[0]
+                    stage = uncounted(content[0])
                     if self._progress is not None:
                         self._progress(*content)
                 elif kind == "log":

@@ -24,7 +24,7 @@ from edgeinfer.bundle.manifest import (
     Variant,
 )
 from edgeinfer.bundle.writer import BundleWriter
-from edgeinfer.convert.front import Clock, Progress
+from edgeinfer.convert.front import Clock, Progress, Stages
 from edgeinfer.convert.llm import judge, source, tokenizer
 from edgeinfer.convert.llm.blocks import Integers, Tensor
 from edgeinfer.convert.llm.oracle import Oracle
@@ -56,6 +56,9 @@ _DEVICES = {"rpi5": "cortex-a76", "tvm-x86-64-v4": "x86-64-v4-vnni"}
 """Of targets whose profile names none, or one without instructions that matter here."""
 
 _BLOCK = 32
+
+_STAGES = 4
+"""Stages of one target: weights are rounded, packed, judged on text, and run."""
 
 
 def export(
@@ -97,7 +100,7 @@ def export(
     if block % 32 or block < 32:
         raise UsageError(f"block {block}: expected a multiple of 32")
     machines = [(p, _machine(p)) for p in resolve_profiles(targets)]
-    clock = Clock(progress)
+    clock = Clock(progress, stages=Stages(total=1 + _STAGES * len(machines)))
     with clock.stage("read the model"):
         given = source.read(path)
         beside, notes = tokenizer.files(given)

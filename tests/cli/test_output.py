@@ -152,6 +152,17 @@ def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "measure" in terminal.text
 
 
+def test_off_a_terminal_each_stage_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with Output().progress(lines=True) as progress:
+        assert progress is not None
+        progress("stage 1 of 2: read the model", 0.0)
+        progress("stage 2 of 2: quantize", 0.5)
+        progress("stage 2 of 2: round weights", 0.6)
+    assert capsys.readouterr().err == ("stage 1 of 2: read the model\nstage 2 of 2: quantize\n")
+    with Output(quiet=True).progress(lines=True) as progress:
+        assert progress is None
+
+
 @pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
 def test_no_progress_on_ci_or_a_dumb_terminal(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str

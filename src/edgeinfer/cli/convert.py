@@ -209,7 +209,7 @@ def convert(
     """
     named = named_model(model, trust_source=trust_source)
     sizes = input_shapes(shapes)
-    with out.progress() as progress:
+    with out.progress(lines=True) as progress:
         if progress is not None:
             progress("load the converter", None)
         from edgeinfer.convert.pipeline import export

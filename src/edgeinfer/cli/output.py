@@ -60,27 +60,68 @@ class Output:
             click.echo(visible(line), err=True)
 
     @contextlib.contextmanager
-    def progress(self) -> Iterator[Progress | None]:
-        """Show what is being done while the block runs; None where nobody looks."""
-        if self.quiet or not _watched():
+    def progress(self, *, lines: bool = False) -> Iterator[Progress | None]:
+        """Show what is being done while the block runs; None where nobody looks.
+
+        Args:
+            lines: off a terminal print a line for each stage, so that a log shows where it is.
+        """
+        if self.quiet or not (lines or _watched()):
             yield None
             return
+        if not _watched():
+            yield _Lines()
+            return
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            SpinnerColumn,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
 
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
+            TaskProgressColumn(show_speed=False),
             TimeElapsedColumn(),
         )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("starting", total=None)
 
             def update(what: str, done: float | None) -> None:
-                bar.update(task, description=what, completed=done or 0, total=done and 1.0)
+                # Without a share there is no end to draw, and no percentage to tell.
+                known = None if done is None else 1.0
+                bar.update(task, description=what, completed=done or 0.0, total=known)
 
             yield update
+
+
+class _Lines:
+    """Prints a line when another stage begins, not for every step of it.
+
+    What has no known place among the stages is for people who watch. The first stage is told with
+    the second: it reads what was given, and an error of that is one line.
+    """
+
+    def __init__(self) -> None:
+        self._stage = ""
+        self._held = ""
+
+    def __call__(self, what: str, done: float | None) -> None:
+        stage = what.partition(":")[0]
+        if done is None or stage == self._stage:
+            return
+        is_first, self._stage = not self._stage, stage
+        if is_first:
+            self._held = what
+            return
+        for line in filter(None, (self._held, what)):
+            click.echo(visible(line), err=True)
+        self._held = ""
 
 
 def output_options(command: Callable[..., None]) -> Callable[..., None]:
