@@ -23,6 +23,7 @@ __all__ = [
     "Pipeline",
     "SentencePipeline",
     "pipeline",
+    "put_together",
 ]
 
 Pipeline = ImagePipeline | AudioPipeline | LinesPipeline | SentencePipeline
@@ -51,14 +52,19 @@ def pipeline(*bundles: str | os.PathLike[str], **options: Any) -> Pipeline:
     try:
         # One at a time: what was opened before one that fails is closed.
         models.extend(Model(bundle, **options) for bundle in bundles)
-        return _put_together(models)
+        return put_together(models)
     except BaseException:
         for model in models:
             model.close()
         raise
 
 
-def _put_together(models: list[Model]) -> Pipeline:
+def put_together(models: list[Model]) -> Pipeline:
+    """Return the pipeline that opened models make; as ``pipeline``.
+
+    Raises:
+        UsageError: they do not fit together.
+    """
     first = models[0]
     if len(models) == 1:
         match first.record:

@@ -82,7 +82,8 @@ class AudioPipeline:
         """Listen to a whole recording.
 
         Args:
-            recording: a path, or (samples,) or (samples, channels): floats -1..1, or int16.
+            recording: a path, the contents of a file, or (samples,) or (samples, channels) of
+                floats -1..1 or int16.
             rate: of an array, in Hz; another one than the model's is converted.
 
         Raises:
@@ -112,7 +113,7 @@ class AudioPipeline:
             model.close()
 
     def _signal(self, recording: Any, rate: int | None) -> Array:
-        if isinstance(recording, str | Path):
+        if isinstance(recording, str | Path | bytes):
             return open_recording(recording, self.rate)
         signal = as_mono(np.asarray(recording))
         if rate is None:

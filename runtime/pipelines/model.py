@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from edgeinfer.bundle.headrules import FOLDER
 from edgeinfer.errors import RunError, UsageError
 from edgeinfer.heads import Head, files_of
 from edgeinfer.runtime.pipelines.code import open_code
-from edgeinfer.runtime.session import load
+from edgeinfer.runtime.session import Session, load
 from edgeinfer.types import (
     Array,
     ConstantInput,
@@ -24,15 +24,28 @@ from edgeinfer.types import (
 )
 
 
+class Runs(Protocol):
+    """What a model needs of a session."""
+
+    def run(self, feeds: Mapping[str, Array], /) -> dict[str, Array]:
+        """Run once with all inputs."""
+        ...
+
+    def close(self) -> None:
+        """Free the engine."""
+        ...
+
+
 class Model:
     """A session with what its inputs and outputs mean.
 
     Args:
         path: of the bundle.
+        runs: who runs it, where that is no session of its own; closed with the model.
         **options: of ``edgeinfer.load``.
 
     Attributes:
-        session: the loaded model.
+        runs: the loaded model.
         head: what its outputs mean.
         labels: names of classes.
         files: contents of the files that records name.
@@ -45,7 +58,9 @@ class Model:
         UsageError: the bundle does not say what an input or its outputs mean.
     """
 
-    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, runs: Runs | None = None, **options: Any
+    ) -> None:
         self.path = os.fspath(path)
         self.around: list[str] = []
         self._constants: dict[str, Array] = {}
@@ -57,7 +72,7 @@ class Model:
             self._read(bundle)
             self.code, self.without_code = open_code(bundle)
             rest = {k: v for k, v in options.items() if k not in OPENINGS}
-            self.session = load(bundle, **rest)
+            self.runs = load(bundle, **rest) if runs is None else runs
         except BaseException:
             bundle.close()
             raise
@@ -104,7 +119,7 @@ class Model:
 
     def run(self, feeds: Mapping[str, Array], states: dict[str, Array]) -> dict[str, Array]:
         """Run once; the states are replaced by those that the next call needs."""
-        outputs = self.session.run({**self._constants, **states, **feeds})
+        outputs = self.runs.run({**self._constants, **states, **feeds})
         for name, (_, output) in self._states.items():
             states[name] = outputs[output]
         return outputs
@@ -125,9 +140,20 @@ class Model:
             raise RunError(f"{self.path}: head: expected one number, received {list(array.shape)}")
         return float(array.reshape(-1)[0])
 
+    @property
+    def session(self) -> Session:
+        """The session, where it is the model's own.
+
+        Raises:
+            UsageError: somebody else runs it.
+        """
+        if not isinstance(self.runs, Session):
+            raise UsageError(f"{self.path}: it has no session of its own")
+        return self.runs
+
     def close(self) -> None:
         """Free the engine."""
-        self.session.close()
+        self.runs.close()
 
     def _place(self, spec: TensorSpec, record: Preprocessing) -> None:
         if isinstance(record, ConstantInput):

@@ -73,6 +73,10 @@ class SentencePipeline:
             return [*classify(np.squeeze(output), self.model.head, self.model.labels)]
         raise UsageError(f"{self.model.path}: {self.model.head.kind!r} is not read from a text")
 
+    def count(self, text: str) -> int:
+        """Return how many tokens of a text are read."""
+        return int(next(iter(self._tokenizers.values())).encode(text)["mask"].sum())
+
     def close(self) -> None:
         """Free the engine."""
         self.model.close()

@@ -28,6 +28,7 @@ from edgeinfer.runtime.serve.hub import Hub, Served
 from edgeinfer.runtime.serve.keys import Keys
 from edgeinfer.runtime.serve.metrics import CONTENT_TYPE
 from edgeinfer.runtime.serve.openai import OpenAI
+from edgeinfer.runtime.serve.tasks import Tasks
 from edgeinfer.runtime.serve.v2 import V2
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class App:
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self._v2, self._openai = V2(hub), OpenAI(hub)
+        self._v2 = V2(hub)
+        self._others = (OpenAI(hub), Tasks(hub))
         self._keys = Keys(hub.options.keys)
         self.rpc: Rpc | None = None
         if hub.options.grpc_port is not None:
@@ -139,7 +141,10 @@ class App:
         elif path == "/v2" or path.startswith("/v2/"):
             parts = [unquote(part) for part in path[3:].split("/") if part]
             await self._v2.other(parts, method, receive, send)
-        elif not await self._openai.route(path, method, scope, receive, send):
+        else:
+            for each in self._others:
+                if await each.route(path, method, scope, receive, send):
+                    return
             raise RequestError(404, f"nothing is at {path} for {method}")
 
     def _cors(self, scope: Scope) -> tuple[Header, ...]:

@@ -13,14 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.errors import ClosedError, EdgeInferError, QueueFullError, UsageError
+from edgeinfer.errors import (
+    ClosedError,
+    EdgeInferError,
+    NotAvailableError,
+    QueueFullError,
+    UsageError,
+)
 from edgeinfer.llm.generation import FORMAT
 from edgeinfer.runtime.batches import Batching, check_batching
 from edgeinfer.runtime.fleet import Model, Runtime
 from edgeinfer.runtime.serve.batching import measure, rows_of
-from edgeinfer.runtime.serve.http import DisconnectedError, RequestError
+from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, status_of
 from edgeinfer.runtime.serve.metrics import Metrics, ModelMetrics
-from edgeinfer.runtime.serve.options import ServeOptions, model_name
+from edgeinfer.runtime.serve.options import ServeOptions, model_name, pipeline_name
 from edgeinfer.runtime.serve.sequences import Sequences
 from edgeinfer.runtime.serve.terms import Terms, read_terms
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -28,6 +34,7 @@ from edgeinfer.types import Array, Feeds, TensorSpec
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
     from edgeinfer.runtime.llm.stats import EngineStats
+    from edgeinfer.runtime.pipelines import Pipeline
     from edgeinfer.runtime.serve.tensors import InferRequest
 
 _log = logging.getLogger("edgeinfer")
@@ -50,13 +57,17 @@ class Served:
         name: in addresses.
         path: of its bundle.
         metrics: its counters.
-        kind: ``tensors`` or ``text``.
+        kind: ``tensors``, ``text``, or ``pipeline`` for bundles that are one only together.
         state: ``loading``, ``ready``, ``unloaded`` or why it failed.
         waiting: requests without an answer.
         created: when it was added, in seconds since 1970.
         batch: requests that one run may hold.
         sequences: of clients, where the model has states.
         warm: inputs to run it with before it is ready.
+        has_meaning: whether its bundle says what it takes and gives.
+        pipeline: it takes pictures, recordings or texts, where it is ready and its bundle says so.
+        no_meaning: why there is none.
+        parts: bundles of a pipeline of several.
     """
 
     name: str
@@ -73,6 +84,11 @@ class Served:
     batch: int = 1
     sequences: Sequences | None = None
     warm: Sequence[Feeds] = field(default_factory=tuple)
+    has_meaning: bool = False
+    pipeline: Pipeline | None = None
+    no_meaning: str = ""
+    parts: tuple[Path, ...] = ()
+    engines: list[Model] = field(default_factory=list)
 
     @property
     def is_ready(self) -> bool:
@@ -88,6 +104,7 @@ class Hub:
         options: of the server.
         trust: keyword arguments of ``Bundle.open``.
         text: keyword arguments of ``LLM``.
+        pipelines: several bundles that are one, each ``NAME=PATH,PATH``.
 
     Raises:
         UsageError: two models have one name.
@@ -100,6 +117,7 @@ class Hub:
         options: ServeOptions,
         trust: Mapping[str, Any] | None = None,
         text: Mapping[str, Any] | None = None,
+        pipelines: Sequence[str] = (),
     ) -> None:
         self.options = options
         self._trust, self._text = dict(trust or {}), dict(text or {})
@@ -109,7 +127,10 @@ class Hub:
         self.is_stopping = False
         try:
             for given in models:
-                self._open(*model_name(given))
+                name, path = model_name(given)
+                self._open(name, (Path(path),))
+            for given in pipelines:
+                self._open(*pipeline_name(given))
         except BaseException:
             self.close()
             raise
@@ -163,11 +184,7 @@ class Hub:
                     model.text = LLM(model.path, **self._text, **self._trust)
                 model.text.wake()
             else:
-                if model.tensors is None:
-                    model.tensors = self._runtime.add(model.path, name=model.name)
-                for feeds in model.warm[:1]:
-                    model.tensors.run(feeds)
-                self._batch(model, model.tensors)
+                self._load_tensors(model)
         except EdgeInferError as error:
             model.state = str(error)
             _log.error("model %s could not be loaded: %s", model.name, error)
@@ -180,9 +197,10 @@ class Hub:
         if model.text is not None:
             model.text.close()
             model.text = None
-        if model.tensors is not None:
-            model.tensors.close()
-            model.tensors = None
+        model.tensors = model.pipeline = None
+        for engine in model.engines:
+            engine.close()
+        model.engines.clear()
         if model.sequences is not None:
             model.sequences.clear()
 
@@ -257,6 +275,21 @@ class Hub:
             model.waiting -= 1
             model.metrics.waiting.dec()
 
+    @contextlib.contextmanager
+    def counted(self, model: Served) -> Iterator[None]:
+        """Count a request by how it ends, and its time."""
+        started, status = time.perf_counter(), 200
+        try:
+            yield
+        except (DisconnectedError, asyncio.CancelledError):
+            status = 499
+            raise
+        except Exception as error:
+            status = status_of(error).status
+            raise
+        finally:
+            model.metrics.ended(status, time.perf_counter() - started)
+
     def close(self) -> None:
         """End everything; may be called twice."""
         self.is_stopping = True
@@ -266,10 +299,17 @@ class Hub:
                 model.text = None
         self._runtime.close()
 
-    def _open(self, name: str, path: str) -> None:
+    def _open(self, name: str, paths: tuple[Path, ...]) -> None:
         if name in self.models:
             raise UsageError(f"two models are called {name!r}; give NAME=BUNDLE")
-        self.models[name] = self._opened(name, Path(path))
+        if len(paths) == 1:
+            self.models[name] = self._opened(name, paths[0])
+            return
+        for path in paths:
+            Bundle.open(path, **self._trust).close()
+        metrics = self.metrics.of(name)
+        self.models[name] = served = Served(name, paths[0], metrics, "pipeline", parts=paths)
+        served.created, served.has_meaning = int(time.time()), True
 
     def _opened(self, name: str, path: Path) -> Served:
         with Bundle.open(path, **self._trust) as bundle:
@@ -279,6 +319,7 @@ class Hub:
                 served.kind = "text"
                 return served
             served.inputs, served.outputs = manifest.inputs, manifest.outputs
+            served.has_meaning, served.parts = manifest.head is not None, (path,)
             served.warm = [feeds for feeds, _ in itertools.islice(bundle.vectors(), VECTORS)]
             if manifest.states:
                 limits = self.options.limits
@@ -287,6 +328,28 @@ class Hub:
                     *(limits.sequences, limits.sequence_idle_s),
                 )
             return served
+
+    def _load_tensors(self, model: Served) -> None:
+        if not model.engines:
+            several = len(model.parts) > 1
+            for i, path in enumerate(model.parts):
+                name = f"{model.name}/{i}" if several else model.name
+                model.engines.append(self._runtime.add(path, name=name))
+        if model.kind == "tensors":
+            model.tensors = model.engines[0]
+            for feeds in model.warm[:1]:
+                model.tensors.run(feeds)
+            self._batch(model, model.tensors)
+        if model.has_meaning and model.pipeline is None:
+            from edgeinfer.runtime.serve.meaning import open_pipeline
+
+            try:
+                model.pipeline = open_pipeline(model.parts, model.engines, self._trust)
+            except (UsageError, NotAvailableError) as error:
+                # Its tensors are served all the same, and who asks for more is told why not.
+                model.no_meaning = str(error)
+                if model.kind == "pipeline":
+                    raise
 
     def _batch(self, model: Served, tensors: Model) -> None:
         """Let a model's requests run together as far as that gains, and is allowed."""

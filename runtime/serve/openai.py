@@ -106,28 +106,17 @@ class OpenAI:
     async def _generate(self, is_chat: bool, receive: Receive, send: Send) -> None:
         from edgeinfer.runtime.serve import asked as reader
 
-        started = time.perf_counter()
         data, model, llm = await self._asked(receive)
         id = f"{'chatcmpl' if is_chat else 'cmpl'}-{self._start}{next(self._count)}"
-        status = 200
-        try:
-            with self._hub.place(model):
-                read = reader.chats if is_chat else reader.completions
-                several = read(llm, data, id)
-                form = _Form(id, model.name, llm, is_chat)
-                async with _watched(receive):
-                    if several[0].stream:
-                        await self._stream(llm, several[0], form, send)
-                    else:
-                        await self._whole(llm, several, form, send)
-        except asyncio.CancelledError as e:
-            status = 499
-            raise DisconnectedError from e
-        except Exception as error:
-            status = status_of(error).status
-            raise
-        finally:
-            model.metrics.ended(status, time.perf_counter() - started)
+        read = reader.chats if is_chat else reader.completions
+        with self._hub.counted(model), self._hub.place(model):
+            several = read(llm, data, id)
+            form = _Form(id, model.name, llm, is_chat)
+            async with watched(receive):
+                if several[0].stream:
+                    await self._stream(llm, several[0], form, send)
+                else:
+                    await self._whole(llm, several, form, send)
 
     async def _whole(self, llm: LLM, several: list[Asked], form: _Form, send: Send) -> None:
         choices: list[dict[str, Any]] = []
@@ -334,17 +323,28 @@ async def _with_pauses(events: AsyncIterator[Event]) -> AsyncIterator[Event | No
 
 
 @contextlib.asynccontextmanager
-async def _watched(receive: Receive) -> AsyncIterator[None]:
-    """Cancel the block when the client leaves."""
+async def watched(receive: Receive) -> AsyncIterator[None]:
+    """Cancel the block when the client leaves.
+
+    Raises:
+        DisconnectedError: it left.
+    """
     block = asyncio.current_task()
+    has_left = False
 
     async def watch() -> None:
+        nonlocal has_left
         await client_left(receive)
+        has_left = True
         if block is not None:
             block.cancel()
 
     watching = asyncio.ensure_future(watch())
     try:
         yield
+    except asyncio.CancelledError as e:
+        if has_left:
+            raise DisconnectedError from e
+        raise
     finally:
         watching.cancel()

@@ -138,3 +138,16 @@ def model_name(given: str) -> tuple[str, str]:
             "give NAME=BUNDLE"
         )
     return name, path
+
+
+def pipeline_name(given: str) -> tuple[str, tuple[Path, ...]]:
+    """Split ``NAME=BUNDLE,BUNDLE``.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    name, sign, paths = given.partition("=")
+    found = tuple(Path(path) for path in paths.split(",") if path)
+    if not (sign and _NAME.fullmatch(name) and len(found) > 1):
+        raise UsageError(f"{given}: expected NAME=BUNDLE,BUNDLE of bundles that work together")
+    return name, found

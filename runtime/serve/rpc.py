@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -301,18 +300,9 @@ class Rpc:
         return work() if small else await asyncio.get_running_loop().run_in_executor(None, work)
 
     async def _ran(self, model: Served, request: Any, asked: InferRequest) -> Any:
-        started, status = time.perf_counter(), 200
-        try:
+        with self._hub.counted(model):
             results = await self._hub.infer(model, asked)
             return self._written(model, asked, results)
-        except asyncio.CancelledError:
-            status = 499
-            raise
-        except Exception as error:
-            status = status_of(error).status
-            raise
-        finally:
-            model.metrics.ended(status, time.perf_counter() - started)
 
     def _written(self, model: Served, asked: InferRequest, results: Mapping[str, Array]) -> Any:
         answer = self._messages["ModelInferResponse"](

@@ -44,6 +44,7 @@ def serve(
     *,
     trust: Mapping[str, Any] | None = None,
     text: Mapping[str, Any] | None = None,
+    pipelines: Sequence[str] = (),
     started: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; requests under way are answered first.
@@ -53,6 +54,7 @@ def serve(
         options: of the server.
         trust: keyword arguments of ``Bundle.open``.
         text: keyword arguments of ``LLM``.
+        pipelines: several bundles that are one, each ``NAME=PATH,PATH``.
         started: is called with the address when connections are taken.
 
     Raises:
@@ -68,7 +70,7 @@ def serve(
 
     listening = _listen(options.host, options.port)
     try:
-        app = App(Hub(models, options, trust, text))
+        app = App(Hub(models, options, trust, text, pipelines))
         config = uvicorn.Config(
             app,
             loop=_LOOP,

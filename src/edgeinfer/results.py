@@ -6,7 +6,8 @@ of the top left pixel is (0, 0). Times are seconds from the beginning of the rec
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from edgeinfer.types import Array
 
@@ -163,3 +164,29 @@ class Text:
 Result = (
     Classification | Detection | Segmentation | Embedding | Pitch | VoiceActivity | WakeWord | Text
 )
+
+_KINDS: dict[type, str] = {
+    Classification: "class",
+    Detection: "object",
+    Segmentation: "segmentation",
+    Embedding: "embedding",
+    Pitch: "note",
+    VoiceActivity: "speech",
+    WakeWord: "word",
+    Text: "text",
+}
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """Return JSON-ready data; of a mask only how much of the picture each class has."""
+    kind = {"kind": _KINDS[type(result)]}
+    match result:
+        case Segmentation():
+            named = {result.name(index): share for index, share in result.shares.items()}
+            return {**kind, "size": list(result.mask.shape[::-1]), "shares": named}
+        case Embedding():
+            return {**kind, "vector": result.vector.tolist()}
+        case Pitch():
+            return {**kind, **asdict(result), "name": result.name}
+        case _:
+            return {**kind, **asdict(result)}

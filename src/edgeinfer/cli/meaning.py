@@ -63,7 +63,8 @@ def run_pipeline(
 ) -> None:
     """Run every input and tell what was found."""
     from edgeinfer import pipeline
-    from edgeinfer.cli.told import as_json, as_table
+    from edgeinfer.cli.told import as_table
+    from edgeinfer.results import as_json
 
     if overlay is not None and len(inputs) != 1:
         raise UsageError(f"--overlay: expected one INPUT, received {len(inputs)}")

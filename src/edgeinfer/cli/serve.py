@@ -9,10 +9,18 @@ import click
 
 from edgeinfer.cli.output import Output, output_options
 from edgeinfer.cli.trust import trust_options
+from edgeinfer.errors import UsageError
 
 
 @click.command()
-@click.argument("bundles", nargs=-1, required=True, metavar="[NAME=]BUNDLE...")
+@click.argument("bundles", nargs=-1, metavar="[NAME=]BUNDLE...")
+@click.option(
+    "--pipeline",
+    "pipelines",
+    multiple=True,
+    metavar="NAME=BUNDLE,BUNDLE",
+    help="Bundles that work together; may be repeated.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0: any."
@@ -44,6 +52,7 @@ from edgeinfer.cli.trust import trust_options
 @output_options
 def serve(
     bundles: tuple[str, ...],
+    pipelines: tuple[str, ...],
     host: str,
     port: int,
     grpc_port: int | None,
@@ -67,13 +76,16 @@ def serve(
     """Serve BUNDLES over HTTP and gRPC: tensors and language models.
 
     Clients of Triton and KServe (Open Inference Protocol v2, binary tensors) and of OpenAI (chat
-    completions, completions) speak to it; /metrics is for Prometheus. Only this machine reaches it
+    completions, completions, embeddings) speak to it; /v1/pipelines takes pictures, recordings and
+    texts; /metrics is for Prometheus. Only this machine reaches it
     unless --host says otherwise, which needs --keys or --insecure. Ctrl-C ends it.
     """
     from edgeinfer.runtime.serve.options import Limits, ServeOptions, keys_of
     from edgeinfer.runtime.serve.run import check_installed
     from edgeinfer.runtime.serve.run import serve as run
 
+    if not (bundles or pipelines):
+        raise UsageError("no BUNDLE given")
     check_installed(grpc=grpc_port is not None)
     options = ServeOptions(
         host=host,
@@ -101,5 +113,6 @@ def serve(
         options,
         trust=trust,
         text=text,
+        pipelines=pipelines,
         started=lambda url: out.remark(f"serving at {url}"),
     )

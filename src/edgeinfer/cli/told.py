@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgeinfer.cli.output import table
 from edgeinfer.results import (
@@ -22,33 +21,8 @@ from edgeinfer.results import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-_KINDS: dict[type, str] = {
-    Classification: "class",
-    Detection: "object",
-    Segmentation: "segmentation",
-    Embedding: "embedding",
-    Pitch: "note",
-    VoiceActivity: "speech",
-    WakeWord: "word",
-    Text: "text",
-}
 _SHOWN = 6
 """Numbers of a vector that are printed."""
-
-
-def as_json(result: Result) -> dict[str, Any]:
-    """Return JSON-ready data; of a mask only how much of the picture each class has."""
-    kind = {"kind": _KINDS[type(result)]}
-    match result:
-        case Segmentation():
-            named = {result.name(index): share for index, share in result.shares.items()}
-            return {**kind, "size": list(result.mask.shape[::-1]), "shares": named}
-        case Embedding():
-            return {**kind, "vector": result.vector.tolist()}
-        case Pitch():
-            return {**kind, **dataclasses.asdict(result), "name": result.name}
-        case _:
-            return {**kind, **dataclasses.asdict(result)}
 
 
 def as_table(results: Sequence[Result]) -> Iterator[str | Table]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,15 +35,15 @@ def load_audio(path: str | Path, record: AudioInput) -> Array:
     return cut(open_recording(path, record.sample_rate), record)
 
 
-def open_recording(path: str | Path, rate: int) -> Array:
-    """Read a recording: (samples,), float32, mono, -1..1, at a rate.
+def open_recording(source: str | Path | bytes, rate: int) -> Array:
+    """Read a recording, a file or its contents: (samples,), float32, mono, -1..1, at a rate.
 
     Raises:
         InputError: the file is no recording, is damaged or holds no sound.
         NotAvailableError: soundfile, or soxr where the rates differ, is not installed.
         UsageError: no such file.
     """
-    signal, own = _read(Path(path))
+    signal, own = _read(source if isinstance(source, bytes) else Path(source))
     return signal if own == rate else resampled(signal, own, rate)
 
 
@@ -97,17 +98,19 @@ class Framer:
         return window
 
 
-def _read(path: Path) -> tuple[Array, int]:
+def _read(source: Path | bytes) -> tuple[Array, int]:
     try:
         import soundfile
     # soundfile raises OSError when its native library is missing.
     except (ImportError, OSError) as e:
         raise NotAvailableError(f"reading recordings needs soundfile: {INSTALL}") from e
-    if not path.is_file():
-        raise UsageError(f"{path}: {absence(path)}")
+    name = "recording" if isinstance(source, bytes) else str(source)
+    opened = io.BytesIO(source) if isinstance(source, bytes) else source
+    if isinstance(source, Path) and not source.is_file():
+        raise UsageError(f"{source}: {absence(source)}")
     expected = "a recording (WAV, FLAC, OGG, ...)"
     try:
-        with soundfile.SoundFile(path) as file:
+        with soundfile.SoundFile(opened) as file:
             rate = int(file.samplerate)
             blocks = [
                 block.mean(axis=1, dtype=np.float32)
@@ -115,12 +118,12 @@ def _read(path: Path) -> tuple[Array, int]:
             ]
     except soundfile.LibsndfileError as e:
         received = f"a damaged file or one of another kind ({' '.join(str(e).split())})"
-        raise InputError(str(path), expected, received) from e
+        raise InputError(name, expected, received) from e
     signal = np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.float32)
     if not len(signal):
-        raise InputError(str(path), expected, "a file without sound")
+        raise InputError(name, expected, "a file without sound")
     if not np.isfinite(signal).all():
-        raise InputError(str(path), "finite samples", "NaN or infinite ones")
+        raise InputError(name, "finite samples", "NaN or infinite ones")
     return signal, rate
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import warnings
 from functools import cache
@@ -25,7 +26,8 @@ _ORIENTATION = 0x0112
 
 
 Picture = Any
-"""A path, an array (height, width[, 3 or 4]) of uint8 in RGB order, or a Pillow image."""
+"""A path, the contents of a file, an array (height, width[, 3 or 4]) of uint8 in RGB order, or an
+image of Pillow's."""
 
 
 def load_image(path: str | Path, record: ImageInput, dtype: str = "float32") -> Array:
@@ -50,7 +52,8 @@ def open_picture(given: Picture, color: str = "RGB") -> Image.Image:
     that is all of that already is returned itself.
 
     Args:
-        given: a path that Pillow can read, an array of uint8, or a Pillow image.
+        given: a path that Pillow can read, the contents of such a file, an array of uint8, or a
+            Pillow image.
         color: ``GRAY`` gives one channel, anything else three in RGB order.
 
     Raises:
@@ -59,7 +62,13 @@ def open_picture(given: Picture, color: str = "RGB") -> Image.Image:
         UsageError: no such file.
     """
     if isinstance(given, (str, Path)):
-        return _read(Path(given), color)
+        path = Path(given)
+        if not path.is_file():
+            _pillow()
+            raise UsageError(f"{path}: {absence(path)}")
+        return _read(path, str(path), color)
+    if isinstance(given, bytes):
+        return _read(io.BytesIO(given), "picture", color)
     image = _pillow()
     if isinstance(given, image.Image):
         from PIL import ImageOps
@@ -131,31 +140,29 @@ def _pillow() -> Any:
     return Image
 
 
-def _read(path: Path, color: str) -> Image.Image:
+def _read(source: Path | io.BytesIO, name: str, color: str) -> Image.Image:
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as e:
         raise NotAvailableError(f"reading pictures needs Pillow: {INSTALL}") from e
-    if not path.is_file():
-        raise UsageError(f"{path}: {absence(path)}")
     expected = f"a picture that Pillow can read ({', '.join(FORMATS)})"
     try:
         with warnings.catch_warnings():
             # Pillow only warns between one and two times its limit, and raises above.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_formats()) as opened:
+            with Image.open(source, formats=_formats()) as opened:
                 opened.load()
                 ImageOps.exif_transpose(opened, in_place=True)
-                return _in_color(opened, str(path), color)
+                return _in_color(opened, name, color)
     except InputError:
         raise
     except Image.DecompressionBombError as e:
-        raise InputError(str(path), expected, f"too many pixels ({e})", "scale it down") from e
+        raise InputError(name, expected, f"too many pixels ({e})", "scale it down") from e
     except UnidentifiedImageError as e:
-        raise InputError(str(path), expected, "a file of another kind") from e
+        raise InputError(name, expected, "a file of another kind") from e
     # Pillow's decoders raise any of these for damaged data.
     except _DAMAGED as e:
-        raise InputError(str(path), expected, f"a damaged file ({_one_line(e)})") from e
+        raise InputError(name, expected, f"a damaged file ({_one_line(e)})") from e
 
 
 def _in_color(picture: Image.Image, name: str, color: str) -> Image.Image:

@@ -4,6 +4,7 @@ import importlib.util
 import platform
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,34 +34,37 @@ def _specs(values: Any) -> tuple[TensorSpec, ...]:
     return tuple(found)
 
 
+def write_graph(
+    folder: Path, name: str, graph: str, files: Mapping[str, bytes] | None = None, **said: Any
+) -> Path:
+    """Write a bundle of an ONNX text."""
+    text = f'<ir_version: 8, opset_import: ["" : 17]>\n{graph}'
+    model = onnx.parser.parse_model(text)
+    onnx.checker.check_model(model)
+    with BundleWriter(folder / f"{name}.edge") as writer:
+        variants = writer.folder("variants/cpu-onnx-fp32")
+        onnx.save(model, str(variants / "model.onnx"))
+        file = writer.adopt("variants/cpu-onnx-fp32/model.onnx")
+        extra = [writer.add_bytes(f"pipeline/{n}", data) for n, data in (files or {}).items()]
+        engine = EngineRequirement("onnxruntime")
+        variant = Variant("cpu-onnx-fp32", "cpu", "onnx", "fp32", (file,), (engine,))
+        manifest = Manifest(
+            name=name,
+            inputs=_specs(model.graph.input),
+            outputs=_specs(model.graph.output),
+            variants=(variant,),
+            vectors=(),
+            source=SourceRecord("onnx", f"{name}.onnx", "0" * 64),
+            extra_files=tuple(extra),
+            **said,
+        )
+        return writer.finish(manifest)
+
+
 @pytest.fixture
 def make(tmp_path: Path) -> MakeBundle:
-    """Write a bundle of an ONNX text."""
-
-    def write(name: str, graph: str, files: Mapping[str, bytes] | None = None, **said: Any) -> Path:
-        text = f'<ir_version: 8, opset_import: ["" : 17]>\n{graph}'
-        model = onnx.parser.parse_model(text)
-        onnx.checker.check_model(model)
-        with BundleWriter(tmp_path / f"{name}.edge") as writer:
-            folder = writer.folder("variants/cpu-onnx-fp32")
-            onnx.save(model, str(folder / "model.onnx"))
-            file = writer.adopt("variants/cpu-onnx-fp32/model.onnx")
-            extra = [writer.add_bytes(f"pipeline/{n}", data) for n, data in (files or {}).items()]
-            engine = EngineRequirement("onnxruntime")
-            variant = Variant("cpu-onnx-fp32", "cpu", "onnx", "fp32", (file,), (engine,))
-            manifest = Manifest(
-                name=name,
-                inputs=_specs(model.graph.input),
-                outputs=_specs(model.graph.output),
-                variants=(variant,),
-                vectors=(),
-                source=SourceRecord("onnx", f"{name}.onnx", "0" * 64),
-                extra_files=tuple(extra),
-                **said,
-            )
-            return writer.finish(manifest)
-
-    return write
+    """Write a bundle of an ONNX text into the test's folder."""
+    return partial(write_graph, tmp_path)
 
 
 def made_here(cache: Path, **kinds: Any) -> Path:

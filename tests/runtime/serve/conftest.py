@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,14 +65,20 @@ class Starter:
         self._folder, self._fakes = folder, fakes
         self._running: list[Server] = []
 
-    def __call__(self, *models: str, **options: Any) -> Server:
+    def __call__(
+        self, *models: str, only: bool = False, pipelines: Sequence[str] = (), **options: Any
+    ) -> Server:
         """Start one, with ``double`` and ``tiny`` besides the models that are given."""
         self._fakes.add("fake")
         folder = self._folder / str(len(self._running))
         folder.mkdir()
         double = write_bundle(folder / "double.edge", "fake")
-        bundles = [str(double), f"tiny={text_bundle(folder / 'text.edge')}", *models]
-        hub = Hub(bundles, ServeOptions(port=0, **options))
+        usual = [str(double), f"tiny={text_bundle(folder / 'text.edge')}"]
+        hub = Hub(
+            [*([] if only else usual), *models],
+            ServeOptions(port=0, **options),
+            pipelines=pipelines,
+        )
         app = App(hub)
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))

@@ -1,0 +1,148 @@
+"""Models that say what they take and give: pictures, recordings and texts to what is in them."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.heads import Embed
+from edgeinfer.results import Embedding, Result, Segmentation, as_json
+from edgeinfer.runtime.fleet import Model
+from edgeinfer.runtime.pipelines import Pipeline, SentencePipeline, put_together
+from edgeinfer.runtime.pipelines.model import Model as Meaning
+from edgeinfer.runtime.serve.http import RequestError
+from edgeinfer.types import Array
+
+
+class Shared:
+    """The engine of a server's model, as a pipeline runs it; the server closes it.
+
+    Args:
+        model: of the runtime.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run once, in turn with requests of tensors."""
+        return self._model.run(feeds)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def open_pipeline(
+    paths: Sequence[Path], models: Sequence[Model], trust: Mapping[str, Any]
+) -> Pipeline:
+    """Return the pipeline of bundles that are loaded already.
+
+    Raises:
+        UsageError: they do not say what they mean, or do not fit together.
+        NotAvailableError: a library is missing.
+    """
+    opened = [
+        Meaning(path, runs=Shared(model), **trust)
+        for path, model in zip(paths, models, strict=True)
+    ]
+    return put_together(opened)
+
+
+def run(pipeline: Pipeline, given: bytes | str, limit: int) -> list[Result]:
+    """Run a pipeline on a file's contents, or on a text.
+
+    Args:
+        pipeline: what runs.
+        given: contents of a picture or recording; a text for one that reads texts.
+        limit: values that a file may hold.
+
+    Raises:
+        RequestError: it is not what the pipeline takes, or too large.
+        InputError: the file is damaged.
+    """
+    takes = pipeline.takes
+    if isinstance(pipeline, SentencePipeline):
+        if isinstance(given, bytes):
+            raise RequestError(400, f"this model takes {takes}: send text/plain, or JSON with text")
+        return pipeline(given)
+    if isinstance(given, str):
+        raise RequestError(400, f"this model takes {takes}, not a text")
+    if not given:
+        raise RequestError(400, f"the body is empty; this model takes {takes}")
+    size = _pixels(given) if takes == "a picture" else _samples(given)
+    if size > limit:
+        raise RequestError(413, f"{takes} with {size} values; at most {limit}")
+    return pipeline(given)
+
+
+def _pixels(given: bytes) -> int:
+    """Return values of a picture by its header; 0 where it cannot be read, which is told later."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(given)) as opened:
+            return opened.width * opened.height * 3
+    # The decoder names what is wrong, with the formats that can be read.
+    except Exception:
+        return 0
+
+
+def _samples(given: bytes) -> int:
+    import soundfile
+
+    try:
+        info = soundfile.info(io.BytesIO(given))
+    # As above.
+    except Exception:
+        return 0
+    return int(info.frames) * int(info.channels)
+
+
+def told(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return results as JSON has them; masks are PNG files in base64, a level a class."""
+    found = []
+    for result in results:
+        data = as_json(result)
+        if isinstance(result, Segmentation):
+            data["mask"] = base64.b64encode(_png(result.mask)).decode()
+        found.append(data)
+    return found
+
+
+def drawn(given: bytes, results: Sequence[Result]) -> bytes:
+    """Return a picture with what was found in it, as PNG."""
+    from edgeinfer.media.overlay import overlay
+
+    out = io.BytesIO()
+    overlay(given, results).save(out, "PNG")
+    return out.getvalue()
+
+
+def vectors(pipeline: Pipeline, texts: Sequence[str]) -> tuple[Array, int]:
+    """Return a vector for each text, and the tokens that were read.
+
+    Returns:
+        (texts, size), float32, and a count.
+
+    Raises:
+        RequestError: the model gives none.
+    """
+    if not (isinstance(pipeline, SentencePipeline) and isinstance(pipeline.model.head, Embed)):
+        raise RequestError(400, f"this model takes {pipeline.takes} and gives no vectors of texts")
+    given = [each for text in texts for each in pipeline(text)]
+    found = [each.vector for each in given if isinstance(each, Embedding)]
+    tokens = sum(pipeline.count(text) for text in texts)
+    return np.asarray(found, np.float32).reshape(len(texts), -1), tokens
+
+
+def _png(mask: Array) -> bytes:
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.fromarray(mask).save(out, "PNG")
+    return out.getvalue()

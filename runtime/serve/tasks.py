@@ -1,0 +1,238 @@
+"""Tasks over HTTP: pictures, recordings and texts; embeddings and rerank beside them.
+
+Source: OpenAI's API reference of embeddings; ``/v1/rerank`` as Jina and vLLM have it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import numpy as np
+
+from edgeinfer.runtime.pipelines import Pipeline
+from edgeinfer.runtime.serve import meaning
+from edgeinfer.runtime.serve.forms import read_form
+from edgeinfer.runtime.serve.http import (
+    DisconnectedError,
+    Receive,
+    RequestError,
+    Scope,
+    Send,
+    answer,
+    answer_json,
+    client_left,
+    from_json,
+    header,
+    read_body,
+)
+from edgeinfer.runtime.serve.hub import Hub, Served
+from edgeinfer.types import Array
+
+R = TypeVar("R")
+PATH = "/v1/pipelines"
+MOST = 2048
+"""Texts of one request."""
+
+
+class Tasks:
+    """Answers below ``/v1/pipelines``, and ``/v1/embeddings`` and ``/v1/rerank``.
+
+    Args:
+        hub: the models.
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    async def route(
+        self, path: str, method: str, scope: Scope, receive: Receive, send: Send
+    ) -> bool:
+        """Answer a request; False where the address is not one of these.
+
+        Raises:
+            RequestError: the request is wrong.
+        """
+        if path == PATH and method == "GET":
+            found = [_described(m) for m in self._hub.models.values() if m.has_meaning]
+            await answer_json(send, {"data": found})
+        elif path.startswith(f"{PATH}/") and method in ("GET", "POST"):
+            model = self._hub.get(unquote(path[len(PATH) + 1 :]))
+            pipeline = _pipeline(model)
+            if method == "GET":
+                await answer_json(send, _described(model))
+            else:
+                await self._run(model, pipeline, scope, receive, send)
+        elif path in ("/v1/embeddings", "/v1/rerank", "/rerank") and method == "POST":
+            work = self._embeddings if path == "/v1/embeddings" else self._rerank
+            await work(receive, send)
+        else:
+            return False
+        return True
+
+    async def _run(
+        self, model: Served, pipeline: Pipeline, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        limits = self._hub.options.limits
+        body = await read_body(receive, limits.body_bytes, limits.body_s)
+        given, draw = _given(scope, body)
+        if draw and not (isinstance(given, bytes) and pipeline.takes == "a picture"):
+            raise RequestError(400, f"draw: this model takes {pipeline.takes}")
+
+        def work() -> tuple[list[dict[str, Any]], bytes | None]:
+            results = meaning.run(pipeline, given, limits.elements)
+            if draw and isinstance(given, bytes):
+                return [], meaning.drawn(given, results)
+            return meaning.told(results), None
+
+        found, picture = await self._worked(model, receive, work)
+        if picture is not None:
+            await answer(send, 200, picture, ((b"content-type", b"image/png"),))
+        else:
+            await answer_json(send, {"model": model.name, "results": found})
+
+    async def _worked(self, model: Served, receive: Receive, work: Callable[[], R]) -> R:
+        """Run something of a model in a thread, within its queue."""
+        with self._hub.counted(model), self._hub.place(model):
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(None, work)
+            leaving = asyncio.ensure_future(client_left(receive))
+            try:
+                await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                leaving.cancel()
+            if not running.done():
+                # What waits for a thread goes; what runs ends unheard.
+                running.cancel()
+                raise DisconnectedError
+            return await running
+
+    async def _asked(self, receive: Receive, known: set[str]) -> tuple[dict[str, Any], Served]:
+        limits = self._hub.options.limits
+        data = from_json(await read_body(receive, limits.body_bytes, limits.body_s))
+        if not isinstance(data, dict):
+            raise RequestError(400, "expected an object")
+        # What is null asks for nothing.
+        data = {key: value for key, value in data.items() if value is not None}
+        if unknown := sorted(data.keys() - known - {"model"}):
+            raise RequestError(400, f"not supported: {', '.join(unknown)}")
+        if not isinstance(data.get("model"), str):
+            raise RequestError(400, "model: expected a name")
+        return data, self._hub.get(data["model"])
+
+    async def _embeddings(self, receive: Receive, send: Send) -> None:
+        known = {"input", "encoding_format", "dimensions", "user", "input_type"}
+        data, model = await self._asked(receive, known)
+        pipeline = _pipeline(model)
+        texts = _texts(data.get("input"), "input")
+        form = data.get("encoding_format", "float")
+        if form not in ("float", "base64"):
+            raise RequestError(400, f"encoding_format: {form!r} is not supported")
+        found, tokens = await self._worked(model, receive, lambda: meaning.vectors(pipeline, texts))
+        size = data.get("dimensions", found.shape[1])
+        if size != found.shape[1]:
+            raise RequestError(400, f"dimensions: this model gives {found.shape[1]}")
+        rows = [
+            {"object": "embedding", "index": i, "embedding": _written(row, form)}
+            for i, row in enumerate(found)
+        ]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        whole = {"object": "list", "model": model.name, "data": rows, "usage": usage}
+        await answer_json(send, whole)
+
+    async def _rerank(self, receive: Receive, send: Send) -> None:
+        known = {"query", "documents", "top_n", "return_documents"}
+        data, model = await self._asked(receive, known)
+        pipeline = _pipeline(model)
+        query = data.get("query")
+        if not isinstance(query, str):
+            raise RequestError(400, "query: expected a text")
+        given = data.get("documents")
+        if isinstance(given, list):
+            given = [d.get("text") if isinstance(d, dict) else d for d in given]
+        documents = _texts(given, "documents")
+        top = data.get("top_n", len(documents))
+        if type(top) is not int or top < 1:
+            raise RequestError(400, "top_n: expected a whole number, at least 1")
+        found, tokens = await self._worked(
+            model, receive, lambda: meaning.vectors(pipeline, [query, *documents])
+        )
+        scores = _cosines(found[0], found[1:])
+        results: list[dict[str, Any]] = [
+            {"index": int(i), "relevance_score": float(scores[i])}
+            for i in np.argsort(-scores, kind="stable")[:top]
+        ]
+        if data.get("return_documents") is True:
+            for result in results:
+                result["document"] = {"text": documents[result["index"]]}
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        await answer_json(send, {"model": model.name, "results": results, "usage": usage})
+
+
+def _pipeline(model: Served) -> Pipeline:
+    if model.pipeline is None:
+        why = model.no_meaning or "its bundle does not say what it means"
+        raise RequestError(400, f"model {model.name!r} is not a pipeline: {why}")
+    return model.pipeline
+
+
+def _described(model: Served) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": model.name, "ready": model.is_ready}
+    if model.pipeline is not None:
+        last = model.pipeline.models[-1]
+        found |= {"takes": model.pipeline.takes, "gives": last.head.kind}
+        found["labels"] = list(last.labels)
+    return found
+
+
+def _given(scope: Scope, body: bytes) -> tuple[bytes | str, bool]:
+    """Return a picture, a recording or a text, and whether it is to be drawn on."""
+    query = dict(parse_qsl(str(scope.get("query_string", b""), "latin-1")))
+    whole = header(scope, b"content-type") or b""
+    kind = whole.partition(b";")[0].strip().lower()
+    if kind == b"multipart/form-data":
+        fields = read_form(body, whole)
+        query |= {name: fields.pop(name).text(name) for name in ("draw",) if name in fields}
+        if len(fields) != 1 or not fields.keys() <= {"file", "text"}:
+            raise RequestError(400, f"expected one field, file or text; received {[*fields]}")
+        name, field = fields.popitem()
+        given: bytes | str = field.text(name) if name == "text" else field.content
+    elif kind == b"application/json":
+        data = from_json(body)
+        if not (isinstance(data, dict) and isinstance(data.get("text"), str) and len(data) == 1):
+            raise RequestError(400, 'expected {"text": "..."}; files are sent as they are')
+        given = data["text"]
+    elif kind.startswith(b"text/"):
+        try:
+            given = str(body, "utf-8")
+        except UnicodeDecodeError as e:
+            raise RequestError(400, "the text is not UTF-8") from e
+    else:
+        given = body
+    draw = query.pop("draw", "false")
+    if query or draw not in ("true", "false"):
+        raise RequestError(400, f"not supported: {', '.join(query) or f'draw={draw}'}")
+    return given, draw == "true"
+
+
+def _texts(given: Any, name: str) -> list[str]:
+    texts = [given] if isinstance(given, str) else given
+    if not (isinstance(texts, list) and texts and all(isinstance(t, str) and t for t in texts)):
+        raise RequestError(400, f"{name}: expected a text or a list of texts")
+    if len(texts) > MOST:
+        raise RequestError(400, f"{name}: at most {MOST} texts, received {len(texts)}")
+    return texts
+
+
+def _written(row: Array, form: str) -> Any:
+    return row if form == "float" else base64.b64encode(row.astype("<f4").tobytes()).decode()
+
+
+def _cosines(query: Array, documents: Array) -> Array:
+    exact = documents.astype(np.float64)
+    lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(query.astype(np.float64))
+    with np.errstate(invalid="ignore"):
+        return np.where(lengths > 0, exact @ query.astype(np.float64) / lengths, 0.0)

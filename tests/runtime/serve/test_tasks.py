@@ -1,0 +1,223 @@
+"""Pictures, recordings and texts over HTTP: what pipelines give, and one clear error."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.heads import Classify, Embed, Features, HearVoice, Segment, SpotWord
+from edgeinfer.runtime.serve.options import Limits
+from edgeinfer.types import AudioInput, FrameInput, TextInput
+from tests.runtime.conftest import Fakes
+from tests.runtime.pipelines.conftest import write_graph
+from tests.runtime.pipelines.test_audio import RATE, SAID, SPREAD, TOGETHER
+from tests.runtime.pipelines.test_image import COLOURS, SIZED
+from tests.runtime.pipelines.test_sentence import COUNT, PIECES
+from tests.runtime.serve.conftest import Server, Starter
+
+pytest.importorskip("PIL")
+pytest.importorskip("tokenizers")
+MASK = """
+mask (float[N, 3, 4, 4] image) => (float[N, 3, 4, 4] scores) { scores = Identity (image) }
+"""
+LOUD = """
+loud (float[1, 160] sound) => (float[1] voice)
+{ voice = ReduceMax <axes = [1], keepdims = 0> (sound) }
+"""
+
+
+def png(colour: tuple[int, int, int], size: tuple[int, int] = (12, 8)) -> bytes:
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.new("RGB", size, colour).save(out, "PNG")
+    return out.getvalue()
+
+
+RED = png((255, 0, 0))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder: Path = tmp_path_factory.mktemp("tasks")
+    image: dict[str, Any] = {"preprocessing": {"image": SIZED}, "labels": ("red", "green", "blue")}
+    ids = {
+        "ids": TextInput("vocab.txt", 6, pad=True),
+        "mask": TextInput("vocab.txt", 6, field="mask", pad=True),
+    }
+    sound = {"sound": AudioInput(16000, 160, 160)}
+    bundles = [
+        write_graph(folder, "colours", COLOURS, head=Classify(top=2, threshold=0.5), **image),
+        write_graph(folder, "segments", MASK, head=Segment(), **image),
+        write_graph(
+            folder,
+            "vectors",
+            COUNT,
+            {"vocab.txt": PIECES},
+            head=Embed(pooling="mean", normalize=False),
+            preprocessing=ids,
+        ),
+        write_graph(folder, "loud", LOUD, head=HearVoice(), preprocessing=sound),
+    ]
+    parts = [
+        (SPREAD, Features(scale=2.0, offset=1.0), "x", AudioInput(RATE, 20, 20, gain=0.5)),
+        (TOGETHER, Features(), "w", FrameInput(4, 2)),
+        (SAID, SpotWord("go", threshold=2.5), "v", FrameInput(2)),
+    ]
+    chain = [
+        write_graph(folder, f"part{i}", graph, head=head, preprocessing={name: record})
+        for i, (graph, head, name, record) in enumerate(parts)
+    ]
+    together = f"words={','.join(map(str, chain))}"
+    start = Starter(tmp_path_factory.mktemp("served"), Fakes())
+    try:
+        made = start(
+            *map(str, bundles), only=True, pipelines=(together,), limits=Limits(elements=100_000)
+        )
+        for model in made.hub.models.values():
+            assert (model.state, model.no_meaning) == ("ready", "")
+        yield made
+    finally:
+        start.close()
+
+
+def post(server: Server, name: str, content: Any, kind: str = "", query: str = "") -> Any:
+    headers = {"content-type": kind} if kind else {}
+    return server.client.post(f"/v1/pipelines/{name}{query}", content=content, headers=headers)
+
+
+def test_a_picture_gets_names(server: Server) -> None:
+    want = {
+        "model": "colours",
+        "results": [{"kind": "class", "index": 0, "label": "red", "score": 1.0}],
+    }
+    assert post(server, "colours", RED).json() == want
+    assert post(server, "colours", RED, "image/png").json() == want
+    form = {"file": ("cat.png", RED, "image/png")}
+    assert server.client.post("/v1/pipelines/colours", files=form).json() == want
+
+
+def test_a_picture_is_drawn_on(server: Server) -> None:
+    from PIL import Image
+
+    found = post(server, "colours", RED, query="?draw=true")
+    assert found.headers["content-type"] == "image/png"
+    assert Image.open(io.BytesIO(found.content)).size == (12, 8)
+    form = {"file": ("cat.png", RED)}
+    drawn = server.client.post("/v1/pipelines/colours", files=form, data={"draw": "true"})
+    assert drawn.content == found.content
+
+
+def test_a_mask_is_a_picture(server: Server) -> None:
+    from PIL import Image
+
+    (found,) = post(server, "segments", png((0, 255, 0))).json()["results"]
+    assert found["shares"] == {"green": 1.0}
+    mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(found["mask"]))))
+    assert mask.shape == (8, 12)
+    assert (mask == 1).all()
+
+
+def test_what_there_is(server: Server) -> None:
+    found = {p["name"]: p for p in server.client.get("/v1/pipelines").json()["data"]}
+    assert (found["vectors"]["takes"], found["vectors"]["gives"]) == ("a text", "embed")
+    assert server.client.get("/v1/pipelines/colours").json()["labels"] == ["red", "green", "blue"]
+    # They are models of tensors as well, in one copy.
+    assert server.client.get("/v2/models/colours").json()["inputs"][0]["name"] == "image"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind", "query", "status", "text"),
+    [
+        ("nobody", RED, "", "", 404, "no model 'nobody'"),
+        ("colours", b"", "", "", 400, "the body is empty; this model takes a picture"),
+        ("colours", b"no picture", "", "", 400, "expected a picture that Pillow can read"),
+        ("colours", RED[:45], "", "", 400, "damaged"),
+        ("colours", b"red", "text/plain", "", 400, "this model takes a picture, not a text"),
+        ("colours", png((1, 2, 3), (200, 200)), "", "", 413, "120000 values; at most 100000"),
+        ("colours", RED, "", "?size=3", 400, "not supported: size"),
+        ("colours", RED, "multipart/form-data", "", 400, "the boundary is missing"),
+        ("colours", b"--x\r\n", "multipart/form-data; boundary=x", "", 400, "cut off"),
+        ("vectors", RED, "", "", 400, "this model takes a text: send text/plain"),
+        ("vectors", "the cat", "text/plain", "?draw=true", 400, "draw: this model takes a text"),
+        ("vectors", b"\xff", "text/plain", "", 400, "not UTF-8"),
+        ("vectors", b"{}", "application/json", "", 400, "expected {"),
+        ("loud", b"RIFF", "", "", 400, "expected a recording"),
+    ],
+    ids=range(14),
+)
+def test_refusals(
+    server: Server, name: str, content: Any, kind: str, query: str, status: int, text: str
+) -> None:
+    found = post(server, name, content, kind, query)
+    assert found.status_code == status
+    assert text in found.json()["error"]["message"]
+
+
+def test_a_recording_gets_times(server: Server) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    out = io.BytesIO()
+    sound = np.concatenate([np.zeros(8000), np.full(8000, 0.9), np.zeros(8000)])
+    soundfile.write(out, sound, 16000, format="WAV")
+    (found,) = post(server, "loud", out.getvalue(), "audio/wav").json()["results"]
+    assert found["kind"] == "speech"
+    assert found["start"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_bundles_that_work_together_are_one_model(server: Server) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    out = io.BytesIO()
+    signal = np.zeros(200)
+    signal[100:] = 0.99
+    soundfile.write(out, signal, RATE, format="WAV")
+    (found,) = post(server, "words", out.getvalue()).json()["results"]
+    assert (found["kind"], found["label"]) == ("word", "go")
+    refused = server.client.post("/v2/models/words/infer", json={})
+    assert refused.status_code == 400
+    assert "is not a model of tensors" in refused.json()["error"]
+    unloaded = server.client.post("/v2/repository/models/words/unload")
+    assert unloaded.status_code == 200
+    assert post(server, "words", out.getvalue()).status_code == 503
+    assert server.client.post("/v2/repository/models/words/load").status_code == 200
+    assert post(server, "words", out.getvalue()).json()["results"] == [found]
+
+
+def test_the_real_client_gets_vectors(server: Server) -> None:
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", http_client=None)
+    # [CLS] the cat [SEP]: 2, 4, 5, 3.
+    for form in ("float", "base64"):
+        found = client.embeddings.create(
+            model="vectors", input=["the cat", "cat"], encoding_format=form
+        )
+        vectors = [each.embedding for each in found.data]
+        if form == "base64":
+            vectors = [np.frombuffer(base64.b64decode(v), "<f4").tolist() for v in vectors]
+        np.testing.assert_allclose(vectors, [[14 / 4, 1], [10 / 3, 1]], rtol=1e-6)
+        assert found.usage.prompt_tokens == 7
+    with pytest.raises(openai.BadRequestError, match="dimensions: this model gives 2"):
+        client.embeddings.create(model="vectors", input="cat", dimensions=1)
+    with pytest.raises(openai.BadRequestError, match="gives no vectors of texts"):
+        client.embeddings.create(model="colours", input="cat")
+    with pytest.raises(openai.BadRequestError, match="not supported: colour"):
+        client.embeddings.create(model="vectors", input="cat", extra_body={"colour": 1})
+
+
+def test_texts_are_ranked(server: Server) -> None:
+    given = {"model": "vectors", "query": "the", "documents": ["cat cat cat", "the", "cat"]}
+    found = server.client.post("/v1/rerank", json={**given, "return_documents": True}).json()
+    assert found["results"][0] == {
+        "index": 1,
+        "relevance_score": pytest.approx(1.0),
+        "document": {"text": "the"},
+    }
+    assert len(server.client.post("/v1/rerank", json={**given, "top_n": 2}).json()["results"]) == 2
+    wrongs: list[dict[str, Any]] = [{"top_n": 0}, {"documents": []}, {"query": 3}]
+    for wrong in (*wrongs, {"documents": [{"a": 1}]}):
+        assert server.client.post("/v1/rerank", json={**given, **wrong}).status_code == 400
