@@ -19,7 +19,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -34,6 +33,7 @@ from edgeinfer.backends.emulator import Emulator
 from edgeinfer.backends.isolated_host import AGAIN, MESSAGE, spinner
 from edgeinfer.backends.isolated_memory import HEAD, Memory, Slot, alike, lay_out
 from edgeinfer.backends.operators import OperatorProfile, Placement
+from edgeinfer.backends.pages import resident_mb
 from edgeinfer.errors import BackendError, ClosedError, CrashedError, RunError
 from edgeinfer.types import Array, Feeds
 
@@ -227,11 +227,7 @@ class _Process:
 
     def resident_mb(self) -> float:
         """Return the memory that the process holds; 0 where the system does not say."""
-        try:
-            pages = int(Path(f"/proc/{self._child.pid}/statm").read_text().split()[1])
-        except OSError:
-            return 0.0
-        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+        return resident_mb(self._child.pid)
 
     def ask(self, stage: str, seconds: float | None, method: str, *arguments: Any) -> Any:
         """Have something done.

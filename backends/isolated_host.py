@@ -16,7 +16,7 @@ from edgeinfer.backends.base import Artifact, Coverage, Covering, Executable, Lo
 from edgeinfer.backends.checks import available_cpus
 from edgeinfer.backends.isolated_memory import HEAD, Memory, Slot, alike, lay_out
 from edgeinfer.backends.operators import OperatorProfile, Placement, Placing, Profiling
-from edgeinfer.backends.pages import give_back
+from edgeinfer.backends.pages import SMALL_MB, give_back
 from edgeinfer.errors import ClosedError, InputError, NotAvailableError
 from edgeinfer.types import Array, TensorSpec
 
@@ -51,7 +51,7 @@ class Host:
         """Open an artifact and return its inputs and outputs."""
         self._executable = registry.get(self._name).load(artifact, options)
         self._opening, self._has_failed = (artifact, options), False
-        give_back()
+        give_back(SMALL_MB)
         return self._executable.inputs, self._executable.outputs
 
     def run(self, inputs: list[Slot], end: int) -> list[Slot]:
@@ -61,7 +61,7 @@ class Host:
         self._places = None
         self.run_again()
         # The first run makes the engine's own copies of the weights.
-        give_back()
+        give_back(SMALL_MB)
         return self.outputs
 
     def run_again(self) -> bool:
@@ -122,7 +122,7 @@ class Host:
         if self._executable is not None:
             self._executable.close()
         self._executable = self._opening = None
-        give_back()
+        give_back(SMALL_MB)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import mmap
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -22,18 +23,38 @@ device, such as a GPU's registers, has no file to come back from."""
 _asked: list[Callable[[], None]] = []
 
 
+def resident_mb(process: int | str = "self") -> float:
+    """Return the memory that a process holds; 0 where the system does not say cheaply."""
+    try:
+        with open(f"/proc/{process}/statm", encoding="ascii") as file:
+            pages = int(file.read().split()[1])
+    except OSError:
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
 def when_giving_back(action: Callable[[], None]) -> None:
     """Have something else give its memory back first, each time that ``give_back`` is called."""
     _asked.append(action)
 
 
-def give_back() -> None:
+SMALL_MB = 256.0
+"""What a process may hold before it is worth a tenth of a second to look for what it can give back
+while it is at work."""
+
+
+def give_back(above_mb: float = 0.0) -> None:
     """Give freed memory and the pages of mapped files back to the system; Linux only.
 
     A closed engine leaves hundreds of megabytes in glibc's arenas, and the next engine adds its own
     to them; other allocators return large blocks by themselves. A mapped page is read again from
     the system's cache when it is next touched.
+
+    Args:
+        above_mb: resident memory up to which nothing is done.
     """
+    if above_mb and 0.0 < resident_mb() <= above_mb:
+        return
     gc.collect()
     for action in _asked:
         action()

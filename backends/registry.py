@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import entry_points
 
 from edgeinfer.backends.base import Backend, Probe
 from edgeinfer.backends.checks import one_line
@@ -94,6 +93,8 @@ def _probe(name: str) -> Probe:
 
 def _entries() -> list[tuple[str, str]]:
     """Return name and place of each registered entry point, once each, sorted."""
+    from importlib.metadata import entry_points
+
     return sorted({(entry.name, entry.value) for entry in entry_points(group=GROUP)})
 
 

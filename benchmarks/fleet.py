@@ -26,7 +26,7 @@ import numpy as np
 import edgeinfer
 from benchmarks.tiny import SEQUENCE, bundle
 from edgeinfer.backends.checks import available_cpus
-from edgeinfer.runtime.bench import resident_mb
+from edgeinfer.backends.pages import resident_mb
 from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.types import Array
 

@@ -6,7 +6,7 @@ import contextlib
 
 import onnx_ir as ir
 
-from edgeinfer.backends.pages import give_back
+from edgeinfer.backends.pages import SMALL_MB, give_back
 
 
 def release_memory(*models: ir.Model) -> None:
@@ -21,4 +21,4 @@ def release_memory(*models: ir.Model) -> None:
                     # Where an array still looks into the file, it stays mapped.
                     with contextlib.suppress(BufferError):
                         value.const_value.release()
-    give_back()
+    give_back(SMALL_MB)

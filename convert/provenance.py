@@ -59,13 +59,25 @@ def tools_of(
     found = {"python": platform.python_version()}
     for package in dict.fromkeys(wanted):
         try:
-            found[package] = importlib.metadata.version(package)
+            found[package] = _version(package)
         except importlib.metadata.PackageNotFoundError:
             # A build of somebody's own, without metadata.
             continue
     for driver in dict.fromkeys(drivers):
         found[driver] = _driver_version(driver)
     return found
+
+
+@cache
+def _version(package: str) -> str:
+    """Return an installed package's version; ``importlib.metadata`` parses the whole description.
+
+    Raises:
+        PackageNotFoundError: it is not installed.
+    """
+    text = importlib.metadata.distribution(package).read_text("METADATA") or ""
+    line = re.search(r"^Version: *(\S+)", text, re.MULTILINE)
+    return line[1] if line else importlib.metadata.version(package)
 
 
 def oracles() -> tuple[str, ...]:

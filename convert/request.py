@@ -8,11 +8,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgeinfer import profiles
-from edgeinfer.bundle.artifacts import SUFFIXES, format_of
-from edgeinfer.convert.quantize.quality import Metric
+from edgeinfer.bundle.formats import SUFFIXES, format_of
 from edgeinfer.convert.quantize.recipe import (
     COREMLTOOLS,
     INSTEAD,
@@ -22,11 +21,14 @@ from edgeinfer.convert.quantize.recipe import (
     recipe,
     spelled_out,
 )
-from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.shape_sets import Given, Ranges, Sets, ranges_of, shape_sets
 from edgeinfer.errors import UsageError
 from edgeinfer.profiles.schema import Profile
-from edgeinfer.types import Feeds, ImageInput, Preprocessing, TensorSpec
+from edgeinfer.types import ImageInput, Preprocessing, TensorSpec
+
+if TYPE_CHECKING:
+    from edgeinfer.convert.quantize.quality import Metric
+    from edgeinfer.types import Feeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +186,12 @@ def check_request(
         raise UsageError(f"calibrator {calibrator!r} is unknown; known: {', '.join(METHODS)}")
     if max_drop is not None and not 0.0 <= max_drop < 1.0:
         raise UsageError(f"max drop {max_drop}: expected a share from 0 up to 1, such as 1%")
+    _check_there(deployment, data, calibration)
     kinds = _io_dtypes(io_dtypes, chosen)
-    measure = Named(metric, tuple(labels)) if isinstance(metric, str) else metric
+    if isinstance(metric, str):
+        from edgeinfer.convert.quantize.task_metrics import Named
+
+        metric = Named(metric, tuple(labels))
     name = name or default_name(model)
     common, sets = shape_sets(input_shapes or {})
     return Request(
@@ -215,7 +221,7 @@ def check_request(
         by_coremltools=theirs,
         force=force,
         max_drop=max_drop,
-        metric=measure,
+        metric=metric,
         signature=signature,
         random=check_mode(random),
         channels_last=tuple(channels_last),
@@ -230,6 +236,17 @@ def precision_for(chosen: Sequence[Profile], precision: str) -> str:
         UsageError: there is no such precision.
     """
     return spelled_out(precision, lambda wanted: all(_can(p, wanted) for p in chosen))
+
+
+def _check_there(deployment: str, data: object, calibration: object) -> None:
+    """Refuse a system that does not exist, and files that do not."""
+    if deployment:
+        from edgeinfer.convert.lower.coreml.deployment import deployment as system
+
+        system(deployment)
+    for what, given in (("", data), ("calibration data ", calibration)):
+        if isinstance(given, str | Path) and not Path(given).exists():
+            raise UsageError(f"{what}{given}: no such file")
 
 
 def _check_able(chosen: Sequence[Profile], precision: str) -> None:

@@ -23,7 +23,7 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.cuda import cuda_devices
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.bundle.artifacts import refuse_artifact
+from edgeinfer.bundle.formats import refuse_artifact
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert.costs import ENGINES, Costs, best
 from edgeinfer.convert.engines import place_for

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 from edgeinfer.backends import child
 from edgeinfer.convert import engines
+from edgeinfer.convert.deferred import import_onnx_ir
 from edgeinfer.convert.front import Front, Prepared, Progress, uncounted
 from edgeinfer.convert.plan import Job
 from edgeinfer.convert.request import Request
@@ -148,6 +149,7 @@ def main() -> None:
     warnings.simplefilter("default")
     warnings.showwarning = line.warn
     (model, request, sizes), method, arguments = child.read(connection)
+    import_onnx_ir()
     try:
         front = Front(model, request, line.stage, dynamic_shapes=sizes)
         result = getattr(front, method)(*arguments)

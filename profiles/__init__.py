@@ -6,6 +6,7 @@ import difflib
 import functools
 import importlib.resources
 from collections.abc import Mapping
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from edgeinfer.bounded import read_bounded
@@ -14,17 +15,12 @@ from edgeinfer.profiles import asked
 from edgeinfer.profiles.reader import parse
 from edgeinfer.profiles.schema import Profile, Quirk
 
-__all__ = ["Profile", "Quirk", "load", "names", "targets"]
+__all__ = ["Profile", "Quirk", "load", "names"]
 
 
 def names() -> tuple[str, ...]:
     """Return the names of the profiles that ship with edgeinfer, sorted; aliases are left out."""
     return tuple(sorted(_shipped()))
-
-
-def targets() -> tuple[Profile, ...]:
-    """Return the profiles of all devices that models can be converted for."""
-    return tuple(load(name) for name in names())
 
 
 def load(name: str) -> Profile:
@@ -38,6 +34,8 @@ def load(name: str) -> Profile:
     """
     if name.endswith(".toml"):
         return _from_file(Path(name))
+    if name.replace("-", "").isalnum() and _file(name).is_file():
+        return _own(name)
     shipped = _shipped()
     known = {alias: p for p in shipped.values() for alias in (p.name, *p.aliases)}
     if name in known:
@@ -65,11 +63,20 @@ def _from_file(path: Path) -> Profile:
     return parse(text, str(path))
 
 
+def _file(name: str) -> Traversable:
+    return importlib.resources.files(__name__) / f"{name}.toml"
+
+
+@functools.cache
+def _own(name: str) -> Profile:
+    return parse(_file(name).read_text("utf-8"), f"{name}.toml")
+
+
 @functools.cache
 def _shipped() -> Mapping[str, Profile]:
     folder = importlib.resources.files(__name__)
-    files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
-    profiles = {f.name.removesuffix(".toml"): parse(f.read_text("utf-8"), f.name) for f in files}
+    found = sorted(f.name for f in folder.iterdir() if f.name.endswith(".toml"))
+    profiles = {name: _own(name) for name in (f.removesuffix(".toml") for f in found)}
     _check_names(profiles)
     return profiles
 

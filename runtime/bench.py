@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import cycle, islice
-from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -524,16 +522,6 @@ def _calls(
         outputs = {name: np.empty_like(array, order="C") for name, array in expected.items()}
         calls.append(executable.bind(inputs, outputs))
     return calls
-
-
-def resident_mb() -> float:
-    """Return this process's resident memory; 0 where the system does not say cheaply."""
-    if sys.platform == "linux":
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        import resource
-
-        return pages * resource.getpagesize() / 2**20
-    return 0.0
 
 
 def _summary(runner: _Runner, middle: float, noise: float) -> Measured:

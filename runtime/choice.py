@@ -22,6 +22,7 @@ from edgeinfer.backends.base import (
     LoadOptions,
     Probe,
 )
+from edgeinfer.backends.pages import resident_mb
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant, VectorRecord
 from edgeinfer.bundle.passing import is_passing
@@ -30,7 +31,7 @@ from edgeinfer.errors import BackendError, InputError, LoadError, NotAvailableEr
 from edgeinfer.metrics import budget_for
 from edgeinfer.profiles.schema import Chip, chip_of
 from edgeinfer.runtime.ahead import artifact_of, engine_shapes
-from edgeinfer.runtime.bench import Vector, accuracy_problem, measure, resident_mb
+from edgeinfer.runtime.bench import Vector, accuracy_problem, measure
 from edgeinfer.runtime.cores import cores_here, on_cores
 from edgeinfer.runtime.devices import Fingerprint, available_cpus, fingerprint, known_facts
 from edgeinfer.runtime.offered import with_requested

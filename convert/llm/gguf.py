@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.convert.llm.blocks import KINDS, Tensor
+from edgeinfer.convert.sources.sniff import GGUF_MAGIC
 from edgeinfer.errors import SourceError
 from edgeinfer.types import Array
-
-MAGIC = b"GGUF"
 
 _NUMBERS = {
     **{0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4"},
@@ -122,8 +121,8 @@ def read(path: Path) -> GgufFile:
 
 
 def _parsed(path: Path, cursor: _Cursor) -> GgufFile:
-    if bytes(cursor.take(4)) != MAGIC:
-        raise SourceError(f"{path}: no GGUF file: it does not begin with {MAGIC.decode()}")
+    if bytes(cursor.take(4)) != GGUF_MAGIC:
+        raise SourceError(f"{path}: no GGUF file: it does not begin with {GGUF_MAGIC.decode()}")
     version = cursor.number("<I")
     if version not in (2, 3):
         swapped = version & 0xFFFF == 0

@@ -351,7 +351,7 @@ class _Job:
 
     def finish(self, title: str, record: SourceRecord, variants: list[Variant]) -> ExportResult:
         """Write vectors, report and manifest."""
-        from edgeinfer.convert.pipeline import finished
+        from edgeinfer.convert.stages import finished
 
         report, writer = self.report, self.writer
         vectors = tuple(

@@ -65,21 +65,6 @@ class LlmSource:
     fields: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
 
-def is_llm(model: object) -> bool:
-    """Whether a model is the path of a GGUF file or of a folder with a config.json."""
-    if not isinstance(model, str | Path):
-        return False
-    path = Path(model)
-    try:
-        if path.is_dir():
-            return (path / "config.json").is_file()
-        with path.open("rb") as file:
-            return file.read(len(gguf.MAGIC)) == gguf.MAGIC
-    # Whoever reads it says why it cannot be read.
-    except OSError:
-        return False
-
-
 def read(path: Path) -> LlmSource:
     """Read a language model's description and map its weights.
 

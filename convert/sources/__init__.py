@@ -1,4 +1,7 @@
-"""Sources: a model in any supported format becomes one ``onnx_ir.Model``."""
+"""Sources: a model in any supported format becomes one ``onnx_ir.Model``.
+
+The graph library is imported when a file is known to be one that is read.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx_ir as ir
-from onnx import ModelProto
-
-from edgeinfer.bundle.manifest import SourceRecord
-from edgeinfer.convert.sources import onnx as onnx_source
-from edgeinfer.convert.sources.channels import letters, move_channels
-from edgeinfer.convert.sources.noise import settle_noise
-from edgeinfer.convert.sources.original import Original
-from edgeinfer.convert.sources.pictures import take_pixels
 from edgeinfer.convert.sources.sniff import sniff
 from edgeinfer.errors import Notes, SourceError, UsageError
 from edgeinfer.types import Preprocessing, TensorSpec
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from edgeinfer.bundle.manifest import SourceRecord
+    from edgeinfer.convert.sources.original import Original
 
 
 @dataclass(slots=True)
@@ -51,6 +51,8 @@ class Source:
         Raises:
             UsageError: a name is unknown, or has no such axes.
         """
+        from edgeinfer.convert.sources.channels import letters, move_channels
+
         moved = move_channels(self.model, last, first)
         if self.original is not None:
             self.original = replace(self.original, moved=moved)
@@ -66,6 +68,8 @@ class Source:
         Raises:
             UsageError: a name is unknown, or is no picture.
         """
+        from edgeinfer.convert.sources.pictures import take_pixels
+
         if names and self.original is not None:
             raise UsageError("pictures: the input of a .tflite file keeps what the file takes")
         take_pixels(self.model, names, records)
@@ -78,6 +82,8 @@ class Source:
         Raises:
             UsageError: a draw cannot be replaced so.
         """
+        from edgeinfer.convert.sources.noise import settle_noise
+
         for line in settle_noise(self.model, mode, shapes):
             self.notes.add(line)
 
@@ -146,9 +152,16 @@ def _dispatch(
 
             _refuse_examples(example_inputs, "a .pt2 file")
             return Source(*torch_source.read_pt2(path, dynamic_shapes))
+        from edgeinfer.convert.sources import onnx as onnx_source
+
         _refuse_torch_arguments(example_inputs, dynamic_shapes)
         return _with_labels(*onnx_source.read_file(path))
+    import onnx_ir as ir
+    from onnx import ModelProto
+
     if isinstance(model, ModelProto | ir.Model):
+        from edgeinfer.convert.sources import onnx as onnx_source
+
         _refuse_torch_arguments(example_inputs, dynamic_shapes)
         return _with_labels(*onnx_source.read_model(model))
     # Whoever holds a module has imported torch; nobody else has to wait for it.

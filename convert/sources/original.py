@@ -8,6 +8,9 @@ from pathlib import Path
 
 Ports = tuple[tuple[str, int], ...]
 
+LITERT = frozenset({"TFLite_Detection_PostProcess"})
+"""Custom operators that LiteRT has a kernel for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Original:

@@ -22,6 +22,8 @@ from edgeinfer.errors import SourceError
 
 Kind = Literal["onnx", "pt2", "tflite"]
 
+GGUF_MAGIC = b"GGUF"
+
 _HEAD = 4096
 
 
@@ -116,7 +118,7 @@ _MAGIC: tuple[tuple[int, bytes, _Refusal], ...] = (
     (0, b"\x89HDF\r\n\x1a\n", _KERAS_H5),
     (0, b"EDGEENC1", _SEALED),
     (4, b"ORTM", _ORT),
-    (0, b"GGUF", _GGUF),
+    (0, GGUF_MAGIC, _GGUF),
     (0, b"ftrt", _TENSORRT),
     (0, b"ptrt", _TENSORRT),
     (0, b"version https://git-lfs", _LFS),
@@ -156,6 +158,21 @@ _EXTENSIONS: Mapping[str, _Refusal] = MappingProxyType(
         ".mnn": _MNN,
     }
 )
+
+
+def is_llm(model: object) -> bool:
+    """Whether a model is the path of a GGUF file or of a folder with a config.json."""
+    if not isinstance(model, str | Path):
+        return False
+    path = Path(model)
+    try:
+        if path.is_dir():
+            return (path / "config.json").is_file()
+        with path.open("rb") as file:
+            return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+    # Whoever reads it says why it cannot be read.
+    except OSError:
+        return False
 
 
 def sniff(path: Path) -> Kind:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -543,7 +542,7 @@ def _median_ms(executable: Executable, vector: Vector) -> float:
         wall = time.perf_counter() - start
         # In a process of its own the engine's time is the artifact's; the way there is not.
         times.append(getattr(executable, "last_run_s", wall) * 1e3)
-    return statistics.median(times)
+    return float(np.median(times))
 
 
 def _coverage_json(coverage: Coverage | None) -> dict[str, Any] | None:

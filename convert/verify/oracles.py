@@ -15,8 +15,7 @@ from edgeinfer.backends.engines import has_onnxruntime
 from edgeinfer.convert.lower.tabular import misread
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.sources.noise import RANDOM
-from edgeinfer.convert.sources.original import Original
-from edgeinfer.convert.sources.tflite.registry import LITERT
+from edgeinfer.convert.sources.original import LITERT, Original
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.decided import DRAWS, chooses, nearly, undecided
 from edgeinfer.convert.verify.locate import disputed_node, save_for_engines

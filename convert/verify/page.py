@@ -29,12 +29,20 @@ def render(report: Mapping[str, Any]) -> str:
     )
 
 
+def _source(name: str) -> str:
+    return files("edgeinfer.convert.verify").joinpath(name).read_text(encoding="utf-8")
+
+
 @cache
 def _template() -> jinja2.Template:
-    source = files("edgeinfer.convert.verify").joinpath("report.html").read_text(encoding="utf-8")
     # Tensor and node names come from strangers' files: everything is escaped, always.
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        # A section that a report lacks is not compiled.
+        loader=jinja2.FunctionLoader(_source),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {
         "bytes": size_text,
@@ -44,7 +52,7 @@ def _template() -> jinja2.Template:
         "db_share": db_share,
         "percent": lambda share: f"{100.0 * share:.1f}%",
     }
-    return environment.from_string(source)
+    return environment.get_template("report.html")
 
 
 def size_text(count: float) -> str:

@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime, import_openvino
 from edgeinfer.convert.sources.original import Original
-from edgeinfer.convert.sources.tflite.plain import write_plain
 from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
 from edgeinfer.convert.verify.pieces import Pieces, open_reference
 from edgeinfer.errors import LoadError
@@ -194,6 +193,8 @@ class LiteRt:
         self._original, path = original, original.path
         try:
             if original.hybrid:
+                from edgeinfer.convert.sources.tflite.plain import write_plain
+
                 path = folder / "plain.tflite"
                 write_plain(original.path, path)
             self._engine: Any = self._open(path, folder)

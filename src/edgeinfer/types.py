@@ -1,16 +1,20 @@
-"""Value types that every layer shares."""
+"""Value types that every layer shares.
+
+NumPy is imported only for those who ask for ``Array`` or ``Feeds``: a command that refuses what it
+was asked does not wait for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
-Array = npt.NDArray[Any]
-Feeds = Mapping[str, Array]
+    Array = npt.NDArray[Any]
+    Feeds = Mapping[str, Array]
 
 Dim = int | str | None
 """A static size, the name of a symbolic size, or None where nothing is known."""
@@ -294,4 +298,16 @@ Preprocessing = (
 
 def nbytes(arrays: Mapping[str, Array]) -> int:
     """Total size in bytes."""
+    import numpy as np
+
     return sum(np.asarray(a).nbytes for a in arrays.values())
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("Array", "Feeds"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import numpy.typing as npt
+
+    array = npt.NDArray[Any]
+    globals().update(Array=array, Feeds=Mapping[str, array])
+    return globals()[name]

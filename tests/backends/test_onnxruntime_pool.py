@@ -25,7 +25,7 @@ from pathlib import Path
 from edgeinfer.backends import pages
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.onnxruntime import OnnxRuntimeBackend
-from edgeinfer.runtime.bench import resident_mb
+from edgeinfer.backends.pages import resident_mb
 
 artifact = Artifact("onnx", Path(sys.argv[1]), (), ())
 options = LoadOptions(threads=1, pooled=sys.argv[2] == "pooled")

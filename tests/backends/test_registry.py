@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,7 +29,7 @@ def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Install:
         for name, text in modules.items():
             (tmp_path / f"{name}.py").write_text(text)
         points = [EntryPoint(name, place, registry.GROUP) for name, place in entries]
-        monkeypatch.setattr(registry, "entry_points", lambda group: points)
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points)
 
     return install
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.bundle.artifacts import ArtifactWriter, chosen, extract, format_of
+from edgeinfer.bundle.artifacts import ArtifactWriter, chosen, extract
+from edgeinfer.bundle.formats import format_of
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import BundleError, OutputError, UsageError

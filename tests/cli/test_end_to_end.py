@@ -110,12 +110,12 @@ def test_an_interrupted_conversion_leaves_nothing(
     place.mkdir()
     temporary.mkdir()
     script = (
-        "from edgeinfer.convert import pipeline\n"
+        "from edgeinfer.convert import stages\n"
         "import time\n"
         "def slow(*_, **__):\n"
         "    print('up', flush=True)\n"
         "    time.sleep(60)\n"
-        "pipeline.verify_variant = slow\n"
+        "stages.verify_variant = slow\n"
         "from edgeinfer.cli import main\n"
         "main()\n"
     )

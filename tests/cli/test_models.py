@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeinfer.bundle.storage import is_bundle
-from edgeinfer.cli.models import input_shapes, named_model
+from edgeinfer.cli.models import input_shapes, is_bundle, named_model
 from edgeinfer.errors import UsageError
 
 

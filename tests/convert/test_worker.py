@@ -23,7 +23,7 @@ from edgeinfer.convert import pipeline
 from edgeinfer.convert.engines import IN_PROCESS
 from edgeinfer.convert.front import uncounted
 from edgeinfer.convert.lower.onnxruntime import target as onnx_target
-from edgeinfer.errors import CrashedError, EdgeInferError, Problem, SourceError, VerifyError
+from edgeinfer.errors import CrashedError, EdgeInferError, Problem, UsageError, VerifyError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX processes")
 
@@ -138,11 +138,10 @@ def test_a_process_that_dies_is_told_with_its_stage(
     assert children() == []
 
 
-def test_errors_come_back_as_they_are(tmp_path: Path) -> None:
-    (tmp_path / "net.onnx").write_text("these are notes\n" * 20)
-    with pytest.raises(SourceError, match="a text file, not a model") as caught:
-        export(tmp_path / "net.onnx")
-    assert "in read_file" in str(caught.value.__cause__) or "sniff" in str(caught.value.__cause__)
+def test_errors_come_back_as_they_are(net: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"signature is for \.tflite files") as caught:
+        export(net, signature="main")
+    assert "in _dispatch" in str(caught.value.__cause__)
     assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgeinfer.backends.pages import resident_mb
 from edgeinfer.errors import RunError
 from edgeinfer.metrics import budget_for
-from edgeinfer.runtime.bench import accuracy_problem, measure, resident_mb
+from edgeinfer.runtime.bench import accuracy_problem, measure
 from edgeinfer.types import Array, TensorSpec
 from tests.clock import Clock
 

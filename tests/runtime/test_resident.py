@@ -13,9 +13,9 @@ import pytest
 
 import edgeinfer
 from benchmarks.tiny import MLP, bundle
+from edgeinfer.backends.pages import resident_mb
 from edgeinfer.errors import MemoryBudgetError, SignatureError
 from edgeinfer.runtime import fleet, resident
-from edgeinfer.runtime.bench import resident_mb
 from edgeinfer.runtime.devices import Facts
 from edgeinfer.runtime.devices.cpu import Cluster, Cpu
 from edgeinfer.runtime.fleet import Runtime

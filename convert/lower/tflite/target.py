@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from edgeinfer.backends.pages import give_back
+from edgeinfer.backends.pages import SMALL_MB, give_back
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import expand, with_definitions
 from edgeinfer.convert.lower.single import walk
@@ -126,7 +126,7 @@ def _built(model: ir.Model, options: LowerOptions, notes: Notes) -> list[Graph]:
         fixed = normalise(model, input_shapes=shapes).model if shapes else model
         graphs.append(build(fixed, Notes() if graphs else notes))
         # Weights were read from the source's file; what became of them is on the heap.
-        give_back()
+        give_back(SMALL_MB)
         if options.precision == "fp16":
             halve(graphs[-1])
     if len(graphs) > 1:

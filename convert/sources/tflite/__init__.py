@@ -16,14 +16,13 @@ from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.lower.tflite.metadata import ENTRY, OWN_ENTRY, Carried, carried_by
 from edgeinfer.convert.passes.interface import input_specs
 from edgeinfer.convert.sources.external import digest
-from edgeinfer.convert.sources.original import Original
+from edgeinfer.convert.sources.original import LITERT, Original
 from edgeinfer.convert.sources.repair import repair
 from edgeinfer.convert.sources.tflite import ops as _families  # noqa: F401  (fills the table)
 from edgeinfer.convert.sources.tflite.file import Damaged, FileGraph, FileModel, Signature, load
 from edgeinfer.convert.sources.tflite.importer import Importer
 from edgeinfer.convert.sources.tflite.operand import Operand
 from edgeinfer.convert.sources.tflite.ops.conv import HYBRID
-from edgeinfer.convert.sources.tflite.registry import LITERT
 from edgeinfer.convert.sources.tflite.weights import TYPES
 from edgeinfer.errors import Notes, SourceError, UnsupportedError, UsageError
 

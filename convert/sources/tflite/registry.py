@@ -68,6 +68,3 @@ class Table:
 READERS = Table()
 
 CUSTOM = Table()
-
-LITERT = frozenset({"TFLite_Detection_PostProcess"})
-"""Custom operators that LiteRT has a kernel for."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.bundle.artifacts import refuse_artifact
+from edgeinfer.bundle.formats import refuse_artifact
 from edgeinfer.bundle.sealing import CHUNK, Key, SealedReader, SealingWriter, is_sealed
 from edgeinfer.bundle.staging import Staging
 from edgeinfer.bundle.writer import is_bundle_file, zip_member

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeinfer.cli.after import next_lines
 from edgeinfer.cli.models import (
     TRUST_SOURCE,
     input_ranges,
@@ -214,7 +213,6 @@ def convert(
         if progress is not None:
             progress("load the converter", None)
         from edgeinfer.convert.pipeline import export
-        from edgeinfer.media import parse_description, parse_preprocessing, read_labels
 
         result = export(
             named.model,
@@ -222,9 +220,7 @@ def convert(
             targets=targets,
             precision=precision,
             input_shapes=sizes or None,
-            description=parse_description(pipeline) if pipeline else None,
-            preprocessing=parse_preprocessing(preprocessing) if preprocessing else None,
-            labels=read_labels(labels) if labels else (),
+            **_described(pipeline, preprocessing, labels),
             data=data,
             calibration=calibration,
             calibrator=calibrator,
@@ -251,6 +247,21 @@ def convert(
             **named.arguments(),
         )
     out.result(_data(result), lambda: _view(result))
+
+
+def _described(
+    pipeline: str | None, preprocessing: str | None, labels: str | None
+) -> dict[str, Any]:
+    """Read the files that say what goes in and comes out."""
+    if not (pipeline or preprocessing or labels):
+        return {}
+    from edgeinfer.media import parse_description, parse_preprocessing, read_labels
+
+    return {
+        "description": parse_description(pipeline) if pipeline else None,
+        "preprocessing": parse_preprocessing(preprocessing) if preprocessing else None,
+        "labels": read_labels(labels) if labels else (),
+    }
 
 
 def io_dtypes(given: tuple[str, ...]) -> dict[str, str]:
@@ -307,7 +318,6 @@ def _data(result: ExportResult) -> dict[str, Any]:
         "vectors": [v.origin for v in report.vectors],
         "changes": {c.stage: list(c.lines) for c in report.changes},
         "seconds": report.seconds,
-        "next": list(next_lines(result)),
     }
 
 
@@ -357,7 +367,6 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
                 yield from (f"note: {line}" for line in change.lines)
     yield from (f"note: {line}" for line in _quantized(report.quantization or {}))
     yield from _where(result)
-    yield from next_lines(result)
 
 
 def _where(result: ExportResult) -> Iterator[str]:

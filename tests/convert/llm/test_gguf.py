@@ -10,6 +10,7 @@ import pytest
 
 from edgeinfer.convert.llm import gguf, source
 from edgeinfer.convert.llm.oracle import Oracle
+from edgeinfer.convert.sources.sniff import is_llm
 from edgeinfer.errors import SourceError
 from edgeinfer.types import Array
 from tests.convert.llm import tiny
@@ -96,13 +97,13 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 def test_a_file_is_known_by_its_first_bytes(tmp_path: Path) -> None:
     path = write(tmp_path / "model.bin", {}, {"t": f32(np.ones(4))})
     (tmp_path / "other.gguf").write_bytes(b"no")
-    assert source.is_llm(path)
-    assert not source.is_llm(tmp_path / "other.gguf")
-    assert not source.is_llm(tmp_path)
+    assert is_llm(path)
+    assert not is_llm(tmp_path / "other.gguf")
+    assert not is_llm(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    assert source.is_llm(str(tmp_path))
-    assert not source.is_llm(tmp_path / "nothing")
-    assert not source.is_llm(object())
+    assert is_llm(str(tmp_path))
+    assert not is_llm(tmp_path / "nothing")
+    assert not is_llm(object())
 
 
 def test_an_unknown_architecture_lists_those_that_are_known(tmp_path: Path) -> None:
