@@ -8,6 +8,10 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from edgeinfer.runtime.serve.anthropic import PATH as MESSAGES
+from edgeinfer.runtime.serve.anthropic import Anthropic, error_body
+from edgeinfer.runtime.serve.facts import check_version
+from edgeinfer.runtime.serve.generate import generate
 from edgeinfer.runtime.serve.http import (
     JSON,
     DisconnectedError,
@@ -28,6 +32,7 @@ from edgeinfer.runtime.serve.hub import Hub, Served
 from edgeinfer.runtime.serve.keys import Keys
 from edgeinfer.runtime.serve.metrics import CONTENT_TYPE
 from edgeinfer.runtime.serve.openai import OpenAI
+from edgeinfer.runtime.serve.responses import Responses
 from edgeinfer.runtime.serve.tasks import Tasks
 from edgeinfer.runtime.serve.v2 import V2
 
@@ -40,6 +45,7 @@ OPEN = frozenset({"/health", "/v2/health/live", "/v2/health/ready"})
 """Addresses that probes read without a key."""
 
 MAX_PATH = 2048
+_GENERATE = ("/generate", "/generate_stream")
 
 
 class App:
@@ -52,7 +58,7 @@ class App:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self._v2 = V2(hub)
-        self._others = (OpenAI(hub), Tasks(hub))
+        self._others = (OpenAI(hub), Responses(hub), Anthropic(hub), Tasks(hub))
         self._keys = Keys(hub.options.keys)
         self.rpc: Rpc | None = None
         if hub.options.grpc_port is not None:
@@ -100,8 +106,8 @@ class App:
                 return
             if path not in OPEN:
                 self._keys.check(header(scope, b"authorization"), header(scope, b"x-api-key"))
-            model = self._infers(scope, path)
-            if model is not None:
+            if path.startswith("/v2/models/") and path.endswith("/infer"):
+                model = self._model(scope, path.removesuffix("/infer"), "tensors")
                 await self._v2.infer(model, scope, receive, sent)
             else:
                 await self._route(path, scope, receive, sent)
@@ -116,16 +122,14 @@ class App:
             model.metrics.ended(sent.status, time.perf_counter() - started)
         _log.info("%s %s %d", scope["method"], scope["path"], sent.status)
 
-    def _infers(self, scope: Scope, path: str) -> Served | None:
-        """Return the model of ``/v2/models/NAME[/versions/1]/infer``, the one hot address."""
-        if not (path.startswith("/v2/models/") and path.endswith("/infer")):
-            return None
-        name, _, version = path[11:-6].partition("/versions/")
-        if version not in ("", "1"):
-            raise RequestError(404, f"model {name!r}: there is version 1 only")
+    def _model(self, scope: Scope, path: str, kind: str | None = None) -> Served:
+        """Return the model of ``/v2/models/NAME[/versions/1]``."""
+        name, _, version = path[11:].partition("/versions/")
+        name = unquote(name)
+        check_version(name, version)
         if scope["method"] != "POST":
-            raise RequestError(405, "infer takes POST")
-        return self.hub.of_kind(unquote(name), "tensors")
+            raise RequestError(405, "this address takes POST")
+        return self.hub.get(name) if kind is None else self.hub.of_kind(name, kind)
 
     async def _route(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]
@@ -138,6 +142,10 @@ class App:
             loop = asyncio.get_running_loop()
             page = await loop.run_in_executor(None, self.hub.metrics.text)
             await answer(send, 200, page, ((b"content-type", CONTENT_TYPE),))
+        elif path.startswith("/v2/models/") and path.endswith(_GENERATE):
+            at, _, what = path.rpartition("/")
+            model = self._model(scope, at)
+            await generate(self.hub, model, what == "generate_stream", receive, send)
         elif path == "/v2" or path.startswith("/v2/"):
             parts = [unquote(part) for part in path[3:].split("/") if part]
             await self._v2.other(parts, method, receive, send)
@@ -177,6 +185,8 @@ def _check_length(path: str) -> None:
 
 def _error_body(path: str, error: RequestError) -> object:
     """Return an error in the form of the protocol that was spoken."""
+    if path.startswith(MESSAGES):
+        return error_body(error)
     if not path.startswith("/v1"):
         return {"error": error.text}
     kind = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}

@@ -24,7 +24,14 @@ from edgeinfer.llm.generation import FORMAT
 from edgeinfer.runtime.batches import Batching, check_batching
 from edgeinfer.runtime.fleet import Model, Runtime
 from edgeinfer.runtime.serve.batching import measure, rows_of
-from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, status_of
+from edgeinfer.runtime.serve.http import (
+    DisconnectedError,
+    Receive,
+    RequestError,
+    from_json,
+    read_body,
+    status_of,
+)
 from edgeinfer.runtime.serve.metrics import Metrics, ModelMetrics
 from edgeinfer.runtime.serve.options import ServeOptions, model_name, pipeline_name
 from edgeinfer.runtime.serve.sequences import Sequences
@@ -167,6 +174,27 @@ class Hub:
             word = "a language model" if kind == "text" else "a model of tensors"
             raise RequestError(400, f"model {name!r} is not {word}")
         return model
+
+    async def asked(self, receive: Receive) -> tuple[dict[str, Any], Served, LLM]:
+        """Read a request for a language model; its name may be left out where there is one.
+
+        Raises:
+            RequestError: it is no JSON, names no model, or one that is not ready.
+        """
+        limits = self.options.limits
+        data = from_json(await read_body(receive, limits.body_bytes, limits.body_s))
+        if not isinstance(data, dict):
+            raise RequestError(400, "expected an object")
+        name = data.get("model")
+        texts = [m.name for m in self.models.values() if m.kind == "text"]
+        if name is None and len(texts) == 1:
+            name = texts[0]
+        if not isinstance(name, str):
+            raise RequestError(400, "model: expected a name")
+        model = self.of_kind(name, "text")
+        if model.text is None:
+            raise RequestError(503, f"model {name!r} was unloaded", 1.0)
+        return data, model, model.text
 
     def load_all(self) -> None:
         """Load every model and run it once; from a thread."""

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
-import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.runtime.serve.http import (
-    SAFE,
-    DisconnectedError,
     Receive,
     RequestError,
     Scope,
     Send,
     answer_json,
-    client_left,
-    from_json,
-    read_body,
     status_of,
-    to_json,
 )
 from edgeinfer.runtime.serve.hub import Hub, Served
+from edgeinfer.runtime.serve.streams import PAUSE, begin, sse, watched, with_pauses, write
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
     from edgeinfer.runtime.llm.params import Event, Logprob, Usage
     from edgeinfer.runtime.serve.asked import Asked
-
-KEEP_ALIVE_S = 10.0
-"""A stream that says nothing for so long gets a comment, so that no proxy ends it."""
 
 _REASONS = {"stop": "stop", "length": "length", "cancelled": "stop", "error": "stop"}
 
@@ -60,7 +50,10 @@ class OpenAI:
         """
         if path == "/v1/models" and method == "GET":
             models = [_model(m) for m in self._hub.models.values()]
-            await answer_json(send, {"object": "list", "data": models})
+            names = [m["id"] for m in models] or [None]
+            # Clients of Anthropic's API read where the list ends.
+            pages = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
+            await answer_json(send, {"object": "list", "data": models, **pages})
         elif path.startswith("/v1/models/") and method == "GET":
             await answer_json(send, _model(self._hub.get(path[11:])))
         elif path in ("/v1/chat/completions", "/v1/completions") and method == "POST":
@@ -71,24 +64,8 @@ class OpenAI:
             return False
         return True
 
-    async def _asked(self, receive: Receive) -> tuple[dict[str, Any], Served, LLM]:
-        limits = self._hub.options.limits
-        data = from_json(await read_body(receive, limits.body_bytes, limits.body_s))
-        if not isinstance(data, dict):
-            raise RequestError(400, "expected an object")
-        name = data.get("model")
-        texts = [m.name for m in self._hub.models.values() if m.kind == "text"]
-        if name is None and len(texts) == 1:
-            name = texts[0]
-        if not isinstance(name, str):
-            raise RequestError(400, "model: expected a name")
-        model = self._hub.of_kind(name, "text")
-        if model.text is None:
-            raise RequestError(503, f"model {name!r} was unloaded", 1.0)
-        return data, model, model.text
-
     async def _tokens(self, forth: bool, receive: Receive, send: Send) -> None:
-        data, _, llm = await self._asked(receive)
+        data, _, llm = await self._hub.asked(receive)
         if forth:
             text = data.get("prompt", data.get("content"))
             if not isinstance(text, str):
@@ -106,7 +83,7 @@ class OpenAI:
     async def _generate(self, is_chat: bool, receive: Receive, send: Send) -> None:
         from edgeinfer.runtime.serve import asked as reader
 
-        data, model, llm = await self._asked(receive)
+        data, model, llm = await self._hub.asked(receive)
         id = f"{'chatcmpl' if is_chat else 'cmpl'}-{self._start}{next(self._count)}"
         read = reader.chats if is_chat else reader.completions
         with self._hub.counted(model), self._hub.place(model):
@@ -136,16 +113,15 @@ class OpenAI:
     async def _stream(self, llm: LLM, one: Asked, form: _Form, send: Send) -> None:
         # Refusals come before the answer begins, with a status of their own.
         events = await llm.engine.submit_async(one.request)
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), *SAFE]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await begin(send)
         usages: list[Usage] = []
         held: dict[int, list[Event]] = {}
-        async for event in _with_pauses(events):
+        async for event in with_pauses(events):
             if event is None:
-                await _write(send, b": keep-alive\n\n")
+                await write(send, PAUSE)
                 continue
             if event.error is not None:
-                await _write(send, _sse({"error": {"message": status_of(event.error).text}}))
+                await write(send, sse({"error": {"message": status_of(event.error).text}}))
                 break
             if event.usage is not None:
                 usages.append(event.usage)
@@ -154,14 +130,14 @@ class OpenAI:
                 held.setdefault(event.index, []).append(event)
                 if event.finish is not None:
                     for delta in form.whole_deltas(event.index, held.pop(event.index), one):
-                        await _write(send, _sse(form.frame(chunk=True) | {"choices": [delta]}))
+                        await write(send, sse(form.frame(chunk=True) | {"choices": [delta]}))
             elif event.text or event.finish or event.logprobs:
                 choice = form.delta(event, one)
-                await _write(send, _sse(form.frame(chunk=True) | {"choices": [choice]}))
+                await write(send, sse(form.frame(chunk=True) | {"choices": [choice]}))
         if one.usage:
             last = form.frame(chunk=True) | {"choices": [], "usage": _usage(usages)}
-            await _write(send, _sse(last))
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+            await write(send, sse(last))
+        await write(send, b"data: [DONE]\n\n", more=False)
 
 
 class _Form:
@@ -231,7 +207,7 @@ class _Form:
             {
                 "id": f"call_{secrets.token_hex(8)}",
                 "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+                "function": {"name": call.name, "arguments": call.arguments},
             }
             for call in self._llm.tools.calls(text)
         ]
@@ -270,6 +246,9 @@ def _model(model: Served) -> dict[str, Any]:
         "object": "model",
         "created": model.created,
         "owned_by": "edgeinfer",
+        "type": "model",
+        "display_name": model.name,
+        "created_at": datetime.fromtimestamp(model.created, UTC).isoformat(),
         "kind": model.kind,
         "ready": model.is_ready,
     }
@@ -285,66 +264,3 @@ def _usage(usages: list[Usage]) -> dict[str, Any]:
         "total_tokens": prompt + done,
         "prompt_tokens_details": {"cached_tokens": usages[0].cached_tokens if usages else 0},
     }
-
-
-def _sse(data: Mapping[str, Any]) -> bytes:
-    return b"data: " + to_json(data) + b"\n\n"
-
-
-async def _write(send: Send, part: bytes) -> None:
-    await send({"type": "http.response.body", "body": part, "more_body": True})
-
-
-async def _with_pauses(events: AsyncIterator[Event]) -> AsyncIterator[Event | None]:
-    """Give events, and None for each long silence between them."""
-    source = aiter(events)
-    upcoming: asyncio.Task[Event] | None = None
-    try:
-        while True:
-            if upcoming is None:
-                upcoming = asyncio.ensure_future(anext(source))
-            done, _ = await asyncio.wait((upcoming,), timeout=KEEP_ALIVE_S)
-            if not done:
-                yield None
-                continue
-            try:
-                event = upcoming.result()
-            except StopAsyncIteration:
-                return
-            upcoming = None
-            yield event
-    finally:
-        if upcoming is not None:
-            upcoming.cancel()
-            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
-                await upcoming
-        if (close := getattr(events, "aclose", None)) is not None:
-            await close()
-
-
-@contextlib.asynccontextmanager
-async def watched(receive: Receive) -> AsyncIterator[None]:
-    """Cancel the block when the client leaves.
-
-    Raises:
-        DisconnectedError: it left.
-    """
-    block = asyncio.current_task()
-    has_left = False
-
-    async def watch() -> None:
-        nonlocal has_left
-        await client_left(receive)
-        has_left = True
-        if block is not None:
-            block.cancel()
-
-    watching = asyncio.ensure_future(watch())
-    try:
-        yield
-    except asyncio.CancelledError as e:
-        if has_left:
-            raise DisconnectedError from e
-        raise
-    finally:
-        watching.cancel()

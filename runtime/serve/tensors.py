@@ -131,7 +131,7 @@ def write(
             item["parameters"] = {"binary_data_size": len(part)}
             raw.append(part)
         else:
-            item["data"] = _to_json(spec, array)
+            item["data"] = to_values(spec, array)
         described.append(item)
     answer: dict[str, Any] = {"model_name": model, "model_version": "1", "outputs": described}
     if request.id:
@@ -309,7 +309,12 @@ def to_bytes(array: Array) -> bytes:
     return np.ascontiguousarray(array).tobytes()
 
 
-def _to_json(spec: TensorSpec, array: Array) -> Any:
+def to_values(spec: TensorSpec, array: Array) -> Any:
+    """Return an array as JSON has it, flat.
+
+    Raises:
+        RequestError: it holds what JSON has no word for.
+    """
     if array.dtype.kind in "OSU":
         return [str(v) for v in array.ravel()]
     if array.dtype.kind == "f" and not np.isfinite(array).all():

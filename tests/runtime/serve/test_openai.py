@@ -122,6 +122,18 @@ def test_json_is_json(server: Server) -> None:
         assert isinstance(json.loads(found["message"]["content"])["a"], bool)
 
 
+def test_arguments_of_calls_are_one_json_text(server: Server) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
+    closed = {**schema, "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "light", "parameters": closed}}
+    given = chat(tools=[tool], tool_choice="required", max_tokens=100, ignore_eos=False)
+    (choice,) = server.client.post(CHAT, json=given).json()["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    (call,) = choice["message"]["tool_calls"]
+    assert isinstance(json.loads(call["function"]["arguments"])["on"], bool)
+
+
 def test_who_leaves_ends_his_request(server: Server) -> None:
     engine = server.hub.models["tiny"].text
     assert engine is not None

@@ -1,0 +1,352 @@
+"""Anthropic's API: messages, whole or streamed, and the count of their tokens.
+
+Source: Anthropic's API reference of messages, streaming and errors.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from edgeinfer.runtime.serve.http import (
+    Receive,
+    RequestError,
+    Scope,
+    Send,
+    answer_json,
+    status_of,
+)
+from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.streams import (
+    PAUSE,
+    Turn,
+    begin,
+    sse,
+    turns,
+    watched,
+    whole,
+    write,
+)
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.llm.params import Usage
+
+PATH = "/v1/messages"
+
+_SAME = ("model", "temperature", "top_p", "top_k", "stream", "max_tokens")
+_READ = frozenset({*_SAME, "messages", "system", "stop_sequences", "tools", "tool_choice"})
+_HARMLESS: dict[str, tuple[Any, ...]] = {
+    "metadata": (),
+    "cache_control": (),
+    "service_tier": (None, "auto", "standard_only"),
+    "thinking": (None, {"type": "disabled"}),
+    "container": (None,),
+    "output_config": (None, {}),
+    "stop_sequences": (None,),
+}
+"""Fields with the values that ask for nothing; an empty tuple stands for any."""
+
+_REASONS = {"stop": "end_turn", "length": "max_tokens"}
+_KINDS = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_PASSED = frozenset({"thinking", "redacted_thinking"})
+"""Blocks that the model's own templates leave out of a conversation."""
+
+
+class Anthropic:
+    """Answers ``/v1/messages``.
+
+    Args:
+        hub: the models.
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    async def route(
+        self, path: str, method: str, scope: Scope, receive: Receive, send: Send
+    ) -> bool:
+        """Answer a request; False where the address is not one of these.
+
+        Raises:
+            RequestError: the request is wrong.
+        """
+        if path == PATH and method == "POST":
+            await self._messages(receive, send)
+        elif path == f"{PATH}/count_tokens" and method == "POST":
+            await self._count(receive, send)
+        else:
+            return False
+        return True
+
+    async def _count(self, receive: Receive, send: Send) -> None:
+        from edgeinfer.runtime.serve import asked as reader
+
+        data, _, llm = await self._hub.asked(receive)
+        given = as_chat({**data, "max_tokens": 1})
+        (one,) = reader.chats(llm, given, "count")
+        await answer_json(send, {"input_tokens": len(one.request.prompt)})
+
+    async def _messages(self, receive: Receive, send: Send) -> None:
+        from edgeinfer.runtime.serve import asked as reader
+
+        data, model, llm = await self._hub.asked(receive)
+        id = f"msg_{secrets.token_hex(12)}"
+        with self._hub.counted(model), self._hub.place(model):
+            (one,) = reader.chats(llm, as_chat(data), id)
+            async with watched(receive):
+                if not one.stream:
+                    await answer_json(send, _message(id, model.name, await whole(llm, one)))
+                    return
+                form = _Stream(id, model.name, len(one.request.prompt))
+                started = False
+                try:
+                    async for part in turns(llm, one):
+                        if not started:
+                            await begin(send)
+                            await write(send, form.first())
+                            started = True
+                        await write(send, PAUSE if part is None else form.part(part))
+                except Exception as error:
+                    if not started:
+                        raise
+                    known = status_of(error)
+                    await write(send, sse(error_body(known), "error"))
+                await write(send, b"", more=False)
+
+
+def error_body(error: RequestError) -> dict[str, Any]:
+    """Return an error in the protocol's form."""
+    default = "invalid_request_error" if error.status < 500 else "api_error"
+    kind = _KINDS.get(error.status, default)
+    return {"type": "error", "error": {"type": kind, "message": error.text}}
+
+
+def as_chat(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request as one for a chat completion, which is the same conversation.
+
+    Raises:
+        RequestError: names the field that is wrong or not supported.
+    """
+    unknown = []
+    for key, value in data.items():
+        harmless = _HARMLESS.get(key)
+        if key not in _READ and (harmless is None or (harmless and value not in harmless)):
+            unknown.append(key)
+    if unknown:
+        raise RequestError(400, f"not supported: {', '.join(unknown)}")
+    if data.get("max_tokens") is None:
+        raise RequestError(400, "max_tokens: is missing")
+    found: dict[str, Any] = {key: data[key] for key in _SAME if key in data}
+    given = data.get("messages")
+    if not isinstance(given, list) or not given:
+        raise RequestError(400, "messages: expected a list with at least one message")
+    messages = [m for i, each in enumerate(given) for m in _said(each, f"messages[{i}]")]
+    system = data.get("system")
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": _text(system, "system")})
+    found["messages"] = messages
+    stops = data.get("stop_sequences")
+    if stops is not None:
+        found["stop"] = stops
+    tools = data.get("tools")
+    if tools:
+        found["tools"] = _tools(tools)
+    choice = data.get("tool_choice")
+    if choice is not None:
+        found["tool_choice"] = _choice(choice)
+    return found
+
+
+def _said(given: Any, where: str) -> Iterator[dict[str, Any]]:
+    """Give a message as those of a chat completion: results of tools are messages of their own."""
+    role = given.get("role") if isinstance(given, dict) else None
+    if role not in ("user", "assistant", "system"):
+        raise RequestError(400, f"{where}: role: expected user, assistant or system")
+    content = given.get("content")
+    if isinstance(content, str):
+        yield {"role": role, "content": content}
+        return
+    if not isinstance(content, list):
+        raise RequestError(400, f"{where}: content: expected a text or a list of blocks")
+    texts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for number, block in enumerate(content):
+        place = f"{where}.content[{number}]"
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind == "text" and isinstance(block.get("text"), str):
+            texts.append(block["text"])
+        elif kind == "tool_use" and role == "assistant":
+            calls.append(_call(block, place))
+        elif kind == "tool_result" and role == "user":
+            inner = block.get("content")
+            result = "" if inner is None else _text(inner, place)
+            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": result}
+        elif kind not in _PASSED:
+            raise RequestError(
+                400, f"{place}: type {kind!r} is not supported; this model reads text"
+            )
+    if calls:
+        yield {"role": role, "content": "".join(texts), "tool_calls": calls}
+    elif texts:
+        yield {"role": role, "content": "".join(texts)}
+
+
+def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+    name, given = block.get("name"), block.get("input")
+    if not isinstance(name, str) or not isinstance(given, dict):
+        raise RequestError(400, f"{where}: expected a name and an input")
+    return {
+        "id": block.get("id"),
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(given, ensure_ascii=False)},
+    }
+
+
+def _text(given: Any, where: str) -> str:
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list):
+        raise RequestError(400, f"{where}: expected a text or a list of blocks")
+    texts = []
+    for block in given:
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind != "text" or not isinstance(block.get("text"), str):
+            raise RequestError(400, f"{where}: type {kind!r} is not supported; only text is")
+        texts.append(block["text"])
+    return "".join(texts)
+
+
+def _tools(given: Any) -> list[dict[str, Any]]:
+    if not isinstance(given, list):
+        raise RequestError(400, "tools: expected a list")
+    found = []
+    for number, tool in enumerate(given):
+        kind = tool.get("type", "custom") if isinstance(tool, dict) else None
+        if kind != "custom" or not isinstance(tool.get("input_schema"), dict):
+            raise RequestError(400, f"tools[{number}]: expected a custom tool with an input_schema")
+        inner = {"name": tool.get("name"), "parameters": tool["input_schema"]}
+        inner["description"] = tool.get("description", "")
+        found.append({"type": "function", "function": inner})
+    return found
+
+
+def _choice(given: Any) -> Any:
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind == "tool":
+        return {"type": "function", "function": {"name": given.get("name")}}
+    known = {"auto": "auto", "any": "required", "none": "none"}
+    if kind not in known:
+        raise RequestError(400, f"tool_choice: {given!r} is not supported")
+    return known[kind]
+
+
+def _message(id: str, model: str, turn: Turn) -> dict[str, Any]:
+    return {
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [*_blocks(turn)],
+        "stop_reason": _reason(turn),
+        "stop_sequence": turn.stop,
+        "usage": _usage(turn.usage),
+    }
+
+
+def _blocks(turn: Turn) -> Iterator[dict[str, Any]]:
+    if turn.text or not turn.calls:
+        yield {"type": "text", "text": turn.text}
+    for call in turn.calls:
+        yield {
+            "type": "tool_use",
+            "id": f"toolu_{secrets.token_hex(12)}",
+            "name": call.name,
+            "input": json.loads(call.arguments),
+        }
+
+
+def _reason(turn: Turn) -> str:
+    if turn.calls:
+        return "tool_use"
+    return "stop_sequence" if turn.stop is not None else _REASONS.get(turn.finish, "end_turn")
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": usage.completion_tokens,
+    }
+
+
+class _Stream:
+    """The events of one message."""
+
+    def __init__(self, id: str, model: str, tokens: int) -> None:
+        self._id, self._model, self._tokens = id, model, tokens
+        self._is_open = False
+
+    def first(self) -> bytes:
+        message: dict[str, Any] = {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": self._tokens, "output_tokens": 0},
+        }
+        return _event("message_start", message=message)
+
+    def part(self, part: str | Turn) -> bytes:
+        """Return the events for a text that came, or for the end."""
+        if isinstance(part, Turn):
+            return b"".join(self._end(part))
+        if not part:
+            return b""
+        return self._opened() + _event(
+            "content_block_delta", index=0, delta={"type": "text_delta", "text": part}
+        )
+
+    def _opened(self) -> bytes:
+        if self._is_open:
+            return b""
+        self._is_open = True
+        block = {"type": "text", "text": ""}
+        return _event("content_block_start", index=0, content_block=block)
+
+    def _end(self, turn: Turn) -> Iterator[bytes]:
+        if self._is_open:
+            yield _event("content_block_stop", index=0)
+        else:
+            for index, block in enumerate(_blocks(turn)):
+                empty, delta = _taken_apart(block)
+                yield _event("content_block_start", index=index, content_block=empty)
+                yield _event("content_block_delta", index=index, delta=delta)
+                yield _event("content_block_stop", index=index)
+        delta = {"stop_reason": _reason(turn), "stop_sequence": turn.stop}
+        yield _event("message_delta", delta=delta, usage=_usage(turn.usage))
+        yield _event("message_stop")
+
+
+def _taken_apart(block: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return how a block begins, and what then comes."""
+    if block["type"] == "text":
+        return {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+    text = json.dumps(block["input"], ensure_ascii=False)
+    return {**block, "input": {}}, {"type": "input_json_delta", "partial_json": text}
+
+
+def _event(kind: str, **data: Any) -> bytes:
+    return sse({"type": kind, **data}, kind)

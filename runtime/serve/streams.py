@@ -1,0 +1,165 @@
+"""Generations as they come: events of the server's side, pauses, and clients who leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edgeinfer.runtime.serve.http import (
+    SAFE,
+    DisconnectedError,
+    Receive,
+    Send,
+    client_left,
+    to_json,
+)
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.llm.llm import LLM
+    from edgeinfer.runtime.llm.params import Event, Usage
+    from edgeinfer.runtime.llm.tools import ToolCall
+    from edgeinfer.runtime.serve.asked import Asked
+
+KEEP_ALIVE_S = 10.0
+"""A stream that says nothing for so long gets a comment, so that no proxy ends it."""
+
+PAUSE = b": keep-alive\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a model said.
+
+    Attributes:
+        text: of it; empty where it is calls of tools.
+        calls: of tools.
+        finish: why it ended, as the engine says.
+        stop: the text that ended it, where one did.
+        usage: what it took.
+    """
+
+    text: str
+    calls: tuple[ToolCall, ...]
+    finish: str
+    stop: str | None
+    usage: Usage
+
+
+async def turns(llm: LLM, asked: Asked) -> AsyncIterator[str | Turn | None]:
+    """Generate once.
+
+    Refusals are raised before the first value. Where tools may be called nothing is given until
+    the end: whether a text is a call is known then.
+
+    Args:
+        llm: the model.
+        asked: for one generation.
+
+    Yields:
+        Texts as they come, None for each long silence, and the whole turn at the end.
+
+    Raises:
+        InputError: the request is not what the model takes.
+        RunError: the engine failed.
+    """
+    events = await llm.engine.submit_async(asked.request)
+    yield ""
+    parts: list[str] = []
+    async for event in with_pauses(events):
+        if event is None:
+            yield None
+            continue
+        if event.error is not None:
+            raise event.error
+        if event.text:
+            parts.append(event.text)
+            if not asked.tools:
+                yield event.text
+        if event.finish is not None and event.usage is not None:
+            text = "".join(parts)
+            calls = llm.tools.calls(text) if asked.tools else ()
+            stop = event.stop if isinstance(event.stop, str) else None
+            yield Turn("" if calls else text, calls, event.finish, stop, event.usage)
+
+
+async def whole(llm: LLM, asked: Asked) -> Turn:
+    """Generate once, as ``turns``, and return the end."""
+    async for part in turns(llm, asked):
+        if isinstance(part, Turn):
+            return part
+    raise DisconnectedError
+
+
+def sse(data: Mapping[str, Any], event: str = "") -> bytes:
+    """Return an event, named where the protocol names them."""
+    head = f"event: {event}\n".encode() if event else b""
+    return head + b"data: " + to_json(data) + b"\n\n"
+
+
+async def begin(send: Send) -> None:
+    """Send the head of a stream."""
+    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), *SAFE]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def write(send: Send, part: bytes, *, more: bool = True) -> None:
+    """Send a part of a stream, or its end."""
+    await send({"type": "http.response.body", "body": part, "more_body": more})
+
+
+async def with_pauses(events: AsyncIterator[Event]) -> AsyncIterator[Event | None]:
+    """Give events, and None for each long silence between them."""
+    source = aiter(events)
+    upcoming: asyncio.Task[Event] | None = None
+    try:
+        while True:
+            if upcoming is None:
+                upcoming = asyncio.ensure_future(anext(source))
+            done, _ = await asyncio.wait((upcoming,), timeout=KEEP_ALIVE_S)
+            if not done:
+                yield None
+                continue
+            try:
+                event = upcoming.result()
+            except StopAsyncIteration:
+                return
+            upcoming = None
+            yield event
+    finally:
+        if upcoming is not None:
+            upcoming.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                await upcoming
+        if (close := getattr(events, "aclose", None)) is not None:
+            await close()
+
+
+@contextlib.asynccontextmanager
+async def watched(receive: Receive) -> AsyncIterator[None]:
+    """Cancel the block when the client leaves.
+
+    Raises:
+        DisconnectedError: it left.
+    """
+    block = asyncio.current_task()
+    has_left = False
+
+    async def watch() -> None:
+        nonlocal has_left
+        await client_left(receive)
+        has_left = True
+        if block is not None:
+            block.cancel()
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        yield
+    except asyncio.CancelledError as e:
+        if has_left:
+            raise DisconnectedError from e
+        raise
+    finally:
+        watching.cancel()
