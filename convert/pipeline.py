@@ -40,6 +40,14 @@ class ExportResult:
     report: Report
     files: tuple[Path, ...] = ()
 
+    def __repr__(self) -> str:
+        count = len(self.manifest.variants)
+        return f"<ExportResult {self.path}: {self.report.verdict}, {count} variants>"
+
+    def _repr_html_(self) -> str:
+        """Show the report in a notebook."""
+        return self.report._repr_html_()
+
 
 def export(
     model: Any,

@@ -15,12 +15,17 @@ from edgeinfer.profiles import asked
 from edgeinfer.profiles.reader import parse
 from edgeinfer.profiles.schema import Profile, Quirk
 
-__all__ = ["Profile", "Quirk", "load", "names"]
+__all__ = ["Profile", "Quirk", "load", "names", "targets"]
 
 
 def names() -> tuple[str, ...]:
     """Return the names of the profiles that ship with edgeinfer, sorted; aliases are left out."""
     return tuple(sorted(_shipped()))
+
+
+def targets() -> tuple[Profile, ...]:
+    """Return the profiles of all devices that models can be converted for."""
+    return tuple(load(name) for name in names())
 
 
 def load(name: str) -> Profile:

@@ -63,6 +63,10 @@ class SessionReport:
         data: dict[str, Any] = _finite(encode(self))
         return data
 
+    def __repr__(self) -> str:
+        engine = f"{self.backend} {self.version} ({self.device})"
+        return f"<SessionReport {self.model}: {self.variant} on {engine}, {self.threads} threads>"
+
     def __str__(self) -> str:
         lines = [
             f"{self.model}: {self.variant} on {self.backend} {self.version} ({self.device}), "
@@ -150,6 +154,11 @@ class Verification:
     def passed(self) -> bool:
         """Whether there were vectors and all stayed within budget."""
         return bool(self.vectors) and not any(v.breaches for v in self.vectors)
+
+    def __repr__(self) -> str:
+        verdict = "passed" if self.passed else "FAILED"
+        count = f"{len(self.vectors)} vectors"
+        return f"<Verification {self.variant} on {self.backend}: {verdict}, {count}>"
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data; an infinite signal to error ratio becomes None."""

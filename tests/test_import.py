@@ -45,8 +45,9 @@ def test_importing_is_light(code: str, allowed: tuple[str, ...]) -> None:
 
 def test_the_public_names() -> None:
     assert edgeinfer.__all__ == [
-        *("LLM", "Batching", "Bundle", "Runtime", "SamplingParams", "Session"),
-        *("__version__", "errors", "export", "load", "pipeline"),
+        *("LLM", "Batching", "Bundle", "Runtime", "SamplingParams", "Session", "__version__"),
+        *("bench", "check", "devices", "errors", "export", "heads", "inspect", "load", "media"),
+        *("pipeline", "results", "targets", "tasks", "types", "verify"),
     ]
     assert dir(edgeinfer) == sorted(edgeinfer.__all__)
     for name in edgeinfer.__all__:

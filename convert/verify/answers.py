@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from edgeinfer.metrics import OutputMetrics
 from edgeinfer.types import Array
 
@@ -28,6 +30,10 @@ class Vector:
     given: dict[str, Array] = field(default_factory=dict)
     note: str = ""
     reach: bool = False
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {np.shape(array)}" for name, array in self.feeds.items())
+        return f"<Vector {self.origin}: {shapes}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -134,6 +135,21 @@ class Report:
         from edgeinfer.convert.verify.page import render
 
         return render(self.to_json())
+
+    def __repr__(self) -> str:
+        return f"<Report {self.name}: {self.verdict}, {len(self.variants)} variants>"
+
+    def _repr_html_(self) -> str:
+        """Show the page in a notebook."""
+        return _framed(self.to_html())
+
+
+def _framed(page: str) -> str:
+    """Put a page into a frame of its own, so that a notebook's styles and its own stay apart."""
+    return (
+        f'<iframe srcdoc="{html.escape(page)}" sandbox title="conversion report" '
+        'style="width: 100%; height: 720px; border: 0"></iframe>'
+    )
 
 
 def _spec_json(spec: TensorSpec) -> dict[str, Any]:

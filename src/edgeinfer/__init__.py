@@ -17,27 +17,46 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from edgeinfer import errors as errors
+    from edgeinfer import heads as heads
+    from edgeinfer import media as media
+    from edgeinfer import results as results
+    from edgeinfer import tasks as tasks
+    from edgeinfer import types as types
     from edgeinfer.bundle.archive import Bundle as Bundle
+    from edgeinfer.convert.model_info import inspect as inspect
+    from edgeinfer.convert.pipeline import check as check
     from edgeinfer.convert.pipeline import export as export
+    from edgeinfer.profiles import targets as targets
     from edgeinfer.runtime.batches import Batching as Batching
+    from edgeinfer.runtime.comparison import bench as bench
     from edgeinfer.runtime.fleet import Runtime as Runtime
+    from edgeinfer.runtime.here import devices as devices
     from edgeinfer.runtime.llm.llm import LLM as LLM
     from edgeinfer.runtime.llm.params import SamplingParams as SamplingParams
     from edgeinfer.runtime.pipelines import pipeline as pipeline
     from edgeinfer.runtime.session import Session as Session
     from edgeinfer.runtime.session import load as load
+    from edgeinfer.runtime.verification import verify as verify
+
+_MODULES = ("errors", "heads", "media", "results", "tasks", "types")
 
 _LAZY = {
+    **{name: f"edgeinfer.{name}" for name in _MODULES},
     "Batching": "edgeinfer.runtime.batches",
     "Bundle": "edgeinfer.bundle.archive",
     "LLM": "edgeinfer.runtime.llm.llm",
     "Runtime": "edgeinfer.runtime.fleet",
     "SamplingParams": "edgeinfer.runtime.llm.params",
     "Session": "edgeinfer.runtime.session",
-    "errors": "edgeinfer.errors",
+    "bench": "edgeinfer.runtime.comparison",
+    "check": "edgeinfer.convert.pipeline",
+    "devices": "edgeinfer.runtime.here",
     "export": "edgeinfer.convert.pipeline",
+    "inspect": "edgeinfer.convert.model_info",
     "load": "edgeinfer.runtime.session",
     "pipeline": "edgeinfer.runtime.pipelines",
+    "targets": "edgeinfer.profiles",
+    "verify": "edgeinfer.runtime.verification",
 }
 
 __all__ = [
@@ -48,10 +67,21 @@ __all__ = [
     "SamplingParams",
     "Session",
     "__version__",
+    "bench",
+    "check",
+    "devices",
     "errors",
     "export",
+    "heads",
+    "inspect",
     "load",
+    "media",
     "pipeline",
+    "results",
+    "targets",
+    "tasks",
+    "types",
+    "verify",
 ]
 
 
@@ -59,7 +89,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'edgeinfer' has no attribute {name!r}")
     module = importlib.import_module(_LAZY[name])
-    value = module if _LAZY[name] == f"edgeinfer.{name}" else getattr(module, name)
+    value = module if name in _MODULES else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.cli.plain import plain_call
 from edgeinfer.runtime import cores
+from edgeinfer.runtime.plain import plain_call
 from tests.cli.conftest import write_bundle
 
 QUICK = ("--runs", "5", "--seconds", "0.01")

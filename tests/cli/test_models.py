@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeinfer.cli.models import input_shapes, is_bundle, named_model
+from edgeinfer.bundle.storage import is_bundle
+from edgeinfer.cli.models import input_shapes, named_model
 from edgeinfer.errors import UsageError
 
 

@@ -216,6 +216,10 @@ class Bundle:
             raise
         return bundle
 
+    def __repr__(self) -> str:
+        state = ", closed" if self._closed else ""
+        return f"<Bundle {self.location}: {len(self.manifest.variants)} variants{state}>"
+
     def __enter__(self) -> Self:
         return self
 

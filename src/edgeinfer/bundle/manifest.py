@@ -177,6 +177,10 @@ class Manifest:
     ranges: dict[str, InputRange] = field(default_factory=dict)
     """What float inputs lie between, by name, and who says so: the user, data, or nobody."""
 
+    def __repr__(self) -> str:
+        ids = ", ".join(v.id for v in self.variants)
+        return f"<Manifest {self.name}: {ids or 'no variants'}; {len(self.vectors)} vectors>"
+
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data.
 

@@ -253,3 +253,18 @@ def sniff(path: Path) -> Path:
     if head not in (b"PK\x03\x04", b"PK\x05\x06"):
         raise BundleError(f"{path}: is not a bundle: expected a folder or a zip file")
     return path
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether it is meant to be a bundle; it may be a damaged one."""
+    if path.is_dir():
+        return (path / "manifest.json").is_file() or path.suffix == ".edge"
+    if path.suffix == ".edge":
+        return True
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "manifest.json" in archive.namelist()
+    except ZIP_ERRORS:
+        return False

@@ -5,60 +5,29 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgeinfer.cli.files import check_output, write_bytes
-from edgeinfer.cli.models import TRUST_SOURCE, is_bundle, named_model
+from edgeinfer.cli.models import TRUST_SOURCE, named_model
 from edgeinfer.cli.names import BACKEND, named
 from edgeinfer.cli.output import Output, Progress, milliseconds, output_options, table, to_json
-from edgeinfer.cli.timing import Timing, interleave
+from edgeinfer.cli.threads import within
 from edgeinfer.cli.trust import trust_options
-from edgeinfer.errors import BackendError, BundleError, InputError, UsageError
+from edgeinfer.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from edgeinfer.bundle.archive import Bundle
-    from edgeinfer.cli.pairs import Pairs
+    from edgeinfer.runtime.comparison import Row, Timed
+    from edgeinfer.runtime.timing import Timing
     from edgeinfer.types import Array
 
-PLAIN = "plain "
-
 OPS_RUNS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What was timed.
-
-    Attributes:
-        variant: id of the artifact, or the source's file name.
-        engine: backend, or ``plain`` and the engine called without edgeinfer.
-        version: of the engine.
-        device: kind of unit.
-        threads: of the engine; None is its own choice.
-        remark: what a plain engine does by itself that edgeinfer's rows do not.
-    """
-
-    variant: str
-    engine: str
-    version: str
-    device: str
-    threads: int | None
-    remark: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What can be timed, and what cannot and why."""
-
-    calls: dict[Row, Callable[[], object]]
-    failed: list[str]
 
 
 @click.command()
@@ -106,13 +75,14 @@ def bench(
         check_output(Path(output), ".json", b"{", overwrite=overwrite)
     if not seconds < math.inf:
         raise UsageError(f"--seconds {seconds}: expected a number")
+    from edgeinfer.bundle.storage import is_bundle
+
     counts = _threads(threads)
-    only = None if backend == "all" else backend
     with out.progress() as progress, contextlib.ExitStack() as stack:
         from edgeinfer.bundle.archive import Bundle
         from edgeinfer.cli import lmbench
-        from edgeinfer.cli.pairs import pairs, within
         from edgeinfer.llm.generation import is_language_model
+        from edgeinfer.runtime.comparison import bench as compared
         from edgeinfer.runtime.devices import fingerprint
 
         counts = [*dict.fromkeys(within(count, out) for count in counts)]
@@ -128,27 +98,29 @@ def bench(
             _save(output, told[0])
             out.result(told[0], lambda: told[1])
             return
-        found = pairs(bundle, only)
         feeds = _feeds(bundle, inputs)
-        plan = _plan(bundle, found, feeds, counts, source, stack, fallback=allow_fallback)
-        timings = interleave(
-            plan.calls,
+        timed = compared(
+            bundle,
+            feeds,
+            backend=backend,
+            threads=counts,
             runs=runs,
             seconds=seconds,
+            allow_fallback=allow_fallback,
+            source=source,
             progress=None if progress is None else lambda done: progress("measure", done),
         )
         machine = fingerprint()
-        not_run = [*map(str, found.rejected), *plan.failed]
         limits = _limits(bundle, feeds, counts[0] or 1) if roofline else None
         costs = None
         if ops:
-            costs = _costs(bundle, found, feeds, counts[0], fallback=allow_fallback)
+            costs = _costs(bundle, backend, feeds, counts[0], fallback=allow_fallback)
     data = {
         "model": path,
         "machine": machine,
-        "input": {name: list(array.shape) for name, array in feeds.items()},
-        "rows": [{**_fields(row), **_fields(timing)} for row, timing in timings.items()],
-        "not_run": not_run,
+        "input": timed.shapes,
+        "rows": [{**_fields(row), **_fields(timing)} for row, timing in timed.rows.items()],
+        "not_run": timed.not_run,
     }
     if limits is not None:
         data["roofline"] = limits[1]
@@ -156,7 +128,7 @@ def bench(
         data["ops"] = costs[1]
     _save(output, data)
     more = [*(limits[0] if limits else []), *(costs[0] if costs else [])]
-    out.result(data, lambda: [*_view(timings, not_run), *more])
+    out.result(data, lambda: [*_view(timed), *more])
 
 
 def _save(output: str | None, data: dict[str, Any]) -> None:
@@ -165,12 +137,14 @@ def _save(output: str | None, data: dict[str, Any]) -> None:
 
 
 def _costs(
-    bundle: Bundle, found: Pairs, feeds: dict[str, Array], threads: int | None, *, fallback: bool
+    bundle: Bundle, backend: str, feeds: dict[str, Array], threads: int | None, *, fallback: bool
 ) -> tuple[list[str | Table], dict[str, Any]]:
     """Profile every artifact on every engine, with the first of the thread counts."""
     from edgeinfer.cli import operators
     from edgeinfer.runtime.inputs import InputCheck
+    from edgeinfer.runtime.pairs import pairs
 
+    found = pairs(bundle, None if backend == "all" else backend)
     checked = dict(InputCheck(bundle.manifest.inputs)(feeds))
     told, silent = operators.profiles(
         bundle, found, checked, threads, fallback=fallback, runs=OPS_RUNS
@@ -220,88 +194,17 @@ def _feeds(bundle: Bundle, inputs: tuple[str, ...]) -> dict[str, Array]:
         from edgeinfer.media import feeds_for
 
         return feeds_for(inputs, bundle.manifest)
-    first = next(bundle.vectors(), None)
-    if first is None:
-        raise BundleError(f"{bundle.location}: has no test vectors; give an INPUT")
-    return first[0]
+    from edgeinfer.runtime.comparison import first_vector
 
-
-def _plan(
-    bundle: Bundle,
-    found: Pairs,
-    feeds: dict[str, Array],
-    counts: list[int | None],
-    source: Path | None,
-    stack: contextlib.ExitStack,
-    *,
-    fallback: bool,
-) -> Plan:
-    from edgeinfer.backends.onnxruntime_regions import FORMAT as REGIONS
-    from edgeinfer.cli.pairs import fallen, open_pair
-    from edgeinfer.cli.plain import ENGINES, plain_call
-    from edgeinfer.runtime.inputs import InputCheck
-
-    checked = dict(InputCheck(bundle.manifest.inputs)(feeds))
-    plan = Plan({}, [])
-    plain: set[tuple[str, Path, int | None]] = set()
-    for candidate in found.candidates:
-        pair = candidate.pair
-        for threads in counts:
-            row = Row(pair.variant, pair.backend, candidate.version, pair.device, threads)
-            try:
-                executable = open_pair(bundle, found, candidate, threads, fallback=fallback)
-                stack.callback(executable.close)
-                if warning := fallen(executable):
-                    plan.failed.append(f"{pair}: warning: {warning}")
-                plan.calls[row] = _running(executable.run, checked)
-            except BackendError as e:
-                plan.failed.append(f"{pair}: {e}")
-            variant = found.variants[pair.variant]
-            if source is None and variant.format == REGIONS:
-                # Without edgeinfer there is no such graph.
-                continue
-            artifact = source or bundle.paths(variant)[0]
-            if pair.backend not in ENGINES or (pair.backend, artifact, threads) in plain:
-                continue
-            plain.add((pair.backend, artifact, threads))
-            name = source.name if source else pair.variant
-            values = [checked[spec.name] for spec in bundle.manifest.inputs]
-            try:
-                call, remark = plain_call(pair.backend, artifact, values, threads)
-                row = Row(*(name, PLAIN + pair.backend, candidate.version, "cpu", threads), remark)
-                plan.calls[row] = call
-            except BackendError as e:
-                plan.failed.append(str(e))
-    _drop_failing(plan)
-    return plan
-
-
-def _running(run: Callable[[dict[str, Array]], object], feeds: dict[str, Array]) -> Any:
-    return lambda: run(feeds)
-
-
-def _drop_failing(plan: Plan) -> None:
-    """Run each once; what cannot run this input is told, not timed."""
-    for row, call in list(plan.calls.items()):
-        try:
-            call()
-        except InputError:
-            raise
-        # Plain engines raise their own classes.
-        except Exception as e:
-            plan.failed.append(f"{row.variant} on {row.engine}: {' '.join(str(e).split())}")
-            del plan.calls[row]
-    if not plan.calls:
-        raise BackendError(f"nothing could be run: {'; '.join(plan.failed)}")
+    return first_vector(bundle)
 
 
 def _fields(value: Row | Timing) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-def _view(timings: dict[Row, Timing], not_run: list[str]) -> Iterator[str | Table]:
+def _view(timed: Timed) -> Iterator[str | Table]:
     columns = ("model", "engine", ">threads", ">median", ">p95", ">spread", ">runs", "")
-    ordered = sorted(timings.items(), key=lambda item: item[1].median_ms)
     yield table(
         columns,
         [
@@ -315,7 +218,7 @@ def _view(timings: dict[Row, Timing], not_run: list[str]) -> Iterator[str | Tabl
                 t.runs,
                 row.remark,
             )
-            for row, t in ordered
+            for row, t in timed.rows.items()
         ],
     )
-    yield from (f"not run: {line}" for line in not_run)
+    yield from (f"not run: {line}" for line in timed.not_run)

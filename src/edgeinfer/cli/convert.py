@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeinfer.cli.after import next_lines
 from edgeinfer.cli.models import (
     TRUST_SOURCE,
     input_ranges,
@@ -318,6 +319,7 @@ def _data(result: ExportResult) -> dict[str, Any]:
         "vectors": [v.origin for v in report.vectors],
         "changes": {c.stage: list(c.lines) for c in report.changes},
         "seconds": report.seconds,
+        "next": list(next_lines(result)),
     }
 
 
@@ -367,6 +369,7 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
                 yield from (f"note: {line}" for line in change.lines)
     yield from (f"note: {line}" for line in _quantized(report.quantization or {}))
     yield from _where(result)
+    yield from next_lines(result)
 
 
 def _where(result: ExportResult) -> Iterator[str]:

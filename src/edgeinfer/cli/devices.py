@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 @output_options
 def devices(out: Output) -> None:
     """Show this machine and what each engine can use of it."""
-    from edgeinfer.backends import registry
-    from edgeinfer.runtime.devices import fingerprint, read_facts
+    from edgeinfer.runtime.here import devices as found
 
-    facts, probes = read_facts(), registry.probe_all()
-    machine = fingerprint(facts)
-    data = {"machine": machine, "facts": facts, "backends": probes}
-    out.result(data, lambda: _view(machine, facts, probes))
+    here = found()
+    out.result(here, lambda: _view(here.machine, here.facts, here.backends))
 
 
 def _view(machine: Fingerprint, facts: Facts, probes: tuple[Probe, ...]) -> Iterator[str | Table]:

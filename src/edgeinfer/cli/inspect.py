@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.files import write_bytes
-from edgeinfer.cli.models import TRUST_SOURCE, is_bundle, named_model
+from edgeinfer.cli.models import TRUST_SOURCE, named_model
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from edgeinfer.bundle.archive import Bundle
     from edgeinfer.bundle.manifest import Manifest
-    from edgeinfer.convert.sources import Source
     from edgeinfer.heads import Head
     from edgeinfer.types import Preprocessing
 
@@ -47,6 +46,8 @@ def inspect(
     Of a bundle also which parts of it are machine code, and whether that may run here. Nothing in
     a bundle is run.
     """
+    from edgeinfer.bundle.storage import is_bundle
+
     if is_bundle(Path(path)):
         from edgeinfer.bundle.archive import Bundle
 
@@ -77,31 +78,33 @@ def inspect(
     with out.progress() as progress:
         if progress is not None:
             progress("read the model", None)
-        from edgeinfer.convert import sources
+        from edgeinfer.convert.model_info import inspect as inspected
 
-        source = sources.read(named.model, **named.arguments())
-    data = _model_data(source)
+        found = inspected(named.model, **named.arguments())
+    data = {"kind": "model", **_plain(found)}
     out.result(data, lambda: _model_view(data))
 
 
-def _language_model(path: str, out: Output) -> None:
-    from edgeinfer.bundle.codec import encode
-    from edgeinfer.convert.llm import source as llm
+def _plain(record: Any) -> dict[str, Any]:
+    return dataclasses.asdict(record)
 
-    given = llm.read(Path(path))
-    config, weights = given.config, llm.about(given)
-    data = {"kind": "language model", "name": given.path.name, "format": given.format}
+
+def _language_model(path: str, out: Output) -> None:
+    from edgeinfer.convert.model_info import inspect as inspected
+
+    data = _plain(inspected(path))
+    family = data.pop("family")
 
     def view() -> Iterator[str | Table]:
-        yield f"{given.path.name}: {config.family} ({given.format})"
+        yield f"{data['name']}: {family} ({data['format']})"
         yield ""
         shown = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "context")
-        yield table(("", ">size"), [(name, getattr(config, name)) for name in shown])
+        yield table(("", ">size"), [(name, data["config"][name]) for name in shown])
         yield ""
-        rows = [(kind, w["tensors"], size(w["bytes"])) for kind, w in weights.items()]
+        rows = [(kind, w["tensors"], size(w["bytes"])) for kind, w in data["weights"].items()]
         yield table(("weights", ">tensors", ">size"), rows)
 
-    out.result({**data, "config": encode(config), "weights": weights}, view)
+    out.result({"kind": "language model", **data}, view)
 
 
 def _save_report(bundle: Bundle, path: Path, overwrite: bool) -> None:
@@ -112,63 +115,6 @@ def _save_report(bundle: Bundle, path: Path, overwrite: bool) -> None:
     if record is None:
         raise UsageError(f"{bundle.location}: has no {wanted}")
     write_bytes(path, bundle.read(record), overwrite=overwrite)
-
-
-def _model_data(source: Source) -> dict[str, Any]:
-    import onnx_ir as ir
-
-    model = source.model
-    counts = Counter(
-        (f"{n.domain}::" if n.domain else "") + n.op_type for g in model.graphs() for n in g
-    )
-    weights: dict[str, dict[str, int]] = {}
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if tensor is not None:
-                _count(weights, tensor)
-        for node in graph:
-            # Some exporters write weights as nodes.
-            if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-                for value in node.outputs:
-                    tensor = ir.convenience.get_const_tensor(value)
-                    if tensor is not None:
-                        _count(weights, tensor)
-    initializers = set(model.graph.initializers)
-    return {
-        "kind": "model",
-        "name": source.record.name,
-        "format": source.record.format,
-        "sha256": source.record.sha256,
-        "opset": dict(model.opset_imports),
-        "ir_version": model.ir_version,
-        "producer": " ".join(filter(None, (model.producer_name, model.producer_version))),
-        "inputs": [_value(v) for v in model.graph.inputs if v.name not in initializers],
-        "outputs": [_value(v) for v in model.graph.outputs],
-        "nodes": sum(counts.values()),
-        "operators": dict(counts.most_common()),
-        "weights": weights,
-        "notes": list(source.notes.lines),
-    }
-
-
-def _count(weights: dict[str, dict[str, int]], tensor: Any) -> None:
-    entry = weights.setdefault(str(_dtype(tensor.dtype)), {"tensors": 0, "bytes": 0})
-    entry["tensors"] += 1
-    entry["bytes"] += tensor.nbytes
-
-
-def _value(value: Any) -> dict[str, Any]:
-    shape = value.shape
-    dims = None if shape is None else [d if isinstance(d, int) else d.value for d in shape]
-    return {"name": value.name, "dtype": _dtype(value.dtype), "shape": dims}
-
-
-def _dtype(dtype: Any) -> str | None:
-    """Return NumPy's name, as a manifest has it."""
-    if dtype is None:
-        return None
-    return "string" if dtype.name == "STRING" else str(dtype.numpy().name)
 
 
 def _model_view(data: dict[str, Any]) -> Iterator[str | Table]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import click
 
-from edgeinfer.bounded import ZIP_ERRORS
 from edgeinfer.errors import NotAvailableError, SourceError, UsageError
 
 _SIZE = re.compile(r"\?|[0-9]+|[0-9]+\.\.[0-9]+")
@@ -97,19 +95,6 @@ def measure(argument: str | None) -> Any:
     if not callable(found):
         raise UsageError(f"--metric {argument}: expected a callable, found {type(found).__name__}")
     return found
-
-
-def is_bundle(path: Path) -> bool:
-    """Whether it is meant to be a bundle; it may be a damaged one."""
-    if path.is_dir():
-        return (path / "manifest.json").is_file() or path.suffix == ".edge"
-    if path.suffix == ".edge":
-        return True
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return "manifest.json" in archive.namelist()
-    except ZIP_ERRORS:
-        return False
 
 
 def input_shapes(options: Iterable[str]) -> dict[str, list[tuple[int | range | None, ...]]]:

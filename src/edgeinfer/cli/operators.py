@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from edgeinfer.backends.operators import Operator, OperatorProfile
     from edgeinfer.bundle.archive import Bundle
-    from edgeinfer.cli.pairs import Pairs
+    from edgeinfer.runtime.pairs import Pairs
     from edgeinfer.runtime.select import Pair
     from edgeinfer.types import Array
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from edgeinfer.backends import guard, registry
 from edgeinfer.backends.base import Executable, LoadOptions
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
-from edgeinfer.cli.output import Output
-from edgeinfer.errors import LoadError, NotAvailableError
+from edgeinfer.errors import LoadError, NotAvailableError, UsageError
 from edgeinfer.runtime.ahead import artifact_of, engine_shapes
-from edgeinfer.runtime.cores import cores_here
 from edgeinfer.runtime.devices import fingerprint
 from edgeinfer.runtime.offered import by_name_only, with_requested
 from edgeinfer.runtime.operators import placement_of
@@ -33,6 +35,18 @@ class Pairs:
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejected, ...]
     variants: dict[str, Variant]
+
+
+@contextmanager
+def opened(bundle: str | Path | Bundle, opening: Mapping[str, Any]) -> Iterator[Bundle]:
+    """Open a bundle for the block; one that is open already stays open."""
+    if isinstance(bundle, Bundle):
+        if opening:
+            raise UsageError(f"an open bundle takes no {', '.join(opening)}")
+        yield bundle
+        return
+    with Bundle.open(bundle, **opening) as found:
+        yield found
 
 
 def pairs(bundle: Bundle, backend: str | None = None) -> Pairs:
@@ -91,21 +105,6 @@ def open_pair(
         executable.close()
         raise LoadError(f"{problem}; --allow-fallback lets them run there")
     return executable
-
-
-def within(threads: int | None, out: Output) -> int | None:
-    """Return as many threads as this process may keep busy, and say where that is fewer.
-
-    Args:
-        threads: as asked for; None leaves them to the engine.
-        out: where to say it.
-    """
-    if threads is None:
-        return None
-    cores = cores_here(threads, ())
-    if cores.note:
-        out.remark(f"note: {cores.note}")
-    return cores.threads
 
 
 def fallen(executable: Executable) -> str:

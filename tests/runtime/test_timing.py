@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from edgeinfer.cli.timing import interleave, summary
+from edgeinfer.runtime.timing import interleave, summary
 
 
 class Clock:

@@ -1,0 +1,201 @@
+"""Times of every artifact on every engine, in turns with the plain engines."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.backends.onnxruntime_regions import FORMAT as REGIONS
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.errors import BackendError, BundleError, InputError
+from edgeinfer.runtime.inputs import InputCheck
+from edgeinfer.runtime.pairs import Pairs, fallen, open_pair, opened, pairs
+from edgeinfer.runtime.plain import ENGINES, plain_call
+from edgeinfer.runtime.timing import Timing, interleave
+from edgeinfer.types import Array
+
+PLAIN = "plain "
+"""What stands before the name of an engine that is called without edgeinfer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was timed.
+
+    Attributes:
+        variant: id of the artifact, or the source's file name.
+        engine: backend, or ``plain`` and the engine called without edgeinfer.
+        version: of the engine.
+        device: kind of unit.
+        threads: of the engine; None is its own choice.
+        remark: what a plain engine does by itself that edgeinfer's rows do not.
+    """
+
+    variant: str
+    engine: str
+    version: str
+    device: str
+    threads: int | None
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What ``bench`` found.
+
+    Attributes:
+        bundle: where it lies.
+        rows: what each call took, the fastest first.
+        not_run: what could not be timed and why, one line each.
+        shapes: of the input that was run, by name.
+    """
+
+    bundle: str
+    rows: dict[Row, Timing]
+    not_run: tuple[str, ...]
+    shapes: dict[str, tuple[int, ...]]
+
+    def __repr__(self) -> str:
+        if not self.rows:
+            return f"<Timed {self.bundle}: nothing>"
+        row, timing = next(iter(self.rows.items()))
+        best = f"{row.variant} on {row.engine} {timing.median_ms:.3g} ms"
+        return f"<Timed {self.bundle}: {len(self.rows)} rows, fastest {best}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What can be timed, and what cannot and why."""
+
+    calls: dict[Row, Callable[[], object]]
+    failed: list[str]
+
+
+def bench(
+    bundle: str | Path | Bundle,
+    inputs: Mapping[str, Array] | None = None,
+    *,
+    backend: str | None = None,
+    threads: Sequence[int | None] = (None,),
+    runs: int = 200,
+    seconds: float = 10.0,
+    allow_fallback: bool = False,
+    source: Path | None = None,
+    progress: Callable[[float], None] | None = None,
+    **opening: Any,
+) -> Timed:
+    """Time every artifact of a bundle on every engine here, in turns with the plain engines.
+
+    Args:
+        bundle: its path, or an open one, which stays open.
+        inputs: arrays by input name; None is the bundle's first test vector.
+        backend: only this engine; None is every one here.
+        threads: thread counts to try; None leaves them to the engine.
+        runs: of each, at most.
+        seconds: for all of it, at most, once each had its first few runs.
+        allow_fallback: operators that the device does not take may run on the CPU.
+        source: model that the plain engines run instead of the artifacts.
+        progress: told what share is done, 0..1.
+        **opening: how the bundle is opened, as ``Bundle.open`` takes it.
+
+    Raises:
+        BundleError: it is damaged, or has no test vectors and no inputs are given.
+        NotAvailableError: nothing in it can run here; says why for each pair.
+        InputError: the inputs are not those of the model.
+        UsageError: there is no such backend.
+    """
+    with opened(bundle, opening) as open_bundle, contextlib.ExitStack() as stack:
+        found = pairs(open_bundle, None if backend == "all" else backend)
+        feeds = dict(inputs) if inputs is not None else first_vector(open_bundle)
+        plan = _plan(
+            open_bundle, found, feeds, list(threads), source, stack, fallback=allow_fallback
+        )
+        timings = interleave(plan.calls, runs=runs, seconds=seconds, progress=progress)
+        ordered = sorted(timings.items(), key=lambda item: item[1].median_ms)
+        return Timed(
+            bundle=str(open_bundle.location),
+            rows=dict(ordered),
+            not_run=(*map(str, found.rejected), *plan.failed),
+            shapes={name: tuple(np.shape(array)) for name, array in feeds.items()},
+        )
+
+
+def first_vector(bundle: Bundle) -> dict[str, Array]:
+    """Return the inputs of a bundle's first test vector.
+
+    Raises:
+        BundleError: it has none.
+    """
+    first = next(bundle.vectors(), None)
+    if first is None:
+        raise BundleError(f"{bundle.location}: has no test vectors; give an INPUT")
+    return dict(first[0])
+
+
+def _plan(
+    bundle: Bundle,
+    found: Pairs,
+    feeds: dict[str, Array],
+    counts: list[int | None],
+    source: Path | None,
+    stack: contextlib.ExitStack,
+    *,
+    fallback: bool,
+) -> Plan:
+    checked = dict(InputCheck(bundle.manifest.inputs)(feeds))
+    plan = Plan({}, [])
+    plain: set[tuple[str, Path, int | None]] = set()
+    for candidate in found.candidates:
+        pair = candidate.pair
+        for threads in counts:
+            row = Row(pair.variant, pair.backend, candidate.version, pair.device, threads)
+            try:
+                executable = open_pair(bundle, found, candidate, threads, fallback=fallback)
+                stack.callback(executable.close)
+                if warning := fallen(executable):
+                    plan.failed.append(f"{pair}: warning: {warning}")
+                plan.calls[row] = _running(executable.run, checked)
+            except BackendError as e:
+                plan.failed.append(f"{pair}: {e}")
+            variant = found.variants[pair.variant]
+            if source is None and variant.format == REGIONS:
+                # Without edgeinfer there is no such graph.
+                continue
+            artifact = source or bundle.paths(variant)[0]
+            if pair.backend not in ENGINES or (pair.backend, artifact, threads) in plain:
+                continue
+            plain.add((pair.backend, artifact, threads))
+            name = source.name if source else pair.variant
+            values = [checked[spec.name] for spec in bundle.manifest.inputs]
+            try:
+                call, remark = plain_call(pair.backend, artifact, values, threads)
+                row = Row(*(name, PLAIN + pair.backend, candidate.version, "cpu", threads), remark)
+                plan.calls[row] = call
+            except BackendError as e:
+                plan.failed.append(str(e))
+    _drop_failing(plan)
+    return plan
+
+
+def _running(run: Callable[[dict[str, Array]], object], feeds: dict[str, Array]) -> Any:
+    return lambda: run(feeds)
+
+
+def _drop_failing(plan: Plan) -> None:
+    """Run each once; what cannot run this input is told, not timed."""
+    for row, call in list(plan.calls.items()):
+        try:
+            call()
+        except InputError:
+            raise
+        # Plain engines raise their own classes.
+        except Exception as e:
+            plan.failed.append(f"{row.variant} on {row.engine}: {' '.join(str(e).split())}")
+            del plan.calls[row]
+    if not plan.calls:
+        raise BackendError(f"nothing could be run: {'; '.join(plan.failed)}")

@@ -1,0 +1,206 @@
+"""Every artifact of a bundle on every engine of this device, held to the bundle's own vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.backends.base import Executable
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.manifest import Variant
+from edgeinfer.bundle.values import fits
+from edgeinfer.errors import BackendError, BundleError, InputError, UsageError
+from edgeinfer.metrics import WIDENED, OutputMetrics, budget_for, check, compare, worst
+from edgeinfer.runtime.pairs import Pairs, open_pair, opened, pairs
+from edgeinfer.runtime.recheck import lost_channels
+from edgeinfer.runtime.select import Rejected
+
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One artifact on one engine.
+
+    Attributes:
+        variant: its id.
+        backend: the engine.
+        version: of the engine.
+        device: kind of unit.
+        passed: whether every vector stayed within the budget.
+        problems: what did not, one line each.
+        metrics: the worst over all vectors, by output.
+        refused: vectors that hold values the artifact refuses, so that there was nothing to judge.
+        widened: what left the plain budget and stayed within the one that is wider where the
+            oracles themselves disagree, one line each.
+        verdict: ``pass``, ``FAIL`` or ``metrics.WIDENED``.
+    """
+
+    variant: str
+    backend: str
+    version: str
+    device: str
+    passed: bool
+    problems: tuple[str, ...]
+    metrics: dict[str, OutputMetrics]
+    refused: tuple[int, ...] = ()
+    widened: tuple[str, ...] = ()
+    verdict: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BundleVerification:
+    """What ``verify`` found.
+
+    Attributes:
+        bundle: where it lies.
+        vectors: how many test vectors each artifact was run with.
+        signed_by: id of the trusted key that signed the bundle; empty where none was asked for.
+        checked: one for each artifact on each engine that can run it here.
+        not_run: the rest, with reasons.
+    """
+
+    bundle: str
+    vectors: int
+    signed_by: str
+    checked: tuple[Checked, ...]
+    not_run: tuple[Rejected, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every artifact stayed within its budget on every engine here."""
+        return all(c.passed for c in self.checked)
+
+    def __repr__(self) -> str:
+        verdict = "passed" if self.passed else "FAILED"
+        count = f"{len(self.checked)} checked, {len(self.not_run)} not run"
+        return f"<BundleVerification {self.bundle}: {verdict}, {count}>"
+
+
+def verify(
+    bundle: str | Path | Bundle,
+    *,
+    backend: str | None = None,
+    threads: int | None = None,
+    allow_fallback: bool = False,
+    progress: Progress | None = None,
+    **opening: Any,
+) -> BundleVerification:
+    """Run every artifact of a bundle on every engine here, and compare with its test vectors.
+
+    Args:
+        bundle: its path, or an open one, which stays open.
+        backend: only this engine; None is every one here.
+        threads: of the engine; None leaves them to it.
+        allow_fallback: operators that the device does not take may run on the CPU.
+        progress: told what is being done and what share of it is done, 0..1.
+        **opening: how the bundle is opened, as ``Bundle.open`` takes it.
+
+    Raises:
+        BundleError: it is damaged, or has no test vectors.
+        NotAvailableError: nothing in it can run here; says why for each pair.
+        UsageError: there is no such backend.
+    """
+    with opened(bundle, opening) as open_bundle:
+        vectors = len(open_bundle.manifest.vectors)
+        if not vectors:
+            place = open_bundle.location
+            raise BundleError(f"{place}: has no test vectors, so nothing can be verified")
+        found = pairs(open_bundle, None if backend == "all" else backend)
+        checked = _check_all(open_bundle, found, threads, progress, fallback=allow_fallback)
+        return BundleVerification(
+            bundle=str(open_bundle.location),
+            vectors=vectors,
+            signed_by=open_bundle.signed_by,
+            checked=tuple(checked),
+            not_run=found.rejected,
+        )
+
+
+def _check_all(
+    bundle: Bundle,
+    found: Pairs,
+    threads: int | None,
+    progress: Progress | None,
+    *,
+    fallback: bool,
+) -> list[Checked]:
+    checked = []
+    for number, candidate in enumerate(found.candidates):
+        pair = candidate.pair
+        if progress is not None:
+            progress(f"verify {pair}", number / len(found.candidates))
+        metrics: dict[str, OutputMetrics] = {}
+        widened: list[str] = []
+        variant = found.variants[pair.variant]
+        refused: list[int] = []
+        try:
+            executable = open_pair(bundle, found, candidate, threads, fallback=fallback)
+            try:
+                metrics, problems = _check(executable, bundle, variant, refused, widened)
+            finally:
+                executable.close()
+        # A precision without a budget is the bundle's fault, not of who asks.
+        except (BackendError, InputError, UsageError) as e:
+            problems = [str(e)]
+        checked.append(
+            Checked(
+                variant=pair.variant,
+                backend=pair.backend,
+                version=candidate.version,
+                device=pair.device,
+                passed=not problems,
+                problems=tuple(problems),
+                metrics=metrics,
+                refused=tuple(refused),
+                widened=tuple(widened),
+                verdict="FAIL" if problems else WIDENED if widened else "pass",
+            )
+        )
+    return checked
+
+
+def _check(
+    executable: Executable,
+    bundle: Bundle,
+    variant: Variant,
+    refused: list[int],
+    widened: list[str],
+) -> tuple[dict[str, OutputMetrics], list[str]]:
+    """Run every vector; return the worst metrics by output, and what left the budget.
+
+    The numbers of vectors with values that the artifact refuses are added to ``refused``, and what
+    only a widened budget allows to ``widened``.
+    """
+    precision = variant.precision
+    budget = budget_for(precision)
+    seen: dict[str, list[OutputMetrics]] = {}
+    problems = []
+    records = bundle.manifest.vectors
+    vectors = list(bundle.vectors())
+    judged = [v for v, r in zip(vectors, records, strict=True) if r.judged_at(precision)]
+    right, here = [], []
+    for number, (feeds, expected) in enumerate(vectors):
+        if not fits(variant.constraints, feeds):
+            refused.append(number)
+            continue
+        if not records[number].judged_at(precision):
+            continue
+        actual = {n: np.array(a) for n, a in executable.run(feeds).items()}
+        right.append(expected)
+        here.append(actual)
+        for name, want in expected.items():
+            metrics = compare(want, actual[name])
+            seen.setdefault(name, []).append(metrics)
+            base = budget.among(answers[name] for _, answers in judged)
+            where = f"vector {number}, output {name!r}"
+            if plain := check(metrics, base):
+                breaches = check(metrics, records[number].budget(base, name))
+                problems += [f"{where}: {b}" for b in breaches]
+                widened += [] if breaches else [f"{where}: {b}" for b in plain]
+    problems += lost_channels(right, here, budget)
+    return {name: worst(found) for name, found in seen.items()}, problems

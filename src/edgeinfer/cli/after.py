@@ -1,0 +1,70 @@
+"""What to type after a conversion, device by device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgeinfer.convert.pipeline import ExportResult
+    from edgeinfer.profiles.schema import Profile
+
+APPS = {
+    "ios": "add the {suffix} in {place} to the project in Xcode (docs/phones.md, iPhone)",
+    "android": "copy the {suffix} in {place} into app/src/main/assets (docs/phones.md, Android)",
+}
+"""What an app does with an artifact, by system: there is no runtime of ours on phones."""
+
+
+def next_lines(result: ExportResult) -> Iterator[str]:
+    """Yield a line for each kind of device that the result is for: how to run it there."""
+    from edgeinfer import profiles
+    from edgeinfer.backends.host import host
+    from edgeinfer.errors import ProfileError
+
+    path = quote(str(result.path))
+    here: list[Profile] = []
+    others: list[Profile] = []
+    for name in dict.fromkeys(v.target for v in result.manifest.variants):
+        try:
+            profile = profiles.load(name)
+        except ProfileError:
+            # One that the user gave as a file: nothing is known of it by its name.
+            continue
+        # A GPU is the machine's, but whether there is one only a run tells.
+        (here if host().is_kind(profile) and not profile.accelerators else others).append(profile)
+    apps = [p for p in others if any(system in APPS for system in p.os)]
+    if result.files:
+        yield from (f"for {p.title}: {_in_app(p, path)}" for p in apps)
+        return
+    given = _input(result)
+    if here:
+        yield f"run it here: edgeinfer run {path} {given}; time it: edgeinfer bench {path}"
+    yield from (_copied(p, path, given) for p in others if p not in apps)
+    for profile in apps:
+        extract = f"edgeinfer extract {path} -t {profile.name} -o {profile.name}/"
+        yield f"for {profile.title}: {extract}; {_in_app(profile, f'{profile.name}/')}"
+
+
+def _in_app(profile: Profile, place: str) -> str:
+    from edgeinfer.bundle.artifacts import SUFFIXES
+
+    suffix = SUFFIXES[profile.formats[0]]
+    return next(APPS[s] for s in profile.os if s in APPS).format(suffix=suffix, place=place)
+
+
+def _copied(profile: Profile, path: str, given: str) -> str:
+    name = path.rstrip("/").rpartition("/")[2]
+    copy = f"scp -r {path}" if path.endswith("/") else f"scp {path}"
+    build = f"edgeinfer build {name} && " if "onnxruntime-tensorrt" in profile.backends else ""
+    run = f"{build}edgeinfer verify {name} && edgeinfer run {name} {given}"
+    return f"on {profile.title}: {copy} DEVICE:; there: {run}"
+
+
+def _input(result: ExportResult) -> str:
+    """Return what stands for an input: of which kind it is."""
+    from edgeinfer.types import AudioInput, ImageInput
+
+    kinds = {type(record) for record in result.manifest.preprocessing.values()}
+    return "PICTURE" if ImageInput in kinds else "SOUND" if AudioInput in kinds else "INPUT.npz"
