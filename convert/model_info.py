@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Manifest
 from edgeinfer.bundle.storage import is_bundle
-from edgeinfer.convert.llm.source import is_llm
+from edgeinfer.convert.sources.sniff import is_llm
 
 if TYPE_CHECKING:
     from edgeinfer.convert.sources import Source

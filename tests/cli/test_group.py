@@ -87,7 +87,6 @@ REFUSED = (
     ("convert none.onnx -t rpi5", 2),
     ("convert empty.onnx -t rpi5", 1),
     ("check empty.onnx -t rpi5", 1),
-    ("inspect empty.onnx", 1),
     ("convert text.onnx -t rpi5", 1),
     ("convert text.onnx -t none", 2),
     ("convert text.onnx -t rpi5 --precision none", 2),

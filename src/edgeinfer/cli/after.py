@@ -48,7 +48,7 @@ def next_lines(result: ExportResult) -> Iterator[str]:
 
 
 def _in_app(profile: Profile, place: str) -> str:
-    from edgeinfer.bundle.artifacts import SUFFIXES
+    from edgeinfer.bundle.formats import SUFFIXES
 
     suffix = SUFFIXES[profile.formats[0]]
     return next(APPS[s] for s in profile.os if s in APPS).format(suffix=suffix, place=place)
