@@ -64,6 +64,25 @@ def private_cache(caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("EDGEINFER_CACHE", str(folder))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def conversions_stay_in_this_process(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Convert here, but in tests of commands and whole ways: another process imports for seconds.
+
+    A module about processes uses ``conversions_apart``.
+    """
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    with pytest.MonkeyPatch.context() as patch:
+        if folder not in ("cli", "e2e"):
+            patch.setenv("EDGEINFER_IN_PROCESS", "1")
+        yield
+
+
+@pytest.fixture
+def conversions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convert as users do, in a process for the conversion and one for each engine."""
+    monkeypatch.delenv("EDGEINFER_IN_PROCESS", raising=False)
+
+
 _states: dict[str, Any] = {}
 
 

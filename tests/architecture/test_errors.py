@@ -11,7 +11,7 @@ import pytest
 import edgeinfer
 from edgeinfer import errors
 from edgeinfer.errors import EdgeInferError
-from tests.architecture.tree import modules
+from tests.architecture.tree import modules, statements
 
 CLASSES = {
     name: value
@@ -66,7 +66,7 @@ def test_errors_are_public() -> None:
 def test_no_bare_except_and_no_assert() -> None:
     found = []
     for module in modules():
-        for node in ast.walk(module.tree):
+        for node in statements(module.tree):
             if isinstance(node, ast.Assert):
                 found.append(f"{module.where}:{node.lineno}: assert")
             if isinstance(node, ast.ExceptHandler) and node.type is None:

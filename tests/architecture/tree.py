@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +42,11 @@ class Module:
         """Path as people know it, without the links of src/."""
         return str(self.path.resolve().relative_to(ROOT))
 
+    @cached_property
+    def imports(self) -> tuple[Import, ...]:
+        """Every import in it."""
+        return tuple(_imports(self.tree, deferred=False))
+
 
 @cache
 def modules() -> tuple[Module, ...]:
@@ -58,9 +63,11 @@ def python_files() -> Iterator[Path]:
         yield from (ROOT / folder).glob("**/*.py")
 
 
-def imports(tree: ast.Module) -> Iterator[Import]:
-    """Yield every import in a file."""
-    yield from _imports(tree, deferred=False)
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield every statement and handler below a node; expressions hold none."""
+    for child in _statements(node):
+        yield child
+        yield from statements(child)
 
 
 def _parse(path: Path) -> Module:
@@ -71,15 +78,22 @@ def _parse(path: Path) -> Module:
 
 
 def _imports(node: ast.AST, *, deferred: bool) -> Iterator[Import]:
-    for child in ast.iter_child_nodes(node):
+    inside = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    for child in _statements(node):
         if isinstance(child, ast.Import):
-            yield from (Import(a.name, child.lineno, deferred) for a in child.names)
+            yield from (Import(a.name, child.lineno, inside) for a in child.names)
         elif isinstance(child, ast.ImportFrom):
             base = "." * child.level + (child.module or "")
-            yield from (Import(f"{base}.{a.name}", child.lineno, deferred) for a in child.names)
+            yield from (Import(f"{base}.{a.name}", child.lineno, inside) for a in child.names)
         else:
-            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from _imports(child, deferred=deferred or inside or _is_type_checking(child))
+            yield from _imports(child, deferred=inside or _is_type_checking(child))
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements right in another, and what holds statements."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        found = getattr(node, name, ())
+        yield from found if isinstance(found, list) else ()
 
 
 def _is_type_checking(node: ast.AST) -> bool:

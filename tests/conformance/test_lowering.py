@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 WORKER = HERE / "node_worker.py"
 TARGETS = ("onnxruntime", "openvino")
 SHARDS = 4
-SAMPLE = 10
+SAMPLE = 24
 
 Results = dict[str, dict[str, str]]
 
@@ -124,7 +124,7 @@ def needs(target: str) -> None:
 def test_sample_of_the_node_suite(target: str) -> None:
     needs(target)
     results = run_cases(target, "suite", 0, SAMPLE)
-    assert len(results) > 150
+    assert len(results) > 70
     assert judge(target, results) == []
 
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "tflite-ops.md"
 MARK = "<!-- Written by python -m tests.conformance.test_tflite_nodes --table -->"
 SHARDS = 4
-SAMPLE = 10
+SAMPLE = 24
 
 
 def run_cases(first: int, step: int, source: str = "suite") -> Results:
@@ -94,7 +94,7 @@ def _needs_litert() -> None:
 def test_sample_of_the_node_suite() -> None:
     _needs_litert()
     results = run_cases(0, SAMPLE)
-    assert len(results) > 150
+    assert len(results) > 70
     assert faults(results) == []
 
 

@@ -17,11 +17,6 @@ g (float[2,3] x) => (float[2,3] y) { y = Tanh(x) }"""
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 
 
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
-
-
 def export(output: Path, *targets: str, **options: Any) -> pipeline.ExportResult:
     return edgeinfer.export(
         onnx.parser.parse_model(TEXT), output, targets=targets, name="m", **options

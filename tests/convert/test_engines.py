@@ -79,7 +79,6 @@ def test_what_nobody_ran_is_refused_or_marked_for_ever(
     away = place_for("cortex-a76")
     real = engines.place_for
     monkeypatch.setattr(engines, "place_for", lambda name: away if name else real(name))
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
     save(MLP, tmp_path / "net.onnx")
     targets = ["onnxruntime", "tvm-x86-64-v3"]
     with pytest.raises(

@@ -19,12 +19,6 @@ g (float[N,64] x, float[N,64] state) => (float[N,64] y, float[N,64] next)
 { a = MatMul(x, w) next = Add(a, state) y = Relu(next) }"""
 
 
-@pytest.fixture(autouse=True)
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines need no process of their own here."""
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
-
-
 def model(weights: Any = WEIGHTS) -> onnx.ModelProto:
     made = onnx.parser.parse_model(TEXT)
     made.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))

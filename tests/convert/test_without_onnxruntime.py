@@ -26,7 +26,6 @@ X = np.array([0.5, 2.0], np.float32)
 @pytest.fixture(autouse=True)
 def absent(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if it were not installed: to import it is an error, and nothing finds it."""
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     monkeypatch.setitem(sys.modules, "openvino", None)
 

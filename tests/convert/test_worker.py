@@ -45,7 +45,7 @@ def export(path: Any, **options: Any) -> pipeline.ExportResult:
 
 
 @pytest.fixture(autouse=True)
-def others(monkeypatch: pytest.MonkeyPatch) -> None:
+def others(conversions_apart: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that tests before this one left behind are none of ours."""
     found = frozenset(psutil.Process().children(recursive=True))
     monkeypatch.setattr(sys.modules[__name__], "OTHERS", found)

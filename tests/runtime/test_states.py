@@ -21,14 +21,12 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("states")
     model = onnx.parser.parse_model(TEXT)
     shapes = {"x": (None, 2), "z": (3,)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGEINFER_IN_PROCESS", "1")
-        made = edgeinfer.export(
-            *(model, folder / "m.edge"),
-            targets=["onnxruntime"],
-            input_shapes=shapes,
-            states={"h": "hn", "z": "zn"},
-        )
+    made = edgeinfer.export(
+        *(model, folder / "m.edge"),
+        targets=["onnxruntime"],
+        input_shapes=shapes,
+        states={"h": "hn", "z": "zn"},
+    )
     return made.path
 
 

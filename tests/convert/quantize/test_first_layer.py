@@ -90,8 +90,7 @@ def test_nothing_is_said_where_nothing_is_remembered() -> None:
     assert findings(model, lambda: iter([{"x": pictures(1, 0).astype(np.float32)}])) == []
 
 
-def test_a_conversion_refuses_and_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
+def test_a_conversion_refuses_and_names_it(tmp_path: Path) -> None:
     ir.save(trained(PREPARED["-1..1"]), tmp_path / "m.onnx")
     np.savez(tmp_path / "wrong.npz", x=pictures(80, 3)[:, None].astype(np.float32))
 

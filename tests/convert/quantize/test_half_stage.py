@@ -22,11 +22,6 @@ def halved(source: Path, out: Path, target: str) -> Report:
     return done.report
 
 
-@pytest.fixture(autouse=True)
-def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
-
-
 @pytest.fixture(scope="module")
 def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose inner squares reach a million."""

@@ -35,7 +35,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def one_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is joined gets one scale, as it would where nobody looked at ranges."""
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
     monkeypatch.setattr(calibrate, "apart", lambda units, ranges: {})
 
 

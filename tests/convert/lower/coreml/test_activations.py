@@ -17,12 +17,6 @@ TEXT = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[1,16,4,4] x) => (float[1,16,4,4] y) { c = Conv(x, w) y = Relu(c) }"""
 
 
-@pytest.fixture(autouse=True)
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines need no process of their own here."""
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
-
-
 def model() -> onnx.ModelProto:
     made = onnx.parser.parse_model(TEXT)
     weights = np.random.default_rng(0).normal(0, 0.2, (16, 16, 3, 3)).astype(np.float32)

@@ -31,12 +31,6 @@ FILTER = (
 )
 
 
-@pytest.fixture(autouse=True)
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines need no process of their own here."""
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
-
-
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[ProfileDB]:
     with ProfileDB(tmp_path / "history.sqlite") as history:

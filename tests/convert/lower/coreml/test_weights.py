@@ -56,12 +56,6 @@ def net(rows: int = CHANNELS, *, zeros: float = 0.0) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
-@pytest.fixture(autouse=True)
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines need no process of their own here."""
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
-
-
 def export(folder: Path, precision: str, system: str = "iOS18", **more: Any) -> ExportResult:
     model = more.pop("model", None) or net()
     return edgeinfer.export(

@@ -113,10 +113,7 @@ def test_a_row_that_is_masked_throughout_is_not_nan(lowest: float, tmp_path: Pat
     np.testing.assert_allclose(run_file(made.files[0], {"x": X})["y"], 1 / 6, rtol=2.0**-7)
 
 
-def test_a_conversion_is_judged_in_bf16_and_the_cpu_refuses_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
+def test_a_conversion_is_judged_in_bf16_and_the_cpu_refuses_the_file(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     model = net("{ c = Conv(x, w, b) y = Relu(c) }")
     ir.save(model, path)
@@ -134,11 +131,8 @@ def test_a_conversion_is_judged_in_bf16_and_the_cpu_refuses_the_file(
         registry.get("onnxruntime").load(Artifact("onnx", file, *specs, "bf16"), LoadOptions())
 
 
-def test_what_bf16_ruins_is_mended_or_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_bf16_ruins_is_mended_or_refused(tmp_path: Path) -> None:
     """A difference of numbers that agree in more digits than bfloat16 has."""
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
     path = tmp_path / "net.onnx"
     ir.save(net("{ a = Add(x, far) d = Sub(a, far) c = Conv(d, w) y = Relu(c) }"), path)
     done = edgeinfer.export(path, tmp_path / "n.edge", targets=["cuda"], precision="bf16")

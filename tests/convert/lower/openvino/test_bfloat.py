@@ -119,8 +119,9 @@ def test_a_row_that_is_masked_throughout_is_not_nan(lowest: float, tmp_path: Pat
 def test_a_conversion_is_judged_in_bf16_arithmetic(
     real: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not real:
-        monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
+    if real:
+        monkeypatch.delenv("EDGEINFER_IN_PROCESS")
+    else:
         monkeypatch.setattr(openvino_floats, "has_bf16", lambda core, device="CPU": False)
     path = tmp_path / "net.onnx"
     ir.save(net(), path)
@@ -135,7 +136,6 @@ def test_a_conversion_is_judged_in_bf16_arithmetic(
 
 def test_what_bf16_ruins_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A difference of numbers that agree in more digits than bfloat16 has."""
-    monkeypatch.setenv("EDGEINFER_IN_PROCESS", "1")
     monkeypatch.setattr(openvino_floats, "has_bf16", lambda core, device="CPU": False)
     far = np.full((8, 64), 4096.0, np.float32)
     path = tmp_path / "net.onnx"
