@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import re
+import secrets
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -34,6 +37,7 @@ from edgeinfer.runtime.serve.metrics import CONTENT_TYPE
 from edgeinfer.runtime.serve.openai import OpenAI
 from edgeinfer.runtime.serve.responses import Responses
 from edgeinfer.runtime.serve.tasks import Tasks
+from edgeinfer.runtime.serve.traces import Traces
 from edgeinfer.runtime.serve.v2 import V2
 
 if TYPE_CHECKING:
@@ -45,6 +49,7 @@ OPEN = frozenset({"/health", "/v2/health/live", "/v2/health/ready"})
 """Addresses that probes read without a key."""
 
 MAX_PATH = 2048
+_ID = re.compile(rb"[!-~]{1,128}")
 _GENERATE = ("/generate", "/generate_stream")
 
 
@@ -59,7 +64,8 @@ class App:
         self.hub = hub
         self._v2 = V2(hub)
         self._others = (OpenAI(hub), Responses(hub), Anthropic(hub), Tasks(hub))
-        self._keys = Keys(hub.options.keys)
+        self._keys, self._traces = Keys(hub.options.keys), Traces()
+        self._start, self._count = secrets.token_hex(4).encode(), itertools.count()
         self.rpc: Rpc | None = None
         if hub.options.grpc_port is not None:
             from edgeinfer.runtime.serve.rpc import Rpc
@@ -96,14 +102,37 @@ class App:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
-        sent = _Sent(send, self._cors(scope))
+        id = self._id(scope)
+        sent = _Sent(send, ((b"x-request-id", id), *self._cors(scope)))
+        method, path = scope["method"], scope["path"]
+        parent = header(scope, b"traceparent")
+        span = self._traces.span(
+            f"{method} {path[:80]}",
+            None if parent is None else parent.decode("latin-1"),
+            id.decode(),
+        )
+        with span as note:
+            model = await self._answered(scope, receive, sent)
+            note("http.request.method", method)
+            note("url.path", path[:MAX_PATH])
+            note("http.response.status_code", sent.status)
+        seconds = time.perf_counter() - started
+        if model is not None:
+            model.metrics.ended(sent.status, seconds)
+        _log.info(
+            "%s %s %d", method, path, sent.status,
+            extra={"request_id": id.decode(), "seconds": seconds, "status": sent.status},
+        )  # fmt: skip
+
+    async def _answered(self, scope: Scope, receive: Receive, sent: _Sent) -> Served | None:
+        """Answer; return the model whose run is to be counted."""
         model: Served | None = None
+        path = scope["path"]
         try:
-            path = scope["path"]
             _check_length(path)
             if scope["method"] == "OPTIONS" and self.hub.options.cors:
                 await answer(sent, 204, b"", ())
-                return
+                return None
             if path not in OPEN:
                 self._keys.check(header(scope, b"authorization"), header(scope, b"x-api-key"))
             if path.startswith("/v2/models/") and path.endswith("/infer"):
@@ -111,16 +140,20 @@ class App:
                 await self._v2.infer(model, scope, receive, sent)
             else:
                 await self._route(path, scope, receive, sent)
-        except DisconnectedError:
+        except (DisconnectedError, asyncio.CancelledError) as left:
             sent.status = 499
-        except asyncio.CancelledError:
-            sent.status = 499
-            raise
+            if isinstance(left, asyncio.CancelledError):
+                raise
         except Exception as error:
             await self._fail(sent, scope, error)
-        if model is not None:
-            model.metrics.ended(sent.status, time.perf_counter() - started)
-        _log.info("%s %s %d", scope["method"], scope["path"], sent.status)
+        return model
+
+    def _id(self, scope: Scope) -> bytes:
+        """Return the client's id of a request, or one of ours."""
+        given = header(scope, b"x-request-id")
+        if given is not None and _ID.fullmatch(given):
+            return given
+        return b"%s-%d" % (self._start, next(self._count))
 
     def _model(self, scope: Scope, path: str, kind: str | None = None) -> Served:
         """Return the model of ``/v2/models/NAME[/versions/1]``."""
@@ -138,6 +171,8 @@ class App:
             if not (live or self.hub.is_ready):
                 raise RequestError(503, "models are still loading, or one failed", 1.0)
             await answer_json(send, {"live" if live else "ready": True})
+        elif path == "/health/run" and method == "GET":
+            await self._try_all(send)
         elif path == "/metrics" and method == "GET":
             loop = asyncio.get_running_loop()
             page = await loop.run_in_executor(None, self.hub.metrics.text)
@@ -154,6 +189,15 @@ class App:
                 if await each.route(path, method, scope, receive, send):
                     return
             raise RequestError(404, f"nothing is at {path} for {method}")
+
+    async def _try_all(self, send: Send) -> None:
+        """Run every model that is ready, once; what fails is status 503."""
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(None, self.hub.try_all)
+        bad = any(problem for problem in found.values())
+        await answer_json(
+            send, {name: problem or "good" for name, problem in found.items()}, 503 if bad else 200
+        )
 
     def _cors(self, scope: Scope) -> tuple[Header, ...]:
         origin = header(scope, b"origin")
@@ -211,6 +255,5 @@ class _Sent:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self._headers:
-                message["headers"] = [*message["headers"], *self._headers]
+            message["headers"] = [*message["headers"], *self._headers]
         await self._send(message)

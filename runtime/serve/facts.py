@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from edgeinfer import __version__
@@ -142,6 +143,8 @@ def _statistics(model: Served) -> dict[str, Any]:
     found: dict[str, Any] = {"name": model.name, "version": "1", "waiting": model.waiting}
     if model.sequences is not None:
         found["sequences"] = len(model.sequences)
+    if model.text is not None:
+        found["engine"] = asdict(model.text.stats())
     if model.tensors is not None:
         stats = model.tensors.stats()
         calls = stats.calls

@@ -11,6 +11,7 @@ import orjson
 
 from edgeinfer.errors import (
     ClosedError,
+    CrashedError,
     DeadlineError,
     InputError,
     MemoryBudgetError,
@@ -62,7 +63,9 @@ def status_of(error: Exception) -> RequestError:
     if isinstance(error, MemoryBudgetError):
         return RequestError(503, "the model does not fit into memory now", 5.0)
     if isinstance(error, ClosedError):
-        return RequestError(503, "the server is stopping", 5.0)
+        return RequestError(503, "the model was unloaded, or the server is stopping", 5.0)
+    if isinstance(error, CrashedError):
+        return RequestError(503, "the engine's process ended; it is started again", 1.0)
     return RequestError(500, f"{type(error).__name__}: the request failed; the log says more")
 
 

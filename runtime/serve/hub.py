@@ -52,6 +52,9 @@ Left = Callable[[], Awaitable[None]]
 VECTORS = 4
 """Test vectors of a bundle that are kept to run a model before it is ready."""
 
+TRY_S = 10.0
+"""Seconds within which a model that is tried must begin."""
+
 SOON_S = 0.02
 """A request that is answered sooner is not watched for a client that leaves."""
 
@@ -213,11 +216,35 @@ class Hub:
                 model.text.wake()
             else:
                 self._load_tensors(model)
-        except EdgeInferError as error:
-            model.state = str(error)
-            _log.error("model %s could not be loaded: %s", model.name, error)
+        except Exception as error:
+            # Whatever is wrong with one model, the others are served.
+            is_known = isinstance(error, EdgeInferError)
+            model.state = _without_paths(str(error), model) if is_known else type(error).__name__
+            _log.error("model %s could not be loaded: %s", model.name, error, exc_info=not is_known)
         else:
             model.state = "ready"
+
+    def try_all(self) -> dict[str, str]:
+        """Run each model that is ready once; from a thread.
+
+        Returns:
+            What went wrong, by name; empty where nothing did.
+        """
+        return {m.name: self._tried(m) for m in list(self.models.values()) if m.is_ready}
+
+    def _tried(self, model: Served) -> str:
+        try:
+            if model.text is not None:
+                from edgeinfer.runtime.llm.params import SamplingParams
+
+                model.text.generate([[0]], SamplingParams(max_tokens=1))
+            elif model.tensors is not None:
+                for feeds in model.warm[:1]:
+                    model.tensors.run(feeds, deadline_s=TRY_S)
+        except Exception as error:
+            _log.error("model %s failed when it was tried", model.name, exc_info=error)
+            return status_of(error).text
+        return ""
 
     def unload(self, model: Served) -> None:
         """Free a model's memory; ``load`` brings it back."""
@@ -362,7 +389,13 @@ class Hub:
             several = len(model.parts) > 1
             for i, path in enumerate(model.parts):
                 name = f"{model.name}/{i}" if several else model.name
-                model.engines.append(self._runtime.add(path, name=name))
+                model.engines.append(
+                    self._runtime.add(path, name=name, isolate=self.options.isolate)
+                )
+        for engine in model.engines:
+            # Loaded before it is ready, also where the bundle has no vectors to run.
+            engine.engine.acquire()
+            engine.engine.release()
         if model.kind == "tensors":
             model.tensors = model.engines[0]
             for feeds in model.warm[:1]:
@@ -400,3 +433,11 @@ class Hub:
             text = model.text
             if text is not None:
                 yield model.name, text.stats()
+
+
+def _without_paths(text: str, model: Served) -> str:
+    """Return a message for clients, who are not told where bundles lie."""
+    for path in sorted({model.path, *model.parts}, key=lambda p: -len(str(p))):
+        for form in (str(path.resolve()), str(path)):
+            text = text.replace(form, path.name)
+    return text

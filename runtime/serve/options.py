@@ -22,6 +22,7 @@ class Limits:
 
     Attributes:
         body_bytes: largest body of a request.
+        head_s: seconds in which the head of a request must have come.
         body_s: seconds in which a body must have come.
         elements: largest count of elements of one tensor.
         queue: requests of one model that may wait; more get status 429.
@@ -32,6 +33,7 @@ class Limits:
     """
 
     body_bytes: int = 64 << 20
+    head_s: float = 10.0
     body_s: float = 30.0
     elements: int = 1 << 26
     queue: int = 512
@@ -56,6 +58,7 @@ class ServeOptions:
         batch: most requests of a tensor model in one run; fewer where they gain nothing, and 1
             turns batching off.
         limits: of requests.
+        isolate: run engines of tensor models in processes of their own.
         cors: origins whose pages may read answers; none by default.
         certificate: PEM file for TLS; None for plain HTTP.
         private_key: PEM file of the certificate's key.
@@ -70,6 +73,7 @@ class ServeOptions:
     memory_mb: float | None = None
     batch: int = 16
     limits: Limits = field(default_factory=Limits)
+    isolate: bool = False
     cors: tuple[str, ...] = ()
     certificate: Path | None = None
     private_key: Path | None = None

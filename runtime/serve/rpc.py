@@ -15,6 +15,7 @@ from edgeinfer.runtime.serve.hub import Hub, Served
 from edgeinfer.runtime.serve.keys import Keys
 from edgeinfer.runtime.serve.messages import HEALTH, SERVICE, messages
 from edgeinfer.runtime.serve.tensors import InferRequest
+from edgeinfer.runtime.serve.traces import Traces
 from edgeinfer.runtime.serve.v2 import LARGE_BYTES, change
 from edgeinfer.types import Array, TensorSpec
 
@@ -80,6 +81,7 @@ class Rpc:
         except ImportError as e:
             raise NotAvailableError(f"gRPC needs grpcio and protobuf: {INSTALL}") from e
         self._grpc, self._hub, self._keys = grpc, hub, keys
+        self._traces = Traces()
         self._server: Any = None
         self.port = 0
         self.problem: UsageError | None = None
@@ -151,13 +153,19 @@ class Rpc:
 
     def _unary(self, name: str, work: Callable[[Any], Awaitable[Any]], message: str = "") -> Any:
         async def call(request: Any, context: ServicerContext[Any, Any]) -> Any:
-            try:
-                if name not in _OPEN:
-                    self._let_in(context)
-                answer = await work(request)
-            except Exception as error:
-                known = self._known(name, error)
-                await context.abort(self._code(known), known.text)
+            given = dict(_metadata(context))
+            id = str(given.get("x-request-id", ""))
+            with self._traces.span(name, given.get("traceparent"), id) as note:
+                try:
+                    if name not in _OPEN:
+                        self._let_in(context)
+                    answer = await work(request)
+                except Exception as error:
+                    known = self._known(name, error)
+                    code = self._code(known)
+                    note("rpc.grpc.status_code", code.value[0])
+                    await context.abort(code, known.text)
+                note("rpc.grpc.status_code", 0)
             _log.info("%s OK", name)
             return answer
 

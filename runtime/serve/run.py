@@ -11,6 +11,7 @@ from typing import Any
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.runtime.serve.options import ServeOptions
 
+_BACKLOG = 2048
 INSTALL = "pip install 'edgeinfer[serve]'"
 _LOOP = "asyncio" if sys.platform == "win32" else "uvloop"
 _MODULES = ("uvicorn", _LOOP, "httptools", "orjson", "prometheus_client")
@@ -67,6 +68,7 @@ def serve(
 
     from edgeinfer.runtime.serve.app import App
     from edgeinfer.runtime.serve.hub import Hub
+    from edgeinfer.runtime.serve.protocol import protocol
 
     listening = _listen(options.host, options.port)
     try:
@@ -74,16 +76,18 @@ def serve(
         config = uvicorn.Config(
             app,
             loop=_LOOP,
-            http="httptools",
+            http=protocol(options.limits.head_s),
+            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,
             lifespan="on",
             timeout_graceful_shutdown=max(1, round(options.limits.drain_s)),
-            h11_max_incomplete_event_size=1 << 16,
             ssl_certfile=options.certificate,
             ssl_keyfile=options.private_key,
         )
+        # Who connects from now on waits for the loop to begin, and is not refused.
+        listening.listen(_BACKLOG)
         if started is not None:
             host, port = listening.getsockname()[:2]
             scheme = "https" if options.certificate else "http"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import logging
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,10 @@ from edgeinfer.errors import UsageError
 @click.option(
     "--max-body-mb", default=64, show_default=True, type=click.IntRange(1), help="Per request."
 )
+@click.option("--wait-s", type=click.FloatRange(0, min_open=True), help="A request may wait.")
+@click.option("--drain-s", default=5.0, show_default=True, type=click.FloatRange(0), help="At end.")
+@click.option("--isolate", is_flag=True, help="Engines in processes of their own.")
+@click.option("--log", "logs", is_flag=True, help="A line of JSON a request, to stderr.")
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Whose pages may read answers.")
 @click.option("--certificate", metavar="PEM", help="Serve TLS with it and --private-key.")
 @click.option("--private-key", metavar="PEM", help="Of the certificate.")
@@ -63,6 +70,10 @@ def serve(
     batch: int,
     queue: int,
     max_body_mb: int,
+    wait_s: float | None,
+    drain_s: float,
+    isolate: bool,
+    logs: bool,
     cors: tuple[str, ...],
     certificate: str | None,
     private_key: str | None,
@@ -96,11 +107,14 @@ def serve(
         threads=threads,
         memory_mb=memory_mb,
         batch=batch,
-        limits=Limits(body_bytes=max_body_mb << 20, queue=queue),
+        isolate=isolate,
+        limits=Limits(body_bytes=max_body_mb << 20, queue=queue, wait_s=wait_s, drain_s=drain_s),
         cors=cors,
         certificate=Path(certificate) if certificate else None,
         private_key=Path(private_key) if private_key else None,
     )
+    if logs:
+        _log_requests()
     text = {
         "sequences": sequences,
         "context": context or 0,
@@ -116,3 +130,29 @@ def serve(
         pipelines=pipelines,
         started=lambda url: out.remark(f"serving at {url}"),
     )
+
+
+class _Lines(logging.Formatter):
+    """Log records as lines of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        data: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+        }
+        for name in ("request_id", "status", "seconds"):
+            if (value := getattr(record, name, None)) is not None:
+                data[name] = value
+        if record.exc_info:
+            data["error"] = self.formatException(record.exc_info)
+        return json.dumps(data)
+
+
+def _log_requests() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines())
+    log = logging.getLogger("edgeinfer.serve")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False

@@ -22,6 +22,7 @@ from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.serve.app import App
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.options import ServeOptions
+from edgeinfer.runtime.serve.protocol import protocol
 from edgeinfer.types import TensorSpec
 from tests.runtime.conftest import Fakes, make_fakes, write_bundle
 from tests.runtime.llm.test_llm import model as tiny_model
@@ -84,7 +85,11 @@ class Starter:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         config = uvicorn.Config(
-            app, loop="uvloop", http="httptools", log_config=None, lifespan="on"
+            app,
+            loop="uvloop",
+            http=protocol(hub.options.limits.head_s),
+            log_config=None,
+            lifespan="on",
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

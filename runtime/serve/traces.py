@@ -1,0 +1,54 @@
+"""One span a request for OpenTelemetry, where the application around the server set it up."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Note = Callable[[str, Any], None]
+"""Adds an attribute to the span."""
+
+
+def _nothing(name: str, value: Any) -> None:
+    pass
+
+
+class Traces:
+    """Begins spans; does nothing where the OpenTelemetry API is not installed.
+
+    ``opentelemetry-instrument edgeinfer serve`` sets an exporter up from its own variables.
+    """
+
+    def __init__(self) -> None:
+        self._tracer: Any = None
+        try:
+            from opentelemetry import propagate, trace
+        except ImportError:
+            return
+        self._tracer, self._propagate, self._trace = (
+            trace.get_tracer("edgeinfer.serve"),
+            propagate,
+            trace,
+        )
+
+    @contextlib.contextmanager
+    def span(self, name: str, parent: str | None, request: str) -> Iterator[Note]:
+        """Enclose one request.
+
+        Args:
+            name: of the span.
+            parent: header ``traceparent`` of the client.
+            request: id of the request.
+        """
+        if self._tracer is None:
+            yield _nothing
+            return
+        context = self._propagate.extract({} if parent is None else {"traceparent": parent})
+        kind = self._trace.SpanKind.SERVER
+        with self._tracer.start_as_current_span(name, context=context, kind=kind) as span:
+            if not span.is_recording():
+                yield _nothing
+                return
+            span.set_attribute("edgeinfer.request_id", request)
+            yield span.set_attribute

@@ -1,0 +1,98 @@
+"""``edgeinfer serve``: what it is told reaches the server, and it starts, answers and ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgeinfer.runtime.serve import run
+from tests.runtime.pipelines.conftest import write_graph
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    def serve(models: Any, options: Any, **more: Any) -> None:
+        found.update(more, models=models, options=options)
+
+    monkeypatch.setattr(run, "serve", serve)
+    return found
+
+
+def test_what_it_is_told_reaches_the_server(cli: Any, told: dict[str, Any]) -> None:
+    given = "a.edge b=c.edge --pipeline ocr=d.edge,e.edge --port 9 --grpc-port 10 --threads 2"
+    limits = "--queue 3 --max-body-mb 2 --wait-s 0.5 --drain-s 1 --batch 4 --isolate"
+    assert cli("serve", *given.split(), *limits.split()).code == 0
+    assert told["models"] == ("a.edge", "b=c.edge")
+    assert told["pipelines"] == ("ocr=d.edge,e.edge",)
+    options = told["options"]
+    assert (options.host, options.port, options.grpc_port) == ("127.0.0.1", 9, 10)
+    assert (options.threads, options.batch, options.isolate) == (2, 4, True)
+    found = options.limits
+    assert (found.queue, found.body_bytes, found.wait_s, found.drain_s) == (3, 2 << 20, 0.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("", "no BUNDLE given"),
+        ("a.edge --host 0.0.0.0", "is open to other machines"),
+        ("a.edge --port 9 --grpc-port 9", "HTTP and gRPC need one each"),
+        ("a.edge --certificate a.pem", "TLS needs both"),
+    ],
+)
+def test_usage(cli: Any, told: dict[str, Any], given: str, text: str) -> None:
+    result = cli("serve", *given.split())
+    assert result.code == 2
+    assert text in result.err
+    assert told == {}
+
+
+def answered(asked: urllib.request.Request) -> Any:
+    """Return the answer; None while the model is loading."""
+    try:
+        with urllib.request.urlopen(asked) as found:
+            return json.load(found)
+    except urllib.error.HTTPError as e:
+        assert e.code == 503
+        return None
+
+
+@pytest.mark.slow
+def test_it_starts_answers_and_ends(tmp_path: Path) -> None:
+    path = write_graph(tmp_path, "net", "net (float[N] x) => (float[N] y) { y = Add(x, x) }")
+    command = [sys.executable, "-m", "edgeinfer", "serve", str(path), "--port", "0", "--log"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            url = server.stderr.readline().split()[-1]
+            asked = urllib.request.Request(
+                f"{url}/v2/models/net/generate",
+                data=b'{"x": [1, 2]}',
+                headers={"x-request-id": "seven"},
+            )
+            found = None
+            while found is None:
+                found = answered(asked)
+            assert found["y"] == [2, 4]
+        finally:
+            server.send_signal(signal.SIGTERM)
+        lines = [json.loads(line) for line in server.stderr if line.startswith("{")]
+    assert server.returncode in (0, -signal.SIGTERM)
+    assert lines[-1] | {"time": "", "seconds": 0} == {
+        "time": "",
+        "level": "info",
+        "message": "POST /v2/models/net/generate 200",
+        "request_id": "seven",
+        "status": 200,
+        "seconds": 0,
+    }
