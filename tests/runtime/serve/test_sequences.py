@@ -31,13 +31,15 @@ def counting(folder: Path) -> str:
     return f"count={write_bundle(folder / 'count.edge', 'fake', vectors=0, states=states)}"
 
 
-@pytest.fixture(autouse=True)
-def steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeExecutable, "run", step)
+@pytest.fixture(autouse=True, scope="module")
+def steps() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeExecutable, "run", step)
+        yield
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(steps: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("counted")
     with starter(tmp_path_factory.mktemp("served")) as (start, _):
         yield start(counting(folder), grpc_port=0)
