@@ -60,12 +60,12 @@ def test_usage(cli: Any, told: dict[str, Any], given: str, text: str) -> None:
 def answered(asked: urllib.request.Request) -> Any:
     """Return the answer; None while the model is loading."""
     try:
-        found = urllib.request.urlopen(asked)
+        with urllib.request.urlopen(asked) as found:
+            answer = json.load(found)
     except urllib.error.HTTPError as e:
         assert e.code == 503, e.read()
-        return None
-    with found:
-        return json.load(found)
+        answer = None
+    return answer
 
 
 @pytest.mark.slow
