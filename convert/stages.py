@@ -15,7 +15,13 @@ from edgeinfer.backends.base import Artifact, Backend
 from edgeinfer.backends.host import host
 from edgeinfer.bundle.artifacts import ArtifactWriter
 from edgeinfer.bundle.made import remember_made
-from edgeinfer.bundle.manifest import FileRecord, Manifest, StateRecord, Variant
+from edgeinfer.bundle.manifest import (
+    EngineRequirement,
+    FileRecord,
+    Manifest,
+    StateRecord,
+    Variant,
+)
 from edgeinfer.bundle.trust import HINT, level_of, native_parts
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert import engines
@@ -196,13 +202,19 @@ def _variant(
         format=job.format,
         precision=lowered.precision,
         files=files,
-        engines=lowered.engines,
+        engines=tuple(_tested(e, result) for e in lowered.engines),
         constraints=lowered.constraints,
         accuracy=result.accuracy(),
         latency_ms=min(latencies, default=None),
         stored=lowered.stored,
         unverified=result.unverified,
     )
+
+
+def _tested(engine: EngineRequirement, result: VariantResult) -> EngineRequirement:
+    """Note the version that gave the right numbers."""
+    found = next((e for e in result.engines if e.backend == engine.backend and e.passed), None)
+    return replace(engine, tested=(found and found.version) or "")
 
 
 def _explained(

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Literal
 
@@ -177,6 +177,7 @@ class _Chooser:
             plan = self._planned()
             while plan.best.pair not in self._loaded:
                 self._load(plan.best.pair)
+                self._prove(plan.best)
                 plan = self._planned() if self._recalled else self.rank()
             self._refuse_fallback(plan)
             executable = self._loaded.pop(plan.best.pair)
@@ -206,6 +207,20 @@ class _Chooser:
             isolated=self._apart(name),
             variants=self._by_id,
         )
+
+    def _prove(self, candidate: Candidate) -> None:
+        """Check an engine older than the one that its variant was tested with, measured or not."""
+        pair = candidate.pair
+        if pair in self._loaded and candidate.measured is None and self._older(pair):
+            self._check(pair, [])
+
+    def _older(self, pair: Pair) -> str:
+        """Say that an engine is older than the one that a variant was tested with; else nothing."""
+        version = self._probes[pair.backend].version
+        for engine in self._by_id[pair.variant].engines:
+            if engine.backend == pair.backend and engine.is_newer_than(version):
+                return f"tested with {pair.backend} {engine.tested}, this is {version}"
+        return ""
 
     def _planned(self) -> Plan:
         """Rank, and measure what is not known yet.
@@ -283,6 +298,14 @@ class _Chooser:
             backend=self._request.backend,
             kind=self._request.device,
             barred=self._barred,
+            unproven=self._unproven,
+        )
+
+    @cached_property
+    def _unproven(self) -> frozenset[str]:
+        records = self._bundle.manifest.vectors
+        return frozenset(
+            v.id for v in self._variants if not any(r.judged_at(v.precision) for r in records)
         )
 
     def _probed(self) -> Mapping[str, Probe]:
@@ -402,6 +425,8 @@ class _Chooser:
         self._fallen[pair] = f"{pair}: {placed}"
 
     def _fail(self, pair: Pair, problem: str) -> None:
+        if older := self._older(pair):
+            problem = f"{problem}; {older}: install the newer one"
         self._known[pair] = Measured(problem=problem)
         _log.warning("%s cannot be used: %s", pair, problem)
         self._close(pair)
@@ -474,17 +499,27 @@ class _Chooser:
         except UsageError as e:
             self._fail(pair, str(e))
             return
+        older = self._older(pair)
+        if older:
+            # They alone decide, so none is left out for want of time.
+            vectors, most = list(self._bundle.vectors()), math.inf
         feeds, records = self._judged(variant, vectors)
+        if not feeds and older:
+            self._fail(pair, "no test vector is for it")
+            return
         if not feeds:
             self._notes.append(f"{pair}: no test vector is for it, so nothing was checked")
         # One that is many times slower than another is not asked for every vector.
         quickest = min(self._spent.values(), default=math.inf) * len(feeds)
-        seconds = min(most, max(SLOW_CHECK_S, 4 * quickest))
+        seconds = most if older else min(most, max(SLOW_CHECK_S, 4 * quickest))
         spent: list[float] = []
         problem = accuracy_problem(self._loaded[pair], feeds, budget, seconds, records, spent=spent)
         if problem:
             self._fail(pair, problem)
-        elif len(spent) > 1:
+            return
+        if older:
+            self._notes.append(f"{pair}: {older}; right on all {len(feeds)} test vectors for it")
+        if len(spent) > 1:
             # The first run may compile.
             self._spent[pair] = min(spent[1:])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -153,6 +154,7 @@ def rank(
     backend: str | None = None,
     kind: DeviceKind | None = None,
     barred: Mapping[str, str] | None = None,
+    unproven: AbstractSet[str] = frozenset(),
 ) -> Plan:
     """Order all that can run here; a function of its arguments alone.
 
@@ -167,6 +169,8 @@ def rank(
         backend: allow only this one.
         kind: allow only this kind of unit.
         barred: why variants may not run whatever could run them, by id.
+        unproven: ids of variants that no test vector judges: engines older than the one that they
+            were tested with do not run them.
 
     Raises:
         UsageError: the policy is unknown.
@@ -181,7 +185,7 @@ def rank(
     for position, variant in enumerate(variants):
         for place, engine in enumerate(variant.engines):
             reason = (barred or {}).get(variant.id) or _unfit(
-                variant, engine, probes, device, backend
+                variant, engine, probes, device, backend, unproven
             )
             if reason:
                 rejected.append(Rejected(variant.id, engine.backend, "", reason))
@@ -189,7 +193,8 @@ def rank(
             probe = probes[engine.backend]
             for step, unit in enumerate(_kinds(probe)):
                 order = (
-                    *(step, _against(variant, unit, chip), _preference(profile, engine)),
+                    *(step, engine.is_newer_than(probe.version)),
+                    *(_against(variant, unit, chip), _preference(profile, engine)),
                     *(place, _known_ms(variant), position),
                 )
                 pair = Pair(variant.id, engine.backend, unit)
@@ -222,6 +227,7 @@ def _unfit(
     probes: Mapping[str, Probe],
     device: Fingerprint,
     backend: str | None,
+    unproven: AbstractSet[str],
 ) -> str:
     if backend is not None and engine.backend != backend:
         return f"backend {backend!r} was asked for"
@@ -234,6 +240,11 @@ def _unfit(
         return (
             f"expected version {engine.version}, received {probe.version}; install one that fits, "
             "or convert the model again for this one"
+        )
+    if variant.id in unproven and engine.is_newer_than(probe.version):
+        return (
+            f"was tested with {engine.tested}, {probe.version} is older, and no test vector says "
+            "whether its numbers are right; install the newer one"
         )
     return _violated(variant.constraints, device)
 

@@ -172,6 +172,7 @@ def write_bundle(
     precision: str = "fp32",
     constraints: tuple[dict[str, str], ...] = (),
     special: float = 0.0,
+    tested: str = "",
     **more: Any,
 ) -> Path:
     """Write a bundle with one variant a set of backends, all of the same contents."""
@@ -182,7 +183,7 @@ def write_bundle(
             ident = f"v{i}"
             file = writer.add_bytes(f"variants/{ident}/model", f"model {i}".encode())
             listed = (backends,) if isinstance(backends, str) else backends
-            required = tuple(EngineRequirement(b) for b in listed)
+            required = tuple(EngineRequirement(b, tested=tested) for b in listed)
             held = constraints[i] if constraints else {}
             variants.append(Variant(ident, "cpu", "fake", precision, (file,), required, held))
         records = []

@@ -111,6 +111,49 @@ def test_nothing_that_runs_says_why_for_each(fakes: Any, make_bundle: MakeBundle
     assert "\n" not in text
 
 
+class TestEngineOlderThanTheOneThatWasTested:
+    """The test vectors decide, all of them; without any the version does."""
+
+    def test_it_runs_where_all_vectors_are_right(self, fakes: Any, make_bundle: MakeBundle) -> None:
+        fakes.add("old").version = "2025.3.0"
+        with edgeinfer.load(make_bundle("old", tested="2026.4.1", vectors=9)) as session:
+            notes = session.report().notes
+        expected = "v0 on old (cpu): tested with old 2026.4.1, this is 2025.3.0; right on all 9"
+        assert any(note.startswith(expected) for note in notes)
+
+    @pytest.mark.parametrize("measure", [True, False])
+    def test_wrong_numbers_are_told_with_both_versions(
+        self, fakes: Any, make_bundle: MakeBundle, measure: bool
+    ) -> None:
+        fakes.add("old", bias=0.25).version = "2025.3.0"
+        with pytest.raises(NotAvailableError) as caught:
+            edgeinfer.load(make_bundle("old", tested="2026.4.1"), measure=measure)
+        assert "wrong numbers in vector 0" in str(caught.value)
+        assert "tested with old 2026.4.1, this is 2025.3.0: install the newer one" in str(
+            caught.value
+        )
+
+    def test_without_vectors_it_is_refused(self, fakes: Any, make_bundle: MakeBundle) -> None:
+        fakes.add("old").version = "2025.3.0"
+        with pytest.raises(NotAvailableError, match="no test vector says whether its numbers"):
+            edgeinfer.load(make_bundle("old", tested="2026.4.1", vectors=0))
+
+    @pytest.mark.parametrize("version", ["2026.4.1", "2026.5.0", "2026.4.1.post1"])
+    def test_the_same_and_newer_ones_are_not_told(
+        self, fakes: Any, make_bundle: MakeBundle, version: str
+    ) -> None:
+        fakes.add("new").version = version
+        with edgeinfer.load(make_bundle("new", tested="2026.4.1", vectors=0)) as session:
+            assert not any("tested with" in note for note in session.report().notes)
+
+    def test_one_that_was_tested_goes_first(self, fakes: Any, make_bundle: MakeBundle) -> None:
+        fakes.add("old").version = "2025.3.0"
+        fakes.add("new").version = "2026.4.1"
+        path = make_bundle(("old", "new"), tested="2026.4.1")
+        with edgeinfer.load(path, measure=False) as session:
+            assert session.report().backend == "new"
+
+
 def test_a_probe_that_raises_is_a_reason(
     fakes: Any, make_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,10 +8,14 @@ import onnx_ir as ir
 from edgeinfer.convert.lower.single import walk
 
 OLDEST = 21
-"""The oldest version worth writing: the oldest ONNX Runtime that is supported reads 23."""
+"""The oldest version worth writing."""
 
-_RUNTIME_FOR = {21: "1.23", 22: "1.23", 23: "1.23", 24: "1.24"}
-"""First supported ONNX Runtime release by version of the default domain."""
+_RUNTIME_FOR = {21: "1.18", 22: "1.21", 23: "1.23", 24: "1.24"}
+"""First ONNX Runtime release that reads a version of the default domain.
+
+Whether its numbers are right the test vectors say on the device.
+Source: https://onnxruntime.ai/docs/reference/compatibility.html
+"""
 
 _IR_VERSION = {21: 10, 22: 10, 23: 11, 24: 12}
 """The file-format version that came with each operator-set version."""

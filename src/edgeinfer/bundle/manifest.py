@@ -12,6 +12,7 @@ from edgeinfer.errors import BundleError
 from edgeinfer.heads import Head
 from edgeinfer.metrics import Budget, OutputMetrics
 from edgeinfer.types import InputRange, Preprocessing, Stored, TensorSpec
+from edgeinfer.versions import accepts
 
 SCHEMA = (1, 4)
 """Major and minor version; a reader refuses an unknown major and ignores a newer minor's keys."""
@@ -43,11 +44,18 @@ class EngineRequirement:
 
     Attributes:
         backend: name of the backend, e.g. ``onnxruntime``.
-        version: PEP 440 specifier, e.g. ``>=1.23``; empty accepts any.
+        version: PEP 440 specifier of what can read the variant, e.g. ``>=1.23``; empty accepts any.
+        tested: version that gave the right numbers when the bundle was made; empty where none was
+            asked. An older one may run it where all test vectors are right with it too.
     """
 
     backend: str
     version: str = ""
+    tested: str = ""
+
+    def is_newer_than(self, version: str | None) -> bool:
+        """Whether the variant was tested with a newer engine than this version."""
+        return bool(self.tested) and accepts(f"<{self.tested}", version)
 
 
 @dataclass(frozen=True, slots=True)

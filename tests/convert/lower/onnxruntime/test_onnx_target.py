@@ -31,7 +31,7 @@ def test_artifact_runs_and_says_what_it_needs(tmp_path: Path) -> None:
     assert [f.name for f in lowered.files] == ["model.onnx"]
     assert lowered.precision == "fp32"
     assert lowered.ops == {"MatMul": 2, "Mul": 1, "Sigmoid": 1}
-    assert [(e.backend, e.version) for e in lowered.engines] == [("onnxruntime", ">=1.23")]
+    assert [(e.backend, e.version) for e in lowered.engines] == [("onnxruntime", ">=1.18")]
     assert "written at opset 21: every node means the same as at 24" in lowered.notes
     feeds = {"x": RNG.standard_normal((2, 64)).astype(np.float32)}
     np.testing.assert_allclose(

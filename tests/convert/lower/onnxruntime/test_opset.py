@@ -55,4 +55,4 @@ def test_default_of_a_new_attribute_is_dropped_so_that_old_readers_take_the_file
 
 def test_requirement_follows_the_version() -> None:
     found = [runtime_for(v, "1.32") for v in (17, 21, 23, 24, 28)]
-    assert found == [">=1.23", ">=1.23", ">=1.23", ">=1.24", ">=1.32"]
+    assert found == [">=1.18", ">=1.18", ">=1.23", ">=1.24", ">=1.32"]
