@@ -20,6 +20,7 @@ class Vector:
         edge: an extreme no recipe below fp32 promises to survive; judged at fp32 only.
         reach: of a magnitude that nobody ruled out; in half precision what comes out has to be
             finite where it should be, and how near it is is not judged.
+        tiny: so small that its outputs are held to their own scale, not to other vectors'.
         given: outputs that the user says are right, by name.
         note: for the report; empty when there is nothing to say.
     """
@@ -30,6 +31,7 @@ class Vector:
     given: dict[str, Array] = field(default_factory=dict)
     note: str = ""
     reach: bool = False
+    tiny: bool = False
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {np.shape(array)}" for name, array in self.feeds.items())

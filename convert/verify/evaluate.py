@@ -34,7 +34,15 @@ class CannotEvaluate(Exception):  # noqa: N818 - an oracle that abstains, not an
 class Evaluator:
     """Evaluates one model, on any number of inputs."""
 
-    def __init__(self, model: ir.Model, *, wide: bool, halved: str = "", own: bool = True) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        *,
+        wide: bool,
+        halved: str = "",
+        own: bool = True,
+        rounded: bool = False,
+    ) -> None:
         """Prepare.
 
         Args:
@@ -43,11 +51,13 @@ class Evaluator:
             halved: round every float32, weights and inputs too, to this type, ``float16`` or
                 ``bfloat16``.
             own: use our operators; otherwise only those that ONNX itself defines.
+            rounded: what is computed in float64 is rounded to float32 after each operator.
         """
         model = model.clone()
         if model.functions:
             model = InlinePass()(model).model
-        self._round = wide and _has_narrow(model)
+        self._rounded = frozenset((*_NARROW, *([ir.DataType.FLOAT] if rounded else [])))
+        self._round = wide and (rounded or _has_narrow(model))
         if self._round:
             model = ShapeInferencePass()(model).model
         self.graph = model.graph
@@ -125,7 +135,7 @@ class Evaluator:
             raise CannotEvaluate(f"{_title(node)} failed ({why})") from e
         for value, result in zip(node.outputs, results, strict=False):
             result = self._widen(result)
-            if self._round and value.dtype in _NARROW and isinstance(result, np.ndarray):
+            if self._round and value.dtype in self._rounded and isinstance(result, np.ndarray):
                 result = result.astype(value.dtype.numpy()).astype(np.float64)
             values[value] = result
 

@@ -412,7 +412,8 @@ class _Gate:
         allowed = self.budget.among(a.outputs[name] for a in usual)
         for index in self.judged:
             right = self.expected.answers[index]
-            metrics = self._compared(name, right, answers[index], allowed.channel_floor)
+            own = self.budget.among([right.outputs[name]]) if self.vectors[index].tiny else allowed
+            metrics = self._compared(name, right, answers[index], own.channel_floor)
             if metrics is None:
                 hanging.append(index)
                 continue
@@ -420,11 +421,11 @@ class _Gate:
                 # Its place is beyond what the precision promises; only that it is a number counts.
                 metrics = OutputMetrics(nonfinite=metrics.nonfinite, problem=metrics.problem)
             measured.append(metrics)
-            plain = check(metrics, allowed)
+            plain = check(metrics, own)
             spread = right.spread.get(name)
             found = plain
             if plain and spread:
-                found = check(metrics, budget := allowed.widened(spread))
+                found = check(metrics, budget := own.widened(spread))
                 wide += [] if found else [budget]
                 beyond = beyond or ("" if found else plain[0])
             if found and first is None:

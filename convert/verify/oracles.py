@@ -43,10 +43,14 @@ class Oracles:
     """The oracles of one source model; close them as soon as the answers are there.
 
     Oracle A is ONNX Runtime without graph optimisation, oracle B an evaluation in float64, op by
-    op; where they disagree, the same evaluation in the model's own types and OpenVINO vote.
+    op, by ONNX's definitions. Oracle B judges and oracle A confirms it: its kernels are an
+    artifact's as well, and have faults of their own. Where they disagree at a node, that node's
+    definition has to come out the same with one rounding after each operator; otherwise the same
+    evaluation in the model's own types and OpenVINO vote.
 
-    Where ONNX Runtime is not installed, ONNX's own operators are oracle A. They are slower and less
-    reliable than oracle B, so they confirm its answers and are not taken in their place.
+    Models that round inside (integers that stand for real numbers) are answered by oracle A, which
+    rounds where they say so. Where ONNX Runtime is not installed, ONNX's own operators are
+    oracle A.
 
     Of a model that was read from another format, oracle A is that format's engine on the file
     itself. All others then share what the reader made of it, so none can outvote it. Operators that
@@ -83,8 +87,10 @@ class Oracles:
         # ONNX's own operators have faults that are known, and are slow: they only confirm.
         confirms = self._first == "onnx operators"
         self._trial = "trial" if confirms else self._first
-        self._taken = "float64" if confirms else self._first
+        self._confirms = confirms
         self._budget = _agreement(model, original)
+        rounds = original is not None or self._budget in _STEPPED
+        self._taken = self._first if rounds and not confirms else "float64"
         self._is_half = self._budget == BUDGETS["fp16"]
         self._chooses = chooses(model)
         self._folder = tempfile.TemporaryDirectory(prefix="edgeinfer-")
@@ -96,8 +102,9 @@ class Oracles:
             "trial": lambda: Tried(model),
             # What is right must not hang on the time there is.
             "float64": lambda: Numpy(
-                model, wide=True, seconds=float("inf") if self._taken == "float64" else seconds
+                model, wide=True, seconds=float("inf") if confirms else seconds
             ),
+            "definitions": lambda: Numpy(model, wide=True, rounded=True, seconds=seconds),
             "onnx reference": lambda: Numpy(model, wide=False, seconds=seconds),
             "openvino": lambda: OpenVino(self._path),
         }
@@ -219,7 +226,7 @@ class Oracles:
     def _hint(self) -> str:
         """Where there may be another oracle."""
         more = "; ONNX Runtime may: pip install 'edgeinfer[convert]'"
-        return more if self._taken == "float64" else ""
+        return more if self._confirms else ""
 
     def _ask(self, name: str, feeds: Feeds) -> dict[str, Array]:
         if name not in self._witnesses:
@@ -337,21 +344,43 @@ class Oracles:
         node = disputed_node(self._model, vector.feeds, self._budget)
         where = f" at {node}" if node else ""
         apart = _distance(ours, theirs)
-        for name in ("onnx reference", "openvino")[self._taken == "float64" :]:
+        judges = self._taken == "float64"
+        if judges and node and (spread := self._defined(vector, theirs)) is not None:
+            note = f"{first} alone disagrees{where}; its definition in float64 judges"
+            return Answer(theirs, "float64", ("float64", "definitions"), spread, note)
+        for name in ("onnx reference", "openvino")[self._confirms :]:
             try:
                 third = self._ask(name, vector.feeds)
             except Abstains:
                 continue
             if self._same(_distance(ours, third)):
+                if judges and node == "" and not _unlike(apart):
+                    return Answer(theirs, "float64", (first, name), apart, _ROUNDING)
                 return _confirmed(ours, name, node, apart, _distance(ours, third), first)
             if name == "openvino" and self._same(_distance(theirs, third)):
                 note = f"{first} alone disagrees{where}; openvino sides with float64"
                 spread = _distance(theirs, third)
                 return Answer(theirs, "float64", ("float64", "openvino"), spread, note)
-        if node == "" and all(not m.problem and not m.nonfinite for m in apart.values()):
+        if node == "" and not _unlike(apart):
             return Answer(taken, self._taken, (first, "float64"), apart, _ROUNDING)
         note = f"the oracles disagree{where} and nobody could settle it; {self._taken} is taken"
         return Answer(taken, self._taken, (self._taken,), {}, note)
+
+    def _defined(self, vector: Vector, theirs: dict[str, Array]) -> dict[str, OutputMetrics] | None:
+        """Return how far one rounding after each operator moves what float64 says.
+
+        None where it moves it out of the budget, so that nothing is confirmed.
+        """
+        try:
+            spread = _distance(theirs, self._ask("definitions", vector.feeds))
+        except Abstains:
+            return None
+        return spread if self._same(spread) else None
+
+
+def _unlike(apart: dict[str, OutputMetrics]) -> bool:
+    """Whether answers differ by more than rounding can: shapes, types, what is no number."""
+    return any(m.problem or m.nonfinite for m in apart.values())
 
 
 def _onnxruntime(model: ir.Model, path: Path) -> Witness:
@@ -360,6 +389,10 @@ def _onnxruntime(model: ir.Model, path: Path) -> Witness:
         if fault := misread(node):
             raise Abstains(f"its kernel of {node.op_type} is wrong: {fault}")
     return OnnxRuntime(path)
+
+
+_STEPPED = (BUDGETS["static_wi8_ai16"], BUDGETS["static_wi8_ai8"])
+"""How near evaluations of a model come that rounds to integers inside."""
 
 
 def in_pieces(names: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,9 +12,29 @@ from edgeinfer.convert.verify.bounds import Span
 from edgeinfer.convert.verify.kinds import Kind
 from edgeinfer.types import Array, AudioInput, ImageInput, TensorSpec
 
-Style = Literal["natural", "standard", "noise", "zeros", "large", "negative"]
+Style = Literal[
+    "natural",
+    "standard",
+    "noise",
+    "zeros",
+    "large",
+    "negative",
+    "offset",
+    "ties",
+    "tiny",
+    "huge",
+]
 
 _LARGE = 100.0
+
+DIGITS: Mapping[Style, Callable[[Array], Array]] = {
+    "offset": lambda x: x + 1000.0,
+    "ties": lambda x: np.rint(4.0 * x) / 2.0,
+    "tiny": lambda x: x * 1e-6,
+    "huge": lambda x: x * 1.5e4,
+}
+"""What inputs without a unit may hold and kernels lose digits of: a mean far beyond the deviation,
+equal elements and halves, magnitudes at which differences from one vanish or angles turn often."""
 _DEFAULT_RATE = 16000
 
 
@@ -35,7 +55,7 @@ def signal(
         shape: sizes of all axes.
         style: ``natural`` looks like data, ``standard`` too but with pictures of zero mean and
             unit spread; ``noise`` is independent; the others are extremes, which ids, masks and
-            rates do not have: they stay valid.
+            rates do not have: they stay valid. Those of ``DIGITS`` are for what has no unit.
         rng: source of all randomness.
         allowed: what it may hold; whatever the style, it does not leave that.
         most: what integers reach that nothing bounds.
@@ -155,6 +175,8 @@ def _numbers(
         values = values * _LARGE
     if style == "negative":
         values = -np.abs(values)
+    if style in DIGITS:
+        values = DIGITS[style](values)
     if _takes_pixels(kind):
         values = np.clip(np.rint(values), 0, 255)
     return np.asarray(values).astype(dtype)

@@ -16,7 +16,7 @@ from edgeinfer.convert.verify.allowed import USUAL_MOST, Declared, Ranges
 from edgeinfer.convert.verify.answers import Vector
 from edgeinfer.convert.verify.kinds import Kind, guess_kind
 from edgeinfer.convert.verify.ladder import LADDER, rungs
-from edgeinfer.convert.verify.signals import Style, signal
+from edgeinfer.convert.verify.signals import DIGITS, Style, signal
 from edgeinfer.convert.verify.sizes import Axes, Found, Shapes, find_shapes
 from edgeinfer.convert.verify.thresholds import at_thresholds
 from edgeinfer.convert.verify.unusual import free_integers, unusual
@@ -227,6 +227,7 @@ class _Maker:
         if not real:
             vectors += self._other_rates(found.shapes)
             vectors += self._without_scales(base)
+            vectors += self._digits(base)
             vectors += self._unusual(base)
             vectors += self._at_thresholds(base)
         remarks = [*filter(None, [found.note]), *self._remarks, *dict.fromkeys(self._held.notes)]
@@ -234,6 +235,35 @@ class _Maker:
             first, note = vectors[0], "; ".join(remarks)
             vectors[0] = Vector(first.feeds, first.origin, first.edge, first.given, note)
         return vectors
+
+    def _digits(self, shapes: Shapes) -> Iterator[Vector]:
+        """Yield offsets, ties and magnitudes, where a float input has no unit and no known range.
+
+        One on which a change of inputs by half a last bit moves the answer says nothing.
+        """
+        held = self._held.at(shapes)
+        free = {
+            s.name
+            for s in self._inputs
+            if s.dtype in ("float32", "float64")
+            and self._kinds[s.name].name == "plain"
+            and s.name not in held
+            and math.prod(shapes[s.name]) > 1
+        }
+        for style in DIGITS if free else ():
+            if self._slow or self._left <= 0 or time.monotonic() > self._until:
+                return
+            feeds = self._signals(shapes, "natural", 0)
+            moved = self._signals(shapes, style, 0)
+            feeds |= {name: moved[name] for name in free}
+            try:
+                outputs = self._oracles.run(feeds)
+            except (RunError, InputError):
+                continue
+            self._left -= nbytes(feeds) + sum(np.asarray(o).nbytes for o in outputs.values())
+            if self._hangs_on_rounding(feeds, outputs, least=0.0 if style == "tiny" else 1.0):
+                continue
+            yield Vector(feeds, f"synthetic:{style}", edge=True, tiny=style == "tiny")
 
     def _unusual(self, shapes: Shapes) -> Iterator[Vector]:
         """Yield ids, time stamps and ends of types, where the model only computes with integers."""
@@ -364,20 +394,25 @@ class _Maker:
             made = self._signals(shapes, style, seed + _APART * (again + 1))
         return feeds
 
-    def _hangs_on_rounding(self, feeds: Feeds, outputs: Mapping[str, Array]) -> str:
+    def _hangs_on_rounding(
+        self, feeds: Feeds, outputs: Mapping[str, Array], least: float = 1.0
+    ) -> str:
         """Say which output leaves the budget when the inputs change less than they can be told.
 
         Exact zeros, for one, may be scaled by their own range, which is rounding alone.
+
+        Args:
+            feeds: the inputs.
+            outputs: what they give.
+            least: of what is smaller, the step is as large as of this.
         """
         rng = np.random.default_rng(0)
-        near = {
-            name: (a + _LEAST_STEP * np.maximum(1, np.abs(a)) * rng.uniform(-1, 1, a.shape)).astype(
-                a.dtype
-            )
-            if a.dtype.kind == "f"
-            else a
-            for name, a in feeds.items()
-        }
+
+        def moved(a: Array) -> Array:
+            step = _LEAST_STEP * np.maximum(least, np.abs(a)) * rng.uniform(-1, 1, a.shape)
+            return np.asarray((a + step).astype(a.dtype))
+
+        near = {name: moved(a) if a.dtype.kind == "f" else a for name, a in feeds.items()}
         try:
             others = self._oracles.run(near)
         except (RunError, InputError):

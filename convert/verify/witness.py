@@ -82,16 +82,26 @@ class Numpy:
     """Our evaluation op by op, in float64 or in the model's own types.
 
     Without our ``own`` operators it is another evaluation: ONNX's definitions as its authors
-    compute them, one float after the other.
+    compute them, one float after the other. ``rounded`` to its own type after each operator, it is
+    what a float32 engine gives whose operators are all exact.
     """
 
-    def __init__(self, model: ir.Model, *, wide: bool, seconds: float, own: bool = True) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        *,
+        wide: bool,
+        seconds: float,
+        own: bool = True,
+        rounded: bool = False,
+    ) -> None:
         """Prepare; ``seconds`` of CPU time are for all runs, however busy the machine is."""
-        self.name = "float64" if wide else "onnx reference" if own else "onnx operators"
+        named = "definitions" if rounded else "float64"
+        self.name = named if wide else "onnx reference" if own else "onnx operators"
         self._left = seconds
         self._broken = ""
         try:
-            self._evaluator = Evaluator(model, wide=wide, own=own)
+            self._evaluator = Evaluator(model, wide=wide, own=own, rounded=rounded)
         except Exception as e:
             self._broken = f"it cannot read the model ({_first_line(e)})"
         self._outputs = list(model.graph.outputs)

@@ -16,6 +16,16 @@ from edgeinfer.convert.verify.operators import forest, tabular
 from edgeinfer.convert.verify.operators.batch_norm import batch_normalization
 from edgeinfer.convert.verify.operators.cast import cast, constant_of_shape
 from edgeinfer.convert.verify.operators.conv import conv, conv_transpose
+from edgeinfer.convert.verify.operators.norm import (
+    gelu,
+    group_normalization,
+    instance_normalization,
+    layer_normalization,
+    local_response,
+    lp_normalization,
+    mean_variance_normalization,
+    rms_normalization,
+)
 from edgeinfer.convert.verify.operators.plain import (
     elementwise,
     flatten,
@@ -23,6 +33,7 @@ from edgeinfer.convert.verify.operators.plain import (
     gemm,
     one_hot,
     relu,
+    softsign,
 )
 from edgeinfer.convert.verify.operators.pool import (
     average_pool,
@@ -31,7 +42,12 @@ from edgeinfer.convert.verify.operators.pool import (
     max_pool,
 )
 from edgeinfer.convert.verify.operators.resize import resize, upsample
-from edgeinfer.convert.verify.operators.softmax import hardmax, log_softmax, softmax
+from edgeinfer.convert.verify.operators.softmax import (
+    hardmax,
+    log_softmax,
+    log_sum_exp,
+    softmax,
+)
 from edgeinfer.convert.verify.operators.window import Unhandled
 from edgeinfer.types import Array
 
@@ -49,18 +65,28 @@ OPERATORS: dict[str, Operator] = {
     "ConvTranspose": conv_transpose,
     "Flatten": flatten,
     "Gather": gather,
+    "Gelu": gelu,
     "Gemm": gemm,
     "GlobalAveragePool": global_average_pool,
     "GlobalMaxPool": global_max_pool,
+    "GroupNormalization": group_normalization,
     "Hardmax": hardmax,
+    "InstanceNormalization": instance_normalization,
+    "LRN": local_response,
+    "LayerNormalization": layer_normalization,
     "LogSoftmax": log_softmax,
+    "LpNormalization": lp_normalization,
     "MatMul": elementwise(np.matmul),
     "MaxPool": max_pool,
+    "MeanVarianceNormalization": mean_variance_normalization,
     "Mul": elementwise(np.multiply),
     "OneHot": one_hot,
+    "RMSNormalization": rms_normalization,
+    "ReduceLogSumExp": log_sum_exp,
     "Relu": relu,
     "Resize": resize,
     "Softmax": softmax,
+    "Softsign": softsign,
     "Sub": elementwise(np.subtract),
     "Upsample": upsample,
 }

@@ -33,6 +33,16 @@ def relu(attrs: Mapping[str, Any], version: int, inputs: list[Array | None]) -> 
     return (np.maximum(x, np.zeros((), x.dtype)),)
 
 
+def softsign(
+    attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
+) -> tuple[Array, ...]:
+    """Softsign; the reference of onnx 1.23 takes no scalars."""
+    (x,) = inputs
+    if x is None:
+        raise Unhandled("Softsign without an operand")
+    return (np.asarray(x / (1 + np.abs(x))),)
+
+
 def flatten(
     attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
 ) -> tuple[Array, ...]:

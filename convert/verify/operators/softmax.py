@@ -65,3 +65,21 @@ def _hardmax(x: Array, axis: int) -> Array:
     y = np.zeros_like(x)
     np.put_along_axis(y, np.expand_dims(x.argmax(axis=axis), axis), 1, axis=axis)
     return y
+
+
+def log_sum_exp(
+    attrs: Mapping[str, Any], version: int, inputs: list[Array | None]
+) -> tuple[Array, ...]:
+    """ReduceLogSumExp; a largest element that is infinite is the result."""
+    x, given = inputs[0], inputs[1] if len(inputs) > 1 else attrs.get("axes")
+    if x is None or 0 in x.shape:
+        raise Unhandled
+    axes = [] if given is None else [int(a) for a in given]
+    if not axes and attrs.get("noop_with_empty_axes", 0):
+        return (x,)
+    over = tuple(axes) or tuple(range(x.ndim))
+    top: Array = x.max(axis=over, keepdims=True)
+    finite = np.where(np.isfinite(top), top, np.zeros((), x.dtype))
+    total = finite + np.log(np.exp(x - finite).sum(axis=over, keepdims=True))
+    y = np.where(np.isinf(top), top, total)
+    return (y if attrs.get("keepdims", 1) else y.squeeze(over),)

@@ -133,14 +133,34 @@ def test_a_lone_onnxruntime_is_outvoted_by_openvino() -> None:
     np.testing.assert_allclose(expected.answers[0].outputs["y"], -np.exp(X), rtol=1e-6)
 
 
-def test_the_reference_never_votes_against_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_definition_judges_where_onnxruntime_alone_disagrees() -> None:
+    """ONNX Runtime subtracts the square of the mean: 2e-2 off at 1000, and 300 at 4096."""
+    m = model(
+        """g (float[1,4,64] x) => (float[1,4,64] y)
+        <float[4] w = {1,1,1,1}, float[4] b = {0,0,0,0}>
+        { y = GroupNormalization<num_groups=2>(x, w, b) }""",
+        '"": 21',
+    )
+    x = np.random.default_rng(0).standard_normal((1, 4, 64)).astype(np.float32) + np.float32(4096)
+    with Oracles(m) as oracles:
+        answer = oracles.expected([Vector({"x": x}, "user:a")]).answers[0]
+    assert (answer.oracle, answer.agreed) == ("float64", ("float64", "definitions"))
+    assert "onnxruntime alone disagrees at GroupNormalization" in answer.note
+    assert answer.spread["y"].max_rel < 1e-6, "its fault widens no budget"
+    groups = x.astype(np.float64).reshape(2, -1)
+    rest = groups - groups.mean(1, keepdims=True)
+    right = rest / np.sqrt((rest * rest).mean(1, keepdims=True) + np.float32(1e-5))
+    np.testing.assert_allclose(answer.outputs["y"].reshape(2, -1), right, rtol=1e-6, atol=1e-6)
+
+
+def test_nobody_settles_what_no_definition_confirms(monkeypatch: pytest.MonkeyPatch) -> None:
     m = model(NEGATE)
     with Oracles(m) as oracles:
         oracles._witnesses["onnxruntime"] = Liar("onnxruntime", m)
-        oracles._witnesses["openvino"] = Silent()
+        oracles._witnesses["openvino"] = oracles._witnesses["definitions"] = Silent()
         monkeypatch.setattr(module, "disputed_node", lambda *a: "Neg 'n'")
         expected = oracles.expected([Vector({"x": X}, "user:a")])
-    assert expected.answers[0].agreed == ("onnxruntime",)
+    assert expected.answers[0].agreed == ("float64",)
     assert "nobody could settle it" in expected.notes[1]
 
 
@@ -164,6 +184,7 @@ def test_rounding_that_grows_is_told_from_a_fault() -> None:
         expected = oracles.expected([Vector({"x": np.array([0.1, 2.0], np.float32)}, "user:a")])
     assert expected.notes == (module._ROUNDING,)
     assert expected.answers[0].agreed == ("onnxruntime", "onnx reference")
+    assert expected.answers[0].oracle == "float64"
     assert 1e-4 < expected.answers[0].spread["y"].max_rel < 1e-2
 
 

@@ -63,6 +63,10 @@ def test_extremes_are_marked() -> None:
         "zeros": False,
         "large": True,
         "negative": True,
+        "offset": True,
+        "ties": True,
+        "tiny": True,
+        "huge": True,
     }
 
 
@@ -226,7 +230,7 @@ def test_an_extreme_that_hangs_on_rounding_is_left_out_with_a_note() -> None:
     }""")
     found = vectors(scaled)
     assert [v.origin.split(":")[1].split()[0] for v in found] == [
-        *("natural", "standard", "noise", "large", "negative")
+        *("natural", "standard", "noise", "large", "negative", "offset", "ties", "tiny", "huge")
     ]
     assert found[0].note.startswith("no vector of style zeros 1x64: a change of 6e-08 moves output")
 
