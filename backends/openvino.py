@@ -137,7 +137,7 @@ class OpenVinoBackend:
         return OpenVinoExecutable(
             compiled,
             tuple(
-                _Port(spec, compiled.inputs[index], bounds.get(spec.name, _INT32))
+                _Port(spec, compiled.inputs[index], bounds.get(spec.name, ()))
                 for spec, index in inputs
             ),
             tuple(
@@ -274,7 +274,7 @@ def _squeezed(model: Any) -> frozenset[str]:
     return frozenset(json.loads(model.get_rt_info(path).astype(str)))
 
 
-def _bounds(model: Any) -> dict[str, tuple[int, int]]:
+def _bounds(model: Any) -> dict[str, tuple[int, ...]]:
     """Return what the model's integer inputs may hold, where it says so."""
     path = [*BOUNDS]
     return integer_bounds(model.get_rt_info(path).astype(str)) if model.has_rt_info(path) else {}
@@ -453,7 +453,7 @@ class OpenVinoBound:
     ) -> None:
         self.inputs: Feeds = MappingProxyType(inputs)
         self.outputs: Feeds = MappingProxyType(outputs)
-        self._wide = tuple((p, inputs[p.name]) for p in tensors if p.spec.dtype in _WIDE)
+        self._wide = tuple((p, inputs[p.name]) for p in tensors if p.bounds)
         self._checks: tuple[tuple[str, Array, Any], ...] = ()
         try:
             for port in tensors:
@@ -503,8 +503,9 @@ class _Port:
 
     __slots__ = ("bounds", "dtype", "name", "port", "spec")
 
-    def __init__(self, spec: TensorSpec, port: Any, bounds: tuple[int, int] = _INT32) -> None:
-        self.spec, self.bounds = spec, bounds
+    def __init__(self, spec: TensorSpec, port: Any, bounds: Sequence[int] = ()) -> None:
+        self.spec = spec
+        self.bounds = bounds or (_INT32 if spec.dtype in _WIDE else ())
         self.name = spec.name
         self.dtype = array_type(spec.dtype)
         self.port = port
@@ -515,7 +516,7 @@ class _Port:
             raise RunError(
                 f"run: input {self.name!r}: expected {self.spec.dtype}, received {array.dtype}"
             )
-        if self.spec.dtype in _WIDE:
+        if self.bounds:
             self.check_range(array)
         if not (array.flags.c_contiguous and array.flags.writeable):
             array = array.copy(order="C")
@@ -541,7 +542,7 @@ class _Port:
         """Refuse values that the engine would cut to 32 bits."""
         if found := beyond(self.bounds, array):
             raise RunError(
-                f"run: input {self.name!r}: openvino computes {self.spec.dtype} in 32 bits and "
+                f"run: input {self.name!r}: openvino computes 64-bit integers in 32 bits and "
                 f"{found}; use onnxruntime"
             )
 

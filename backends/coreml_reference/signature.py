@@ -49,7 +49,7 @@ class Port:
     spec: TensorSpec
     feature: Feature
     dtype: str
-    bounds: tuple[int, int] | None = None
+    bounds: tuple[int, ...] | None = None
     classes: tuple[str, ...] = ()
 
     def to_package(self, array: Array) -> Array:
@@ -179,7 +179,7 @@ def _recorded(metadata: Mapping[str, str], key: str, kind: str) -> dict[str, str
         raise LoadError(f"the package's metadata {key!r} cannot be read") from error
 
 
-def _bounds(metadata: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+def _bounds(metadata: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
     try:
         return integer_bounds(metadata.get(BOUNDS, "{}"))
     except ValueError as error:

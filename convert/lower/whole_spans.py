@@ -1,9 +1,9 @@
-"""What integers of a graph lie between, as far as their operators say it."""
+"""What integers of a graph, and floats they are cast from, lie between as far as operators say."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -12,7 +12,10 @@ from edgeinfer.convert.lower.rules import attribute, given
 from edgeinfer.types import Array
 
 Span = tuple[int, int]
-"""Lowest and highest value."""
+"""Lowest and highest value; those of floats may have fractions and no end."""
+
+_ROUNDED = 1e-6
+"""Share of itself by which float32 may round a value away from its ends."""
 
 _DEPTH = 64
 """Operators that are looked through."""
@@ -49,10 +52,13 @@ class Spans:
 
     Attributes:
         inputs: bounds of the model's inputs, by name; of others the type's limits count.
+        elements: of an axis whose size is open; None where no sum over one has an end.
     """
 
-    def __init__(self, inputs: Mapping[str, Span] | None = None) -> None:
-        self.inputs = inputs or {}
+    def __init__(
+        self, inputs: Mapping[str, Span] | None = None, elements: int | None = None
+    ) -> None:
+        self.inputs, self.elements = inputs or {}, elements
         self._known: dict[ir.Value, Span | None] = {}
 
     def of(self, value: ir.Value | None, depth: int = _DEPTH) -> Span | None:
@@ -65,22 +71,31 @@ class Spans:
 
     def before_fitting(self, node: ir.Node, depth: int = _DEPTH) -> Span | None:
         """Return what a node's integers lie between before they are fitted into their type."""
+        if node.domain or not node.outputs:
+            return None
         spans = [self.of(v, depth) for v in node.inputs]
-        return None if node.domain else _made(node, spans)
+        kind = node.outputs[0].dtype
+        if kind in _FLOATS:
+            found = _float(node, spans) or _made(node, spans, self.elements)
+            return None if found is None else _loose(found)
+        found = _made(node, spans, self.elements)
+        if found is None or any(isinstance(e, float) and not math.isfinite(e) for e in found):
+            return None
+        return math.trunc(found[0]), math.trunc(found[1])
 
     def _found(self, value: ir.Value, depth: int) -> Span | None:
         known = value.const_value
         limits = _LIMITS.get(value.dtype or ir.DataType.UNDEFINED)
         if known is not None and known.size <= _READ and known.dtype != ir.DataType.STRING:
             return _of_array(known.numpy())
-        if limits is None:
-            return None
         if value.is_graph_input() and (value.name or "") in self.inputs:
             return self.inputs[value.name or ""]
         node = value.producer()
         if node is None or not depth:
             return limits
         found = self.before_fitting(node, depth - 1)
+        if limits is None:
+            return found
         inside = found is not None and limits[0] <= found[0] and found[1] <= limits[1]
         return found if inside else limits
 
@@ -90,12 +105,56 @@ def _of_array(array: Array) -> Span | None:
         return 0, 0
     if array.dtype.kind not in "iub":
         values = np.asarray(array, np.float64)
-        if not (np.isfinite(values).all() and np.array_equal(values, np.round(values))):
+        if not np.isfinite(values).all():
             return None
+        if not np.array_equal(values, np.round(values)):
+            return float(values.min()), float(values.max())  # type: ignore[return-value]
     return int(array.min()), int(array.max())
 
 
-def _made(node: ir.Node, spans: list[Span | None]) -> Span | None:
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
+
+_GROWING: Mapping[str, Callable[[float], float]] = {
+    "Floor": math.floor,
+    "Ceil": math.ceil,
+    "Round": round,
+    "Sqrt": lambda x: math.sqrt(max(x, 0.0)),
+    "Log": lambda x: math.log(x) if x > 0 else -math.inf,
+}
+"""Functions of one float that grow with it."""
+
+_ENDS = {"Sigmoid": (0, 1), "Softmax": (0, 1), "HardSigmoid": (0, 1), "Tanh": (-1, 1)} | {
+    "Sin": (-1, 1),
+    "Cos": (-1, 1),
+}
+
+
+def _float(node: ir.Node, spans: list[Span | None]) -> Span | None:
+    """Functions that integers have not, or that mean something else of them."""
+    if node.op_type in _ENDS:
+        return _ENDS[node.op_type]
+    if not spans or spans[0] is None:
+        return None
+    low, high = spans[0]
+    if (function := _GROWING.get(node.op_type)) is not None and math.isfinite(low + high):
+        return function(low), function(high)  # type: ignore[return-value]
+    divisor = spans[1] if len(spans) > 1 else None
+    if node.op_type != "Div" or divisor is None or divisor[0] <= 0 <= divisor[1]:
+        return None
+    ends = [a / b for a in (low, high) for b in divisor]
+    return min(ends), max(ends)  # type: ignore[return-value]
+
+
+def _loose(span: Span) -> Span | None:
+    """Let float32 round; None where an end is no number."""
+    low, high = (float(e) for e in span)
+    if math.isnan(low) or math.isnan(high):
+        return None
+    low, high = low - abs(low) * _ROUNDED, high + abs(high) * _ROUNDED
+    return low, high  # type: ignore[return-value]
+
+
+def _made(node: ir.Node, spans: list[Span | None], elements: int | None = None) -> Span | None:
     first = spans[0] if spans else None
     second = spans[1] if len(spans) > 1 else None
     match node.op_type:
@@ -118,18 +177,24 @@ def _made(node: ir.Node, spans: list[Span | None]) -> Span | None:
         case "Clip":
             return _clipped(first, second, spans[2] if len(spans) > 2 else None)
         case "ReduceSum" | "CumSum" | "ReduceL1" | "ReduceSumSquare":
-            return _summed(node, first)
+            return _summed(node, first, elements)
+        case "Div" if node.outputs[0].dtype in _FLOATS:
+            return None
     return _arithmetic(node.op_type, first, second)
 
 
-def _summed(node: ir.Node, x: Span | None) -> Span | None:
+def _summed(node: ir.Node, x: Span | None, elements: int | None) -> Span | None:
     """A sum of as many as there are elements."""
     source = given(node, 0)
-    if x is None or source is None or source.shape is None:
+    if x is None or source is None:
         return None
-    if not all(isinstance(d, int) for d in source.shape):
-        return None
-    count = math.prod(d for d in source.shape if isinstance(d, int))
+    shape = source.shape
+    if shape is None or not all(isinstance(d, int) for d in shape):
+        if elements is None:
+            return None
+        count = elements
+    else:
+        count = math.prod(d for d in shape if isinstance(d, int))
     most = max(map(abs, x))
     if node.op_type == "ReduceSumSquare":
         return 0, count * most * most

@@ -58,7 +58,7 @@ def test_integers_beyond_32_bits_are_refused(write: Write, value: int) -> None:
         -(2**31),
     ]
     x = np.array([0, value])
-    with pytest.raises(RunError, match="input 'x': openvino computes int64 in 32 bits"):
+    with pytest.raises(RunError, match="input 'x': openvino computes 64-bit integers in 32 bits"):
         executable.run({"x": x})
     with pytest.raises(RunError, match="32 bits"):
         executable.bind({"x": x}, {"y": x.copy()})()

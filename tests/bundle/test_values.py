@@ -72,7 +72,11 @@ def test_integers_are_held_to_their_bounds() -> None:
     assert fits(constraints, {"ids": np.array([0, 5]), "x": np.array([99])})
     assert not fits(constraints, {"ids": np.array([0, 6])})
     assert beyond((0, 5), np.array([-1, 5])) == "-1 is not between 0 and 5"
-    assert beyond((0, 5), np.array([2.5, 99.0])) == beyond((0, 5), np.zeros(0, np.int64)) == ""
+    assert beyond((0, 5), np.array([2.5, 9.0])) == "9.0 is not between 0 and 5"
+    assert beyond((0, 5), np.array([np.nan])) == beyond((0, 5), np.zeros(0, np.int64)) == ""
+    more = integer_bounds('{"x": [0, 50, 2, 0, 5]}')["x"]
+    assert beyond(more, np.array([50, 50])) == ""
+    assert beyond(more, np.array([1, 2, 50])) == "50 of 3 elements is not between 0 and 5"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"x": 5}', '{"x": [1]}', '{"x": ["a", 2]}'])

@@ -1,12 +1,16 @@
-"""Bounds of integer inputs within which OpenVINO's 32 bits hold every integer of 64.
+"""Bounds of inputs within which OpenVINO's 32 bits hold every integer of 64.
 
 The CPU plugin computes int64, uint64 and uint32 in int32. What its inputs hold is checked at each
-run; the bounds found here keep sums and products of them in 32 bits too.
+run; the bounds found here keep sums and products of them in 32 bits too, and what floats are cast
+to. Over axes of open size a sum is bounded for as many elements as the input has in a run.
 """
 
 from __future__ import annotations
 
+import bisect
 import json
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -21,47 +25,113 @@ _NARROWED = frozenset({ir.DataType.INT64, ir.DataType.UINT64, ir.DataType.UINT32
 
 _MOST = (1 << 31) - 1
 
-_CANDIDATES = (_MOST, (1 << 30) - 1, 1 << 28, 1 << 24, 1 << 20, 46340, 1000)
-"""Tried in turn: all of int32, what has a sum, ..., what has a square."""
+_CANDIDATES = (
+    *(_MOST, _MOST - (1 << 26), 3 << 29),
+    *(1 << n for n in range(30, 16, -1)),
+    *(46340, *(1 << n for n in range(15, 9, -1)), 1000),
+)
+"""The first that will do is taken: all of int32, what has a sum, ..., what has a square."""
+
+_COUNTS = tuple(1 << n for n in range(0, 25, 2))
+"""Elements of an input up to which a sum over an axis of open size is looked at by itself."""
+
+_ANY = 1 << 1000
+"""More than any float input holds."""
+
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
+
+Bounds = tuple[int, ...]
+"""Lowest and highest value; then, for more elements than each, the same again."""
 
 
-def input_bounds(model: ir.Model, notes: Notes) -> dict[str, Span]:
-    """Return what the wide integer inputs may hold, by name."""
-    names = {v.name: v.dtype for v in model.graph.inputs if v.name and v.dtype in _NARROWED}
-    if not names:
+def input_bounds(model: ir.Model, notes: Notes) -> dict[str, Bounds]:
+    """Return what the inputs may hold from which wide integers are computed, by name."""
+    whole = {v.name: v.dtype for v in model.graph.inputs if v.name and v.dtype in _NARROWED}
+    floats = [v.name for v in model.graph.inputs if v.name and v.dtype in _FLOATS]
+    casts = any(
+        node.op_type == "Cast" and node.outputs[0].dtype in _NARROWED and _is_float(node)
+        for _, node in walk(model)
+    )
+    if not whole and not casts:
         return {}
-    # What leaves 32 bits whatever the inputs hold depends on something else.
-    always = _leaving(model, {n: _within(d, 1) for n, d in names.items()})
-    found = {n: _within(d, _MOST) for n, d in names.items()}
-    for most in _CANDIDATES:
-        found = {n: _within(d, most) for n, d in names.items()}
-        if _leaving(model, found) <= always:
-            break
-    for name, dtype in names.items():
-        wider = {**found, name: _within(dtype, _MOST)}
-        if wider != found and _leaving(model, wider) <= always:
-            found = wider
-    for name, span in found.items():
-        if span[1] < _MOST:
+    floats = floats if casts else []
+    ends = [_held(model, whole, floats, n) for n in (_COUNTS[0], _COUNTS[-1])]
+    rows = ends[:1]
+    if ends[0] != ends[1]:
+        rows += [_held(model, whole, floats, n) for n in _COUNTS[1:]]
+    found: dict[str, Bounds] = {}
+    for name in rows[0]:
+        bounds: list[int] = [*rows[0][name]]
+        for count, row in zip(_COUNTS, rows[1:], strict=False):
+            if row[name] != tuple(bounds[-2:]):
+                bounds += [count, *row[name]]
+        found[name] = tuple(bounds)
+    for name, (low, high, *more) in found.items():
+        if high < _MOST or more:
+            fewer = f", of many elements between {more[-2]} and {more[-1]}" if more else ""
             notes.add(
-                f"input {name!r}: taken between {span[0]} and {span[1]}: int64 is computed in 32 "
+                f"input {name!r}: taken between {low} and {high}{fewer}: int64 is computed in 32 "
                 "bits"
             )
     return found
 
 
-def constraint(bounds: dict[str, Span]) -> dict[str, str]:
+def _first(holds: Callable[[int], bool]) -> int:
+    """Return the largest candidate that holds, or the least of all; what holds stays so below."""
+    place = bisect.bisect_left(_CANDIDATES, True, key=holds)
+    return _CANDIDATES[min(place, len(_CANDIDATES) - 1)]
+
+
+def _is_float(node: ir.Node) -> bool:
+    return any(v is not None and v.dtype in _FLOATS for v in node.inputs[:1])
+
+
+def _held(
+    model: ir.Model, whole: Mapping[str, ir.DataType | None], floats: list[str], elements: int
+) -> dict[str, Span]:
+    """Return bounds that hold where no open axis has more elements than so many."""
+    still = dict.fromkeys(floats, (-1, 1))
+    # What leaves 32 bits whatever the inputs hold depends on something else.
+    least = {n: _within(d, 1) for n, d in whole.items()}
+    always = _leaving(model, {**least, **still}, elements)
+
+    def within(most: int) -> dict[str, Span]:
+        return {n: _within(d, most) for n, d in whole.items()}
+
+    def fits(inputs: dict[str, Span]) -> bool:
+        return _leaving(model, {**still, **inputs}, elements) <= always
+
+    found = within(_first(lambda most: fits(within(most))))
+    for name, dtype in whole.items():
+        wider = {**found, name: _within(dtype, _MOST)}
+        if wider != found and fits(wider):
+            found = wider
+    for name in floats:
+        if fits({**found, name: (-_ANY, _ANY)}):
+            continue
+        ends = partial(_with, found, name)
+        # The largest float32 below 2^31.
+        most = min(_first(lambda most: fits(ends(most))), _MOST - 127)  # noqa: B023 - used at once
+        found = ends(most)
+    return found
+
+
+def _with(spans: dict[str, Span], name: str, most: int) -> dict[str, Span]:
+    return {**spans, name: (-most, most)}
+
+
+def constraint(bounds: dict[str, Bounds]) -> dict[str, str]:
     """Return the bounds as a variant's constraint."""
     return {INTEGERS: _text(bounds)} if bounds else {}
 
 
-def mark(written: Any, bounds: dict[str, Span]) -> None:
+def mark(written: Any, bounds: dict[str, Bounds]) -> None:
     """Have the backend hold each run to the bounds."""
     if bounds:
         written.set_rt_info(_text(bounds), [*BOUNDS])
 
 
-def _text(bounds: dict[str, Span]) -> str:
+def _text(bounds: dict[str, Bounds]) -> str:
     return json.dumps({name: list(span) for name, span in sorted(bounds.items())})
 
 
@@ -71,9 +141,9 @@ def _within(dtype: ir.DataType | None, most: int) -> Span:
     return 0, most
 
 
-def _leaving(model: ir.Model, inputs: dict[str, Span]) -> frozenset[int]:
+def _leaving(model: ir.Model, inputs: dict[str, Span], elements: int) -> frozenset[int]:
     """Return the nodes whose integers may leave 32 bits."""
-    spans = Spans(inputs)
+    spans = Spans(inputs, elements)
     found = set()
     for _, node in walk(model):
         if not any(v.dtype in _NARROWED for v in node.outputs):

@@ -269,6 +269,8 @@ WHOLE: tuple[Rule, ...] = (
     _whole("Gemm Einsum", whole.multiplied, None, _KNOWN),
     _whole("Add Sub Mul Neg Abs", whole.saturated, whole.wrap_bytes),
     _whole("BitShift", whole.shifted, whole.shift_halves),
+    _whole("Where", whole.chosen, whole.choose_apart),
+    _whole("Clip Min", whole.clamped, whole.clamp_by_extremes),
 )
 """Integers that float32 does not hold."""
 

@@ -95,7 +95,7 @@ def raised(node: ir.Node) -> str:
     span, power = span_of(x), span_of(exponent)
     if not _is_wide(x):
         return ""
-    if span is None or power is None or power[1] > 64:
+    if span is None or power is None or power[1] > 64 or isinstance(power[1], float):
         return FAULT
     most = max(abs(span[0]), abs(span[1]), 1)
     return "" if most ** max(power[1], 0) <= HELD else FAULT
@@ -442,6 +442,70 @@ def multiply_exactly(model: ir.Model, node: ir.Node) -> bool:
     spread = steps.op("Mul", left, right)
     total = _sum(steps, spread, rank + 1, [rank - 1])
     steps.op("Squeeze", total, build.const(np.asarray([rank - 1], np.int64), "axis"))
+    build.commit(model.graph, node)
+    return True
+
+
+def chosen(node: ir.Node) -> str:
+    """A choice by a comparison: one kernel computes both, in float32."""
+    a, b = given(node, 1), given(node, 2)
+    if SETTLED in node.meta or not _is_wide(a) or (_is_held(a) and _is_held(b)):
+        return ""
+    condition = given(node, 0)
+    return FAULT if condition is not None and condition.producer() is not None else ""
+
+
+def choose_apart(model: ir.Model, node: ir.Node) -> bool:
+    """Keep a comparison out of the choice's kernel.
+
+    Given: ``y = Where(c, a, b)``
+    Result: ``y = Where(Cast<to=bool>(Cast<to=int32>(c)), a, b)``
+    """
+    condition, a, b = given(node, 0), given(node, 1), given(node, 2)
+    if condition is None or a is None or b is None:
+        return False
+    build = builder(model, node)
+    apart = _as(build, _as(build, condition, ir.DataType.INT32), ir.DataType.BOOL)
+    _typed(build, build.op("Where", apart, a, b), a)
+    build.nodes[-1].meta[SETTLED] = True
+    build.commit(model.graph, node)
+    return True
+
+
+def clamped(node: ir.Node) -> str:
+    """A clip, or the lesser of it and a constant, which the plugin makes a clip of."""
+    operands = [v for v in node.inputs if v is not None]
+    if not operands or not _is_wide(operands[0]) or all(_is_held(v) for v in operands):
+        return ""
+    fixed = any(v.const_value is not None for v in operands)
+    return FAULT if node.op_type == "Clip" or (fixed and len(operands) == 2) else ""
+
+
+def clamp_by_extremes(model: ir.Model, node: ir.Node) -> bool:
+    """Take the greater one twice, the second time of complements, so that no clip is seen.
+
+    Given::
+
+        y = Clip(x, low, high); z = Min(x, high)
+
+    Result::
+
+        y = BitwiseNot(Max(BitwiseNot(Max(x, low)), BitwiseNot(high)))
+        z = BitwiseNot(Max(BitwiseNot(x), BitwiseNot(high)))
+    """
+    x = given(node, 0)
+    low = given(node, 1) if node.op_type == "Clip" else None
+    high = given(node, 2 if node.op_type == "Clip" else 1)
+    if x is None or x.dtype not in (ir.DataType.INT32, ir.DataType.INT64):
+        return False
+    build = builder(model, node)
+    steps = _Arithmetic(build, x)
+    if high is None:
+        steps.op("Max", x, steps.number(np.iinfo(np.int32).min) if low is None else low)
+    else:
+        found = x if low is None else steps.op("Max", x, low)
+        ends = (steps.op("BitwiseNot", v) for v in (found, high))
+        steps.op("BitwiseNot", steps.op("Max", *ends))
     build.commit(model.graph, node)
     return True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,27 +91,37 @@ def _wrong(level: str, array: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.asarray(~(known < np.inf))
 
 
-def integer_bounds(text: str) -> dict[str, tuple[int, int]]:
+def integer_bounds(text: str) -> dict[str, tuple[int, ...]]:
     """Read lowest and highest values by input name.
+
+    Behind them may be others for more elements than so many: (number, lowest, highest) each.
 
     Raises:
         ValueError: the text says something else.
     """
     try:
         found = json.loads(text).items()
-        return {str(name): (int(low), int(high)) for name, (low, high) in found}
+        bounds = {str(name): tuple(int(v) for v in values) for name, values in found}
     except (AttributeError, TypeError, ValueError) as e:
         raise ValueError(f"expected bounds by input name, received {text!r}") from e
+    if any(len(values) % 3 != 2 for values in bounds.values()):
+        raise ValueError(f"expected bounds by input name, received {text!r}")
+    return bounds
 
 
-def beyond(bounds: tuple[int, int], array: Array) -> str:
-    """Say which integers lie outside of the bounds; empty when none does."""
-    if array.dtype.kind not in "iu" or not array.size:
+def beyond(bounds: Sequence[int], array: Array) -> str:
+    """Say which values lie outside of the bounds; empty when none does."""
+    if array.dtype.kind not in "iuf" or not array.size:
         return ""
-    low, high = int(array.min()), int(array.max())
-    if bounds[0] <= low and high <= bounds[1]:
+    least, most = bounds[0], bounds[1]
+    for place in range(2, len(bounds), 3):
+        if array.size > bounds[place]:
+            least, most = bounds[place + 1], bounds[place + 2]
+    low, high = array.min().item(), array.max().item()
+    if not (low < least or high > most):
         return ""
-    return f"{low if low < bounds[0] else high} is not between {bounds[0]} and {bounds[1]}"
+    of = f" of {array.size} elements" if len(bounds) > 2 else ""
+    return f"{low if low < least else high}{of} is not between {least} and {most}"
 
 
 def fits(constraints: Mapping[str, str], feeds: Mapping[str, Array]) -> bool:

@@ -24,11 +24,15 @@ INT64 = (-(1 << 63), (1 << 63) - 1)
         ("y = CumSum(x, z)", (-40, 40)),
         ("a = ReduceSum(x) y = Reshape(a, one)", (-40, 40)),
         ("b = Cast<to = 2>(x) y = Cast<to = 7>(b)", (0, 255)),
-        ("f = Cast<to = 1>(x) y = Cast<to = 7>(f)", INT64),
+        ("f = Cast<to = 1>(x) y = Cast<to = 7>(f)", (-10, 10)),
+        ("f = Cast<to = 1>(x) e = Exp(f) y = Cast<to = 7>(e)", INT64),
+        ("f = Cast<to = 1>(x) g = Mul(f, h) y = Cast<to = 7>(g)", (-15, 15)),
+        ("f = Cast<to = 1>(x) e = Floor(f) g = Div(e, h) y = Cast<to = 7>(g)", (-7, 6)),
+        ("f = Cast<to = 1>(x) t = Tanh(f) g = Mul(t, h) y = Cast<to = 7>(g)", (-1, 1)),
         ("c = Less(x, k) y = Where(c, x, k)", (-10, 10)),
     ],
 )
 def test_spans_follow_operators(body: str, span: tuple[int, int]) -> None:
-    known = "int64 k = {7}, int64 z = {0}, int64[1] one = {1}"
+    known = "int64 k = {7}, int64 z = {0}, int64[1] one = {1}, float h = {1.5}"
     of = model(f"g (int64[4] x) => (int64[n] y) <{known}> {{ {body} }}")
     assert Spans({"x": (-10, 10)}).of(of.graph.outputs[0]) == span

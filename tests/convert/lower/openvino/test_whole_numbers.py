@@ -157,3 +157,60 @@ def test_shifts_by_amounts_of_a_run_are_exact(dtype: str, tmp_path: Path) -> Non
     values = np.array([ENDS.max, ENDS.max - 1, 16777217, 33554433, 1790000031, 65536, 65535, 0])
     a, b = (v.ravel().astype(dtype) for v in np.meshgrid(values, np.arange(32)))
     np.testing.assert_array_equal(_computed(text, tmp_path, a, b), a >> b)
+
+
+IDS = np.array([1790000001, 1790000031, 3, 16777217], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("body", "right"),
+    [
+        ("y = Clip(x, k)", np.maximum(IDS, 1790000003)),
+        ("y = Clip(x, , k)", np.minimum(IDS, 1790000003)),
+        ("y = Clip(x, five, k)", np.clip(IDS, 5, 1790000003)),
+        ("a = Max(x, five) y = Min(a, k)", np.clip(IDS, 5, 1790000003)),
+        ("b = Greater(x, k) y = Where(b, x, k)", np.maximum(IDS, 1790000003)),
+        ("b = Equal(x, x) y = Where(b, x, k)", IDS),
+        ("b = Less(x, five) c = Not(b) y = Where(c, k, x)", np.where(IDS < 5, IDS, 1790000003)),
+    ],
+)
+@pytest.mark.parametrize("size", ["4", "N"])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_clips_and_choices_keep_all_digits(
+    body: str, right: Array, size: str, dtype: str, tmp_path: Path
+) -> None:
+    known = f"{dtype} k = {{1790000003}}, {dtype} five = {{5}}"
+    text = f"g ({dtype}[{size}] x) => ({dtype}[{size}] y) <{known}> {{ {body} }}"
+    np.testing.assert_array_equal(_computed(text, tmp_path, IDS.astype(dtype)), right)
+
+
+def _session(text: str, folder: Path) -> Any:
+    source = model(text)
+    made = lower(source, folder, "openvino")
+    specs = input_specs(source), output_specs(source)
+    return OpenVinoBackend().load(Artifact(made.format, made.files[0], *specs), LoadOptions())
+
+
+@pytest.mark.parametrize("op", ["ReduceSum<keepdims=0>(x)", "CumSum(x, z)"])
+def test_sums_over_open_axes_are_exact_or_refused(op: str, tmp_path: Path) -> None:
+    shape = "" if op.startswith("Reduce") else "[N]"
+    text = f"g (int64[N] x) => (int64{shape} y) <int64 z = {{0}}> {{ y = {op} }}"
+    session = _session(text, tmp_path)
+    few = np.array([16777217, 16777219, 5], np.int64)
+    right = few.sum() if op.startswith("Reduce") else few.cumsum()
+    np.testing.assert_array_equal(session.run({"x": few})["y"], right)
+    ones = np.ones(100_000, np.int64)
+    assert session.run({"x": ones})["y"].max() == 100_000
+    for wide in (IDS.astype(np.int64), np.full(100_000, 50_000, np.int64)):
+        with pytest.raises(RunError, match="computes 64-bit integers in 32 bits"):
+            session.run({"x": wide})
+
+
+def test_floats_that_are_cast_are_exact_or_refused(tmp_path: Path) -> None:
+    text = """g (float[N] x) => (int64[N] y) <int64[1] k = {1000}> {
+        f = Floor(x) c = Cast<to = 7>(f) y = Mul(c, k) }"""
+    session = _session(text, tmp_path)
+    x = np.array([1.5, -17921.5, 1000000.0], np.float32)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], np.floor(x).astype(np.int64) * 1000)
+    with pytest.raises(RunError, match="computes 64-bit integers in 32 bits"):
+        session.run({"x": np.array([3e6], np.float32)})
