@@ -135,7 +135,6 @@ def test_the_same_picture_in_every_form(tmp_path: Path) -> None:
         np.zeros((0, 4, 3), np.uint8),
         np.zeros(4, np.uint8),
         None,
-        "text"[:0].encode(),
         [1.5, 2.5],
     ],
 )

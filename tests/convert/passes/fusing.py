@@ -76,11 +76,11 @@ def check_fused(
 
 
 def check_close(found: Array, wanted: Array, atol: float = 0.0) -> None:
-    """Check to 1e-5 of each value and 1e-6 of the largest one up to 1; NaN where NaN is wanted."""
+    """Check to 1e-5 of each value, or to the rounding of the largest; NaN where NaN is wanted."""
     wanted = wanted.astype(np.float64)
     finite = wanted[np.isfinite(wanted)]
-    scale = min(float(np.abs(finite).max()) if finite.size else 0.0, 1.0)
-    floor = 1e-6 * scale + atol
+    largest = float(np.abs(finite).max()) if finite.size else 0.0
+    floor = max(1e-6 * min(largest, 1.0), np.finfo(np.float32).eps * largest) + atol
     np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=1e-5, atol=floor)
 
 

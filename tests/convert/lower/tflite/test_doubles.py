@@ -123,7 +123,7 @@ def test_one_double(op: str, function: Callable[..., Array], ulps: float) -> Non
 def test_reductions_of_doubles(op: str, function: Callable[..., Array], size: int) -> None:
     x = RNG.standard_normal((3, size, 2))
     got = run(op, x, np.array([1]), constants=(1,), keepdims=0)
-    np.testing.assert_allclose(got, function(x, axis=1), rtol=1e-14)
+    np.testing.assert_allclose(got, function(x, axis=1), rtol=1e-14, atol=1e-15)
 
 
 def test_products_of_matrices_of_doubles() -> None:
