@@ -11,7 +11,8 @@ from typing import Literal, get_args
 from edgeinfer.backends.base import DeviceKind, Probe
 from edgeinfer.bundle import values
 from edgeinfer.bundle.manifest import EngineRequirement, Variant
-from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.bundle.passing import is_passing
+from edgeinfer.errors import NotAvailableError, RefusedError, UsageError
 from edgeinfer.profiles.schema import Chip, Profile
 from edgeinfer.runtime.devices import Fingerprint
 from edgeinfer.versions import accepts
@@ -84,12 +85,21 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A pair that cannot or must not run here, and why."""
+    """A pair that cannot or must not run here, and why.
+
+    Attributes:
+        variant: id of it.
+        backend: name of the engine.
+        device: kind of device; empty where none was considered.
+        reason: why.
+        is_at_fault: the engine is here and failed with the artifact, whenever it is asked.
+    """
 
     variant: str
     backend: str
     device: str
     reason: str
+    is_at_fault: bool = False
 
     def __str__(self) -> str:
         device = f" ({self.device})" if self.device else ""
@@ -109,10 +119,14 @@ class Plan:
 
         Raises:
             NotAvailableError: there is none; says why for every pair.
+            RefusedError: likewise, and an engine that is here refuses what it is given.
         """
         if not self.candidates:
             reasons = "; ".join(str(r) for r in self.rejected)
-            raise NotAvailableError(f"nothing in this bundle can run here: {reasons}")
+            kind = NotAvailableError
+            if any(r.is_at_fault for r in self.rejected):
+                kind = RefusedError
+            raise kind(f"nothing in this bundle can run here: {reasons}")
         return self.candidates[0]
 
 
@@ -200,7 +214,9 @@ def rank(
                 pair = Pair(variant.id, engine.backend, unit)
                 measured = (history or {}).get(pair)
                 if problem := _elsewhere(variant, unit) or _refused(pair, kind, measured):
-                    rejected.append(Rejected(variant.id, engine.backend, unit, problem))
+                    failed = measured.problem if measured is not None else ""
+                    at_fault = bool(failed) and not is_passing(failed)
+                    rejected.append(Rejected(variant.id, engine.backend, unit, problem, at_fault))
                     continue
                 version = probe.version or ""
                 options.append(_Option(pair, version, variant.size_bytes, order, measured))

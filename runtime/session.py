@@ -173,6 +173,8 @@ def load(
         else:
             with ProfileDB() as own:
                 choice = choose(bundle, request, own)
+        if bundle.checks_later:
+            bundle.check()
         return Session(
             bundle, choice, policy=policy, check_finite=check_finite, stats=wanted(stats)
         )
@@ -184,7 +186,7 @@ def load(
 def _opened(path: str | os.PathLike[str] | Bundle, verify: bool, opening: dict[str, Any]) -> Bundle:
     """Open a bundle, unless that was done."""
     if not isinstance(path, Bundle):
-        return Bundle.open(path, verify=verify, **opening)
+        return Bundle.open(path, verify="later" if verify else False, **opening)
     if given := [name for name, value in opening.items() if value not in ((), None, False, 1)]:
         raise UsageError(f"{given[0]}: the bundle is open already; say so where it is opened")
     return path

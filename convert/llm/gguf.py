@@ -41,6 +41,7 @@ _OTHERS = {
 """Those that are not, to name them."""
 
 _MOST_AXES = 4
+_MOST_ALIGNMENT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +133,13 @@ def _parsed(path: Path, cursor: _Cursor) -> GgufFile:
     fields: dict[str, Any] = {}
     for _ in range(pairs):
         key = cursor.text()
+        if key in fields:
+            raise ValueError(f"{key[:60]!r} is there twice")
         fields[key] = cursor.value(cursor.number("<I"))
     infos = [_info(cursor) for _ in range(count)]
     alignment = fields.get("general.alignment", 32)
-    if not isinstance(alignment, int) or alignment < 1:
-        raise ValueError(f"general.alignment is {alignment!r}")
+    if not isinstance(alignment, int) or not 1 <= alignment <= _MOST_ALIGNMENT:
+        raise ValueError(f"general.alignment is {repr(alignment)[:60]}")
     start = -(-cursor.at // alignment) * alignment
     if found := list(_problems(infos)):
         raise SourceError(f"{path}: " + "; ".join(found))

@@ -5,6 +5,7 @@ Source: the safetensors format; the package of that name gives NumPy no bfloat16
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 from math import prod
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.bounded import read_bounded
 from edgeinfer.convert.llm.blocks import KINDS, Tensor
 from edgeinfer.errors import SourceError
 from edgeinfer.types import Array
@@ -45,12 +47,11 @@ def _files(folder: Path) -> list[str]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
-            names = sorted(
-                set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            )
-        except (ValueError, KeyError, AttributeError, TypeError) as e:
+            raw = read_bounded(index, _LONGEST).decode("utf-8")
+            names = sorted(set(json.loads(raw)["weight_map"].values()))
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as e:
             raise SourceError(f"{index}: no index of weights: {e!r}") from e
-        outside = [n for n in names if Path(n).name != n]
+        outside = [n for n in names if n in ("", ".", "..") or Path(n).name != n]
         if outside:
             raise SourceError(f"{index}: {outside[0]!r} lies outside the folder")
         return names
@@ -65,9 +66,7 @@ def _one(path: Path, problems: list[str]) -> dict[str, Tensor]:
     try:
         with path.open("rb") as file:
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        size = int.from_bytes(whole[:8], "little")
-        header = json.loads(bytes(whole[8 : 8 + min(size, _LONGEST)]))
-        entries = {k: v for k, v in header.items() if k != "__metadata__"}
+        size, entries = _header(whole)
         made = {}
         for name, about in entries.items():
             if about["dtype"] not in _KINDS:
@@ -75,18 +74,38 @@ def _one(path: Path, problems: list[str]) -> dict[str, Tensor]:
                 problems.append(f"{name!r} has type {about['dtype']}; read are: {known}")
                 continue
             made[name] = _tensor(whole, 8 + size, about)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        _check_apart(entries)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise SourceError(f"{path}: a damaged safetensors file: {e}") from e
     return made
 
 
+def _header(whole: memoryview) -> tuple[int, dict[str, Any]]:
+    """Return the header's bytes, and what it says of each tensor."""
+    size = int.from_bytes(whole[:8], "little")
+    if size > min(_LONGEST, len(whole) - 8):
+        raise ValueError(f"a header of {size} bytes in a file of {len(whole)}")
+    header = json.loads(bytes(whole[8 : 8 + size]))
+    return size, {k: v for k, v in header.items() if k != "__metadata__"}
+
+
+def _check_apart(entries: dict[str, Any]) -> None:
+    """Refuse tensors that share bytes: a small file would be a large model."""
+    spans = sorted((*about["data_offsets"], name) for name, about in entries.items())
+    for (_, end, one), (begin, _, other) in itertools.pairwise(spans):
+        if begin < end:
+            raise ValueError(f"{one!r} and {other!r} share bytes")
+
+
 def _tensor(whole: memoryview, start: int, about: dict[str, Any]) -> Tensor:
     kind = _KINDS[about["dtype"]]
-    shape = tuple(int(n) for n in about["shape"]) or (1,)
-    begin, end = (start + int(n) for n in about["data_offsets"])
+    if not all(type(n) is int for n in (*about["shape"], *about["data_offsets"])):
+        raise ValueError(f"sizes and places are whole numbers, not {str(about)[:80]}")
+    shape = tuple(about["shape"]) or (1,)
+    begin, end = (start + n for n in about["data_offsets"])
     line = shape[-1] * KINDS[kind].size_bytes
     size = prod(shape[:-1]) * line
     if not start <= begin <= end <= len(whole) or end - begin != size or min(shape) < 1:
-        raise ValueError(f"{about} in {len(whole)} bytes")
+        raise ValueError(f"{str(about)[:120]} in {len(whole)} bytes")
     held: Array = np.frombuffer(whole, np.uint8, size, begin).reshape(*shape[:-1], line)
     return Tensor(kind, shape, held)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from edgeinfer.bounded import read_bounded
 from edgeinfer.convert.llm import gguf, safetensors
 from edgeinfer.convert.llm.blocks import Tensor
 from edgeinfer.convert.llm.families import FAMILIES
@@ -19,6 +21,9 @@ from edgeinfer.errors import SourceError
 from edgeinfer.llm import LlmConfig
 
 _MOST_LISTED = 12
+
+MOST_JSON = 256 << 20
+"""Bytes of a JSON file of a folder; tokenizers have tens of megabytes."""
 
 _HF = {
     "token_embd": "model.embed_tokens",
@@ -74,13 +79,51 @@ def read(path: Path) -> LlmSource:
     """
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder")
-    return _folder(path) if path.is_dir() else _file(path)
+    with undamaged(path):
+        return _folder(path) if path.is_dir() else _file(path)
+
+
+@contextmanager
+def undamaged(path: Path) -> Iterator[None]:
+    """Say of a stranger's file that it is damaged where its values have types nobody foresaw.
+
+    Raises:
+        SourceError: as said.
+    """
+    try:
+        yield
+    except SourceError:
+        raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as e:
+        reason = " ".join(str(e).split()) or type(e).__name__
+        raise SourceError(f"{path}: a damaged model: {reason[:200]}") from e
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of a folder.
+
+    Raises:
+        SourceError: it cannot be read, is none, or is too large.
+    """
+    try:
+        return json.loads(read_bounded(path, MOST_JSON).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as e:
+        raise SourceError(f"{path}: cannot be read: {e}") from e
 
 
 def _file(path: Path) -> LlmSource:
     file = gguf.read(path)
     architecture = file.fields.get("general.architecture")
-    family = next((f for f in FAMILIES if architecture in f.gguf), None)
+    family = next(
+        (f for f in FAMILIES if isinstance(architecture, str) and architecture in f.gguf), None
+    )
     if family is None:
         raise _unknown(path, "architecture", architecture, [n for f in FAMILIES for n in f.gguf])
     named = {name.removesuffix(".weight"): t for name, t in file.tensors.items()}
@@ -94,10 +137,7 @@ def _file(path: Path) -> LlmSource:
 
 
 def _folder(path: Path) -> LlmSource:
-    try:
-        data = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise SourceError(f"{path}/config.json: cannot be read: {e}") from e
+    data = read_json(path / "config.json")
     data = {**data, **(data.get("text_config") or {})} if isinstance(data, dict) else {}
     kind = data.get("model_type")
     family = next(
@@ -118,7 +158,8 @@ def _folder(path: Path) -> LlmSource:
 
 
 def _unknown(path: Path, what: str, value: object, known: list[str]) -> SourceError:
-    return SourceError(f"{path}: {what} {value!r} is not known; known: {', '.join(sorted(known))}")
+    shown = repr(value)[:60]
+    return SourceError(f"{path}: {what} {shown} is not known; known: {', '.join(sorted(known))}")
 
 
 def _described(path: Path, family: Family, shape: Any) -> LlmConfig:
@@ -151,6 +192,8 @@ def _renamed(family: Family, tensors: Tensors) -> Iterator[tuple[str, Tensor]]:
     for key, parts in experts.items():
         stem, _, part = key.partition("|")
         number = stem.split(".")[2]
+        if sorted(parts) != list(range(len(parts))):
+            raise SourceError(f"{stem}: {len(parts)} experts, whose numbers are not 0 and so on")
         data = np.stack([parts[i].data for i in range(len(parts))])
         first = parts[0]
         yield f"blk.{number}.ffn_{part}_exps", Tensor(first.kind, (len(parts), *first.shape), data)

@@ -7,9 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.convert.llm.source import LlmSource
+import numpy as np
+
+from edgeinfer.bounded import read_bounded
+from edgeinfer.convert.llm.source import MOST_JSON, LlmSource, read_json, undamaged
 from edgeinfer.errors import SourceError
-from edgeinfer.llm.generation import FILE_NAME, TEMPLATE_NAME, TOKENIZER_NAME, Generation
+from edgeinfer.llm.generation import (
+    FILE_NAME,
+    MOST_TEMPLATE,
+    TEMPLATE_NAME,
+    TOKENIZER_NAME,
+    Generation,
+)
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _BYTE = 1, 2, 3, 4, 6
 """Kinds of tokens in GGUF files."""
@@ -33,9 +42,8 @@ def files(source: LlmSource) -> tuple[dict[str, bytes], list[str]]:
     Raises:
         SourceError: there is no tokenizer, or of a kind that is not known.
     """
-    if source.format == "gguf":
-        return _of_gguf(source)
-    return _of_folder(source.path)
+    with undamaged(source.path):
+        return _of_gguf(source) if source.format == "gguf" else _of_folder(source.path)
 
 
 def _of_gguf(source: LlmSource) -> tuple[dict[str, bytes], list[str]]:
@@ -45,6 +53,7 @@ def _of_gguf(source: LlmSource) -> tuple[dict[str, bytes], list[str]]:
     kind = own.get("model")
     if kind not in ("gpt2", "llama") or "tokens" not in own:
         raise SourceError(f"{source.path}: tokenizer {kind!r} is not known; known: gpt2, llama")
+    _check_fields(own)
     made = _bpe(source.path, own) if kind == "gpt2" else _sentencepiece(own)
     tokens = own["tokens"]
     ids = {
@@ -69,6 +78,29 @@ def _of_gguf(source: LlmSource) -> tuple[dict[str, bytes], list[str]]:
         notes.append("the model has no chat template: it can generate, not chat")
     return found, notes
 
+
+def _check_fields(own: Mapping[str, Any]) -> None:
+    """Refuse lists that do not belong to the tokens, and tokens too long to look into."""
+    tokens = own["tokens"]
+    for name in ("tokens", "merges"):
+        found = own.get(name, [])
+        if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+            raise ValueError(f"tokenizer.ggml.{name}: expected texts")
+    if len(longest := max(tokens, key=len, default="")) > _MOST_CHARACTERS:
+        raise ValueError(f"the token {longest[:20]!r}… has {len(longest)} characters")
+    for name in ("scores", "token_type"):
+        found = own.get(name)
+        if found is not None and not (
+            isinstance(found, list | np.ndarray) and len(found) == len(tokens)
+        ):
+            raise ValueError(f"tokenizer.ggml.{name}: expected a number for each token")
+    for name, value in own.items():
+        if name.endswith("_token_id") and type(value) is not int:
+            raise ValueError(f"tokenizer.ggml.{name}: expected a token, received {value!r:.40}")
+
+
+_MOST_CHARACTERS = 4096
+"""Of a token: each place where it could be cut in two is looked at."""
 
 _ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "<|eom_id|>")
 """Tokens that end a turn, where a file names one end only."""
@@ -211,7 +243,7 @@ def _of_folder(path: Path) -> tuple[dict[str, bytes], list[str]]:
     ends = _numbers(advice.get("eos_token_id", config.get("eos_token_id")))
     if "eos_token" in names and names["eos_token"] in ids:
         ends.append(ids[names["eos_token"]])
-    found = {TOKENIZER_NAME: tokenizer.read_bytes()}
+    found = {TOKENIZER_NAME: read_bounded(tokenizer, MOST_JSON)}
     generation = Generation(
         bos=_bos(about, _read(tokenizer), names, ids),
         eos=tuple(dict.fromkeys(ends)),
@@ -226,7 +258,7 @@ def _of_folder(path: Path) -> tuple[dict[str, bytes], list[str]]:
         named = {t.get("name"): t.get("template") for t in template}
         template = named.get("default")
     if beside.is_file():
-        found[TEMPLATE_NAME] = beside.read_bytes()
+        found[TEMPLATE_NAME] = read_bounded(beside, MOST_TEMPLATE)
     elif isinstance(template, str):
         found[TEMPLATE_NAME] = template.encode()
     else:
@@ -252,10 +284,7 @@ def _bos(
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as e:
-        raise SourceError(f"{path}: {e}") from e
+    found = read_json(path)
     return found if isinstance(found, dict) else {}
 
 

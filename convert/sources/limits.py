@@ -50,6 +50,7 @@ def check_limits(model: ir.Model, name: str) -> None:
             count = f"{len(values)} {what}, at most {MOST_TENSORS}"
             raise SourceError(f"{name}: has {count} are read; put them together into fewer tensors")
     _check_names(model, name)
+    _check_types(model, name)
     _check_data(model, name)
     _check_nodes(model, name)
     _check_turns(model.graph, 1, name)
@@ -81,6 +82,37 @@ def _names(graph: ir.Graph) -> Iterator[str | None]:
         yield from (value.name for value in node.outputs)
 
 
+def _check_types(model: ir.Model, name: str) -> None:
+    """Refuse inputs and attributes of no type; other values get theirs by inference."""
+    nothing = ir.DataType.UNDEFINED
+    for value in model.graph.inputs:
+        if value.dtype is None or value.dtype == nothing:
+            raise SourceError(f"{name}: an invalid ONNX model: input {value.name!r} has no type")
+    for graph in _graphs(model):
+        values = [*graph.inputs, *graph.outputs, *graph.initializers.values()]
+        for node in graph:
+            values += node.outputs
+            for attribute in node.attributes.values():
+                if not attribute.is_ref() and (why := _worthless(attribute)):
+                    where = f"attribute {attribute.name!r} of {node.name or node.op_type!r}"
+                    raise SourceError(f"{name}: an invalid ONNX model: {where} {why}")
+        for value in values:
+            if value.dtype == nothing:
+                value.type = None
+
+
+def _worthless(attribute: ir.Attr) -> str:
+    if attribute.type == ir.AttributeType.UNDEFINED:
+        return "has no type"
+    if attribute.value is None:
+        return "has no value"
+    # Reading it looks at the type of its elements.
+    is_tensor = attribute.type == ir.AttributeType.TENSOR
+    if is_tensor and getattr(attribute.value, "dtype", None) in (None, ir.DataType.UNDEFINED):
+        return "has data of no type"
+    return ""
+
+
 def _check_data(model: ir.Model, name: str) -> None:
     """Refuse constants whose data is not of their own type and size; reading them would fail."""
     for graph in _graphs(model):
@@ -98,6 +130,8 @@ def _check_data(model: ir.Model, name: str) -> None:
 
 def _unreadable(tensor: ir.serde.TensorProtoTensor) -> str:
     proto = tensor.raw
+    if tensor.dtype == ir.DataType.UNDEFINED:
+        return "has no type"
     if any(size < 0 for size in proto.dims):
         return f"has the sizes {list(proto.dims)[:8]}"
     count = math.prod(proto.dims)

@@ -113,11 +113,16 @@ def read_program(
         notes.add("the program holds no example inputs; its export was not compared with PyTorch")
         repair(model, notes, name)
         return model, SourceRecord(format, name, fingerprint(model)), notes
-    args, kwargs = program.example_inputs
-    names = program.graph_signature.user_inputs
-    given = zip(names, leaves((args, kwargs)), strict=False)
-    feeds = {str(key): leaf for key, leaf in given if is_tensor(leaf)}
-    module = program.module()
+    try:
+        args, kwargs = program.example_inputs
+        names = program.graph_signature.user_inputs
+        given = zip(names, leaves((args, kwargs)), strict=False)
+        feeds = {str(key): leaf for key, leaf in given if is_tensor(leaf)}
+        module = program.module()
+    except Exception as error:
+        # Of a damaged file: PyTorch raises whatever its parts provoke.
+        text = f"not a program that can be called ({reason(error)}); export it again"
+        raise SourceError(f"{name}: {text}") from error
     # Everything is positional but what the program takes by name.
     by_name = {key: feeds[key] for key in kwargs if key in feeds}
 

@@ -9,9 +9,16 @@ from pathlib import Path
 from edgeinfer.backends.cgroup import read_limits
 from edgeinfer.backends.llm.backend import open_executor
 from edgeinfer.backends.llm.executor import Sizes
+from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
-from edgeinfer.errors import LoadError, MemoryBudgetError, NotAvailableError, UsageError
+from edgeinfer.errors import (
+    BundleError,
+    DamagedError,
+    MemoryBudgetError,
+    NotAvailableError,
+    UsageError,
+)
 from edgeinfer.llm import LlmConfig, config, generation
 from edgeinfer.llm.generation import Generation
 from edgeinfer.runtime.devices.facts import free_mb
@@ -75,7 +82,7 @@ def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> Model:
     Raises:
         UsageError: there is none, or none of that id.
         BundleError: files of it are damaged.
-        LoadError: they do not fit each other.
+        DamagedError: they do not fit each other.
     """
     chosen = _choose(bundle, variant)
     described = LlmConfig.from_json(_text(bundle, chosen, config.FILE_NAME))
@@ -85,7 +92,7 @@ def read(bundle: Bundle, sizes: CacheSizes, variant: str = "") -> Model:
     )
     wrong = [token for token in texts.eos if token >= described.vocab]
     if wrong:
-        raise LoadError(f"{generation.FILE_NAME}: eos {wrong} are not in the vocabulary")
+        raise DamagedError(f"{generation.FILE_NAME}: eos {wrong} are not in the vocabulary")
     template = None
     if _file(bundle, chosen, generation.TEMPLATE_NAME) is not None:
         template = ChatTemplate(_text(bundle, chosen, generation.TEMPLATE_NAME), texts.tokens)
@@ -122,12 +129,20 @@ def _file(bundle: Bundle, variant: Variant, name: str) -> Path | None:
 def _path(bundle: Bundle, variant: Variant, name: str) -> Path:
     found = _file(bundle, variant, name)
     if found is None:
-        raise LoadError(f"{bundle.location}: variant {variant.id} has no {name}")
+        raise DamagedError(f"{bundle.location}: variant {variant.id} has no {name}")
     return found
 
 
 def _text(bundle: Bundle, variant: Variant, name: str) -> str:
-    return _path(bundle, variant, name).read_text(encoding="utf-8")
+    place = _path(bundle, variant, name)
+    try:
+        return read_bounded(place, _MOST_TEXT).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise BundleError(f"{bundle.location}: {name} cannot be read: {e}") from e
+
+
+_MOST_TEXT = 256 << 20
+"""Bytes of a text beside the weights; tokenizers have tens of megabytes."""
 
 
 def pages_for(described: LlmConfig, sizes: CacheSizes, free: int | None) -> int:

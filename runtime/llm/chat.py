@@ -1,7 +1,7 @@
 """Chat templates: messages to the text that a model was trained to continue.
 
-A template is a program of a stranger. It runs in jinja2's immutable sandbox, which gives it neither
-files nor Python's attributes.
+A template is a program of a stranger. It runs in a sandbox, which gives it neither files nor
+Python's attributes, and counts what it does (``sandbox``).
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from edgeinfer.errors import InputError, LoadError, NotAvailableError
+from edgeinfer.bounded import visible
+from edgeinfer.errors import DamagedError, InputError, NotAvailableError
+from edgeinfer.llm.generation import MOST_TEMPLATE, TEMPLATE_NAME
 from edgeinfer.runtime.llm.tokenizer import INSTALL
 
 Message = Mapping[str, Any]
+
+_LONGEST_FORM = 200
 
 
 class ChatTemplate:
@@ -26,28 +30,32 @@ class ChatTemplate:
 
     Raises:
         NotAvailableError: jinja2 is not installed.
-        LoadError: it is no template.
+        DamagedError: it is no template.
     """
 
     def __init__(self, text: str, tokens: Mapping[str, str]) -> None:
         try:
-            from jinja2 import TemplateError
-            from jinja2.sandbox import ImmutableSandboxedEnvironment
+            from edgeinfer.runtime.llm import sandbox
         except ImportError as e:
             raise NotAvailableError(f"chat templates need jinja2: {INSTALL}") from e
-        environment = ImmutableSandboxedEnvironment(
+        if len(text) > MOST_TEMPLATE:
+            raise DamagedError(f"{TEMPLATE_NAME}: it has more than {MOST_TEMPLATE} characters")
+        environment = sandbox.Environment(
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=False,
             extensions=["jinja2.ext.loopcontrols", _generation()],
         )
-        environment.filters["tojson"] = _tojson
+        environment.add("tojson", _tojson)
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = _now
+        self._budget = sandbox.budget
         try:
-            self._template = environment.from_string(text)
-        except TemplateError as e:
-            raise LoadError(f"chat_template.jinja: {e}") from e
+            with sandbox.budget(text):
+                self._template = environment.from_string(text)
+        # Of what a stranger wrote, jinja2 and Python's compiler refuse each part in its own way.
+        except Exception as e:
+            raise DamagedError(f"{TEMPLATE_NAME}: {visible(' '.join(str(e).split()))[:200]}") from e
         self._tokens = dict(tokens)
         self.text = text
 
@@ -76,13 +84,13 @@ class ChatTemplate:
         if not messages:
             raise InputError("messages", "at least one", "none")
         variables = {**self._tokens, **more, "messages": list(messages)}
+        given = list(tools) if tools else None
         try:
-            return self._template.render(
-                variables, tools=list(tools) if tools else None, add_generation_prompt=prompt
-            )
+            with self._budget((variables, given)):
+                return self._template.render(variables, tools=given, add_generation_prompt=prompt)
         # A stranger's program may fail in any way.
         except Exception as e:
-            reason = " ".join(str(e).split()) or type(e).__name__
+            reason = visible(" ".join(str(e).split()))[:200] or type(e).__name__
             raise InputError("messages", "what the chat template takes", reason) from e
 
 
@@ -98,6 +106,8 @@ def _raise(message: str) -> NoReturn:
 
 
 def _now(form: str) -> str:
+    if len(form) > _LONGEST_FORM:
+        raise ValueError("strftime_now: a form of a date is short")
     return datetime.now().astimezone().strftime(form)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from edgeinfer.errors import LoadError
+from edgeinfer.errors import DamagedError
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -47,7 +47,7 @@ def pieces(tokenizer: dict[str, Any], vocab: int) -> Pieces:
         vocab: columns of the logits; tokens beyond those of the file stand for nothing.
 
     Raises:
-        LoadError: it decodes in a way that is not one of bytes by token; lists everything.
+        DamagedError: it decodes in a way that is not one of bytes by token; lists everything.
     """
     model = tokenizer["model"]
     names = model["vocab"]
@@ -68,7 +68,7 @@ def pieces(tokenizer: dict[str, Any], vocab: int) -> Pieces:
 
 def _steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     if decoder is None:
-        raise LoadError("tokenizer.json: it has no decoder")
+        raise DamagedError("tokenizer.json: it has no decoder")
     if decoder["type"] == "Sequence":
         for inner in decoder["decoders"]:
             yield from _steps(inner)
@@ -85,7 +85,9 @@ class _Rule:
         self._by_byte = self._falls_back = False
         wrong = [reason for step in steps if (reason := self._take(step))]
         if wrong:
-            raise LoadError(f"tokenizer.json: its decoder cannot be followed: {'; '.join(wrong)}")
+            raise DamagedError(
+                f"tokenizer.json: its decoder cannot be followed: {'; '.join(wrong)}"
+            )
         self._bytes = _bytes_of_characters()
 
     def _take(self, step: dict[str, Any]) -> str:

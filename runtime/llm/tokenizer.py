@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from edgeinfer.errors import InputError, LoadError, NotAvailableError
+from edgeinfer.bounded import visible
+from edgeinfer.errors import DamagedError, InputError, LoadError, NotAvailableError
 from edgeinfer.runtime.llm.pieces import Pieces, pieces
 
 INSTALL = 'pip install "edgeinfer[llm]"'
@@ -23,7 +25,7 @@ class TextTokenizer:
 
     Raises:
         NotAvailableError: the tokenizers library is not installed.
-        LoadError: the file is not one, or decodes in a way that is not one of bytes by token.
+        DamagedError: the file is not one, or decodes in a way that is not one of bytes by token.
     """
 
     def __init__(self, text: str, vocab: int, bos: int | None) -> None:
@@ -32,19 +34,14 @@ class TextTokenizer:
         except ImportError as e:
             raise NotAvailableError(f"language models need tokenizers: {INSTALL}") from e
         self.json = text
-        try:
+        with _told():
             self._inner = tokenizers.Tokenizer.from_str(text)
             self.pieces: Pieces = pieces(json.loads(text), vocab)
-        except LoadError:
-            raise
-        # The library raises plain Exception for whatever is wrong with a file.
-        except Exception as e:
-            raise LoadError(f"tokenizer.json: {' '.join(str(e).split())}") from e
         self._inner.no_truncation()
         self._inner.no_padding()
         size = self._inner.get_vocab_size(with_added_tokens=True)
         if size > vocab:
-            raise LoadError(f"tokenizer.json has {size} tokens, and the model {vocab} logits")
+            raise DamagedError(f"tokenizer.json has {size} tokens, and the model {vocab} logits")
         self.vocab, self.bos = vocab, bos
 
     def encode(self, text: str) -> list[int]:
@@ -73,7 +70,8 @@ class TextTokenizer:
         if not isinstance(text, str):
             raise InputError("text", "a str", type(text).__name__)
         try:
-            found: Any = self._inner.encode(text, add_special_tokens=False)
+            with _told():
+                found: Any = self._inner.encode(text, add_special_tokens=False)
         except (UnicodeEncodeError, TypeError) as e:
             raise InputError("text", "valid Unicode", ascii(text)[:60]) from e
         return list(found.ids)
@@ -88,9 +86,29 @@ class TextTokenizer:
         return found
 
 
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Say what the library does not take.
+
+    Raises:
+        DamagedError: as said.
+    """
+    try:
+        yield
+    except (UnicodeEncodeError, TypeError, LoadError):
+        raise
+    # The library raises plain Exception for whatever is wrong with a file, and where its own code
+    # panics something that is none: an interrupt is all else that may pass.
+    except BaseException as e:
+        if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
+            raise
+        raise DamagedError(f"tokenizer.json: {visible(' '.join(str(e).split()))[:300]}") from e
+
+
 def begins_with(text: str) -> int | None:
     """Return the token that the post-processor of a ``tokenizer.json`` puts first, if any."""
     import tokenizers
 
-    found = tokenizers.Tokenizer.from_str(text).encode("", add_special_tokens=True).ids
+    with _told():
+        found = tokenizers.Tokenizer.from_str(text).encode("", add_special_tokens=True).ids
     return int(found[0]) if found else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -67,7 +67,8 @@ class Model:
         self._states: dict[str, tuple[TensorSpec, str]] = {}
         self.inputs: list[tuple[TensorSpec, Preprocessing]] = []
         # Opened and judged once: what runs below is what was judged.
-        bundle = Bundle.open(path, verify=options.pop("verify", True), **openings(options))
+        verify: bool | Literal["later"] = "later" if options.pop("verify", True) else False
+        bundle = Bundle.open(path, verify=verify, **openings(options))
         try:
             self._read(bundle)
             self.code, self.without_code = open_code(bundle)

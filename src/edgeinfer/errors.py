@@ -16,7 +16,9 @@
     │   └── ProfileError            2   a device profile is malformed or unknown
     ├── BackendError                3
     │   ├── NotAvailableError       3   the engine is not installed, or has no device here
+    │   │   └── RefusedError        1   engines are here, and refuse what the bundle has for them
     │   ├── LoadError               3   the engine refuses the artifact
+    │   │   └── DamagedError        1   a file of the artifact is damaged
     │   ├── RunError                3   the engine failed in a run
     │   ├── CrashedError            3   the process it ran in ended or hung: .engine .stage .how
     │   ├── DeadlineError           3   a run was not started, because its deadline had passed
@@ -176,8 +178,20 @@ class NotAvailableError(BackendError):
     """The engine is not installed or has no device here; the message has the install line."""
 
 
+class RefusedError(NotAvailableError):
+    """Engines are here, and refuse what the bundle has for them: the bundle is at fault."""
+
+    exit_code = 1
+
+
 class LoadError(BackendError):
     """The engine refuses the artifact."""
+
+
+class DamagedError(LoadError):
+    """A file of the artifact is damaged."""
+
+    exit_code = 1
 
 
 class RunError(BackendError):

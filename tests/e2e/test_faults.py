@@ -371,14 +371,14 @@ def test_a_clock_that_was_set_costs_a_measurement_at_most(
 
 def test_a_clock_that_jumps_ahead_takes_no_file_from_under_another(make: Make) -> None:
     """A Pi has no clock of its own: it jumps by years when the network comes up."""
-    from edgeinfer.bundle import archive
+    from edgeinfer.bundle import unpacking
 
     bundle = make("", "steady")
     cache = Path(os.environ["EDGEINFER_CACHE"])
     with edgeinfer.load(bundle) as session:
         assert works(session)
     (unpacked,) = cache.rglob("m.onnx")
-    with archive.partial_file(unpacked.parent) as (partial, stream):
+    with unpacking.partial_file(unpacked.parent) as (partial, stream):
         os.utime(partial, (0, 0))
         unpacked.unlink()
         edgeinfer.load(bundle).close()

@@ -1,4 +1,4 @@
-"""Give mutated files to every reader, each in a process of its own that may not misbehave.
+"""Give mutated files to every reader, in copies of this process that may not misbehave.
 
 A finding is a signal, exit code 70, more than 10 s, or more memory than 20 times the file and
 200 MB above what the process held before. The file is kept in ``tests/fuzz/corpus/<reader>`` and
@@ -8,13 +8,11 @@ is tried first from then on. ``--seconds 3600`` for the long run.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import faulthandler
 import gc
 import hashlib
 import os
 import random
-import resource
 import select
 import signal
 import sys
@@ -23,13 +21,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tests.fuzz.readers import Reader, readers
 
 CORPUS = Path(__file__).parent / "corpus"
 LONGEST_S, TIMES, FLOOR_MB, BUG = 10.0, 20, 200, 70
-BATCH = 64
+BATCH = 100
+_ROOM_MB = 500
+"""What a copy may come to hold before another takes its place."""
+
 FAULTS = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 
 
@@ -42,7 +43,7 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=0, help="of each reader, whatever it takes")
     asked = parser.parse_args()
     os.environ.update(EDGEINFER_SMALL_CODE="off", EDGEINFER_REGIONS="off", COLUMNS="200")
-    failed = 0
+    failed = total = 0
     with tempfile.TemporaryDirectory(prefix="edgeinfer-fuzz-") as name:
         folder = Path(name)
         os.environ.update(EDGEINFER_CACHE=f"{name}/cache", EDGEINFER_STATE=f"{name}/state")
@@ -51,10 +52,12 @@ def main() -> int:
             share = asked.seconds / len(chosen)
             codes, findings = _fuzz(reader, folder, share, asked.inputs, asked.seed)
             failed += len(findings)
+            total += codes.total()
             told = ", ".join(f"{count} x {code}" for code, count in sorted(codes.items()))
-            print(f"{reader.name}: {sum(codes.values())} inputs: {told}", flush=True)  # noqa: T201
+            print(f"{reader.name}: {codes.total()} inputs: {told}", flush=True)  # noqa: T201
             for finding in findings:
                 print(f"  FOUND {finding}", flush=True)  # noqa: T201
+    print(f"{total} inputs, {failed} found, seed {asked.seed}", flush=True)  # noqa: T201
     return 1 if failed else 0
 
 
@@ -64,29 +67,32 @@ def _fuzz(
     rng = random.Random(f"{seed} {reader.name}")
     path = folder / f"input{reader.suffix}"
     path.write_bytes(reader.seeds[0])
-    for command in reader.commands:
-        # Once here: what is imported now is not imported again in every child.
-        _quietly([a.replace("{}", str(path)) for a in command])
+    for act in reader.acts:
+        # Once here: what is imported now is not imported again in every copy.
+        act(path)
     gc.collect()
     gc.freeze()
     codes: Counter[str] = Counter()
     findings: list[str] = []
     until = time.monotonic() + seconds
     contents = _contents(reader, rng)
-    while (sum(codes.values()) < inputs) if inputs else (time.monotonic() < until):
+    while (codes.total() < inputs) if inputs else (time.monotonic() < until):
         batch = [content for content, _ in zip(contents, range(BATCH), strict=False)]
         while batch:
             ended, problem = run_apart(reader, path, batch)
             codes.update(ended)
             if problem:
-                content = batch[len(ended) - 1]
-                digest = hashlib.sha256(content).hexdigest()[:16]
-                kept = CORPUS / reader.name / f"{digest}{reader.suffix}"
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                kept.write_bytes(content)
-                findings.append(f"{problem}: {kept}")
-            batch = batch[len(ended) :] if problem else []
+                findings.append(f"{problem}: {_kept(reader, batch[len(ended) - 1])}")
+            batch = batch[len(ended) :]
     return codes, findings
+
+
+def _kept(reader: Reader, content: bytes) -> Path:
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    kept = CORPUS / reader.name / f"{digest}{reader.suffix}"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(content)
+    return kept
 
 
 def _contents(reader: Reader, rng: random.Random) -> Iterator[bytes]:
@@ -96,7 +102,7 @@ def _contents(reader: Reader, rng: random.Random) -> Iterator[bytes]:
 
 
 def run_apart(reader: Reader, path: Path, batch: list[bytes]) -> tuple[list[str], str]:
-    """Give files to a copy of this process until one misbehaves.
+    """Give files to a copy of this process until one misbehaves, or the copy has grown old.
 
     Returns:
         How each ended, up to that one, and what is wrong with it; empty where nothing is.
@@ -109,42 +115,83 @@ def run_apart(reader: Reader, path: Path, batch: list[bytes]) -> tuple[list[str]
     os.close(theirs)
     ended: list[str] = []
     problem = ""
-    with os.fdopen(ours, "rb") as told:
-        # Its own: this process may have held more once than it does now.
-        before = float(told.readline() or 0)
+    with os.fdopen(ours, "rb", buffering=0) as told:
+        lines = _lines(told, LONGEST_S * len(reader.acts))
         while not problem and len(ended) < len(batch):
-            if not select.select([told], [], [], LONGEST_S * len(reader.commands))[0]:
+            words = next(lines, None)
+            if words is None:
+                _, status = os.waitpid(process, 0)
+                if not os.WIFSIGNALED(status) and os.WEXITSTATUS(status) == _OLD:
+                    return ended, ""
+                problem = "exit"
+                if os.WIFSIGNALED(status):
+                    problem = signal.Signals(os.WTERMSIG(status)).name
+                return [*ended, problem], problem
+            if not words:
                 ended.append("hang")
                 problem = f"no end after {LONGEST_S:g} s"
                 break
-            words = told.readline().split()
-            if not words:
-                _, status = os.waitpid(process, 0)
-                signalled = os.WIFSIGNALED(status)
-                problem = signal.Signals(os.WTERMSIG(status)).name if signalled else "exit"
-                return [*ended, problem], problem
-            ended.append(words[0].decode())
-            grown = float(words[1]) - before
+            ended.append(words[0])
+            size, grown = len(batch[len(ended) - 1]), float(words[1])
             if int(words[0]) == BUG:
                 problem = "exit code 70"
-            elif grown > FLOOR_MB + TIMES * len(batch[len(ended) - 1]) / 2**20:
-                problem = f"{grown:.0f} MB for {len(batch[len(ended) - 1])} bytes"
+            elif grown > FLOOR_MB + TIMES * size / 2**20:
+                problem = f"{grown:.0f} MB for {size} bytes"
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
     return ended, problem
 
 
+def _lines(told: Any, longest_s: float) -> Iterator[list[str]]:
+    """Yield the words of each line; none where it does not come in time."""
+    rest = b""
+    while True:
+        while b"\n" not in rest:
+            if not select.select([told], [], [], longest_s)[0]:
+                yield []
+            elif not (more := told.read(1 << 16)):
+                return
+            else:
+                rest += more
+        line, _, rest = rest.partition(b"\n")
+        yield line.decode().split()
+
+
 def _be_the_copy(reader: Reader, path: Path, batch: list[bytes], theirs: int) -> NoReturn:
+    code = 1
     try:
         _end_by_signals()
-        os.write(theirs, f"{_peak_mb():.1f}\n".encode())
+        first = _now_mb("VmRSS")
         for content in batch:
             path.write_bytes(content)
-            codes = [_quietly([a.replace("{}", str(path)) for a in c]) for c in reader.commands]
-            code = BUG if BUG in codes else codes[0]
-            os.write(theirs, f"{code} {_peak_mb():.1f}\n".encode())
+            _forget_peak()
+            before = _now_mb("VmRSS")
+            codes = [act(path) for act in reader.acts]
+            worst = BUG if BUG in codes else codes[0]
+            os.write(theirs, f"{worst} {_now_mb('VmHWM') - before:.1f}\n".encode())
+            if before - first > _ROOM_MB:
+                code = _OLD
+                break
+        else:
+            code = _OLD
     finally:
-        os._exit(1)
+        os._exit(code)
+
+
+_OLD = 9
+"""Exit code of a copy that ends in good order."""
+
+
+def _forget_peak() -> None:
+    """Let the peak of this process's memory be what it holds now."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def _now_mb(what: str) -> float:
+    with open("/proc/self/status") as file:
+        (line,) = [line for line in file if line.startswith(what)]
+    return int(line.split()[1]) / 1024
 
 
 def _end_by_signals() -> None:
@@ -153,19 +200,6 @@ def _end_by_signals() -> None:
     for fault in FAULTS:
         signal.signal(fault, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FAULTS)
-
-
-def _quietly(command: list[str]) -> int:
-    from edgeinfer.cli.failures import guarded
-    from edgeinfer.cli.group import edgeinfer
-
-    with open(os.devnull, "w") as nowhere:  # noqa: SIM117
-        with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-            return guarded(edgeinfer, command)
-
-
-def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

@@ -65,6 +65,14 @@ def in_value(value: Any, rng: random.Random) -> Any:
     return rng.choice(other)
 
 
+def in_json(raw: bytes, rng: random.Random) -> bytes:
+    """Change a few places of a JSON text."""
+    value = json.loads(raw)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        value = in_value(value, rng)
+    return json.dumps(value).encode()
+
+
 def in_bundle(raw: bytes, rng: random.Random) -> bytes:
     """Change the manifest, a member or their list; half the time hashes are made to fit."""
     with zipfile.ZipFile(io.BytesIO(raw)) as opened:

@@ -1,15 +1,18 @@
-"""Every reader: the seeds it is given, how they are changed, and the commands that read them."""
+"""Every reader: the seeds it is given, how they are changed, and what reads them."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz import mutate, seeds
+from tests.fuzz import language, mutate, seeds, served
 
 Mutate = Callable[[bytes, random.Random], bytes]
+Act = Callable[[Path], int]
 
 
 @dataclass(frozen=True)
@@ -21,69 +24,124 @@ class Reader:
         suffix: of the files.
         seeds: whole files.
         mutations: ways to change one.
-        commands: arguments; ``{}`` stands for the file.
+        acts: each reads a file in this process and returns the command line's exit code.
     """
 
     name: str
     suffix: str
     seeds: Sequence[bytes]
     mutations: Sequence[Mutate]
-    commands: Sequence[Sequence[str]]
+    acts: Sequence[Act]
+
+
+def command(*words: str) -> Act:
+    """Give a file to a command; ``{}`` stands for it."""
+    from edgeinfer.cli.failures import guarded
+    from edgeinfer.cli.group import edgeinfer
+
+    def act(path: Path) -> int:
+        with open(os.devnull, "w") as nowhere:  # noqa: SIM117
+            with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+                return guarded(edgeinfer, [w.replace("{}", str(path)) for w in words])
+
+    return act
+
+
+def call(read: Callable[[Path], object]) -> Act:
+    """Give a file to a function; errors count as the command line tells them."""
+    from edgeinfer.cli.failures import describe
+
+    def act(path: Path) -> int:
+        try:
+            read(path)
+        except Exception as e:
+            return describe(e).code
+        return 0
+
+    return act
 
 
 def readers(folder: Path) -> list[Reader]:
     """Make them; what needs a package that is not installed is left out, by name, on stdout."""
-    bundle = seeds.bundle(folder)
-    (folder / "whole.edge").write_bytes(bundle)
-    whole, vector = str(folder / "whole.edge"), str(folder / "whole.npz")
-    (folder / "whole.npz").write_bytes(seeds.arrays())
-    onnx_files = seeds.onnx_files()
-    found = [
-        Reader(
-            "bundle",
-            ".edge",
-            [bundle],
-            [mutate.in_bytes, mutate.in_bundle, mutate.in_bundle],
-            [["inspect", "{}", "--json"], ["run", "{}", vector]],
-        ),
-        Reader("onnx", ".onnx", onnx_files, [mutate.in_bytes], [["inspect", "{}"]]),
-        Reader(
-            "onnx-check",
-            ".onnx",
-            onnx_files,
-            [mutate.in_bytes],
-            [["check", "{}", "-t", "onnxruntime", "-t", "android"]],
-        ),
-        Reader("arrays", ".npz", [seeds.arrays()], [mutate.in_bytes], [["run", whole, "{}"]]),
-        Reader(
-            "pipeline",
-            ".toml",
-            [seeds.pipeline_file()],
-            [mutate.in_text],
-            [["convert", str(folder / "none.onnx"), "-t", "cpu", "--pipeline", "{}"]],
-        ),
-        Reader(
-            "profile",
-            ".toml",
-            [seeds.profile_file()],
-            [mutate.in_text],
-            [["check", str(_model(folder, onnx_files[0])), "-t", "{}"]],
-        ),
+    return [
+        *_bundles(folder),
+        *_models(folder),
+        *_media(),
+        *_tables(),
+        *language.readers(folder),
+        *served.readers(),
     ]
-    for suffix, picture in seeds.pictures():
-        command = ["run", whole, "{}", "--raw"]
-        found.append(Reader(f"picture{suffix}", suffix, [picture], [mutate.in_bytes], [command]))
+
+
+def _bundles(folder: Path) -> Iterator[Reader]:
+    from edgeinfer.bundle.signing import verified
+
+    bundle = seeds.bundle(folder)
+    vector, key = folder / "whole.npz", folder / "key"
+    vector.write_bytes(seeds.arrays(image=(1, 3, 8, 8)))
+    ways = [mutate.in_bytes, mutate.in_bundle, mutate.in_bundle]
+    yield Reader("bundle", ".edge", [bundle], ways, [call(_opened)])
+    yield Reader("inspect", ".edge", [bundle], ways, [command("inspect", "{}", "--json")])
+    yield Reader("run", ".edge", [bundle], ways, [command("run", "{}", str(vector))])
+    sealed = seeds.sealed(bundle, key)
+    acts = [call(lambda path: _opened(path, key=key))]
+    yield Reader("sealed", ".edge", [sealed], [mutate.in_bytes], acts)
+    public, signatures, manifest = seeds.signatures(folder, bundle)
+    acts = [call(lambda path: verified(manifest, path.read_bytes(), [public]))]
+    yield Reader("signatures", ".json", [signatures], [mutate.in_bytes, mutate.in_json], acts)
+
+
+def _opened(path: Path, **options: Path) -> None:
+    from edgeinfer.bundle.archive import Bundle
+
+    with Bundle.open(path, **options) as opened:  # type: ignore[arg-type]
+        opened.report()
+        list(opened.vectors())
+
+
+def _models(folder: Path) -> Iterator[Reader]:
+    onnx_files = seeds.onnx_files()
+    bytes_only = [mutate.in_bytes]
+    yield Reader("onnx", ".onnx", onnx_files, bytes_only, [command("inspect", "{}")])
+    check = command("check", "{}", "-t", "onnxruntime", "-t", "android")
+    yield Reader("onnx-check", ".onnx", onnx_files, bytes_only, [check])
     tflite = seeds.tflite(folder)
-    found.append(Reader("tflite", ".tflite", [tflite], [mutate.in_bytes], [["inspect", "{}"]]))
+    yield Reader("tflite", ".tflite", [tflite], bytes_only, [command("inspect", "{}")])
     program = seeds.exported_program(folder)
     if program is None:
         print("pt2: left out, PyTorch is not installed")  # noqa: T201
     else:
-        found.append(Reader("pt2", ".pt2", [program], [mutate.in_bytes], [["inspect", "{}"]]))
-    return found
+        yield Reader("pt2", ".pt2", [program], bytes_only, [command("inspect", "{}")])
 
 
-def _model(folder: Path, content: bytes) -> Path:
-    path = folder / "whole.onnx"
-    path.write_bytes(content)
-    return path
+def _media() -> Iterator[Reader]:
+    import numpy as np
+
+    from edgeinfer.media.arrays import read_arrays
+    from edgeinfer.media.audio import open_recording
+    from edgeinfer.media.image import open_picture
+
+    bytes_only = [mutate.in_bytes]
+    yield Reader(
+        "arrays",
+        ".npz",
+        [seeds.arrays(image=(1, 3, 8, 8), n=(3,))],
+        bytes_only,
+        [call(read_arrays)],
+    )
+    for suffix, picture in seeds.pictures():
+        act = call(lambda path: np.asarray(open_picture(path)))
+        yield Reader(f"picture{suffix}", suffix, [picture], bytes_only, [act])
+    sound = call(lambda path: open_recording(path, 8000))
+    yield Reader("sound", ".wav", [seeds.sounds()], bytes_only, [sound])
+
+
+def _tables() -> Iterator[Reader]:
+    from edgeinfer import profiles
+    from edgeinfer.media.description import parse_description
+
+    ways = [mutate.in_text]
+    pipeline = seeds.pipeline_file()
+    yield Reader("pipeline", ".toml", [pipeline], ways, [call(parse_description)])
+    profile = call(lambda path: profiles.load(str(path)))
+    yield Reader("profile", ".toml", [seeds.profile_file()], ways, [profile])

@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -61,10 +62,32 @@ def bundle(folder: Path) -> bytes:
     return made.path.read_bytes()
 
 
-def arrays() -> bytes:
-    """Return an ``.npz``."""
+def sealed(bundle: bytes, key: Path) -> bytes:
+    """Return a bundle encrypted with a new key, which is written to a file."""
+    from edgeinfer.bundle.sealer import seal
+    from edgeinfer.bundle.sealing import new_key
+
+    (key.parent / "plain.edge").write_bytes(bundle)
+    seal(key.parent / "plain.edge", key.parent / "sealed.edge", new_key(key))
+    return (key.parent / "sealed.edge").read_bytes()
+
+
+def signatures(folder: Path, bundle: bytes) -> tuple[Path, bytes, bytes]:
+    """Return a public key, signatures by it, and the manifest that they are over."""
+    from edgeinfer.bundle.signing import new_keys, sign
+
+    new_keys(folder / "private.pem", folder / "public.pem")
+    with zipfile.ZipFile(io.BytesIO(bundle)) as opened:
+        manifest = opened.read("manifest.json")
+    content, _ = sign(manifest, folder / "private.pem", counter=3, time=5)
+    return folder / "public.pem", content, manifest
+
+
+def arrays(**shapes: tuple[int, ...]) -> bytes:
+    """Return an ``.npz`` of zeros."""
     stream = io.BytesIO()
-    np.savez(stream, image=np.zeros((1, 3, 8, 8), np.float32), n=np.arange(3))
+    held: dict[str, Any] = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    np.savez(stream, **held)
     return stream.getvalue()
 
 

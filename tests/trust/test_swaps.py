@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 import edgeinfer
-from edgeinfer.bundle import archive
+from edgeinfer.bundle import archive, unpacking
 from edgeinfer.bundle.manifest import FileRecord
 from edgeinfer.bundle.signing import new_keys, sign
+from edgeinfer.bundle.unpacking import copied
 from edgeinfer.bundle.writer import put_signatures
+from edgeinfer.errors import BundleError
 from tests.trust import marked
 from tests.trust.marked import Mark
 
@@ -52,6 +54,51 @@ def test_files_of_a_signed_folder_are_opened_as_they_were_hashed(
             assert opened.path(record).read_bytes() == want[record.path]
             assert folder not in opened.path(record).parents
     assert set(swapped_behind_the_hash) == set(want)
+
+
+def _sign(folder: Path, tmp_path: Path) -> dict[str, Any]:
+    new_keys(tmp_path / "key", tmp_path / "public")
+    with edgeinfer.Bundle.open(folder, verify=False) as opened:
+        content, _ = sign(opened.manifest_bytes(), tmp_path / "key")
+    put_signatures(folder, content)
+    return {"trusted": [tmp_path / "public"], "native": "deny"}
+
+
+def test_a_load_hashes_each_file_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = _sign(folder, tmp_path)
+    with edgeinfer.Bundle.open(folder) as opened:
+        files = opened.manifest.files().values()
+    wanted = sorted((record.sha256, record.size_bytes) for record in files)
+    hashed: list[tuple[str, int]] = []
+
+    def counted(stream: Any, sink: Any) -> tuple[str, int]:
+        found = copied(stream, sink)
+        hashed.append(found)
+        return found
+
+    monkeypatch.setattr(archive, "copied", counted)
+    monkeypatch.setattr(unpacking, "copied", counted)
+    for _ in range(2):
+        hashed.clear()
+        edgeinfer.load(folder, measure=False, **options).close()
+        assert sorted(hashed) == wanted
+
+
+def test_what_was_swapped_is_refused_though_the_cache_has_what_was_signed(
+    folder: Path, tmp_path: Path
+) -> None:
+    options = _sign(folder, tmp_path)
+    edgeinfer.load(folder, measure=False, **options).close()
+    with edgeinfer.Bundle.open(folder) as opened:
+        files = opened.manifest.files()
+    for path in files:
+        content = (folder / path).read_bytes()
+        (folder / path).write_bytes(bytes(len(content)))
+        with pytest.raises(BundleError, match="is altered"):
+            edgeinfer.load(folder, measure=False, **options)
+        (folder / path).write_bytes(content)
 
 
 def test_so_is_machine_code_that_is_not_signed(

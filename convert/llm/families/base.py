@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,6 +15,17 @@ from edgeinfer.errors import SourceError
 from edgeinfer.llm import LlmConfig, Rope
 
 Tensors = dict[str, Tensor]
+
+
+MOST = 1 << 24
+"""Of any count in a description; what is made for each of them stays small."""
+
+MOST_LAYERS = 4096
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 60 else f"{text[:59]}…"
 
 
 class Keys:
@@ -33,8 +45,9 @@ class Keys:
         value = self.get(name, default)
         if isinstance(value, np.ndarray) and value.size and (value == value.flat[0]).all():
             value = int(value.flat[0])
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            what = "is missing" if value is None else f"expected a count, received {value!r}"
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+            what = f"expected a count, at most {MOST}, received {_short(value)}"
+            what = "is missing" if value is None else what
             self.problems.append(f"{self.prefix}{name}: {what}")
             return 1
         return value
@@ -42,8 +55,10 @@ class Keys:
     def number(self, name: str, default: float | None = None) -> float:
         """A number; noted as a problem where it is none."""
         value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            what = "is missing" if value is None else f"expected a number, received {value!r}"
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value):
+            what = f"expected a number, received {_short(value)}"
+            what = "is missing" if value is None else what
             self.problems.append(f"{self.prefix}{name}: {what}")
             return 1.0
         return float(value)
@@ -52,7 +67,7 @@ class Keys:
         """Note what the block has no place for."""
         value = self.data.get(self.prefix + name)
         if value not in unless:
-            self.problems.append(f"{self.prefix}{name}: {value!r} is not supported")
+            self.problems.append(f"{self.prefix}{name}: {_short(value)} is not supported")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +195,13 @@ class Shape:
         return made if factors is None else divided(made, factors.float32().ravel())
 
 
+def _layers(keys: Keys, name: str) -> int:
+    found = keys.size(name)
+    if found > MOST_LAYERS:
+        keys.problems.append(f"{keys.prefix}{name}: {found} layers, at most {MOST_LAYERS}")
+    return min(found, MOST_LAYERS)
+
+
 def from_gguf(architecture: str, fields: Mapping[str, Any], tensors: Tensors) -> Shape:
     """Read the sizes of a GGUF file."""
     keys = Keys(fields, f"{architecture}.")
@@ -189,7 +211,7 @@ def from_gguf(architecture: str, fields: Mapping[str, Any], tensors: Tensors) ->
         keys.problems.append("tensor 'token_embd.weight' is missing")
     common: dict[str, Any] = {
         "hidden": hidden,
-        "layers": keys.size("block_count"),
+        "layers": _layers(keys, "block_count"),
         "heads": heads,
         "kv_heads": keys.size("attention.head_count_kv", heads),
         "head_dim": keys.size("attention.key_length", hidden // heads),
@@ -211,7 +233,7 @@ def from_hf(data: Mapping[str, Any], tensors: Tensors) -> Shape:
     heads, hidden = keys.size("num_attention_heads"), keys.size("hidden_size")
     common: dict[str, Any] = {
         "hidden": hidden,
-        "layers": keys.size("num_hidden_layers"),
+        "layers": _layers(keys, "num_hidden_layers"),
         "heads": heads,
         "kv_heads": keys.size("num_key_value_heads", heads),
         "head_dim": keys.size("head_dim", hidden // heads),

@@ -79,6 +79,10 @@ class Weights:
         )
 
 
+MOST_EMPTY = 1 << 31
+"""What the sizes of a constant without elements may give but for zeros; NumPy multiplies those."""
+
+
 def weights_of(file: FileModel, tensor: FileTensor) -> Weights:
     """Return a constant of a file.
 
@@ -88,6 +92,10 @@ def weights_of(file: FileModel, tensor: FileTensor) -> Weights:
     dtype = TYPES[tensor.kind]
     shape = [d or 0 for d in tensor.shape]
     if tensor.span is None:
+        if math.prod(shape):
+            raise Damaged(f"tensor {tensor.name!r} of {tensor.kind} {shape} has no bytes")
+        if math.prod(d for d in shape if d) > MOST_EMPTY:
+            raise Damaged(f"tensor {tensor.name!r} has the shape {shape}")
         return Weights(ir.tensor(np.empty(shape, dtype.numpy()), dtype=dtype), tensor.scale)
     if tensor.sparsity is not None:
         return _dense(file, tensor, tensor.sparsity, dtype, shape)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
 import os
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import Any, BinaryIO, Literal, Self, TypeVar
 
 from edgeinfer import forks
 from edgeinfer.bundle.cache import cache_root, readable_folder, writable_folder
@@ -25,9 +22,9 @@ from edgeinfer.bundle.sealing import Key, is_sealed, key_from
 from edgeinfer.bundle.secrets import keep_out_of_core_dumps
 from edgeinfer.bundle.signed import SignedRules, revoked_here
 from edgeinfer.bundle.signing import MAX_SIGNATURES, SIGNATURES_NAME, Signature
-from edgeinfer.bundle.staging import try_lock
 from edgeinfer.bundle.storage import Folder, Sealed, Storage, Zip, sniff
 from edgeinfer.bundle.trust import HINT, Native, Verdict, judge, native_files, policy_of
+from edgeinfer.bundle.unpacking import Compared, copied, matches, partial_file, remove_abandoned
 from edgeinfer.bundle.vectors import load_vector
 from edgeinfer.errors import (
     BundleError,
@@ -49,11 +46,8 @@ OPENINGS = (
 
 T = TypeVar("T")
 
-CHUNK = 1 << 20
 _CACHE = "bundles"
-_PARTIAL = ".unpack-"
 _MOST_FOUND = 5
-_ABANDONED_S = 3600.0
 TRUSTED_ENV = "EDGEINFER_TRUSTED_KEYS"
 """Public keys, separated as in PATH; where it is set nothing else is loaded."""
 
@@ -84,6 +78,7 @@ class Bundle:
         signatures_by: signatures by trusted keys, with what they say.
         native: whether its machine code may run here, and why.
         notes: what the user should know about this opening, e.g. an unusable cache.
+        checks_later: whoever opened it ends with ``check``.
     """
 
     def __init__(
@@ -103,6 +98,7 @@ class Bundle:
         self._checked: dict[str, Path | None] = {}
         self._private: Scratch | None = None
         self._closed = False
+        self.checks_later = False
         self._moves = 0
         raw = self._read_manifest()
         # Before anything that a stranger may have written is looked at.
@@ -138,7 +134,7 @@ class Bundle:
         cls,
         path: str | os.PathLike[str],
         *,
-        verify: bool = True,
+        verify: bool | Literal["later"] = True,
         trusted: Sequence[str | os.PathLike[str]] = (),
         key: str | os.PathLike[str] | None = None,
         require_signature: bool = False,
@@ -152,7 +148,8 @@ class Bundle:
 
         Args:
             path: of the bundle.
-            verify: compare every file with its hash now; otherwise each one at its first use.
+            verify: compare every file with its hash now; otherwise each one at its first use, and
+                with ``later`` the rest by ``check``, so that no file is read twice.
             trusted: public keys (PEM files), one of which must have signed it; where none is given,
                 those that the environment variable EDGEINFER_TRUSTED_KEYS lists, if it is set.
             key: file with the key of an encrypted bundle; None takes what EDGEINFER_BUNDLE_KEY or
@@ -207,7 +204,8 @@ class Bundle:
             bundle = cls(location, storage, keys, policy, rules)
             if sealed_by:
                 bundle.sealed_by, bundle._memory = sealed_by, MemoryFiles()
-            if verify:
+            bundle.checks_later = verify == "later"
+            if verify is True:
                 bundle.check()
             if not isinstance(storage, Folder):
                 sweep()
@@ -417,7 +415,7 @@ class Bundle:
     def _stream(self, record: FileRecord, sink: Any) -> None:
         """Read a file once, hand its chunks on, and refuse it if it is not what was hashed."""
         with self._storage.open(record.path) as stream:
-            digest, size = _copy(stream, sink)
+            digest, size = copied(stream, sink)
         if (digest, size) != (record.sha256, record.size_bytes):
             raise BundleError(
                 f"{self.location}: {record.path} is altered: expected sha256 "
@@ -434,7 +432,7 @@ class Bundle:
         # Looked for first: a cache that was filled earlier may be read-only now.
         place = PurePosixPath(record.path)
         filled = readable_folder(_CACHE, self._key, *place.parent.parts)
-        if filled is not None and _matches(filled / place.name, record):
+        if filled is not None and self._is_unpacked(record, filled / place.name):
             return filled / place.name
         if self._private is None:
             try:
@@ -453,6 +451,20 @@ class Bundle:
             reason = e.strerror or str(e)
             self._move(f"the temporary folder cannot be written either ({reason})", "memory")
         return self._in_memory(record)
+
+    def _is_unpacked(self, record: FileRecord, copy: Path) -> bool:
+        """Whether the cache has a file; where all is to be checked, the bundle is read as well."""
+        if not self.checks_later or record.path in self._checked:
+            return matches(copy, record)
+        try:
+            if copy.is_symlink() or copy.stat().st_size != record.size_bytes:
+                return False
+            with copy.open("rb") as stream:
+                chunks = Compared(stream)
+                self._stream(record, chunks.take)
+        except OSError:
+            return False
+        return chunks.are_same
 
     def _in_memory(self, record: FileRecord) -> Path:
         try:
@@ -479,7 +491,7 @@ class Bundle:
             OSError: the folder cannot be written, or is full.
         """
         target = folder / PurePosixPath(record.path).name
-        _remove_abandoned(folder)
+        remove_abandoned(folder)
         # Another process may unpack the same file now; whoever is last replaces equal by equal.
         with partial_file(folder) as (partial, out):
             self._stream(record, out.write)
@@ -539,48 +551,3 @@ def _no_manifest(listing: dict[str, int]) -> str:
         folder = nested.removesuffix(MANIFEST_NAME)
         return f"has its {MANIFEST_NAME} in {folder}: pack the folder's contents, not the folder"
     return f"is not a bundle: it has no {MANIFEST_NAME}"
-
-
-def _copy(stream: BinaryIO, sink: Any) -> tuple[str, int]:
-    digest = hashlib.sha256()
-    size = 0
-    while chunk := stream.read(CHUNK):
-        digest.update(chunk)
-        size += len(chunk)
-        if sink is not None:
-            sink(chunk)
-    return digest.hexdigest(), size
-
-
-@contextlib.contextmanager
-def partial_file(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """Open a new file that is gone at the end unless it was renamed, and locked until then."""
-    descriptor, name = tempfile.mkstemp(prefix=_PARTIAL, dir=folder)
-    partial = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            try_lock(stream)
-            yield partial, stream
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Delete what a killed process left half unpacked.
-
-    Its age alone tells nothing where the clock was set: one that is being written is locked.
-    """
-    for partial in folder.glob(_PARTIAL + "*"):
-        with contextlib.suppress(OSError), partial.open("rb+") as stream:
-            if abs(time.time() - partial.stat().st_mtime) > _ABANDONED_S and try_lock(stream):
-                partial.unlink()
-
-
-def _matches(path: Path, record: FileRecord) -> bool:
-    try:
-        if path.is_symlink() or path.stat().st_size != record.size_bytes:
-            return False
-        with path.open("rb") as stream:
-            return _copy(stream, None)[0] == record.sha256
-    except OSError:
-        return False

@@ -25,6 +25,9 @@ FILE_NAME = "generation.json"
 TOKENIZER_NAME = "tokenizer.json"
 TEMPLATE_NAME = "chat_template.jinja"
 
+MOST_TEMPLATE = 1 << 20
+"""Characters of a chat template; real ones have up to 20,000."""
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:

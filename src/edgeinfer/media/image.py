@@ -118,6 +118,10 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """What is read of a file, whatever its name says. Pillow's other decoders are many and little used,
 and one of them starts Ghostscript."""
 
+MOST_PLAIN, RATIO = 128 << 20, 16
+"""Bytes, at four a pixel, that any picture may have once it is decoded, and how many more for each
+byte of its file."""
+
 _DAMAGED = (
     *(OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError),
     *(struct.error, NotImplementedError, RuntimeError, OverflowError, ZeroDivisionError),
@@ -151,6 +155,10 @@ def _read(source: Path | io.BytesIO, name: str, color: str) -> Image.Image:
             # Pillow only warns between one and two times its limit, and raises above.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(source, formats=_formats()) as opened:
+                size = (
+                    source.stat().st_size if isinstance(source, Path) else len(source.getbuffer())
+                )
+                _check_size(opened, size, name)
                 opened.load()
                 ImageOps.exif_transpose(opened, in_place=True)
                 return _in_color(opened, name, color)
@@ -163,6 +171,15 @@ def _read(source: Path | io.BytesIO, name: str, color: str) -> Image.Image:
     # Pillow's decoders raise any of these for damaged data.
     except _DAMAGED as e:
         raise InputError(name, expected, f"a damaged file ({_one_line(e)})") from e
+
+
+def _check_size(opened: Image.Image, size_bytes: int, name: str) -> None:
+    """Refuse what a file of this size does not hold, before memory is taken for it."""
+    wide, high = opened.size
+    if 4 * wide * high > MOST_PLAIN + RATIO * size_bytes:
+        received = f"{size_bytes} bytes for {wide} by {high} pixels"
+        expected = "a picture that is no decompression bomb"
+        raise InputError(name, expected, received, "scale it down")
 
 
 def _in_color(picture: Image.Image, name: str, color: str) -> Image.Image:

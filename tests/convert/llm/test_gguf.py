@@ -28,8 +28,9 @@ def _value(value: Any) -> bytes:
     if isinstance(value, str):
         return struct.pack("<I", 8) + _text(value)
     if isinstance(value, list):
-        items = b"".join(_text(v) for v in value)
-        return struct.pack("<IIQ", 9, 8, len(value)) + items
+        inner = [_value(v) for v in value] or [struct.pack("<I", 8)]
+        items = b"".join(v[4:] for v in inner)
+        return struct.pack("<I", 9) + inner[0][:4] + struct.pack("<Q", len(value)) + items
     number, form = _NUMBERS[type(value)]
     return struct.pack("<I", number) + struct.pack(form, value)
 

@@ -255,3 +255,10 @@ def test_who_trusts_the_source_gets_it(
     onnx.write_bytes(b"")
     assert guarded(group, ["inspect", str(onnx), "--trust-source"]) == 2
     assert "--trust-source is for .pt2 files" in capsys.readouterr().err
+
+
+def test_example_inputs_that_are_none_are_a_finding(plain: Path) -> None:
+    program = torch.export.load(plain)
+    program._example_inputs = ((torch.ones(3, 4),), [])
+    with pytest.raises(SourceError, match="not a program that can be called"):
+        read(program)

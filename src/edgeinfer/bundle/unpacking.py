@@ -1,0 +1,79 @@
+"""Copies of a bundle's files: written beside their place, hashed, compared."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from edgeinfer.bundle.manifest import FileRecord
+from edgeinfer.bundle.staging import try_lock
+
+CHUNK = 1 << 18
+"""Bytes that are hashed and copied at once, while a processor's second cache has them."""
+
+_PARTIAL = ".unpack-"
+_ABANDONED_S = 3600.0
+
+
+def copied(stream: BinaryIO, sink: Any) -> tuple[str, int]:
+    """Return the hash and the size of what a stream has, and hand it on meanwhile."""
+    digest = hashlib.sha256()
+    size = 0
+    while chunk := stream.read(CHUNK):
+        digest.update(chunk)
+        size += len(chunk)
+        if sink is not None:
+            sink(chunk)
+    return digest.hexdigest(), size
+
+
+@contextlib.contextmanager
+def partial_file(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """Open a new file that is gone at the end unless it was renamed, and locked until then."""
+    descriptor, name = tempfile.mkstemp(prefix=_PARTIAL, dir=folder)
+    partial = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            try_lock(stream)
+            yield partial, stream
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Delete what a killed process left half unpacked.
+
+    Its age alone tells nothing where the clock was set: one that is being written is locked.
+    """
+    for partial in folder.glob(_PARTIAL + "*"):
+        with contextlib.suppress(OSError), partial.open("rb+") as stream:
+            if abs(time.time() - partial.stat().st_mtime) > _ABANDONED_S and try_lock(stream):
+                partial.unlink()
+
+
+def matches(path: Path, record: FileRecord) -> bool:
+    """Whether a file is the one of a record."""
+    try:
+        if path.is_symlink() or path.stat().st_size != record.size_bytes:
+            return False
+        with path.open("rb") as stream:
+            return copied(stream, None)[0] == record.sha256
+    except OSError:
+        return False
+
+
+class Compared:
+    """Compares chunks with what a file has, one after the other."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self.are_same = stream, True
+
+    def take(self, chunk: bytes) -> None:
+        """Compare the next chunk."""
+        self.are_same = self.are_same and self._stream.read(len(chunk)) == chunk

@@ -1,0 +1,135 @@
+"""Templates of strangers: no end of turns, of characters or of anything else."""
+
+import pytest
+
+from edgeinfer.errors import DamagedError, InputError
+from edgeinfer.llm.generation import MOST_TEMPLATE
+from edgeinfer.runtime.llm.chat import ChatTemplate
+
+for library in ("tokenizers", "jinja2"):
+    pytest.importorskip(library)
+
+MESSAGES = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]
+X = "{% for i in range(40) %}"
+END = "{% endfor %}"
+
+ENDLESS = {
+    "loops": "{% for i in range(99999) %}{% for j in range(99999) %}" + END * 2,
+    "text in loops": "{% for i in range(99999) %}" + "x" * 9999 + END,
+    "loops that choose": "{% for i in range(9999) %}{% for j in range(99999) if false %}" + END * 2,
+    "a macro that calls itself": "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
+    "recursive loops": "{% for a in [[1, 2]] recursive %}{{ loop([a, a]) }}{{ loop([a]) }}" + END,
+    "a product": "{{ 'x' * 10000000000 }}",
+    "a list": "{{ [1] * 10000000000 }}",
+    "a power": "{{ 9 ** 99999 }}",
+    "a number": "{% set n = namespace(v=3) %}"
+    + X
+    + "{% set n.v = n.v * n.v %}"
+    + END
+    + "{{ n.v }}",
+    "sums": "{% set n = namespace(s='x') %}" + X + "{% set n.s = n.s + n.s %}" + END,
+    "joins": "{% set n = namespace(s='x') %}" + X + "{% set n.s = n.s ~ n.s %}" + END,
+    "lists": "{% set n = namespace(s='x') %}"
+    + X
+    + "{% set n.s = [n.s, n.s] %}"
+    + END
+    + "{{ n.s }}",
+    "objects": "{% set n = namespace(s='x') %}" + X + "{% set n.s = {1: n.s, 2: n.s} %}" + END,
+    "calls": "{% set n = namespace(s='x') %}"
+    + X
+    + "{% set n.s = dict(a=n.s, b=n.s) %}"
+    + END
+    + "{{ n.s }}",
+    "a width": "{{ '%9999999999d' % 1 }}",
+    "a width from elsewhere": "{{ '%*d' % (9999999999, 1) }}",
+    "a width of a form": "{{ '{:9999999999}'.format(1) }}",
+    "a form of a form": "{{ '{:{}}'.format(1, 9999999999) }}",
+    "the middle": "{{ 'x'.center(9999999999) }}",
+    "zeros": "{{ 'x'.zfill(9999999999) }}",
+    "a filter": "{{ 'x' | center(9999999999) }}",
+    "replaced": "{{ ('x' * 99999) | replace('x', 'y' * 99999) }}",
+    "replaced by a method": "{{ ('x' * 99999).replace('x', 'y' * 99999) }}",
+    "joined": "{{ (['x'] * 99999) | join('y' * 99999) }}",
+    "joined by a method": "{{ ('y' * 99999).join(['x'] * 99999) }}",
+    "tabs": "{{ ('\t' * 99999).expandtabs(99999) }}",
+    "indented": "{{ ('x\n' * 99999) | indent(65000) }}",
+    "translated": "{{ ('x' * 99999).translate({120: 'y' * 99999}) }}",
+    "slices": "{% set s = 'x' * 999999 %}{% for i in range(99999) %}{% set t = s[1:] %}" + END,
+    "slices into": "{{ [1] | slice(9999999999) | list }}",
+    "a sum of lists": "{{ ([[1] * 999] * 999) | sum(start=[]) }}",
+    "a date": "{{ strftime_now('%Y' * 9999) }}",
+    "JSON": "{{ messages | tojson(indent=9999999) }}",
+}
+
+
+@pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS.keys())
+def test_what_has_no_end_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="messages"):
+        ChatTemplate(text, {}).render(MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ messages | map(attribute='__class__') | list | string }}",
+        "{% include 'x' %}",
+        "{{ ''.format.__globals__ }}",
+        "{{ '{0.__class__}'.format(1) }}",
+        "{{ lipsum(n=3) }}",
+    ],
+)
+def test_nothing_of_python_is_in_reach(text: str) -> None:
+    try:
+        rendered = ChatTemplate(text, {}).render(MESSAGES)
+    except (InputError, DamagedError):
+        return
+    assert "class" not in rendered
+
+
+NONE = {
+    "unfinished": "{% for %}",
+    "a number": "{{ " + "9" * 5000 + " }}",
+    "deep": "{{ " + "(" * 3000 + ")" * 3000 + " }}",
+    "long": "x" * (MOST_TEMPLATE + 1),
+    "a filter that there is not": "{{ 1 | xmlattr }}",
+    "open": "{% for a in b %}",
+}
+
+
+@pytest.mark.parametrize("text", NONE.values(), ids=NONE.keys())
+def test_what_is_no_template_is_refused(text: str) -> None:
+    with pytest.raises(DamagedError, match=r"chat_template\.jinja: "):
+        ChatTemplate(text, {})
+
+
+def test_what_templates_do_is_as_it_was() -> None:
+    text = """{%- set ns = namespace(n=0, said=[]) %}
+{%- macro shown(m, last=false) %}
+{{- '<' ~ m.role ~ '>' }}{{ m['content'] | trim }}{{ '!' if last }}{% endmacro %}
+{%- for m in messages if m.role != 'system' %}
+{%- if loop.first and not loop.last %}{{ bos_token ~ '(' ~ (messages | length) ~ ')' }}{% endif %}
+{%- set ns.n = ns.n + 1 %}{{ shown(m, last=loop.last) }}{{ loop.cycle(',', ';') }}
+{%- if 'cat' in m.content and m.content[:3] == 'the' %}
+{{- m.content.split(' ')[-1].upper() }}{% endif %}
+{%- endfor %}
+{{- ns.n }} {{ '%s-%d' % ('a', 3) }} {{ 'ab' * 2 }} {{ 7 % 4 }} {{ 2 ** 5 }} {{ [1, 2] + [3] }}
+{{- {'a': messages[0].role} | tojson }} {{ messages | map(attribute='role') | join('+') }}
+{{- messages | selectattr('role', 'equalto', 'user') | list | length }}
+{{- range(3) | list | string }} {{ '{} and {}'.format('x', 1) }} {{ ('a', 'b') | last }}
+{{- messages | rejectattr('role', 'in', ['user']) | map(attribute='content') | first }}
+{{- 'a b' | replace(' ', '_') | title }}{% if tools is not defined or not tools %} none{% endif %}
+{%- for k, v in {'b': 1, 'a': 2} | dictsort %}{{ k }}{{ v }}{% endfor %}
+{%- for x in [1, [2, [3]]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}"""
+    rendered = ChatTemplate(text, {"bos_token": "<s>"}).render(MESSAGES)
+    assert rendered == (
+        "<s>(2)<user>the cat,CAT<assistant>sat!;2 a-3 abab 3 32 [1, 2, 3]"
+        '{"a": "user"} user+assistant1[0, 1, 2] x and 1 bsatA_b nonea2b1123'
+    )
+
+
+def test_long_conversations_have_room() -> None:
+    text = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim | replace('a', 'b') }}" + END
+    many = [{"role": "user", "content": "a" * 1000}] * 5000
+    assert ChatTemplate(text, {}).render(many) == ("<user>" + "b" * 1000) * 5000
