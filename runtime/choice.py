@@ -36,12 +36,8 @@ from edgeinfer.runtime.cores import cores_here, on_cores
 from edgeinfer.runtime.devices import Fingerprint, available_cpus, fingerprint, known_facts
 from edgeinfer.runtime.offered import with_requested
 from edgeinfer.runtime.operators import placement_of
-from edgeinfer.runtime.profiledb import (
-    Key,
-    ProfileDB,
-    ended_while_tried,
-    is_being_tried,
-)
+from edgeinfer.runtime.probes import probe
+from edgeinfer.runtime.profiledb import Key, ProfileDB, ended_while_tried, is_being_tried
 from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, Policy, rank
 from edgeinfer.runtime.survive import SurvivingExecutable
 from edgeinfer.runtime.trusted import barred, left_out
@@ -310,19 +306,20 @@ class _Chooser:
 
     def _probed(self) -> Mapping[str, Probe]:
         """Probe what is needed; a probe may import an engine, which takes its time."""
-        probes: dict[str, Probe] = {}
         here = [v for v in self._variants if v.id not in self._barred]
-        for name in {engine.backend: None for v in here for engine in v.engines}:
-            if self._request.backend not in (None, name):
-                continue
-            try:
-                probes[name] = self._backend(name).probe()
-            except (UsageError, BackendError) as e:
-                probes[name] = Probe(name, None, reason=str(e))
-            # A stranger's probe may break its promise not to raise; that is its reason then.
-            except Exception as e:
-                probes[name] = Probe(name, None, reason=f"its probe failed: {e}")
-        return probes
+        names = {engine.backend: None for v in here for engine in v.engines}
+        return {n: self._probe(n) for n in names if self._request.backend in (None, n)}
+
+    def _probe(self, name: str) -> Probe:
+        try:
+            if self._apart(name):
+                return self._backend(name).probe()
+            return probe(self._backend(name), self._machine, self._history)
+        except (UsageError, BackendError) as e:
+            return Probe(name, None, reason=str(e))
+        # A stranger's probe may break its promise not to raise; that is its reason then.
+        except Exception as e:
+            return Probe(name, None, reason=f"its probe failed: {e}")
 
     def _remembered(self) -> dict[Pair, Measured]:
         known = {}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from edgeinfer import forks
+from edgeinfer.backends.base import Probe
 from edgeinfer.bundle.cache import cache_root, writable_folder
 from edgeinfer.bundle.codec import decode
 from edgeinfer.bundle.passing import is_passing
@@ -39,6 +40,10 @@ CREATE TABLE IF NOT EXISTS measured (
     data TEXT NOT NULL, at REAL NOT NULL,
     PRIMARY KEY (artifact, backend, version, device, machine, options)
 ) WITHOUT ROWID
+"""
+
+_PROBED = """
+CREATE TABLE IF NOT EXISTS probed (backend TEXT PRIMARY KEY, stamp TEXT, data TEXT NOT NULL)
 """
 
 _COLUMNS = ("artifact", "backend", "version", "device", "machine", "options", "data", "at")
@@ -165,6 +170,30 @@ class ProfileDB:
         except sqlite3.Error as e:
             self._complain("written", e)
 
+    def probe(self, backend: str, stamp: str) -> Probe | None:
+        """Return what a backend found when everything it depends on was as ``stamp`` says."""
+        query = "SELECT data FROM probed WHERE backend=? AND stamp=?"
+        try:
+            with self._lock:
+                row = self._connection().execute(query, (backend, stamp)).fetchone()
+        except sqlite3.Error as e:
+            self._complain("read", e)
+            return None
+        try:
+            found = None if row is None else decode(Probe, json.loads(row[0]))[0]
+        except (TypeError, ValueError):
+            return None
+        return found if found is not None and found.available else None
+
+    def put_probe(self, found: Probe, stamp: str) -> None:
+        """Remember what a backend found; the one before it is forgotten."""
+        row = (found.backend, stamp, json.dumps(asdict(found)))
+        try:
+            with self._lock, self._connection() as db:
+                db.execute("INSERT OR REPLACE INTO probed VALUES (?,?,?)", row)
+        except sqlite3.Error as e:
+            self._complain("written", e)
+
     def begin(self, keys: Iterable[Key]) -> None:
         """Note that pairs are about to be tried, which may end this process."""
         trying = Measured(problem=f"{TRYING}{os.getpid()} {_started(os.getpid())}")
@@ -189,6 +218,7 @@ class ProfileDB:
         try:
             with self._lock, self._connection() as db:
                 db.execute("DELETE FROM measured")
+                db.execute("DELETE FROM probed")
         except sqlite3.Error as e:
             self._complain("written", e)
 
@@ -237,6 +267,7 @@ def _connect_once(path: str) -> sqlite3.Connection:
         db.execute("PRAGMA synchronous=NORMAL")
         with db:
             db.execute(_TABLE)
+            db.execute(_PROBED)
         db.execute("SELECT count(*) FROM measured").fetchone()
         _check_columns(db)
     except BaseException:

@@ -1,0 +1,79 @@
+"""Which engines are here, from the history where nothing that decides it has changed.
+
+To ask an engine takes importing it: tenths of a second and tens of megabytes for each that is
+installed, also where another one runs the model.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+from edgeinfer.backends.base import Backend, Probe
+from edgeinfer.runtime.devices import Fingerprint
+from edgeinfer.runtime.profiledb import ProfileDB
+
+PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
+"""Backend to the package that its probe imports; others are always asked."""
+
+_UNITS = ("/dev", "/dev/dri", "/dev/accel", "/etc/OpenCL/vendors")
+"""Folders in which drivers show their devices."""
+
+_DEVICE_FILES = ("nvidia", "card", "render", "accel", "mali", "kgsl", "apex")
+
+_VARIABLES = ("CUDA_", "NVIDIA_", "OV_", "OPENVINO_", "ZE_", "ONEAPI_", "OCL_", "LD_LIBRARY_PATH")
+"""Starts of variables that change what an engine finds."""
+
+
+def probe(backend: Backend, machine: Fingerprint, history: ProfileDB) -> Probe:
+    """Return what a backend finds here; from the history if its package is not imported yet.
+
+    Only engines that could be used are remembered, and only as long as the package's files, the
+    devices, the libraries and the variables that engines look at stay as they were.
+    """
+    package = PACKAGES.get(backend.name)
+    if package is None or package in sys.modules:
+        return backend.probe()
+    stamp = _stamp(package, machine)
+    if stamp and (known := history.probe(backend.name, stamp)):
+        return known
+    found = backend.probe()
+    if stamp and found.available:
+        history.put_probe(found, stamp)
+    return found
+
+
+def _stamp(package: str, machine: Fingerprint) -> str:
+    """Return what an engine's answer depends on; empty where that cannot be told."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return ""
+    file = Path(spec.origin)
+    try:
+        # Every way to install changes one of these, also those that keep the time of the wheel.
+        files = [_identity(place) for place in (file, file.parent, file.parent.parent)]
+    except OSError:
+        return ""
+    units = [
+        sorted(n for n in _listed(folder) if folder != "/dev" or n.startswith(_DEVICE_FILES))
+        for folder in _UNITS
+    ]
+    libraries = [_identity(p) for p in (Path("/etc/ld.so.cache"),) if p.exists()]
+    variables = sorted((k, v) for k, v in os.environ.items() if k.startswith(_VARIABLES))
+    parts = (str(file), sys.version, machine.key, files, units, libraries, variables)
+    return json.dumps(parts)
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
