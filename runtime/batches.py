@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from edgeinfer.errors import UsageError
-from edgeinfer.runtime.scheduler import Call, Outputs
+from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.types import Feeds, TensorSpec
 
 
@@ -26,17 +26,17 @@ class Batching:
     wait_ms: float = 0.0
 
 
-def together(run: Callable[[Feeds], Outputs], calls: list[Call]) -> list[Outputs]:
-    """Run calls as one batch along the first axis."""
-    if len(calls) == 1:
-        return [run(calls[0].feeds)]
-    names = calls[0].feeds.keys()
-    sizes = [len(next(iter(call.feeds.values()))) for call in calls]
-    results = run({n: np.concatenate([c.feeds[n] for c in calls]) for n in names})
+def together(run: Callable[[Feeds], Outputs], several: Sequence[Feeds]) -> list[Outputs]:
+    """Run the inputs of several calls as one batch along the first axis."""
+    if len(several) == 1:
+        return [run(several[0])]
+    names = several[0].keys()
+    sizes = [len(next(iter(feeds.values()))) for feeds in several]
+    results = run({n: np.concatenate([feeds[n] for feeds in several]) for n in names})
     ends = np.cumsum(sizes)[:-1]
     parts = {name: np.split(array, ends) for name, array in results.items()}
     # Parts are copied, or one kept result would hold the whole batch.
-    return [{name: parts[name][i].copy() for name in parts} for i in range(len(calls))]
+    return [{name: parts[name][i].copy() for name in parts} for i in range(len(several))]
 
 
 def alike(feeds: Feeds, others: Feeds) -> bool:

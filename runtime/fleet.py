@@ -425,23 +425,58 @@ class Model(forks.Here):
             and self._runtime.scheduler.enter(self)
         )
 
+    def check(self, feeds: Feeds) -> Feeds:
+        """Return the inputs of one call as the engine takes them.
+
+        Raises:
+            InputError: an input is not what the model takes.
+        """
+        return self._check(feeds)
+
+    def run_here(self, several: Sequence[Feeds]) -> list[Outputs] | None:
+        """Run checked calls as one, on this thread, where a place is free and nothing waits.
+
+        Args:
+            several: inputs of calls that ``batches.alike`` holds for; one is run alone.
+
+        Returns:
+            Outputs of each call; None where it cannot run now.
+
+        Raises:
+            ClosedError: the model was closed.
+            RunError: the engine failed.
+        """
+        if self.is_closed:
+            raise ClosedError(f"model {self.name!r}: used after close()")
+        if not self._goes_alone():
+            return None
+        try:
+            return self._now(several)
+        finally:
+            self._runtime.scheduler.leave(self)
+
     def _alone(self, feeds: Feeds) -> Outputs:
+        return self._now((feeds,))[0]
+
+    def _now(self, several: Sequence[Feeds]) -> list[Outputs]:
         """Run on the caller's thread."""
         start = time.monotonic()
         try:
             session = self._acquired()
             try:
                 self._batches += 1
-                outputs = self.engine.run(session, feeds)
+                results = together(partial(self.engine.run, session), several)
             finally:
                 self.engine.release()
         except InputError:
             raise
         except Exception as error:
-            self._recorder.failed(type(error).__name__)
+            for _ in several:
+                self._recorder.failed(type(error).__name__)
             raise
-        self._took(start, start)
-        return outputs
+        for _ in several:
+            self._took(start, start)
+        return results
 
     def _acquired(self) -> Session:
         session = self.engine.acquire()
@@ -466,7 +501,7 @@ class Model(forks.Here):
         try:
             self._batches += 1
             start = time.monotonic()
-            results = together(partial(self.engine.run, session), calls)
+            results = together(partial(self.engine.run, session), [call.feeds for call in calls])
         # Whatever goes wrong belongs to who waits for it; a worker thread has nobody to tell.
         except Exception as error:
             if len(calls) == 1:

@@ -104,25 +104,29 @@ class App:
         started = time.perf_counter()
         id = self._id(scope)
         sent = _Sent(send, ((b"x-request-id", id), *self._cors(scope)))
-        method, path = scope["method"], scope["path"]
-        parent = header(scope, b"traceparent")
-        span = self._traces.span(
-            f"{method} {path[:80]}",
-            None if parent is None else parent.decode("latin-1"),
-            id.decode(),
-        )
-        with span as note:
+        if self._traces.is_on:
+            model = await self._traced(scope, receive, sent, id)
+        else:
             model = await self._answered(scope, receive, sent)
-            note("http.request.method", method)
-            note("url.path", path[:MAX_PATH])
-            note("http.response.status_code", sent.status)
         seconds = time.perf_counter() - started
         if model is not None:
             model.metrics.ended(sent.status, seconds)
-        _log.info(
-            "%s %s %d", method, path, sent.status,
-            extra={"request_id": id.decode(), "seconds": seconds, "status": sent.status},
-        )  # fmt: skip
+        if _log.isEnabledFor(logging.INFO):
+            facts = {"request_id": id.decode(), "seconds": seconds, "status": sent.status}
+            _log.info("%s %s %d", scope["method"], scope["path"], sent.status, extra=facts)
+
+    async def _traced(
+        self, scope: Scope, receive: Receive, sent: _Sent, id: bytes
+    ) -> Served | None:
+        method, path = scope["method"], scope["path"][:MAX_PATH]
+        parent = header(scope, b"traceparent")
+        above = None if parent is None else parent.decode("latin-1")
+        with self._traces.span(f"{method} {path[:80]}", above, id.decode()) as note:
+            model = await self._answered(scope, receive, sent)
+            note("http.request.method", method)
+            note("url.path", path)
+            note("http.response.status_code", sent.status)
+        return model
 
     async def _answered(self, scope: Scope, receive: Receive, sent: _Sent) -> Served | None:
         """Answer; return the model whose run is to be counted."""

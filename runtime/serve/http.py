@@ -25,6 +25,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
+_HEADERS = "edgeinfer.headers"
 JSON = (b"content-type", b"application/json")
 SAFE: tuple[Header, ...] = (
     (b"x-content-type-options", b"nosniff"),
@@ -106,11 +107,11 @@ async def client_left(receive: Receive) -> None:
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """Return a header's value; None where it is missing."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return bytes(value)
-    return None
+    """Return a header's value, the last where it is there twice; None where it is missing."""
+    found: dict[bytes, bytes] | None = scope.get(_HEADERS)
+    if found is None:
+        found = scope[_HEADERS] = dict(scope["headers"])
+    return found.get(name)
 
 
 async def answer(send: Send, status: int, body: bytes, headers: Iterable[Header] = (JSON,)) -> None:

@@ -8,6 +8,7 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from edgeinfer.errors import (
 from edgeinfer.llm.generation import FORMAT
 from edgeinfer.runtime.batches import Batching, check_batching
 from edgeinfer.runtime.fleet import Model, Runtime
+from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.runtime.serve.batching import measure, rows_of
 from edgeinfer.runtime.serve.http import (
     DisconnectedError,
@@ -32,10 +34,11 @@ from edgeinfer.runtime.serve.http import (
     read_body,
     status_of,
 )
+from edgeinfer.runtime.serve.lanes import Lane
 from edgeinfer.runtime.serve.metrics import Metrics, ModelMetrics
 from edgeinfer.runtime.serve.options import ServeOptions, model_name, pipeline_name
 from edgeinfer.runtime.serve.sequences import Sequences
-from edgeinfer.runtime.serve.terms import Terms, read_terms
+from edgeinfer.runtime.serve.terms import NO_TERMS, Terms, read_terms
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 if TYPE_CHECKING:
@@ -72,6 +75,7 @@ class Served:
         waiting: requests without an answer.
         created: when it was added, in seconds since 1970.
         batch: requests that one run may hold.
+        lane: runs requests on the event loop, where the model's runs are brief.
         sequences: of clients, where the model has states.
         warm: inputs to run it with before it is ready.
         has_meaning: whether its bundle says what it takes and gives.
@@ -92,6 +96,7 @@ class Served:
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     batch: int = 1
+    lane: Lane | None = None
     sequences: Sequences | None = None
     warm: Sequence[Feeds] = field(default_factory=tuple)
     has_meaning: bool = False
@@ -131,7 +136,7 @@ class Hub:
     ) -> None:
         self.options = options
         self._trust, self._text = dict(trust or {}), dict(text or {})
-        self.metrics = Metrics(self._engine_stats)
+        self.metrics = Metrics(self._engine_stats, self._waiting)
         self._runtime = Runtime(threads=options.threads, memory_mb=options.memory_mb, **self._trust)
         self.models: dict[str, Served] = {}
         self.is_stopping = False
@@ -252,7 +257,7 @@ class Hub:
         if model.text is not None:
             model.text.close()
             model.text = None
-        model.tensors = model.pipeline = None
+        model.tensors = model.pipeline = model.lane = None
         for engine in model.engines:
             engine.close()
         model.engines.clear()
@@ -274,44 +279,39 @@ class Hub:
             InputError: an input is not what the model takes.
             RequestError: a parameter is not known, or its sequence is not under way.
         """
-        terms = read_terms(request.parameters)
-
-        async def run(feeds: Feeds) -> Mapping[str, Array]:
-            return await self._run(model, feeds, terms, left)
-
-        with self.place(model):
+        terms = read_terms(request.parameters) if request.parameters else NO_TERMS
+        if model.waiting >= self.options.limits.queue:
+            raise _full(model)
+        model.waiting += 1
+        try:
             if terms.sequence is None:
-                return await run(request.feeds)
+                return await self._run(model, request.feeds, terms, left)
             if model.sequences is None:
                 raise RequestError(400, f"sequence_id: model {model.name!r} has no states")
             if kept := set(request.outputs).intersection(model.sequences.pairs.values()):
                 raise RequestError(400, f"outputs: the sequence keeps {', '.join(sorted(kept))}")
+
+            async def run(feeds: Feeds) -> Mapping[str, Array]:
+                return await self._run(model, feeds, terms, left)
+
             return await model.sequences.step(terms.sequence, terms, request.feeds, run)
+        finally:
+            model.waiting -= 1
 
     async def _run(
         self, model: Served, feeds: Feeds, terms: Terms, left: Left | None
     ) -> Mapping[str, Array]:
         if model.tensors is None:
             raise ClosedError(f"model {model.name!r} was unloaded")
-        limits = [s for s in (terms.deadline_s, self.options.limits.wait_s) if s is not None]
-        future = asyncio.wrap_future(
-            model.tensors.submit(
-                feeds, priority=terms.priority, deadline_s=min(limits, default=None)
-            )
-        )
-        try:
-            done, _ = await asyncio.wait((future,), timeout=SOON_S)
-            if not done and left is not None:
-                watch = asyncio.ensure_future(left())
-                try:
-                    await asyncio.wait((future, watch), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    watch.cancel()
-                if not future.done():
-                    raise DisconnectedError
-            return await future
-        finally:
-            future.cancel()
+        limit = self.options.limits.wait_s
+        deadline_s = terms.deadline_s
+        if limit is not None:
+            deadline_s = limit if deadline_s is None else min(limit, deadline_s)
+        if model.lane is None:
+            future = model.tensors.submit(feeds, priority=terms.priority, deadline_s=deadline_s)
+            return await _watched(future, left)
+        found = await model.lane.submit(feeds, terms.priority, deadline_s)
+        return found if isinstance(found, dict) else await _watched(found, left)
 
     @contextlib.contextmanager
     def place(self, model: Served) -> Iterator[None]:
@@ -321,14 +321,12 @@ class Hub:
             QueueFullError: there is none.
         """
         if model.waiting >= self.options.limits.queue:
-            raise QueueFullError(f"model {model.name!r}: {model.waiting} requests wait already")
+            raise _full(model)
         model.waiting += 1
-        model.metrics.waiting.inc()
         try:
             yield
         finally:
             model.waiting -= 1
-            model.metrics.waiting.dec()
 
     @contextlib.contextmanager
     def counted(self, model: Served) -> Iterator[None]:
@@ -400,7 +398,7 @@ class Hub:
             model.tensors = model.engines[0]
             for feeds in model.warm[:1]:
                 model.tensors.run(feeds)
-            self._batch(model, model.tensors)
+            self._measure(model, model.tensors)
         if model.has_meaning and model.pipeline is None:
             from edgeinfer.runtime.serve.meaning import open_pipeline
 
@@ -412,21 +410,29 @@ class Hub:
                 if model.kind == "pipeline":
                     raise
 
-    def _batch(self, model: Served, tensors: Model) -> None:
+    def _measure(self, model: Served, tensors: Model) -> None:
         """Let a model's requests run together as far as that gains, and is allowed."""
-        model.batch, tensors.batching = 1, None
+        model.batch, tensors.batching, model.lane = 1, None, None
         most = self.options.batch
-        if most == 1:
-            return
         try:
-            check_batching(model.name, Batching(most), model.inputs, model.outputs)
+            check_batching(model.name, Batching(max(most, 2)), model.inputs, model.outputs)
+            rows = rows_of(model.warm)
         except UsageError:
             # A model that cannot be batched runs alone.
-            return
-        table = measure(tensors.run, rows_of(model.warm), most)
+            rows, most = list(model.warm[:1]), 1
+        table = measure(tensors.run, rows, most)
         _log.info("model %s: %d requests a run: %s", model.name, table.size, table.reason)
         if table.size > 1:
             model.batch, tensors.batching = table.size, Batching(table.size)
+        # How long texts take, the size of their arrays does not say.
+        texts = any(spec.dtype == "string" for spec in model.inputs)
+        if rows and not texts and not self.options.isolate:
+            lane = Lane(tensors, table.seconds, rows[0])
+            model.lane = lane if lane.is_brief else None
+
+    def _waiting(self) -> Iterator[tuple[str, int]]:
+        for model in list(self.models.values()):
+            yield model.name, model.waiting
 
     def _engine_stats(self) -> Iterator[tuple[str, EngineStats]]:
         for model in self.models.values():
@@ -435,9 +441,35 @@ class Hub:
                 yield model.name, text.stats()
 
 
+def _full(model: Served) -> QueueFullError:
+    return QueueFullError(f"model {model.name!r}: {model.waiting} requests wait already")
+
+
 def _without_paths(text: str, model: Served) -> str:
     """Return a message for clients, who are not told where bundles lie."""
     for path in sorted({model.path, *model.parts}, key=lambda p: -len(str(p))):
         for form in (str(path.resolve()), str(path)):
             text = text.replace(form, path.name)
     return text
+
+
+async def _watched(running: Future[Outputs], left: Left | None) -> Outputs:
+    """Wait for a run on a thread, or until the client is gone.
+
+    Raises:
+        DisconnectedError: the client left; what had not begun is not run.
+    """
+    future = asyncio.wrap_future(running)
+    try:
+        done, _ = await asyncio.wait((future,), timeout=SOON_S)
+        if not done and left is not None:
+            watch = asyncio.ensure_future(left())
+            try:
+                await asyncio.wait((future, watch), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                watch.cancel()
+            if not future.done():
+                raise DisconnectedError
+        return await future
+    finally:
+        future.cancel()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.stats import EngineStats
@@ -29,34 +36,29 @@ _VLLM_TOTALS = {
 
 
 class ModelMetrics:
-    """What is counted for one model; the label is looked up once."""
+    """What is counted for one model, by the event loop alone: no lock, and no label to look up.
 
-    def __init__(self, metrics: Metrics, name: str) -> None:
-        self._requests = metrics.requests
-        self._name = name
-        self._known: dict[int, Counter] = {}
-        self.waiting = metrics.waiting.labels(name)
-        self.seconds = metrics.seconds.labels(name)
-        self.refused = metrics.refused.labels(name)
-        # Triton's names.
-        self.success = metrics.triton_success.labels(name, "1")
-        self.failure = metrics.triton_failure.labels(name, "1")
-        self.duration_us = metrics.triton_duration.labels(name, "1")
+    Attributes:
+        statuses: answers by status.
+        buckets: answers by time; the last for those above all bounds.
+        seconds: of all answers together.
+        good_us: microseconds of those with a status below 400.
+    """
+
+    __slots__ = ("buckets", "good_us", "seconds", "statuses")
+
+    def __init__(self) -> None:
+        self.statuses: dict[int, int] = {}
+        self.buckets = [0] * (len(_SECONDS) + 1)
+        self.seconds = self.good_us = 0.0
 
     def ended(self, status: int, seconds: float) -> None:
         """Count a request that was answered."""
-        counter = self._known.get(status)
-        if counter is None:
-            counter = self._known[status] = self._requests.labels(self._name, str(status))
-        counter.inc()
-        self.seconds.observe(seconds)
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        self.buckets[bisect_left(_SECONDS, seconds)] += 1
+        self.seconds += seconds
         if status < 400:
-            self.success.inc()
-            self.duration_us.inc(seconds * 1e6)
-        else:
-            self.failure.inc()
-        if status == 429:
-            self.refused.inc()
+            self.good_us += seconds * 1e6
 
 
 class Metrics:
@@ -64,50 +66,71 @@ class Metrics:
 
     Args:
         engines: gives the language models' figures when they are asked for; loads nothing.
+        waiting: gives the requests of each model that have no answer yet.
     """
 
-    def __init__(self, engines: Callable[[], Iterable[tuple[str, EngineStats]]]) -> None:
+    def __init__(
+        self,
+        engines: Callable[[], Iterable[tuple[str, EngineStats]]],
+        waiting: Callable[[], Iterable[tuple[str, int]]],
+    ) -> None:
+        self._models: dict[str, ModelMetrics] = {}
+        self._waiting = waiting
         self.registry = CollectorRegistry()
-        model = ("model",)
-        name = "edgeinfer_requests"
-        self.requests = Counter(
-            name, "Requests that were answered.", ("model", "status"), registry=self.registry
-        )
-        self.waiting = Gauge(
-            "edgeinfer_waiting_requests",
-            "Requests without an answer.",
-            model,
-            registry=self.registry,
-        )
-        self.refused = Counter(
-            "edgeinfer_refused_requests", "Refused by a full queue.", model, registry=self.registry
-        )
-        self.seconds = Histogram(
-            "edgeinfer_request_seconds",
-            "From a request's last byte to its answer.",
-            model,
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        triton = ("model", "version")
-        self.triton_success = Counter(
-            "nv_inference_request_success", "As Triton.", triton, registry=self.registry
-        )
-        self.triton_failure = Counter(
-            "nv_inference_request_failure", "As Triton.", triton, registry=self.registry
-        )
-        self.triton_duration = Counter(
-            "nv_inference_request_duration_us", "As Triton.", triton, registry=self.registry
-        )
+        self.registry.register(self)
         self.registry.register(_Engines(engines))
 
     def of(self, name: str) -> ModelMetrics:
         """Return the counters of a model."""
-        return ModelMetrics(self, name)
+        return self._models.setdefault(name, ModelMetrics())
 
     def text(self) -> bytes:
         """Return the page that Prometheus reads."""
         return generate_latest(self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Give all families that are counted here."""
+        models = {name: _copied(counts) for name, counts in list(self._models.items())}
+        by_status = CounterMetricFamily(
+            "edgeinfer_requests", "Requests that were answered.", labels=["model", "status"]
+        )
+        refused = CounterMetricFamily(
+            "edgeinfer_refused_requests", "Refused by a full queue.", labels=["model"]
+        )
+        times = HistogramMetricFamily(
+            "edgeinfer_request_seconds",
+            "From a request's head to its answer.",
+            labels=["model"],
+        )
+        triton = ["model", "version"]
+        good = CounterMetricFamily("nv_inference_request_success", "As Triton.", labels=triton)
+        bad = CounterMetricFamily("nv_inference_request_failure", "As Triton.", labels=triton)
+        spent = CounterMetricFamily("nv_inference_request_duration_us", "As Triton.", labels=triton)
+        for name, counts in models.items():
+            for status, count in counts.statuses.items():
+                by_status.add_metric([name, str(status)], count)
+            refused.add_metric([name], counts.statuses.get(429, 0))
+            bounds = [*map(str, _SECONDS), "+Inf"]
+            sums = [float(n) for n in accumulate(counts.buckets)]
+            times.add_metric([name], list(zip(bounds, sums, strict=True)), counts.seconds)
+            all_good = sum(n for status, n in counts.statuses.items() if status < 400)
+            good.add_metric([name, "1"], all_good)
+            bad.add_metric([name, "1"], sum(counts.statuses.values()) - all_good)
+            spent.add_metric([name, "1"], counts.good_us)
+        yield from (by_status, refused, times, good, bad, spent)
+        yield _gauge(
+            "edgeinfer_waiting_requests",
+            [(name, float(count)) for name, count in self._waiting()],
+            about="Requests without an answer.",
+        )
+
+
+def _copied(counts: ModelMetrics) -> ModelMetrics:
+    """Return counts that no request changes any more: they are read on another thread."""
+    copy = ModelMetrics()
+    copy.statuses, copy.buckets = dict(counts.statuses), list(counts.buckets)
+    copy.seconds, copy.good_us = counts.seconds, counts.good_us
+    return copy
 
 
 class _Engines:
@@ -133,9 +156,12 @@ class _Engines:
 
 
 def _gauge(
-    metric: str, values: Iterable[tuple[str, float]], label: str = "model"
+    metric: str,
+    values: Iterable[tuple[str, float]],
+    label: str = "model",
+    about: str = "Of the engine; see EngineStats.",
 ) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(metric, "Of the engine; see EngineStats.", labels=[label])
+    family = GaugeMetricFamily(metric, about, labels=[label])
     for name, value in values:
         family.add_metric([name], float(value))
     return family

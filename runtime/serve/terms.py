@@ -32,6 +32,9 @@ class Terms:
     ends: bool = False
 
 
+NO_TERMS = Terms()
+
+
 def read_terms(parameters: Mapping[str, Any]) -> Terms:
     """Read the parameters of a request; Triton counts timeouts in microseconds.
 

@@ -15,7 +15,7 @@ def _nothing(name: str, value: Any) -> None:
 
 
 class Traces:
-    """Begins spans; does nothing where the OpenTelemetry API is not installed.
+    """Begins spans; does nothing where no tracer is set up.
 
     ``opentelemetry-instrument edgeinfer serve`` sets an exporter up from its own variables.
     """
@@ -26,11 +26,15 @@ class Traces:
             from opentelemetry import propagate, trace
         except ImportError:
             return
-        self._tracer, self._propagate, self._trace = (
-            trace.get_tracer("edgeinfer.serve"),
-            propagate,
-            trace,
-        )
+        provider = trace.get_tracer_provider()
+        if not isinstance(provider, trace.ProxyTracerProvider):
+            self._tracer = provider.get_tracer("edgeinfer.serve")
+        self._propagate, self._trace = propagate, trace
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anybody reads spans."""
+        return self._tracer is not None
 
     @contextlib.contextmanager
     def span(self, name: str, parent: str | None, request: str) -> Iterator[Note]:

@@ -19,6 +19,7 @@ from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord,
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.llm.generation import FORMAT
 from edgeinfer.runtime.llm.llm import LLM
+from edgeinfer.runtime.serve import lanes
 from edgeinfer.runtime.serve.app import App
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.options import ServeOptions
@@ -147,6 +148,12 @@ def start(begin: tuple[Starter, Fakes]) -> Start:
 def fakes(begin: tuple[Starter, Fakes]) -> Fakes:
     """Return the engines of servers that ``start`` starts."""
     return begin[1]
+
+
+@pytest.fixture
+def on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no run be brief: a test's gate would hold the event loop."""
+    monkeypatch.setattr(lanes, "BRIEF_S", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -135,6 +135,7 @@ def test_unknown_addresses(server: Server) -> None:
     assert server.client.get("/" + "a" * 3000).status_code == 414
 
 
+@pytest.mark.usefixtures("on_threads")
 def test_what_runs_is_answered_before_the_end(start: Start, fakes: Any) -> None:
     import threading
     from concurrent.futures import ThreadPoolExecutor

@@ -170,6 +170,7 @@ def test_who_leaves_within_a_body_leaves_nothing(start: Start) -> None:
     assert server.hub.models["double"].waiting == 0
 
 
+@pytest.mark.usefixtures("on_threads")
 def test_who_leaves_the_queue_is_not_run(start: Start, fakes: Fakes) -> None:
     server = start(batch=1, threads=1)
     model = server.hub.models["double"]
@@ -229,7 +230,7 @@ def test_requests_are_traced(start: Start, monkeypatch: pytest.MonkeyPatch) -> N
 
     exporter, provider = InMemorySpanExporter(), sdk.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     server = start()
     parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
     server.client.post(URL, json=body(), headers={"traceparent": parent})

@@ -211,6 +211,7 @@ def test_a_key_is_needed_where_there_are_keys(start: Start) -> None:
             assert triton.infer("double", inputs(), headers=headers).as_numpy("k'") is not None
 
 
+@pytest.mark.usefixtures("on_threads")
 def test_limits_and_the_end(start: Start, fakes: Fakes) -> None:
     server = start(grpc_port=0, batch=1, limits=Limits(queue=1, elements=8))
     model = server.hub.models["double"]
@@ -237,6 +238,7 @@ def test_limits_and_the_end(start: Start, fakes: Fakes) -> None:
     assert fakes["fake"].open == []
 
 
+@pytest.mark.usefixtures("on_threads")
 def test_who_cancels_leaves_the_queue(start: Start, fakes: Fakes) -> None:
     server = start(grpc_port=0, batch=1, threads=1)
     model = server.hub.models["double"]

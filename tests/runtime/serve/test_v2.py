@@ -168,6 +168,7 @@ def test_many_callers_get_their_own_answers(server: Server) -> None:
         assert list(pool.map(ask, range(200))) == [2.0 * v for v in range(200)]
 
 
+@pytest.mark.usefixtures("on_threads")
 def test_a_full_queue_says_when_to_come_back(start: Start, fakes: Any) -> None:
     import threading
     from concurrent.futures import ThreadPoolExecutor

@@ -1,0 +1,139 @@
+"""Requests of a model whose runs are brief, run as one on the event loop where they came together.
+
+Handing a run to another thread and its answer back costs a hundred microseconds and more of
+processor time, several times what a small network takes. Such runs go on the loop itself, all that
+came within one turn of it as one batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from edgeinfer.runtime.batches import alike
+from edgeinfer.runtime.fleet import Model
+from edgeinfer.runtime.scheduler import Outputs
+from edgeinfer.types import Feeds
+
+BRIEF_S = 2.5e-4
+"""A run that takes longer keeps the loop, and goes to a thread."""
+
+LATE_S, LATE = 4 * BRIEF_S, 8
+"""So many runs in a row above this, and the model counts as brief no more."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """One request.
+
+    Attributes:
+        feeds: checked.
+        priority: higher ones run first.
+        deadline_s: for a thread, where it goes to one.
+        done: gets the outputs, or the future of a thread.
+    """
+
+    feeds: Feeds
+    priority: float | None
+    deadline_s: float | None
+    done: asyncio.Future[Outputs | Future[Outputs]]
+
+
+class Lane:
+    """The requests of one model; used by one event loop.
+
+    Args:
+        model: in the runtime.
+        seconds: of a run, by the requests it holds; measured.
+        measured: the request that was measured; larger ones go to threads.
+    """
+
+    def __init__(self, model: Model, seconds: Mapping[int, float], measured: Feeds) -> None:
+        self._model = model
+        self._largest = _bytes(measured)
+        self._late = 0
+        self._size = max((n for n, s in seconds.items() if s <= BRIEF_S), default=0)
+        self._waiting: deque[_Waiting] = deque()
+        self._is_mixed = False
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether runs may go on the loop."""
+        return self._size > 0
+
+    def submit(
+        self, feeds: Feeds, priority: float | None, deadline_s: float | None
+    ) -> asyncio.Future[Outputs | Future[Outputs]]:
+        """Take a request; it is run when this turn of the loop has brought all it will.
+
+        Returns:
+            Its outputs, or the future of a thread where the engine was not free.
+
+        Raises:
+            InputError: an input is not what the model takes.
+        """
+        loop = asyncio.get_running_loop()
+        feeds = self._model.check(feeds)
+        done: asyncio.Future[Outputs | Future[Outputs]] = loop.create_future()
+        if _bytes(feeds) > self._largest or self._late >= LATE:
+            done.set_result(self._model.submit(feeds, priority=priority, deadline_s=deadline_s))
+            return done
+        if not self._waiting:
+            loop.call_soon(self._run)
+        self._is_mixed |= bool(priority)
+        self._waiting.append(_Waiting(feeds, priority, deadline_s, done))
+        return done
+
+    def _run(self) -> None:
+        waiting, batch, others = self._waiting, list[_Waiting](), list[_Waiting]()
+        if self._is_mixed:
+            self._is_mixed = False
+            waiting = self._waiting = deque(sorted(waiting, key=lambda w: -(w.priority or 0.0)))
+        while waiting and len(batch) < self._size:
+            each = waiting.popleft()
+            if each.done.done():
+                continue
+            if not batch or alike(batch[0].feeds, each.feeds):
+                batch.append(each)
+            else:
+                others.append(each)
+        waiting.extendleft(reversed(others))
+        if waiting:
+            # Others of the loop come between two batches.
+            asyncio.get_running_loop().call_soon(self._run)
+        if batch:
+            self._run_batch(batch)
+
+    def _run_batch(self, batch: list[_Waiting]) -> None:
+        start = time.perf_counter()
+        try:
+            outputs = self._model.run_here([each.feeds for each in batch])
+            if outputs is None:
+                for each in batch:
+                    future = self._model.submit(
+                        each.feeds, priority=each.priority, deadline_s=each.deadline_s
+                    )
+                    each.done.set_result(future)
+                return
+        # Whatever goes wrong belongs to who waits for it.
+        except Exception as error:
+            if len(batch) == 1:
+                batch[0].done.set_exception(error)
+                return
+            # One bad request must not spoil the others.
+            for each in batch:
+                if not each.done.done():
+                    self._run_batch([each])
+            return
+        late = time.perf_counter() - start > LATE_S
+        self._late = self._late + 1 if late else 0
+        for each, found in zip(batch, outputs, strict=True):
+            each.done.set_result(found)
+
+
+def _bytes(feeds: Feeds) -> int:
+    return sum(array.nbytes for array in feeds.values())

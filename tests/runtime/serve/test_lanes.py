@@ -1,0 +1,103 @@
+"""Brief runs on the event loop: what came together runs together, errors stay apart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgeinfer.errors import InputError
+from edgeinfer.runtime.fleet import Model, Runtime
+from edgeinfer.runtime.serve.lanes import BRIEF_S, Lane
+from edgeinfer.types import Feeds
+from tests.runtime.conftest import Fakes, MakeBundle
+
+BRIEF = {1: BRIEF_S / 4, 2: BRIEF_S / 3, 4: BRIEF_S / 2, 8: 2 * BRIEF_S}
+ONE: Feeds = {"x": np.zeros((1, 3), np.float32), "k": np.zeros(1, np.int64)}
+
+
+@pytest.fixture
+def model(fakes: Fakes, make_bundle: MakeBundle) -> Iterator[Model]:
+    fakes.add("fake")
+    with Runtime(threads=1) as runtime:
+        made = runtime.add(make_bundle("fake"), pinned=True)
+        yield made
+
+
+def feeds(value: float, columns: int = 3) -> Feeds:
+    return {"x": np.full((1, columns), value, np.float32), "k": np.array([int(value)])}
+
+
+def ask(model: Model, several: list[Feeds], priorities: list[float] | None = None) -> list[Any]:
+    async def run() -> list[Any]:
+        lane = Lane(model, BRIEF, ONE)
+        order = priorities or [0.0] * len(several)
+        futures = [lane.submit(f, p, None) for f, p in zip(several, order, strict=True)]
+        return await asyncio.gather(*futures, return_exceptions=True)
+
+    return asyncio.run(run())
+
+
+def test_what_came_together_runs_together(model: Model) -> None:
+    before = model.stats().batches
+    found = ask(model, [feeds(v) for v in range(10)])
+    assert [f["double"].tolist() for f in found] == [[[2.0 * v] * 3] for v in range(10)]
+    # Four are the most that are brief.
+    assert model.stats().batches - before == 3
+    assert model.stats().calls.runs >= 10
+
+
+def test_what_takes_long_goes_to_threads(model: Model) -> None:
+    assert Lane(model, BRIEF, ONE).is_brief
+    assert not Lane(model, {1: 2 * BRIEF_S}, ONE).is_brief
+    assert not Lane(model, {}, ONE).is_brief
+
+
+def test_one_bad_request_does_not_spoil_the_others(model: Model, fakes: Fakes) -> None:
+    fakes["fake"].poison = 2.0
+    found = ask(model, [feeds(v) for v in range(4)])
+    assert [isinstance(f, Exception) for f in found] == [False, False, True, False]
+    with pytest.raises(InputError, match="'x'"):
+        ask(model, [feeds(1, columns=2)])
+
+
+def test_an_engine_that_is_not_free_is_waited_for_elsewhere(model: Model) -> None:
+    async def run() -> Any:
+        lane = Lane(model, BRIEF, ONE)
+        assert model._goes_alone()
+        try:
+            future = await lane.submit(feeds(3), None, None)
+            assert not isinstance(future, dict)
+        finally:
+            model._runtime.scheduler.leave(model)
+        return await asyncio.wrap_future(future)
+
+    assert asyncio.run(run())["k'"].tolist() == [3]
+
+
+def test_larger_inputs_than_were_measured_go_to_threads(model: Model) -> None:
+    async def run() -> Any:
+        lane = Lane(model, BRIEF, ONE)
+        two = {name: np.concatenate([array, array]) for name, array in feeds(3).items()}
+        future = await lane.submit(two, None, None)
+        assert not isinstance(future, dict)
+        return await asyncio.wrap_future(future)
+
+    assert asyncio.run(run())["k'"].tolist() == [3, 3]
+
+
+def test_who_left_is_not_run(model: Model) -> None:
+    async def run() -> None:
+        lane = Lane(model, BRIEF, ONE)
+        gone, stays = lane.submit(feeds(1), None, None), lane.submit(feeds(2), None, None)
+        gone.cancel()
+        found = await stays
+        assert isinstance(found, dict)
+        assert found["k'"].tolist() == [2]
+
+    before = model.stats().calls.runs
+    asyncio.run(run())
+    assert model.stats().calls.runs == before + 1
