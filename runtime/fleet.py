@@ -91,6 +91,7 @@ class Runtime(forks.Here):
         protect_rollback: as for ``load``.
         signers: as for ``load``.
         revoked: as for ``load``.
+        signature: as for ``load``.
 
     Attributes:
         threads: as given or found.
@@ -114,6 +115,7 @@ class Runtime(forks.Here):
         protect_rollback: bool = False,
         signers: int = 1,
         revoked: str | os.PathLike[str] | None = None,
+        signature: str | os.PathLike[str] | None = None,
     ) -> None:
         if threads is not None and threads < 1:
             raise UsageError(f"threads: expected at least 1, received {threads}")
@@ -133,6 +135,7 @@ class Runtime(forks.Here):
             "protect_rollback": protect_rollback,
             "signers": signers,
             "revoked": revoked,
+            "signature": signature,
         }
         self.scheduler = Scheduler(self.threads, cores.cpus)
         self._engines: dict[tuple[object, ...], Engine] = {}

@@ -64,6 +64,7 @@ def load(
     protect_rollback: bool = False,
     signers: int = 1,
     revoked: str | os.PathLike[str] | None = None,
+    signature: str | os.PathLike[str] | None = None,
     stats: bool | None = None,
     isolate: bool = False,
     run_timeout_s: float | None = None,
@@ -106,6 +107,7 @@ def load(
         protect_rollback: refuse one signed without a counter, or with a lower one than before here.
         signers: how many of the trusted keys must have signed it.
         revoked: file of digests and key ids that count no more; None takes EDGEINFER_REVOKED's.
+        signature: file of OpenSSF's model-signing; None takes the bundle's name and ``.sig``.
         stats: count runs and their times for ``Session.stats``, in this process only; None does
             so where EDGEINFER_STATS is 1.
         isolate: run the engine in a process of its own, so that a crash there is an exception here
@@ -155,6 +157,7 @@ def load(
         "protect_rollback": protect_rollback,
         "signers": signers,
         "revoked": revoked,
+        "signature": signature,
     }
     bundle = _opened(path, verify, opening)
     try:

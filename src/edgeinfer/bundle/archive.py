@@ -7,11 +7,13 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self, TypeVar
 
 from edgeinfer import forks
+from edgeinfer.bundle import openssf
 from edgeinfer.bundle.cache import cache_root, readable_folder, writable_folder
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.memory import MemoryFiles
@@ -21,7 +23,7 @@ from edgeinfer.bundle.scratch import Scratch, sweep
 from edgeinfer.bundle.sealing import Key, is_sealed, key_from
 from edgeinfer.bundle.secrets import keep_out_of_core_dumps
 from edgeinfer.bundle.signed import SignedRules, revoked_here
-from edgeinfer.bundle.signing import MAX_SIGNATURES, SIGNATURES_NAME, Signature
+from edgeinfer.bundle.signing import MAX_SIGNATURES, SIGNATURES_NAME, Signature, curve_keys
 from edgeinfer.bundle.storage import Folder, Sealed, Storage, Zip, sniff
 from edgeinfer.bundle.trust import HINT, Native, Verdict, judge, native_files, policy_of
 from edgeinfer.bundle.unpacking import Compared, copied, matches, partial_file, remove_abandoned
@@ -40,7 +42,7 @@ from edgeinfer.types import Array
 
 OPENINGS = (
     *("trusted", "key", "require_signature", "native"),
-    *("expect_name", "protect_rollback", "signers", "revoked"),
+    *("expect_name", "protect_rollback", "signers", "revoked", "signature"),
 )
 """Options of ``Bundle.open`` that ``load``, pipelines and commands pass on."""
 
@@ -143,6 +145,7 @@ class Bundle:
         protect_rollback: bool = False,
         signers: int = 1,
         revoked: str | os.PathLike[str] | None = None,
+        signature: str | os.PathLike[str] | None = None,
     ) -> Bundle:
         """Open a folder or zip.
 
@@ -164,6 +167,8 @@ class Bundle:
             signers: how many of the trusted keys must have signed it.
             revoked: file of digests of bundles and ids of keys that count no more, one a line; None
                 takes the one that EDGEINFER_REVOKED names, if it is set.
+            signature: file with a signature by OpenSSF's model-signing, which a trusted key of an
+                elliptic curve has to have made; None takes the bundle's name and ``.sig``.
 
         Raises:
             UsageError: nothing is there, a key cannot be read, or ``native`` is no policy.
@@ -180,26 +185,27 @@ class Bundle:
             raise UsageError(f"{location}: no such file or folder")
         keys = [Path(k) for k in trusted] or trusted_here()
         needs_one = require_signature or protect_rollback or signers > 1
-        rules = SignedRules(expect_name, protect_rollback, signers, revoked_here(revoked))
+        beside = openssf.beside(location, signature) if keys else None
+        rules = SignedRules(expect_name, protect_rollback, signers, revoked_here(revoked), beside)
         if needs_one and not keys:
             raise SignatureError(
                 f"{location}: a signature is required, but no key is trusted: give trusted= "
                 f"(--trusted) or set {TRUSTED_ENV}"
             )
-        sealed_by = ""
+        own: Scratch | None = None
         try:
-            storage: Storage
-            if location.is_file() and is_sealed(location):
-                keep_out_of_core_dumps()
-                secret = _key(location, key)
-                try:
-                    storage, sealed_by = Sealed(location, secret), secret.id
-                finally:
-                    secret.forget()
-            else:
-                storage = Folder(location) if location.is_dir() else Zip(sniff(location))
+            place = location
+            if beside is not None and location.is_file() and curve_keys(keys):
+                own = Scratch()
+                place, whole = _copied_whole(location, own.path)
+                rules = replace(rules, whole=whole)
+            storage, sealed_by = _storage(location, place, key)
         except OSError as e:
             raise BundleError(f"{location}: cannot be read: {e.strerror or e}") from e
+        finally:
+            # What is open stays readable.
+            if own is not None:
+                own.cleanup()
         try:
             bundle = cls(location, storage, keys, policy, rules)
             if sealed_by:
@@ -503,6 +509,34 @@ class Bundle:
 def openings(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those options of ``load`` that opening a bundle takes too."""
     return {name: options[name] for name in OPENINGS if name in options}
+
+
+def _storage(
+    location: Path, place: Path, key: str | os.PathLike[str] | None
+) -> tuple[Storage, str]:
+    """Open what a bundle is, with the id of the key that it is encrypted with.
+
+    Args:
+        location: of the bundle, for messages.
+        place: where it lies, or a copy of it.
+        key: file with the key; None takes what the environment has.
+    """
+    if not (place.is_file() and is_sealed(place)):
+        return Folder(place) if place.is_dir() else Zip(sniff(place)), ""
+    keep_out_of_core_dumps()
+    secret = _key(location, key)
+    try:
+        return Sealed(place, secret), secret.id
+    finally:
+        secret.forget()
+
+
+def _copied_whole(location: Path, folder: Path) -> tuple[Path, str]:
+    """Copy a file while it is hashed: what was signed is what is opened."""
+    place = folder / location.name
+    with location.open("rb") as stream, place.open("xb") as out:
+        digest, _ = copied(stream, out.write)
+    return place, digest
 
 
 def _key(location: Path, given: str | os.PathLike[str] | None) -> Key:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeinfer.bounded import read_bounded
+from edgeinfer.bundle import openssf
 from edgeinfer.bundle.counters import raise_counter
-from edgeinfer.bundle.signing import Signature, verified
+from edgeinfer.bundle.signing import Signature, curve_keys, verified
 from edgeinfer.errors import SignatureError, UsageError
 
 REVOKED_ENV = "EDGEINFER_REVOKED"
@@ -28,12 +29,16 @@ class SignedRules:
         protect_rollback: its counter may not fall.
         signers: how many trusted keys must have signed it.
         revoked: digests of bundles and ids of keys that count no more.
+        signature: file with a signature by OpenSSF's model-signing; None for none.
+        whole: SHA-256 of the file that the bundle is; empty for a folder.
     """
 
     expect_name: str | None = None
     protect_rollback: bool = False
     signers: int = 1
     revoked: frozenset[str] = frozenset()
+    signature: Path | None = None
+    whole: str = ""
 
     def check(
         self,
@@ -51,7 +56,43 @@ class SignedRules:
             raise SignatureError(f"is revoked (digest {digest[:16]}…)")
         if not keys:
             return ()
-        return verified(manifest, signatures(), keys, signers=self.signers, revoked=self.revoked)
+        curves = curve_keys(keys)
+        ours = [key for key in keys if key not in curves.values()]
+        if not curves:
+            return verified(
+                manifest, signatures(), ours, signers=self.signers, revoked=self.revoked
+            )
+        good, problems = list[Signature](), list[str]()
+        try:
+            good += self._by_curves(digest, curves)
+        except SignatureError as e:
+            problems.append(str(e))
+        if ours:
+            try:
+                good += verified(manifest, signatures(), ours, revoked=self.revoked)
+            except SignatureError as e:
+                problems.append(str(e))
+        if len(good) < self.signers:
+            if good:
+                found = ", ".join(s.key for s in good)
+                problems.append(f"is signed by {found}, expected {self.signers} of those trusted")
+            raise SignatureError("; ".join(problems))
+        return tuple(good)
+
+    def _by_curves(self, digest: str, curves: dict[str, Path]) -> tuple[Signature, ...]:
+        """Return the signatures by keys of elliptic curves, which are OpenSSF's model-signing's."""
+        left = {identity: key for identity, key in curves.items() if identity not in self.revoked}
+        if self.signature is None or not left:
+            names = ", ".join(left) or "a key that counts"
+            raise SignatureError(
+                f"is not signed by {names}: keys of this kind sign "
+                f"into a file of its own, which is the bundle's name and {openssf.SUFFIX}, or "
+                "signature= (--signature)"
+            )
+        wanted = {openssf.MANIFEST_NAME: digest}
+        if self.whole:
+            wanted[openssf.WHOLE] = self.whole
+        return tuple(Signature(key, b"") for key in openssf.signed_by(self.signature, left, wanted))
 
     def check_name(self, name: str) -> None:
         """Refuse another model than the one that is expected.

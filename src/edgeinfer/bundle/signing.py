@@ -13,7 +13,7 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -147,6 +147,23 @@ def verified(
     if signatures is None:
         raise SignatureError("is not signed, and a signature is required")
     found = parse(signatures)
+    good = _good(manifest, found, trusted)
+    if len(good) < max(1, signers):
+        number = "one" if signers <= 1 else str(signers)
+        raise SignatureError(
+            f"is signed by {_list(s.key for s in found)}, expected {number} of {_list(trusted)}"
+        )
+    return good
+
+
+def _good(
+    manifest: bytes, found: Iterable[Signature], trusted: Mapping[str, Ed25519PublicKey]
+) -> tuple[Signature, ...]:
+    """Return those by trusted keys, each key's once.
+
+    Raises:
+        SignatureError: one of them is not of the manifest.
+    """
     from cryptography.exceptions import InvalidSignature
 
     good: dict[str, Signature] = {}
@@ -159,12 +176,29 @@ def verified(
         except InvalidSignature as e:
             raise SignatureError(f"the signature by key {signature.key} is not of it") from e
         good.setdefault(signature.key, signature)
-    if len(good) < max(1, signers):
-        number = "one" if signers <= 1 else str(signers)
-        raise SignatureError(
-            f"is signed by {_list(s.key for s in found)}, expected {number} of {_list(trusted)}"
-        )
     return tuple(good.values())
+
+
+def curve_keys(keys: Sequence[Path]) -> dict[str, Path]:
+    """Return those public keys that are of elliptic curves, by id: model-signing's, not ours.
+
+    Raises:
+        UsageError: a key cannot be read or is of another kind.
+        NotAvailableError: the library is missing; has the install line.
+    """
+    _library()
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+
+    found = {}
+    for path in keys:
+        key = _loaded(path)
+        if isinstance(key, EllipticCurvePublicKey):
+            spki = form.PublicFormat.SubjectPublicKeyInfo
+            pem = key.public_bytes(form.Encoding.PEM, spki)
+            # The hint that model-signing's signatures have of their key.
+            found[hashlib.sha256(pem).hexdigest()[:16]] = path
+    return found
 
 
 def parse(raw: bytes) -> list[Signature]:
@@ -250,18 +284,24 @@ def _private(path: Path) -> Ed25519PrivateKey:
 def _public(path: Path) -> Ed25519PublicKey:
     _library()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    key = _loaded(path)
+    if not isinstance(key, Ed25519PublicKey):
+        raise UsageError(f"{path}: expected an {ALGORITHM} key, received {type(key).__name__}")
+    return key
+
+
+def _loaded(path: Path) -> Any:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     raw = _pem(path)
     if b"PRIVATE KEY" in raw:
         raise UsageError(f"{path}: is a private key; give the public one to whoever checks")
     try:
-        key = load_pem_public_key(raw)
-    except ValueError as e:
+        return load_pem_public_key(raw)
+    except (ValueError, UnsupportedAlgorithm) as e:
         raise UsageError(f"{path}: not a public key in PEM form: {e}") from e
-    if not isinstance(key, Ed25519PublicKey):
-        raise UsageError(f"{path}: expected an {ALGORITHM} key, received {type(key).__name__}")
-    return key
 
 
 _MOST_KEY = 64 << 10

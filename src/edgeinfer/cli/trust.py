@@ -33,7 +33,7 @@ def _trusted(names: tuple[str, ...]) -> Callable[[F], F]:
 
 _NAMES = (
     *("trusted", "require_signature"),
-    *("expect_name", "protect_rollback", "signers", "revoked"),
+    *("expect_name", "protect_rollback", "signers", "revoked", "signature"),
 )
 _SIGNED = (
     click.option(
@@ -54,6 +54,11 @@ _SIGNED = (
         "--revoked",
         metavar="FILE",
         help="Digests and key ids that are trusted no more, one a line.",
+    ),
+    click.option(
+        "--signature",
+        metavar="FILE",
+        help="By OpenSSF's model-signing, of a key that --trusted names; default BUNDLE.sig.",
     ),
 )
 
