@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: fuzz lock locked test-lowest wheel demo test lint test-install test-arm test-arm-zoo test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
+.PHONY: fuzz lock locked test-lowest wheel demo test lint test-install test-arm test-arm-zoo runtime-wheel test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -121,6 +121,10 @@ test-lowest:
 # The same commit gives the same bytes.
 wheel: $(VENV)/installed
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --wheel
+
+# What a device installs: no converter, Python 3.10 too, at most 1 MB.
+runtime-wheel: $(VENV)/installed
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m release.runtime_wheel dist
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info src/*.egg-info

@@ -51,6 +51,19 @@ _WORDS = 400
 _state = {"expendable": False}
 
 
+# The folder that a process is started in has no say in what is imported.
+_STARTS: tuple[str, ...] = ("-P", "-m")
+# Ctrl-C is for this process, which then ends the child in its own way.
+_OWN_GROUP: dict[str, Any] = {"process_group": 0}
+if sys.version_info < (3, 11):
+    _STARTS = (
+        "-c",
+        "import sys; del sys.path[0], sys.argv[0]; import runpy; "
+        "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)",
+    )
+    _OWN_GROUP = {"preexec_fn": os.setpgrp}
+
+
 class ChildEndedError(Exception):
     """The process is gone; ``how`` says by which signal or with which exit code."""
 
@@ -107,14 +120,13 @@ class Child:
                 numbers = (theirs.fileno(), *descriptors)
                 python = (sys.executable,) if emulator is None else emulator.command
                 self._process = subprocess.Popen(
-                    [*python, "-P", "-m", module, str(self._temporary.path), *map(str, numbers)],
+                    [*python, *_STARTS, module, str(self._temporary.path), *map(str, numbers)],
                     env=_environment(str(self._temporary.path), emulator),
                     stdin=subprocess.PIPE,
                     stdout=_stderr(),
                     stderr=subprocess.PIPE if keep_errors else _stderr(),
                     pass_fds=numbers,
-                    # Ctrl-C is for this process, which then ends the child in its own way.
-                    process_group=0,
+                    **_OWN_GROUP,
                 )
         except BaseException as error:
             ours.close()

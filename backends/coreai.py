@@ -34,11 +34,11 @@ from edgeinfer.backends.checks import (
 from edgeinfer.backends.copying import CopiedBound
 from edgeinfer.backends.engines import CoreAI, import_coreai
 from edgeinfer.errors import ClosedError, LoadError, RunError
+from edgeinfer.installed import install
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 NAME = "coreai"
 FORMAT = "aimodel"
-INSTALL = "pip install 'edgeinfer[coreai]'"
 LABEL = "Apple's coreai-core, beta; not Apple hardware"
 ENTRY = "main"
 
@@ -68,7 +68,7 @@ class CoreAIBackend:
         except Exception as error:
             missing = isinstance(error, ModuleNotFoundError)
             reason = "not installed" if missing else f"cannot be imported: {one_line(error)}"
-            return Probe(NAME, None, reason=f"coreai-core {reason}; {INSTALL}")
+            return Probe(NAME, None, reason=f"coreai-core {reason}; {install('coreai')}")
         unit = platform.processor() or platform.machine()
         label = "" if platform.system() == "Darwin" else f" ({LABEL})"
         return Probe(NAME, version, (Device("cpu", f"{unit}{label}"),))

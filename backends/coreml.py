@@ -35,14 +35,16 @@ from edgeinfer.backends.checks import (
     thread_count,
 )
 from edgeinfer.backends.copying import CopiedBound
-from edgeinfer.backends.coreml_reference.backend import DTYPES, FORMAT, INSTALL
+from edgeinfer.backends.coreml_reference.backend import DTYPES, FORMAT
 from edgeinfer.backends.coreml_reference.memory import Memories
 from edgeinfer.backends.coreml_reference.package import Package, open_package, package_folder
 from edgeinfer.backends.coreml_reference.signature import Port, ports
 from edgeinfer.backends.engines import import_coremltools
 from edgeinfer.backends.operators import Elsewhere, Placement
+from edgeinfer.bounded import sha256_of
 from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.errors import ClosedError, LoadError, RunError
+from edgeinfer.installed import install
 from edgeinfer.types import Array, Feeds
 
 NAME = "coreml"
@@ -76,7 +78,7 @@ class CoreMLBackend:
         except Exception as error:
             missing = isinstance(error, ModuleNotFoundError)
             reason = "not installed" if missing else f"cannot be used: {one_line(error)}"
-            return Probe(NAME, None, reason=f"coremltools {reason}; {INSTALL}")
+            return Probe(NAME, None, reason=f"coremltools {reason}; {install('coreml')}")
         version = f"{tools.__version__} on macOS {system}"
         kinds = [kind for _, kind in _DEVICES if kind in found]
         return Probe(NAME, version, tuple(Device(k, platform.machine()) for k in kinds))
@@ -145,7 +147,7 @@ def _compiled(package: Package, tools: Any) -> Path:
     for file in files:
         digest.update(f"\0{file.relative_to(source.parent).parts[1:]}\0".encode())
         with file.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
+            digest.update(sha256_of(stream))
     folder = writable_folder("coreml")
     kept = folder / f"{digest.hexdigest()}.mlmodelc"
     if not kept.is_dir():

@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from edgeinfer.bounded import sha256_of
 from edgeinfer.bundle.cache import exposure, private_folder
 from edgeinfer.errors import LoadError
 
@@ -211,7 +212,7 @@ def _digest(path: Path) -> str | None:
 def _hashed(path: str, *_: int) -> str:
     """Hash a file; the further arguments tell versions of it apart."""
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(file).hex()
 
 
 def _write_through(path: Path) -> None:

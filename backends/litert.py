@@ -54,12 +54,12 @@ from edgeinfer.backends.litert_stored import note, stored_of, to_floats, to_inte
 from edgeinfer.backends.litert_trial import Opening, check_runs, open_interpreter
 from edgeinfer.backends.operators import Operator, OperatorProfile, Placement
 from edgeinfer.errors import BackendError, ClosedError, InputError, LoadError, RunError
+from edgeinfer.installed import install
 from edgeinfer.types import Array, Feeds, Stored, TensorSpec
 
 T = TypeVar("T")
 
 NAME = "litert"
-INSTALL = "pip install 'edgeinfer[litert]'"
 SIGNATURE = "serving_default"
 """The signature that is run; another one if it is the only one."""
 
@@ -98,7 +98,7 @@ class LitertBackend:
         except Exception as error:  # a broken installation may raise anything; it is the reason
             missing = isinstance(error, ModuleNotFoundError) and "litert" in (error.name or "")
             reason = "not installed" if missing else f"cannot be used: {one_line(error)}"
-            return Probe(NAME, None, reason=f"{NAME} {reason}; {INSTALL}")
+            return Probe(NAME, None, reason=f"{NAME} {reason}; {install('litert')}")
         devices: list[Device] = []
         for name, (kind, library) in DELEGATES.items():
             if _place(library):

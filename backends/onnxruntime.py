@@ -53,10 +53,10 @@ from edgeinfer.backends.onnxruntime_sums import precise_entries
 from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.bundle.memory import companions, is_in_memory
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
+from edgeinfer.installed import install
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 NAME = "onnxruntime"
-INSTALL = "pip install 'edgeinfer[onnxruntime]'"
 
 _CPU = "CPUExecutionProvider"
 
@@ -103,7 +103,7 @@ class OnnxRuntimeBackend:
         except Exception as error:
             missing = isinstance(error, ModuleNotFoundError) and error.name == NAME
             reason = "not installed" if missing else f"cannot be imported: {one_line(error)}"
-            return Probe(NAME, None, reason=f"{NAME} {reason}; {INSTALL}")
+            return Probe(NAME, None, reason=f"{NAME} {reason}; {install('onnxruntime')}")
         gpus = cuda_devices() if has_cuda else ()
         cpu = Device("cpu", platform.processor() or platform.machine())
         return Probe(NAME, version, (*gpus, cpu))

@@ -27,11 +27,12 @@ from edgeinfer.backends.checks import (
     thread_count,
 )
 from edgeinfer.backends.engines import import_onnxruntime
-from edgeinfer.backends.onnxruntime import INSTALL, OnnxRuntimeBackend, OnnxRuntimeExecutable, specs
+from edgeinfer.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeExecutable, specs
 from edgeinfer.backends.onnxruntime_operators import RECORD_OPTION
 from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.bundle.memory import is_in_memory
 from edgeinfer.errors import LoadError, NotAvailableError
+from edgeinfer.installed import install
 
 NAME = "onnxruntime-coreml"
 
@@ -60,7 +61,7 @@ class OnnxRuntimeCoreMLBackend:
         except Exception as error:
             missing = isinstance(error, ModuleNotFoundError)
             reason = "not installed" if missing else f"cannot be imported: {one_line(error)}"
-            return Probe(NAME, None, reason=f"onnxruntime {reason}; {INSTALL}")
+            return Probe(NAME, None, reason=f"onnxruntime {reason}; {install('onnxruntime')}")
         if not found:
             return Probe(NAME, version, reason=f"this build of onnxruntime has no {_PROVIDER}")
         machine = platform.machine()

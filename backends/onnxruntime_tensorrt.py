@@ -37,7 +37,7 @@ from edgeinfer.backends.checks import (
 from edgeinfer.backends.cuda import check_bf16, cuda_devices
 from edgeinfer.backends.engine_store import EngineKey, EngineStore, digest_of
 from edgeinfer.backends.engines import import_onnxruntime
-from edgeinfer.backends.onnxruntime import INSTALL, OnnxRuntimeBackend, OnnxRuntimeExecutable, specs
+from edgeinfer.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeExecutable, specs
 from edgeinfer.backends.onnxruntime_cuda import load_libraries
 from edgeinfer.backends.onnxruntime_operators import (
     CPU_REFUSED_OPTION,
@@ -50,6 +50,7 @@ from edgeinfer.backends.tensorrt import library_version, machine_facts
 from edgeinfer.bundle.cache import cache_root
 from edgeinfer.bundle.memory import is_in_memory
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
+from edgeinfer.installed import install
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 NAME = "onnxruntime-tensorrt"
@@ -97,7 +98,7 @@ class OnnxRuntimeTensorRTBackend:
         except Exception as error:
             missing = isinstance(error, ModuleNotFoundError)
             reason = "not installed" if missing else f"cannot be imported: {one_line(error)}"
-            return Probe(NAME, None, reason=f"onnxruntime {reason}; {INSTALL}")
+            return Probe(NAME, None, reason=f"onnxruntime {reason}; {install('onnxruntime')}")
         if not (found := cuda_devices()):
             return Probe(NAME, version, reason="no NVIDIA device or driver is here")
         try:

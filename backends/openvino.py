@@ -43,10 +43,10 @@ from edgeinfer.backends.openvino_operators import COUNTERS, placement, profile
 from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.bundle.values import FINITE, beyond, integer_bounds
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
+from edgeinfer.installed import install
 from edgeinfer.types import Array, Dim, Feeds, TensorSpec
 
 NAME = "openvino"
-INSTALL = "pip install 'edgeinfer[openvino]'"
 
 _READERS = {"openvino_ir": "ir", "onnx": "onnx"}
 
@@ -97,7 +97,7 @@ class OpenVinoBackend:
         except Exception as error:
             missing = isinstance(error, ModuleNotFoundError) and error.name == NAME
             reason = "not installed" if missing else f"cannot be used: {one_line(error)}"
-            return Probe(NAME, None, reason=f"{NAME} {reason}; {INSTALL}")
+            return Probe(NAME, None, reason=f"{NAME} {reason}; {install('openvino')}")
         ranked = tuple(sorted(devices, key=lambda d: ("gpu", "npu", "cpu").index(d.kind)))
         return Probe(NAME, version, ranked, "" if ranked else "the engine finds no device")
 

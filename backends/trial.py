@@ -21,6 +21,7 @@ from edgeinfer.backends import child
 from edgeinfer.backends.base import Executable
 from edgeinfer.backends.checks import array_type
 from edgeinfer.backends.confine import confine
+from edgeinfer.bounded import sha256_of
 from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.bundle.passing import is_passing
 from edgeinfer.errors import LoadError, NotAvailableError
@@ -146,4 +147,4 @@ def run_on_zeros(executable: Executable) -> None:
 def _sha256(path: str, *_: int) -> str:
     """Hash a file; the further arguments tell versions of it apart."""
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(file).hex()

@@ -39,10 +39,10 @@ from edgeinfer.backends.tvm_library import ENTRY, Library, check_machine, map_we
 from edgeinfer.backends.tvm_operators import ONE_FUNCTION, profile
 from edgeinfer.backends.tvm_trial import check_runs
 from edgeinfer.errors import BackendError, ClosedError, LoadError, RunError
+from edgeinfer.installed import install
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 NAME = "tvm"
-INSTALL = "pip install 'edgeinfer[tvm]'"
 
 _DTYPES = frozenset(
     {
@@ -74,7 +74,7 @@ class TvmBackend:
         except Exception as error:
             missing = isinstance(error, ModuleNotFoundError)
             reason = "not installed" if missing else f"cannot be used: {one_line(error)}"
-            return Probe(NAME, None, reason=f"{NAME} {reason}; {INSTALL}")
+            return Probe(NAME, None, reason=f"{NAME} {reason}; {install('tvm')}")
         has_cuda = runtime.get_global_func("ffi.Module.load_from_bytes.cuda", allow_missing=True)
         gpus = cuda_devices() if has_cuda else ()
         return Probe(

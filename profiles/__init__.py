@@ -6,14 +6,17 @@ import difflib
 import functools
 import importlib.resources
 from collections.abc import Mapping
-from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import ProfileError
 from edgeinfer.profiles import asked
 from edgeinfer.profiles.reader import parse
 from edgeinfer.profiles.schema import Profile, Quirk
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 __all__ = ["Profile", "Quirk", "load", "names", "targets"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 from collections.abc import Callable
 from typing import Any
 
+from edgeinfer import toml
 from edgeinfer.errors import ProfileError
 from edgeinfer.profiles.schema import (
     ACCELERATORS,
@@ -53,8 +53,8 @@ def parse(text: str, origin: str) -> Profile:
         ProfileError: with every unknown key, missing key, wrong type and unknown value.
     """
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as e:
+        data = toml.loads(text)
+    except toml.TOMLDecodeError as e:
         raise ProfileError(f"{origin}: not TOML: {e}") from e
     faults: list[str] = []
     values = _fields(Profile, data, "", faults)

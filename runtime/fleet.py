@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from edgeinfer import forks
 from edgeinfer.backends.pages import give_back
@@ -34,6 +34,9 @@ from edgeinfer.runtime.scheduler import Answer, Call, Outputs, Scheduler, deadli
 from edgeinfer.runtime.session import Session
 from edgeinfer.runtime.telemetry import Recorder, SessionStats
 from edgeinfer.types import Array, Feeds, TensorSpec
+
+if TYPE_CHECKING:
+    from typing import Self
 
 BRIEF_S = 2e-3
 """Seconds of a run below which callers that wait run it for each other: waking a thread would take

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from edgeinfer import forks
 from edgeinfer.backends.base import Probe
@@ -19,6 +19,9 @@ from edgeinfer.bundle.cache import cache_root, writable_folder
 from edgeinfer.bundle.codec import decode
 from edgeinfer.bundle.passing import is_passing
 from edgeinfer.runtime.select import Measured
+
+if TYPE_CHECKING:
+    from typing import Self
 
 FILE = "history-1.sqlite"
 """A change of the table's meaning changes the number, so versions live beside each other."""

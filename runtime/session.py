@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, ParamSpec, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
 from edgeinfer import __version__, forks
 from edgeinfer.backends.base import DeviceKind, Executable, LoadOptions
@@ -33,6 +33,9 @@ from edgeinfer.runtime.select import Policy
 from edgeinfer.runtime.states import Memory, passing_on
 from edgeinfer.runtime.telemetry import Recorder, SessionStats, wanted
 from edgeinfer.types import Array, Feeds, TensorSpec
+
+if TYPE_CHECKING:
+    from typing import Self
 
 P = ParamSpec("P")
 R = TypeVar("R")

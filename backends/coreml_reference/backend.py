@@ -25,11 +25,11 @@ from edgeinfer.backends.coreml_reference.package import open_package
 from edgeinfer.backends.coreml_reference.signature import Port, ports
 from edgeinfer.backends.engines import import_coreml_spec
 from edgeinfer.errors import ClosedError, LoadError, RunError
+from edgeinfer.installed import install
 from edgeinfer.types import Array, Feeds
 
 NAME = "coreml-reference"
 FORMAT = "mlprogram"
-INSTALL = "pip install 'edgeinfer[coreml]'"
 LABEL = "evaluated, not run on Apple hardware"
 
 DTYPES = (
@@ -51,7 +51,7 @@ class CoreMLReferenceBackend:
         except Exception as error:
             missing = isinstance(error, ModuleNotFoundError)
             reason = "not installed" if missing else f"cannot be imported: {one_line(error)}"
-            return Probe(NAME, None, reason=f"coremltools {reason}; {INSTALL}")
+            return Probe(NAME, None, reason=f"coremltools {reason}; {install('coreml')}")
         unit = f"{platform.processor() or platform.machine()} ({LABEL})"
         return Probe(NAME, version, (Device("cpu", unit),))
 

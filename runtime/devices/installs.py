@@ -12,6 +12,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeinfer.installed import package
 from edgeinfer.runtime.devices.facts import Facts
 
 Version = tuple[int, ...]
@@ -52,7 +53,7 @@ class Wheels:
     version: str
     linux: dict[str, Version]
     others: frozenset[tuple[str, str]] = frozenset()
-    pythons: tuple[Version, Version] | None = ((3, 11), (3, 14))
+    pythons: tuple[Version, Version] | None = ((3, 10), (3, 14))
 
 
 _DESKTOPS = frozenset({("macos", "aarch64"), ("windows", "x86_64")})
@@ -86,7 +87,7 @@ WHEELS = {
     "coreml": Wheels("edgeinfer[coreml]", "coremltools 9", {}, frozenset({("macos", "aarch64")})),
     "reference": Wheels("onnx", "onnx 1.23", {"x86_64": (2, 28), "aarch64": (2, 28)}, _DESKTOPS),
 }
-"""Looked up with pip, tag by tag, in November 2026."""
+"""Looked up with pip, tag by tag, in November 2026; for Python 3.10 pip takes onnxruntime 1.23."""
 
 GPU = "onnxruntime-gpu"
 TENSORRT = "onnxruntime-tensorrt"
@@ -162,11 +163,13 @@ def advise(engine: str, facts: Facts, python: Python) -> Advice:
 
 def install_line(python: Python, *packages: str) -> str:
     """Return the line that gets packages into this Python, or into a new environment beside it."""
-    named = " ".join(f'"{p}"' if "[" in p else p for p in packages)
+    here = package()
+    ours = [p.replace("edgeinfer[", f"{here}[") for p in packages]
+    named = " ".join(f'"{p}"' if "[" in p else p for p in ours)
     command = shlex.quote(python.command)
     if python.managed:
         home = "~/edgeinfer"
-        more = "" if any(p.startswith("edgeinfer") for p in packages) else " edgeinfer"
+        more = "" if any(p.startswith("edgeinfer") for p in packages) else f" {here}"
         return f"{command} -m venv {home} && {home}/bin/pip install {named}{more}"
     return f"{command} -m pip install {named}"
 

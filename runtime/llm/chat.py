@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 from edgeinfer.bounded import visible
 from edgeinfer.errors import DamagedError, InputError, NotAvailableError
+from edgeinfer.installed import install
 from edgeinfer.llm.generation import MOST_TEMPLATE, TEMPLATE_NAME
-from edgeinfer.runtime.llm.tokenizer import INSTALL
 
 Message = Mapping[str, Any]
 
@@ -37,7 +37,7 @@ class ChatTemplate:
         try:
             from edgeinfer.runtime.llm import sandbox
         except ImportError as e:
-            raise NotAvailableError(f"chat templates need jinja2: {INSTALL}") from e
+            raise NotAvailableError(f"chat templates need jinja2: {install('llm')}") from e
         if len(text) > MOST_TEMPLATE:
             raise DamagedError(f"{TEMPLATE_NAME}: it has more than {MOST_TEMPLATE} characters")
         environment = sandbox.Environment(

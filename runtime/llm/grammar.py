@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeinfer.errors import InputError, NotAvailableError, RunError
+from edgeinfer.installed import install
 from edgeinfer.runtime.llm.params import Grammar
-from edgeinfer.runtime.llm.tokenizer import INSTALL
 
 WHITESPACE = r"[ \t\r\n]{0,40}"
 """Between the parts of a JSON text: a small model may otherwise write blanks for ever."""
@@ -36,7 +36,7 @@ class Grammars:
         try:
             import llguidance
         except ImportError as e:
-            raise NotAvailableError(f"grammars need llguidance: {INSTALL}") from e
+            raise NotAvailableError(f"grammars need llguidance: {install('llm')}") from e
         self._library: Any = llguidance
         # Without an end nothing could stop a text that is complete; the library takes one of its
         # own where it is given none.

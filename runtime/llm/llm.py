@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import InputError, LoadError, UsageError
@@ -26,6 +26,9 @@ from edgeinfer.runtime.llm.sequence import Request
 from edgeinfer.runtime.llm.stats import EngineStats
 from edgeinfer.runtime.llm.thread import EngineThread
 from edgeinfer.runtime.llm.tools import Tool, ToolCall, ToolFormat, tool_format
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Prompt = str | Sequence[int]
 """A text, which gets exactly one token that begins a sequence, or tokens, taken as they are."""

@@ -9,9 +9,8 @@ from typing import Any
 
 from edgeinfer.bounded import visible
 from edgeinfer.errors import DamagedError, InputError, LoadError, NotAvailableError
+from edgeinfer.installed import install
 from edgeinfer.runtime.llm.pieces import Pieces, pieces
-
-INSTALL = 'pip install "edgeinfer[llm]"'
 
 
 class TextTokenizer:
@@ -32,7 +31,7 @@ class TextTokenizer:
         try:
             import tokenizers
         except ImportError as e:
-            raise NotAvailableError(f"language models need tokenizers: {INSTALL}") from e
+            raise NotAvailableError(f"language models need tokenizers: {install('llm')}") from e
         self.json = text
         with _told():
             self._inner = tokenizers.Tokenizer.from_str(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from edgeinfer.results import Result
 from edgeinfer.runtime.pipelines.model import Model, shaped
 from edgeinfer.runtime.pipelines.spectra import spectra
 from edgeinfer.types import Array, AudioInput, FrameInput, SpectrogramInput
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _Prepare = Callable[[Array], Array]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from edgeinfer.runtime.pipelines.grouping import grouping
 from edgeinfer.runtime.pipelines.model import Model
 from edgeinfer.runtime.pipelines.pictures import preparation
 from edgeinfer.types import Array, ImageInput
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _HEADS = (
     Classify,

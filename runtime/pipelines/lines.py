@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from edgeinfer.media.warp import cut_out
 from edgeinfer.results import Classification, Result, Text
 from edgeinfer.runtime.pipelines.image import ImagePipeline
 from edgeinfer.runtime.pipelines.model import Model
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _UPRIGHT = 1.5
 """Height over width from which a line is read from bottom to top."""

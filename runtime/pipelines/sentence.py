@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from edgeinfer.media.tokens import Tokenizer
 from edgeinfer.results import Result
 from edgeinfer.runtime.pipelines.model import Model
 from edgeinfer.types import TextInput
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class SentencePipeline:

@@ -78,9 +78,9 @@ async def read_body(receive: Receive, limit: int, seconds: float) -> bytes:
         DisconnectedError: the client left.
     """
     try:
-        async with asyncio.timeout(seconds):
-            return await _body(receive, limit)
-    except TimeoutError as e:
+        return await asyncio.wait_for(_body(receive, limit), seconds)
+    # They are one class from Python 3.11 on.
+    except (TimeoutError, asyncio.TimeoutError) as e:
         raise RequestError(408, f"the body did not come within {seconds:g} s") from e
 
 

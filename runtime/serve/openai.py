@@ -6,7 +6,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.runtime.serve.http import (
@@ -248,7 +248,7 @@ def _model(model: Served) -> dict[str, Any]:
         "owned_by": "edgeinfer",
         "type": "model",
         "display_name": model.name,
-        "created_at": datetime.fromtimestamp(model.created, UTC).isoformat(),
+        "created_at": datetime.fromtimestamp(model.created, timezone.utc).isoformat(),
         "kind": model.kind,
         "ready": model.is_ready,
     }

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.installed import install
 from edgeinfer.runtime.serve import facts, tensors
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, status_of
 from edgeinfer.runtime.serve.hub import Hub, Served
@@ -55,8 +56,6 @@ _OPEN = frozenset({"ServerLive", "ServerReady", "Check"})
 
 _FINAL = "triton_enable_empty_final_response"
 
-INSTALL = "pip install 'edgeinfer[serve]'"
-
 
 class Rpc:
     """Answers over gRPC.
@@ -79,7 +78,7 @@ class Rpc:
 
             self._messages = messages()
         except ImportError as e:
-            raise NotAvailableError(f"gRPC needs grpcio and protobuf: {INSTALL}") from e
+            raise NotAvailableError(f"gRPC needs grpcio and protobuf: {install('serve')}") from e
         self._grpc, self._hub, self._keys = grpc, hub, keys
         self._traces = Traces()
         self._server: Any = None

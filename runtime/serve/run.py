@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.installed import install
 from edgeinfer.runtime.serve.options import ServeOptions
 
 _BACKLOG = 2048
-INSTALL = "pip install 'edgeinfer[serve]'"
 _LOOP = "asyncio" if sys.platform == "win32" else "uvloop"
 _MODULES = ("uvicorn", _LOOP, "httptools", "orjson", "prometheus_client")
 
@@ -29,7 +29,7 @@ def check_installed(*, grpc: bool = False) -> None:
     wanted = (*_MODULES, "grpc", "google.protobuf") if grpc else _MODULES
     missing = [name for name in wanted if not _is_there(name)]
     if missing:
-        raise NotAvailableError(f"serving needs {', '.join(missing)}; {INSTALL}")
+        raise NotAvailableError(f"serving needs {', '.join(missing)}; {install('serve')}")
 
 
 def _is_there(name: str) -> bool:

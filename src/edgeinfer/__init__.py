@@ -88,7 +88,15 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'edgeinfer' has no attribute {name!r}")
-    module = importlib.import_module(_LAZY[name])
+    try:
+        module = importlib.import_module(_LAZY[name])
+    except ModuleNotFoundError as error:
+        from edgeinfer.errors import NotAvailableError
+        from edgeinfer.installed import without_converter
+
+        if reason := without_converter(error):
+            raise NotAvailableError(f"edgeinfer.{name}: {reason}") from error
+        raise
     value = module if name in _MODULES else getattr(module, name)
     globals()[name] = value
     return value

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import struct
 import zipfile
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 try:
     from lzma import LZMAError
@@ -38,6 +40,14 @@ def read_bounded(path: Path, most: int) -> bytes:
         size = f"{most >> 10} KiB" if most < 1 << 20 else f"{most >> 20} MiB"
         raise OSError(errno.EFBIG, f"it has more than {size}", os.fspath(path))
     return raw
+
+
+def sha256_of(stream: BinaryIO) -> bytes:
+    """Return the SHA-256 digest of what is left in a file."""
+    digest = hashlib.sha256()
+    while chunk := stream.read(1 << 18):
+        digest.update(chunk)
+    return digest.digest()
 
 
 def visible(text: str) -> str:

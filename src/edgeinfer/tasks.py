@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from edgeinfer.errors import UsageError
 from edgeinfer.heads import (
@@ -47,6 +47,9 @@ from edgeinfer.runtime.pipelines import (
     pipeline,
 )
 from edgeinfer.types import Array
+
+if TYPE_CHECKING:
+    from typing import Self
 
 R = TypeVar("R", bound=Result)
 PathLike = str | os.PathLike[str]

@@ -31,6 +31,8 @@ LAYERS = {
     "errors": 0,
     "bounded": 0,
     "versions": 0,
+    "toml": 0,
+    "installed": 0,
 }
 """A module imports its own layer's package and anything of a lower number."""
 
@@ -51,7 +53,7 @@ SIDEWAYS = {
 DEVICE = (
     *("runtime", "backends", "bundle", "metrics", "channels", "media", "decode"),
     *("profiles", "llm"),
-    *("heads", "results", "types", "errors", "forks", "bounded", "versions"),
+    *("heads", "results", "types", "errors", "forks", "bounded", "versions", "toml", "installed"),
 )
 """What a device install imports."""
 

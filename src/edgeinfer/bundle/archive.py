@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Any, BinaryIO, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 from edgeinfer import forks
 from edgeinfer.bundle import openssf
@@ -39,6 +39,9 @@ from edgeinfer.errors import (
     UsageError,
 )
 from edgeinfer.types import Array
+
+if TYPE_CHECKING:
+    from typing import Self
 
 OPENINGS = (
     *("trusted", "key", "require_signature", "native"),

@@ -31,6 +31,7 @@ from edgeinfer.errors import (
     OutputError,
     UsageError,
 )
+from edgeinfer.installed import install
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -322,5 +323,5 @@ def _library() -> None:
         import cryptography  # noqa: F401
     except ImportError as e:
         raise NotAvailableError(
-            'encrypted bundles need the package cryptography; pip install "edgeinfer[sign]"'
+            f"encrypted bundles need the package cryptography; {install('sign')}"
         ) from e

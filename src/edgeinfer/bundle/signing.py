@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import NotAvailableError, OutputError, SignatureError, UsageError
+from edgeinfer.installed import install
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -323,7 +324,7 @@ def _library() -> None:
         import cryptography  # noqa: F401
     except ImportError as e:
         raise NotAvailableError(
-            'signatures need the package cryptography; pip install "edgeinfer[sign]"'
+            f"signatures need the package cryptography; {install('sign')}"
         ) from e
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO
 
 from edgeinfer.bounded import ZIP_ERRORS
 from edgeinfer.bundle.manifest import FileRecord, Manifest, VectorRecord, spread_of
@@ -25,6 +25,9 @@ from edgeinfer.bundle.vectors import dump_vector
 from edgeinfer.errors import OutputError, UsageError
 from edgeinfer.metrics import OutputMetrics
 from edgeinfer.types import Array, TensorSpec
+
+if TYPE_CHECKING:
+    from typing import Self
 
 CHUNK = 1 << 20
 _DISK_ERRORS = frozenset(

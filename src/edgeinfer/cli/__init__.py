@@ -20,11 +20,11 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except ModuleNotFoundError as error:
-        if error.name not in ("click", "rich"):
+        if error.name != "click":
             raise
         sys.stderr.write(
-            f"edgeinfer: the command line needs {error.name}: {sys.executable} -m pip install "
-            "click rich; in Python, edgeinfer.load works without them\n"
+            f"edgeinfer: the command line needs click: {sys.executable} -m pip install click; "
+            "in Python, edgeinfer.load works without it\n"
         )
         sys.exit(3)
     if instruction := os.environ.get(COMPLETE):

@@ -20,9 +20,8 @@ from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from edgeinfer.bundle.archive import Bundle
+    from edgeinfer.cli.table import Table
     from edgeinfer.runtime.comparison import Row, Timed
     from edgeinfer.runtime.timing import Timing
     from edgeinfer.types import Array

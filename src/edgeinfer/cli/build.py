@@ -14,9 +14,8 @@ from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from edgeinfer.backends.base import ShapeRange
+    from edgeinfer.cli.table import Table
     from edgeinfer.runtime.ahead import Built
 
 _SHAPES = re.compile(r"(?P<name>.+)=(?P<shapes>[0-9]+(?:[,:][0-9]+)*)")

@@ -13,7 +13,7 @@ from edgeinfer.cli.output import Output, output_options, size, table
 from edgeinfer.errors import OutputError
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from edgeinfer.cli.table import Table
 
 
 @click.group()

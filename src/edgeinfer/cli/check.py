@@ -12,8 +12,7 @@ from edgeinfer.cli.names import DEPLOYMENT, PRECISION, TARGET, TARGETS, named
 from edgeinfer.cli.output import Output, output_options, table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from edgeinfer.cli.table import Table
     from edgeinfer.errors import Problem
 
 

@@ -24,8 +24,7 @@ from edgeinfer.cli.sections import Section, Sectioned
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from edgeinfer.cli.table import Table
     from edgeinfer.convert.pipeline import ExportResult
     from edgeinfer.convert.verify import EngineResult, VariantResult
     from edgeinfer.metrics import Budget

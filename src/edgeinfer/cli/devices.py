@@ -10,9 +10,8 @@ import click
 from edgeinfer.cli.output import Output, output_options, size, table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from edgeinfer.backends.base import Probe
+    from edgeinfer.cli.table import Table
     from edgeinfer.runtime.devices import Facts, Fingerprint
     from edgeinfer.runtime.devices.board import Gpu
 

@@ -20,8 +20,7 @@ from edgeinfer.cli.output import Output, output_options, size, table
 from edgeinfer.cli.trust import trust_options
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from edgeinfer.cli.table import Table
 EXTRAS = (
     ("convert", ("onnx", "onnx_ir", "onnxruntime", "jinja2"), "converting models"),
     ("apple", ("onnx", "onnx_ir", "coremltools", "jinja2"), "converting for Apple, nothing else"),
@@ -96,8 +95,9 @@ def doctor(bundle: str | None, policy: str, trust: dict[str, Any], out: Output) 
 
 
 def _machine() -> Iterator[Finding]:
-    new_enough = sys.version_info >= (3, 11)
-    fix = "" if new_enough else "install Python 3.11 or newer"
+    # JetPack 6 has 3.10, which runs bundles; what converts needs more.
+    new_enough = sys.version_info >= (3, 10)
+    fix = "" if new_enough else "install Python 3.10 or newer; for converting 3.11"
     yield Finding("edgeinfer", True, __version__)
     yield Finding("python", new_enough, f"{platform.python_version()} ({sys.executable})", fix)
     libc = " ".join(platform.libc_ver()).strip() or "unknown C library"

@@ -32,6 +32,7 @@ import click
 
 from edgeinfer.cli.output import to_json, visible
 from edgeinfer.errors import EdgeInferError
+from edgeinfer.installed import without_converter
 
 DEBUG = "EDGEINFER_DEBUG"
 BUG, INTERRUPTED, PIPE, TERMINATED = 70, 130, 141, 143
@@ -129,6 +130,8 @@ def describe(error: Exception) -> Failure:
         return Failure(kind, str(error), error.exit_code, _fields(error))
     if isinstance(error, click.ClickException):
         return Failure("UsageError", _usage(error), 2)
+    if isinstance(error, ModuleNotFoundError) and (reason := without_converter(error)):
+        return Failure("NotAvailableError", reason, ENVIRONMENT)
     if isinstance(error, MemoryError):
         return Failure("OutOfMemory", "out of memory, nothing was written", ENVIRONMENT)
     if isinstance(error, OSError) and error.errno in _SURROUNDINGS:

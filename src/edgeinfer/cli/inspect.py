@@ -18,10 +18,9 @@ from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from edgeinfer.bundle.archive import Bundle
     from edgeinfer.bundle.manifest import Manifest
+    from edgeinfer.cli.table import Table
     from edgeinfer.heads import Head
     from edgeinfer.types import Preprocessing
 

@@ -13,8 +13,7 @@ from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from edgeinfer.cli.table import Table
     from edgeinfer.convert.join import Joined
 
 COLUMNS = ("function", "precision", ">alone", ">vectors", ">error", "bundle")

@@ -14,9 +14,8 @@ from edgeinfer.cli.output import Progress, milliseconds, table
 from edgeinfer.errors import NotAvailableError, OutOfPagesError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from edgeinfer.bundle.archive import Bundle
+    from edgeinfer.cli.table import Table
     from edgeinfer.runtime.llm.executor import Executor
 
 WIDTHS = (1, 2, 4, 8, 16)

@@ -15,8 +15,7 @@ from edgeinfer.cli.ranking import ranking, why
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from edgeinfer.cli.table import Table
     from edgeinfer.results import Result
     from edgeinfer.runtime.pipelines import Pipeline
 

@@ -12,10 +12,9 @@ from edgeinfer.runtime.operators import profile_pair
 from edgeinfer.runtime.report import sum_line
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from edgeinfer.backends.operators import Operator, OperatorProfile
     from edgeinfer.bundle.archive import Bundle
+    from edgeinfer.cli.table import Table
     from edgeinfer.runtime.pairs import Pairs
     from edgeinfer.runtime.select import Pair
     from edgeinfer.types import Array

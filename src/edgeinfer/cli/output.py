@@ -12,21 +12,17 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from edgeinfer.bounded import visible as visible
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+from edgeinfer.cli.table import Table
+from edgeinfer.cli.table import render as render
+from edgeinfer.cli.table import table as table
 
 Progress = Callable[[str, float | None], None]
 """Called with what is being done and, where it is known, how much of it is done (0..1)."""
-
-PIPE_WIDTH = 200
-"""Columns where nobody looks at a terminal: wide enough not to break a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +68,20 @@ class Output:
         if not _watched():
             yield _Lines()
             return
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            SpinnerColumn,
-            TaskProgressColumn,
-            TextColumn,
-            TimeElapsedColumn,
-        )
+        try:
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                Progress,
+                SpinnerColumn,
+                TaskProgressColumn,
+                TextColumn,
+                TimeElapsedColumn,
+            )
+        # A device has no need of bars.
+        except ModuleNotFoundError:
+            yield _Lines()
+            return
 
         columns = (
             SpinnerColumn(),
@@ -136,32 +137,6 @@ def output_options(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
-    """Make a table; a column whose title starts with ``>`` is set right."""
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in columns:
-        # On a narrow terminal names are folded; a figure broken in two is misread.
-        if title.startswith(">"):
-            made.add_column(title[1:], justify="right", no_wrap=True)
-        else:
-            made.add_column(title, overflow="fold")
-    for row in rows:
-        # Text: a name like "[0]" is not markup.
-        made.add_row(*(Text(visible(str(cell))) for cell in row))
-    return made
-
-
-def render(made: Table) -> str:
-    """Return a table as text, without blanks at the ends of lines."""
-    console = _console()
-    with console.capture() as capture:
-        console.print(made)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
-
-
 def size(count: int) -> str:
     """Return bytes for people, in powers of 1000."""
     value = float(count)
@@ -204,15 +179,6 @@ def _jsonable(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return _jsonable(value.tolist())
     raise TypeError(f"no JSON form for {type(value).__name__}")
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(highlight=False, emoji=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        return Console(highlight=False, emoji=False, width=PIPE_WIDTH)
-    return console
 
 
 def _watched() -> bool:

@@ -19,9 +19,8 @@ from edgeinfer.cli.ranking import ranking, why
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from edgeinfer.bundle.manifest import Manifest
+    from edgeinfer.cli.table import Table
     from edgeinfer.runtime.session import Session
     from edgeinfer.types import Array
 

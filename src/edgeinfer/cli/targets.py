@@ -11,8 +11,7 @@ from edgeinfer.cli.names import TARGET
 from edgeinfer.cli.output import Output, output_options, table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from edgeinfer.cli.table import Table
     from edgeinfer.profiles import Profile
 
 

@@ -19,8 +19,7 @@ from edgeinfer.results import (
 )
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from edgeinfer.cli.table import Table
 _SHOWN = 6
 """Numbers of a vector that are printed."""
 

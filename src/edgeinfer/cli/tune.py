@@ -14,8 +14,7 @@ from edgeinfer.cli.output import Output, output_options, table
 from edgeinfer.cli.trust import trust_options
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from edgeinfer.cli.table import Table
     from edgeinfer.convert.tuning import Tuned
 
 COLUMNS = ("kernel", ">share", ">own", ">tuned", ">engine", ">tried", ">failed", "verdict")

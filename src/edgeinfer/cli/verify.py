@@ -13,8 +13,7 @@ from edgeinfer.cli.threads import within
 from edgeinfer.cli.trust import trust_options
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from edgeinfer.cli.table import Table
     from edgeinfer.runtime.verification import BundleVerification, Checked
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from edgeinfer.bounded import absence
 from edgeinfer.errors import InputError, NotAvailableError, UsageError
+from edgeinfer.installed import install
 from edgeinfer.types import Array, AudioInput
 
-INSTALL = 'pip install "edgeinfer[media]"'
 BLOCK = 1 << 20
 """Frames read at once, so that a long stereo recording is never held in full."""
 
@@ -103,7 +103,7 @@ def _read(source: Path | bytes) -> tuple[Array, int]:
         import soundfile
     # soundfile raises OSError when its native library is missing.
     except (ImportError, OSError) as e:
-        raise NotAvailableError(f"reading recordings needs soundfile: {INSTALL}") from e
+        raise NotAvailableError(f"reading recordings needs soundfile: {install('media')}") from e
     name = "recording" if isinstance(source, bytes) else str(source)
     opened = io.BytesIO(source) if isinstance(source, bytes) else source
     if isinstance(source, Path) and not source.is_file():
@@ -137,6 +137,6 @@ def resampled(signal: Array, rate: int, wanted: int) -> Array:
         import soxr
     except ImportError as e:
         raise NotAvailableError(
-            f"changing the sample rate from {rate} to {wanted} Hz needs soxr: {INSTALL}"
+            f"changing the sample rate from {rate} to {wanted} Hz needs soxr: {install('media')}"
         ) from e
     return np.asarray(soxr.resample(signal, rate, wanted, quality="HQ"), dtype=np.float32)

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgeinfer import toml
 from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle import headrules
 from edgeinfer.bundle.codec import by_kind, decode
@@ -92,8 +92,8 @@ def parse_description(path: str | Path) -> Description:
 def _data(path: Path) -> dict[str, Any]:
     text = read_text(path)
     try:
-        data = json.loads(text) if path.suffix.lower() == ".json" else tomllib.loads(text)
-    except tomllib.TOMLDecodeError as e:
+        data = json.loads(text) if path.suffix.lower() == ".json" else toml.loads(text)
+    except toml.TOMLDecodeError as e:
         raise UsageError(f"{path}: not TOML: {e}") from e
     except (ValueError, RecursionError) as e:
         raise UsageError(f"{path}: not JSON: {e}") from e

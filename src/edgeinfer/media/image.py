@@ -13,13 +13,13 @@ import numpy as np
 
 from edgeinfer.bounded import absence
 from edgeinfer.errors import InputError, NotAvailableError, UsageError
+from edgeinfer.installed import install
 from edgeinfer.media.geometry import Laid, Placement, Size, steps
 from edgeinfer.types import Array, ImageInput
 
 if TYPE_CHECKING:
     from PIL import Image
 
-INSTALL = 'pip install "edgeinfer[media]"'
 WHITE = (255, 255, 255, 255)
 _ORIENTATION = 0x0112
 """Tag of EXIF."""
@@ -140,7 +140,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as e:
-        raise NotAvailableError(f"reading pictures needs Pillow: {INSTALL}") from e
+        raise NotAvailableError(f"reading pictures needs Pillow: {install('media')}") from e
     return Image
 
 
@@ -148,7 +148,7 @@ def _read(source: Path | io.BytesIO, name: str, color: str) -> Image.Image:
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as e:
-        raise NotAvailableError(f"reading pictures needs Pillow: {INSTALL}") from e
+        raise NotAvailableError(f"reading pictures needs Pillow: {install('media')}") from e
     expected = f"a picture that Pillow can read ({', '.join(FORMATS)})"
     try:
         with warnings.catch_warnings():

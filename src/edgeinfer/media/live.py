@@ -15,16 +15,19 @@ from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgeinfer.errors import InputError, NotAvailableError, UsageError
+from edgeinfer.installed import install
 from edgeinfer.media.audio import open_recording
 from edgeinfer.media.image import open_picture
 from edgeinfer.types import Array
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from PIL import Image
 
 PICTURES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
@@ -195,7 +198,7 @@ def _by_opencv(source: str, size: tuple[int, int] | None) -> Generator[Array, No
     try:
         import cv2
     except ImportError as e:
-        fix = 'pip install "edgeinfer[camera]"'
+        fix = install("camera")
         raise NotAvailableError(f"cameras, videos and streams need OpenCV: {fix}") from e
     if is_pipeline:
         capture = cv2.VideoCapture(source, cv2.CAP_GSTREAMER)

@@ -18,11 +18,11 @@ outputs mean is said in a pipeline file, see ``edgeinfer.media.description``.
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgeinfer import toml
 from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle import headrules
 from edgeinfer.bundle.codec import by_kind, decode
@@ -46,8 +46,8 @@ def parse_preprocessing(path: str | Path) -> dict[str, Preprocessing]:
     """
     text = read_text(Path(path))
     try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as e:
+        tables = toml.loads(text)
+    except toml.TOMLDecodeError as e:
         raise UsageError(f"{path}: not TOML: {e}") from e
     if stray := [key for key, value in tables.items() if not isinstance(value, dict)]:
         keys = ", ".join(map(repr, stray))

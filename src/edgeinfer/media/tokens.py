@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.errors import BundleError, InputError, NotAvailableError
+from edgeinfer.installed import install
 from edgeinfer.types import Array, TextInput
-
-INSTALL = 'pip install "edgeinfer[text]"'
 
 
 class Tokenizer:
@@ -29,7 +28,7 @@ class Tokenizer:
         try:
             import tokenizers
         except ImportError as e:
-            raise NotAvailableError(f"reading texts needs tokenizers: {INSTALL}") from e
+            raise NotAvailableError(f"reading texts needs tokenizers: {install('text')}") from e
         name = record.vocabulary
         try:
             if name.endswith(".json"):

@@ -60,7 +60,7 @@ def test_systems_without_wheels_get_a_reason_and_no_line(facts: DeviceFacts) -> 
     assert "install a 64-bit system" in advise("litert", replace(pi, arch="armv7l"), VENV).why
     assert "musl" in advise("litert", pi, replace(VENV, musl=True)).why
     assert (
-        "Python 3.11 to 3.14, this is 3.15"
+        "Python 3.10 to 3.14, this is 3.15"
         in advise("litert", pi, replace(VENV, version=(3, 15))).why
     )
     assert "Android" in advise("litert", facts("phone"), VENV).why

@@ -1,0 +1,127 @@
+"""Build edgeinfer-runtime: the wheel of what a device needs, without what converts.
+
+Run from the repository: ``python -m release.runtime_wheel [FOLDER]``. It is the same tree but for
+``convert`` and ``kernels``, under another name and for Python 3.10 too; its extras are those of
+``pyproject.toml`` that bring no converter.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+NAME = "edgeinfer-runtime"
+LEFT_OUT = ("convert", "kernels")
+CONVERTING = frozenset({"all", "apple", "convert", "dev", "torch", "tvm-apple", "tvm-cuda"})
+"""Extras that are for the machine that converts, or for developers."""
+
+README = """# edgeinfer-runtime
+
+What a device needs to run bundles that edgeinfer made elsewhere: `edgeinfer.load`, pipelines, the
+commands `run`, `verify`, `bench`, `doctor`, and no converter. It is the module `edgeinfer`, so it
+goes into an environment without the package edgeinfer. Extras name the device: `pi`, `nuc`, `mac`,
+`jetson`; or the engine: `litert`, `openvino`, `onnxruntime`, `coreml`, `tvm`.
+"""
+
+LARGEST = 1_000_000
+"""Bytes that the wheel may have."""
+
+
+def project(main: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """Return what the wheel says of itself.
+
+    Args:
+        main: the table ``project`` of the whole package.
+        version: of the package.
+    """
+    extras = {
+        name: [need.replace("edgeinfer[", f"{NAME}[") for need in needs]
+        for name, needs in main["optional-dependencies"].items()
+        if name not in CONVERTING
+    }
+    oldest = "Programming Language :: Python :: 3.11"
+    classifiers = [
+        line
+        for found in main["classifiers"]
+        for line in ([oldest.replace("3.11", "3.10"), found] if found == oldest else [found])
+    ]
+    kept = ("license", "license-files", "authors", "keywords", "scripts")
+    return {
+        "name": NAME,
+        "version": version,
+        "description": "Runs bundles of edgeinfer on a device; converts nothing",
+        "readme": {"text": README, "content-type": "text/markdown"},
+        "classifiers": classifiers,
+        "requires-python": ">=3.10",
+        "dependencies": [*main["dependencies"], "tomli>=2; python_version < '3.11'"],
+        "optional-dependencies": extras,
+        "entry-points": main["entry-points"],
+        **{name: main[name] for name in kept},
+    }
+
+
+def build(folder: Path) -> Path:
+    """Build the wheel into a folder, and return its path.
+
+    Raises:
+        SystemExit: it is larger than it may be.
+    """
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    setuptools = whole["tool"]["setuptools"]
+    from edgeinfer import __version__
+
+    data = {
+        name: patterns
+        for name, patterns in setuptools["package-data"].items()
+        if name.split(".")[1:2] not in ([part] for part in LEFT_OUT)
+    }
+    with tempfile.TemporaryDirectory(prefix="edgeinfer-runtime-") as temporary:
+        stage = Path(temporary)
+        unwanted = shutil.ignore_patterns("__pycache__", *LEFT_OUT)
+        shutil.copytree(ROOT / "src" / "edgeinfer", stage / "src" / "edgeinfer", ignore=unwanted)
+        shutil.copy2(ROOT / "LICENSE", stage)
+        tables = {
+            "build-system": whole["build-system"],
+            "project": project(whole["project"], __version__),
+            "tool": {"setuptools": {"include-package-data": False, "package-data": data}},
+        }
+        tables["tool"]["setuptools"]["packages"] = {"find": setuptools["packages"]["find"]}
+        (stage / "pyproject.toml").write_text("\n".join(_toml(tables)), encoding="utf-8")
+        command = (sys.executable, "-m", "build", "--wheel", "--no-isolation")
+        subprocess.run([*command, "--outdir", str(folder), str(stage)], check=True)
+    (made,) = folder.glob(f"{NAME.replace('-', '_')}-{__version__}-*.whl")
+    if made.stat().st_size > LARGEST:
+        raise SystemExit(f"{made}: {made.stat().st_size} bytes, at most {LARGEST} are wanted")
+    return made
+
+
+def _toml(tables: Mapping[str, Any], path: str = "") -> list[str]:
+    """Write tables of texts, lists and tables; a text of JSON is one of TOML."""
+    lines = [f"[{path}]"] if path else []
+    for key, value in tables.items():
+        if not isinstance(value, Mapping):
+            lines.append(f"{json.dumps(key)} = {_value(value)}")
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            lines += _toml(value, f"{path}.{json.dumps(key)}" if path else json.dumps(key))
+    return lines
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(k)} = {_value(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value)
+
+
+if __name__ == "__main__":
+    print(build(Path(sys.argv[1] if len(sys.argv) > 1 else "dist").resolve()))

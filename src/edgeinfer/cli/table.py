@@ -1,0 +1,120 @@
+"""Tables as text: names on the left are folded where it is narrow, figures on the right never."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from edgeinfer.bounded import visible
+
+PIPE_WIDTH = 200
+"""Columns where nobody looks at a terminal: wide enough not to break a line."""
+
+_GAP = 2
+_LEAST = 4
+"""Columns that a folded name gets at least, where there are as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under titles.
+
+    Attributes:
+        titles: of the columns.
+        right: which columns are set right; what is in them is never broken.
+        rows: cells, as many as there are titles.
+    """
+
+    titles: tuple[str, ...]
+    right: tuple[bool, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def lines(self, width: int) -> list[str]:
+        """Return the table as lines without blanks at their ends; the first are the titles."""
+        widths = _fitting(self, width)
+        made = []
+        for row in (self.titles, *self.rows):
+            cells = [
+                [cell] if right else _folded(cell, wide)
+                for cell, right, wide in zip(row, self.right, widths, strict=True)
+            ]
+            for number in range(max(map(len, cells), default=0)):
+                parts = [cell[number] if number < len(cell) else "" for cell in cells]
+                set_out = [
+                    " " * (wide - _width(part)) + part
+                    if right
+                    else part + " " * (wide - _width(part))
+                    for part, right, wide in zip(parts, self.right, widths, strict=True)
+                ]
+                made.append((" " * _GAP).join(set_out).rstrip())
+        return made
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
+    """Make a table; a column whose title starts with ``>`` is set right."""
+    titles = tuple(columns)
+    return Table(
+        tuple(t.removeprefix(">") for t in titles),
+        tuple(t.startswith(">") for t in titles),
+        tuple(tuple(visible(str(cell)) for cell in row) for row in rows),
+    )
+
+
+def render(made: Table) -> str:
+    """Return a table as text, as wide as the terminal, whose titles are bold."""
+    lines = made.lines(terminal_width())
+    if sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+        lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
+    return "\n".join(lines)
+
+
+def terminal_width() -> int:
+    """Return the columns there are for text."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    if is_terminal or "COLUMNS" in os.environ:
+        return shutil.get_terminal_size((PIPE_WIDTH, 24)).columns
+    return PIPE_WIDTH
+
+
+def _fitting(made: Table, width: int) -> list[int]:
+    """Return the width of each column; the widest names give way first."""
+    cells: list[Sequence[str]] = [*zip(made.titles, *made.rows, strict=True)]
+    widths = [max(map(_width, column), default=0) for column in cells]
+    over = sum(widths) + _GAP * (len(widths) - 1) - width
+    names = [i for i, right in enumerate(made.right) if not right]
+    while over > 0:
+        widest = max(names, key=lambda i: widths[i], default=None)
+        if widest is None or widths[widest] <= _LEAST:
+            break
+        widths[widest] -= 1
+        over -= 1
+    return widths
+
+
+def _folded(text: str, width: int) -> list[str]:
+    if _width(text) <= width:
+        return [text]
+    if _width(text) == len(text):
+        return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+    lines, line = [], ""
+    for character in text:
+        if _width(line + character) > width and line:
+            lines.append(line)
+            line = ""
+        line += character
+    return [*lines, line]
+
+
+def _width(text: str) -> int:
+    """Return the columns that a text takes: some characters take two, some none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
