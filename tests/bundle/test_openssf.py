@@ -113,7 +113,7 @@ def test_a_signature_of_another_bundle_is_refused(
 def test_keys_of_both_kinds_count_together(bundle: Path, tmp_path: Path) -> None:
     theirs = _keys(tmp_path, "theirs")
     new_keys(tmp_path / "ours", tmp_path / "ours.pub")
-    both = [f"{theirs}.pub", tmp_path / "ours.pub"]
+    both = [f"{theirs}.pub", str(tmp_path / "ours.pub")]
     with pytest.raises(SignatureError, match=r"is not signed by .*; is not signed, and"):
         edgeinfer.Bundle.open(bundle, trusted=both)
     _sign(bundle, theirs)

@@ -28,6 +28,9 @@ from tests.fuzz.readers import Reader, readers
 CORPUS = Path(__file__).parent / "corpus"
 LONGEST_S, TIMES, FLOOR_MB, BUG = 10.0, 20, 200, 70
 BATCH = 100
+_ENOUGH = 5
+"""Findings of a reader, after which others of the same cause are of no use."""
+
 _ROOM_MB = 500
 """What a copy may come to hold before another takes its place."""
 
@@ -77,6 +80,8 @@ def _fuzz(
     until = time.monotonic() + seconds
     contents = _contents(reader, rng)
     while (codes.total() < inputs) if inputs else (time.monotonic() < until):
+        if len(findings) >= _ENOUGH:
+            break
         batch = [content for content, _ in zip(contents, range(BATCH), strict=False)]
         while batch:
             ended, problem = run_apart(reader, path, batch)

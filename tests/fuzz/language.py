@@ -89,9 +89,10 @@ def readers(folder: Path) -> Iterator[Reader]:
 
 def _read(path: Path) -> None:
     from edgeinfer.convert.llm import source, tokenizer
+    from edgeinfer.convert.sources.sniff import is_llm
     from edgeinfer.runtime.llm.tokenizer import TextTokenizer
 
-    if not source.is_llm(path):
+    if not is_llm(path):
         raise SourceError(f"{path}: no language model")
     given = source.read(path)
     files, _ = tokenizer.files(given)

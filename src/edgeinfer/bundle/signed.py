@@ -11,6 +11,7 @@ from pathlib import Path
 from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle import openssf
 from edgeinfer.bundle.counters import raise_counter
+from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.bundle.signing import Signature, curve_keys, verified
 from edgeinfer.errors import SignatureError, UsageError
 
@@ -89,7 +90,7 @@ class SignedRules:
                 f"into a file of its own, which is the bundle's name and {openssf.SUFFIX}, or "
                 "signature= (--signature)"
             )
-        wanted = {openssf.MANIFEST_NAME: digest}
+        wanted = {MANIFEST_NAME: digest}
         if self.whole:
             wanted[openssf.WHOLE] = self.whole
         return tuple(Signature(key, b"") for key in openssf.signed_by(self.signature, left, wanted))
