@@ -397,7 +397,9 @@ class Front:
         from edgeinfer.convert.verify import Oracles, gather_vectors
 
         model, request = self._source.model, self._request
-        with Oracles(model, original=self._source.original) as oracles:
+        with Oracles(
+            model, original=self._source.original, time_limit_s=request.time_limit_s
+        ) as oracles:
             with self._stage("gather test vectors"):
                 gathered = gather_vectors(
                     model,

@@ -80,6 +80,7 @@ def export(
     input_ranges: Mapping[str, tuple[float, float]] | None = None,
     io_dtypes: str | Mapping[str, str] = "",
     unverified: bool = False,
+    time_limit_s: float = 600.0,
     records: Sequence[str] = (),
     name: str | None = None,
     overwrite: bool = False,
@@ -140,6 +141,7 @@ def export(
             others' under ``""``. The bundle's inputs and outputs stay floats.
         unverified: write artifacts also where nothing here can run them, no engine and no emulator;
             the bundle says so of each for ever.
+        time_limit_s: seconds that one run of the source model may take: a loop may have no end.
         records: files of kernels that ``edgeinfer tune`` measured, beside those that are shipped.
         name: of the bundle; default the model's.
         overwrite: replace an existing bundle.
@@ -181,6 +183,7 @@ def export(
         input_ranges=input_ranges,
         io_dtypes=io_dtypes,
         unverified=unverified,
+        time_limit_s=time_limit_s,
         records=records,
         input_shapes=input_shapes,
         preprocessing=preprocessing,

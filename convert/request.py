@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,6 +62,7 @@ class Request:
         input_ranges: what inputs lie between, by name, as the user says.
         io_dtypes: element types of inputs and outputs in ``.tflite`` files, by name.
         unverified: what nothing here can run is written all the same, and marked.
+        time_limit_s: that one run of the source model may take.
         records: files of tuned kernels.
         alone: one artifact is written as it is, without a bundle.
     """
@@ -94,6 +96,7 @@ class Request:
     input_ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     io_dtypes: dict[str, str] = field(default_factory=dict)
     unverified: bool = False
+    time_limit_s: float = 600.0
     records: tuple[str, ...] = ()
     alone: bool = False
 
@@ -163,6 +166,7 @@ def check_request(
     input_ranges: Mapping[str, tuple[float, float]] | None = None,
     io_dtypes: str | Mapping[str, str] = "",
     unverified: bool = False,
+    time_limit_s: float = 600.0,
     records: Sequence[str] = (),
 ) -> Request:
     """Check what can be checked without opening the model.
@@ -212,6 +216,7 @@ def check_request(
         input_ranges=_input_ranges(input_ranges or {}),
         io_dtypes=kinds,
         unverified=unverified,
+        time_limit_s=_time_limit(time_limit_s),
         records=tuple(records),
         alone=bool(format_of(output)),
         preprocessing=in_layout(preprocessing or {}, channels_last, channels_first),
@@ -350,3 +355,9 @@ def check_mode(random: str) -> str:
     if random and random not in ("input", "zero") and not random.isdecimal():
         raise UsageError(f"random {random!r}: expected input, zero or a seed, a whole number")
     return random
+
+
+def _time_limit(seconds: float) -> float:
+    if not 0 < seconds <= threading.TIMEOUT_MAX:
+        raise UsageError(f"time_limit_s: expected seconds above 0, received {seconds}")
+    return float(seconds)

@@ -227,7 +227,8 @@ def rank(
         reasons = "; ".join(str(r) for r in rejected if backend in (None, r.backend))
         formats = ", ".join(dict.fromkeys(v.format for v in variants)) or "nothing"
         reasons = reasons or f"the bundle has {formats}, which it does not open"
-        raise NotAvailableError(f"{wanted} was asked for and cannot be used: {reasons}")
+        error = RefusedError if any(r.is_at_fault for r in rejected) else NotAvailableError
+        raise error(f"{wanted} was asked for and cannot be used: {reasons}")
     return plan
 
 

@@ -20,6 +20,7 @@ from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.decided import DRAWS, chooses, nearly, undecided
 from edgeinfer.convert.verify.locate import disputed_node, save_for_engines
 from edgeinfer.convert.verify.witness import (
+    TIME_LIMIT_S,
     Abstains,
     LiteRt,
     LiteRtInPieces,
@@ -58,13 +59,19 @@ class Oracles:
     """
 
     def __init__(
-        self, model: ir.Model, *, seconds: float = 20.0, original: Original | None = None
+        self,
+        model: ir.Model,
+        *,
+        seconds: float = 20.0,
+        original: Original | None = None,
+        time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
         """Open them.
 
         Args:
             model: as read, before any pass; it is not modified.
             original: the file it was read from, where its own engine is to answer.
+            time_limit_s: that one run of ONNX Runtime may take.
             seconds: CPU time oracle B may take for all vectors; those left have one oracle, and the
                 notes say so.
 
@@ -97,7 +104,7 @@ class Oracles:
         self._path = save_for_engines(model, Path(self._folder.name))
         self._witnesses: dict[str, Witness | str] = {}
         self._makers: dict[str, Callable[[], Witness]] = {
-            "onnxruntime": lambda: _onnxruntime(model, self._path),
+            "onnxruntime": lambda: _onnxruntime(model, self._path, time_limit_s),
             "onnx operators": lambda: Numpy(model, wide=False, own=False, seconds=seconds),
             "trial": lambda: Tried(model),
             # What is right must not hang on the time there is.
@@ -383,12 +390,12 @@ def _unlike(apart: dict[str, OutputMetrics]) -> bool:
     return any(m.problem or m.nonfinite for m in apart.values())
 
 
-def _onnxruntime(model: ir.Model, path: Path) -> Witness:
+def _onnxruntime(model: ir.Model, path: Path, time_limit_s: float) -> Witness:
     """ONNX Runtime, where none of its kernels is known to be wrong about the model."""
     for node in model.graph.all_nodes():
         if fault := misread(node):
             raise Abstains(f"its kernel of {node.op_type} is wrong: {fault}")
-    return OnnxRuntime(path)
+    return OnnxRuntime(path, time_limit_s)
 
 
 _STEPPED = (BUDGETS["static_wi8_ai16"], BUDGETS["static_wi8_ai8"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,9 @@ from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
 from edgeinfer.convert.verify.pieces import Pieces, open_reference
 from edgeinfer.errors import LoadError
 from edgeinfer.types import Array, Feeds
+
+TIME_LIMIT_S = 600.0
+"""What one run of a model may take, unless the caller says otherwise."""
 
 
 class Abstains(Exception):  # noqa: N818 - a vote not given, not an error of the model
@@ -44,8 +48,9 @@ class OnnxRuntime:
 
     name = "onnxruntime"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, time_limit_s: float = TIME_LIMIT_S) -> None:
         """Open a model, if the engine is installed; weights in other files lie beside it."""
+        self._limit_s = time_limit_s
         if not has_onnxruntime():
             raise Abstains("it is not installed")
         ort = import_onnxruntime()
@@ -67,10 +72,21 @@ class OnnxRuntime:
         """Run once."""
         if self._session is None:
             raise Abstains("it is closed")
+        options = import_onnxruntime().RunOptions()
+        options.log_severity_level = 4
+        # It is looked at before each operator, inside of loops too.
+        timer = threading.Timer(self._limit_s, setattr, (options, "terminate", True))
+        timer.daemon = True
+        timer.start()
         try:
-            results = self._session.run(None, dict(feeds))
+            results = self._session.run(None, dict(feeds), options)
         except Exception as e:
+            if options.terminate:
+                text = f"no end after {self._limit_s:g} s; --time-limit gives it longer"
+                raise Abstains(text) from e
             raise Abstains(f"its run failed ({_first_line(e)})") from e
+        finally:
+            timer.cancel()
         return dict(zip(self._outputs, results, strict=True))
 
     def close(self) -> None:

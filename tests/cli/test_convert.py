@@ -102,7 +102,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         *("--calibrator", "minmax", "--max-drop", "2%", "--force"),
         *("--channels-last", "image", "--channels-first", "scores", "--signature", "main"),
         *("--random", "zero"),
-        *("--unverified", "--records", "a.jsonl", "--records", "b.jsonl"),
+        *("--unverified", "--time-limit", "90", "--records", "a.jsonl", "--records", "b.jsonl"),
         *("--compress-weights", "--name", "pets", "-o", "out/", "--overwrite", "--quiet"),
     )
     assert export.asked == {
@@ -129,6 +129,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "force": True,
         "compress_weights": True,
         "unverified": True,
+        "time_limit_s": 90.0,
         "records": ("a.jsonl", "b.jsonl"),
         "signature": "main",
         "random": "zero",

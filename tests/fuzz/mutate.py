@@ -7,6 +7,7 @@ import io
 import json
 import random
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 NUMBERS = (-1, 0, 1, 2, 255, 256, 65536, 2**31 - 1, 2**31, 2**32, 2**62, 2**63, -(2**63), 10**30)
@@ -91,6 +92,17 @@ def in_bundle(raw: bytes, rng: random.Random) -> bytes:
         _fit(manifest, members)
     members["manifest.json"] = json.dumps(manifest).encode()
     return zipped(members, rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)))
+
+
+def refitted(raw: bytes, change: Callable[[dict[str, bytes]], object]) -> bytes:
+    """Change members of a bundle, and its hashes so that they fit."""
+    with zipfile.ZipFile(io.BytesIO(raw)) as opened:
+        members = {name: opened.read(name) for name in opened.namelist()}
+    change(members)
+    manifest = json.loads(members["manifest.json"])
+    _fit(manifest, members)
+    members["manifest.json"] = json.dumps(manifest).encode()
+    return zipped(members)
 
 
 def _fit(value: Any, members: dict[str, bytes]) -> None:

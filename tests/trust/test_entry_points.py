@@ -81,7 +81,32 @@ def _of_model(path: Path, options: dict[str, Any]) -> object:
         return runtime.add(path, **options)(np.zeros((1, 3, 8, 8), np.float32))
 
 
-CALLS = (_load, _isolated, _pipeline, _task, _runtime, _of_model)
+def _verify(path: Path, options: dict[str, Any]) -> object:
+    return edgeinfer.verify(path, **options)
+
+
+def _bench(path: Path, options: dict[str, Any]) -> object:
+    return edgeinfer.bench(path, seconds=0.05, runs=2, **options)
+
+
+def _served(path: Path, options: dict[str, Any]) -> object:
+    """What ``edgeinfer serve`` does before and after it listens."""
+    from edgeinfer.runtime.serve.hub import Hub
+    from edgeinfer.runtime.serve.options import ServeOptions
+
+    hub = Hub([f"m={path}"], ServeOptions(), options)
+    try:
+        hub.load_all()
+        assert hub.models["m"].is_ready, hub.models["m"].state
+        return hub.models["m"].tensors
+    finally:
+        hub.close()
+
+
+CALLS = (
+    *(_load, _isolated, _pipeline, _task, _runtime, _of_model),
+    *(_verify, _bench, _served),
+)
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "inspect": (),

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 from edgeinfer import forks
-from edgeinfer.bundle import openssf
+from edgeinfer.bundle import eviction, openssf
 from edgeinfer.bundle.cache import cache_root, readable_folder, writable_folder
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.memory import MemoryFiles
@@ -441,13 +441,15 @@ class Bundle:
         # Looked for first: a cache that was filled earlier may be read-only now.
         place = PurePosixPath(record.path)
         filled = readable_folder(_CACHE, self._key, *place.parent.parts)
+        entry = cache_root() / _CACHE / self._key
         if filled is not None and self._is_unpacked(record, filled / place.name):
+            eviction.used(entry)
             return filled / place.name
         if self._private is None:
             try:
-                return self._written(
-                    record, writable_folder(_CACHE, self._key, *place.parent.parts)
-                )
+                folder = writable_folder(_CACHE, self._key, *place.parent.parts)
+                eviction.trim(entry)
+                return self._written(record, folder)
             except OSError as e:
                 reason = e.strerror or str(e)
                 self._move(f"cache folder {cache_root()} cannot be written ({reason})", "folder")

@@ -21,8 +21,8 @@ _LOCK = "lock"
 class Staging:
     """A folder on the output's own file system, gone when its process is.
 
-    A killed process leaves its folder behind, but not its lock; the next writer of the same output
-    removes it.
+    A killed process leaves its folder behind, but not its lock; the next writer
+    in its folder removes it.
 
     Attributes:
         root: the temporary folder.
@@ -37,8 +37,12 @@ class Staging:
         self._output = output
         self._lock: IO[bytes] | None = None
         with _alone(output.parent):
-            for other in output.parent.glob(_escaped(_prefix(output)) + "*"):
-                if not _remove_if_abandoned(other) and (writer := _writer(other)):
+            # What other writers left that were killed; theirs may never be written again.
+            for other in output.parent.glob(".*.tmp-*"):
+                is_same = other.name.startswith(_prefix(output))
+                if not is_same:
+                    _remove_if_abandoned(other)
+                elif not _remove_if_abandoned(other) and (writer := _writer(other)):
                     raise OutputError(
                         f"cannot write {output}: process {writer} is writing it; wait for its end "
                         "or choose another output"
@@ -214,10 +218,6 @@ def _check_ours(found: os.stat_result, kind: int = stat.S_IFDIR) -> None:
     others = found.st_mode & 0o077 if kind == stat.S_IFDIR else found.st_mode & 0o022
     if found.st_uid != os.geteuid() or stat.S_IFMT(found.st_mode) != kind or others:
         raise PermissionError(errno.EPERM, "belongs to another user")
-
-
-def _escaped(prefix: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in prefix)
 
 
 def try_lock(stream: IO[bytes]) -> bool:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -329,7 +330,26 @@ def writing(output: Path) -> Iterator[None]:
         name = "" if e.filename is None else str(e.filename)
         # The temporary name beside the output is nobody's business, and its folder is what fails.
         where = f" ({name})" if name and not is_staged(name, output) else ""
+        if not name and e.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = full_elsewhere(output)
         raise OutputError(f"cannot write {output}: {e.strerror or e}{where}") from e
+
+
+def full_elsewhere(output: Path) -> str:
+    """Say that the temporary folder is full, where it is and the output's disk is not."""
+    temporary = Path(tempfile.gettempdir())
+    if free_bytes(temporary) >= _FULL or free_bytes(output.parent) < _FULL:
+        return ""
+    return f" in the temporary folder {temporary}; set TMPDIR to another one"
+
+
+_FULL = 1 << 20
+"""Bytes below which a disk is full."""
+
+
+def free_bytes(folder: Path) -> int:
+    """Return what is free on the disk of a folder."""
+    return shutil.disk_usage(folder).free
 
 
 def _digest(stream: BinaryIO, out: BinaryIO | None) -> tuple[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import struct
 import zipfile
 from collections.abc import Iterable
 from typing import BinaryIO
@@ -40,7 +41,7 @@ def open_zip(name: str, stream: BinaryIO, length: int) -> zipfile.ZipFile:
     except ZIP_ERRORS as e:
         raise BundleError(f"{name}: is a damaged or cut off zip: {e}") from e
     infos = archive.infolist()
-    problem = _problem(infos, length)
+    problem = _problem(infos, length) or _beside(stream, infos, archive.start_dir, length)
     if problem and not any(i.filename.endswith(MANIFEST_NAME) for i in infos):
         # An .npz, say: what its members are called is not what is wrong with it.
         problem = f"is not a bundle: it has no {MANIFEST_NAME}"
@@ -91,6 +92,48 @@ def _member_problem(info: zipfile.ZipInfo) -> str:
     if info.file_size > RATIO_FLOOR and info.file_size > MAX_RATIO * info.compress_size:
         return "unpacks to unreasonably many bytes: refused as a decompression bomb"
     return ""
+
+
+def _beside(stream: BinaryIO, infos: list[zipfile.ZipInfo], start: int, length: int) -> str:
+    """What is in the file beside the members that are listed: other tools may see a second zip.
+
+    Source: APPNOTE.TXT 6.3.10, sections 4.3.6 to 4.3.16.
+    """
+    expected = 0
+    for info in sorted(infos, key=lambda i: i.header_offset):
+        if info.header_offset not in {expected + more for more in (0, *_DESCRIPTORS)}:
+            return f"has bytes before member {info.filename!r} that belong to none"
+        stream.seek(info.header_offset)
+        head = stream.read(_LOCAL_HEADER)
+        if len(head) < _LOCAL_HEADER or head[:4] != b"PK\x03\x04":
+            return f"member {info.filename!r} has no header"
+        name, extra = struct.unpack("<HH", head[26:30])
+        expected = info.header_offset + _LOCAL_HEADER + name + extra + info.compress_size
+    if start not in {expected + more for more in (0, *_DESCRIPTORS)}:
+        return "has bytes behind its members that belong to none"
+    return _end(stream, start, length)
+
+
+_DESCRIPTORS = (12, 16, 20, 24)
+"""Bytes that may follow a member that was written as a stream."""
+
+
+def _end(stream: BinaryIO, start: int, length: int) -> str:
+    """Whether a file ends with its list of members."""
+    behind = "has bytes behind its end, which may be another zip"
+    end = length - 22
+    stream.seek(max(end, 0))
+    tail = stream.read(22)
+    if len(tail) < 22 or tail[:4] != b"PK\x05\x06" or tail[20:] != b"\0\0":
+        return behind
+    size, offset = struct.unpack("<II", tail[12:20])
+    stream.seek(max(end - 76, 0))
+    record = stream.read(76)
+    # Of large files the numbers are in a record of their own, and a few bytes tell where.
+    if len(record) == 76 and record[:4] == b"PK\x06\x06" and record[56:60] == b"PK\x06\x07":
+        end -= 76
+        size, offset = struct.unpack("<QQ", record[40:56])
+    return "" if offset == start and offset + size == end else behind
 
 
 def _overlap(infos: list[zipfile.ZipInfo], length: int) -> str:

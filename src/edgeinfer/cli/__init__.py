@@ -15,10 +15,17 @@ COMPLETE = "_EDGEINFER_COMPLETE"
 def main() -> None:
     """Run the command line of this process and exit with its code."""
     try:
+        _main()
+    except KeyboardInterrupt:
+        # Before a command has begun, or after it has ended.
+        sys.stderr.write("edgeinfer: interrupted\n")
+        sys.exit(130)
+
+
+def _main() -> None:
+    try:
         from edgeinfer.cli.failures import guarded, terminate_cleanly
         from edgeinfer.cli.group import edgeinfer
-    except KeyboardInterrupt:
-        sys.exit(130)
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise

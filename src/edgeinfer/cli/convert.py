@@ -34,7 +34,7 @@ SECTIONS = (
     Section(
         "What is made",
         "edgeinfer convert model.onnx -t rpi5 -t openvino -o model.edge",
-        ("targets", "precision", "output", "name", "overwrite", "unverified"),
+        ("targets", "precision", "output", "name", "overwrite", "unverified", "time_limit"),
     ),
     Section(
         "What the model takes",
@@ -142,6 +142,14 @@ COLUMNS = (
     help="Write also what nothing here can run, marked as not verified.",
 )
 @click.option(
+    "--time-limit",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Of one run of the source model, which may have a loop without end.",
+)
+@click.option(
     "--records", multiple=True, metavar="FILE", help="Kernels that edgeinfer tune measured."
 )
 @click.option("--signature", metavar="KEY", help="Which one of a .tflite file with several.")
@@ -186,6 +194,7 @@ def convert(
     integers: tuple[str, ...],
     kinds: tuple[str, ...],
     unverified: bool,
+    time_limit: float,
     records: tuple[str, ...],
     signature: str | None,
     random: str,
@@ -240,6 +249,7 @@ def convert(
             input_ranges=input_ranges(values),
             io_dtypes=io_dtypes(kinds),
             unverified=unverified,
+            time_limit_s=time_limit,
             records=records,
             name=name or named.stem,
             overwrite=overwrite,
