@@ -6,6 +6,7 @@ Installs wheels from the package registry into fresh environments: ``make test-i
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -16,6 +17,7 @@ import pytest
 
 import edgeinfer
 from benchmarks.tiny import save
+from release.runtime_wheel import build
 
 pytestmark = pytest.mark.slow
 
@@ -121,6 +123,37 @@ def test_numpy_and_one_engine_are_enough_in_python(wheel: Path, tmp_path: Path) 
     said = _call(command, "devices", fails=3)
     assert said.startswith("edgeinfer: the command line needs click: ")
     assert said.count("\n") == 1
+
+
+def _python(version: str) -> str | None:
+    """Return an interpreter of a version; a shim may be there without one."""
+    homes = Path.home().glob(f".pyenv/versions/{version}.*/bin/python")
+    for name in filter(shutil.which, (f"python{version}", *map(str, homes))):
+        if subprocess.run([name, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return name
+    return None
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+@pytest.mark.parametrize(("device", "target"), [("pi", "rpi5"), ("nuc", "openvino")])
+def test_the_line_of_a_device(device: str, target: str, version: str, tmp_path: Path) -> None:
+    """The wheel of the runtime, on every Python that a device may have and that is here."""
+    python = _python(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} here")
+    source, bundle = tmp_path / "net.onnx", tmp_path / "net.edge"
+    save(NET, source)
+    edgeinfer.export(source, bundle, targets=[target])
+    made = build(tmp_path / "dist")
+    _call(python, "-m", "venv", tmp_path / "v")
+    inside, command = (tmp_path / "v" / "bin" / name for name in ("python", "edgeinfer"))
+    _call(inside, "-m", "pip", "install", "-q", f"{made}[{device}]")
+    assert "all within budget" in _call(command, "verify", bundle)
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    _call(command, "run", bundle, tmp_path / "x.npy")
+    said = _call(command, "convert", source, "-t", "cpu", fails=3)
+    assert said.startswith("edgeinfer: edgeinfer-runtime runs bundles and converts nothing")
 
 
 @pytest.mark.timeout(600)
