@@ -25,6 +25,7 @@ from edgeinfer.bundle.manifest import (
 from edgeinfer.bundle.trust import HINT, level_of, native_parts
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert import engines
+from edgeinfer.convert.command import command_of
 from edgeinfer.convert.described import add_files, check_described, head_in_layout
 from edgeinfer.convert.engines import Place, Wanted, place_of
 from edgeinfer.convert.front import Clock, Front, Prepared, Progress, Written
@@ -67,6 +68,7 @@ def run_stages(
     with kind(request.destination, overwrite=overwrite) as writer:
         prepared = front.prepare(writer.folder(_VARIANTS))
         check_described(described, prepared.report.inputs, prepared.report.outputs)
+        prepared.report.command = command_of(model, request, described)
         clock = Clock(progress, prepared.report.seconds, prepared.stages)
         wanted = [
             Wanted([e.backend for e in w.lowered.engines], place_of(w.job.profile))
@@ -162,6 +164,8 @@ def _is_taken(
         return False
     results = {r.id: r for r in judged.values()}
     report.variants += results.values()
+    for profile, result in judged.items():
+        report.targets.setdefault(profile.name, []).append(result.id)
     if report.quantization is not None and request.precision != AUTO:
         lines = [line for r in results.values() for line in doubts(r, report.source_bytes)]
         if lines:

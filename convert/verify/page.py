@@ -10,6 +10,7 @@ from typing import Any
 
 import jinja2
 
+from edgeinfer.convert.verify import words
 from edgeinfer.convert.verify.plots import HEIGHT, WIDTH, pareto
 
 _FULL_DB = 150.0
@@ -21,6 +22,9 @@ def render(report: Mapping[str, Any]) -> str:
     return _template().render(
         report=report,
         operators=_operators(report["ops"]),
+        comparison=words.comparison(report),
+        advice=words.advice(report),
+        changes=words.changes(report),
         largest_bytes=max([report["source"]["size_bytes"], *_sizes(report), 1]),
         slowest_s=max([*report["seconds"].values(), 1e-9]),
         whole_s=sum(report["seconds"].values()),

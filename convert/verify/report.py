@@ -56,6 +56,8 @@ class Report:
         ranges: what float inputs lie between, and who says so.
         quantization: how integers came about, JSON-ready; None where none were asked for.
         machine: that made it, and whose times those in it are.
+        command: line that asks for the same conversion; empty where none is known.
+        targets: ids of the variants that each target has; targets that share one name the same.
         language: of a language model, by variant, how near it is on text; JSON-ready.
     """
 
@@ -77,6 +79,8 @@ class Report:
     ranges: dict[str, InputRange] = field(default_factory=dict)
     machine: Host = field(default_factory=host)
     language: dict[str, Any] = field(default_factory=dict)
+    command: str = ""
+    targets: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -98,6 +102,8 @@ class Report:
             "passed": self.passed,
             "verdict": self.verdict,
             "machine": {**asdict(self.machine), "text": str(self.machine)},
+            "command": self.command,
+            "targets": {target: list(ids) for target, ids in self.targets.items()},
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
             "source": {
                 "format": self.source.format,
