@@ -11,8 +11,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from edgeinfer.convert.lower.registry import Const
+
 Value = Any
 """A tensor of the target, or one element of it where the target compiles loops."""
+
+Axes = Any
+"""Numbers of axes, none negative; or a tensor where a target can reduce over those of a run."""
 
 
 class Elements(Protocol):
@@ -36,6 +41,18 @@ class Elements(Protocol):
     def tanh(self, x: Value) -> Value: ...  # noqa: D102
     def sigmoid(self, x: Value) -> Value: ...  # noqa: D102
     def relu(self, x: Value) -> Value: ...  # noqa: D102
+    def erf(self, x: Value) -> Value: ...  # noqa: D102
+    def sin(self, x: Value) -> Value: ...  # noqa: D102
+    def cos(self, x: Value) -> Value: ...  # noqa: D102
+    def tan(self, x: Value) -> Value: ...  # noqa: D102
+    def asin(self, x: Value) -> Value: ...  # noqa: D102
+    def acos(self, x: Value) -> Value: ...  # noqa: D102
+    def atan(self, x: Value) -> Value: ...  # noqa: D102
+    def sinh(self, x: Value) -> Value: ...  # noqa: D102
+    def cosh(self, x: Value) -> Value: ...  # noqa: D102
+    def floor(self, x: Value) -> Value: ...  # noqa: D102
+    def ceil(self, x: Value) -> Value: ...  # noqa: D102
+    def round(self, x: Value) -> Value: ...  # noqa: D102
 
     def expm1(self, x: Value) -> Value:
         """``exp(min(x, 0)) - 1`` with all digits of small results."""
@@ -61,8 +78,20 @@ class Tensors(Protocol):
         """Apply a function of ``Elements`` and one value a tensor to each element."""
         ...
 
-    def reduce(self, kind: str, x: Value, axes: Sequence[int]) -> Value:
-        """Reduce over axes, which stay with size 1; ``kind`` is max, sum or mean."""
+    def axes(self, x: Value, given: Any, noop: int) -> Axes:
+        """Return the axes that a reduction names; all of them where it names none, unless told."""
+        ...
+
+    def reduce(self, kind: str, x: Value, axes: Axes, keep: bool = True) -> Value:
+        """Reduce over axes; ``kind`` is max, min, sum, mean or prod. Kept axes have size 1."""
+        ...
+
+    def drop(self, x: Value, axes: Axes) -> Value:
+        """Leave out axes of size 1."""
+        ...
+
+    def has_largest(self, x: Value, axes: Axes) -> bool:
+        """Whether each result of a reduction is certain to have an element, which can be found."""
         ...
 
 
@@ -91,6 +120,30 @@ class Emitted:
     def map(self, function: Callable[..., Value], *tensors: Value) -> Value:
         """Write the operators of a function."""
         return function(self, *tensors)
+
+    def axes(self, x: Value, given: Const | None, noop: int) -> Axes:
+        """Return known axes."""
+        return known_axes(x.rank, given, noop)
+
+    def drop(self, x: Value, axes: Axes) -> Value:
+        """Leave out axes of size 1."""
+        return self.g.drop_axes(x, axes)
+
+    def has_largest(self, x: Value, axes: Axes) -> bool:
+        """Say whether there are axes, and none of them is empty."""
+        return have_elements(x.shape, axes)
+
+
+def known_axes(rank: int, given: Const | None, noop: int) -> list[int]:
+    """Return the axes that a reduction names, in order; without any it takes all or none."""
+    named = () if given is None or not rank else given.array.reshape(-1)
+    found = sorted({int(a) % rank for a in named})
+    return found if found or noop else list(range(rank))
+
+
+def have_elements(shape: Sequence[Any], axes: Sequence[int]) -> bool:
+    """Whether there are axes, and none of them is empty."""
+    return bool(axes) and all(shape[a] != 0 for a in axes)
 
 
 def binary(op: str) -> Callable[[Any, Any, Any], Value]:

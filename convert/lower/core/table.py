@@ -9,17 +9,18 @@ import inspect
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import onnx
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.registry import Refusal, Registry, plain
+from edgeinfer.convert.lower.registry import Const, Refusal, Registry, plain
 
 OPSET = 24
 """The version whose schemas count: every model is raised to it."""
 
 Body = Callable[..., Any]
+Kind = Literal["elements", "tensors", "reduction"]
 Write = Callable[[Any, Body, tuple[Any, ...]], Any]
 """Writes a body for a target: takes its builder, the body and the operands."""
 
@@ -31,12 +32,13 @@ class Shared:
     Attributes:
         op: its name.
         body: takes a portable builder, the operands and the attributes that it names.
-        elements: whether it is arithmetic of elements alone; else it needs whole tensors.
+        kind: what it is made of: arithmetic of elements, which broadcast; whole tensors; or a
+            reduction of one tensor over axes.
     """
 
     op: str
     body: Body
-    elements: bool
+    kind: Kind
 
 
 _TABLE: dict[str, Shared] = {}
@@ -48,7 +50,7 @@ def elementwise(op: str) -> Callable[[Body], Body]:
     Raises:
         ValueError: the operator has one.
     """
-    return _register(op, elements=True)
+    return _register(op, "elements")
 
 
 def whole(op: str) -> Callable[[Body], Body]:
@@ -57,14 +59,34 @@ def whole(op: str) -> Callable[[Body], Body]:
     Raises:
         ValueError: the operator has one.
     """
-    return _register(op, elements=False)
+    return _register(op, "tensors")
 
 
-def _register(op: str, *, elements: bool) -> Callable[[Body], Body]:
+def reduction(op: str) -> Callable[[Body], Body]:
+    """Register a reduction: it takes ``Tensors``, one of them, its axes, and whether these stay.
+
+    Raises:
+        ValueError: the operator has one.
+    """
+
+    def register(body: Body) -> Body:
+        def reduced(
+            g: Any, data: Any, axes: Any = None, *, keepdims: int, noop_with_empty_axes: int
+        ) -> Any:
+            return body(g, data, g.axes(data, axes, noop_with_empty_axes), bool(keepdims))
+
+        reduced.__name__, reduced.__doc__ = body.__name__, body.__doc__
+        _register(op, "reduction")(reduced)
+        return body
+
+    return register
+
+
+def _register(op: str, kind: Kind) -> Callable[[Body], Body]:
     def register(body: Body) -> Body:
         if op in _TABLE:
             raise ValueError(f"{op} is lowered by {_TABLE[op].body.__qualname__}")
-        _TABLE[op] = Shared(op, body, elements)
+        _TABLE[op] = Shared(op, body, kind)
         return body
 
     return register
@@ -72,20 +94,20 @@ def _register(op: str, *, elements: bool) -> Callable[[Body], Body]:
 
 def adopt(
     ops: Registry,
+    writers: Mapping[str, Write],
     *,
-    elements: Write,
-    tensors: Write,
     dtypes: Mapping[str, AbstractSet[ir.DataType]],
     default: AbstractSet[ir.DataType],
+    known_axes: bool = True,
 ) -> None:
     """Register every shared lowering that a target has no own for.
 
     Args:
         ops: the target's table, with its own lowerings in it.
-        elements: writes bodies of elements.
-        tensors: writes those of whole tensors.
+        writers: what writes bodies of each kind; or of an operator, by its name.
         dtypes: element types by operator, where they are not the usual ones.
         default: the usual element types.
+        known_axes: axes of reductions must be known before a run.
     """
     from edgeinfer.convert.lower import ops as families
 
@@ -95,13 +117,15 @@ def adopt(
         if ops.find(shared.op, OPSET) is not None:
             continue
         schema = onnx.defs.get_schema(shared.op, OPSET, "")
-        write = elements if shared.elements else tensors
-        function = _lowering(shared, schema, write)
+        write = writers.get(shared.op) or writers[shared.kind]
+        function = _lowering(shared, schema, write, {"axes"} if known_axes else set())
         kinds = frozenset(dtypes.get(shared.op, default))
         ops.lower(shared.op, since=schema.since_version, dtypes=kinds)(function)
 
 
-def _lowering(shared: Shared, schema: onnx.defs.OpSchema, write: Write) -> Body:
+def _lowering(
+    shared: Shared, schema: onnx.defs.OpSchema, write: Write, consts: AbstractSet[str]
+) -> Body:
     defaults = {name: _default(a) for name, a in schema.attributes.items()}
     read = {
         p.name
@@ -118,11 +142,13 @@ def _lowering(shared: Shared, schema: onnx.defs.OpSchema, write: Write) -> Body:
 
     lowered.__name__ = lowered.__qualname__ = shared.body.__name__
     lowered.__doc__ = shared.body.__doc__
-    lowered.__signature__ = _signature(schema, defaults)  # type: ignore[attr-defined]
+    lowered.__signature__ = _signature(schema, defaults, consts)  # type: ignore[attr-defined]
     return lowered
 
 
-def _signature(schema: onnx.defs.OpSchema, defaults: Mapping[str, Any]) -> inspect.Signature:
+def _signature(
+    schema: onnx.defs.OpSchema, defaults: Mapping[str, Any], consts: AbstractSet[str]
+) -> inspect.Signature:
     option = onnx.defs.OpSchema.FormalParameterOption
     parameters = [inspect.Parameter("g", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     kind: Any
@@ -134,7 +160,8 @@ def _signature(schema: onnx.defs.OpSchema, defaults: Mapping[str, Any]) -> inspe
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
             optional = formal.option == option.Optional
             default = None if optional else inspect.Parameter.empty
-        parameters.append(inspect.Parameter(formal.name, kind, default=default))
+        note = Const if formal.name in consts else inspect.Parameter.empty
+        parameters.append(inspect.Parameter(formal.name, kind, default=default, annotation=note))
     for name, attribute in schema.attributes.items():
         default = inspect.Parameter.empty if attribute.required else defaults[name]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))

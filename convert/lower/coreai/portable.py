@@ -8,8 +8,15 @@ from typing import Any
 from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
 from edgeinfer.convert.lower.core.table import Body, adopt
 from edgeinfer.convert.lower.coreai.builder import Builder
-from edgeinfer.convert.lower.coreai.registry import FLOATS, NUMBERS, OPS, in_single
+from edgeinfer.convert.lower.coreai.ops.reduce import reduced
+from edgeinfer.convert.lower.coreai.registry import BOOL, FLOATS, NUMBERS, OPS, in_single
 from edgeinfer.convert.lower.coreai.tensor import Tensor
+
+_DTYPES = {
+    **dict.fromkeys(("PRelu", "Relu"), NUMBERS),
+    **dict.fromkeys(("ReduceSum", "ReduceProd", "ReduceL1", "ReduceSumSquare"), NUMBERS),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), NUMBERS | BOOL),
+}
 
 
 class Portable(Emitted):
@@ -21,10 +28,27 @@ class Portable(Emitted):
     mul, div = binary("mul"), binary("divide")
     maximum, minimum = binary("maximum"), binary("minimum")
     greater = binary("greater")
-    abs, exp = unary("abs_"), unary("exp")
-    log, sqrt = unary("log"), unary("sqrt")
-    tanh, sigmoid = unary("tanh"), unary("sigmoid")
-    relu = unary("relu")
+    exp, log, sqrt = unary("exp"), unary("log"), unary("sqrt")
+    tanh, sigmoid, erf = unary("tanh"), unary("sigmoid"), unary("erf")
+    sin, cos, tan = unary("sin"), unary("cos"), unary("tan")
+    asin, acos, atan = unary("asin"), unary("acos"), unary("atan")
+    sinh, cosh, round = unary("sinh"), unary("cosh"), unary("round_")
+
+    def abs(self, x: Tensor) -> Tensor:
+        """Magnitude."""
+        return x if x.dtype.kind == "u" else self.g.unary("abs_", x)
+
+    def relu(self, x: Tensor) -> Tensor:
+        """The positive part."""
+        return self.g.unary("relu", x) if x.is_float else self.g.binary("maximum", x, 0)
+
+    def floor(self, x: Tensor) -> Tensor:
+        """Round down."""
+        return self.g.floor(x)
+
+    def ceil(self, x: Tensor) -> Tensor:
+        """Round up."""
+        return self.g.neg(self.g.floor(self.g.neg(x)))
 
     def less(self, a: Any, b: Any) -> Tensor:
         """Whether a < b."""
@@ -49,9 +73,9 @@ class Portable(Emitted):
         """Take one or the other."""
         return self.g.select(condition, a, b)
 
-    def reduce(self, kind: str, x: Tensor, axes: Sequence[int]) -> Tensor:
-        """Reduce over axes, which stay."""
-        return self.g.reduce(kind, x, axes)
+    def reduce(self, kind: str, x: Tensor, axes: Sequence[int], keep: bool = True) -> Tensor:
+        """Reduce over axes."""
+        return reduced(self.g, kind, x, axes, keep)
 
 
 def adopt_shared() -> None:
@@ -63,4 +87,8 @@ def adopt_shared() -> None:
     def write_whole(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
         return in_single(lambda g, *values: body(Portable(g), *values))(g, *operands)
 
-    adopt(OPS, elements=write, tensors=write_whole, dtypes={"PRelu": NUMBERS}, default=FLOATS)
+    writers = {
+        **dict.fromkeys(("elements", "ReduceMax", "ReduceMin"), write),
+        **dict.fromkeys(("tensors", "reduction"), write_whole),
+    }
+    adopt(OPS, writers, dtypes=_DTYPES, default=FLOATS)

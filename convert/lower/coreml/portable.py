@@ -10,8 +10,15 @@ import numpy as np
 from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
 from edgeinfer.convert.lower.core.table import Body, adopt
 from edgeinfer.convert.lower.coreml.builder import Builder
-from edgeinfer.convert.lower.coreml.registry import FLOATS, OPS
+from edgeinfer.convert.lower.coreml.ops.reduce import reduced
+from edgeinfer.convert.lower.coreml.ops.unary import absolute
+from edgeinfer.convert.lower.coreml.registry import ALL, FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Tensor
+
+_DTYPES = {
+    **dict.fromkeys(("ReduceSum", "ReduceProd", "ReduceL1", "ReduceSumSquare"), NUMBERS),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), ALL),
+}
 
 
 class Portable(Emitted):
@@ -19,14 +26,26 @@ class Portable(Emitted):
 
     g: Builder
 
-    add, sub = binary("add"), binary("sub")
-    mul, div = binary("mul"), binary("real_div")
+    add, sub, div = binary("add"), binary("sub"), binary("real_div")
     maximum, minimum = binary("maximum"), binary("minimum")
     less, greater = binary("less"), binary("greater")
-    abs, sign = unary("abs"), unary("sign")
     exp, sqrt = unary("exp"), unary("sqrt")
+    sign, relu = unary("sign"), unary("relu")
     tanh, sigmoid = unary("tanh"), unary("sigmoid")
-    relu = unary("relu")
+    sin, cos, tan = unary("sin"), unary("cos"), unary("tan")
+    asin, acos, atan = unary("asin"), unary("acos"), unary("atan")
+    sinh, cosh, erf = unary("sinh"), unary("cosh"), unary("erf")
+    floor, ceil, round = unary("floor"), unary("ceil"), unary("round")
+
+    def abs(self, x: Tensor) -> Tensor:
+        """Magnitude; of integers with what it lies between."""
+        return absolute(self.g, x)
+
+    def mul(self, a: Any, b: Any) -> Tensor:
+        """Product; the square of an integer is not negative."""
+        is_square = a is b and a.is_integer
+        span = (0, max(n * n for n in a.bounds)) if is_square else None
+        return self.g.binary("mul", a, b, span)
 
     def neg(self, x: Tensor) -> Tensor:
         """Change the sign."""
@@ -46,18 +65,22 @@ class Portable(Emitted):
         both = [v if isinstance(v, Tensor) else self.g.const(v, like.dtype) for v in (a, b)]
         return self.g.select(condition, *both)
 
-    def reduce(self, kind: str, x: Tensor, axes: Sequence[int]) -> Tensor:
-        """Reduce over axes, which stay."""
-        return self.g.reduce(f"reduce_{kind}", x, list(axes), True)
+    def reduce(self, kind: str, x: Tensor, axes: Sequence[int], keep: bool = True) -> Tensor:
+        """Reduce over axes."""
+        return reduced(self.g, kind, x, axes, keep)
 
 
 def adopt_shared() -> None:
     """Add the shared lowerings to the table."""
+    writers = {
+        **dict.fromkeys(("elements", "reduction"), _as_given),
+        **dict.fromkeys(("tensors", "ReduceL2"), _in_single),
+    }
+    adopt(OPS, writers, dtypes=_DTYPES, default=FLOATS)
 
-    def write(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
-        return body(Portable(g), *operands)
 
-    adopt(OPS, elements=write, tensors=_in_single, dtypes={}, default=FLOATS)
+def _as_given(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
+    return body(Portable(g), *operands)
 
 
 def _in_single(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:

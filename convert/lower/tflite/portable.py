@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
 from edgeinfer.convert.lower.core.table import Body, adopt
+from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
-from edgeinfer.convert.lower.tflite.ops.integer import select
+from edgeinfer.convert.lower.tflite.ops.integer import absolute, select
+from edgeinfer.convert.lower.tflite.ops.reduce import Axes, axes_of, has_largest, reduced
 from edgeinfer.convert.lower.tflite.ops.unary import logarithm
-from edgeinfer.convert.lower.tflite.registry import OPS
-from edgeinfer.convert.lower.tflite.widen import NUMBERS, REALS, widened
+from edgeinfer.convert.lower.tflite.registry import INTEGERS, OPS
+from edgeinfer.convert.lower.tflite.widen import DOUBLES, NUMBERS, REALS, is_real, widened
 
-_REDUCTIONS = {"max": "REDUCE_MAX", "sum": "SUM", "mean": "MEAN"}
+_SUMS = DOUBLES | INTEGERS | {ir.DataType.UINT32}
+_DTYPES = {
+    **dict.fromkeys(("PRelu", "Relu"), NUMBERS),
+    **dict.fromkeys(("Exp", "Sqrt", "Floor", "Ceil", "Round"), DOUBLES),
+    **dict.fromkeys(("Reciprocal", "Sum", "Mean"), DOUBLES),
+    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceProd"), _SUMS),
+    **dict.fromkeys(("ReduceL1", "ReduceSumSquare"), _SUMS),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), NUMBERS | {ir.DataType.BOOL}),
+    # The axes are int64, the data is not.
+    **dict.fromkeys(("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), DOUBLES | {ir.DataType.INT64}),
+}
 
 
 class Portable(Emitted):
@@ -28,15 +40,24 @@ class Portable(Emitted):
     mul, div = binary("MUL"), binary("DIV")
     maximum, minimum = binary("MAXIMUM"), binary("MINIMUM")
     less, greater = binary("LESS"), binary("GREATER")
-    abs, neg = unary("ABS"), unary("NEG")
-    sign, exp = unary("SIGN"), unary("EXP")
-    sqrt = unary("SQRT")
+    neg, sign = unary("NEG"), unary("SIGN")
+    exp, sqrt = unary("EXP"), unary("SQRT")
     tanh, sigmoid = unary("TANH"), unary("LOGISTIC")
-    relu = unary("RELU")
+    floor, ceil, round = unary("FLOOR"), unary("CEIL"), unary("ROUND")
+
+    def abs(self, x: Tensor) -> Tensor:
+        """Magnitude."""
+        return absolute(self.g, x)
+
+    def relu(self, x: Tensor) -> Tensor:
+        """The positive part."""
+        if x.dtype == np.float32:
+            return self.g.unary("RELU", x)
+        return self.g.binary("MAXIMUM", x, 0)
 
     def log(self, x: Tensor) -> Tensor:
         """Natural logarithm."""
-        return logarithm(self.g, x)
+        return logarithm(self.g, x) if x.dtype == np.float32 else self.g.unary("LOG", x)
 
     def expm1(self, x: Tensor) -> Tensor:
         """What ``ELU`` computes below zero."""
@@ -52,20 +73,48 @@ class Portable(Emitted):
         """Halves are computed in single precision."""
         return False
 
-    def reduce(self, kind: str, x: Tensor, axes: Sequence[int]) -> Tensor:
-        """Reduce over axes, which stay."""
-        return self.g.reduce(_REDUCTIONS[kind], x, list(axes), True)
+    def axes(self, x: Tensor, given: Any, noop: int) -> Axes:
+        """Return the axes; a tensor where only a run knows them."""
+        return axes_of(x, given, noop)
+
+    def reduce(self, kind: str, x: Tensor, axes: Axes, keep: bool = True) -> Tensor:
+        """Reduce over axes."""
+        return reduced(self.g, kind, x, axes, keep)
+
+    def drop(self, x: Tensor, axes: Axes) -> Tensor:
+        """Sum over single elements."""
+        return reduced(self.g, "sum", x, axes, False)
+
+    def has_largest(self, x: Tensor, axes: Axes) -> bool:
+        """Say whether the largest of known axes can be found."""
+        return has_largest(x, axes)
+
+
+def _as_given(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
+    return body(Portable(g), *operands)
 
 
 @widened
-def _write(g: Builder, *operands: Any, body: Body) -> Any:
+def _wide(g: Builder, *operands: Any, body: Body) -> Any:
     return body(Portable(g), *operands)
+
+
+def _write(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
+    return _wide(g, *operands, body=body)
+
+
+def _reals(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
+    if not is_real(operands[0].dtype):
+        raise Refusal(f"takes no {operands[0].dtype.name}", "unsupported_dtype")
+    return _write(g, body, operands)
 
 
 def adopt_shared() -> None:
     """Add the shared lowerings to the table."""
-
-    def write(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
-        return _write(g, *operands, body=body)
-
-    adopt(OPS, elements=write, tensors=write, dtypes={"PRelu": NUMBERS}, default=REALS)
+    writers = {
+        **dict.fromkeys(("elements", "tensors", "reduction"), _write),
+        # The limits of what is empty are those of the narrow type.
+        **dict.fromkeys(("ReduceMax", "ReduceMin"), _as_given),
+        **dict.fromkeys(("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), _reals),
+    }
+    adopt(OPS, writers, dtypes=_DTYPES, default=REALS, known_axes=False)

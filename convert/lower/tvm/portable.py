@@ -7,9 +7,12 @@ from typing import Any
 
 from tvm import tirx
 
+from edgeinfer.convert.lower.core.portable import have_elements, known_axes
 from edgeinfer.convert.lower.core.table import Body, adopt
+from edgeinfer.convert.lower.registry import Const
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert, function, larger, smaller
+from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 from edgeinfer.convert.lower.tvm.ops.reduce import reduced
 from edgeinfer.convert.lower.tvm.registry import FLOATS, NUMBERS, OPS
 from edgeinfer.kernels.defs.math import constant, element_type, named
@@ -18,6 +21,15 @@ Value = Any
 
 _SERIES = -0.01
 """From here to zero exp(x) - 1 is its series."""
+
+
+def _function(name: str) -> Callable[[Any, Value], Value]:
+    def write(scalars: Scalars, x: Value) -> Value:
+        # Halves were widened before, and vectors of single precision have the machine's own.
+        kind = "float64" if element_type(x).startswith("float64") else "float32"
+        return function(scalars.g, name, Tensor(kind, ()))(x)
+
+    return write
 
 
 class Scalars:
@@ -87,30 +99,12 @@ class Scalars:
         below = tirx.Select(x < zero, constant(-1, x), x)
         return tirx.Select(x > zero, constant(1, x), below)
 
-    def _function(self, name: str, x: Value) -> Value:
-        # Halves were widened before, and vectors of single precision have the machine's own.
-        kind = "float64" if element_type(x).startswith("float64") else "float32"
-        return function(self.g, name, Tensor(kind, ()))(x)
-
-    def exp(self, x: Value) -> Value:
-        """Exponential function."""
-        return self._function("exp", x)
-
-    def log(self, x: Value) -> Value:
-        """Natural logarithm."""
-        return self._function("log", x)
-
-    def sqrt(self, x: Value) -> Value:
-        """Square root."""
-        return self._function("sqrt", x)
-
-    def tanh(self, x: Value) -> Value:
-        """Hyperbolic tangent."""
-        return self._function("tanh", x)
-
-    def sigmoid(self, x: Value) -> Value:
-        """Logistic function."""
-        return self._function("sigmoid", x)
+    exp, log, sqrt = _function("exp"), _function("log"), _function("sqrt")
+    tanh, sigmoid, erf = _function("tanh"), _function("sigmoid"), _function("erf")
+    sin, cos, tan = _function("sin"), _function("cos"), _function("tan")
+    asin, acos, atan = _function("asin"), _function("acos"), _function("atan")
+    sinh, cosh = _function("sinh"), _function("cosh")
+    floor, ceil, round = _function("floor"), _function("ceil"), _function("nearbyint")
 
     def relu(self, x: Value) -> Value:
         """The positive part; NaN stays."""
@@ -149,16 +143,31 @@ class Whole:
         """Write one loop."""
         return self.g.map(lambda *values: function(Scalars(self.g), *values), *tensors)
 
-    def reduce(self, kind: str, x: Tensor, axes: Sequence[int]) -> Tensor:
-        """Reduce over axes, which stay."""
-        return reduced(self.g, kind, x, axes, keepdims=True)
+    def axes(self, x: Tensor, given: Const | None, noop: int) -> list[int]:
+        """Return known axes."""
+        return known_axes(x.rank, given, noop)
+
+    def reduce(self, kind: str, x: Tensor, axes: Sequence[int], keep: bool = True) -> Tensor:
+        """Reduce over axes."""
+        return reduced(self.g, kind, x, axes, keepdims=keep)
+
+    def drop(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        """Leave out axes of size 1."""
+        return reshape(self.g, x, tuple(s for a, s in enumerate(x.shape) if a not in axes))
+
+    def has_largest(self, x: Tensor, axes: Sequence[int]) -> bool:
+        """Say whether there are axes, and none of them is empty."""
+        return have_elements(x.shape, axes)
 
 
 def _widened(g: Builder, operands: tuple[Any, ...], write: Callable[..., Tensor]) -> Tensor:
     own = operands[0].dtype
     if own != "float16":
         return write(*operands)
-    wide = [convert(g, v, "float32") if v.dtype == own else v for v in operands]
+    wide = [
+        convert(g, v, "float32") if isinstance(v, Tensor) and v.dtype == own else v
+        for v in operands
+    ]
     return convert(g, write(*wide), own)
 
 
@@ -175,4 +184,5 @@ def _tensors(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
 
 def adopt_shared() -> None:
     """Add the shared lowerings to the table."""
-    adopt(OPS, elements=_elements, tensors=_tensors, dtypes={"PRelu": NUMBERS}, default=FLOATS)
+    writers = {"elements": _elements, **dict.fromkeys(("tensors", "reduction"), _tensors)}
+    adopt(OPS, writers, dtypes=dict.fromkeys(("PRelu", "Relu"), NUMBERS), default=FLOATS)

@@ -10,37 +10,18 @@ from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.registry import FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreai.tensor import Tensor
 from edgeinfer.convert.lower.ops import activation as shared
+from edgeinfer.convert.lower.ops import unary as shared_unary
 from edgeinfer.convert.lower.registry import Refusal
-
-
-@OPS.lower("Sigmoid", since=13, dtypes=FLOATS)
-def sigmoid(g: Builder, X: Tensor) -> Tensor:
-    return g.unary("sigmoid", X)
-
-
-@OPS.lower("Tanh", since=13, dtypes=FLOATS)
-def tanh(g: Builder, input: Tensor) -> Tensor:
-    return g.unary("tanh", input)
-
-
-@OPS.lower("Erf", since=13, dtypes=FLOATS)
-def erf(g: Builder, input: Tensor) -> Tensor:
-    return g.unary("erf", input)
-
-
-@OPS.lower("Relu", since=14, dtypes=NUMBERS)
-def relu(g: Builder, X: Tensor) -> Tensor:
-    return g.unary("relu", X) if X.is_float else g.binary("maximum", X, 0)
 
 
 @OPS.lower("Gelu", since=20, dtypes=FLOATS)
 def gelu(g: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
     if approximate == "none":
         return g.unary("gelu", x)
-    cube = g.binary("mul", g.binary("mul", x, x), x)
-    inner = g.binary("add", x, g.binary("mul", cube, 0.044715))
-    bend = g.unary("tanh", g.binary("mul", inner, float(np.sqrt(2 / np.pi))))
-    return g.binary("mul", g.binary("mul", x, 0.5), g.binary("add", bend, 1))
+    from edgeinfer.convert.lower.coreai.portable import Portable
+
+    made: Tensor = shared_unary.gelu(Portable(g), x, approximate=approximate)
+    return made
 
 
 @OPS.lower("Clip", since=13, dtypes=NUMBERS)

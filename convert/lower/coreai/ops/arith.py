@@ -10,11 +10,8 @@ from edgeinfer.convert.lower.coreai.registry import ALL, BOOL, FLOATS, INTEGERS,
 from edgeinfer.convert.lower.coreai.tensor import Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 
-_UNARY = {
-    "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Sin": "sin", "Cos": "cos", "Tan": "tan",
-    "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh",
-    "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "Round": "round_",
-}  # fmt: skip
+_UNARY = {"Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh"}
+"""The engine's own, where others compose them."""
 
 _BINARY = {
     "Add": "add", "Sub": "sub", "Mul": "mul", "And": "and", "Or": "or", "Xor": "xor",
@@ -24,13 +21,10 @@ _BINARY = {
 
 
 def _plain(op: str, name: str) -> None:
-    def own(g: Builder, X: Tensor) -> Tensor:
-        return g.unary(name, X)
-
     def lowering(g: Builder, input: Tensor) -> Tensor:
         return g.unary(name, input)
 
-    OPS.lower(op, since=1, dtypes=FLOATS)(own if op in ("Sqrt", "Round") else lowering)
+    OPS.lower(op, since=1, dtypes=FLOATS)(lowering)
 
 
 def _two(op: str, name: str) -> None:
@@ -60,21 +54,6 @@ def abs_(g: Builder, x: Tensor) -> Tensor:
 @OPS.lower("Neg", since=13, dtypes=NUMBERS)
 def neg(g: Builder, x: Tensor) -> Tensor:
     return g.neg(x)
-
-
-@OPS.lower("Reciprocal", since=13, dtypes=FLOATS)
-def reciprocal(g: Builder, x: Tensor) -> Tensor:
-    return g.binary("divide", 1, x)
-
-
-@OPS.lower("Floor", since=13, dtypes=FLOATS)
-def floor(g: Builder, x: Tensor) -> Tensor:
-    return g.floor(x)
-
-
-@OPS.lower("Ceil", since=13, dtypes=FLOATS)
-def ceil(g: Builder, x: Tensor) -> Tensor:
-    return g.neg(g.floor(g.neg(x)))
 
 
 @OPS.lower("Sign", since=13, dtypes=NUMBERS)
@@ -172,16 +151,6 @@ def max_(g: Builder, *data_0: Tensor) -> Tensor:
 @OPS.lower("Min", since=13, dtypes=NUMBERS)
 def min_(g: Builder, *data_0: Tensor) -> Tensor:
     return _folded(g, "minimum", data_0)
-
-
-@OPS.lower("Sum", since=13, dtypes=FLOATS)
-def sum_(g: Builder, *data_0: Tensor) -> Tensor:
-    return _folded(g, "add", data_0)
-
-
-@OPS.lower("Mean", since=13, dtypes=FLOATS)
-def mean(g: Builder, *data_0: Tensor) -> Tensor:
-    return g.binary("divide", _folded(g, "add", data_0), len(data_0))
 
 
 @OPS.lower("Where", since=16)

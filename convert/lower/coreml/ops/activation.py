@@ -21,18 +21,6 @@ def relu(g: Builder, x: Tensor) -> Tensor:
     return g.unary("relu", x)
 
 
-@OPS.lower("Sigmoid", since=13, dtypes=FLOATS)
-def sigmoid(g: Builder, x: Tensor) -> Tensor:
-    """Sigmoid."""
-    return g.unary("sigmoid", x)
-
-
-@OPS.lower("Tanh", since=13, dtypes=FLOATS)
-def tanh(g: Builder, input: Tensor) -> Tensor:
-    """Tanh."""
-    return g.unary("tanh", input)
-
-
 @OPS.lower("LeakyRelu", since=16, dtypes=FLOATS)
 def leaky_relu(g: Builder, x: Tensor, *, alpha: float = 0.01) -> Tensor:
     """leaky_relu."""

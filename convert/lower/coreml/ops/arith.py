@@ -10,7 +10,7 @@ import numpy as np
 
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.emitter import OVERFLOW, Overflow
-from edgeinfer.convert.lower.coreml.registry import FLOATS, NUMBERS, OPS
+from edgeinfer.convert.lower.coreml.registry import NUMBERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import WHOLE, Span, Tensor
 from edgeinfer.convert.lower.registry import Refusal
 
@@ -148,18 +148,3 @@ def _pairs(g: Builder, op: str, operands: tuple[Tensor, ...], pick: Any) -> Tens
             span = (pick(a, c), pick(b, d))
         out = g.binary(op, out, other, span)
     return g.same(out) if len(operands) == 1 else out
-
-
-@OPS.lower("Sum", since=13, dtypes=FLOATS)
-def total(g: Builder, *data_0: Tensor) -> Tensor:
-    """add, in pairs."""
-    out = data_0[0]
-    for other in data_0[1:]:
-        out = g.binary("add", out, other)
-    return g.same(out) if len(data_0) == 1 else out
-
-
-@OPS.lower("Mean", since=13, dtypes=FLOATS)
-def mean(g: Builder, *data_0: Tensor) -> Tensor:
-    """The sum, divided."""
-    return g.binary("real_div", total(g, *data_0), float(len(data_0)))

@@ -4,24 +4,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from edgeinfer.convert.lower.core.portable import known_axes
 from edgeinfer.convert.lower.coreml.builder import Builder
-from edgeinfer.convert.lower.coreml.registry import ALL, FLOATS, NUMBERS, OPS
+from edgeinfer.convert.lower.coreml.registry import FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Span, Tensor
-from edgeinfer.convert.lower.ops import norm
 from edgeinfer.convert.lower.registry import Const, Refusal
 
 _STEPS = 64
 """Running products up to which each step is written out."""
-
-
-def _axes(x: Tensor, axes: Const | None, noop: int) -> list[int]:
-    if axes is not None and axes.array.size:
-        return sorted({int(a) % x.rank for a in axes.array.reshape(-1)}) if x.rank else []
-    return [] if noop else list(range(x.rank))
 
 
 def _count(x: Tensor, axes: Sequence[int]) -> int:
@@ -30,179 +24,36 @@ def _count(x: Tensor, axes: Sequence[int]) -> int:
     return math.prod(sizes) if all(isinstance(s, int) for s in sizes) else 1 << 31
 
 
-def _reduced(
-    g: Builder, op: str, x: Tensor, axes: Const | None, keepdims: int, noop: int
-) -> Tensor:
-    """Reduce numbers; ``op`` gets at least one axis, or sees a scalar."""
-    places = _axes(x, axes, noop)
-    if not places and not noop and x.rank == 0:
-        one = g.reduce(op, g.reshape(x, [1]), [0], True)
-        return g.reshape(one, [])
-    return g.reduce(op, x, places, bool(keepdims)) if places else x
-
-
 def _sum_span(x: Tensor, count: int) -> Span:
     low, high = x.bounds
     return min(low * count, low), max(high * count, high)
 
 
-def _keep(g: Builder, out: Tensor, span: Span | None) -> Tensor:
-    if span is None or not out.is_integer:
-        return out
-    out.span = span
-    return g.fitted(out)
-
-
-@OPS.lower("ReduceSum", since=13, dtypes=NUMBERS)
-def reduce_sum(
-    g: Builder,
-    data: Tensor,
-    axes: Const | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """reduce_sum."""
-    out = _reduced(g, "reduce_sum", data, axes, keepdims, noop_with_empty_axes)
-    count = _count(data, _axes(data, axes, noop_with_empty_axes))
-    return _keep(g, out, _sum_span(data, count) if data.is_integer else None)
-
-
-@OPS.lower("ReduceMean", since=18, dtypes=FLOATS)
-def reduce_mean(
-    g: Builder,
-    data: Tensor,
-    axes: Const | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """reduce_mean."""
-    return _reduced(g, "reduce_mean", data, axes, keepdims, noop_with_empty_axes)
-
-
-def _extreme(
-    g: Builder, op: str, data: Tensor, axes: Const | None, keepdims: int, noop: int
-) -> Tensor:
-    if data.dtype == np.bool_:
-        whole = g.cast(data, np.int32)
-        return g.cast(_reduced(g, op, whole, axes, keepdims, noop), np.bool_)
-    return _keep(
-        g, _reduced(g, op, data, axes, keepdims, noop), data.bounds if data.is_integer else None
-    )
-
-
-@OPS.lower("ReduceMax", since=20, dtypes=ALL)
-def reduce_max(
-    g: Builder,
-    data: Tensor,
-    axes: Const | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """reduce_max."""
-    return _extreme(g, "reduce_max", data, axes, keepdims, noop_with_empty_axes)
-
-
-@OPS.lower("ReduceMin", since=20, dtypes=ALL)
-def reduce_min(
-    g: Builder,
-    data: Tensor,
-    axes: Const | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """reduce_min."""
-    return _extreme(g, "reduce_min", data, axes, keepdims, noop_with_empty_axes)
-
-
-@OPS.lower("ReduceProd", since=18, dtypes=NUMBERS)
-def reduce_prod(
-    g: Builder,
-    data: Tensor,
-    axes: Const | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """reduce_prod."""
-    out = _reduced(g, "reduce_prod", data, axes, keepdims, noop_with_empty_axes)
-    if not data.is_integer:
-        return out
-    largest = max(abs(b) for b in data.bounds)
-    count = _count(data, _axes(data, axes, noop_with_empty_axes))
+def _product_span(x: Tensor, count: int) -> Span:
+    largest = max(abs(b) for b in x.bounds)
     top = largest**count if count < 64 or largest <= 1 else 1 << 63
-    return _keep(g, out, (0 if data.bounds[0] >= 0 else -top, top))
+    return (0 if x.bounds[0] >= 0 else -top), top
 
 
-@OPS.lower("ReduceL1", since=18, dtypes=NUMBERS)
-def reduce_l1(
-    g: Builder,
-    data: Tensor,
-    axes: Const | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """The sum of magnitudes."""
-    largest = max(abs(b) for b in data.bounds)
-    size = g.unary("abs", data, span=(0, largest) if data.is_integer else None)
-    out = _reduced(g, "reduce_sum", size, axes, keepdims, noop_with_empty_axes)
-    count = _count(data, _axes(data, axes, noop_with_empty_axes))
-    return _keep(g, out, _sum_span(size, count) if data.is_integer else None)
+_SPANS: dict[str, Callable[[Tensor, int], Span]] = {
+    "sum": _sum_span,
+    "prod": _product_span,
+    "max": lambda x, count: x.bounds,
+    "min": lambda x, count: x.bounds,
+}
 
 
-@OPS.lower("ReduceL2", since=18, dtypes=FLOATS)
-def reduce_l2(
-    g: Builder,
-    data: Tensor,
-    axes: Const | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """The length; without axes the magnitude."""
-    from edgeinfer.convert.lower.coreml.portable import Portable
-
-    places = _axes(data, axes, noop_with_empty_axes)
-    if not places:
-        return g.unary("abs", data)
-    found = norm.length(Portable(g), g.cast(data, np.float32), places)
-    found = found if keepdims else g.drop_axes(found, places)
-    return g.cast(found, data.dtype)
-
-
-@OPS.lower("ReduceSumSquare", since=18, dtypes=NUMBERS)
-def reduce_sum_square(
-    g: Builder,
-    data: Tensor,
-    axes: Const | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """The sum of squares."""
-    largest = max(b * b for b in data.bounds)
-    square = g.binary("mul", data, data, (0, largest) if data.is_integer else None)
-    out = _reduced(g, "reduce_sum", square, axes, keepdims, noop_with_empty_axes)
-    count = _count(data, _axes(data, axes, noop_with_empty_axes))
-    return _keep(g, out, (0, largest * count) if data.is_integer else None)
-
-
-@OPS.lower("ReduceLogSum", since=18, dtypes=FLOATS)
-def reduce_log_sum(
-    g: Builder,
-    data: Tensor,
-    axes: Const | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """The logarithm of the sum, without the epsilon that Core ML adds."""
-    summed = _reduced(g, "reduce_sum", data, axes, keepdims, noop_with_empty_axes)
-    return g.unary("log", summed, epsilon=0.0)
+def reduced(g: Builder, kind: str, x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
+    """Reduce over axes; ``kind`` as in ``Tensors.reduce``, or ``log_sum_exp``."""
+    if x.dtype == np.bool_:
+        return g.cast(reduced(g, kind, g.cast(x, np.int32), axes, keep), np.bool_)
+    if not axes:
+        return x if x.rank else g.reshape(x, [])
+    out = g.reduce(f"reduce_{kind}", x, axes, keep)
+    if out.is_integer:
+        out.span = _SPANS[kind](x, _count(x, axes))
+        return g.fitted(out)
+    return out
 
 
 @OPS.lower("ReduceLogSumExp", since=18, dtypes=FLOATS)
@@ -214,8 +65,9 @@ def reduce_log_sum_exp(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
-    """reduce_log_sum_exp."""
-    return _reduced(g, "reduce_log_sum_exp", data, axes, keepdims, noop_with_empty_axes)
+    """reduce_log_sum_exp: one kernel where others compose it."""
+    over = known_axes(data.rank, axes, noop_with_empty_axes)
+    return reduced(g, "log_sum_exp", data, over, bool(keepdims))
 
 
 @OPS.lower("ArgMax", since=13, dtypes=NUMBERS)

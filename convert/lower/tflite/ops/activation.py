@@ -20,13 +20,6 @@ _BOUNDED = {
 }
 
 
-@OPS.lower("Relu", since=14, dtypes=NUMBERS)
-@widened
-def relu(g: Builder, x: Tensor) -> Tensor:
-    """The positive part."""
-    return g.unary("RELU", x) if x.dtype == np.float32 else g.binary("MAXIMUM", x, 0)
-
-
 @OPS.lower("Clip", since=13, dtypes=NUMBERS)
 @widened
 def clip(g: Builder, input: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
@@ -80,20 +73,6 @@ def elu(g: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
 def hard_swish(g: Builder, x: Tensor) -> Tensor:
     """``x * HardSigmoid(x)``."""
     return g.unary("HARD_SWISH", x)
-
-
-@OPS.lower("Sigmoid", since=13, dtypes=REALS)
-@widened
-def sigmoid(g: Builder, x: Tensor) -> Tensor:
-    """Logistic function."""
-    return g.unary("LOGISTIC", x)
-
-
-@OPS.lower("Tanh", since=13, dtypes=REALS)
-@widened
-def tanh(g: Builder, input: Tensor) -> Tensor:
-    """Hyperbolic tangent."""
-    return g.unary("TANH", input)
 
 
 @OPS.lower("Gelu", since=20, dtypes=REALS)

@@ -15,7 +15,7 @@ from edgeinfer.convert.lower.tflite.ops.integer import (
     remainder,
 )
 from edgeinfer.convert.lower.tflite.registry import FLOATS, OPS
-from edgeinfer.convert.lower.tflite.widen import DOUBLES, NUMBERS, widened
+from edgeinfer.convert.lower.tflite.widen import NUMBERS, widened
 
 
 @OPS.lower("Add", since=14, dtypes=NUMBERS)
@@ -117,21 +117,6 @@ def min_(g: Builder, *data_0: Tensor) -> Tensor:
     return _chain(g, "MINIMUM", data_0)
 
 
-@OPS.lower("Sum", since=13, dtypes=DOUBLES)
-@widened
-def sum_(g: Builder, *data_0: Tensor) -> Tensor:
-    """Sum of any number of operands."""
-    return _chain(g, "ADD", data_0)
-
-
-@OPS.lower("Mean", since=13, dtypes=DOUBLES)
-@widened
-def mean(g: Builder, *data_0: Tensor) -> Tensor:
-    """Mean of any number of operands."""
-    total = _chain(g, "ADD", data_0)
-    return total if len(data_0) == 1 else g.binary("MUL", total, 1 / len(data_0))
-
-
 def _chain(g: Builder, code: str, parts: tuple[Tensor, ...]) -> Tensor:
     result = parts[0]
     for part in parts[1:]:
@@ -162,13 +147,6 @@ def sign(g: Builder, input: Tensor) -> Tensor:
     if input.dtype != np.int64:
         return g.unary("SIGN", input)
     return g.binary("MINIMUM", g.binary("MAXIMUM", input, -1), 1)
-
-
-@OPS.lower("Reciprocal", since=13, dtypes=DOUBLES)
-@widened
-def reciprocal(g: Builder, x: Tensor) -> Tensor:
-    """``1 / x``."""
-    return g.binary("DIV", 1, x)
 
 
 @OPS.lower("Det", since=22, dtypes=FLOATS)

@@ -2,199 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import onnx_ir as ir
 
-from edgeinfer.convert.lower.ops import norm
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Shape, Tensor
-from edgeinfer.convert.lower.tflite.ops.integer import absolute, select
-from edgeinfer.convert.lower.tflite.ops.unary import logarithm
-from edgeinfer.convert.lower.tflite.registry import INTEGERS, OPS
-from edgeinfer.convert.lower.tflite.widen import DOUBLES, NUMBERS, is_real, widened, wider
-
-_SUMS = DOUBLES | INTEGERS | {ir.DataType.UINT32}
-_REALS = DOUBLES | {ir.DataType.INT64}
-"""The axes are int64, the data is not."""
+from edgeinfer.convert.lower.tflite.registry import OPS
+from edgeinfer.convert.lower.tflite.widen import NUMBERS, is_real, wider
 
 _MAX_RANK = 6
 """XNNPACK takes up to 6 axes, and with more it fails instead of leaving the operator alone."""
 
-Map = Callable[[Builder, Tensor], Tensor]
+_CODES = {"sum": "SUM", "mean": "MEAN", "prod": "REDUCE_PROD"}
+
+Axes = Sequence[int] | Tensor
 
 
-@OPS.lower("ReduceSum", since=13, dtypes=_SUMS)
-@widened
-def reduce_sum(
-    g: Builder,
-    data: Tensor,
-    axes: Tensor | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """Sum over axes."""
-    return _reduce(g, "SUM", data, _axes(data, axes, noop_with_empty_axes), keepdims, 0)
+def reduced(g: Builder, kind: str, x: Tensor, axes: Axes, keep: bool) -> Tensor:
+    """Reduce over axes; ``kind`` as in ``Tensors.reduce``."""
+    if kind in ("max", "min"):
+        return _extreme(g, x, axes, keep, largest=kind == "max")
+    empty = {"sum": 0.0, "prod": 1.0, "mean": np.nan if is_real(x.dtype) else 0.0}[kind]
+    return _reduce(g, _CODES[kind], x, axes, keep, empty)
 
 
-@OPS.lower("ReduceMean", since=18, dtypes=_SUMS)
-@widened
-def reduce_mean(
-    g: Builder,
-    data: Tensor,
-    axes: Tensor | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """Mean over axes."""
-    empty = np.nan if is_real(data.dtype) else 0
-    return _reduce(g, "MEAN", data, _axes(data, axes, noop_with_empty_axes), keepdims, empty)
-
-
-@OPS.lower("ReduceProd", since=18, dtypes=_SUMS)
-@widened
-def reduce_prod(
-    g: Builder,
-    data: Tensor,
-    axes: Tensor | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """Product over axes."""
-    return _reduce(g, "REDUCE_PROD", data, _axes(data, axes, noop_with_empty_axes), keepdims, 1)
-
-
-@OPS.lower("ReduceMax", since=20, dtypes=NUMBERS | {ir.DataType.BOOL})
-def reduce_max(
-    g: Builder,
-    data: Tensor,
-    axes: Tensor | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """Largest over axes; of bools, whether any is true."""
-    over = _axes(data, axes, noop_with_empty_axes)
-    return _extreme(g, data, over, keepdims, largest=True)
-
-
-@OPS.lower("ReduceMin", since=20, dtypes=NUMBERS | {ir.DataType.BOOL})
-def reduce_min(
-    g: Builder,
-    data: Tensor,
-    axes: Tensor | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """Smallest over axes; of bools, whether all are true."""
-    over = _axes(data, axes, noop_with_empty_axes)
-    return _extreme(g, data, over, keepdims, largest=False)
-
-
-@OPS.lower("ReduceL1", since=18, dtypes=_SUMS)
-@widened
-def reduce_l1(
-    g: Builder,
-    data: Tensor,
-    axes: Tensor | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """Sum of magnitudes."""
-    over = _axes(data, axes, noop_with_empty_axes)
-    return _reduce(g, "SUM", absolute(g, data), over, keepdims, 0)
-
-
-@OPS.lower("ReduceSumSquare", since=18, dtypes=_SUMS)
-@widened
-def reduce_sum_square(
-    g: Builder,
-    data: Tensor,
-    axes: Tensor | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """Sum of squares."""
-    over = _axes(data, axes, noop_with_empty_axes)
-    return _reduce(g, "SUM", g.binary("MUL", data, data), over, keepdims, 0)
-
-
-@OPS.lower("ReduceL2", since=18, dtypes=_REALS)
-@widened
-def reduce_l2(
-    g: Builder,
-    data: Tensor,
-    axes: Tensor | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """Root of the sum of squares."""
-    from edgeinfer.convert.lower.tflite.portable import Portable
-
-    _check_real(data)
-    over = _axes(data, axes, noop_with_empty_axes)
-    if data.dtype == np.float32 and not isinstance(over, Tensor) and _is_plain(data, over):
-        found = norm.length(Portable(g), data, over)
-        return found if keepdims else _reduce(g, "SUM", found, over, 0, 0)
-    total = _reduce(g, "SUM", g.binary("MUL", data, data), over, keepdims, 0)
-    return g.unary("SQRT", total)
-
-
-def _is_plain(x: Tensor, axes: Sequence[int]) -> bool:
-    """Whether there are axes with elements, and not too many for the largest of them."""
-    return bool(axes) and x.rank <= _MAX_RANK and all(x.shape[a] != 0 for a in axes)
-
-
-@OPS.lower("ReduceLogSum", since=18, dtypes=_REALS)
-@widened
-def reduce_log_sum(
-    g: Builder,
-    data: Tensor,
-    axes: Tensor | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """Logarithm of the sum."""
-    _check_real(data)
-    over = _axes(data, axes, noop_with_empty_axes)
-    total = _reduce(g, "SUM", data, over, keepdims, 0)
-    return logarithm(g, total) if total.dtype == np.float32 else g.unary("LOG", total)
-
-
-@OPS.lower("ReduceLogSumExp", since=18, dtypes=_REALS)
-@widened
-def reduce_log_sum_exp(
-    g: Builder,
-    data: Tensor,
-    axes: Tensor | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """Logarithm of the sum of exponentials, without overflow."""
-    _check_real(data)
-    over = _axes(data, axes, noop_with_empty_axes)
-    if not isinstance(over, Tensor) and not over:
-        return data
-    top = _reduce(g, "REDUCE_MAX", data, over, 1, -np.inf)
-    # Infinity less itself is no number; nothing needs to be taken off it.
-    infinite = g.binary("EQUAL", g.unary("ABS", top), np.inf)
-    finite = select(g, infinite, g.const(0, top.dtype), top)
-    scaled = g.unary("EXP", g.binary("SUB", data, finite))
-    total = g.unary("LOG", _reduce(g, "SUM", scaled, over, 1, 0))
-    # Without XNNPACK, a sum is never infinite.
-    found = select(g, infinite, top, g.binary("ADD", total, finite))
-    return found if keepdims else _reduce(g, "REDUCE_MAX", found, over, 0, -np.inf)
+def has_largest(x: Tensor, axes: Axes) -> bool:
+    """Whether there are known axes with elements, and not too many for the largest of them."""
+    if isinstance(axes, Tensor) or x.dtype != np.float32 or x.rank > _MAX_RANK:
+        return False
+    return bool(axes) and all(x.shape[a] != 0 for a in axes)
 
 
 @OPS.lower("ArgMax", since=13, dtypes=NUMBERS)
@@ -213,11 +51,6 @@ def arg_min(
     return _position(g, data, axis, keepdims, select_last_index, largest=False)
 
 
-def _check_real(x: Tensor) -> None:
-    if not is_real(x.dtype):
-        raise Refusal(f"takes no {x.dtype.name}", "unsupported_dtype")
-
-
 def _position(
     g: Builder, x: Tensor, axis: int, keepdims: int, last: int, *, largest: bool
 ) -> Tensor:
@@ -226,7 +59,7 @@ def _position(
     code = "ARG_MAX" if largest else "ARG_MIN"
     if x.dtype == np.int64:
         # There is no kernel for int64, but one that finds the first True.
-        top = _reduce(g, "REDUCE_MAX" if largest else "REDUCE_MIN", x, [axis], 1, 0)
+        top = _reduce(g, "REDUCE_MAX" if largest else "REDUCE_MIN", x, [axis], True, 0)
         x, code = g.binary("EQUAL", x, top), "ARG_MAX"
     along = g.const(axis, np.int32)
     if last:
@@ -244,9 +77,7 @@ def _position(
     return g.emit("EXPAND_DIMS", [found, along], shape)
 
 
-def _extreme(
-    g: Builder, x: Tensor, axes: Sequence[int] | Tensor, keepdims: int, *, largest: bool
-) -> Tensor:
+def _extreme(g: Builder, x: Tensor, axes: Axes, keepdims: bool, *, largest: bool) -> Tensor:
     if x.dtype == np.bool_:
         code, empty = ("REDUCE_ANY", False) if largest else ("REDUCE_ALL", True)
         return _reduce(g, code, x, axes, keepdims, empty)
@@ -261,7 +92,7 @@ def _extreme(
     return g.cast(found, x.dtype)
 
 
-def _axes(x: Tensor, axes: Tensor | None, noop: int) -> Sequence[int] | Tensor:
+def axes_of(x: Tensor, axes: Tensor | None, noop: int) -> list[int] | Tensor:
     """The axes to reduce; a tensor of int32 where only a run knows them."""
     if axes is None:
         return [] if noop else list(range(x.rank))
@@ -277,22 +108,22 @@ def _reduce(
     g: Builder,
     code: str,
     x: Tensor,
-    axes: Sequence[int] | Tensor,
-    keepdims: int,
+    axes: Axes,
+    keepdims: bool,
     empty: float,
 ) -> Tensor:
     """Reduce; a set that is known to be empty has the value ``empty``."""
     if isinstance(axes, Tensor):
-        found = _unknown_axes(g, code, x, axes, bool(keepdims))
+        found = _unknown_axes(g, code, x, axes, keepdims)
         if 0 in x.shape and code in {"REDUCE_MAX", "REDUCE_MIN"}:
             # Any element there is belongs to an empty set; the kernel has finite limits.
             found = g.binary("MINIMUM" if code == "REDUCE_MAX" else "MAXIMUM", found, empty)
         return found
     if axes and _is_empty(x, axes):
-        return _filled(g, x, axes, bool(keepdims), empty)
+        return _filled(g, x, axes, keepdims, empty)
     if x.rank > _MAX_RANK and axes:
-        return _collapsed(g, code, x, axes, bool(keepdims))
-    return g.reduce(code, x, axes, bool(keepdims))
+        return _collapsed(g, code, x, axes, keepdims)
+    return g.reduce(code, x, axes, keepdims)
 
 
 def _unknown_axes(g: Builder, code: str, x: Tensor, axes: Tensor, keepdims: bool) -> Tensor:

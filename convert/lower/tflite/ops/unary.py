@@ -45,13 +45,6 @@ _ERF_LIMIT = 16.4
 """The square above which float32 has nothing between erf and 1."""
 
 
-@OPS.lower("Exp", since=13, dtypes=DOUBLES)
-@widened
-def exp(g: Builder, input: Tensor) -> Tensor:
-    """Exponential function."""
-    return g.unary("EXP", input)
-
-
 @OPS.lower("Log", since=13, dtypes=DOUBLES)
 @widened
 def log(g: Builder, input: Tensor) -> Tensor:
@@ -71,34 +64,6 @@ def log(g: Builder, input: Tensor) -> Tensor:
 def logarithm(g: Builder, x: Tensor) -> Tensor:
     """Natural logarithm; of infinity and of NaN XNNPACK's is 88."""
     return select(g, g.binary("LESS", x, np.inf), g.unary("LOG", x), x)
-
-
-@OPS.lower("Sqrt", since=13, dtypes=DOUBLES)
-@widened
-def sqrt(g: Builder, x: Tensor) -> Tensor:
-    """Square root."""
-    return g.unary("SQRT", x)
-
-
-@OPS.lower("Floor", since=13, dtypes=DOUBLES)
-@widened
-def floor(g: Builder, x: Tensor) -> Tensor:
-    """Round down."""
-    return g.unary("FLOOR", x)
-
-
-@OPS.lower("Ceil", since=13, dtypes=DOUBLES)
-@widened
-def ceil(g: Builder, x: Tensor) -> Tensor:
-    """Round up."""
-    return g.unary("CEIL", x)
-
-
-@OPS.lower("Round", since=22, dtypes=DOUBLES)
-@widened
-def round_(g: Builder, x: Tensor) -> Tensor:
-    """Round to nearest, halves to even."""
-    return g.unary("ROUND", x)
 
 
 @OPS.lower("Sin", since=22, dtypes=REALS)

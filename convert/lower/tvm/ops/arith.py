@@ -11,7 +11,7 @@ from tvm import tirx
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.registry import ALL, BOOL, FLOATS, INTEGERS, NUMBERS, OPS
+from edgeinfer.convert.lower.tvm.registry import ALL, BOOL, INTEGERS, NUMBERS, OPS
 from edgeinfer.kernels.defs import math
 
 Value = Any
@@ -27,36 +27,6 @@ def function(g: Builder, name: str, x: Tensor) -> Callable[[Value], Value]:
         single = own or plain
         return lambda v: single(v.astype("float32")).astype("float16")
     return lambda v: plain(v)
-
-
-def _unary(onnx: str, since: int, name: str) -> None:
-    @OPS.lower(onnx, since=since, dtypes=FLOATS)
-    def lowered(g: Builder, x: Tensor) -> Tensor:
-        return g.map(function(g, name, x), x)
-
-    lowered.__doc__ = f"``{name}``."
-
-
-for _onnx, _since, _name in (
-    ("Sqrt", 13, "sqrt"),
-    ("Exp", 13, "exp"),
-    ("Log", 13, "log"),
-    ("Sin", 22, "sin"),
-    ("Cos", 22, "cos"),
-    ("Tan", 22, "tan"),
-    ("Asin", 22, "asin"),
-    ("Acos", 22, "acos"),
-    ("Atan", 22, "atan"),
-    ("Sinh", 22, "sinh"),
-    ("Cosh", 22, "cosh"),
-    ("Tanh", 13, "tanh"),
-    ("Sigmoid", 13, "sigmoid"),
-    ("Erf", 13, "erf"),
-    ("Ceil", 13, "ceil"),
-    ("Floor", 13, "floor"),
-    ("Round", 22, "nearbyint"),
-):
-    _unary(_onnx, _since, _name)
 
 
 @OPS.lower("Abs", since=13, dtypes=NUMBERS)
@@ -76,12 +46,6 @@ def neg(g: Builder, x: Tensor) -> Tensor:
     if x.dtype.startswith(("int", "uint")):
         return g.map(lambda v: tirx.const(0, x.dtype) - v, x)
     return g.map(lambda v: v * math.constant(-1.0, v), x)
-
-
-@OPS.lower("Reciprocal", since=13, dtypes=FLOATS)
-def reciprocal(g: Builder, x: Tensor) -> Tensor:
-    """One divided by it."""
-    return g.map(lambda v: math.constant(1.0, v) / v, x)
 
 
 @OPS.lower("Sign", since=13, dtypes=NUMBERS)
@@ -361,19 +325,6 @@ def max_(g: Builder, *data_0: Tensor) -> Tensor:
 def min_(g: Builder, *data_0: Tensor) -> Tensor:
     """The smallest."""
     return reduce(lambda a, b: g.map(smaller, a, b), data_0)
-
-
-@OPS.lower("Sum", since=13, dtypes=FLOATS)
-def sum_(g: Builder, *data_0: Tensor) -> Tensor:
-    """The sum."""
-    return reduce(lambda a, b: g.map(lambda x, y: x + y, a, b), data_0)
-
-
-@OPS.lower("Mean", since=13, dtypes=FLOATS)
-def mean_(g: Builder, *data_0: Tensor) -> Tensor:
-    """The mean."""
-    count = float(len(data_0))
-    return g.map(lambda v: v / math.constant(count, v), sum_(g, *data_0))
 
 
 @OPS.lower("Where", since=16)

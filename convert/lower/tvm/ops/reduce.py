@@ -11,10 +11,9 @@ import numpy as np
 import tvm_ffi
 from tvm import relax, te, tirx
 
-from edgeinfer.convert.lower.ops import norm
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.ops.arith import convert, function
+from edgeinfer.convert.lower.tvm.ops.arith import function
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 from edgeinfer.convert.lower.tvm.registry import FLOATS, NUMBERS, OPS
 from edgeinfer.kernels.defs import norms, rows
@@ -193,62 +192,6 @@ _register("ReduceMin", 20, "min", NUMBERS)
 _register("ReduceL1", 18, "sum", FLOATS, before=tirx.abs)
 _register("ReduceSumSquare", 18, "sum", NUMBERS, before=lambda v: v * v)
 _register("ReduceLogSum", 18, "sum", FLOATS, after="log")
-
-
-@OPS.lower("ReduceL2", since=18, dtypes=FLOATS)
-def reduce_l2(
-    g: Builder,
-    data: Tensor,
-    axes: Const | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """Root of the sum of squares, of tiny and huge elements too."""
-    from edgeinfer.convert.lower.tvm.portable import Whole
-
-    over = _axes(data, axes, noop_with_empty_axes)
-    x = convert(g, data, "float32") if data.dtype == "float16" else data
-    if not over:
-        return convert(g, g.map(tirx.abs, x), data.dtype)
-    if any(isinstance(x.shape[a], int) and not x.shape[a] for a in over):
-        squares = {"before": lambda v: v * v, "after": tirx.sqrt}
-        return reduced(g, "sum", data, over, keepdims=bool(keepdims), **squares)
-    result = norm.length(Whole(g), x, over)
-    if not keepdims:
-        gone = {a % x.rank for a in over}
-        kept = tuple(s for a, s in enumerate(x.shape) if a not in gone)
-        result = g.emit(relax.op.reshape(g.expr(result), list(kept)))
-    return convert(g, result, data.dtype)
-
-
-@OPS.lower("ReduceLogSumExp", since=18, dtypes=FLOATS)
-def reduce_log_sum_exp(
-    g: Builder,
-    data: Tensor,
-    axes: Const | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
-) -> Tensor:
-    """``log(sum(exp(x)))``, shifted so that nothing overflows."""
-    over = _axes(data, axes, noop_with_empty_axes)
-    if not over:
-        return data
-    x = convert(g, data, "float32") if data.dtype == "float16" else data
-    top = reduced(g, "max", x, over, keepdims=True)
-    # An infinite maximum must not become NaN.
-    large = tirx.const(3e38 if x.dtype == "float32" else 1e308, x.dtype)
-    top = g.map(lambda v: tirx.Select(tirx.abs(v) > large, tirx.const(0, x.dtype), v), top)
-    shifted = g.map(lambda v, t: v - t, x, top)
-    exp, log = function(g, "exp", x), function(g, "log", x)
-    total = reduced(g, "sum", shifted, over, keepdims=True, before=exp, after=log)
-    result = g.map(lambda v, t: v + t, total, top)
-    if not keepdims:
-        gone = {a % x.rank for a in over}
-        kept = tuple(s for a, s in enumerate(x.shape) if a not in gone)
-        result = g.emit(relax.op.reshape(g.expr(result), list(kept)))
-    return convert(g, result, data.dtype)
 
 
 @OPS.lower("Softmax", since=13, dtypes=FLOATS)

@@ -1,0 +1,62 @@
+"""Functions that formats have operators for, and what is made of a few of these."""
+
+from __future__ import annotations
+
+import math
+
+from edgeinfer.convert.lower.core.portable import Elements, Value
+from edgeinfer.convert.lower.core.table import elementwise
+
+_PLAIN = {
+    **{"Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Erf": "erf"},
+    **{"Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan"},
+    **{"Sinh": "sinh", "Cosh": "cosh", "Tanh": "tanh", "Sigmoid": "sigmoid", "Relu": "relu"},
+    **{"Floor": "floor", "Ceil": "ceil", "Round": "round"},
+}
+"""Methods of ``Elements`` by operator."""
+
+
+def _plain(op: str, name: str) -> None:
+    @elementwise(op)
+    def body(e: Elements, x: Value) -> Value:
+        return getattr(e, name)(x)
+
+    body.__name__ = name
+
+
+for _op, _name in _PLAIN.items():
+    _plain(_op, _name)
+
+
+@elementwise("Reciprocal")
+def reciprocal(e: Elements, x: Value) -> Value:
+    """``1 / x``."""
+    return e.div(1, x)
+
+
+@elementwise("Gelu")
+def gelu(e: Elements, x: Value, *, approximate: str) -> Value:
+    """``x`` times the normal distribution function, or its approximation by ``tanh``."""
+    if approximate == "tanh":
+        cube = e.mul(e.mul(x, x), x)
+        inner = e.mul(e.add(x, e.mul(cube, 0.044715)), math.sqrt(2 / math.pi))
+        share = e.add(e.tanh(inner), 1)
+    else:
+        share = e.add(e.erf(e.mul(x, math.sqrt(0.5))), 1)
+    return e.mul(e.mul(x, 0.5), share)
+
+
+@elementwise("Sum")
+def total(e: Elements, *operands: Value) -> Value:
+    """Sum of any number of operands."""
+    result = operands[0]
+    for other in operands[1:]:
+        result = e.add(result, other)
+    return result
+
+
+@elementwise("Mean")
+def mean(e: Elements, *operands: Value) -> Value:
+    """Mean of any number of operands."""
+    result = total(e, *operands)
+    return result if len(operands) == 1 else e.mul(result, 1 / len(operands))
