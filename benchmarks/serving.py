@@ -97,7 +97,7 @@ class Server:
         """Return the proportional share of memory of all its processes."""
         root = psutil.Process(self.process.pid)
         shares = [p.memory_full_info().pss for p in (root, *root.children(recursive=True))]
-        return sum(shares) / 2**20
+        return float(sum(shares)) / 2**20
 
 
 @dataclass(frozen=True)

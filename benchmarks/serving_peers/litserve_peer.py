@@ -16,19 +16,19 @@ class Api(litserve.LitAPI):
         self.session = onnxruntime.InferenceSession(sys.argv[1], options, providers=kind)
         self.name = self.session.get_inputs()[0].name
 
-    def decode_request(self, request: Any, **_: Any) -> Any:
+    def decode_request(self, request: Any) -> Any:
         return np.asarray(request["data"], np.float32)
 
     def batch(self, inputs: list[Any]) -> Any:
         return np.concatenate(inputs)
 
-    def predict(self, x: Any, **_: Any) -> Any:
+    def predict(self, x: Any) -> Any:
         return self.session.run(None, {self.name: x})[0]
 
     def unbatch(self, output: Any) -> list[Any]:
         return list(output[:, None])
 
-    def encode_response(self, output: Any, **_: Any) -> Any:
+    def encode_response(self, output: Any) -> Any:
         return {"data": output.tolist()}
 
 

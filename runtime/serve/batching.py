@@ -19,12 +19,15 @@ from edgeinfer.types import Array, Feeds
 Run = Callable[[Feeds], Mapping[str, Array]]
 
 GAIN = 0.97
-"""Of a request's time in a smaller batch that a larger one must stay below to be worth it."""
+"""Of a request's time alone that a batch must stay below to be worth it; and of two sizes whose
+times are so near the smaller is taken."""
 
 LONGEST_S = 0.25
 """A run that takes longer keeps the others waiting; no larger ones are tried."""
 
-ROUNDS = 3
+ROUNDS, BUDGET_S = 5, 1.0
+"""Sizes are run in turns, so that other work of the machine meets all alike; the fastest counts."""
+
 RELATIVE, ABSOLUTE = 1e-3, 1e-5
 """Difference of a row in a batch from the row alone: kernels of other shapes add in other orders.
 Rows that are mixed differ by orders more."""
@@ -61,23 +64,43 @@ def measure(
     """
     if not rows:
         return Table({}, "the bundle has no test vectors to measure with")
-    alone = [run(row) for row in rows[:2]]
-    seconds = {1: _fastest(run, rows[0], clock)}
-    size = 2
-    while size <= most:
-        feeds = _joined([rows[i % len(rows)] for i in range(size)])
-        together = run(feeds)
-        if size == 2 and not _apart(together, alone):
-            return Table({1: seconds[1]}, "a row's result depends on the others of its batch")
-        spent = _fastest(run, feeds, clock)
-        before = seconds[size // 2] / (size // 2)
-        if spent / size > GAIN * before:
-            return Table(seconds, f"{size} requests take {spent / size / before:.2f} of the time")
-        seconds[size] = spent
-        if spent > LONGEST_S:
-            return Table(seconds, f"a run takes {spent:.2f} s")
-        size *= 2
-    return Table(seconds, "as many as allowed")
+    sizes = [1]
+    while sizes[-1] * 2 <= most:
+        sizes.append(sizes[-1] * 2)
+    feeds = {n: _joined([rows[i % len(rows)] for i in range(n)]) for n in sizes}
+    reason = ""
+    if most > 1 and not _apart(run(feeds[2]), [run(feeds[1]), run(rows[1 % len(rows)])]):
+        feeds, reason = {1: feeds[1]}, "a row's result depends on the others of its batch"
+    seconds = _times(run, feeds, clock)
+    size = _best(seconds)
+    shares = ", ".join(f"{n}: {s / n / seconds[1]:.2f}" for n, s in seconds.items())
+    kept = {n: s for n, s in seconds.items() if n <= size}
+    return Table(kept, reason or f"time per request by size, of one alone: {shares}")
+
+
+def _times(run: Run, feeds: Mapping[int, Feeds], clock: Callable[[], float]) -> dict[int, float]:
+    """Return the shortest time of each size."""
+    found: dict[int, float] = {}
+    begin = clock()
+    for _ in range(ROUNDS):
+        for size, given in feeds.items():
+            start = clock()
+            run(given)
+            spent = clock() - start
+            found[size] = min(spent, found.get(size, math.inf))
+            if found[size] > LONGEST_S:
+                break
+        if clock() - begin > BUDGET_S:
+            break
+    return found
+
+
+def _best(seconds: Mapping[int, float]) -> int:
+    """Return the smallest size whose time per request is near the least; 1 where none gains."""
+    each = {size: spent / size for size, spent in seconds.items()}
+    least = min(each.values())
+    best = next(size for size, spent in each.items() if spent * GAIN <= least)
+    return best if each[best] <= GAIN * each[1] else 1
 
 
 def rows_of(vectors: Sequence[Feeds]) -> list[Feeds]:
@@ -100,17 +123,6 @@ def rows_of(vectors: Sequence[Feeds]) -> list[Feeds]:
 
 def _joined(rows: Sequence[Feeds]) -> Feeds:
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-
-
-def _fastest(run: Run, feeds: Feeds, clock: Callable[[], float]) -> float:
-    best = math.inf
-    for _ in range(ROUNDS):
-        start = clock()
-        run(feeds)
-        best = min(best, clock() - start)
-        if best > LONGEST_S:
-            break
-    return best
 
 
 def _apart(together: Mapping[str, Array], alone: Sequence[Mapping[str, Array]]) -> bool:

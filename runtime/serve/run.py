@@ -78,6 +78,7 @@ def serve(
             loop=_LOOP,
             http=protocol(options.limits.head_s),
             ws="none",
+            proxy_headers=False,
             log_config=None,
             access_log=False,
             server_header=False,
