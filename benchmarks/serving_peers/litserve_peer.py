@@ -16,7 +16,7 @@ class Api(litserve.LitAPI):
         self.session = onnxruntime.InferenceSession(sys.argv[1], options, providers=kind)
         self.name = self.session.get_inputs()[0].name
 
-    def decode_request(self, request: Any) -> Any:
+    def decode_request(self, request):
         return np.asarray(request["data"], np.float32)
 
     def batch(self, inputs: list[Any]) -> Any:
