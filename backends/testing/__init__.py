@@ -13,10 +13,11 @@ and a reason for a check that does not exist is an error. ``run_checks`` does th
 pytest. The kit needs ``onnx``, which writes its models; docs/backends.md shows a whole plugin.
 """
 
-from edgeinfer.backends.testing.kit import Outcome, checks, conformance, run_checks
+from edgeinfer.backends.testing.kit import Check, Outcome, checks, conformance, run_checks
 from edgeinfer.backends.testing.subject import Subject, describe, onnx_artifact
 
 __all__ = [
+    "Check",
     "Outcome",
     "Subject",
     "checks",

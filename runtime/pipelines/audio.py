@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -99,7 +99,7 @@ class AudioPipeline:
             return stream.mean_classes(signal)
         return [*stream.feed(signal), *stream.finish()]
 
-    def stream(self, *, whole: int | None = None) -> AudioStream:
+    def stream(self, *, whole: int | None = None) -> AudioStream[Result]:
         """Begin to listen to sound that comes in pieces; streams of one pipeline are independent.
 
         Args:
@@ -125,7 +125,10 @@ class AudioPipeline:
         return signal if rate == self.rate else resampled(signal, rate, self.rate)
 
 
-class AudioStream:
+R = TypeVar("R", bound=Result)
+
+
+class AudioStream(Generic[R]):
     """Sound that comes in pieces of any length; made by ``AudioPipeline.stream``.
 
     What is told does not depend on how the sound was cut, and is the same as for the whole.
@@ -166,7 +169,7 @@ class AudioStream:
         """Whether speech is going on."""
         return self._voice is not None and self._voice.speaking
 
-    def feed(self, samples: Array) -> list[Result]:
+    def feed(self, samples: Array) -> list[R]:
         """Take the next samples; return what is now certain.
 
         Args:
@@ -180,9 +183,9 @@ class AudioStream:
         found: list[Result] = []
         for scores in self._scores(self._framer.feed(as_mono(np.asarray(samples)))):
             found += self._told(scores)
-        return found
+        return cast("list[R]", found)
 
-    def finish(self) -> list[Result]:
+    def finish(self) -> list[R]:
         """End the stream; return what was still open."""
         self._check_open()
         if self._voice is not None:
@@ -195,7 +198,7 @@ class AudioStream:
             found += self._voice.finish(self._framer.received)
         if isinstance(self._head, Notes):
             found += _notes(self._notes, self._head, self._framer, self._record.sample_rate)
-        return found
+        return cast("list[R]", found)
 
     def mean_classes(self, signal: Array) -> list[Result]:
         """Name the classes of a whole recording, by the mean of its windows' scores."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from edgeinfer.errors import UsageError
 from edgeinfer.heads import (
@@ -103,10 +103,22 @@ class _Task:
             raise UsageError(f"{self.name}: takes {self._inner.takes}")
         return self._inner(recording, rate)
 
-    def _stream(self) -> AudioStream:
+    @property
+    def rate(self) -> int:
+        """Samples a second of sound that a stream takes.
+
+        Raises:
+            UsageError: the bundle takes no sound.
+        """
         if not isinstance(self._inner, AudioPipeline):
             raise UsageError(f"{self.name}: takes {self._inner.takes}")
-        return self._inner.stream()
+        return self._inner.rate
+
+    def _stream(self, kind: type[R]) -> AudioStream[R]:
+        """Begin to listen; the head is one of the task's, so its results are of one kind."""
+        if not isinstance(self._inner, AudioPipeline):
+            raise UsageError(f"{self.name}: takes {self._inner.takes}")
+        return cast("AudioStream[R]", self._inner.stream())
 
 
 class Classifier(_Task):
@@ -195,9 +207,9 @@ class VoiceDetector(_Task):
         """Return the stretches of speech."""
         return self._listen(recording, rate, VoiceActivity)
 
-    def stream(self) -> AudioStream:
+    def stream(self) -> AudioStream[VoiceActivity]:
         """Begin to listen to sound that comes in pieces."""
-        return self._stream()
+        return self._stream(VoiceActivity)
 
 
 class WordSpotter(_Task):
@@ -211,9 +223,9 @@ class WordSpotter(_Task):
         """Return when the word was said."""
         return self._listen(recording, rate, WakeWord)
 
-    def stream(self) -> AudioStream:
+    def stream(self) -> AudioStream[WakeWord]:
         """Begin to listen to sound that comes in pieces."""
-        return self._stream()
+        return self._stream(WakeWord)
 
 
 class TextReader(_Task):
