@@ -57,6 +57,11 @@ _KINDS = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+_NONE = dict.fromkeys(
+    ("cache_creation", "inference_geo", "output_tokens_details", "server_tool_use", "service_tier")
+)
+"""Parts of a usage that are told though there is nothing to tell."""
+
 _PASSED = frozenset({"thinking", "redacted_thinking"})
 """Blocks that the model's own templates leave out of a conversation."""
 
@@ -258,13 +263,15 @@ def _message(id: str, model: str, turn: Turn) -> dict[str, Any]:
         "content": [*_blocks(turn)],
         "stop_reason": _reason(turn),
         "stop_sequence": turn.stop,
+        "stop_details": None,
+        "container": None,
         "usage": _usage(turn.usage),
     }
 
 
 def _blocks(turn: Turn) -> Iterator[dict[str, Any]]:
     if turn.text or not turn.calls:
-        yield {"type": "text", "text": turn.text}
+        yield {"type": "text", "text": turn.text, "citations": None}
     for call in turn.calls:
         yield {
             "type": "tool_use",
@@ -286,6 +293,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "cache_read_input_tokens": usage.cached_tokens,
         "cache_creation_input_tokens": 0,
         "output_tokens": usage.completion_tokens,
+        **_NONE,
     }
 
 
@@ -305,7 +313,9 @@ class _Stream:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": {"input_tokens": self._tokens, "output_tokens": 0},
+            "stop_details": None,
+            "container": None,
+            "usage": {"input_tokens": self._tokens, "output_tokens": 0, **_NONE},
         }
         return _event("message_start", message=message)
 
@@ -323,7 +333,7 @@ class _Stream:
         if self._is_open:
             return b""
         self._is_open = True
-        block = {"type": "text", "text": ""}
+        block = {"type": "text", "text": "", "citations": None}
         return _event("content_block_start", index=0, content_block=block)
 
     def _end(self, turn: Turn) -> Iterator[bytes]:

@@ -183,8 +183,14 @@ class Hub:
             raise RequestError(400, f"model {name!r} is not {word}")
         return model
 
-    async def asked(self, receive: Receive) -> tuple[dict[str, Any], Served, LLM]:
-        """Read a request for a language model; its name may be left out where there is one.
+    async def asked(
+        self, receive: Receive, *, named: bool = True
+    ) -> tuple[dict[str, Any], Served, LLM]:
+        """Read a request for a language model.
+
+        Args:
+            receive: of the request.
+            named: it must name the model, also where there is one alone.
 
         Raises:
             RequestError: it is no JSON, names no model, or one that is not ready.
@@ -195,7 +201,7 @@ class Hub:
             raise RequestError(400, "expected an object")
         name = data.get("model")
         texts = [m.name for m in self.models.values() if m.kind == "text"]
-        if name is None and len(texts) == 1:
+        if name is None and len(texts) == 1 and not named:
             name = texts[0]
         if not isinstance(name, str):
             raise RequestError(400, "model: expected a name")

@@ -65,7 +65,7 @@ class OpenAI:
         return True
 
     async def _tokens(self, forth: bool, receive: Receive, send: Send) -> None:
-        data, _, llm = await self._hub.asked(receive)
+        data, _, llm = await self._hub.asked(receive, named=False)
         if forth:
             text = data.get("prompt", data.get("content"))
             if not isinstance(text, str):
@@ -163,6 +163,7 @@ class _Form:
             return {"index": index, "text": text, "finish_reason": finish, "logprobs": logprobs}
         calls = self._calls(text) if one.tools else []
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        message["annotations"] = []
         if calls:
             message |= {"content": None, "tool_calls": calls}
             finish = "tool_calls"

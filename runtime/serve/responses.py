@@ -32,7 +32,7 @@ from edgeinfer.runtime.serve.streams import (
 )
 
 if TYPE_CHECKING:
-    from edgeinfer.runtime.llm.params import Usage
+    from edgeinfer.runtime.llm.params import SamplingParams, Usage
 
 PATH = "/v1/responses"
 
@@ -88,6 +88,7 @@ class Responses:
         form = _Form(model.name, data)
         with self._hub.counted(model), self._hub.place(model):
             (one,) = reader.chats(llm, as_chat(data), form.id)
+            form.params = one.request.params
             async with watched(receive):
                 if not one.stream:
                     await answer_json(send, form.response(await whole(llm, one)))
@@ -207,6 +208,7 @@ class _Form:
         self._numbers = itertools.count()
         self._item = f"msg_{secrets.token_hex(12)}"
         self._texts: list[str] = []
+        self.params: SamplingParams | None = None
 
     def response(self, turn: Turn | None = None, error: RequestError | None = None) -> Any:
         """Return the whole answer, or how it stands."""
@@ -218,10 +220,21 @@ class _Form:
             status = "failed"
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
         problem = None if error is None else {"code": "server_error", "message": error.text}
+        params = self.params
         return {
             "id": self.id,
             "object": "response",
             "created_at": self._created,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "background": False,
+            "frequency_penalty": 0.0 if params is None else params.frequency_penalty,
+            "presence_penalty": 0.0 if params is None else params.presence_penalty,
+            "max_tool_calls": None,
+            "prompt_cache_key": data.get("prompt_cache_key"),
+            "reasoning": None,
+            "safety_identifier": data.get("safety_identifier"),
+            "service_tier": "default",
+            "top_logprobs": 0,
             "status": status,
             "error": problem,
             "incomplete_details": cut,
@@ -233,11 +246,11 @@ class _Form:
             "parallel_tool_calls": True,
             "previous_response_id": None,
             "store": False,
-            "temperature": data.get("temperature"),
+            "temperature": None if params is None else params.temperature,
             "text": data.get("text") or {"format": {"type": "text"}},
             "tool_choice": data.get("tool_choice") or "auto",
-            "tools": data.get("tools") or [],
-            "top_p": data.get("top_p"),
+            "tools": [{"strict": None, **tool} for tool in data.get("tools") or []],
+            "top_p": None if params is None else params.top_p,
             "truncation": "disabled",
             "usage": None if turn is None else _usage(turn.usage),
         }

@@ -80,6 +80,7 @@ def test_several_choices_and_probabilities(server: Server) -> None:
     ("changes", "text"),
     [
         ({"nonsense": 1}, "not supported: nonsense"),
+        ({"model": None}, "model: expected a name"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"store": True}, "store=true"),
         ({"temperature": "hot"}, "temperature: expected a number"),
