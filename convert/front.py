@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.backends.base import Artifact, Backend, LoadOptions
+from edgeinfer.backends.host import host
 from edgeinfer.backends.onnxruntime_regions import FORMAT as REGIONS
 from edgeinfer.convert import engines
 from edgeinfer.convert.engines import Wanted, place_for
@@ -27,7 +28,7 @@ from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.plan import Job, plan
 from edgeinfer.convert.provenance import oracles, tools_of
 from edgeinfer.convert.quantize.half_stage import Halves
-from edgeinfer.convert.quantize.recipe import recipe
+from edgeinfer.convert.quantize.recipe import AUTO, recipe
 from edgeinfer.convert.quantize.stage import Stage
 from edgeinfer.convert.request import Request, in_layout
 from edgeinfer.convert.shape_sets import check_input_ranges, check_ranges, check_states
@@ -47,6 +48,10 @@ Progress = Callable[[str, float | None], None]
 """Called with what is being done and, where it is known, how much of it is done (0..1)."""
 
 
+_COMPARED = frozenset({"onnx", "openvino_ir", "tflite"})
+"""Formats whose engine computes integers and floats, and takes its time from what it is given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """An artifact that nobody has run yet.
@@ -56,12 +61,15 @@ class Written:
         name: of its folder among the variants.
         lowered: its files and what the lowering says of them.
         checks: of its numbers, beyond those of its engines.
+        plain: the float model for the same engine, outside of the variants' folders, where this
+            machine can tell whether integers are faster; whoever has measured removes it.
     """
 
     job: Job
     name: str
     lowered: Lowered
     checks: tuple[EngineResult, ...] = ()
+    plain: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +481,23 @@ class Front:
                 with self._stage(f"half precision of {job.title}"):
                     checks, line = self._halves.check(normal, lowered, report)
             lowered = replace(lowered, notes=(*lowered.notes, line))
-        return Written(job, name, lowered, checks)
+        return Written(job, name, lowered, checks, self._plain(job))
+
+    def _plain(self, job: Job) -> Path | None:
+        """Write the float model beside one of integers that this machine's engines run."""
+        asked = self._quantize.recipe
+        here = any(host().is_kind(profile) for profile in job.profiles)
+        if not asked.is_quantized or asked.name == AUTO or job.format not in _COMPARED or not here:
+            return None
+        folder = Path(tempfile.mkdtemp(prefix="edgeinfer-"))
+        options = replace(self._options, precision="fp32", recipe="fp32", one_file=False)
+        try:
+            lower = target_for(job.format).lower
+            return lower(self._normalised.model, job.profile, options, folder).files[0]
+        except EdgeInferError:
+            # Integers may be all that the target has; there is nothing to compare them with.
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
 
 
 def _named(lowered: Lowered) -> Lowered:

@@ -37,8 +37,9 @@ from edgeinfer.convert.quantize.recipe import AUTO
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.request import Request
 from edgeinfer.convert.verify import Change, Report, VariantResult, verify_variant
-from edgeinfer.convert.verify.carried import carried
-from edgeinfer.convert.verify.doubts import AUTO_HELPS, doubts
+from edgeinfer.convert.verify.beside import times_slower
+from edgeinfer.convert.verify.carried import carried, size_of
+from edgeinfer.convert.verify.doubts import AUTO_HELPS, doubts, outweighed
 from edgeinfer.convert.verify.gate import NOT_RUN
 from edgeinfer.convert.worker import Worker, can_work_apart
 from edgeinfer.errors import CrashedError, VerifyError
@@ -78,7 +79,8 @@ def run_stages(
         with closing(engines.in_turn(wanted)) as turns:
             for written, want, backends in zip(prepared.written, wanted, turns, strict=True):
                 judged = _verified(written, backends, prepared.report, clock, want.place)
-                if _is_taken(written, judged, request, prepared.report, front, writer):
+                slower = _times_slower(written, backends, judged, prepared.report, clock)
+                if _is_taken(written, judged, request, prepared.report, front, writer, slower):
                     variants += _adopted(written, judged, writer)
         with clock.stage("write the result"):
             return _finish(request, prepared, variants, writer, described)
@@ -143,6 +145,30 @@ def _verified(
     return judged
 
 
+def _times_slower(
+    written: Written,
+    backends: Sequence[Backend],
+    judged: Mapping[Profile, VariantResult],
+    report: Report,
+    clock: Clock,
+) -> float | None:
+    """Time an artifact of integers beside the float model, which is then removed."""
+    if written.plain is None:
+        return None
+    try:
+        if not all(result.passed for result in judged.values()):
+            return None
+        job, lowered = written.job, written.lowered
+        artifact = Artifact(
+            job.format, lowered.files[0], report.inputs, report.outputs, lowered.precision
+        )
+        with clock.stage(f"time {job.title} beside fp32"):
+            plain = replace(artifact, path=written.plain, precision="fp32")
+            return times_slower(backends, artifact, plain, report.vectors[0].feeds)
+    finally:
+        shutil.rmtree(written.plain.parent, ignore_errors=True)
+
+
 def _is_taken(
     written: Written,
     judged: Mapping[Profile, VariantResult],
@@ -150,6 +176,7 @@ def _is_taken(
     report: Report,
     front: Front | Worker,
     writer: BundleWriter,
+    slower: float | None,
 ) -> bool:
     """Decide whether an artifact goes into the bundle; what nobody asked for by name may stay out.
 
@@ -167,7 +194,7 @@ def _is_taken(
     for profile, result in judged.items():
         report.targets.setdefault(profile.name, []).append(result.id)
     if report.quantization is not None and request.precision != AUTO:
-        lines = [line for r in results.values() for line in doubts(r, report.source_bytes)]
+        lines = [line for r in results.values() for line in doubts(r, report.source_bytes, slower)]
         if lines:
             report.changes.append(Change("targets", tuple(lines)))
     if wrong is not None and not unverified:
@@ -263,6 +290,11 @@ def _finish(
             "do not outweigh the model; all were checked here"
         )
         report.changes.append(Change("targets", (line,)))
+    if report.quantization is not None and request.precision != AUTO:
+        share = size_of([(report.vectors[i], answers[i]) for i in places])
+        total = sum(v.size_bytes for v in report.variants)
+        if line := outweighed(total, share, report.source_bytes):
+            report.changes.append(Change("targets", (line,)))
     records = {**described.preprocessing, **prepared.preprocessing}
     code, lines = _functions(request, records) if described.head else ({}, [])
     if lines:

@@ -50,5 +50,10 @@ def carried(
     return sorted(kept)
 
 
+def size_of(kept: Sequence[tuple[Vector, Answer]]) -> int:
+    """Bytes of vectors and the answers to them."""
+    return sum(_bytes(vector, answer) for vector, answer in kept)
+
+
 def _bytes(vector: Vector, answer: Answer) -> int:
     return sum(a.nbytes for a in (*vector.feeds.values(), *answer.outputs.values()))

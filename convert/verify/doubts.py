@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 
 from edgeinfer.convert.verify.gate import OutputResult, VariantResult
@@ -16,12 +17,22 @@ AUTO_HELPS = (
 )
 
 
-def doubts(result: VariantResult, source_bytes: int) -> Iterator[str]:
+AUTO_FASTER = (
+    "--precision auto (with --calibration, and --max-drop or --metric) takes integers only where "
+    "they are faster, or smaller"
+)
+
+SLOWER = 1.1
+"""Share of the float model's time from which it is said that integers are slower."""
+
+
+def doubts(result: VariantResult, source_bytes: int, slower: float | None = None) -> Iterator[str]:
     """Yield lines about a variant of integers that passed and may not be what was hoped for.
 
     Args:
         result: of the gate.
         source_bytes: of the float model's weights.
+        slower: time of a run here, of the float model's; None where nothing was measured.
     """
     if not result.passed:
         return
@@ -37,11 +48,33 @@ def doubts(result: VariantResult, source_bytes: int) -> Iterator[str]:
             f"{result.id} on {backend}: output {output.name!r} takes {share:.0%} of its budget: "
             f"{AUTO_HELPS}"
         )
+    if slower is not None and slower >= SLOWER:
+        yield (
+            f"{result.id} takes {slower:.2f} times as long as fp32 here (median of runs that took "
+            f"turns, {platform.machine()}): {AUTO_FASTER}"
+        )
     if result.size_bytes >= source_bytes > 0:
         yield (
             f"{result.id} is no smaller than the float model: {result.size_bytes / 1e6:.2f} MB "
-            f"with {source_bytes / 1e6:.2f} MB of float weights"
+            f"with {source_bytes / 1e6:.2f} MB of float weights: {AUTO_FASTER}"
         )
+
+
+def outweighed(variants: int, vectors: int, source_bytes: int) -> str:
+    """Say that a bundle of integers is no smaller than float weights; empty where it is.
+
+    Args:
+        variants: bytes of all artifacts.
+        vectors: bytes of the test vectors beside them.
+        source_bytes: of the float model's weights.
+    """
+    if variants >= source_bytes or variants + vectors < source_bytes:
+        return ""
+    return (
+        f"with {vectors / 1e6:.2f} MB of test vectors the bundle is no smaller than the float "
+        f"weights ({variants / 1e6:.2f} MB of {source_bytes / 1e6:.2f} MB without them); what was "
+        f"given with --data always travels, so give less of it; {AUTO_FASTER}"
+    )
 
 
 def _used(output: OutputResult, budget: Budget) -> float:

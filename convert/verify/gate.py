@@ -424,6 +424,11 @@ class _Gate:
             plain = check(metrics, own)
             spread = right.spread.get(name)
             found = plain
+            if plain and spread and own.refuses_nothing(spread):
+                # Nothing says what is right here, so neither a pass nor a refusal would be true.
+                measured.pop()
+                hanging.append(index)
+                continue
             if plain and spread:
                 found = check(metrics, budget := own.widened(spread))
                 wide += [] if found else [budget]

@@ -153,9 +153,22 @@ class Budget:
             spread_db=self.spread_db,
         )
 
+    def refuses_nothing(self, spread: OutputMetrics) -> bool:
+        """Whether it would let anything pass once it is widened.
+
+        Two evaluations that part by a tenth of an output's energy, or by a third of its largest
+        value, do not say what is right: thirty times as much is any answer at all.
+        """
+        return spread.sqnr_db < _NOTHING_DB or SLACK * spread.max_rel > _NOTHING_REL
+
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         return asdict(self)
+
+
+_NOTHING_DB, _NOTHING_REL = 20.0, 10.0
+"""Distance of two evaluations, and share of the largest value after widening, from which a budget
+refuses nothing."""
 
 
 BUDGETS: dict[str, Budget] = {

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from edgeinfer.convert.verify.doubts import doubts
+from edgeinfer.convert.verify.doubts import doubts, outweighed
 from edgeinfer.convert.verify.gate import EngineResult, OutputResult, VariantResult
 from edgeinfer.metrics import OutputMetrics, budget_for
 
@@ -27,6 +27,18 @@ def test_one_at_the_edge_of_its_budget_names_auto(max_rel: float, sqnr_db: float
     (line,) = doubts(result(max_rel, sqnr_db), 1000)
     assert "output 'y' takes 8" in line
     assert "of its budget: --precision auto" in line
+
+
+def test_one_that_is_slower_than_floats_names_auto() -> None:
+    assert list(doubts(result(), 1000, 1.05)) == list(doubts(result(), 1000, None)) == []
+    (line,) = doubts(result(), 1000, 1.34)
+    assert "takes 1.34 times as long as fp32 here" in line
+    assert "--precision auto" in line
+
+
+def test_vectors_that_outweigh_what_integers_saved_are_told() -> None:
+    assert outweighed(100, 50, 1000) == outweighed(1000, 50, 900) == ""
+    assert "no smaller than the float weights" in outweighed(100, 950, 1000)
 
 
 def test_one_that_is_no_smaller_is_told() -> None:

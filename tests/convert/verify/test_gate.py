@@ -284,6 +284,16 @@ def test_json(tmp_path: Path) -> None:
     json.dumps(quantized, allow_nan=False)
 
 
+@pytest.mark.parametrize("function", [lambda x: -x, lambda x: x * 1.9])
+def test_a_budget_that_would_refuse_nothing_is_none(function: Function, tmp_path: Path) -> None:
+    """Thirty times of what two evaluations part by would be any answer: nothing can be judged."""
+    spread = OutputMetrics(count=4, max_abs=0.97, max_rel=0.97, sqnr_db=25.0)
+    result = verify(function, tmp_path, spread=spread)
+    assert result.verdict == "fail"
+    assert "nothing of it can be judged: give --data" in result.failure()
+    assert verify(double, tmp_path, spread=spread).verdict == "pass"
+
+
 def test_vectors_that_the_artifact_refuses_are_not_judged(tmp_path: Path) -> None:
     def lose_nan(x: Array) -> Array:
         finite: Array = np.nan_to_num(x * 2)
