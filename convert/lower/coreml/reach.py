@@ -35,10 +35,15 @@ _STEPS: dict[str, Callable[[float], float]] = {
     "floor": lambda v: float(np.floor(v)),
     "ceil": lambda v: float(np.ceil(v)),
     "round": lambda v: float(np.rint(v)),
+    "sqrt": lambda v: float(np.sqrt(max(v, 0.0))),
     "relu": lambda v: max(v, 0.0),
     "relu6": lambda v: min(max(v, 0.0), 6.0),
 }
 """Operators that keep the order of numbers."""
+
+
+_LEAST_LOG, _LARGEST_LOG = -104.0, 89.0
+"""Logarithms of the least and the largest float32, rounded away from zero."""
 
 
 def reach_of(op: str, dtype: np.dtype[Any], operands: Mapping[str, Any]) -> Reach | None:
@@ -65,6 +70,10 @@ def reach_of(op: str, dtype: np.dtype[Any], operands: Mapping[str, Any]) -> Reac
         return kept(dtype, _between(x, low, high))
     if op == "abs" and x is not None:
         return (0.0 if x[0] <= 0 <= x[1] else min(map(abs, x))), max(map(abs, x))
+    if op == "log" and x is not None and x[1] > 0:
+        # What is not above zero has no logarithm that an integer could stand for: its cast is not
+        # defined, and the least number above zero is what counts.
+        return _LEAST_LOG, math.log(x[1]) if math.isfinite(x[1]) else _LARGEST_LOG
     if op in _STEPS:
         low, high = x or (-math.inf, math.inf)
         return kept(dtype, (_STEPS[op](low), _STEPS[op](high)))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import onnx
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.definitions import body, recurrent, sample
+from edgeinfer.convert.lower.definitions import body, deform, linear, recurrent, sample, select
 
 __all__ = ["DEFINED", "OPSET"]
 
@@ -18,11 +18,15 @@ OPSET = body.OPSET
 
 DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
     "Col2Im": sample.col2im,
+    "Compress": select.compress,
     "DFT": sample.dft,
+    "DeformConv": deform.deform_conv,
+    "Det": linear.det,
     "GRU": recurrent.recurrent,
     "GridSample": sample.grid_sample,
     "LSTM": recurrent.recurrent,
     "RNN": recurrent.recurrent,
     "RoiAlign": sample.roi_align,
+    "Unique": select.unique,
 }
 """By operator of the default domain; None of a form that needs sizes which are not known."""

@@ -276,6 +276,14 @@ WHOLE: tuple[Rule, ...] = (
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        ops=frozenset({"Det", "DeformConv"}),
+        fault=lambda _: "no conversion for it",
+        source="openvino 2026.4.1: 'No conversion rule found for operations: Det'",
+        repair=by_definition,
+        reason="unsupported_op",
+        hint="give its sizes with --input-shape",
+    ),
+    Rule(
         ops=frozenset({"LSTM", "GRU", "RNN"}),
         fault=batchwise_recurrent,
         source="ONNX node tests test_{lstm,gru,simple_rnn}_batchwise, openvino 2026.4.1",

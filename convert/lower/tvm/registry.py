@@ -16,7 +16,10 @@ BOOL = frozenset({D.BOOL})
 ALL = NUMBERS | BOOL
 
 _BY_DATA = "how much it gives depends on the data, and memory is laid out before a run"
-_TURNS = "turns of a loop: what is written is one straight line of kernels"
+_TURNS = (
+    "turns of a loop that only a run counts or ends, or too many of them: what is written is one "
+    "straight line of kernels"
+)
 
 OPS = Registry(
     "tvm",

@@ -15,6 +15,7 @@ from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.tvm.branches import select
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
+from edgeinfer.convert.lower.tvm.turns import unroll
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
@@ -178,6 +179,9 @@ def _module_of(
 
     model = source.clone()
     SplitQuantized(_SPLIT)(model)
+    if count := unroll(model):
+        notes.add(f"{count} loops: every turn is written out")
+        model = normalise(model).model
     if count := select(model):
         notes.add(f"{count} If: both branches are computed, one result is taken")
         model = normalise(model).model

@@ -1,0 +1,86 @@
+"""Det, DeformConv, Compress and Unique by their definitions, against ONNX Runtime and NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from edgeinfer.convert.lower.expand import expand
+from edgeinfer.types import Array
+
+
+def _model(text: str) -> ir.Model:
+    proto = ir.to_proto(ir.from_onnx_text(f'<ir_version: 10, opset_import: ["": 24]> {text}'))
+    model: ir.Model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    return model
+
+
+def _run(model: ir.Model, feeds: dict[str, Array]) -> list[Array]:
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString())
+    return list(session.run(None, feeds))
+
+
+def _expanded(text: str, op: str, feeds: dict[str, Array]) -> tuple[list[Array], list[Array]]:
+    """What a definition gives, and what ONNX Runtime's own kernel does."""
+    plain, written = _model(text), _model(text)
+    assert expand(written, [n for n in written.graph if n.op_type == op])
+    assert op not in {n.op_type for n in written.graph}
+    return _run(written, feeds), _run(plain, feeds)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+def test_determinants(count: int) -> None:
+    rng = np.random.default_rng(count)
+    x = rng.standard_normal((2, 3, count, count)).astype(np.float32)
+    x[0, 0, 0] = 0
+    if count > 1:
+        x[0, 1, 0, 0] = 0
+        x[1, 0] = np.roll(np.eye(count), 1, axis=0)
+    text = f"g (float[2,3,{count},{count}] x) => (float[2,3] y) {{ y = Det(x) }}"
+    found, _ = _expanded(text, "Det", {"x": x})
+    np.testing.assert_allclose(found[0], np.linalg.det(x.astype(np.float64)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_deformed_convolutions(mask: bool) -> None:
+    rng = np.random.default_rng(0)
+    feeds = {
+        "x": rng.standard_normal((2, 4, 6, 5)),
+        "w": rng.standard_normal((6, 2, 3, 2)),
+        "o": 1.5 * rng.standard_normal((2, 24, 3, 5)),
+        "b": rng.standard_normal(6),
+        "m": rng.random((2, 12, 3, 5)),
+    }
+    feeds = {name: array.astype(np.float32) for name, array in feeds.items() if mask or name != "m"}
+    names = ", ".join(f"float{list(a.shape)} {n}" for n, a in feeds.items())
+    options = "group=2, offset_group=2, strides=[2,1], pads=[1,0,1,2], dilations=[1,2]"
+    body = f"y = DeformConv<{options}, kernel_shape=[3,2]>({', '.join(feeds)})"
+    text = f"g ({names}) => (float[2,6,3,5] y) {{ {body} }}"
+    (found,), (right,) = _expanded(text, "DeformConv", feeds)
+    np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4)
+
+
+def test_what_a_known_condition_lets_through() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    feeds = {"x": x}
+    known = "<bool[3] c = {1, 0, 1}>"
+    rows = f"g (float[3,4] x) => (float[n,4] y) {known} {{ y = Compress<axis=0>(x, c) }}"
+    np.testing.assert_array_equal(_expanded(rows, "Compress", feeds)[0][0], x[[0, 2]])
+    flat = f"g (float[3,4] x) => (float[n] y) {known} {{ y = Compress(x, c) }}"
+    np.testing.assert_array_equal(_expanded(flat, "Compress", feeds)[0][0], x.ravel()[[0, 2]])
+
+
+@pytest.mark.parametrize("x", [[3, 1, 3, 2, 1, 1], [5], [2, 2]])
+@pytest.mark.parametrize("dtype", ["float", "int64"])
+def test_unique_elements_with_places_and_counts(x: list[Any], dtype: str) -> None:
+    array = np.array(x, np.float32 if dtype == "float" else np.int64)
+    text = f"""g ({dtype}[{len(x)}] x) => ({dtype}[n] y, int64[n] i, int64[{len(x)}] r, int64[n] c)
+        {{ y, i, r, c = Unique(x) }}"""
+    found, right = _expanded(text, "Unique", {"x": array})
+    for one, other in zip(found, right, strict=True):
+        np.testing.assert_array_equal(one, other)
