@@ -37,6 +37,7 @@ from edgeinfer.convert.quantize.recipe import AUTO
 from edgeinfer.convert.quantize.task_metrics import Named
 from edgeinfer.convert.request import Request
 from edgeinfer.convert.verify import Change, Report, VariantResult, verify_variant
+from edgeinfer.convert.verify.answers import Answer, Vector
 from edgeinfer.convert.verify.beside import times_slower
 from edgeinfer.convert.verify.carried import carried, size_of
 from edgeinfer.convert.verify.doubts import AUTO_HELPS, doubts, outweighed
@@ -290,11 +291,7 @@ def _finish(
             "do not outweigh the model; all were checked here"
         )
         report.changes.append(Change("targets", (line,)))
-    if report.quantization is not None and request.precision != AUTO:
-        share = size_of([(report.vectors[i], answers[i]) for i in places])
-        total = sum(v.size_bytes for v in report.variants)
-        if line := outweighed(total, share, report.source_bytes):
-            report.changes.append(Change("targets", (line,)))
+    _tell_size(request, report, [(report.vectors[i], answers[i]) for i in places])
     records = {**described.preprocessing, **prepared.preprocessing}
     code, lines = _functions(request, records) if described.head else ({}, [])
     if lines:
@@ -343,6 +340,15 @@ def _finish(
         ),
     )
     return finished(writer, manifest, report)
+
+
+def _tell_size(request: Request, report: Report, kept: Sequence[tuple[Vector, Answer]]) -> None:
+    """Say of integers whether test vectors take what they save."""
+    if report.quantization is None or request.precision == AUTO:
+        return
+    total = sum(v.size_bytes for v in report.variants)
+    if line := outweighed(total, size_of(kept), report.source_bytes):
+        report.changes.append(Change("targets", (line,)))
 
 
 def _functions(

@@ -421,9 +421,8 @@ class _Gate:
                 # Its place is beyond what the precision promises; only that it is a number counts.
                 metrics = OutputMetrics(nonfinite=metrics.nonfinite, problem=metrics.problem)
             measured.append(metrics)
-            plain = check(metrics, own)
+            found = plain = check(metrics, own)
             spread = right.spread.get(name)
-            found = plain
             if plain and spread and own.refuses_nothing(spread):
                 # Nothing says what is right here, so neither a pass nor a refusal would be true.
                 measured.pop()
@@ -445,15 +444,7 @@ class _Gate:
             first = self.judged[0] if breaches else None
         if hanging and not measured:
             first, breaches = hanging[0], [_UNDECIDED]
-        note = ""
-        if wide:
-            note = (
-                f"on {len(wide)} of {len(measured)} vectors only within {SLACK:g} times the "
-                "distance of the oracles to each other: this model is sensitive to rounding; "
-                f"by the plain budget: {beyond}"
-            )
-        if hanging and measured:
-            note += f"{'; ' if note else ''}rounding alone decides it on {len(hanging)} vectors"
+        note = _rounding(len(wide), len(hanging), len(measured), beyond)
         note = note or self._unjudged(name, measured, allowed)
         widest = max(wide, key=lambda b: b.max_rel, default=None)
         overall = self._worst(measured, allowed)
@@ -526,12 +517,24 @@ class _Gate:
         return replace(a, metrics=metrics, note=a.note or b.note, widened=widest)
 
 
+def _rounding(wide: int, hanging: int, measured: int, beyond: str) -> str:
+    """Say on how many vectors rounding widened the budget, or left nothing to judge."""
+    notes = []
+    if wide:
+        notes.append(
+            f"on {wide} of {measured} vectors only within {SLACK:g} times the distance of the "
+            "oracles to each other: this model is sensitive to rounding; by the plain budget: "
+            f"{beyond}"
+        )
+    if hanging and measured:
+        notes.append(f"rounding alone decides it on {hanging} vectors")
+    return "; ".join(notes)
+
+
 def _absence(backend: str, kind: DeviceKind) -> str:
-    if kind != "gpu":
-        return f"no {kind} here"
-    if cuda_devices():
+    if kind == "gpu" and cuda_devices():
         return f"this build of {backend} cannot use the NVIDIA device here"
-    return "no NVIDIA device here"
+    return f"no {'NVIDIA device' if kind == 'gpu' else kind} here"
 
 
 def _run(executable: Executable, vector: Vector) -> dict[str, Array]:

@@ -16,6 +16,9 @@ def compress(node: ir.Node) -> onnx.FunctionProto | None:
     condition = input_at(node, 1)
     if condition is None or condition.const_value is None:
         return None
+    if node.outputs[0].is_graph_output() and sizes(node.outputs[0]) is None:
+        # A result of the model whose size is declared as open stays so.
+        return None
     body = Body(node)
     places = body.const([int(i) for i in np.flatnonzero(condition.const_value.numpy())])
     axis = attribute(node, "axis", None)
@@ -34,12 +37,15 @@ def unique(node: ir.Node) -> onnx.FunctionProto | None:
         return None
     body = Body(node)
     flat = body.reshape("i0", -1)
+    if count == 1:
+        body.give(0, flat)
+        for index in range(1, len(node.outputs)):
+            body.give(index, body.const([int(index == 3)]))
+        return body.function()
     rows, order = body.ops("TopK", 2, flat, body.const([count]), axis=0, largest=0, sorted=1)
-    differs = body.const(np.ones(1, np.bool_))
-    if count > 1:
-        before, after = _cut(body, rows, 0, count - 1), _cut(body, rows, 1, count)
-        other = body.op("Not", body.op("Equal", before, after))
-        differs = body.op("Concat", differs, other, axis=0)
+    before, after = _cut(body, rows, 0, count - 1), _cut(body, rows, 1, count)
+    other = body.op("Not", body.op("Equal", before, after))
+    differs = body.op("Concat", body.const(np.ones(1, np.bool_)), other, axis=0)
     wanted = [bool(v.name) for v in node.outputs] + [False] * 3
     body.give(0, body.op("Compress", rows, differs, axis=0))
     if wanted[1]:

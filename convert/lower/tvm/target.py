@@ -15,6 +15,7 @@ from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.tvm.branches import select
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
+from edgeinfer.convert.lower.tvm.registry import BY_DATA
 from edgeinfer.convert.lower.tvm.turns import unroll
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.interface import input_specs, output_specs
@@ -163,7 +164,7 @@ def module_of(
         return made
 
     try:
-        return with_definitions(source, lower, notes)
+        return with_definitions(source, lower, notes, kept=BY_DATA)
     except UnsupportedError as error:
         from edgeinfer.convert.lower.tvm.graph import Lowered as Refused
 
@@ -190,6 +191,7 @@ def _module_of(
             node
             for _, node in walk(model)
             if (where.cuda or not attend.takes(node))
+            and node.op_type not in BY_DATA
             and OPS.find(node.op_type, model.opset_imports.get(node.domain, 0), node.domain) is None
         ]
         names = {id(n): n.op_type for n in lacking}

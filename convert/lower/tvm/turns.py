@@ -45,6 +45,9 @@ def unroll(model: ir.Model) -> int:
 def obstacle(node: ir.Node) -> str:
     """Say why turns cannot be written out; empty if they can."""
     body = node.attributes["body"].as_graph()
+    extra = 0 if is_op(node, "Loop") else len(node.inputs) - len(body.inputs)
+    if extra:
+        return "a Scan of opset 8, whose batch has an axis of its own"
     count = _turns(node)
     if count is None:
         return "how many turns it makes only a run knows"
