@@ -86,6 +86,7 @@ def bench(
     seconds: float = 10.0,
     allow_fallback: bool = False,
     source: Path | None = None,
+    engine_defaults: bool = False,
     progress: Callable[[float], None] | None = None,
     **opening: Any,
 ) -> Timed:
@@ -99,6 +100,8 @@ def bench(
         runs: of each, at most.
         seconds: for all of it, at most, once each had its first few runs.
         allow_fallback: operators that the device does not take may run on the CPU.
+        engine_defaults: the plain engines run as they come, which may be in another precision and
+            with threads that spin; else like for like, with the settings that edgeinfer has.
         source: model that the plain engines run instead of the artifacts.
         progress: told what share is done, 0..1.
         **opening: how the bundle is opened, as ``Bundle.open`` takes it.
@@ -113,7 +116,9 @@ def bench(
         found = pairs(open_bundle, None if backend == "all" else backend)
         feeds = dict(inputs) if inputs is not None else first_vector(open_bundle)
         plan = _plan(
-            open_bundle, found, feeds, list(threads), source, stack, fallback=allow_fallback
+            *(open_bundle, found, feeds, list(threads), source, stack),
+            fallback=allow_fallback,
+            defaults=engine_defaults,
         )
         timings = interleave(plan.calls, runs=runs, seconds=seconds, progress=progress)
         ordered = sorted(timings.items(), key=lambda item: item[1].median_ms)
@@ -146,6 +151,7 @@ def _plan(
     stack: contextlib.ExitStack,
     *,
     fallback: bool,
+    defaults: bool,
 ) -> Plan:
     checked = dict(InputCheck(bundle.manifest.inputs)(feeds))
     plan = Plan({}, [])
@@ -173,7 +179,9 @@ def _plan(
             name = source.name if source else pair.variant
             values = [checked[spec.name] for spec in bundle.manifest.inputs]
             try:
-                call, remark = plain_call(pair.backend, artifact, values, threads)
+                call, remark = plain_call(
+                    pair.backend, artifact, values, threads, defaults=defaults
+                )
                 row = Row(*(name, PLAIN + pair.backend, candidate.version, "cpu", threads), remark)
                 plan.calls[row] = call
             except BackendError as e:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from edgeinfer.backends import openvino_floats
 from edgeinfer.backends.checks import available_cpus
 from edgeinfer.backends.engines import import_onnxruntime, import_openvino
 from edgeinfer.errors import LoadError, UsageError
@@ -12,22 +14,26 @@ from edgeinfer.types import Array
 
 Call = Callable[[], object]
 
+PRECISION = "INFERENCE_PRECISION_HINT"
 PRECISIONS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 """What OpenVINO calls the precisions it computes in."""
 
 
 def plain_call(
-    engine: str, path: Path, inputs: Sequence[Array], threads: int | None
+    engine: str, path: Path, inputs: Sequence[Array], threads: int | None, *, defaults: bool = False
 ) -> tuple[Call, str]:
-    """Open a file with an engine's defaults and return a call that runs it once.
+    """Open a file with an engine and return a call that runs it once.
 
-    With it comes what the engine does by itself that ours does not: the two are no like for like.
+    With the engine's own defaults there also comes what it does by itself that edgeinfer does not:
+    the two are no like for like then.
 
     Args:
         engine: a name in ``ENGINES``.
         path: of the model.
         inputs: in the model's order.
         threads: of the engine; None is its own default.
+        defaults: leave everything to the engine; else it computes in the precision that edgeinfer
+            computes in, and its threads do not spin between runs.
 
     Raises:
         LoadError: the engine refuses it.
@@ -36,36 +42,49 @@ def plain_call(
     if engine not in ENGINES:
         raise UsageError(f"no plain call of {engine!r}; known: {', '.join(ENGINES)}")
     try:
-        return ENGINES[engine](path, inputs, threads)
+        return ENGINES[engine](path, inputs, threads, defaults)
     # Each engine raises its own classes, which cannot be named without importing it.
     except Exception as e:
         raise LoadError(f"plain {engine}: {' '.join(str(e).split())}") from e
 
 
-def _onnxruntime(path: Path, inputs: Sequence[Array], threads: int | None) -> tuple[Call, str]:
+def _onnxruntime(
+    path: Path, inputs: Sequence[Array], threads: int | None, defaults: bool
+) -> tuple[Call, str]:
     onnxruntime = import_onnxruntime()
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     if threads is not None:
         options.intra_op_num_threads = threads
+    if not defaults:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
     feeds = {i.name: array for i, array in zip(session.get_inputs(), inputs, strict=True)}
     # One thread is the caller's own, and does not wait for work.
     alone = (threads or available_cpus()) == 1
-    return lambda: session.run(None, feeds), "" if alone else "threads spin between runs"
+    spins = defaults and not alone
+    return lambda: session.run(None, feeds), "threads spin between runs" if spins else ""
 
 
-def _openvino(path: Path, inputs: Sequence[Array], threads: int | None) -> tuple[Call, str]:
+def _openvino(
+    path: Path, inputs: Sequence[Array], threads: int | None, defaults: bool
+) -> tuple[Call, str]:
     openvino = import_openvino()
 
-    options = {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
-    model = openvino.Core().compile_model(str(path), "CPU", options)
+    options: dict[str, Any] = {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
+    core = openvino.Core()
+    read = core.read_model(str(path))
+    if not defaults:
+        options |= openvino_floats.config_of(core, read, "CPU") or {PRECISION: "f32"}
+    model = core.compile_model(read, "CPU", options)
     request = model.create_infer_request()
     feeds = dict(enumerate(inputs))
     # On CPUs with AMX it takes less precision than the model has, unasked.
-    name = model.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-    return lambda: request.infer(feeds), f"computes in {PRECISIONS.get(name, name)}"
+    name = model.get_property(PRECISION).get_type_name()
+    says = f"computes in {PRECISIONS.get(name, name)}" if defaults else ""
+    return lambda: request.infer(feeds), says
 
 
 ENGINES = {"onnxruntime": _onnxruntime, "openvino": _openvino}

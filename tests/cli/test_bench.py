@@ -19,7 +19,8 @@ def test_rows(cli: Any, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = cli("bench", bundle, *QUICK, "--threads", "1,2")
     assert result.code == 0
     lines = result.out.splitlines()
-    head, *rows = [line for line in lines if not line.startswith("not run: ")]
+    said = ("not run: ", "plain engines compute as edgeinfer does")
+    head, *rows = [line for line in lines if not line.startswith(said)]
     assert (
         "not run: cpu-onnx-fp32 on reference: not made for it; only with --backend ref"
         in result.out
@@ -29,9 +30,19 @@ def test_rows(cli: Any, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert engines == [("onnxruntime", False)] * 2 + [("plain", True)] * 2
     told = [row.partition("%")[2].split() for row in rows]
     assert all(cells[0] == "5" for cells in told)
-    # What the plain engine does by itself: its own threads wait for work by spinning.
-    spins = [" ".join(cells[1:]) for row, cells in zip(rows, told, strict=True) if "plain" in row]
-    assert sorted(spins) == ["", "threads spin between runs"]
+    # Like for like: the plain engine does nothing that edgeinfer does not.
+    assert [cells[1:] for cells in told] == [[]] * 4
+
+
+def test_engines_with_their_own_defaults_are_told_apart(
+    cli: Any, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cores, "available_cpus", lambda: 2)
+    result = cli("bench", bundle, *QUICK, "--threads", "1,2", "--engine-defaults")
+    spins = [line for line in result.out.splitlines() if line.endswith("threads spin between runs")]
+    # One thread is the caller's own, which does not wait; the last line says what is equal.
+    assert [line.partition("  ")[2].strip().startswith("plain") for line in spins] == [True, False]
+    assert spins[-1].startswith("note: without --engine-defaults")
 
 
 def test_threads_stay_within_what_the_process_may_keep_busy(
@@ -54,7 +65,11 @@ def test_plain_openvino_says_what_it_computes_in(tmp_path: Path) -> None:
         '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Relu (x) }'
     )
     onnx.save(onnx.parser.parse_model(text), str(tmp_path / "m.onnx"))
-    call, remark = plain_call("openvino", tmp_path / "m.onnx", [np.zeros(4, np.float32)], 1)
+    inputs = [np.zeros(4, np.float32)]
+    call, remark = plain_call("openvino", tmp_path / "m.onnx", inputs, 1)
+    call()
+    assert remark == ""
+    call, remark = plain_call("openvino", tmp_path / "m.onnx", inputs, 1, defaults=True)
     call()
     assert remark in ("computes in float32", "computes in bfloat16", "computes in float16")
 

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from edgeinfer.runtime.timing import Timing
     from edgeinfer.types import Array
 
+PLAIN = "plain "
+
+EQUAL = {
+    "computes in bfloat16": "so does what convert --precision bf16 makes, within its budget",
+    "threads spin between runs": "without --engine-defaults no threads spin between runs",
+}
+"""What makes a plain engine with its own defaults and edgeinfer equal, by what the engine does."""
+
 OPS_RUNS = 20
 
 
@@ -40,6 +48,9 @@ OPS_RUNS = 20
 )
 @click.option("--roofline", is_flag=True, help="Place the hot operators below this CPU's limits.")
 @click.option("--ops", is_flag=True, help="Say what each operator costs, and where it runs.")
+@click.option(
+    "--engine-defaults", is_flag=True, help="Run the plain engines as they come, not like for like."
+)
 @click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU, and say which.")
 @click.option("-o", "--output", metavar="JSON", help="Save the figures.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is no .json.")
@@ -55,6 +66,7 @@ def bench(
     seconds: float,
     roofline: bool,
     ops: bool,
+    engine_defaults: bool,
     allow_fallback: bool,
     output: str | None,
     overwrite: bool,
@@ -107,6 +119,7 @@ def bench(
             seconds=seconds,
             allow_fallback=allow_fallback,
             source=source,
+            engine_defaults=engine_defaults,
             progress=None if progress is None else lambda done: progress("measure", done),
         )
         machine = fingerprint()
@@ -221,3 +234,10 @@ def _view(timed: Timed) -> Iterator[str | Table]:
         ],
     )
     yield from (f"not run: {line}" for line in timed.not_run)
+    remarks = {row.remark for row in timed.rows}
+    yield from (f"note: {line}" for text, line in EQUAL.items() if text in remarks)
+    if any(row.engine.startswith(PLAIN) for row in timed.rows) and not remarks - {""}:
+        yield (
+            "plain engines compute as edgeinfer does, and their threads do not spin between runs; "
+            "--engine-defaults runs them as they come"
+        )
