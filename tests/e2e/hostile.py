@@ -199,7 +199,7 @@ class World:
 
     def interrupt(self) -> None:
         """Break a run off by Ctrl-C; what follows is right."""
-        with _interrupts(self.rng.random() / 200), contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt), _interrupts(self.rng.random() / 200):
             for _ in range(200):
                 self.ask(self.rng.choice((0, 2, 3, 4)))
 
