@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: fuzz lock locked test-lowest wheel demo test lint test-install test-arm test-arm-zoo runtime-wheel test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
+.PHONY: fuzz test-faults lock locked test-lowest wheel demo test lint test-install test-arm test-arm-zoo runtime-wheel test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -91,12 +91,16 @@ test-coreai: $(VENV)/installed
 	$(PYTEST) -m 'slow or models or not slow' tests/conformance/test_coreai_nodes.py \
 		tests/backends/test_coreai.py tests/convert/lower/coreai tests/e2e/test_coreai_models.py
 
-# Mutated files for every reader, each in a process of its own: a minute, or hours. What is found
-# is kept in tests/fuzz/corpus and is tried first from then on.
+# Mutated files for every reader, in copies of one process: a minute, or hours. What is found is kept
+# in tests/fuzz/corpus and is tried first from then on.
 SECONDS ?= 60
 SEED ?= 0
 fuzz: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
+
+# Each step of load, convert, sign and encrypt fails once: disk, memory, interrupts, the clock.
+test-faults: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(PYTEST) -m 'slow' tests/trust/test_injection.py
 
 # The environment that was tested, by hash; and the same made anew.
 locked:

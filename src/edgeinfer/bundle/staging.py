@@ -69,7 +69,7 @@ class Staging:
         # Windows cannot delete a file that is open.
         if self._lock is not None:
             self._lock.close()
-        shutil.rmtree(self.root, ignore_errors=True)
+        remove_tree(self.root)
 
     def place_file(self, path: Path) -> None:
         """Give a complete file the output's name."""
@@ -116,6 +116,17 @@ class Staging:
             raise
         for folder in {name.parent for _, name in moves}:
             fsync_folder(folder)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder; once more where that failed or was interrupted, which is told afterwards."""
+    try:
+        shutil.rmtree(folder)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _discard(path: Path) -> None:
