@@ -94,9 +94,10 @@ test-coreai: $(VENV)/installed
 # Mutated files for every reader, in copies of one process: a minute, or hours. What is found is kept
 # in tests/fuzz/corpus and is tried first from then on.
 SECONDS ?= 60
+INPUTS ?= 0
 SEED ?= 0
 fuzz: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(SECONDS) --inputs $(INPUTS) --seed $(SEED)
 
 # Each step of load, convert, sign and encrypt fails once: disk, memory, interrupts, the clock.
 test-faults: $(VENV)/installed

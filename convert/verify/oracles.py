@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.backends.engines import has_onnxruntime
+from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.lower.tabular import misread
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.sources.noise import RANDOM
@@ -100,8 +100,8 @@ class Oracles:
         self._taken = self._first if rounds and not confirms else "float64"
         self._is_half = self._budget == BUDGETS["fp16"]
         self._chooses = chooses(model)
-        self._folder = tempfile.TemporaryDirectory(prefix="edgeinfer-")
-        self._path = save_for_engines(model, Path(self._folder.name))
+        self._folder = Scratch()
+        self._path = save_for_engines(model, self._folder.path)
         self._witnesses: dict[str, Witness | str] = {}
         self._makers: dict[str, Callable[[], Witness]] = {
             "onnxruntime": lambda: _onnxruntime(model, self._path, time_limit_s),
@@ -117,7 +117,7 @@ class Oracles:
         }
         if original is not None:
             runs = LiteRtInPieces if original.custom else LiteRt
-            self._makers[runs.name] = lambda: runs(original, Path(self._folder.name))
+            self._makers[runs.name] = lambda: runs(original, self._folder.path)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

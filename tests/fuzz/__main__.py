@@ -28,6 +28,7 @@ from tests.fuzz.readers import Reader, readers
 CORPUS = Path(__file__).parent / "corpus"
 LONGEST_S, TIMES, FLOOR_MB, BUG = 10.0, 20, 200, 70
 BATCH = 100
+_LONG_S = 5.0
 _ENOUGH = 5
 """Findings of a reader, after which others of the same cause are of no use."""
 
@@ -43,16 +44,19 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="for all readers together")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--reader", action="append", help="only these")
-    parser.add_argument("--inputs", type=int, default=0, help="of each reader, whatever it takes")
+    parser.add_argument(
+        "--inputs", type=int, default=0, help="of each reader, at most; 0: any number"
+    )
     asked = parser.parse_args()
     os.environ.update(EDGEINFER_SMALL_CODE="off", EDGEINFER_REGIONS="off", COLUMNS="200")
     failed = total = 0
+    end = time.monotonic() + asked.seconds
     with tempfile.TemporaryDirectory(prefix="edgeinfer-fuzz-") as name:
         folder = Path(name)
         os.environ.update(EDGEINFER_CACHE=f"{name}/cache", EDGEINFER_STATE=f"{name}/state")
         chosen = [r for r in readers(folder) if not asked.reader or r.name in asked.reader]
-        for reader in chosen:
-            share = asked.seconds / len(chosen)
+        for number, reader in enumerate(chosen):
+            share = (end - time.monotonic()) / (len(chosen) - number)
             codes, findings = _fuzz(reader, folder, share, asked.inputs, asked.seed)
             failed += len(findings)
             total += codes.total()
@@ -79,10 +83,12 @@ def _fuzz(
     findings: list[str] = []
     until = time.monotonic() + seconds
     contents = _contents(reader, rng)
-    while (codes.total() < inputs) if inputs else (time.monotonic() < until):
-        if len(findings) >= _ENOUGH:
+    size = BATCH if seconds > _LONG_S else BATCH // 5
+    while time.monotonic() < until and len(findings) < _ENOUGH:
+        left = min(size, inputs - codes.total()) if inputs else size
+        if not left:
             break
-        batch = [content for content, _ in zip(contents, range(BATCH), strict=False)]
+        batch = [content for content, _ in zip(contents, range(left), strict=False)]
         while batch:
             ended, problem = run_apart(reader, path, batch)
             codes.update(ended)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from edgeinfer import forks
-from edgeinfer.bundle.staging import try_lock
+from edgeinfer.bundle.staging import remove_tree, try_lock
 
 PREFIX = "edgeinfer-"
 
@@ -109,13 +109,15 @@ def _remove_if_abandoned(entry: os.DirEntry[str]) -> None:
 
 def remove(path: Path) -> None:
     """Remove a folder; its lock goes last, or nobody would if this process is killed meanwhile."""
-    with contextlib.suppress(OSError):
-        for entry in list(os.scandir(path)):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            elif entry.name != _LOCK:
-                os.unlink(entry.path)
-    shutil.rmtree(path, ignore_errors=True)
+    try:
+        with contextlib.suppress(OSError):
+            for entry in list(os.scandir(path)):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                elif entry.name != _LOCK:
+                    os.unlink(entry.path)
+    finally:
+        remove_tree(path)
 
 
 def _remove(path: Path, lock: IO[bytes]) -> None:
