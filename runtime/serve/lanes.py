@@ -89,10 +89,20 @@ class Lane:
         return done
 
     def _run(self) -> None:
-        waiting, batch, others = self._waiting, list[_Waiting](), list[_Waiting]()
         if self._is_mixed:
             self._is_mixed = False
-            waiting = self._waiting = deque(sorted(waiting, key=lambda w: -(w.priority or 0.0)))
+            self._waiting = deque(sorted(self._waiting, key=lambda w: -(w.priority or 0.0)))
+        end = time.perf_counter() + BRIEF_S
+        while batch := self._next():
+            self._run_batch(batch)
+            if self._waiting and time.perf_counter() > end:
+                # Others of the loop come now and then.
+                asyncio.get_running_loop().call_soon(self._run)
+                return
+
+    def _next(self) -> list[_Waiting]:
+        """Take the requests that run next; none where none are left."""
+        waiting, batch, others = self._waiting, list[_Waiting](), list[_Waiting]()
         while waiting and len(batch) < self._size:
             each = waiting.popleft()
             if each.done.done():
@@ -102,11 +112,7 @@ class Lane:
             else:
                 others.append(each)
         waiting.extendleft(reversed(others))
-        if waiting:
-            # Others of the loop come between two batches.
-            asyncio.get_running_loop().call_soon(self._run)
-        if batch:
-            self._run_batch(batch)
+        return batch
 
     def _run_batch(self, batch: list[_Waiting]) -> None:
         start = time.perf_counter()
