@@ -80,7 +80,7 @@ def check_close(found: Array, wanted: Array, atol: float = 0.0) -> None:
     wanted = wanted.astype(np.float64)
     finite = wanted[np.isfinite(wanted)]
     largest = float(np.abs(finite).max()) if finite.size else 0.0
-    floor = max(1e-6 * min(largest, 1.0), np.finfo(np.float32).eps * largest) + atol
+    floor = max(1e-6 * min(largest, 1.0), float(np.finfo(np.float32).eps) * largest) + atol
     np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=1e-5, atol=floor)
 
 
