@@ -25,6 +25,7 @@ from edgeinfer.convert import engines
 from edgeinfer.convert.engines import Wanted, place_for
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.target import Prepared as Ready
 from edgeinfer.convert.plan import Job, plan
 from edgeinfer.convert.provenance import oracles, tools_of
 from edgeinfer.convert.quantize.half_stage import Halves
@@ -158,6 +159,11 @@ class Clock:
         self._progress(f"stage {stages.number} of {total}: {what}", min(share, 1.0))
 
 
+_KEPT_BYTES = 32 << 20
+"""Weights of a model of which each target's form may stay in memory from the plan to the writing,
+while the oracles run."""
+
+
 class Front:
     """Reads a source and works on its graph."""
 
@@ -201,6 +207,7 @@ class Front:
                 self._options,
                 integers=self._quantize.recipe.is_quantized,
                 alone=self._request.alone,
+                keep=weights_bytes(normalised.model) <= _KEPT_BYTES,
             )
         runs = sum(len(job.profiles) for job in todo.jobs)
         self._clock.stages.total = stages_of(self._request, len(todo.jobs), runs)
@@ -220,7 +227,9 @@ class Front:
         ladder = rungs(ordinary[0], report.ranges) if ordinary else []
         if lines_of_half := self._halves.look(normalised.model, ordinary, ladder):
             report.changes.append(Change("half precision", tuple(lines_of_half)))
-        tried = (self._lower_or_leave(job, variants, report) for job in todo.jobs)
+        tried = (
+            self._lower_or_leave(job, variants, report, todo.prepared.pop(0)) for job in todo.jobs
+        )
         written = tuple(made for made in tried if made is not None)
         request = self._request
         stages = self._clock.stages
@@ -433,9 +442,11 @@ class Front:
                 report.to_json(),
             )
 
-    def _lower_or_leave(self, job: Job, variants: Path, report: Report) -> Written | None:
+    def _lower_or_leave(
+        self, job: Job, variants: Path, report: Report, ready: Ready | None
+    ) -> Written | None:
         try:
-            return self._lower(job, variants, report)
+            return self._lower(job, variants, report, ready)
         except EdgeInferError as error:
             if not job.spare:
                 raise
@@ -446,11 +457,12 @@ class Front:
     def _name(self, job: Job) -> str:
         return f"{job.profile.name}-{job.format}-{self._request.precision}"
 
-    def _lower(self, job: Job, variants: Path, report: Report) -> Written:
+    def _lower(self, job: Job, variants: Path, report: Report, ready: Ready | None) -> Written:
         name = self._name(job)
         folder = variants / name
         folder.mkdir()
         target, normal = target_for(job.format), self._normalised.model
+        unwritten = [] if ready is None else [ready]
 
         def write() -> Lowered:
             with self._stage(f"lower {job.title}"):
@@ -463,7 +475,13 @@ class Front:
                     samples=samples,
                     tell=partial(self._clock.tell, done=None),
                 )
-                lowered = target.lower(graph, job.profile, options, folder)
+                if graph is not normal or replace(options, tell=None) != self._options:
+                    # It is not what was planned for.
+                    unwritten.clear()
+                if unwritten:
+                    lowered = unwritten.pop().write(folder)
+                else:
+                    lowered = target.lower(graph, job.profile, options, folder)
                 lowered = self._quantize.read_back(job, lowered, report)
                 return _named(lowered) if self._is_quantized else lowered
 

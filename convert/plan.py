@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from edgeinfer.backends.onnxruntime_regions import FORMAT as REGIONS
 from edgeinfer.convert import small
 from edgeinfer.convert.lower import target_for
-from edgeinfer.convert.lower.target import LowerOptions
+from edgeinfer.convert.lower.target import LowerOptions, Prepared
 from edgeinfer.errors import NotAvailableError, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile, Quantization
 
@@ -55,10 +55,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be written, and what was left out and why."""
+    """What will be written, and what was left out and why.
+
+    Attributes:
+        jobs: artifacts to write.
+        notes: lines on what was left out.
+        prepared: for each job what is ready to be written of the model as it was planned for;
+            None where it is to be made again. Whoever writes it takes it out.
+    """
 
     jobs: tuple[Job, ...]
     notes: tuple[str, ...]
+    prepared: list[Prepared | None] = field(default_factory=list)
 
 
 def plan(
@@ -68,13 +76,15 @@ def plan(
     *,
     integers: bool = False,
     alone: bool = False,
+    keep: bool = False,
 ) -> Plan:
     """Check a normalised model against every format of every target.
 
     Targets that want the same format share the artifact: no lowering acts on the rest of a
     profile. With ``integers`` they must also want these in the same form. A format that a profile
     calls optional is left out with a note when it cannot be written; any other is an error. With
-    ``alone`` there may be one artifact only, and nothing is added to what was asked for.
+    ``alone`` there may be one artifact only, and nothing is added to what was asked for. With
+    ``keep`` what was made ready for a target stays for the writing.
 
     Raises:
         UsageError: ``alone``, and the targets do not share an artifact.
@@ -82,6 +92,7 @@ def plan(
         NotAvailableError: a library that writes a required format is missing.
     """
     jobs: list[Job] = []
+    ready: list[Prepared | None] = []
     notes: list[str] = []
     refused: dict[str, list[Problem]] = {}
     wanted = _shared(profiles, integers, _apart(model, profiles, options))
@@ -95,14 +106,16 @@ def plan(
     for job in wanted:
         needed = job.format in job.profile.formats
         try:
-            problems = target_for(job.format).check(model, job.profile, options)
+            prepared = target_for(job.format).prepare(model, job.profile, options)
         except NotAvailableError as e:
             if needed:
                 raise
             notes.append(f"{job.title} was left out: {e}")
             continue
+        problems = prepared.problems
         if not problems:
             jobs.append(job)
+            ready.append(prepared if keep else None)
         elif needed:
             refused[job.title] = problems
         else:
@@ -110,9 +123,10 @@ def plan(
     # A model that is code as a whole needs no parts.
     if not (integers or alone or refused or any(job.spare for job in jobs)):
         jobs += _with_regions(model, profiles, options)
+        ready += [None] * (len(jobs) - len(ready))
     if refused:
         raise UnsupportedError(", ".join(refused), [p for ps in refused.values() for p in ps])
-    return Plan(tuple(jobs), tuple(notes))
+    return Plan(tuple(jobs), tuple(notes), ready)
 
 
 def _apart(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> frozenset[str]:

@@ -6,7 +6,7 @@ operator, or computes it otherwise, that graph is the exact meaning in terms it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import onnx
@@ -198,3 +198,30 @@ def _add_node_defaults(node: ir.Node, opset: int) -> None:
     for attribute in schema.attributes.values():
         if attribute.name not in node.attributes and attribute.default_value.name:
             node.attributes.add(ir.serde.deserialize_attribute(attribute.default_value))
+
+
+_LEVELS = 5
+"""Definitions inside definitions."""
+
+
+def with_known(
+    model: ir.Model, is_known: Callable[[ir.Node, Mapping[str, int]], bool], notes: Notes
+) -> ir.Model:
+    """Put definitions in the place of operators that a target has no lowering for.
+
+    Args:
+        model: is changed.
+        is_known: says it of a node, by the versions of the operator sets.
+        notes: get a line for each operator.
+    """
+    for _ in range(_LEVELS):
+        lacking = [n for _, n in walk(model) if not is_known(n, model.opset_imports)]
+        names = {id(n): n.op_type for n in lacking}
+        done = expand(model, lacking) if lacking else []
+        if not done:
+            break
+        for op in sorted({names[id(n)] for n in done}):
+            notes.add(f"{op}: no lowering: replaced by its definition")
+        # Definitions have constants and shapes to be worked out again.
+        model = normalise(model).model
+    return model

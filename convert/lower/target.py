@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from edgeinfer.bundle.manifest import EngineRequirement
-from edgeinfer.errors import Problem
+from edgeinfer.errors import Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import Feeds, Preprocessing, Stored
 
@@ -102,14 +104,58 @@ class Lowered:
     stored: dict[str, Stored] = field(default_factory=dict)
 
 
-class Target(Protocol):
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model that is ready to be written, or what is in the way.
+
+    Attributes:
+        problems: every node that cannot be expressed; an empty list promises that ``write`` works.
+        target: who says so.
+        writer: writes it into a folder.
+    """
+
+    problems: list[Problem]
+    target: str
+    writer: Callable[[Path], Lowered]
+
+    @classmethod
+    def refused(cls, error: UnsupportedError) -> Prepared:
+        """Return what cannot be written."""
+
+        def write(folder: Path) -> Lowered:
+            raise error
+
+        return cls(list(error.problems), error.target, write)
+
+    def write(self, folder: Path) -> Lowered:
+        """Write the artifact into an empty folder; once.
+
+        Raises:
+            UnsupportedError: there are problems.
+            NotAvailableError: what writes the format is missing; has the install line.
+        """
+        if self.problems:
+            raise UnsupportedError(self.target, self.problems)
+        return self.writer(folder)
+
+
+class Target(ABC):
     """A format writer. ``model`` is normalised and must not be modified."""
 
     format: ClassVar[str]
 
+    @abstractmethod
+    def prepare(self, model: ir.Model, profile: Profile, options: LowerOptions) -> Prepared:
+        """Do all but write.
+
+        Raises:
+            UsageError: the format cannot hold what is asked for.
+            NotAvailableError: a library that writes the format is missing; has the install line.
+        """
+
     def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
-        """List every node that cannot be expressed; an empty list promises that ``lower`` works."""
-        ...
+        """List every node that cannot be expressed."""
+        return self.prepare(model, profile, options).problems
 
     def lower(
         self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
@@ -118,6 +164,20 @@ class Target(Protocol):
 
         Raises:
             UnsupportedError: with the list of ``check``.
-            NotAvailableError: a library that writes the format is missing; has the install line.
         """
-        ...
+        return self.prepare(model, profile, options).write(folder)
+
+    def check_precision(
+        self, profile: Profile, options: LowerOptions, known: AbstractSet[str]
+    ) -> None:
+        """Refuse a precision that the format or the profile lacks.
+
+        Raises:
+            UsageError: it is one.
+        """
+        able = known & set(profile.precisions)
+        if options.precision not in able:
+            raise UsageError(
+                f"target {profile.name!r}, format {self.format!r}: precision "
+                f"{options.precision!r} cannot be written; known: {', '.join(sorted(able))}"
+            )

@@ -128,7 +128,7 @@ def test_what_cannot_be_written_is_told_and_left(
     def refuse(*_: object) -> None:
         raise UnsupportedError("cpu", [])
 
-    monkeypatch.setattr(TvmTarget, "lower", refuse)
+    monkeypatch.setattr(TvmTarget, "_write", refuse)
     made = export(_product(64, 10), tmp_path / "m.edge", targets=["cpu"])
     assert [v.format for v in made.manifest.variants if v.format == "tvm"] == []
     lines = [line for change in made.report.changes for line in change.lines]

@@ -181,14 +181,14 @@ def test_a_failed_gate_is_explained_by_a_second_process(
         monkeypatch,
         """
         from edgeinfer.convert.lower.onnxruntime.target import OnnxTarget
-        right = OnnxTarget.lower
+        right = OnnxTarget.prepare
         def wrong(self, model, *arguments):
             model = model.clone()
             for node in model.graph:
                 if node.op_type == "Mul":
                     node.op_type = "Sub"
             return right(self, model, *arguments)
-        OnnxTarget.lower = wrong
+        OnnxTarget.prepare = wrong
         """,
     )
     told: list[str] = []

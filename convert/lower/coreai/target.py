@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,17 +12,12 @@ import onnx_ir as ir
 from edgeinfer.backends.engines import import_coreai
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.coreai.fp16 import halve
-from edgeinfer.convert.lower.expand import expand
+from edgeinfer.convert.lower.expand import with_known
 from edgeinfer.convert.lower.loops import settle_loops
-from edgeinfer.convert.lower.single import walk
-from edgeinfer.convert.lower.target import Lowered, LowerOptions
-from edgeinfer.convert.passes import normalise
+from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
-from edgeinfer.errors import NotAvailableError, Notes, Problem, UnsupportedError, UsageError
+from edgeinfer.errors import NotAvailableError, Notes, UnsupportedError
 from edgeinfer.profiles.schema import Profile
-
-_LEVELS = 5
-"""Definitions inside definitions."""
 
 _PRECISIONS = frozenset({"fp32", "fp16"})
 
@@ -33,44 +29,38 @@ BETA = (
 )
 
 
-class CoreAITarget:
+class CoreAITarget(Target):
     """Format ``aimodel``."""
 
     format: ClassVar[str] = "aimodel"
 
-    def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
-        """List every node without a lowering."""
-        _check_precision(profile, options)
+    def prepare(self, model: ir.Model, profile: Profile, options: LowerOptions) -> Prepared:
+        """Build the module of ``model.aimodel``, and once more to write it.
+
+        A module lives in a context, and a context that stays open is everybody's.
+        """
+        self.check_precision(profile, options, _PRECISIONS)
         _engine()
         from edgeinfer.convert.lower.coreai.package import building
         from edgeinfer.convert.lower.coreai.scope import Scope
 
+        notes = Notes()
+        notes.add(BETA)
         try:
+            own = prepared(model, options, notes)
             with building() as module:
-                Scope(prepared(model, options, Notes()), module).lower()
+                Scope(own, module).lower()
         except UnsupportedError as e:
-            return list(e.problems)
-        return []
+            return Prepared.refused(e)
+        return Prepared([], profile.name, partial(self._write, own, notes))
 
-    def lower(
-        self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
-    ) -> Lowered:
-        """Write ``model.aimodel``.
-
-        Raises:
-            UnsupportedError: with the list of ``check``.
-            NotAvailableError: coreai-core is not installed.
-        """
-        _check_precision(profile, options)
-        _engine()
+    def _write(self, own: ir.Model, notes: Notes, folder: Path) -> Lowered:
         from edgeinfer.convert.lower.coreai.package import building, files_of, read_back, save
         from edgeinfer.convert.lower.coreai.scope import Scope
 
-        notes = Notes()
-        notes.add(BETA)
         path = folder / "model.aimodel"
         with building() as module:
-            Scope(prepared(model, options, notes), module).lower()
+            Scope(own, module).lower()
             save(module, path)
         precision, ops = read_back(path)
         return Lowered(
@@ -87,27 +77,12 @@ def prepared(source: ir.Model, asked: LowerOptions, notes: Notes) -> ir.Model:
     """Return a copy in which every operator that can have one has a lowering."""
     model = source.clone()
     SplitQuantized()(model)
-    model = _defined(model, notes)
+    from edgeinfer.convert.lower.coreai import ops as _families  # noqa: F401  (fills the table)
+
+    model = with_known(model, _is_known, notes)
     if asked.precision == "fp16":
         halve(model, asked.fp32_nodes, notes)
     settle_loops(model)
-    return model
-
-
-def _defined(model: ir.Model, notes: Notes) -> ir.Model:
-    """Put ONNX's definitions in the place of operators without a lowering."""
-    from edgeinfer.convert.lower.coreai import ops as _families  # noqa: F401  (fills the table)
-
-    for _ in range(_LEVELS):
-        lacking = [n for _, n in walk(model) if not _is_known(n, model.opset_imports)]
-        names = {id(n): n.op_type for n in lacking}
-        done = expand(model, lacking) if lacking else []
-        if not done:
-            break
-        for op in sorted({names[id(n)] for n in done}):
-            notes.add(f"{op}: no lowering: replaced by its definition")
-        # Definitions have constants and shapes to be worked out again.
-        model = normalise(model).model
     return model
 
 
@@ -125,12 +100,3 @@ def _engine() -> None:
             "Core AI assets are written with Apple's coreai-core, which is not installed or has no "
             "wheel here; pip install 'edgeinfer[coreai]'"
         ) from e
-
-
-def _check_precision(profile: Profile, options: LowerOptions) -> None:
-    known = _PRECISIONS & set(profile.precisions)
-    if options.precision not in known:
-        raise UsageError(
-            f"target {profile.name!r}, format 'aimodel': precision {options.precision!r} cannot "
-            f"be written; known: {', '.join(sorted(known))}"
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,30 +18,25 @@ from edgeinfer.convert.lower.coreml.integers import BOUNDS, as_text
 from edgeinfer.convert.lower.coreml.options import CoreMLOptions
 from edgeinfer.convert.lower.coreml.quirks import kept_single, rewrite, warn
 from edgeinfer.convert.lower.coreml.weights import refused, refused_halves
-from edgeinfer.convert.lower.expand import expand, with_definitions
-from edgeinfer.convert.lower.single import walk
-from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.expand import with_definitions, with_known
+from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.turned import share_turned
-from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.join_concat import JoinConcat
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.quantize.recipe import recipe
-from edgeinfer.errors import NotAvailableError, Notes, Problem, UnsupportedError, UsageError
+from edgeinfer.errors import NotAvailableError, Notes, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import ImageInput
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.coreml.scope import Scope
 
-_LEVELS = 5
-"""Definitions inside definitions."""
-
 _PRECISIONS = frozenset({"fp32", "fp16"})
 
 ENGINES = (EngineRequirement("coreml"), EngineRequirement("coreml-reference"))
 
 
-class CoreMLTarget:
+class CoreMLTarget(Target):
     """Format ``mlprogram``."""
 
     format: ClassVar[str] = "mlprogram"
@@ -69,38 +65,28 @@ class CoreMLTarget:
             halves=asked.compress_weights,
         )
 
-    def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
-        """List every node without a lowering."""
-        _check_precision(profile, options)
+    def prepare(self, model: ir.Model, profile: Profile, options: LowerOptions) -> Prepared:
+        """Build the program of ``model.mlpackage``."""
+        self.check_precision(profile, options, _PRECISIONS)
         _engine()
         from edgeinfer.convert.lower.coreml.package import quiet
 
+        notes, own = Notes(), self.options(profile, options)
         try:
             with quiet():
-                build(model, self.options(profile, options), options, Notes())
+                scope = build(model, own, options, notes)
         except UnsupportedError as e:
-            return list(e.problems)
-        return []
+            return Prepared.refused(e)
+        return Prepared([], profile.name, partial(self._write, scope, own, options, notes))
 
-    def lower(
-        self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
+    def _write(
+        self, scope: Scope, own: CoreMLOptions, options: LowerOptions, notes: Notes, folder: Path
     ) -> Lowered:
-        """Write ``model.mlpackage``.
-
-        Raises:
-            UnsupportedError: with the list of ``check``.
-            NotAvailableError: coremltools is not installed.
-        """
-        _check_precision(profile, options)
-        _engine()
         from edgeinfer.convert.lower.coreml.package import files_of, quiet, write
         from edgeinfer.convert.lower.coreml.readback import read_back
 
-        notes = Notes()
         path = folder / "model.mlpackage"
-        own = self.options(profile, options)
         with quiet():
-            scope = build(model, own, options, notes)
             write(scope, path, own, {BOUNDS: as_text(scope.integers)} if scope.integers else {})
             if options.samples:
                 from edgeinfer.convert.lower.coreml.activations import quantize_activations
@@ -152,7 +138,9 @@ def _build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes:
     model = source.clone()
     SplitQuantized()(model)
     JoinConcat()(model)
-    model = _defined(model, notes)
+    from edgeinfer.convert.lower.coreml import ops as _families  # noqa: F401  (fills the table)
+
+    model = with_known(model, _is_known, notes)
     share_turned(model, floats=True)
     warn(model, options.deployment, notes)
     if asked.precision == "fp16":
@@ -162,23 +150,6 @@ def _build(source: ir.Model, options: CoreMLOptions, asked: LowerOptions, notes:
     for name, (low, high) in scope.integers.items():
         notes.add(f"input {name!r}: integers from {low} to {high}; others are refused at a run")
     return scope
-
-
-def _defined(model: ir.Model, notes: Notes) -> ir.Model:
-    """Put ONNX's definitions in the place of operators without a lowering."""
-    from edgeinfer.convert.lower.coreml import ops as _families  # noqa: F401  (fills the table)
-
-    for _ in range(_LEVELS):
-        lacking = [n for _, n in walk(model) if not _is_known(n, model.opset_imports)]
-        names = {id(n): n.op_type for n in lacking}
-        done = expand(model, lacking) if lacking else []
-        if not done:
-            break
-        for op in sorted({names[id(n)] for n in done}):
-            notes.add(f"{op}: no lowering: replaced by its definition")
-        # Definitions have constants and shapes to be worked out again.
-        model = normalise(model).model
-    return model
 
 
 def _is_known(node: ir.Node, opsets: Mapping[str, int]) -> bool:
@@ -198,12 +169,3 @@ def _engine() -> None:
             "Core ML packages are written with coremltools, which is not installed; "
             "pip install 'edgeinfer[coreml]'"
         ) from e
-
-
-def _check_precision(profile: Profile, options: LowerOptions) -> None:
-    known = _PRECISIONS & set(profile.precisions)
-    if options.precision not in known:
-        raise UsageError(
-            f"target {profile.name!r}, format 'mlprogram': precision {options.precision!r} cannot "
-            f"be written; known: {', '.join(sorted(known))}"
-        )

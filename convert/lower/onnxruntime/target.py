@@ -6,6 +6,7 @@ For targets with strong types it is the form that TensorRT compiles, which this 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -40,9 +41,9 @@ from edgeinfer.convert.lower.precision import read_back
 from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.lower.single import forget_origins, walk
 from edgeinfer.convert.lower.tabular import misread
-from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.turned import share_turned
-from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
+from edgeinfer.errors import Notes, Problem, UsageError
 from edgeinfer.profiles.schema import Profile
 
 EXTERNAL_ABOVE = 16 << 20
@@ -66,28 +67,21 @@ class _Prepared:
     notes: Notes = field(default_factory=Notes)
 
 
-class OnnxTarget:
+class OnnxTarget(Target):
     """Format ``onnx``."""
 
     format: ClassVar[str] = "onnx"
 
-    def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
-        """List every node that ONNX Runtime cannot run or gets wrong."""
-        _check_precision(profile, options)
-        return _prepare(model, options, profile).problems
+    def prepare(self, model: ir.Model, profile: Profile, options: LowerOptions) -> Prepared:
+        """Make the graph of ``model.onnx``; very large models have ``model.onnx.data`` too."""
+        self.check_precision(profile, options, _PRECISIONS)
+        made = _prepare(model, options, profile)
+        writer = partial(self._write, made, profile, options)
+        return Prepared(made.problems, profile.name, writer)
 
-    def lower(
-        self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
+    def _write(
+        self, prepared: _Prepared, profile: Profile, options: LowerOptions, folder: Path
     ) -> Lowered:
-        """Write ``model.onnx``, and ``model.onnx.data`` for very large models.
-
-        Raises:
-            UnsupportedError: with the list of ``check``.
-        """
-        _check_precision(profile, options)
-        prepared = _prepare(model, options, profile)
-        if prepared.problems:
-            raise UnsupportedError(profile.name, prepared.problems)
         path = folder / "model.onnx"
         if not profile.strongly_typed:
             # TensorRT wants constants where integers are made floats.
@@ -204,12 +198,3 @@ def _expand_lacking(model: ir.Model, asked: probe.Probe, notes: Notes) -> None:
             )
         if not done:
             return
-
-
-def _check_precision(profile: Profile, options: LowerOptions) -> None:
-    known = _PRECISIONS & set(profile.precisions)
-    if options.precision not in known:
-        raise UsageError(
-            f"target {profile.name!r}, format 'onnx': precision {options.precision!r} cannot be "
-            f"written; known: {', '.join(sorted(known))}"
-        )

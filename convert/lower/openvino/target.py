@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -30,13 +31,13 @@ from edgeinfer.convert.lower.openvino.surgery import repair
 from edgeinfer.convert.lower.openvino.turns import cut_unturned
 from edgeinfer.convert.lower.rules import apply
 from edgeinfer.convert.lower.single import forget_origins
-from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.turned import share_turned
 from edgeinfer.convert.memory import release_memory
 from edgeinfer.convert.passes.lift_constants import LiftConstants
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
-from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
+from edgeinfer.errors import Notes, Problem, UnsupportedError
 from edgeinfer.profiles.schema import Profile
 
 # The plugin has no 8-bit floats of its own, and string tensors corrupt the process's memory.
@@ -51,30 +52,29 @@ OLDEST = ">=2025.3"
 """What is known to read the files; whether the numbers are right the test vectors say there."""
 
 
-class OpenVinoTarget:
+class OpenVinoTarget(Target):
     """Format ``openvino_ir``."""
 
     format: ClassVar[str] = "openvino_ir"
 
-    def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
-        """List every node that OpenVINO does not convert or gets wrong."""
-        _check_precision(profile, options)
-        return _prepare(model, Probe(), Notes())[2]
-
-    def lower(
-        self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
-    ) -> Lowered:
-        """Write ``model.xml`` and ``model.bin``.
-
-        Raises:
-            UnsupportedError: with the list of ``check``.
-            NotAvailableError: OpenVINO is not installed.
-        """
-        _check_precision(profile, options)
+    def prepare(self, model: ir.Model, profile: Profile, options: LowerOptions) -> Prepared:
+        """Make the graph that OpenVINO reads, for ``model.xml`` and ``model.bin``."""
+        self.check_precision(profile, options, _PRECISIONS)
         probe, notes = Probe(), Notes()
-        prepared, squeezed, problems = _prepare(model, probe, notes)
-        if problems:
-            raise UnsupportedError(profile.name, problems)
+        made = _prepare(model, probe, notes)
+        writer = partial(self._write, model, made[:2], probe, notes, (profile, options))
+        return Prepared(made[2], profile.name, writer)
+
+    def _write(
+        self,
+        model: ir.Model,
+        made: tuple[ir.Model, tuple[str, ...]],
+        probe: Probe,
+        notes: Notes,
+        asked: tuple[Profile, LowerOptions],
+        folder: Path,
+    ) -> Lowered:
+        (prepared, squeezed), (profile, options) = made, asked
         openvino = import_openvino()
         if options.precision == "bf16":
             bfloat.clamp_masks(prepared, notes)
@@ -153,12 +153,3 @@ def _prepare(
     refused = {p.node for p in problems}
     problems += [p for p in probe.problems(model) if p.node not in refused]
     return model, squeezed, problems
-
-
-def _check_precision(profile: Profile, options: LowerOptions) -> None:
-    known = _PRECISIONS & set(profile.precisions)
-    if options.precision not in known:
-        raise UsageError(
-            f"target {profile.name!r}, format 'openvino_ir': precision {options.precision!r} "
-            f"cannot be written; known: {', '.join(sorted(known))}"
-        )

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -25,9 +26,9 @@ from edgeinfer.convert.lower.regions.outcome import (
     to_json,
 )
 from edgeinfer.convert.lower.regions.setting import SECONDS, machine_here, seconds
-from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.tvm.machines import machine
-from edgeinfer.errors import CrashedError, NotAvailableError, Problem, UsageError
+from edgeinfer.errors import CrashedError, NotAvailableError, UsageError
 from edgeinfer.profiles.schema import Profile
 
 if TYPE_CHECKING:
@@ -39,22 +40,23 @@ _PATIENCE_S = 120.0
 _OLDEST = ">=1.17"
 
 
-class RegionsTarget:
+class RegionsTarget(Target):
     """Format ``onnx_tvm``."""
 
     format: ClassVar[str] = FORMAT
 
-    def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
-        """List every node that ONNX Runtime cannot run or gets wrong."""
-        return OnnxTarget().check(model, profile, options)
+    def prepare(self, model: ir.Model, profile: Profile, options: LowerOptions) -> Prepared:
+        """Make the graph that ONNX Runtime runs, in which parts are then tried as code."""
+        plain = OnnxTarget().prepare(model, profile, options)
+        writer = partial(self._write, plain, profile, options)
+        return Prepared(plain.problems, profile.name, writer)
 
-    def lower(
-        self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
+    def _write(
+        self, prepared: Prepared, profile: Profile, options: LowerOptions, folder: Path
     ) -> Lowered:
         """Write ``model.onnx``, ``regions.so``, and in ``regions.json`` what was measured.
 
         Raises:
-            UnsupportedError: with the list of ``check``.
             NotAvailableError: no part of the model is faster as code, or none could be tried.
         """
         where = profile.machine or machine_here()
@@ -66,7 +68,7 @@ class RegionsTarget:
             plain, work = Path(name, "plain"), Path(name, "work")
             plain.mkdir()
             work.mkdir()
-            lowered = OnnxTarget().lower(model, profile, options, plain)
+            lowered = prepared.write(plain)
             # Bound buffers have to be contiguous, also those without axes.
             feeds = {
                 k: np.ascontiguousarray(v).reshape(v.shape) for k, v in options.samples[0].items()

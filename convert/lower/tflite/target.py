@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,9 +11,8 @@ import onnx_ir as ir
 
 from edgeinfer.backends.pages import SMALL_MB, give_back
 from edgeinfer.bundle.manifest import EngineRequirement
-from edgeinfer.convert.lower.expand import expand, with_definitions
-from edgeinfer.convert.lower.single import walk
-from edgeinfer.convert.lower.target import PRECISION_KEY, Lowered, LowerOptions
+from edgeinfer.convert.lower.expand import with_definitions, with_known
+from edgeinfer.convert.lower.target import PRECISION_KEY, Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.tflite.borders import store_borders
 from edgeinfer.convert.lower.tflite.fuse import fuse
 from edgeinfer.convert.lower.tflite.graph import Graph
@@ -43,12 +43,9 @@ from edgeinfer.convert.passes.layout import SPATIAL, PlanLayout
 from edgeinfer.convert.passes.layout_groups import FuseGroups
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
-from edgeinfer.errors import Notes, Problem, UnsupportedError, UsageError
+from edgeinfer.errors import Notes, UnsupportedError
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import Stored
-
-_LEVELS = 5
-"""Definitions inside definitions."""
 
 _DYNAMIC = "dynamic_wi8_afp32"
 _BLOCKS = "weight_only_wi4b32_afp32"
@@ -56,32 +53,30 @@ _BLOCKS = "weight_only_wi4b32_afp32"
 _PRECISIONS = frozenset({"fp32", "fp16"})
 
 
-class TfliteTarget:
+class TfliteTarget(Target):
     """Format ``tflite``."""
 
     format: ClassVar[str] = "tflite"
 
-    def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
-        """List every node without a lowering."""
-        _check_precision(profile, options)
-        try:
-            _built(model, options, Notes())
-        except UnsupportedError as e:
-            return list(e.problems)
-        return []
-
-    def lower(
-        self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
-    ) -> Lowered:
-        """Write ``model.tflite``.
-
-        Raises:
-            UnsupportedError: with the list of ``check``.
-            NotAvailableError: LiteRT's schema is not installed.
-        """
-        _check_precision(profile, options)
+    def prepare(self, model: ir.Model, profile: Profile, options: LowerOptions) -> Prepared:
+        """Build the graphs of ``model.tflite``."""
+        self.check_precision(profile, options, _PRECISIONS)
         notes = Notes()
-        graph, *others = _built(model, options, notes)
+        try:
+            graphs = _built(model, options, notes)
+        except UnsupportedError as e:
+            return Prepared.refused(e)
+        return Prepared([], profile.name, partial(self._write, model, options, graphs, notes))
+
+    def _write(
+        self,
+        model: ir.Model,
+        options: LowerOptions,
+        graphs: list[Graph],
+        notes: Notes,
+        folder: Path,
+    ) -> Lowered:
+        graph, *others = graphs
         path = folder / "model.tflite"
         names = [t.name for t in graph.inputs]
         results = [v.name or "" for v in model.graph.outputs]
@@ -170,7 +165,7 @@ def _build(source: ir.Model, notes: Notes) -> Graph:
     if dynamic:
         JoinDynamic()(model)
     SplitQuantized()(model)
-    model = _defined(model, notes)
+    model = with_known(model, _is_known, notes)
     squeezed = strip_squeezes(model)
     FuseGroups()(model)
     FlattenLast(SPATIAL)(model)
@@ -211,31 +206,7 @@ def _squeeze(g: Graph, model: ir.Model, names: Sequence[str]) -> None:
             g.outputs[index] = result
 
 
-def _defined(model: ir.Model, notes: Notes) -> ir.Model:
-    """Put ONNX's definitions in the place of operators without a lowering."""
-    for _ in range(_LEVELS):
-        lacking = [n for _, n in walk(model) if not _is_known(n, model.opset_imports)]
-        names = {id(n): n.op_type for n in lacking}
-        done = expand(model, lacking) if lacking else []
-        if not done:
-            break
-        for op in sorted({names[id(n)] for n in done}):
-            notes.add(f"{op}: no lowering: replaced by its definition")
-        # Definitions have constants and shapes to be worked out again.
-        model = normalise(model).model
-    return model
-
-
 def _is_known(node: ir.Node, opsets: Mapping[str, int]) -> bool:
     if node.domain in DEFAULT_DOMAINS and node.op_type in SPATIAL:
         return True
     return OPS.find(node.op_type, opsets.get(node.domain, 0), node.domain) is not None
-
-
-def _check_precision(profile: Profile, options: LowerOptions) -> None:
-    known = _PRECISIONS & set(profile.precisions)
-    if options.precision not in known:
-        raise UsageError(
-            f"target {profile.name!r}, format 'tflite': precision {options.precision!r} cannot be "
-            f"written; known: {', '.join(sorted(known))}"
-        )

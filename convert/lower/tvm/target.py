@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,9 +12,8 @@ import onnx_ir as ir
 
 from edgeinfer.backends import tvm_library
 from edgeinfer.bundle.manifest import EngineRequirement
-from edgeinfer.convert.lower.expand import expand, with_definitions
-from edgeinfer.convert.lower.single import walk
-from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.expand import with_definitions, with_known
+from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.tvm.branches import select
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
 from edgeinfer.convert.lower.tvm.registry import BY_DATA
@@ -20,16 +21,13 @@ from edgeinfer.convert.lower.tvm.turns import unroll
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
-from edgeinfer.errors import NotAvailableError, Notes, Problem, UnsupportedError, UsageError
+from edgeinfer.errors import NotAvailableError, Notes, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.tvm.graph import Lowered as Module
     from edgeinfer.convert.lower.tvm.tuned import Tuning
     from edgeinfer.kernels.tuning.task import Task
-
-_LEVELS = 5
-"""Definitions inside definitions."""
 
 _SPLIT = frozenset({
     *("ConvInteger", "QGemm", "QLinearAdd", "QLinearConv", "QLinearMatMul", "QLinearMul"),
@@ -40,33 +38,31 @@ _SPLIT = frozenset({
 _INSTALL = "pip install 'edgeinfer[tvm]'"
 
 
-class TvmTarget:
+class TvmTarget(Target):
     """Format ``tvm``."""
 
     format: ClassVar[str] = "tvm"
 
-    def check(self, model: ir.Model, profile: Profile, options: LowerOptions) -> list[Problem]:
-        """List every node without a lowering."""
-        where = _machine(profile, options)
-        return module_of(model, where, Notes()).problems
-
-    def lower(
-        self, model: ir.Model, profile: Profile, options: LowerOptions, folder: Path
-    ) -> Lowered:
-        """Write ``model.so``, for macOS ``model.dylib`` and its weights.
-
-        Raises:
-            UnsupportedError: with the list of ``check``.
-            NotAvailableError: TVM or the compiler driver for the machine is not installed.
-        """
+    def prepare(self, model: ir.Model, profile: Profile, options: LowerOptions) -> Prepared:
+        """Make the module of ``model.so``, for macOS of ``model.dylib`` and its weights."""
         where = _machine(profile, options)
         from edgeinfer.convert.lower.tvm import tuned
 
         tuning = tuned.for_machine(where, options.records)
         notes = Notes()
         made = module_of(model, where, notes, tuning)
-        if made.module is None:
-            raise UnsupportedError(profile.name, made.problems)
+        writer = partial(self._write, model, where, made, tuning, notes)
+        return Prepared(made.problems, profile.name, writer)
+
+    def _write(
+        self,
+        model: ir.Model,
+        where: Machine,
+        made: Module,
+        tuning: Tuning,
+        notes: Notes,
+        folder: Path,
+    ) -> Lowered:
         import tvm
 
         from edgeinfer.convert.lower.tvm.build import build
@@ -91,7 +87,7 @@ class TvmTarget:
         return Lowered(
             format=self.format,
             files=files,
-            precision=options.precision,
+            precision="fp32",
             engines=(EngineRequirement("tvm", f"=={tvm.__version__}"),),
             notes=tuple(notes.lines),
             ops={"kernel": built.kernels},
@@ -186,22 +182,13 @@ def _module_of(
     if count := select(model):
         notes.add(f"{count} If: both branches are computed, one result is taken")
         model = normalise(model).model
-    for _ in range(_LEVELS):
-        lacking = [
-            node
-            for _, node in walk(model)
-            if (where.cuda or not attend.takes(node))
-            and node.op_type not in BY_DATA
-            and OPS.find(node.op_type, model.opset_imports.get(node.domain, 0), node.domain) is None
-        ]
-        names = {id(n): n.op_type for n in lacking}
-        done = expand(model, lacking) if lacking else []
-        for op in sorted({names[id(n)] for n in done}):
-            notes.add(f"{op}: replaced by its definition")
-        if not done:
-            break
-        # A definition brings constants and sizes of its own.
-        model = normalise(model).model
+
+    def is_known(node: ir.Node, opsets: Mapping[str, int]) -> bool:
+        if node.op_type in BY_DATA or (not where.cuda and attend.takes(node)):
+            return True
+        return OPS.find(node.op_type, opsets.get(node.domain, 0), node.domain) is not None
+
+    model = with_known(model, is_known, notes)
     if not where.cuda and (count := attend.mark(model)):
         notes.add(f"{count} Attention: one kernel each")
     return lower_graph(model, where, tuning)
