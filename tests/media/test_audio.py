@@ -105,7 +105,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 def test_without_soundfile_the_install_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    with pytest.raises(NotAvailableError, match=r'pip install "edgeinfer\[media\]"'):
+    with pytest.raises(NotAvailableError, match=r"pip install 'edgeinfer\[media\]'"):
         load_audio("a.wav", AudioInput(16_000))
 
 

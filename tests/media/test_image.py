@@ -277,7 +277,7 @@ def test_without_pillow_the_install_line_is_given(monkeypatch: pytest.MonkeyPatc
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(NotAvailableError, match=r'pip install "edgeinfer\[media\]"'):
+    with pytest.raises(NotAvailableError, match=r"pip install 'edgeinfer\[media\]'"):
         load_image("a.png", OWN)
 
 
