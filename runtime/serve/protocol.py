@@ -1,4 +1,4 @@
-"""HTTP of a connection, with a limit to how long the head of a request may take."""
+"""HTTP of a connection, with limits to how long and how large the head of a request may be."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ import asyncio
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MOST_HEAD = 64 << 10
+"""Bytes of a request line and its headers, and of all else that is no body."""
+
+_SHARE = 8
+"""Bytes of a body in chunks that allow one more of what stands between them."""
+
+_TEXT = b'{"error": "the head of the request is larger than 64 KiB"}'
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(_TEXT), _TEXT)
+)
 
 
 class Joined:
@@ -49,7 +61,8 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
     """Return a protocol that closes connections whose next head does not come in time.
 
     uvicorn limits how long a connection may rest between requests, but not how long one may take
-    to send its first, so that clients that send a byte now and then keep connections for ever.
+    to send its first, so that clients that send a byte now and then keep connections for ever. Its
+    parser keeps a header, an address or a trailer of any size.
 
     Args:
         seconds: from the first byte, or from the connection, to the end of the head.
@@ -57,6 +70,7 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
 
     class Protocol(HttpToolsProtocol):
         _head: asyncio.TimerHandle | None = None
+        _around = _inside = 0
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(cast("asyncio.Transport", Joined(transport, self.loop)))
@@ -65,6 +79,24 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             self._arrived()
             super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                return
+            self._around += len(data)
+            super().data_received(data)
+            if self._around > MOST_HEAD + self._inside // _SHARE:
+                self.transport.write(_TOO_LARGE)
+                self.transport.close()
+
+        def on_body(self, body: bytes) -> None:
+            self._around -= len(body)
+            self._inside += len(body)
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self._around = self._inside = 0
+            super().on_message_complete()
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
