@@ -62,6 +62,13 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
 """Fields with the values that ask for nothing; an empty tuple stands for any text."""
 
 
+_OWN = {"self", "messages", "params", "tools", "tool_choice", "adapter", "id", "prompt"}
+"""What a template is given by other fields."""
+
+MOST_TEXTS = 128
+"""Of ``n``, and of prompts in one request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What was asked.
@@ -107,6 +114,8 @@ def chats(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
     template = data.get("chat_template_kwargs") or {}
     if not isinstance(template, dict):
         raise RequestError(400, "chat_template_kwargs: expected an object")
+    if taken := sorted(_OWN & template.keys()):
+        raise RequestError(400, f"chat_template_kwargs: {', '.join(taken)}: not the template's")
     request = llm.chat_request(
         [_message(m, f"messages[{i}]") for i, m in enumerate(messages)],
         params,
@@ -132,6 +141,8 @@ def completions(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
     if logprobs is not None:
         params = replace(params, logprobs=logprobs)
     prompts = _prompts(data.get("prompt"))
+    if len(prompts) > MOST_TEXTS:
+        raise RequestError(400, f"prompt: {len(prompts)} prompts, at most {MOST_TEXTS}")
     stream, usage = _stream(data)
     if stream and len(prompts) > 1:
         raise RequestError(400, "stream: not supported with several prompts")
@@ -171,6 +182,8 @@ def _params(llm: LLM, data: Mapping[str, Any]) -> SamplingParams:
     for key, name in _COUNTS.items():
         if (value := _count(data, key, least=None if key == "seed" else 0)) is not None:
             given[name] = value
+    if given.get("n", 1) > MOST_TEXTS:
+        raise RequestError(400, f"n: expected at most {MOST_TEXTS}, received {given['n']}")
     stop = data.get("stop")
     if stop is not None:
         stops = [stop] if isinstance(stop, str) else stop

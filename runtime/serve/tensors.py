@@ -202,7 +202,8 @@ def _shape(item: Mapping[str, Any], name: str, limit: int) -> tuple[int, ...]:
     shape = item.get("shape")
     if not (isinstance(shape, list) and all(type(d) is int and d >= 0 for d in shape)):
         raise RequestError(400, f"input {name!r}: shape: expected a list of sizes")
-    if math.prod(shape) > limit:
+    # A size beside a zero may be one that no array has.
+    if math.prod(shape) > limit or max(shape, default=0) > limit:
         raise RequestError(413, f"input {name!r}: more than {limit} elements")
     return tuple(shape)
 
