@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sized
 from contextvars import ContextVar
 from typing import Any, cast
 
 from jinja2 import TemplateError, nodes, pass_context
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 BASE, PER_CHARACTER = 1 << 24, 64
@@ -84,8 +86,18 @@ def weigh(value: object) -> None:
         elif isinstance(each, list | tuple | set | frozenset):
             charge(STEP * (len(each) + 1))
             waiting += each
+        elif isinstance(each, MappingView):
+            charge(STEP * (len(each) + 1))
+            waiting += list(cast("Iterable[object]", each))
         else:
             charge(8)
+
+
+class _Namespace(Namespace):
+    """What it holds may hold others several times, and be endless as a text."""
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
 
 
 class Environment(ImmutableSandboxedEnvironment):
@@ -101,6 +113,7 @@ class Environment(ImmutableSandboxedEnvironment):
         self.filters |= {name: _counted(name, known[name], _of_lists) for name in _LISTS}
         self.filters |= {"_step": _step, "_turns": _turns, "_concat": _concat, "_weighed": _weighed}
         del self.globals["lipsum"]
+        self.globals["namespace"] = _Namespace
 
     def add(self, name: str, act: Callable[..., str]) -> None:
         """Replace a filter that makes texts."""
@@ -109,6 +122,12 @@ class Environment(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree: nodes.Template = _Counting().visit(super()._parse(source, name, filename))
         return tree
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Leave out numbers' methods and bytes: they make any size of a few digits."""
+        if isinstance(obj, int | float | bytes) or (isinstance(obj, str) and attr == "encode"):
+            return False
+        return super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Charge for what comes out, before it does."""
@@ -144,6 +163,15 @@ class Environment(ImmutableSandboxedEnvironment):
         if isinstance(owner, str):
             args = tuple(_listed(arg) for arg in args)
             _of_texts(getattr(__obj, "__name__", ""), (owner, *args), kwargs)
+        elif isinstance(__obj, type):
+            # Like a list: what holds another twice is twice as large.
+            weigh((args, kwargs))
+        elif isinstance(owner, LoopContext | list | tuple):
+            # They compare, to the last part.
+            weigh(args if isinstance(owner, LoopContext) else (owner, args))
+        else:
+            # To look something up, all of a key is read.
+            weigh([arg for arg in args if isinstance(arg, tuple)])
         return super().call(__context, __obj, *args, **kwargs)
 
 
@@ -204,6 +232,9 @@ def _of_lists(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> No
     if any(abs(number) > MOST_NUMBER for number in numbers):
         raise TemplateError(f"{name}: a number beyond {MOST_NUMBER}")
     charge(max([*numbers, 0]))
+    if name in ("select", "selectattr", "reject", "rejectattr", "map"):
+        for _ in range(size):
+            weigh(args[1:])
     if name in ("sort", "unique", "groupby", "min", "max", "dictsort", "sum"):
         weigh(args)
     if name == "sum" and any(isinstance(v, Sized) for v in (*args[0], *kwargs.values())):
@@ -290,9 +321,23 @@ class _Counting(NodeTransformer):
         node.expr = _filtered(node.expr, "_weighed")
         return node
 
+    def visit_Name(self, node: nodes.Name) -> nodes.Node:  # noqa: N802
+        # Tuples and dictionaries of what a macro was given beyond its parameters.
+        is_made = node.ctx == "load" and node.name in ("varargs", "kwargs")
+        return _filtered(node, "_weighed") if is_made else node
+
+    def visit_Test(self, node: nodes.Test) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if node.args and node.name != "divisibleby":
+            node.node = _filtered(node.node, "_weighed")
+            node.args = [_filtered(arg, "_weighed") for arg in node.args]
+        return node
+
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         is_slice = isinstance(node.arg, nodes.Slice) and node.ctx == "load"
+        if not isinstance(node.arg, nodes.Slice | nodes.Const):
+            node.arg = _filtered(node.arg, "_weighed")
         return _filtered(node, "_weighed") if is_slice else node
 
     def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802

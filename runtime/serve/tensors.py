@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ _NAMES = {
     "float64": "FP64",
     "string": "BYTES",
 }
+_MOST_AXES = 32
+"""Of a tensor; NumPy 1 has no more."""
 _DTYPES = {name: np.dtype(dtype) for dtype, name in _NAMES.items() if dtype != "string"}
 
 
@@ -200,10 +203,14 @@ def wanted_outputs(
 
 def _shape(item: Mapping[str, Any], name: str, limit: int) -> tuple[int, ...]:
     shape = item.get("shape")
-    if not (isinstance(shape, list) and all(type(d) is int and d >= 0 for d in shape)):
+    if not (
+        isinstance(shape, list)
+        and len(shape) <= _MOST_AXES
+        and all(type(d) is int and d >= 0 for d in shape)
+    ):
         raise RequestError(400, f"input {name!r}: shape: expected a list of sizes")
-    # A size beside a zero may be one that no array has.
-    if math.prod(shape) > limit or max(shape, default=0) > limit:
+    # Of an empty tensor too: the engine multiplies what is not zero.
+    if math.prod(filter(None, shape)) > limit:
         raise RequestError(413, f"input {name!r}: more than {limit} elements")
     return tuple(shape)
 
@@ -230,6 +237,8 @@ def from_values(item: Mapping[str, Any], spec: TensorSpec, limit: int) -> Array:
     values = item.get("data")
     if not isinstance(values, list):
         raise RequestError(400, f"input {spec.name!r}: data: expected a list")
+    if spec.dtype != "string" and not _is_numbers(values):
+        raise RequestError(400, f"input {spec.name!r}: expected numbers for {datatype(spec)}")
     try:
         array = np.array(values, dtype=object if spec.dtype == "string" else None)
     except ValueError as e:
@@ -241,6 +250,18 @@ def from_values(item: Mapping[str, Any], spec: TensorSpec, limit: int) -> Array:
             raise RequestError(400, f"input {spec.name!r}: expected texts")
         return array.reshape(shape)
     return _exact(array, spec).reshape(shape)
+
+
+def _is_numbers(values: list[Any]) -> bool:
+    """Whether lists inside each other end in numbers; beside one text NumPy makes all as long."""
+    level: Any = values
+    while (kinds := set(map(type, level))) == {list}:
+        level = list(chain.from_iterable(level))
+    # Lists of unequal lengths, which are refused as such.
+    while list in kinds:
+        level = list(chain.from_iterable(each if type(each) is list else (each,) for each in level))
+        kinds = set(map(type, level))
+    return kinds <= {bool, int, float}
 
 
 def _exact(array: Array, spec: TensorSpec) -> Array:

@@ -12,6 +12,7 @@ for library in ("tokenizers", "jinja2"):
 MESSAGES = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]
 X = "{% for i in range(40) %}"
 END = "{% endfor %}"
+LONG = "{% set l = ['x'] * 99999 %}{% for i in range(9999) %}"
 
 ENDLESS = {
     "loops": "{% for i in range(99999) %}{% for j in range(99999) %}" + END * 2,
@@ -59,6 +60,24 @@ ENDLESS = {
     "a sum of lists": "{{ ([[1] * 999] * 999) | sum(start=[]) }}",
     "a date": "{{ strftime_now('%Y' * 9999) }}",
     "JSON": "{{ messages | tojson(indent=9999999) }}",
+    "holders": "{% set n = namespace(s='x') %}"
+    + X
+    + "{% set n.s = cycler(n.s, n.s).items %}"
+    + END
+    + "{{ n.s }}",
+    "views": "{% set d = dict(a='x' * 99999) %}{% for i in range(999) %}{{ d.items() | length }}"
+    + "{% set t = d.items() | string %}"
+    + END,
+    "parameters": "{% set n = namespace(s='x') %}"
+    + "{% macro m() %}{% set n.s = varargs %}{% endmacro %}"
+    + X
+    + "{{ m(n.s, n.s) }}"
+    + END
+    + "{{ n.s | length }}",
+    "comparisons": LONG + "{{ loop.changed(l) }}" + END,
+    "searches": LONG + "{{ l.count('y') }}" + END,
+    "tests": LONG + "{{ l is eq(l) }}" + END,
+    "choices": "{{ ([['x'] * 9999] * 999) | select('eq', ['x'] * 9999) | list | length }}",
 }
 
 
@@ -86,6 +105,20 @@ def test_nothing_of_python_is_in_reach(text: str) -> None:
     except (InputError, DamagedError):
         return
     assert "class" not in rendered
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{{ (1).to_bytes(99, 'big') }}", "{{ 'x'.encode().ljust(99) }}", "{{ (1.5).hex() }}"],
+)
+def test_numbers_have_no_methods_and_texts_no_bytes(text: str) -> None:
+    with pytest.raises(InputError, match="messages"):
+        ChatTemplate(text, {}).render(MESSAGES)
+
+
+def test_a_namespace_does_not_show_what_it_holds() -> None:
+    text = "{% set n = namespace(a='secret') %}{{ n }}{{ n.a | length }}"
+    assert ChatTemplate(text, {}).render(MESSAGES) == "<Namespace>6"
 
 
 NONE = {

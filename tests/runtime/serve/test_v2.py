@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
+from edgeinfer.runtime.serve import tensors
+from edgeinfer.runtime.serve.http import RequestError
+from edgeinfer.types import TensorSpec
 from tests.runtime.serve.conftest import Server, Start
 
 X = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
@@ -79,7 +83,11 @@ def test_refusals(server: Server, changes: dict[str, Any], status: int, text: st
         ({"shape": [2, -3]}, "expected a list of sizes"),
         ({"data": [[1, 2], [3]]}, "unequal lengths"),
         ({"data": ["a"] * 6}, "expected numbers for FP32"),
+        ({"data": ["a" * 9, 1, 2, 3, 4, 5]}, "expected numbers for FP32"),
+        ({"data": [[[1], [2]], ["a"]]}, "expected numbers for FP32"),
         ({"shape": [1 << 20, 1 << 20], "data": []}, "more than"),
+        ({"shape": [0, 1 << 40], "data": []}, "more than"),
+        ({"shape": [1] * 99, "data": [1]}, "expected a list of sizes"),
         ({"parameters": {"binary_data_size": 24}}, "binary_data_size 24 is not there"),
     ],
 )
@@ -89,6 +97,17 @@ def test_tensors_that_are_wrong(server: Server, change: dict[str, Any], text: st
     found = server.client.post(URL, json=wrong)
     assert found.status_code in (400, 413)
     assert text in found.json()["error"]
+
+
+def test_one_text_does_not_make_all_values_as_long() -> None:
+    values = [["a" * 1_000_000, *[1.5] * 1000]]
+    item = {"datatype": "FP32", "shape": [1, 1001], "data": values}
+    tracemalloc.start()
+    with pytest.raises(RequestError, match="expected numbers for FP32"):
+        tensors.from_values(item, TensorSpec("x", "float32", (1, 1001)), 1 << 24)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 def test_integers_are_never_rounded_or_wrapped(server: Server) -> None:
