@@ -10,6 +10,7 @@ from typing import Any
 from edgeinfer.bounded import visible
 from edgeinfer.errors import DamagedError, InputError, LoadError, NotAvailableError
 from edgeinfer.installed import install
+from edgeinfer.media.growth import check_growth
 from edgeinfer.runtime.llm.pieces import Pieces, pieces
 
 
@@ -34,8 +35,10 @@ class TextTokenizer:
             raise NotAvailableError(f"language models need tokenizers: {install('llm')}") from e
         self.json = text
         with _told():
+            read = json.loads(text)
+            check_growth(read)
             self._inner = tokenizers.Tokenizer.from_str(text)
-            self.pieces: Pieces = pieces(json.loads(text), vocab)
+            self.pieces: Pieces = pieces(read, vocab)
         self._inner.no_truncation()
         self._inner.no_padding()
         size = self._inner.get_vocab_size(with_added_tokens=True)

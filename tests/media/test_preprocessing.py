@@ -106,6 +106,10 @@ def test_all_mistakes_are_listed(tmp_path: Path) -> None:
         ('kind = "image"\nwidth = true', "x.width: expected an integer or null, received true"),
         ('kind = "image"\nresize = "crop"\nwidth = 3', "x.height: missing; resize = 'crop' needs"),
         ('kind = "audio"\nsample_rate = -1', "x.sample_rate: expected above 0, received -1"),
+        (
+            'kind = "text"\nvocabulary = "v.txt"\nmax_tokens = 2000000',
+            "x.max_tokens: expected at most 1048576, received 2000000",
+        ),
         ('kind = "tokens"\nvocab_size = 1.5', "x.vocab_size: expected an integer, received 1.5"),
     ],
 )

@@ -1,5 +1,6 @@
 """Texts to ids by a vocabulary that travels in the bundle."""
 
+import base64
 import json
 
 import numpy as np
@@ -85,3 +86,56 @@ def test_damaged_vocabularies(name: str, content: bytes) -> None:
 def test_what_is_no_text_is_refused() -> None:
     with pytest.raises(InputError, match="expected a str, received bytes"):
         Tokenizer(VOCABULARY, TextInput("vocab.txt", 8)).encode(b"cat")  # type: ignore[arg-type]
+
+
+def _json(*normalizers: object, split: str = "") -> bytes:
+    rule = {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False}
+    model = {
+        "type": "WordPiece",
+        "unk_token": "[UNK]",
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+        "vocab": {"[UNK]": 0, "a": 1},
+    }
+    whole: dict[str, object] = {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": {"type": "Sequence", "normalizers": list(normalizers)},
+        "model": model,
+        "pre_tokenizer": rule if split else None,
+        **dict.fromkeys(("truncation", "padding", "post_processor", "decoder")),
+    }
+    return json.dumps(whole).encode()
+
+
+def _replace(kind: str, pattern: str, content: str) -> object:
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
+TABLE = base64.b64encode(b"\0\0\0\0" + b"x" * 2000 + b"\0").decode()
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [_replace("String", "a", "aa")] * 11,
+        [_replace("Regex", "", "a")] * 11,
+        [{"type": "Sequence", "normalizers": [_replace("String", "", "b" * 40)] * 2}],
+        [{"type": "Precompiled", "precompiled_charsmap": TABLE}],
+    ],
+)
+def test_what_makes_a_text_grow_without_bound_is_refused(steps: list[object]) -> None:
+    with pytest.raises(BundleError, match="make more than 1024 characters of one"):
+        Tokenizer(_json(*steps), TextInput("t.json", max_tokens=8))
+
+
+def test_replacements_of_real_tokenizers_are_taken() -> None:
+    steps = [_replace("String", "\u2026", "..."), _replace("Regex", " {2,}", " ")] * 3
+    record = TextInput("t.json", max_tokens=8)
+    assert ids("a", record, _json(*steps, {"type": "Prepend", "prepend": ""})) == [1]
+
+
+def test_an_expression_that_takes_too_many_steps_is_an_error() -> None:
+    tokenizer = Tokenizer(_json(split="(a+)+$"), TextInput("t.json", max_tokens=8))
+    with pytest.raises(BundleError, match="retry-limit-in-match over"):
+        tokenizer.encode("a" * 40 + "b")

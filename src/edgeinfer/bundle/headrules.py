@@ -162,6 +162,8 @@ def input_record(record: Preprocessing) -> Iterator[str]:
             yield from _positive(record, "vocab_size")
         case TextInput():
             yield from _positive(record, "max_tokens")
+            if record.max_tokens > _MOST_TOKENS:
+                yield f"max_tokens: expected at most {_MOST_TOKENS}, received {record.max_tokens}"
             if not record.vocabulary.endswith((".json", ".txt")):
                 yield f"vocabulary: expected a .json or .txt file, received {record.vocabulary!r}"
         case FrameInput():
@@ -172,6 +174,10 @@ def input_record(record: Preprocessing) -> Iterator[str]:
             yield "values: expected at least one"
         case StateInput() | ConstantInput():
             pass
+
+
+_MOST_TOKENS = 1 << 20
+"""Of a text; where it is filled up to its length, memory for each is taken."""
 
 
 def _positive(record: object, *keys: str) -> Iterator[str]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from edgeinfer.bounded import visible
 from edgeinfer.errors import BundleError, InputError, NotAvailableError
 from edgeinfer.installed import install
+from edgeinfer.media.growth import check_growth
 from edgeinfer.types import Array, TextInput
 
 
@@ -30,15 +35,14 @@ class Tokenizer:
         except ImportError as e:
             raise NotAvailableError(f"reading texts needs tokenizers: {install('text')}") from e
         name = record.vocabulary
-        try:
+        self._name = name
+        with self._told():
             if name.endswith(".json"):
-                self._inner = tokenizers.Tokenizer.from_str(vocabulary.decode())
+                text = vocabulary.decode()
+                check_growth(json.loads(text))
+                self._inner = tokenizers.Tokenizer.from_str(text)
             else:
                 self._inner = _word_piece(vocabulary.decode(), record.lower)
-        # The library raises plain Exception for whatever is wrong with a file.
-        except Exception as e:
-            reason = " ".join(str(e).split())
-            raise BundleError(f"pipeline/{name}: no tokenizer or vocabulary ({reason})") from e
         self._inner.enable_truncation(record.max_tokens)
         if record.pad:
             pad = self._inner.token_to_id("[PAD]") or 0
@@ -51,12 +55,27 @@ class Tokenizer:
 
         Raises:
             InputError: it is no text.
+            BundleError: the vocabulary's own rules fail on it.
         """
         if not isinstance(text, str):
             raise InputError("text", "a str", type(text).__name__)
-        found = self._inner.encode(text)
+        with self._told():
+            found = self._inner.encode(text)
         fields = {"ids": found.ids, "mask": found.attention_mask, "types": found.type_ids}
         return {name: np.asarray([values], np.int64) for name, values in fields.items()}
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (UnicodeEncodeError, KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        # The library raises plain Exception for whatever is wrong with a file, and what is none
+        # where its own code panics, as where an expression takes too many steps.
+        except BaseException as e:
+            reason = visible(" ".join(str(e).split()))[:300]
+            where = f"pipeline/{self._name}"
+            raise BundleError(f"{where}: no tokenizer or vocabulary ({reason})") from e
 
 
 def _word_piece(text: str, lower: bool) -> Any:
