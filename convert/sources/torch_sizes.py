@@ -40,13 +40,16 @@ def check_sizes(dynamic: Shapes, feeds: Tensors) -> None:
                 )
 
 
-def grow(feeds: Tensors, dynamic: Shapes, only_below: int | None = None) -> dict[str, torch.Tensor]:
+def grow(
+    feeds: Tensors, dynamic: Shapes, only_below: int | None = None, *, twice: bool = False
+) -> dict[str, torch.Tensor]:
     """Make every dynamic size one larger, by repeating its first slice.
 
     Args:
         feeds: example inputs.
         dynamic: their dynamic sizes.
         only_below: leave sizes that are at least this.
+        twice: make them twice as large instead, by repeating everything.
     """
     import torch
 
@@ -56,7 +59,8 @@ def grow(feeds: Tensors, dynamic: Shapes, only_below: int | None = None) -> dict
             tensor = grown[key]
             wanted = only_below is None or tensor.shape[axis] < only_below
             if wanted and _is_dynamic(size) and tensor.shape[axis]:
-                grown[key] = torch.cat((tensor, tensor.narrow(axis, 0, 1)), axis)
+                more = tensor if twice else tensor.narrow(axis, 0, 1)
+                grown[key] = torch.cat((tensor, more), axis)
     return grown
 
 
