@@ -2,11 +2,14 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edgeinfer.errors import InputError
+from edgeinfer.media.geometry import steps
 from edgeinfer.media.image import open_picture
+from edgeinfer.types import ImageInput
 
 
 def test_a_picture_of_more_pixels_than_its_file_holds_is_refused(tmp_path: Path) -> None:
@@ -17,3 +20,25 @@ def test_a_picture_of_more_pixels_than_its_file_holds_is_refused(tmp_path: Path)
     (tmp_path / "x.png").write_bytes(stream.getvalue())
     with pytest.raises(InputError, match="bytes for 8000 by 8000 pixels"):
         open_picture(tmp_path / "x.png")
+
+
+@pytest.mark.parametrize(
+    ("size", "changes"),
+    [
+        ((60000, 1), {"resize": "crop"}),
+        ((1, 60000), {"resize": "crop"}),
+        ((60000, 1), {"resize": "pad"}),
+        ((60000, 1), {"resize": "line", "grow": True}),
+        ((60000, 1), {"resize": "limit", "side": 1000}),
+    ],
+)
+def test_a_picture_of_one_line_does_not_grow_out_of_proportion(
+    size: tuple[int, int], changes: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match="one that the model's input has room for"):
+        steps(size, ImageInput(width=224, height=2240, **changes))
+
+
+@pytest.mark.parametrize("resize", ["crop", "pad", "letterbox", "stretch"])
+def test_wide_pictures_are_still_taken(resize: Any) -> None:
+    assert steps((12000, 2000), ImageInput(width=224, height=224, resize=resize))

@@ -107,6 +107,18 @@ def test_all_mistakes_are_listed(tmp_path: Path) -> None:
         ('kind = "image"\nresize = "crop"\nwidth = 3', "x.height: missing; resize = 'crop' needs"),
         ('kind = "audio"\nsample_rate = -1', "x.sample_rate: expected above 0, received -1"),
         (
+            'kind = "image"\nwidth = 30000\nheight = 30000',
+            "x.width, height: expected at most 67108864 pixels, received 900000000",
+        ),
+        (
+            'kind = "audio"\nsample_rate = 16000\nsamples = 2000000000',
+            "x.samples: expected at most 67108864, received 2000000000",
+        ),
+        (
+            'kind = "audio"\nsample_rate = 1000000000',
+            "x.sample_rate: expected at most 1048576, received 1000000000",
+        ),
+        (
             'kind = "text"\nvocabulary = "v.txt"\nmax_tokens = 2000000',
             "x.max_tokens: expected at most 1048576, received 2000000",
         ),

@@ -150,6 +150,7 @@ def _voice(record: HearVoice) -> Iterator[str]:
 
 def input_record(record: Preprocessing) -> Iterator[str]:
     """Yield what is wrong with one record, each with the name of its key."""
+    yield from _too_large(record)
     match record:
         case ImageInput():
             yield from _image(record)
@@ -162,8 +163,6 @@ def input_record(record: Preprocessing) -> Iterator[str]:
             yield from _positive(record, "vocab_size")
         case TextInput():
             yield from _positive(record, "max_tokens")
-            if record.max_tokens > _MOST_TOKENS:
-                yield f"max_tokens: expected at most {_MOST_TOKENS}, received {record.max_tokens}"
             if not record.vocabulary.endswith((".json", ".txt")):
                 yield f"vocabulary: expected a .json or .txt file, received {record.vocabulary!r}"
         case FrameInput():
@@ -176,15 +175,27 @@ def input_record(record: Preprocessing) -> Iterator[str]:
             pass
 
 
-_MOST_TOKENS = 1 << 20
-"""Of a text; where it is filled up to its length, memory for each is taken."""
-
-
 def _positive(record: object, *keys: str) -> Iterator[str]:
     for key in keys:
         value = getattr(record, key)
         if value is not None and value <= 0:
             yield f"{key}: expected above 0, received {value}"
+
+
+_MOST = {
+    **dict.fromkeys(("width", "height", "side", "longest", "multiple", "fft", "window"), 1 << 16),
+    **dict.fromkeys(("samples", "lead"), 1 << 26),
+    **dict.fromkeys(("sample_rate", "frames", "max_tokens"), 1 << 20),
+    "mels": 1 << 12,
+}
+"""What sizes of records may be: memory is taken for them, whatever the input has."""
+
+
+def _too_large(record: object) -> Iterator[str]:
+    for key, most in _MOST.items():
+        value = getattr(record, key, None)
+        if value is not None and value > most:
+            yield f"{key}: expected at most {most}, received {value}"
 
 
 def _windows(samples: int | None, hop: int | None, key: str, lead: int) -> Iterator[str]:
@@ -210,8 +221,13 @@ def _spectrogram(record: SpectrogramInput) -> Iterator[str]:
         yield "std: a divisor is 0"
 
 
+_MOST_PIXELS = 1 << 26
+
+
 def _image(record: ImageInput) -> Iterator[str]:
     yield from _positive(record, "width", "height", "side", "longest", "multiple")
+    if (pixels := (record.width or 1) * (record.height or 1)) > _MOST_PIXELS:
+        yield f"width, height: expected at most {_MOST_PIXELS} pixels, received {pixels}"
     if not 0 < record.crop_ratio <= 1:
         yield f"crop_ratio: expected above 0 and at most 1, received {record.crop_ratio}"
     channels = 1 if record.color == "GRAY" else 3

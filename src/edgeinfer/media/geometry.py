@@ -7,10 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edgeinfer.errors import UsageError
+from edgeinfer.errors import InputError, UsageError
 from edgeinfer.types import Array, ImageInput
 
 Size = tuple[int, int]
+
+MOST_PIXELS, MOST_GROWTH = 1 << 26, 8
+"""Of a picture on its way: so many, or so many times what it has itself.
+
+Beyond that are pictures of one line, which become as high as the input and as much wider.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +79,19 @@ def steps(size: Size, record: ImageInput) -> Steps:
     Of a line the part that is filled up is not among the steps: it comes later, as numbers.
 
     Raises:
+        InputError: the picture is so narrow that it would grow out of proportion.
         UsageError: the record contradicts itself.
     """
+    found = _steps(size, record)
+    grounds = [laid.size for laid in (found.before, found.after) if laid is not None]
+    wide, high = max((found.scaled, *grounds), key=math.prod)
+    if wide * high > max(MOST_PIXELS, MOST_GROWTH * math.prod(size)):
+        received = f"{size[0]} by {size[1]} pixels, of which it would make {wide} by {high}"
+        raise InputError("picture", "one that the model's input has room for", received, "cut it")
+    return found
+
+
+def _steps(size: Size, record: ImageInput) -> Steps:
     width, height = record.width or size[0], record.height or size[1]
     if record.resize == "stretch":
         return _plain(size, (width, height))
