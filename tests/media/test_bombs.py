@@ -4,9 +4,12 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgeinfer.errors import InputError
+from edgeinfer.media import audio
+from edgeinfer.media.audio import open_recording, resampled
 from edgeinfer.media.geometry import steps
 from edgeinfer.media.image import open_picture
 from edgeinfer.types import ImageInput
@@ -42,3 +45,19 @@ def test_a_picture_of_one_line_does_not_grow_out_of_proportion(
 @pytest.mark.parametrize("resize", ["crop", "pad", "letterbox", "stretch"])
 def test_wide_pictures_are_still_taken(resize: Any) -> None:
     assert steps((12000, 2000), ImageInput(width=224, height=224, resize=resize))
+
+
+def test_a_recording_of_few_samples_does_not_become_one_of_many() -> None:
+    with pytest.raises(InputError, match="60000 samples at 1 Hz, for a model of 16000 Hz"):
+        resampled(np.zeros(60_000, np.float32), 1, 16_000)
+
+
+def test_silence_is_not_unpacked_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    stream = io.BytesIO()
+    soundfile.write(stream, np.zeros(1_000_000, np.int16), 16_000, format="FLAC")
+    assert len(open_recording(stream.getvalue(), 16_000)) == 1_000_000
+    monkeypatch.setattr(audio, "MOST_SAMPLES", 100_000)
+    monkeypatch.setattr(audio, "MOST_TIMES", 1)
+    with pytest.raises(InputError, match="a recording that is no bomb"):
+        open_recording(stream.getvalue(), 16_000)

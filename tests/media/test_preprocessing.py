@@ -119,6 +119,10 @@ def test_all_mistakes_are_listed(tmp_path: Path) -> None:
             "x.sample_rate: expected at most 1048576, received 1000000000",
         ),
         (
+            'kind = "audio"\nsample_rate = 16000\nsamples = 400000\nhop = 1',
+            "x.hop: expected at least 782 of samples = 400000, received 1",
+        ),
+        (
             'kind = "text"\nvocabulary = "v.txt"\nmax_tokens = 2000000',
             "x.max_tokens: expected at most 1048576, received 2000000",
         ),

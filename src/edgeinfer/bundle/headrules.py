@@ -206,6 +206,13 @@ def _windows(samples: int | None, hop: int | None, key: str, lead: int) -> Itera
         yield f"{key}: expected only with samples"
     if samples is not None and hop is not None and hop > samples:
         yield f"{key}: expected at most samples = {samples}, received {hop}"
+    if samples is not None and hop is not None and samples > _MOST_OVERLAP * hop:
+        least = -(-samples // _MOST_OVERLAP)
+        yield f"{key}: expected at least {least} of samples = {samples}, received {hop}"
+
+
+_MOST_OVERLAP = 512
+"""Windows that one sample may be in: each takes memory for it."""
 
 
 def _spectrogram(record: SpectrogramInput) -> Iterator[str]:

@@ -16,6 +16,15 @@ from edgeinfer.types import Array, AudioInput
 BLOCK = 1 << 20
 """Frames read at once, so that a long stereo recording is never held in full."""
 
+MOST_SAMPLES, MOST_TIMES = 1 << 27, 64
+"""Samples that any recording may have, and how many more for each byte of its file.
+
+Silence is packed to almost nothing.
+"""
+
+MOST_GROWTH = 8
+"""Times that a recording of more samples may grow by another sample rate."""
+
 
 def load_audio(path: str | Path, record: AudioInput) -> Array:
     """Read a recording as the model takes it: mono, -1..1 times the gain, at the record's rate.
@@ -112,10 +121,12 @@ def _read(source: Path | bytes) -> tuple[Array, int]:
     try:
         with soundfile.SoundFile(opened) as file:
             rate = int(file.samplerate)
-            blocks = [
-                block.mean(axis=1, dtype=np.float32)
-                for block in file.blocks(blocksize=BLOCK, dtype="float32", always_2d=True)
-            ]
+            blocks, left = [], MOST_SAMPLES + MOST_TIMES * _size(source)
+            for block in file.blocks(blocksize=BLOCK, dtype="float32", always_2d=True):
+                blocks.append(block.mean(axis=1, dtype=np.float32))
+                left -= len(block)
+                if left < 0:
+                    raise InputError(name, "a recording that is no bomb", "too many samples")
     except soundfile.LibsndfileError as e:
         received = f"a damaged file or one of another kind ({' '.join(str(e).split())})"
         raise InputError(name, expected, received) from e
@@ -127,12 +138,20 @@ def _read(source: Path | bytes) -> tuple[Array, int]:
     return signal, rate
 
 
+def _size(source: Path | bytes) -> int:
+    return len(source) if isinstance(source, bytes) else source.stat().st_size
+
+
 def resampled(signal: Array, rate: int, wanted: int) -> Array:
     """Convert the sample rate by soxr, high quality.
 
     Raises:
+        InputError: it would grow beyond what any recording needs.
         NotAvailableError: soxr is not installed.
     """
+    if len(signal) * wanted > rate * max(MOST_SAMPLES, MOST_GROWTH * len(signal)):
+        received = f"{len(signal)} samples at {rate} Hz, for a model of {wanted} Hz"
+        raise InputError("recording", "a sample rate that sound has", received)
     try:
         import soxr
     except ImportError as e:
