@@ -169,12 +169,19 @@ class EngineStore:
 
 
 def digest_of(path: Path) -> str:
-    """Return the digest of an artifact: of its file, and of the one with its weights if any."""
+    """Return the digest of a model: of its file, and of those beside it that it names."""
+    text = path.read_bytes()
+    beside = [
+        file
+        for file in sorted(path.parent.rglob("*"))
+        if file != path and file.is_file() and file.name.encode() in text
+    ]
+    del text
     total = hashlib.sha256()
-    for file in (path, path.with_name(f"{path.name}.data")):
-        if not file.exists():
-            continue
-        total.update(f"{file.stat().st_size}\n".encode())
+    for file in (path, *beside):
+        total.update(
+            f"{file.relative_to(path.parent).as_posix()}\n{file.stat().st_size}\n".encode()
+        )
         with file.open("rb") as opened:
             while block := opened.read(_HASHED_BYTES):
                 total.update(block)

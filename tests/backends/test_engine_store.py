@@ -123,11 +123,19 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         store.build(KEY, write, quiet)
 
 
-def test_the_digest_covers_weights_in_their_own_file(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    path.write_bytes(b"graph")
+@pytest.mark.parametrize("name", ["m.onnx.data", "weights.bin", "parts/w.bin"])
+def test_the_digest_covers_weights_in_their_own_file(name: str, tmp_path: Path) -> None:
+    path, weights = tmp_path / "m.onnx", tmp_path / name
+    path.write_bytes(b"\x0a location \x12" + name.encode())
+    weights.parent.mkdir(exist_ok=True)
+    (tmp_path / "notes.txt").write_text("not of the model")
     alone = digest_of(path)
-    (tmp_path / "m.onnx.data").write_bytes(b"w1")
+    weights.write_bytes(b"w1")
     first = digest_of(path)
-    (tmp_path / "m.onnx.data").write_bytes(b"w2")
+    weights.write_bytes(b"w2")
     assert len({alone, first, digest_of(path)}) == 3
+    (tmp_path / "notes.txt").write_text("changed")
+    weights.write_bytes(b"w1")
+    assert digest_of(path) == first
+    path.write_bytes(b"")
+    assert digest_of(path) != alone
