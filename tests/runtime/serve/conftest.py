@@ -29,6 +29,12 @@ from tests.runtime.conftest import Fakes, make_fakes, write_bundle
 from tests.runtime.llm.test_llm import model as tiny_model
 
 KEY = "a-key-of-enough-letters"
+SCHEMA = {
+    "type": "object",
+    "properties": {"on": {"type": "boolean"}},
+    "required": ["on"],
+    "additionalProperties": False,
+}
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.serve.conftest import KEY, Server, Start
+from tests.runtime.serve.conftest import KEY, SCHEMA, Server, Start
 
 anthropic = pytest.importorskip("anthropic")
 
@@ -19,12 +19,6 @@ ASKED: dict[str, Any] = {
     "extra_body": {"temperature": 0},
 }
 SENT = {k: v for k, v in ASKED.items() if k != "extra_body"} | ASKED["extra_body"]
-SCHEMA = {
-    "type": "object",
-    "properties": {"on": {"type": "boolean"}},
-    "required": ["on"],
-    "additionalProperties": False,
-}
 TOOLS = [{"name": "light", "description": "A lamp.", "input_schema": SCHEMA}]
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.serve.conftest import Server
-from tests.runtime.serve.test_anthropic import SCHEMA
+from tests.runtime.serve.conftest import SCHEMA, Server
 
 openai = pytest.importorskip("openai")
 
