@@ -172,6 +172,14 @@ def test_an_interrupt_before_a_command_begins_is_a_line(
     assert capsys.readouterr().err == "edgeinfer: interrupted\n"
 
 
+@posix
+def test_too_few_addresses_are_a_line_and_no_finding_about_the_model(bundle: Path) -> None:
+    command = f"ulimit -v 100000; exec '{sys.executable}' -m edgeinfer inspect '{bundle}'"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr.startswith("edgeinfer: the limit of addresses is 97 MB")
+
+
 def test_an_artifact_that_its_only_engine_refuses_is_the_bundles_fault(
     bundle: Path, tmp_path: Path
 ) -> None:

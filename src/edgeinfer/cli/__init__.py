@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 import sys
 
+LEAST_MB = 192
+"""Addresses that NumPy with its OpenBLAS takes; with too few it ends or interrupts the process."""
+
 COMPLETE = "_EDGEINFER_COMPLETE"
 """Set by the shell's completion; see ``edgeinfer completion``."""
 
@@ -23,6 +26,7 @@ def main() -> None:
 
 
 def _main() -> None:
+    _refuse_a_small_limit()
     try:
         from edgeinfer.cli.failures import guarded, terminate_cleanly
         from edgeinfer.cli.group import edgeinfer
@@ -40,3 +44,17 @@ def _main() -> None:
         sys.exit(shell_complete(edgeinfer, {}, "edgeinfer", COMPLETE, instruction))
     terminate_cleanly()
     sys.exit(guarded(edgeinfer, sys.argv[1:]))
+
+
+def _refuse_a_small_limit() -> None:
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < LEAST_MB << 20:
+        sys.stderr.write(
+            f"edgeinfer: the limit of addresses is {limit >> 20} MB (`ulimit -v`); it takes "
+            f"{LEAST_MB} MB or more to start\n"
+        )
+        sys.exit(3)
