@@ -5,6 +5,7 @@ Source: the GGUF specification of ggml, versions 2 and 3.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import struct
 from collections.abc import Iterator
@@ -144,6 +145,7 @@ def _parsed(path: Path, cursor: _Cursor) -> GgufFile:
     if found := list(_problems(infos)):
         raise SourceError(f"{path}: " + "; ".join(found))
     tensors = {info.name: _tensor(cursor.data, start, info) for info in infos}
+    _check_apart(infos, tensors)
     return GgufFile(fields, tensors)
 
 
@@ -173,7 +175,9 @@ def _problems(infos: list[_Info]) -> Iterator[str]:
         if info.type not in _TYPES:
             kind = _OTHERS.get(info.type, f"number {info.type}")
             unknown.setdefault(kind, []).append(info.name)
-        elif not info.shape or info.shape[-1] % KINDS[_TYPES[info.type]].block:
+        elif (
+            not info.shape or min(info.shape) < 1 or info.shape[-1] % KINDS[_TYPES[info.type]].block
+        ):
             yield f"tensor {info.name!r}: {info.shape} is no shape of {_TYPES[info.type]}"
     for kind, names in sorted(unknown.items()):
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -190,3 +194,11 @@ def _tensor(data: memoryview, start: int, info: _Info) -> Tensor:
         raise _Short(f"tensor {info.name!r}, {size} bytes at {begin}")
     held: Array = np.frombuffer(data, np.uint8, size, begin).reshape(shape)
     return Tensor(_TYPES[info.type], info.shape, held)
+
+
+def _check_apart(infos: list[_Info], tensors: dict[str, Tensor]) -> None:
+    """Refuse tensors that share bytes: a small file would be a large model."""
+    spans = sorted((i.offset, i.offset + tensors[i.name].data.nbytes, i.name) for i in infos)
+    for (_, end, one), (begin, _, other) in itertools.pairwise(spans):
+        if begin < end:
+            raise ValueError(f"{one!r} and {other!r} share bytes")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime
@@ -16,10 +17,8 @@ from edgeinfer.convert.passes.infra import (
     add_initializer,
     constant,
     has_subgraph,
-    is_op,
     outcome,
     remove_node,
-    static_shape,
     walk,
 )
 from edgeinfer.types import Array
@@ -46,6 +45,9 @@ NEVER = frozenset(
         "ImageDecoder",
     }
 )
+MOST_SIZES, MOST_SIZE = 64, 1 << 40
+"""Elements of an input that may be sizes of a result, and where counting such a size ends."""
+
 _PLAIN = {
     ir.DataType.FLOAT,
     ir.DataType.DOUBLE,
@@ -103,7 +105,7 @@ class FoldConstants(ir.passes.InPlacePass):
         return outcome(model, count)
 
     def _results(self, node: ir.Node, imports: dict[str, int]) -> list[Array] | None:
-        if _predicted_growth(node) > NODE_GROWTH_BYTES:
+        if _predicted_growth(node, imports) > NODE_GROWTH_BYTES:
             return None
         arrays = [None if v is None else _array(v) for v in node.inputs]
         results = self._evaluate(node, imports, arrays)
@@ -138,29 +140,47 @@ def _input_bytes(node: ir.Node) -> int:
     return sum(t.nbytes for t in tensors if t is not None)
 
 
-def _predicted_growth(node: ir.Node) -> int:
-    """Growth by the inferred shapes, so that nothing huge is computed only to be thrown away."""
+def _predicted_growth(node: ir.Node, imports: dict[str, int]) -> int:
+    """Foresee the growth by the shapes, so that nothing huge is computed only to be thrown away."""
     total = 0
-    for output in node.outputs:
-        shape = static_shape(output)
-        if shape is None:
-            if is_op(node, "ConstantOfShape", "Expand", "Tile"):
-                shape = _target_shape(node)
-            if shape is None:
-                continue
+    for output, shape in zip(node.outputs, _shapes(node, imports), strict=True):
         size = output.dtype.itemsize if output.dtype is not None else 1
         total += int(math.prod(shape) * size)
     return total - _input_bytes(node)
 
 
-def _target_shape(node: ir.Node) -> tuple[int, ...] | None:
-    values = [int(v) for v in _array(node.inputs[-1] or node.outputs[0]).ravel()]
-    if is_op(node, "Tile"):
-        source = constant(node.inputs[0])
-        if source is None or len(values) != len(source.shape):
-            return None
-        return tuple(d * v for d, v in zip(source.shape.numpy(), values, strict=True))
-    return tuple(max(v, 1) for v in values)
+def _shapes(node: ir.Node, imports: dict[str, int]) -> list[tuple[int, ...]]:
+    """Infer shapes from what inputs hold, for those that a model states may be wrong.
+
+    In a chain of nodes they are known only once it is folded. A shape that stays open is taken to
+    be as large as the numbers among the inputs allow.
+    """
+    feeds = _named(node, [None if v is None else _array(v) for v in node.inputs])
+    proto = ir.to_proto(_single_node_model(node, imports, feeds))
+    for name, array in feeds.items():
+        if array.size <= MOST_SIZES:
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    for output in proto.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    try:
+        found = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph.output
+    # onnx raises RuntimeError subclasses of its own; what it cannot infer stays open.
+    except Exception:
+        found = proto.graph.output
+    shapes = [_known_sizes(output.type.tensor_type) for output in found]
+    return [_largest(feeds) if shape is None else shape for shape in shapes]
+
+
+def _known_sizes(kind: onnx.TypeProto.Tensor) -> tuple[int, ...] | None:
+    if not kind.HasField("shape") or not all(d.HasField("dim_value") for d in kind.shape.dim):
+        return None
+    return tuple(d.dim_value for d in kind.shape.dim)
+
+
+def _largest(feeds: dict[str, Array]) -> tuple[int, ...]:
+    small = [a for a in feeds.values() if a.size <= MOST_SIZES and a.dtype.kind in "iuf"]
+    held = [abs(float(n)) for a in small for n in a.ravel()]
+    return tuple(int(min(n, MOST_SIZE)) for n in held if n > 1)
 
 
 def _replace(node: ir.Node, results: list[Array], namer: Namer) -> None:

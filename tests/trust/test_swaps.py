@@ -64,6 +64,14 @@ def _sign(folder: Path, tmp_path: Path) -> dict[str, Any]:
     return {"trusted": [tmp_path / "public"], "native": "deny"}
 
 
+def test_what_is_signed_is_the_manifest_that_the_files_were_held_to(folder: Path) -> None:
+    place = folder / "manifest.json"
+    want = place.read_bytes()
+    with edgeinfer.Bundle.open(folder) as opened:
+        place.write_bytes(b"swapped")
+        assert opened.manifest_bytes() == want
+
+
 def test_a_load_hashes_each_file_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,11 @@ _WORD = 4
 _SLACK = 4096
 """Tables beyond one for each four bytes of the file: small files share some."""
 
+_READINGS = 4
+_SLACK_BYTES = 1 << 20
+"""How often vectors and texts may be read on average, and bytes beyond: tables may share them, and
+as many tables as fit, each with a vector as long as fits, are the square of the file."""
+
 _DATA_SLOT = 4
 _MAX_RANK = 64
 
@@ -159,10 +164,12 @@ def load(path: Path) -> FileModel:
             return _Reader(s, data, path).model()
         # The accessors follow whatever offsets stand in the file, so a wrong one raises anything.
         except (Damaged, struct.error, LookupError, TypeError, ValueError, OverflowError) as error:
-            what = error if isinstance(error, Damaged) else "its tables point outside of the file"
-            raise SourceError(
-                f"{path}: a damaged or truncated .tflite file ({what}); write or download it again"
-            ) from None
+            is_told = isinstance(error, Damaged)
+            what = str(error) if is_told else "its tables point outside of the file"
+    # Not sooner: the error's frames hold views, and a map with views cannot be closed.
+    raise SourceError(
+        f"{path}: a damaged or truncated .tflite file ({what}); write or download it again"
+    )
 
 
 class _Code(NamedTuple):
@@ -179,6 +186,7 @@ class _Reader:
     def __init__(self, s: Any, data: mmap.mmap, path: Path) -> None:
         self._s, self._data, self._path = s, data, path
         self._left = len(data) // _WORD + _SLACK
+        self._left_bytes = len(data) * _READINGS + _SLACK_BYTES
         self._codes = _names(s.BuiltinOperator)
         self._kinds = _names(s.TensorType)
         self._formats = _names(s.BuiltinOptions)
@@ -209,7 +217,7 @@ class _Reader:
             index = int(entry.Buffer())
             span = self._span(buffers[index]) if index < len(buffers) else None
             if span is not None:
-                metadata[_text(entry.Name())] = span
+                metadata[self._text(entry.Name())] = span
         return FileModel(self._path, graphs, signatures, metadata)
 
     def _each(self, count: int, item: Callable[[int], Any]) -> Iterator[Any]:
@@ -219,16 +227,32 @@ class _Reader:
         for index in range(count):
             yield item(index)
 
+    def _vector(self, vector: Any) -> Array:
+        # Missing vectors come as the number 0, in objects as None.
+        if vector is None or isinstance(vector, int):
+            return np.zeros(0, np.int64)
+        found = np.asarray(vector)
+        self._charge(found.nbytes)
+        return found.copy()
+
     def _ints(self, vector: Any) -> tuple[int, ...]:
-        # Missing vectors come as the number 0.
-        return () if isinstance(vector, int) else tuple(np.array(vector).tolist())
+        return tuple(self._vector(vector).tolist())
+
+    def _text(self, raw: bytes | None) -> str:
+        self._charge(len(raw or b""))
+        return (raw or b"").decode("utf-8", "replace")
+
+    def _charge(self, size: int) -> None:
+        self._left_bytes -= size
+        if self._left_bytes < 0:
+            raise Damaged("its tables share vectors that are longer than the file")
 
     def _code(self, code: Any) -> _Code:
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
         name = self._codes.get(number)
         if name is None:
             raise Damaged(f"operator code {number} is unknown to this version of LiteRT's schema")
-        custom = _text(code.CustomCode()) if name == _CUSTOM else ""
+        custom = self._text(code.CustomCode()) if name == _CUSTOM else ""
         return _Code(name, custom, int(code.Version()))
 
     def _graph(self, graph: Any, buffers: list[Any], codes: list[_Code]) -> FileGraph:
@@ -242,12 +266,12 @@ class _Reader:
         )
         if any(not 0 <= i < len(tensors) for i in (*inputs, *outputs)):
             raise Damaged("an input or output of a graph is no tensor of it")
-        return FileGraph(_text(graph.Name()), tensors, inputs, outputs, ops)
+        return FileGraph(self._text(graph.Name()), tensors, inputs, outputs, ops)
 
     def _tensor(self, tensor: Any, buffers: list[Any]) -> FileTensor:
         shape = self._ints(tensor.ShapeAsNumpy())
         signature = self._ints(tensor.ShapeSignatureAsNumpy())
-        name = _text(tensor.Name())
+        name = self._text(tensor.Name())
         kind = self._kinds.get(tensor.Type())
         if kind is None or len(shape) > _MAX_RANK or any(d < 0 for d in shape):
             raise Damaged(f"tensor {name!r} has no possible type and shape")
@@ -283,10 +307,10 @@ class _Reader:
     def _scale(self, table: Any, name: str, shape: tuple[int, ...]) -> Scale | None:
         if table is None or not table.ScaleLength():
             return None
-        scale = np.array(table.ScaleAsNumpy(), np.float32)
+        scale = self._vector(table.ScaleAsNumpy()).astype(np.float32)
         zero = np.zeros(scale.size, np.int64)
         if table.ZeroPointLength():
-            zero = np.array(table.ZeroPointAsNumpy(), np.int64)
+            zero = self._vector(table.ZeroPointAsNumpy()).astype(np.int64)
         axis = int(table.QuantizedDimension())
         if zero.size == 1 < scale.size:
             zero = np.repeat(zero, scale.size)
@@ -307,8 +331,9 @@ class _Reader:
                 continue
             if part.arraySegments is None or part.arrayIndices is None:
                 raise Damaged("a sparse tensor without its indices")
-            segments = np.array(part.arraySegments.values, np.int64)
-            levels.append(Level(0, segments, np.array(part.arrayIndices.values, np.int64)))
+            segments = self._vector(part.arraySegments.values).astype(np.int64)
+            indices = self._vector(part.arrayIndices.values).astype(np.int64)
+            levels.append(Level(0, segments, indices))
         order = self._ints(table.TraversalOrderAsNumpy())
         return Sparsity(order, self._ints(table.BlockMapAsNumpy()), tuple(levels))
 
@@ -319,7 +344,8 @@ class _Reader:
         inputs, outputs = self._ints(op.InputsAsNumpy()), self._ints(op.OutputsAsNumpy())
         if any(not -1 <= i < count for i in (*inputs, *outputs)):
             raise Damaged(f"{code} names a tensor that is not there")
-        raw = bytes(op.CustomOptionsAsNumpy()) if custom and op.CustomOptionsLength() else b""
+        has_raw = custom and op.CustomOptionsLength()
+        raw = self._vector(op.CustomOptionsAsNumpy()).tobytes() if has_raw else b""
         return FileOp(code, custom, inputs, outputs, self._options(op), raw, version)
 
     def _options(self, op: Any) -> dict[str, Any]:
@@ -332,7 +358,7 @@ class _Reader:
             if kind not in names:
                 raise Damaged(f"an operator has options of kind {kind}")
             built = getattr(self._s, names[kind] + "T").InitFromBuf(table.Bytes, table.Pos)
-            return {k: np.array(v) if _is_view(v) else v for k, v in vars(built).items()}
+            return {k: self._vector(v) if _is_view(v) else v for k, v in vars(built).items()}
         return {}
 
     def _signature(self, table: Any, graphs: tuple[FileGraph, ...]) -> Signature:
@@ -345,19 +371,15 @@ class _Reader:
             (table.InputsLength(), table.Inputs, graph.inputs),
             (table.OutputsLength(), table.Outputs, graph.outputs),
         ):
-            pairs = [(_text(m.Name()), int(m.TensorIndex())) for m in self._each(count, item)]
+            pairs = [(self._text(m.Name()), int(m.TensorIndex())) for m in self._each(count, item)]
             if any(tensor not in known for _, tensor in pairs):
                 raise Damaged("a signature names a tensor that is no input or output")
             sides.append(tuple(pairs))
-        return Signature(_text(table.SignatureKey()), index, sides[0], sides[1])
+        return Signature(self._text(table.SignatureKey()), index, sides[0], sides[1])
 
 
 def _names(enum: type) -> dict[int, str]:
     return {v: k for k, v in vars(enum).items() if not k.startswith("_")}
-
-
-def _text(raw: bytes | None) -> str:
-    return (raw or b"").decode("utf-8", "replace")
 
 
 def _is_view(value: object) -> bool:

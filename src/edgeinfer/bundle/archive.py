@@ -105,7 +105,7 @@ class Bundle:
         self._closed = False
         self.checks_later = False
         self._moves = 0
-        raw = self._read_manifest()
+        raw = self._raw = self._read_manifest()
         # Before anything that a stranger may have written is looked at.
         rules = signed or SignedRules()
         digest = hashlib.sha256(raw).hexdigest()
@@ -387,8 +387,8 @@ class Bundle:
             return stream.read(MAX_SIGNATURES + 1)
 
     def manifest_bytes(self) -> bytes:
-        """Return the very bytes that a signature is over."""
-        return self._read_manifest()
+        """Return the very bytes that a signature is over: those that every file was held to."""
+        return self._raw
 
     def _about(self, check: Callable[[], T]) -> T:
         """Say of which bundle a refusal is."""

@@ -181,3 +181,18 @@ def test_rows_in_pairs_give_the_numbers_of_rows_in_halves(tmp_path: Path) -> Non
     result = Oracle(found.config, found.tensors).logits([ids])[0]
     expected = tiny.logits(model, ids)
     np.testing.assert_allclose(result, expected, rtol=0, atol=2e-4 * np.abs(expected).max())
+
+
+def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gguf", {}, {n: f32(np.zeros((8, 8), np.float32)) for n in "ab"})
+    # The second one's place, 256, is the last number of the head.
+    head, found, rest = path.read_bytes().rpartition(struct.pack("<IQ", 0, 256))
+    path.write_bytes(head + bytes(len(found)) + rest)
+    with pytest.raises(SourceError, match="'a' and 'b' share bytes"):
+        gguf.read(path)
+
+
+def test_a_tensor_without_elements_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gguf", {}, {"t": ("F32", (1 << 63, 0), b"")})
+    with pytest.raises(SourceError, match="is no shape of F32"):
+        gguf.read(path)

@@ -325,3 +325,34 @@ def test_a_file_that_litert_refuses_has_no_oracle(tmp_path: Path) -> None:
         pytest.raises(VerifyError, match="LiteRT cannot run the file itself"),
     ):
         oracles.expected([Vector({"x": floats(2, 3)}, "test")])
+
+
+def test_tables_that_share_a_long_vector_are_refused(tmp_path: Path) -> None:
+    import flatbuffers
+
+    s, count = schema(), 2000
+
+    def vector(put: Any, values: list[int]) -> int:
+        builder.StartVector(4, len(values), 4)
+        for value in values:
+            put(value)
+        return int(builder.EndVector())
+
+    def table(name: str, **fields: int) -> int:
+        getattr(s, f"{name}Start")(builder)
+        for field, value in fields.items():
+            getattr(s, f"{name}Add{field}")(builder, value)
+        return int(getattr(s, f"{name}End")(builder))
+
+    builder = flatbuffers.Builder(1 << 12)
+    offset = builder.PrependUOffsetTRelative
+    op = table("Operator", Inputs=vector(builder.PrependInt32, [0] * count))
+    tensors, ops = vector(offset, [table("Tensor")]), vector(offset, [op] * count)
+    graphs = vector(offset, [table("SubGraph", Tensors=tensors, Operators=ops)])
+    codes, buffers = (vector(offset, [table(n)]) for n in ("OperatorCode", "Buffer"))
+    model = table("Model", Version=3, Subgraphs=graphs, OperatorCodes=codes, Buffers=buffers)
+    builder.Finish(model, FILE_IDENTIFIER)
+    path = tmp_path / "m.tflite"
+    path.write_bytes(builder.Output())
+    with pytest.raises(SourceError, match="share vectors"):
+        read(path)
