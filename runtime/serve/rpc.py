@@ -54,6 +54,9 @@ _CONTENTS = {
 _OPEN = frozenset({"ServerLive", "ServerReady", "Check"})
 """What probes ask without a key."""
 
+_MOST_PARAMETERS = 64
+"""Of one request or tensor; those that are known are far fewer."""
+
 _FINAL = "triton_enable_empty_final_response"
 
 
@@ -142,7 +145,6 @@ class Rpc:
         found = {name: self._unary(name, work) for name, work in plain.items()}
         found["ModelStreamInfer"] = self._grpc.stream_stream_rpc_method_handler(
             self._stream,
-            request_deserializer=self._messages["ModelInferRequest"].FromString,
             response_serializer=_serialized,
         )
         return found
@@ -151,14 +153,16 @@ class Rpc:
         return {"Check": self._unary("Check", self._check, "HealthCheck")}
 
     def _unary(self, name: str, work: Callable[[Any], Awaitable[Any]], message: str = "") -> Any:
-        async def call(request: Any, context: ServicerContext[Any, Any]) -> Any:
+        kind = f"{message or name}Request"
+
+        async def call(raw: bytes, context: ServicerContext[Any, Any]) -> Any:
             given = dict(_metadata(context))
             id = str(given.get("x-request-id", ""))
             with self._traces.span(name, given.get("traceparent"), id) as note:
                 try:
                     if name not in _OPEN:
                         self._let_in(context)
-                    answer = await work(request)
+                    answer = await work(self._parsed(kind, raw))
                 except Exception as error:
                     known = self._known(name, error)
                     code = self._code(known)
@@ -170,13 +174,25 @@ class Rpc:
 
         return self._grpc.unary_unary_rpc_method_handler(
             call,
-            request_deserializer=self._messages[f"{message or name}Request"].FromString,
             response_serializer=_serialized,
         )
 
     def _let_in(self, context: ServicerContext[Any, Any]) -> None:
         given = {k: v.encode() if isinstance(v, str) else v for k, v in _metadata(context)}
         self._keys.check(given.get("authorization"), given.get("x-api-key"))
+
+    def _parsed(self, kind: str, raw: bytes) -> Any:
+        """Read a message, behind the key: its parts may take many times its bytes.
+
+        Raises:
+            RequestError: it is none.
+        """
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+        try:
+            return self._messages[kind].FromString(raw)
+        except DecodeError as e:
+            raise RequestError(400, f"no {kind}: {e}") from e
 
     def _known(self, name: str, error: Exception) -> RequestError:
         """Return what the client is told; the log gets the rest."""
@@ -251,7 +267,7 @@ class Rpc:
         return await self._ran(model, request, await self._read(model, request))
 
     async def _stream(
-        self, requests: AsyncIterator[Any], context: ServicerContext[Any, Any]
+        self, requests: AsyncIterator[bytes], context: ServicerContext[Any, Any]
     ) -> AsyncIterator[Any]:
         """Answer requests in the order they came; they run together."""
         try:
@@ -279,10 +295,12 @@ class Rpc:
                 if (left := running.get_nowait()) is not None:
                     left.cancel()
 
-    async def _streamed(self, request: Any) -> Any:
+    async def _streamed(self, raw: bytes) -> Any:
         """Return the answer to one request of a stream; an error ends only that one."""
         response = self._messages["ModelStreamInferResponse"]()
+        request = self._messages["ModelInferRequest"]()
         try:
+            request = self._parsed("ModelInferRequest", raw)
             final = request.parameters.pop(_FINAL).bool_param if _FINAL in request.parameters else 0
             model = self._model(request)
             answer = await self._ran(model, request, await self._read(model, request))
@@ -340,11 +358,8 @@ def read(
         RequestError: with status 400 and what is wrong.
     """
     known = {spec.name: spec for spec in inputs}
+    _check_counts(request, len(inputs), len(outputs))
     raw = list(request.raw_input_contents)
-    if raw and len(raw) != len(request.inputs):
-        raise RequestError(
-            400, f"raw_input_contents: expected {len(request.inputs)}, received {len(raw)}"
-        )
     feeds: dict[str, Array] = {}
     for number, given in enumerate(request.inputs):
         item = {
@@ -368,6 +383,22 @@ def read(
     return InferRequest(request.id, feeds, names, binary, _parameters(request.parameters))
 
 
+def _check_counts(request: Any, inputs: int, outputs: int) -> None:
+    """Refuse more than a model has before lists are made of it: the event loop waits for them."""
+    count = len(request.raw_input_contents)
+    if count and count != len(request.inputs):
+        raise RequestError(
+            400, f"raw_input_contents: expected {len(request.inputs)}, received {count}"
+        )
+    sides = (("inputs", request.inputs, inputs), ("outputs", request.outputs, outputs))
+    for what, given, most in sides:
+        if len(given) > most:
+            raise RequestError(400, f"{what}: the model has {most}, received {len(given)}")
+    for given in request.inputs:
+        if len(given.shape) > tensors.MOST_AXES:
+            raise RequestError(400, f"input {given.name!r}: shape: {len(given.shape)} sizes")
+
+
 def _values(given: Any, spec: TensorSpec) -> list[Any]:
     field = _CONTENTS.get(tensors.datatype(spec))
     if field is None:
@@ -387,6 +418,8 @@ def _values(given: Any, spec: TensorSpec) -> list[Any]:
 
 
 def _parameters(given: Any) -> dict[str, Any]:
+    if len(given) > _MOST_PARAMETERS:
+        raise RequestError(400, f"parameters: at most {_MOST_PARAMETERS}, received {len(given)}")
     found = {}
     for name, value in given.items():
         kind = value.WhichOneof("parameter_choice")

@@ -32,7 +32,7 @@ _NAMES = {
     "float64": "FP64",
     "string": "BYTES",
 }
-_MOST_AXES = 32
+MOST_AXES = 32
 """Of a tensor; NumPy 1 has no more."""
 _DTYPES = {name: np.dtype(dtype) for dtype, name in _NAMES.items() if dtype != "string"}
 
@@ -205,7 +205,7 @@ def _shape(item: Mapping[str, Any], name: str, limit: int) -> tuple[int, ...]:
     shape = item.get("shape")
     if not (
         isinstance(shape, list)
-        and len(shape) <= _MOST_AXES
+        and len(shape) <= MOST_AXES
         and all(type(d) is int and d >= 0 for d in shape)
     ):
         raise RequestError(400, f"input {name!r}: shape: expected a list of sizes")

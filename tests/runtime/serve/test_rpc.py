@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -107,7 +108,9 @@ def called(server: Server, method: str, request: Any, answer: Any, service: str 
     with grpc.insecure_channel(f"127.0.0.1:{server.app.rpc.port}") as channel:
         call = channel.unary_unary(
             f"/{name}/{method}",
-            request_serializer=lambda message: message.SerializeToString(),
+            request_serializer=lambda message: (
+                message if isinstance(message, bytes) else message.SerializeToString()
+            ),
             response_deserializer=answer.FromString,
         )
         return call(request)
@@ -209,6 +212,47 @@ def test_a_key_is_needed_where_there_are_keys(start: Start) -> None:
             triton.infer("double", inputs())
         for headers in ({"authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}):
             assert triton.infer("double", inputs(), headers=headers).as_numpy("k'") is not None
+
+
+def test_a_message_is_not_read_before_the_key(start: Start) -> None:
+    server, answer = start(keys=(KEY,), grpc_port=0), messages()["ModelInferResponse"]
+    with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
+        called(server, "ModelInfer", b"\xff" * 8, answer)
+
+
+def test_what_is_no_message_is_told(server: Server) -> None:
+    with pytest.raises(grpc.RpcError, match="no ModelInferRequest") as caught:
+        called(server, "ModelInfer", b"\xff" * 8, messages()["ModelInferResponse"])
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (lambda r: r.inputs.add(), "inputs: the model has 2, received 3"),
+        (
+            lambda r: [r.outputs.add(name="k'") for _ in range(3)],
+            "outputs: the model has 2, received 3",
+        ),
+        (lambda r: r.raw_input_contents.extend([b""] * 3), "raw_input_contents: expected 2"),
+        (lambda r: r.inputs[0].shape.extend([1] * 40), "input 'x': shape: 42 sizes"),
+        (
+            lambda r: [r.parameters[str(n)].Clear() for n in range(65)],
+            "parameters: at most 64, received 65",
+        ),
+    ],
+)
+def test_no_lists_are_made_of_more_than_a_model_has(
+    server: Server, more: Callable[[Any], Any], text: str
+) -> None:
+    request = messages()["ModelInferRequest"](model_name="double")
+    request.inputs.add(name="x", datatype="FP32", shape=[2, 3])
+    request.inputs.add(name="k", datatype="INT64", shape=[2])
+    request.inputs[0].contents.fp32_contents.extend([1] * 6)
+    request.inputs[1].contents.int64_contents.extend([1] * 2)
+    more(request)
+    with pytest.raises(grpc.RpcError, match=re.escape(text)):
+        called(server, "ModelInfer", request, messages()["ModelInferResponse"])
 
 
 @pytest.mark.usefixtures("on_threads")
