@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeinfer.errors import InputError, OutputError, UsageError
+from edgeinfer.bundle.vectors import load_vector
+from edgeinfer.errors import BundleError, InputError, OutputError, UsageError
 from edgeinfer.media import read_arrays, write_arrays
+from edgeinfer.types import TensorSpec
 
 NAMES = [
     "x",
@@ -88,6 +90,27 @@ def test_a_header_that_claims_more_than_memory(tmp_path: Path) -> None:
         archive.writestr("x.npy", raw.getvalue())
     with pytest.raises(InputError, match="a damaged file"):
         read_arrays(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<U0', 'fortran_order': False, 'shape': (1099511627776,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (True,)}",
+        "(((",
+    ],
+)
+def test_headers_that_no_array_has(tmp_path: Path, header: str) -> None:
+    raw = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(8)
+    path = tmp_path / "a.npy"
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match="a damaged file or another kind"):
+        read_arrays(path)
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("in/0.npy", raw)
+    with pytest.raises(BundleError, match="is not a readable"):
+        load_vector("v", stream.getvalue(), (TensorSpec("x", "string", (None,)),), ())
 
 
 def test_a_zip_of_something_else(tmp_path: Path) -> None:

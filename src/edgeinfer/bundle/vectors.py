@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import tokenize
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,11 +62,33 @@ def load_vector(
             wanted += [(f"out/{i}", s) for i, s in enumerate(outputs)]
             if present != {key for key, _ in wanted}:
                 raise BundleError(f"{where}: its arrays are not the manifest's inputs and outputs")
-            values = {key: _typed(where, key, arrays[key], spec) for key, spec in wanted}
+            values = {
+                key: _typed(where, key, plain_array(partial(arrays.__getitem__, key)), spec)
+                for key, spec in wanted
+            }
     except ZIP_ERRORS as e:
         raise BundleError(f"{where}: is not a readable .npz without pickles: {e}") from e
     feeds = {spec.name: values[f"in/{i}"] for i, spec in enumerate(inputs)}
     return feeds, {spec.name: values[f"out/{i}"] for i, spec in enumerate(outputs)}
+
+
+def plain_array(read: Callable[[], Array]) -> Array:
+    """Read an array whose header may say anything.
+
+    Args:
+        read: has NumPy read it, without pickles.
+
+    Raises:
+        ValueError: its header is none, or it lists elements that have no bytes.
+    """
+    try:
+        array = read()
+    except (TypeError, tokenize.TokenError) as e:
+        raise ValueError(f"the header of an array is malformed: {e}") from e
+    # A header of a hundred bytes may list 2**60 of them, and NumPy writes none.
+    if array.size and not array.dtype.itemsize:
+        raise ValueError(f"it has {array.size} elements without any bytes")
+    return array
 
 
 def _plain(array: Array) -> Array:

@@ -11,11 +11,13 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from edgeinfer.bounded import ZIP_ERRORS, absence
+from edgeinfer.bundle.vectors import plain_array
 from edgeinfer.errors import InputError, OutputError, UsageError
 from edgeinfer.types import Array
 
@@ -96,8 +98,8 @@ def _member(archive: zipfile.ZipFile, name: str) -> Array:
 
 
 def _read_array(raw: object) -> Array:
-    array: Array = np.lib.format.read_array(raw, allow_pickle=False)  # type: ignore[arg-type]
-    return array
+    read = partial(np.lib.format.read_array, raw, allow_pickle=False)  # type: ignore[arg-type]
+    return plain_array(read)
 
 
 def _storable(array: Array) -> Array:
