@@ -122,7 +122,8 @@ def test_a_changed_artifact_or_option_gets_an_engine_of_its_own(
     backend.build(made, GPU)
     other = dataclasses.replace(GPU, extra={"trt_fp16_enable": "1"})
     assert backend.unbuilt(made, other) == "none was built with these options and shapes"
-    (tmp_path / "model.onnx.data").write_bytes(b"weights")
+    # Another doc_string.
+    made.path.write_bytes(made.path.read_bytes() + b"\x32\x01x")
     assert backend.unbuilt(made, GPU) == "none was built yet"
 
 
