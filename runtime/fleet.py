@@ -281,7 +281,7 @@ class Runtime(forks.Here):
             if engine.users:
                 return
             self._engines = {k: e for k, e in self._engines.items() if e is not engine}
-        engine.unload()
+        engine.leave()
 
     def make_room(self, engine: Engine, needed_mb: float) -> None:
         """Unload engines that nobody uses, the least recently used first; wait for those that run.

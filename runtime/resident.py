@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from edgeinfer import forks
 from edgeinfer.backends.pages import resident_mb
 from edgeinfer.bundle.archive import Bundle, openings
-from edgeinfer.errors import BackendError
+from edgeinfer.errors import BackendError, ClosedError
 from edgeinfer.runtime.session import Session, load
 from edgeinfer.types import Feeds
 
@@ -44,6 +44,7 @@ class Engine:
         self._guard = runtime.guard
         self._session: Session | None = None
         self._runs = 0
+        self._is_left = False
         forks.watch(self)
 
     def forked(self) -> None:
@@ -78,6 +79,7 @@ class Engine:
         """Return the session, loaded; it stays so until ``release``.
 
         Raises:
+            ClosedError: its last model was closed meanwhile.
             MemoryBudgetError: it does not fit.
             EdgeInferError: as ``load``.
         """
@@ -89,12 +91,20 @@ class Engine:
                 return session
             session = self._load()
             with self._guard:
-                self._session = session
-                self._runs += 1
-            return session
+                if not self._is_left:
+                    self._session = session
+                    self._runs += 1
+                    return session
+            session.close()
+            raise self._closed()
+
+    def _closed(self) -> ClosedError:
+        return ClosedError(f"{self.path.name}: closed while a call waited")
 
     def _enter(self) -> Session | None:
         with self._guard:
+            if self._is_left:
+                raise self._closed()
             if self._session is not None:
                 self._runs += 1
             return self._session
@@ -149,6 +159,12 @@ class Engine:
             _log.warning("%s could not be closed: %s", self.path.name, error)
             return error
         return None
+
+    def leave(self) -> None:
+        """Free it for good: calls that come late do not load it again, which nobody would free."""
+        with self._guard:
+            self._is_left = True
+        self.unload()
 
     def unload(self) -> None:
         """Free it after what runs; the next use loads it again."""

@@ -14,7 +14,7 @@ import pytest
 import edgeinfer
 from benchmarks.tiny import MLP, bundle
 from edgeinfer.backends.pages import resident_mb
-from edgeinfer.errors import MemoryBudgetError, SignatureError
+from edgeinfer.errors import ClosedError, MemoryBudgetError, SignatureError
 from edgeinfer.runtime import fleet, resident
 from edgeinfer.runtime.devices import Facts
 from edgeinfer.runtime.devices.cpu import Cluster, Cpu
@@ -131,6 +131,33 @@ def test_without_a_budget_nothing_is_measured(
         loading = len(asked)
         a.run(feeds(50))
     assert len(asked) == loading
+
+
+def test_a_call_that_comes_late_loads_nothing_again(
+    fakes: Any, make_bundle: MakeBundle, history: ProfileDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = fakes.add("one")
+    with Runtime(threads=1, history=history) as runtime:
+        model = runtime.add(make_bundle(("one",)))
+        model.run(feeds())
+        model.close()
+        # As for a call that had looked before.
+        model.is_closed = False
+        with pytest.raises(ClosedError, match="closed while a call waited"):
+            model.engine.acquire()
+        assert fake.open == []
+        again = runtime.add(model.engine.path)
+        load = resident.load
+
+        def closed_meanwhile(*args: Any, **options: Any) -> Any:
+            session = load(*args, **options)
+            again.close()
+            return session
+
+        monkeypatch.setattr(resident, "load", closed_meanwhile)
+        with pytest.raises(ClosedError):
+            again.engine.acquire()
+        assert fake.open == []
 
 
 def test_copies_of_a_bundle_share_one_engine(
