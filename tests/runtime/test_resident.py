@@ -147,10 +147,9 @@ def test_a_call_that_comes_late_loads_nothing_again(
             model.engine.acquire()
         assert fake.open == []
         again = runtime.add(model.engine.path)
-        load = resident.load
 
         def closed_meanwhile(*args: Any, **options: Any) -> Any:
-            session = load(*args, **options)
+            session = edgeinfer.load(*args, **options)
             again.close()
             return session
 
