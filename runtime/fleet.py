@@ -246,6 +246,8 @@ class Runtime(forks.Here):
                 model.is_closed = True
             self._models.clear()
             self._engines.clear()
+        for engine in engines:
+            engine.end()
         problems = [problem for engine in engines if (problem := engine.unloaded())]
         if problems:
             raise problems[0]
@@ -281,7 +283,8 @@ class Runtime(forks.Here):
             if engine.users:
                 return
             self._engines = {k: e for k, e in self._engines.items() if e is not engine}
-        engine.leave()
+        engine.end()
+        engine.unload()
 
     def make_room(self, engine: Engine, needed_mb: float) -> None:
         """Unload engines that nobody uses, the least recently used first; wait for those that run.

@@ -44,7 +44,7 @@ class Engine:
         self._guard = runtime.guard
         self._session: Session | None = None
         self._runs = 0
-        self._is_left = False
+        self._has_ended = False
         forks.watch(self)
 
     def forked(self) -> None:
@@ -91,7 +91,7 @@ class Engine:
                 return session
             session = self._load()
             with self._guard:
-                if not self._is_left:
+                if not self._has_ended:
                     self._session = session
                     self._runs += 1
                     return session
@@ -103,7 +103,7 @@ class Engine:
 
     def _enter(self) -> Session | None:
         with self._guard:
-            if self._is_left:
+            if self._has_ended:
                 raise self._closed()
             if self._session is not None:
                 self._runs += 1
@@ -160,11 +160,10 @@ class Engine:
             return error
         return None
 
-    def leave(self) -> None:
-        """Free it for good: calls that come late do not load it again, which nobody would free."""
+    def end(self) -> None:
+        """Load it no more, for calls that come late either: nobody would free it again."""
         with self._guard:
-            self._is_left = True
-        self.unload()
+            self._has_ended = True
 
     def unload(self) -> None:
         """Free it after what runs; the next use loads it again."""

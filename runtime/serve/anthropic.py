@@ -10,25 +10,9 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.runtime.serve.http import (
-    Receive,
-    RequestError,
-    Scope,
-    Send,
-    answer_json,
-    status_of,
-)
+from edgeinfer.runtime.serve.http import Receive, RequestError, Scope, Send, answer_json, not_known
 from edgeinfer.runtime.serve.hub import Hub
-from edgeinfer.runtime.serve.streams import (
-    PAUSE,
-    Turn,
-    begin,
-    sse,
-    turns,
-    watched,
-    whole,
-    write,
-)
+from edgeinfer.runtime.serve.streams import Turn, deliver, sse
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.params import Usage
@@ -107,25 +91,8 @@ class Anthropic:
         id = f"msg_{secrets.token_hex(12)}"
         with self._hub.counted(model), self._hub.place(model):
             (one,) = reader.chats(llm, as_chat(data), id)
-            async with watched(receive):
-                if not one.stream:
-                    await answer_json(send, _message(id, model.name, await whole(llm, one)))
-                    return
-                form = _Stream(id, model.name, len(one.request.prompt))
-                started = False
-                try:
-                    async for part in turns(llm, one):
-                        if not started:
-                            await begin(send)
-                            await write(send, form.first())
-                            started = True
-                        await write(send, PAUSE if part is None else form.part(part))
-                except Exception as error:
-                    if not started:
-                        raise
-                    known = status_of(error)
-                    await write(send, sse(error_body(known), "error"))
-                await write(send, b"", more=False)
+            form = _Form(id, model.name, len(one.request.prompt))
+            await deliver(llm, one, form, receive, send)
 
 
 def error_body(error: RequestError) -> dict[str, Any]:
@@ -141,12 +108,7 @@ def as_chat(data: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RequestError: names the field that is wrong or not supported.
     """
-    unknown = []
-    for key, value in data.items():
-        harmless = _HARMLESS.get(key)
-        if key not in _READ and (harmless is None or (harmless and value not in harmless)):
-            unknown.append(key)
-    if unknown:
+    if unknown := not_known(data, _READ, _HARMLESS):
         raise RequestError(400, f"not supported: {', '.join(unknown)}")
     if data.get("max_tokens") is None:
         raise RequestError(400, "max_tokens: is missing")
@@ -297,12 +259,18 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-class _Stream:
-    """The events of one message."""
+class _Form:
+    """How one message looks, whole or as events."""
 
     def __init__(self, id: str, model: str, tokens: int) -> None:
         self._id, self._model, self._tokens = id, model, tokens
         self._is_open = False
+
+    def whole(self, turn: Turn) -> dict[str, Any]:
+        return _message(self._id, self._model, turn)
+
+    def failed(self, error: RequestError) -> bytes:
+        return sse(error_body(error), "error")
 
     def first(self) -> bytes:
         message: dict[str, Any] = {

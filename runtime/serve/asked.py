@@ -14,7 +14,7 @@ from typing import Any
 from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.llm.params import Grammar, SamplingParams
 from edgeinfer.runtime.llm.sequence import Request
-from edgeinfer.runtime.serve.http import RequestError
+from edgeinfer.runtime.serve.http import RequestError, not_known
 
 _NUMBERS = {
     "temperature": "temperature",
@@ -160,15 +160,9 @@ def completions(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
 
 
 def _known(data: Mapping[str, Any], known: frozenset[str]) -> None:
-    unknown = []
-    for key, value in data.items():
-        if key in known:
-            continue
-        harmless = _HARMLESS.get(key)
-        if harmless is None or (harmless and value not in harmless):
-            unknown.append(f"{key}={json.dumps(value)[:40]}" if harmless else key)
-    if unknown:
-        raise RequestError(400, f"not supported: {', '.join(unknown)}")
+    if unknown := not_known(data, known, _HARMLESS):
+        told = [f"{k}={json.dumps(data[k])[:40]}" if k in _HARMLESS else k for k in unknown]
+        raise RequestError(400, f"not supported: {', '.join(told)}")
 
 
 def _params(llm: LLM, data: Mapping[str, Any]) -> SamplingParams:

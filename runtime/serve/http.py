@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, MutableMapping
 from typing import Any
 
 import orjson
@@ -142,6 +142,24 @@ async def answer_json(send: Send, data: object, status: int = 200) -> None:
 def to_json(data: object) -> bytes:
     """Return data as JSON; NumPy arrays and scalars are allowed, NaN becomes null."""
     return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def not_known(
+    data: Mapping[str, Any], known: Container[str], harmless: Mapping[str, tuple[Any, ...]]
+) -> list[str]:
+    """Return the fields of a request that ask for what is not there.
+
+    Args:
+        data: of the request.
+        known: fields that are read.
+        harmless: fields with the values that ask for nothing; an empty tuple stands for any.
+    """
+    return [
+        key
+        for key, value in data.items()
+        if key not in known
+        and ((free := harmless.get(key)) is None or (free and value not in free))
+    ]
 
 
 def from_json(body: bytes) -> Any:

@@ -11,25 +11,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.runtime.serve.http import (
-    Receive,
-    RequestError,
-    Scope,
-    Send,
-    answer_json,
-    status_of,
-)
+from edgeinfer.runtime.serve.http import Receive, RequestError, Scope, Send, not_known
 from edgeinfer.runtime.serve.hub import Hub
-from edgeinfer.runtime.serve.streams import (
-    PAUSE,
-    Turn,
-    begin,
-    sse,
-    turns,
-    watched,
-    whole,
-    write,
-)
+from edgeinfer.runtime.serve.streams import Turn, deliver, sse
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.params import SamplingParams, Usage
@@ -89,23 +73,7 @@ class Responses:
         with self._hub.counted(model), self._hub.place(model):
             (one,) = reader.chats(llm, as_chat(data), form.id)
             form.params = one.request.params
-            async with watched(receive):
-                if not one.stream:
-                    await answer_json(send, form.response(await whole(llm, one)))
-                    return True
-                started = False
-                try:
-                    async for part in turns(llm, one):
-                        if not started:
-                            await begin(send)
-                            await write(send, form.first())
-                            started = True
-                        await write(send, PAUSE if part is None else form.part(part))
-                except Exception as error:
-                    if not started:
-                        raise
-                    await write(send, form.failed(status_of(error)))
-                await write(send, b"", more=False)
+            await deliver(llm, one, form, receive, send)
         return True
 
 
@@ -115,12 +83,7 @@ def as_chat(data: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RequestError: names the field that is wrong or not supported.
     """
-    unknown = []
-    for key, value in data.items():
-        harmless = _HARMLESS.get(key)
-        if key not in _READ and (harmless is None or (harmless and value not in harmless)):
-            unknown.append(key)
-    if unknown:
+    if unknown := not_known(data, _READ, _HARMLESS):
         raise RequestError(400, f"not supported: {', '.join(unknown)}")
     found: dict[str, Any] = {key: data[key] for key in _SAME if key in data}
     given = data.get("input")
@@ -254,6 +217,9 @@ class _Form:
             "truncation": "disabled",
             "usage": None if turn is None else _usage(turn.usage),
         }
+
+    def whole(self, turn: Turn) -> Any:
+        return self.response(turn)
 
     def first(self) -> bytes:
         return self._event("created", response=self.response()) + self._event(

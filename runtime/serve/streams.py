@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edgeinfer.runtime.serve.http import (
     SAFE,
     DisconnectedError,
     Receive,
+    RequestError,
     Send,
+    answer_json,
     client_left,
+    status_of,
     to_json,
 )
 
@@ -83,6 +86,55 @@ async def turns(llm: LLM, asked: Asked) -> AsyncIterator[str | Turn | None]:
             calls = llm.tools.calls(text) if asked.tools else ()
             stop = event.stop if isinstance(event.stop, str) else None
             yield Turn("" if calls else text, calls, event.finish, stop, event.usage)
+
+
+class Form(Protocol):
+    """How a protocol writes the answer to one request."""
+
+    def whole(self, turn: Turn) -> Mapping[str, Any]:
+        """Return the answer to a request that asks for no stream."""
+        ...
+
+    def first(self) -> bytes:
+        """Return the events that begin a stream."""
+        ...
+
+    def part(self, part: str | Turn) -> bytes:
+        """Return the events for a text that came, or for the end."""
+        ...
+
+    def failed(self, error: RequestError) -> bytes:
+        """Return the event for an error after the stream began."""
+        ...
+
+
+async def deliver(llm: LLM, asked: Asked, form: Form, receive: Receive, send: Send) -> None:
+    """Generate once and answer in a protocol's form, whole or as a stream.
+
+    An error before the stream begins is raised, for an answer with a status of its own.
+
+    Raises:
+        DisconnectedError: the client left.
+        InputError: the request is not what the model takes.
+        RunError: the engine failed.
+    """
+    async with watched(receive):
+        if not asked.stream:
+            await answer_json(send, form.whole(await whole(llm, asked)))
+            return
+        started = False
+        try:
+            async for part in turns(llm, asked):
+                if not started:
+                    await begin(send)
+                    await write(send, form.first())
+                    started = True
+                await write(send, PAUSE if part is None else form.part(part))
+        except Exception as error:
+            if not started:
+                raise
+            await write(send, form.failed(status_of(error)))
+        await write(send, b"", more=False)
 
 
 async def whole(llm: LLM, asked: Asked) -> Turn:
