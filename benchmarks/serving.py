@@ -102,7 +102,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Load:
-    """What one run of the load generator saw."""
+    """Holds what one run of the load generator measured."""
 
     per_second: float
     p50_ms: float

@@ -205,7 +205,7 @@ def _transform(function: Callable[..., torch.Tensor], *, real: bool = False) -> 
 
 
 def _rules() -> Mapping[str, Rule]:
-    """What each operator does with pairs."""
+    """Map each operator to its rule for pairs of real numbers."""
     import torch
 
     aten, fft = torch.ops.aten, torch.fft

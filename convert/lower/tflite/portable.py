@@ -74,7 +74,7 @@ class Portable(Emitted):
         return False
 
     def axes(self, x: Tensor, given: Any, noop: int) -> Axes:
-        """Return the axes; a tensor where only a run knows them."""
+        """Return the axes, as a tensor where they are known only at run time."""
         return axes_of(x, given, noop)
 
     def reduce(self, kind: str, x: Tensor, axes: Axes, keep: bool = True) -> Tensor:

@@ -81,7 +81,7 @@ def _turns(node: ir.Node) -> int | None:
 
 
 def _goes_on(node: ir.Node) -> bool:
-    """Whether nothing ends a loop but its number of turns."""
+    """Whether a loop ends by its trip count alone."""
     start = input_at(node, 1)
     first = small(start)
     if start is not None and (first is None or not bool(first.ravel()[0])):
