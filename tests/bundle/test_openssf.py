@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import edgeinfer
+from edgeinfer import installed
 from edgeinfer.bundle.signing import new_keys, sign
 from edgeinfer.bundle.writer import put_signatures
 from edgeinfer.cli.failures import guarded
@@ -151,5 +152,7 @@ def test_without_the_library_it_says_what_to_install(
     key = _keys(tmp_path, "ours")
     bundle.with_name(bundle.name + ".sig").write_text("{}")
     monkeypatch.setitem(sys.modules, "model_signing", None)
-    with pytest.raises(NotAvailableError, match=r'pip install "edgeinfer\[model-signing\]"'):
+    monkeypatch.setattr(installed, "package", lambda: installed.RUNTIME)
+    line = r"need its library .*; pip install 'edgeinfer-runtime\[model-signing\]'"
+    with pytest.raises(NotAvailableError, match=line):
         edgeinfer.Bundle.open(bundle, trusted=[f"{key}.pub"])

@@ -20,9 +20,9 @@ from typing import Any
 from edgeinfer.bounded import read_bounded, visible
 from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.errors import NotAvailableError, SignatureError, UsageError
+from edgeinfer.installed import install
 
 SUFFIX = ".sig"
-INSTALL = 'pip install "edgeinfer[model-signing]"'
 WHOLE = "."
 """What a statement calls a model that is one file."""
 
@@ -60,7 +60,8 @@ def signed_by(signature: Path, keys: Mapping[str, Path], wanted: Mapping[str, st
         from model_signing import verifying
     except ImportError as e:
         raise NotAvailableError(
-            f"{signature}: signatures of OpenSSF's model-signing need its library ({e}); {INSTALL}"
+            f"{signature}: signatures of OpenSSF's model-signing need its library ({e}); "
+            f"{install('model-signing')}"
         ) from e
     try:
         read_bounded(signature, _MOST)
