@@ -14,7 +14,7 @@ import pytest
 
 # Tests also import the engines by themselves, to compare; without telemetry (backends/engines.py).
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-# NumPy is an engine here too, and what one thread computes is told by its BLAS before it is imported.
+# NumPy is an engine here too; its BLAS has to know before it is imported that one thread is one.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 # Nearly all models of tests are small: each would be compiled. Tests of that turn it on.
 os.environ.setdefault("EDGEINFER_SMALL_CODE", "off")
