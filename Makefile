@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: fuzz test-faults lock locked test-lowest wheel demo test lint test-install test-arm test-arm-zoo runtime-wheel test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
+.PHONY: fuzz test-faults lock locked test-lowest wheel demo test lint test-install test-arm test-arm-zoo runtime-wheel test-page test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -34,6 +34,11 @@ test-models: $(VENV)/installed
 # What a device installs, in fresh environments.
 test-install: $(VENV)/installed
 	$(PYTEST) -m 'slow' tests/e2e/test_device_install.py
+
+# The page of the server in a browser; needs Debian's chromium.
+test-page: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet playwright axe-playwright-python
+	$(PYTEST) -m 'slow or not slow' tests/runtime/serve/test_page.py
 
 # Bundles on 64-bit Arm, emulated; needs Debian's debootstrap and qemu-user 9 or newer.
 test-arm: $(VENV)/installed

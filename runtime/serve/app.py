@@ -35,6 +35,8 @@ from edgeinfer.runtime.serve.hub import Hub, Served
 from edgeinfer.runtime.serve.keys import Keys
 from edgeinfer.runtime.serve.metrics import CONTENT_TYPE
 from edgeinfer.runtime.serve.openai import OpenAI
+from edgeinfer.runtime.serve.origins import Origins
+from edgeinfer.runtime.serve.page import ASK_FOR_KEY, answer_page, is_page
 from edgeinfer.runtime.serve.responses import Responses
 from edgeinfer.runtime.serve.tasks import Tasks
 from edgeinfer.runtime.serve.traces import Traces
@@ -65,6 +67,7 @@ class App:
         self._v2 = V2(hub)
         self._others = (OpenAI(hub), Responses(hub), Anthropic(hub), Tasks(hub))
         self._keys, self._traces = Keys(hub.options.keys), Traces()
+        self._origins = Origins(hub.options)
         self._start, self._count = secrets.token_hex(4).encode(), itertools.count()
         self.rpc: Rpc | None = None
         if hub.options.grpc_port is not None:
@@ -103,7 +106,7 @@ class App:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         id = self._id(scope)
-        sent = _Sent(send, ((b"x-request-id", id), *self._cors(scope)))
+        sent = _Sent(send, ((b"x-request-id", id), *self._origins.headers(scope)))
         if self._traces.is_on:
             model = await self._traced(scope, receive, sent, id)
         else:
@@ -138,6 +141,7 @@ class App:
                 await answer(sent, 204, b"", ())
                 return None
             if path not in OPEN:
+                self._origins.check(scope)
                 self._keys.check(header(scope, b"authorization"), header(scope, b"x-api-key"))
             if path.startswith("/v2/models/") and path.endswith("/infer"):
                 model = self._model(scope, path.removesuffix("/infer"), "tensors")
@@ -170,7 +174,9 @@ class App:
 
     async def _route(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]
-        if path in OPEN:
+        if is_page(path) and method == "GET":
+            await answer_page(path, send)
+        elif path in OPEN:
             live = path == "/v2/health/live"
             if not (live or self.hub.is_ready):
                 raise RequestError(503, "models are still loading, or one failed", 1.0)
@@ -203,17 +209,6 @@ class App:
             send, {name: problem or "good" for name, problem in found.items()}, 503 if bad else 200
         )
 
-    def _cors(self, scope: Scope) -> tuple[Header, ...]:
-        origin = header(scope, b"origin")
-        if origin is None or origin.decode("latin-1") not in self.hub.options.cors:
-            return ()
-        return (
-            (b"access-control-allow-origin", origin),
-            (b"access-control-allow-headers", b"authorization, content-type, x-api-key"),
-            (b"access-control-allow-methods", b"GET, POST"),
-            (b"vary", b"origin"),
-        )
-
     async def _fail(self, send: _Sent, scope: Scope, error: Exception) -> None:
         known = status_of(error)
         if known.status >= 500 and not isinstance(error, RequestError):
@@ -223,7 +218,8 @@ class App:
             send.status = known.status
             raise error
         body = to_json(_error_body(scope["path"], known))
-        await answer(send, known.status, body, (JSON, *retry_header(known)))
+        more = (ASK_FOR_KEY,) if known.status == 401 and is_page(scope["path"]) else ()
+        await answer(send, known.status, body, (JSON, *retry_header(known), *more))
 
 
 def _check_length(path: str) -> None:

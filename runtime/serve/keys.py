@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import contextlib
 import hashlib
 import hmac
 from collections.abc import Sequence
@@ -23,7 +26,7 @@ class Keys:
         """Let a request in.
 
         Args:
-            authorization: its header of that name.
+            authorization: its header of that name; browsers send a key as a password.
             api_key: its header ``x-api-key``.
 
         Raises:
@@ -31,9 +34,18 @@ class Keys:
         """
         if not self._digests:
             return
-        given = authorization or b""
-        key = given[7:] if given[:7].lower() == b"bearer " else api_key or b""
-        digest = hashlib.sha256(key).digest()
+        digest = hashlib.sha256(_key(authorization or b"", api_key)).digest()
         # All are compared, so that time tells nothing.
         if not sum(hmac.compare_digest(digest, known) for known in self._digests):
             raise RequestError(401, "a key is needed: Authorization: Bearer KEY")
+
+
+def _key(authorization: bytes, api_key: bytes | None) -> bytes:
+    kind, _, given = authorization.partition(b" ")
+    match kind.lower():
+        case b"bearer":
+            return given
+        case b"basic":
+            with contextlib.suppress(binascii.Error):
+                return base64.b64decode(given, validate=True).partition(b":")[2]
+    return api_key or b""

@@ -37,6 +37,9 @@ PATH = "/v1/pipelines"
 MOST = 2048
 """Texts of one request."""
 
+DRAW = ("false", "true", "both")
+"""Whether an answer is what was found, the picture drawn upon, or both in one JSON."""
+
 
 class Tasks:
     """Answers below ``/v1/pipelines``, and ``/v1/embeddings`` and ``/v1/rerank``.
@@ -79,20 +82,25 @@ class Tasks:
         limits = self._hub.options.limits
         body = await read_body(receive, limits.body_bytes, limits.body_s)
         given, draw = _given(scope, body)
-        if draw and not (isinstance(given, bytes) and pipeline.takes == "a picture"):
+        draws = draw != "false"
+        if draws and not (isinstance(given, bytes) and pipeline.takes == "a picture"):
             raise RequestError(400, f"draw: this model takes {pipeline.takes}")
 
         def work() -> tuple[list[dict[str, Any]], bytes | None]:
             results = meaning.run(pipeline, given, limits.elements)
-            if draw and isinstance(given, bytes):
-                return [], meaning.drawn(given, results)
-            return meaning.told(results), None
+            told = [] if draw == "true" else meaning.told(results)
+            if draws and isinstance(given, bytes):
+                return told, meaning.drawn(given, results)
+            return told, None
 
         found, picture = await self._worked(model, receive, work)
-        if picture is not None:
+        if picture is not None and draw == "true":
             await answer(send, 200, picture, ((b"content-type", b"image/png"),))
-        else:
-            await answer_json(send, {"model": model.name, "results": found})
+            return
+        whole: dict[str, Any] = {"model": model.name, "results": found}
+        if picture is not None:
+            whole["drawn"] = base64.b64encode(picture).decode()
+        await answer_json(send, whole)
 
     async def _worked(self, model: Served, receive: Receive, work: Callable[[], R]) -> R:
         """Run something of a model in a thread, within its queue."""
@@ -188,8 +196,8 @@ def _described(model: Served) -> dict[str, Any]:
     return found
 
 
-def _given(scope: Scope, body: bytes) -> tuple[bytes | str, bool]:
-    """Return a picture, a recording or a text, and whether it is to be drawn on."""
+def _given(scope: Scope, body: bytes) -> tuple[bytes | str, str]:
+    """Return a picture, a recording or a text, and which of ``DRAW`` is wanted."""
     query = dict(parse_qsl(str(scope.get("query_string", b""), "latin-1")))
     whole = header(scope, b"content-type") or b""
     kind = whole.partition(b";")[0].strip().lower()
@@ -213,9 +221,9 @@ def _given(scope: Scope, body: bytes) -> tuple[bytes | str, bool]:
     else:
         given = body
     draw = query.pop("draw", "false")
-    if query or draw not in ("true", "false"):
+    if query or draw not in DRAW:
         raise RequestError(400, f"not supported: {', '.join(query) or f'draw={draw}'}")
-    return given, draw == "true"
+    return given, draw
 
 
 def _texts(given: Any, name: str) -> list[str]:

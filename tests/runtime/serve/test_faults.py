@@ -151,10 +151,10 @@ def test_models_are_reloaded_under_load(start: Start, fakes: Fakes) -> None:
 
 def test_a_head_that_does_not_come_is_not_waited_for(start: Start) -> None:
     server = start(limits=Limits(head_s=0.1))
-    for text in ("", "GET /health", "GET /health HTTP/1.1\r\nhost: a\r\nx-slow: "):
+    for text in ("", "GET /health", "GET /health HTTP/1.1\r\nhost: localhost\r\nx-slow: "):
         with raw(server, text) as slow:
             assert slow.recv(100) == b""
-    with raw(server, "GET /health HTTP/1.1\r\nhost: a\r\n\r\n") as quick:
+    with raw(server, "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n") as quick:
         assert quick.recv(100).startswith(b"HTTP/1.1 200")
         quick.sendall(b"GET /hea")
         while quick.recv(1000):
@@ -163,7 +163,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(start: Start) -> None:
 
 def test_who_leaves_within_a_body_leaves_nothing(start: Start) -> None:
     server = start()
-    head = f"POST {URL} HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{{"
+    head = f"POST {URL} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{{"
     for _ in range(5):
         raw(server, head).close()
     assert server.client.post(URL, json=body()).status_code == 200
@@ -176,7 +176,7 @@ def test_who_leaves_the_queue_is_not_run(start: Start, fakes: Fakes) -> None:
     model = server.hub.models["double"]
     gate = fakes["fake"].gate = threading.Event()
     text = json.dumps(body())
-    request = f"POST {URL} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(text)}\r\n\r\n{text}"
+    request = f"POST {URL} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(text)}\r\n\r\n{text}"
     stays = raw(server, request)
     while model.waiting < 1:
         pass

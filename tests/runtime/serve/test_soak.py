@@ -86,7 +86,7 @@ async def left(client: httpx.AsyncClient, rng: random.Random, number: int) -> No
     """Leave in the middle: of the head, of the body, or before the answer."""
     url = client.base_url
     _, writer = await asyncio.open_connection(url.host, url.port)
-    head = b"POST /v2/models/double/infer HTTP/1.1\r\nhost: a\r\ncontent-length: 50\r\n\r\n"
+    head = b"POST /v2/models/double/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n"
     whole = head + b" " * 50
     writer.write(whole[: rng.randint(0, len(whole))])
     await writer.drain()

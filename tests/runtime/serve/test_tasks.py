@@ -112,6 +112,9 @@ def test_a_picture_is_drawn_on(server: Server) -> None:
     form = {"file": ("cat.png", RED)}
     drawn = server.client.post("/v1/pipelines/colours", files=form, data={"draw": "true"})
     assert drawn.content == found.content
+    both = post(server, "colours", RED, query="?draw=both").json()
+    assert base64.b64decode(both.pop("drawn")) == found.content
+    assert both == post(server, "colours", RED).json()
 
 
 def test_a_mask_is_a_picture(server: Server) -> None:

@@ -1,0 +1,63 @@
+"""Which pages in browsers may ask: that of this server, and those of origins it was told.
+
+A browser sends what any page tells it to, also to servers that only its machine reaches, and
+withholds the answer alone. Keys that a browser keeps for this server's page would go along. So
+requests that another site's page made are refused before they do anything.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from edgeinfer.runtime.serve.http import Header, RequestError, Scope, header
+from edgeinfer.runtime.serve.options import ServeOptions, is_loopback
+
+
+class Origins:
+    """Pages that may ask.
+
+    Args:
+        options: of the server.
+    """
+
+    def __init__(self, options: ServeOptions) -> None:
+        self._allowed = frozenset(options.cors)
+        # A name that somebody points at this machine makes a page of his one of this server.
+        self._is_local = not (options.keys or options.insecure) and is_loopback(options.host)
+
+    def check(self, scope: Scope) -> None:
+        """Let a request in.
+
+        Raises:
+            RequestError: 403, a page of another origin made it, or it came by another name than
+                one of this machine where no key is asked for.
+        """
+        host = (header(scope, b"host") or b"").decode("latin-1")
+        if self._is_local and host and not _is_here(host):
+            raise RequestError(
+                403, f"{host!r} is no name of this machine alone: give --keys, or --insecure"
+            )
+        origin = header(scope, b"origin")
+        if origin is None:
+            return
+        told = origin.decode("latin-1")
+        if told not in self._allowed and told.partition("://")[2] != host:
+            raise RequestError(403, f"pages of {told} may not ask; --cors lets them")
+
+    def headers(self, scope: Scope) -> tuple[Header, ...]:
+        """Return what lets a page of an allowed origin read the answer."""
+        origin = header(scope, b"origin")
+        if origin is None or origin.decode("latin-1") not in self._allowed:
+            return ()
+        return (
+            (b"access-control-allow-origin", origin),
+            (b"access-control-allow-headers", b"authorization, content-type, x-api-key"),
+            (b"access-control-allow-methods", b"GET, POST"),
+            (b"vary", b"origin"),
+        )
+
+
+@functools.lru_cache(64)
+def _is_here(host: str) -> bool:
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return is_loopback(name.lower())
