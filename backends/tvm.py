@@ -304,7 +304,11 @@ class TvmExecutable:
             (s.name, self._types[s.name], _fixed(s, own))
             for s, own in zip(self._ins, about.inputs, strict=True)
         ]
-        self._made = [(s.name, s.shape, self._types[s.name]) for s in self._outs]
+        # A result that is declared as open may have one size all the same.
+        self._made = [
+            (s.name, own.shape, self._types[s.name])
+            for s, own in zip(self._outs, about.outputs, strict=True)
+        ]
         self._given = tuple(s.name for s in outputs)
 
     def run(self, feeds: Feeds) -> dict[str, Array]:

@@ -75,20 +75,13 @@ def definition(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     return onnx.FunctionProto.FromString(text) if text else None
 
 
-def with_definitions(
-    source: ir.Model,
-    lower: Callable[[ir.Model], T],
-    notes: Notes,
-    *,
-    kept: frozenset[str] = frozenset(),
-) -> T:
+def with_definitions(source: ir.Model, lower: Callable[[ir.Model], T], notes: Notes) -> T:
     """Lower a normalised model; forms that are refused take their definitions, if they have any.
 
     Args:
         source: the model.
         lower: what may refuse nodes.
         notes: of what took a definition.
-        kept: operators whose definitions are no help to the format, which refuses them by name.
 
     Raises:
         UnsupportedError: with what is refused in the end.
@@ -100,9 +93,7 @@ def with_definitions(
         except UnsupportedError as error:
             again = model.clone()
             names = {p.node for p in error.problems}
-            refused = [
-                node for name, node in walk(again) if name in names and node.op_type not in kept
-            ]
+            refused = [node for name, node in walk(again) if name in names]
             kinds = {id(node): node.op_type for node in refused}
             done = expand(again, refused)
             if not done:

@@ -80,6 +80,7 @@ def function(
     name: str,
     buffers: Mapping[str, tuple[Sequence[int], str]],
     body: Callable[..., None],
+    results: int = 1,
 ) -> tirx.PrimFunc:
     """Build a function over buffers of any alignment.
 
@@ -87,6 +88,7 @@ def function(
         name: of the function.
         buffers: shape and element type by name; outputs last.
         body: called with the buffers; writes the loops.
+        results: how many of the buffers are outputs.
     """
     with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
         T.func_name(name)
@@ -94,7 +96,7 @@ def function(
         made = [T.arg(key, buffer(*what)) for key, what in buffers.items()]
         body(*made)
     written = builder.get()
-    if len(buffers) > 2:
+    if len(buffers) - results > 1:
         return written
     # TVM asks of what has one input whether it is a view, and asks blocks only.
     root = s_tir.SBlock([], [], [], "root", written.body)

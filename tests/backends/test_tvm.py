@@ -48,7 +48,6 @@ def make_artifact(model: bytes, folder: Path) -> Artifact:
 
 
 KNOWN = {
-    "check_numbers_of_size_from_data": "sizes that depend on values are refused by the lowering",
     "check_numbers_of_two_sizes": "the lowering refuses sizes of two names that must agree",
     "check_failed_runs_raise": "its model has sizes of two names that have to agree",
 }

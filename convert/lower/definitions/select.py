@@ -10,17 +10,24 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.definitions.body import Body, attribute, input_at, sizes
 
+_INT64, _FLOAT = ir.DataType.INT64.value, ir.DataType.FLOAT.value
+
+_PAIRS = 1 << 24
+"""Comparisons that slices of a Unique may need; single precision counts so far."""
+
 
 def compress(node: ir.Node) -> onnx.FunctionProto | None:
-    """Gather what a known condition chooses."""
+    """Gather what a condition chooses, known now or in a run."""
     condition = input_at(node, 1)
-    if condition is None or condition.const_value is None:
-        return None
-    if node.outputs[0].is_graph_output() and sizes(node.outputs[0]) is None:
-        # A result of the model whose size is declared as open stays so.
+    if condition is None:
         return None
     body = Body(node)
-    places = body.const([int(i) for i in np.flatnonzero(condition.const_value.numpy())])
+    known = condition.const_value
+    if known is None or (node.outputs[0].is_graph_output() and sizes(node.outputs[0]) is None):
+        # A result of the model whose size is declared as open stays so.
+        places = body.reshape(body.op("NonZero", "i1"), -1)
+    else:
+        places = body.const([int(i) for i in np.flatnonzero(known.numpy())])
     axis = attribute(node, "axis", None)
     x = "i0" if axis is not None else body.reshape("i0", -1)
     body.give(0, body.op("Gather", x, places, axis=0 if axis is None else axis))
@@ -28,40 +35,101 @@ def compress(node: ir.Node) -> onnx.FunctionProto | None:
 
 
 def unique(node: ir.Node) -> onnx.FunctionProto | None:
-    """Sort, and keep what differs from the element before; of sorted results without an axis."""
+    """Sort, and keep what differs from the element before; or compare each slice with each."""
     shape = sizes(node.inputs[0])
-    if shape is None or "axis" in node.attributes or not attribute(node, "sorted", 1):
+    if shape is None or not math.prod(shape):
         return None
-    count = math.prod(shape)
-    if not count:
-        return None
-    body = Body(node)
-    flat = body.reshape("i0", -1)
+    body, count = Body(node), math.prod(shape)
+    axis, in_order = attribute(node, "axis", None), attribute(node, "sorted", 1)
     if count == 1:
-        body.give(0, flat)
+        body.give(0, "i0" if axis is not None else body.reshape("i0", -1))
         for index in range(1, len(node.outputs)):
             body.give(index, body.const([int(index == 3)]))
-        return body.function()
+    elif axis is None and in_order:
+        _sorted(body, node, count)
+    else:
+        rows = count if axis is None else shape[axis]
+        if rows * count > _PAIRS:
+            return None
+        _compared(body, node, rows, axis, in_order)
+    return body.function()
+
+
+def _wanted(node: ir.Node) -> list[bool]:
+    """Which results anyone reads."""
+    return [*(bool(v.name) for v in node.outputs), False, False, False]
+
+
+def _sorted(body: Body, node: ir.Node, count: int) -> None:
+    flat = body.reshape("i0", -1)
     rows, order = body.ops("TopK", 2, flat, body.const([count]), axis=0, largest=0, sorted=1)
     before, after = _cut(body, rows, 0, count - 1), _cut(body, rows, 1, count)
     other = body.op("Not", body.op("Equal", before, after))
     differs = body.op("Concat", body.const(np.ones(1, np.bool_)), other, axis=0)
-    wanted = [bool(v.name) for v in node.outputs] + [False] * 3
+    wanted = _wanted(node)
     body.give(0, body.op("Compress", rows, differs, axis=0))
     if wanted[1]:
         body.give(1, body.op("Compress", order, differs, axis=0))
-    whole = body.op("Cast", differs, to=ir.DataType.INT64.value)
+    if not wanted[2] and not wanted[3]:
+        return
+    running = body.op("CumSum", body.op("Cast", differs, to=_INT64), body.const(np.array(0)))
+    rank, zeros = body.op("Sub", running, body.const([1])), body.const(np.zeros(count, np.int64))
     if wanted[2]:
-        running = body.op("CumSum", whole, body.const(np.array(0)))
-        rank = body.op("Sub", running, body.const([1]))
-        zeros = body.const(np.zeros(count, np.int64))
         body.give(2, body.op("ScatterElements", zeros, order, rank, axis=0))
     if wanted[3]:
-        starts = body.op("Compress", body.const(np.arange(count)), differs, axis=0)
-        later = _cut(body, starts, 1, count)
-        ends = body.op("Concat", later, body.const([count]), axis=0)
-        body.give(3, body.op("Sub", ends, starts))
-    return body.function()
+        none, ones = (body.const(np.full(count, v, np.float32)) for v in (0, 1))
+        many = body.op("ScatterElements", none, rank, ones, axis=0, reduction="add")
+        many = _counted(body, many, count)
+        body.give(3, body.op("Compress", many, body.op("Greater", many, zeros), axis=0))
+
+
+def _compared(body: Body, node: ir.Node, rows: int, axis: int | None, in_order: int) -> None:
+    """Number slices by those before them: among the first of their kind, or in their order."""
+    rank = len(sizes(node.inputs[0]) or ())
+    x = "i0" if axis is not None else body.reshape("i0", -1)
+    at = 0 if axis is None else axis % rank
+    perm = [at, *(a for a in range(rank) if a != at)]
+    lying = body.op("Transpose", x, perm=perm) if at else x
+    lying = body.reshape(lying, rows, -1)
+    mine, other = (body.op("Unsqueeze", lying, body.const([a])) for a in (1, 0))
+    equal = body.op("Cast", body.op("Equal", mine, other), to=_FLOAT)
+    same = body.op("ReduceMin", equal, body.const([2]), keepdims=0)
+    first = body.op("ArgMax", same, axis=1, keepdims=0)
+    count = body.const(np.arange(rows))
+    is_first = body.op("Equal", first, count)
+    if in_order:
+        # The first place where two differ decides; where none does, the first one says no.
+        place = body.op("ArgMin", equal, axis=2, keepdims=1)
+        below = body.op("Cast", body.op("Less", mine, other), to=_FLOAT)
+        below = body.op("GatherElements", below, place, axis=2)
+        below = body.op("Squeeze", below, body.const([2]))
+        chosen = body.op("Unsqueeze", body.op("Cast", is_first, to=_FLOAT), body.const([1]))
+        earlier = body.op("Mul", below, chosen)
+        number = body.op("ReduceSum", earlier, body.const([0]), keepdims=0)
+        number = _counted(body, number, rows)
+        none = body.const(np.full(rows, -1, np.int64))
+        listed = body.op("ScatterElements", none, number, first, axis=0)
+        kept = body.op("Greater", listed, none)
+    else:
+        running = body.op("CumSum", body.op("Cast", is_first, to=_INT64), body.const(np.array(0)))
+        number = body.op("Gather", body.op("Sub", running, body.const([1])), first, axis=0)
+        listed, kept = count, is_first
+    indices = body.op("Compress", listed, kept, axis=0)
+    body.give(0, body.op("Gather", x, indices, axis=at))
+    wanted = _wanted(node)
+    if wanted[1]:
+        body.give(1, indices)
+    if wanted[2]:
+        body.give(2, number)
+    if wanted[3]:
+        many = body.op("ReduceSum", same, body.const([1]), keepdims=0)
+        body.give(3, body.op("Gather", _counted(body, many, rows), indices, axis=0))
+
+
+def _counted(body: Body, x: str, most: int) -> str:
+    """Whole numbers of floats, with the bound that a format without int64 asks for."""
+    held = body.op("Clip", x, body.const(0.0), body.const(float(most)))
+    return body.op("Cast", held, to=_INT64)
 
 
 def _cut(body: Body, x: str, start: int, end: int) -> str:

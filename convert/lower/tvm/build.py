@@ -20,6 +20,7 @@ from edgeinfer.convert.lower.tvm import apple, cuda_code
 from edgeinfer.convert.lower.tvm.direct import NotDirectError, direct
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.convert.lower.tvm.ops.reduce import share_extremes
+from edgeinfer.convert.lower.tvm.order import sizes_first
 from edgeinfer.convert.lower.tvm.tuned import MARK, Tuning, sizes_of
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.kernels.defs import ahead
@@ -193,7 +194,7 @@ def prepared(module: tvm.IRModule, machine: Machine, tuning: Tuning) -> tvm.IRMo
         relax.transform.DeadCodeElimination(),
     ]
     with target:
-        module = tvm.transform.Sequential(passes)(module)
+        module = sizes_first(tvm.transform.Sequential(passes)(module))
         if machine.cuda:
             return _on_gpu(module, machine, tuning)
     cpu = Cpu(machine.lanes, machine.registers)

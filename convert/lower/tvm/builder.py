@@ -96,6 +96,7 @@ class Builder:
         self.block = relax.BlockBuilder()
         self.inputs: list[Any] = []
         self.sizes: dict[str, Any] = {}
+        self.counted: list[Any] = []
         self.current: Callable[[], ir.Node | None] = lambda: None
         self.last_use: Callable[[Tensor], bool] = lambda tensor: False
         self.kernels = 0
@@ -188,14 +189,29 @@ class Builder:
         return self.block.emit(relax.call_tir(where, list(operands), kind))
 
     def tir_many(
-        self, kernel: Any, operands: Sequence[Any], shapes: Sequence[Sequence[int]]
+        self,
+        kernel: Any,
+        operands: Sequence[Any],
+        results: Sequence[tuple[Sequence[Size], str]],
     ) -> list[Tensor]:
-        """Call a kernel of our own with several results."""
+        """Call a kernel of our own with several results: the shape and element type of each."""
         self.kernels += 1
         where = self.block.add_func(kernel.with_attr("op_pattern", 8), f"kernel{self.kernels}")
-        kinds = [relax.TensorType(list(s), "float32") for s in shapes]
+        kinds = [relax.TensorType(list(s), dtype) for s, dtype in results]
         made = self.block.emit(relax.call_tir(where, list(operands), kinds))
-        return [self.emit(relax.TupleGetItem(made, i)) for i in range(len(shapes))]
+        return [self.emit(relax.TupleGetItem(made, i)) for i in range(len(results))]
+
+    def first(self, x: Tensor, count: Tensor) -> Tensor:
+        """Take so many rows as a tensor of one element says; the number is an open size."""
+        size = tirx.Var(f"m{len(self.counted)}", "int64")
+        self.counted.append(size)
+        told = self.block.emit(relax.op.tensor_to_shape(self.expr(count)))
+        self.block.match_cast(told, relax.ShapeType([size]))
+
+        def compute(source: Any) -> Any:
+            return te.compute((size, *source.shape[1:]), lambda *i: source(*i), name="first")
+
+        return self.te(compute, x, name="first")
 
     def wants(self, index: int) -> bool:
         """Whether anything reads an output of the node that is lowered now."""

@@ -64,7 +64,7 @@ def lower_graph(model: ir.Model, machine: Machine, tuning: Tuning | None = None)
         g.block.emit_func_output(tvm.relax.Tuple(made))
     if driver.problems:
         return Lowered(None, driver.problems)
-    return Lowered(g.block.get(), [], tuple(g.naive), g.kernels, not g.sizes)
+    return Lowered(g.block.get(), [], tuple(g.naive), g.kernels, not (g.sizes or g.counted))
 
 
 def _is_last(driver: Driver[Tensor], tensor: Tensor) -> bool:

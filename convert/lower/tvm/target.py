@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -16,13 +17,13 @@ from edgeinfer.convert.lower.expand import with_definitions, with_known
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.tvm.branches import select
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
-from edgeinfer.convert.lower.tvm.registry import BY_DATA
 from edgeinfer.convert.lower.tvm.turns import unroll
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.errors import NotAvailableError, Notes, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.types import TensorSpec
 
 if TYPE_CHECKING:
     from edgeinfer.convert.lower.tvm.graph import Lowered as Module
@@ -76,7 +77,7 @@ class TvmTarget(Target):
             "device": "gpu" if where.cuda else "cpu",
             "parallel": built.parallel,
             "inputs": tvm_library.describe(input_specs(model)),
-            "outputs": tvm_library.describe(output_specs(model)),
+            "outputs": tvm_library.describe(_results(model, made)),
             "tvm": str(tvm.__version__),
             "memory": [list(m) for m in built.memory],
         }
@@ -123,6 +124,16 @@ def workloads(
     return where, list(tuning.tasks.values()), len(tuning.open)
 
 
+def _results(model: ir.Model, made: Module) -> list[TensorSpec]:
+    """Say of results what was written: one may have one size though it is declared as open."""
+    declared = output_specs(model)
+    if not made.is_static or made.module is None:
+        return list(declared)
+    fields = made.module["main"].ret_ty.fields
+    shapes = [tuple(int(s) for s in kind.shape.values) for kind in fields]
+    return [replace(spec, shape=shape) for spec, shape in zip(declared, shapes, strict=True)]
+
+
 def _tell(notes: Notes, made: Module, kind: str, kernels: int, reason: str) -> None:
     how = "one function" if kind == "direct" else f"TVM's virtual machine, because {reason}"
     notes.add(f"{kernels} kernels, run by {how}")
@@ -160,7 +171,7 @@ def module_of(
         return made
 
     try:
-        return with_definitions(source, lower, notes, kept=BY_DATA)
+        return with_definitions(source, lower, notes)
     except UnsupportedError as error:
         from edgeinfer.convert.lower.tvm.graph import Lowered as Refused
 
@@ -184,7 +195,7 @@ def _module_of(
         model = normalise(model).model
 
     def is_known(node: ir.Node, opsets: Mapping[str, int]) -> bool:
-        if node.op_type in BY_DATA or (not where.cuda and attend.takes(node)):
+        if not where.cuda and attend.takes(node):
             return True
         return OPS.find(node.op_type, opsets.get(node.domain, 0), node.domain) is not None
 

@@ -178,7 +178,7 @@ def _direction(
     packed = relax.const(kernel.pack_state(of_state, cell, g.cpu), "float32")
     operands = [*given, packed, relax.const(kept, "float32"), *starts]
     shapes = [(cell.steps, *state), state, *([state] if cell.kind == "LSTM" else [])]
-    return g.tir_many(kernel.recurrent(g.cpu, cell), operands, shapes)
+    return g.tir_many(kernel.recurrent(g.cpu, cell), operands, [(s, "float32") for s in shapes])
 
 
 def _start(g: Builder, given: Tensor | None, way: int, shape: tuple[int, int]) -> Tensor:

@@ -75,6 +75,30 @@ def test_what_a_known_condition_lets_through() -> None:
     np.testing.assert_array_equal(_expanded(flat, "Compress", feeds)[0][0], x.ravel()[[0, 2]])
 
 
+def test_what_a_condition_of_a_run_lets_through() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    text = "g (float[3,4] x, bool[3] c) => (float[n,4] y) { y = Compress<axis=0>(x, c) }"
+    for chosen in ([True, False, True], [False] * 3, [True] * 3):
+        condition = np.array(chosen)
+        found, right = _expanded(text, "Compress", {"x": x, "c": condition})
+        np.testing.assert_array_equal(found[0], right[0])
+        assert len(found[0]) == sum(chosen)
+
+
+@pytest.mark.parametrize("form", ["axis=0", "axis=1", "axis=-1, sorted=0", "sorted=0"])
+@pytest.mark.parametrize("kinds", [1, 2, 40])
+def test_unique_slices_sorted_and_in_their_order(form: str, kinds: int) -> None:
+    array = np.random.default_rng(kinds).integers(0, kinds, (5, 3, 2)).astype(np.int64)
+    if "axis=0" in form:
+        array[3], array[4] = array[1], array[0]
+    shape = {"axis=0": "n,3,2", "axis=1": "5,n,2", "axis=-1, sorted=0": "5,3,n"}.get(form, "n")
+    text = f"""g (int64[5,3,2] x) => (int64[{shape}] y, int64[n] i, int64[r] r, int64[n] c)
+        {{ y, i, r, c = Unique<{form}>(x) }}"""
+    found, right = _expanded(text, "Unique", {"x": array})
+    for one, other in zip(found, right, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("x", [[3, 1, 3, 2, 1, 1], [5], [2, 2]])
 @pytest.mark.parametrize("dtype", ["float", "int64"])
 def test_unique_elements_with_places_and_counts(x: list[Any], dtype: str) -> None:
