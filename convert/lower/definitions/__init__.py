@@ -10,7 +10,15 @@ from collections.abc import Callable
 import onnx
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.definitions import body, deform, linear, recurrent, sample, select
+from edgeinfer.convert.lower.definitions import (
+    body,
+    deform,
+    linear,
+    recurrent,
+    sample,
+    select,
+    spectrum,
+)
 
 __all__ = ["DEFINED", "OPSET"]
 
@@ -19,7 +27,7 @@ OPSET = body.OPSET
 DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
     "Col2Im": sample.col2im,
     "Compress": select.compress,
-    "DFT": sample.dft,
+    "DFT": spectrum.dft,
     "DeformConv": deform.deform_conv,
     "Det": linear.det,
     "GRU": recurrent.recurrent,
@@ -27,6 +35,7 @@ DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
     "LSTM": recurrent.recurrent,
     "RNN": recurrent.recurrent,
     "RoiAlign": sample.roi_align,
+    "STFT": spectrum.stft,
     "Unique": select.unique,
 }
 """By operator of the default domain; None of a form that needs sizes which are not known."""

@@ -1,4 +1,4 @@
-"""GridSample, RoiAlign, Col2Im and DFT: rows of a table that are taken, weighted and added up."""
+"""GridSample, RoiAlign and Col2Im: rows of a table that are taken, weighted and added up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import onnx
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.definitions.body import Body, attribute, input_at, sizes
-from edgeinfer.convert.lower.fourier import dft_plan
-from edgeinfer.convert.lower.registry import Const, Refusal
 
 _CUBIC = -0.75
 
@@ -249,33 +247,4 @@ def col2im(node: ir.Node) -> onnx.FunctionProto | None:
     taken = body.op("Gather", pad, body.const(index), axis=2)
     total = body.op("ReduceSum", taken, body.const([2]), keepdims=0)
     body.give(0, body.reshape(total, shape[0], channels, *image))
-    return body.function()
-
-
-def dft(node: ir.Node) -> onnx.FunctionProto | None:
-    """A product with the waves, over any axis; of a signal whose length is known."""
-    x, known = node.inputs[0], []
-    for index in (1, 2):
-        value = input_at(node, index)
-        if value is not None and value.const_value is None:
-            return None
-        array = None if value is None or value.const_value is None else value.const_value.numpy()
-        known.append(None if array is None else Const("", array))
-    if x is None or x.shape is None or x.dtype != ir.DataType.FLOAT:
-        return None
-    inverse, onesided = (int(attribute(node, n, 0)) for n in ("inverse", "onesided"))
-    try:
-        made = dft_plan(list(x.shape), known[0], known[1], inverse, onesided)
-    except Refusal:
-        return None
-    body = Body(node)
-    others = [x.shape[a] for a in made.others]
-    if sum(not isinstance(size, int) for size in others) > 1:
-        return None
-    lead = [size if isinstance(size, int) else -1 for size in others]
-    turned = body.op("Transpose", "i0", perm=made.order)
-    flat = body.reshape(turned, *lead, made.weights.shape[1])
-    product = body.op("MatMul", flat, body.const(np.ascontiguousarray(made.weights.T)))
-    parts = body.reshape(product, *lead, made.results, made.parts)
-    body.give(0, body.op("Transpose", parts, perm=made.back))
     return body.function()

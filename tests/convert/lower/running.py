@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
+from onnx_ir.passes.common import ShapeInferencePass
 
 from edgeinfer import profiles
 from edgeinfer.convert.lower import Lowered, LowerOptions, target_for
@@ -19,7 +20,7 @@ def model(text: str, opset: int = 24) -> ir.Model:
     """Return a model with inferred shapes."""
     head = f'<ir_version: 10, opset_import: ["": {opset}, "com.acme": 1, "com.microsoft": 1]> '
     made = ir.from_onnx_text(head + text)
-    return ir.passes.common.ShapeInferencePass()(made).model
+    return ShapeInferencePass()(made).model
 
 
 def ops(of: ir.Model) -> list[str]:

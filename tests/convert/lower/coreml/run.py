@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
 
 from edgeinfer import profiles
 from edgeinfer.backends.base import Artifact, LoadOptions
@@ -32,7 +33,7 @@ HEADER = '<ir_version: 10, opset_import: ["" : 24]> '
 def model_of(text: str) -> ir.Model:
     """A model of ONNX text with inferred shapes; a header is added where there is none."""
     made = ir.from_onnx_text(text if text.lstrip().startswith("<") else HEADER + text)
-    return ir.passes.common.ShapeInferencePass()(made).model
+    return ShapeInferencePass()(made).model
 
 
 def lower(

@@ -210,6 +210,23 @@ def test_transforms(axis: int, length: int | None) -> None:
     same("DFT", real, ["y"], want=[parts(np.fft.rfft(x[..., 0], length, at))], onesided=1)
 
 
+@pytest.mark.parametrize("shape", [(2, 50), (2, 50, 1), (1, 50, 2)])
+@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize("onesided", [0, 1])
+def test_transforms_of_frames(shape: tuple[int, ...], windowed: bool, onesided: int) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    if x.shape[2:] == (2,) and onesided:
+        pytest.skip("a complex signal has no half of a spectrum")
+    window = np.hanning(12).astype(np.float32) if windowed else np.zeros(0, np.float32)
+    given = {"x": x, "c0": np.array(5), "c1": window, "c2": np.array(12)}
+    whole = x[..., 0] + (1j * x[..., 1] if x.shape[2:] == (2,) else 0) if x.ndim == 3 else x
+    frames = np.stack([whole[:, at : at + 12] for at in range(0, 39, 5)], axis=1)
+    spectra = np.fft.fft(frames * (window if windowed else 1))
+    spectra = spectra[..., :7] if onesided else spectra
+    want = np.stack([spectra.real, spectra.imag], -1).astype(np.float32)
+    same("STFT", given, ["y"], want=[want], onesided=onesided)
+
+
 @pytest.mark.parametrize(
     "about",
     [{}, {"strides": [2, 2]}, {"pads": [1, 0, 1, 2]}, {"dilations": [1, 2]}],

@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.convert.lower import target_for
@@ -138,7 +139,7 @@ def test_a_pair_beside_half_precision_takes_and_gives_it() -> None:
     x = np.array([-1, 0.26, 3, 99], np.float16)
     before = run(model, x)
     join_pairs(model, notes := Notes())
-    ir.passes.common.RemoveUnusedNodesPass()(model)
+    RemoveUnusedNodesPass()(model)
     assert ops(model) == ["QuantizeLinear", "DequantizeLinear", "Relu"]
     # One rounding of the scale to half precision apart.
     np.testing.assert_allclose(run(model, x), before, rtol=2e-3)
