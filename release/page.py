@@ -1,8 +1,8 @@
 """Build the page that ``edgeinfer serve`` shows at ``/``: ``python -m release.page``.
 
 It needs Node.js with npm, which fetches the versions that ``release/web/package-lock.json`` names
-by hash. What comes out stands in ``runtime/serve/static`` and is committed, so that neither users nor
-tests build anything; its first line holds a hash of what it was made from.
+by hash. What comes out stands in ``runtime/serve/static`` and is committed, so that neither users
+nor tests build anything; its first line holds a hash of what it was made from.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ from edgeinfer.runtime.serve.http import (
     to_json,
 )
 from edgeinfer.runtime.serve.hub import Hub, Served
-from edgeinfer.runtime.serve.keys import Keys
+from edgeinfer.runtime.serve.inflight import hold
+from edgeinfer.runtime.serve.keys import GRANT, Keys
 from edgeinfer.runtime.serve.metrics import CONTENT_TYPE
 from edgeinfer.runtime.serve.openai import OpenAI
 from edgeinfer.runtime.serve.origins import Origins
@@ -105,17 +106,23 @@ class App:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
-        id = self._id(scope)
+        id, held = self._id(scope), hold(self.hub.memory, scope)
+        receive = held.received(receive)
         sent = _Sent(send, ((b"x-request-id", id), *self._origins.headers(scope)))
-        if self._traces.is_on:
-            model = await self._traced(scope, receive, sent, id)
-        else:
-            model = await self._answered(scope, receive, sent)
+        try:
+            if self._traces.is_on:
+                model = await self._traced(scope, receive, sent, id)
+            else:
+                model = await self._answered(scope, receive, sent)
+        finally:
+            held.release()
         seconds = time.perf_counter() - started
         if model is not None:
             model.metrics.ended(sent.status, seconds)
         if _log.isEnabledFor(logging.INFO):
             facts = {"request_id": id.decode(), "seconds": seconds, "status": sent.status}
+            if (grant := GRANT.get()) is not None and grant.name:
+                facts["key"] = grant.name
             _log.info("%s %s %d", scope["method"], scope["path"], sent.status, extra=facts)
 
     async def _traced(
@@ -185,7 +192,8 @@ class App:
             await self._try_all(send)
         elif path == "/metrics" and method == "GET":
             loop = asyncio.get_running_loop()
-            page = await loop.run_in_executor(None, self.hub.metrics.text)
+            names = [*self.hub.visible]
+            page = await loop.run_in_executor(None, self.hub.metrics.text, names)
             await answer(send, 200, page, ((b"content-type", CONTENT_TYPE),))
         elif path.startswith("/v2/models/") and path.endswith(_GENERATE):
             at, _, what = path.rpartition("/")
@@ -203,7 +211,8 @@ class App:
     async def _try_all(self, send: Send) -> None:
         """Run every model that is ready, once; what fails is status 503."""
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(None, self.hub.try_all)
+        models = [*self.hub.visible.values()]
+        found = await loop.run_in_executor(None, self.hub.try_all, models)
         bad = any(problem for problem in found.values())
         await answer_json(
             send, {name: problem or "good" for name, problem in found.items()}, 503 if bad else 200

@@ -34,9 +34,9 @@ def known(hub: Hub, name: str, version: str = "") -> Served:
     Raises:
         RequestError: 404, there is none.
     """
-    model = hub.models.get(name)
+    model = hub.visible.get(name)
     if model is None:
-        raise RequestError(404, f"no model {name!r}; known: {', '.join(hub.models)}")
+        raise RequestError(404, f"no model {name!r}; known: {', '.join(hub.visible)}")
     check_version(name, version)
     return model
 
@@ -106,7 +106,7 @@ def index(hub: Hub, *, ready: bool = False) -> list[dict[str, Any]]:
             "state": "READY" if m.is_ready else "UNAVAILABLE",
             "reason": "" if m.is_ready else m.state,
         }
-        for m in hub.models.values()
+        for m in hub.visible.values()
         if m.is_ready or not ready
     ]
 

@@ -34,9 +34,11 @@ from edgeinfer.runtime.serve.http import (
     read_body,
     status_of,
 )
+from edgeinfer.runtime.serve.inflight import InFlight
+from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.lanes import Lane
 from edgeinfer.runtime.serve.metrics import Metrics, ModelMetrics
-from edgeinfer.runtime.serve.options import ServeOptions, model_name, pipeline_name
+from edgeinfer.runtime.serve.options import ServeOptions, model_name, pipeline_name, read_key
 from edgeinfer.runtime.serve.sequences import Sequences
 from edgeinfer.runtime.serve.terms import NO_TERMS, Terms, read_terms
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -139,6 +141,7 @@ class Hub:
         self.metrics = Metrics(self._engine_stats, self._waiting)
         self._runtime = Runtime(threads=options.threads, memory_mb=options.memory_mb, **self._trust)
         self.models: dict[str, Served] = {}
+        self.memory = InFlight(options.limits.memory_bytes)
         self.is_stopping = False
         try:
             for given in models:
@@ -146,6 +149,7 @@ class Hub:
                 self._open(name, (Path(path),))
             for given in pipelines:
                 self._open(*pipeline_name(given))
+            self._check_keys()
         except BaseException:
             self.close()
             raise
@@ -156,15 +160,23 @@ class Hub:
         wanted = [m for m in self.models.values() if m.state != "unloaded"]
         return not self.is_stopping and all(m.is_ready for m in wanted)
 
+    @property
+    def visible(self) -> Mapping[str, Served]:
+        """Models that the key of this request may use; to it there are no others."""
+        grant = GRANT.get()
+        if grant is None or not grant.models:
+            return self.models
+        return {name: model for name, model in self.models.items() if name in grant.models}
+
     def get(self, name: str) -> Served:
         """Return a model that takes requests.
 
         Raises:
             RequestError: 404 where there is none, 503 where it is not ready.
         """
-        model = self.models.get(name)
+        model = self.visible.get(name)
         if model is None:
-            raise RequestError(404, f"no model {name!r}; known: {', '.join(self.models)}")
+            raise RequestError(404, f"no model {name!r}; known: {', '.join(self.visible)}")
         if self.is_stopping:
             raise RequestError(503, "the server is stopping", 5.0)
         if not model.is_ready:
@@ -200,7 +212,7 @@ class Hub:
         if not isinstance(data, dict):
             raise RequestError(400, "expected an object")
         name = data.get("model")
-        texts = [m.name for m in self.models.values() if m.kind == "text"]
+        texts = [m.name for m in self.visible.values() if m.kind == "text"]
         if name is None and len(texts) == 1 and not named:
             name = texts[0]
         if not isinstance(name, str):
@@ -235,13 +247,13 @@ class Hub:
         else:
             model.state = "ready"
 
-    def try_all(self) -> dict[str, str]:
-        """Run each model that is ready once; from a thread.
+    def try_all(self, models: Sequence[Served]) -> dict[str, str]:
+        """Run each of some models that is ready once; from a thread.
 
         Returns:
             What went wrong, by name; empty where nothing did.
         """
-        return {m.name: self._tried(m) for m in list(self.models.values()) if m.is_ready}
+        return {m.name: self._tried(m) for m in models if m.is_ready}
 
     def _tried(self, model: Served) -> str:
         try:
@@ -357,6 +369,11 @@ class Hub:
                 model.text.close()
                 model.text = None
         self._runtime.close()
+
+    def _check_keys(self) -> None:
+        for key in map(read_key, self.options.keys):
+            if unknown := sorted(key.models - self.models.keys()):
+                raise UsageError(f"key {key.name!r}: no model {', '.join(unknown)}")
 
     def _open(self, name: str, paths: tuple[Path, ...]) -> None:
         if name in self.models:

@@ -1,4 +1,4 @@
-"""Keys that let requests in, compared in constant time."""
+"""Keys that let requests in, compared in constant time, and what each of them may use."""
 
 from __future__ import annotations
 
@@ -7,9 +7,92 @@ import binascii
 import contextlib
 import hashlib
 import hmac
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 
 from edgeinfer.runtime.serve.http import RequestError
+from edgeinfer.runtime.serve.options import Key, Rate, read_key
+
+
+class Allowance:
+    """What may be used of a rate; it comes back steadily.
+
+    Args:
+        rate: all of it is there at first.
+        what: it is, in messages.
+        clock: in seconds.
+    """
+
+    def __init__(self, rate: Rate, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._what, self._clock = rate, what, clock
+        self._left, self._at = float(rate.count), clock()
+
+    def check(self) -> None:
+        """Raise where less than one is left.
+
+        Raises:
+            RequestError: 429, with the time until there is one.
+        """
+        now, rate = self._clock(), self._rate
+        gained = (now - self._at) * rate.count / rate.seconds
+        self._left, self._at = min(rate.count, self._left + gained), now
+        if self._left < 1:
+            wait_s = (1 - self._left) * rate.seconds / rate.count
+            raise RequestError(
+                429, f"this key may use {rate.count} {self._what} in {rate.seconds:g} s", wait_s
+            )
+
+    def use(self, count: int) -> None:
+        """Take some; what is used up is known afterwards, so it may be more than there is."""
+        self._left -= count
+
+
+class Grant:
+    """A key in use.
+
+    Args:
+        key: as it was given.
+
+    Attributes:
+        name: of the key.
+        models: names that it may use; empty for all.
+        digest: of the key.
+    """
+
+    def __init__(self, key: Key) -> None:
+        self.name, self.models = key.name, key.models
+        self.digest = hashlib.sha256(key.secret.encode()).digest()
+        self._requests = None if key.requests is None else Allowance(key.requests, "requests")
+        self._tokens = None if key.tokens is None else Allowance(key.tokens, "tokens")
+
+    def count_request(self) -> None:
+        """Count a request.
+
+        Raises:
+            RequestError: 429, there were too many.
+        """
+        if self._requests is not None:
+            self._requests.check()
+            self._requests.use(1)
+
+    def check_tokens(self) -> None:
+        """Raise where no tokens are left.
+
+        Raises:
+            RequestError: 429.
+        """
+        if self._tokens is not None:
+            self._tokens.check()
+
+    def count_tokens(self, count: int) -> None:
+        """Count tokens that were read or written."""
+        if self._tokens is not None:
+            self._tokens.use(count)
+
+
+GRANT: ContextVar[Grant | None] = ContextVar("grant", default=None)
+"""Of the request that is answered; None where no key is asked for."""
 
 
 class Keys:
@@ -20,24 +103,30 @@ class Keys:
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+        self._grants = [Grant(read_key(key)) for key in keys]
 
     def check(self, authorization: bytes | None, api_key: bytes | None) -> None:
-        """Let a request in.
+        """Let a request in; ``GRANT`` is its key from then on.
 
         Args:
             authorization: its header of that name; browsers send a key as a password.
             api_key: its header ``x-api-key``.
 
         Raises:
-            RequestError: 401, there is no key or another one.
+            RequestError: 401, there is no key or another one; 429, there were too many requests.
         """
-        if not self._digests:
+        if not self._grants:
             return
         digest = hashlib.sha256(_key(authorization or b"", api_key)).digest()
+        found = None
         # All are compared, so that time tells nothing.
-        if not sum(hmac.compare_digest(digest, known) for known in self._digests):
+        for grant in self._grants:
+            if hmac.compare_digest(digest, grant.digest):
+                found = grant
+        if found is None:
             raise RequestError(401, "a key is needed: Authorization: Bearer KEY")
+        found.count_request()
+        GRANT.set(found)
 
 
 def _key(authorization: bytes, api_key: bytes | None) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import fields
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -84,9 +84,11 @@ class Metrics:
         """Return the counters of a model."""
         return self._models.setdefault(name, ModelMetrics())
 
-    def text(self) -> bytes:
-        """Return the page that Prometheus reads."""
-        return generate_latest(self.registry)
+    def text(self, names: Container[str]) -> bytes:
+        """Return the page that Prometheus reads, of some models."""
+        registry = CollectorRegistry()
+        registry.register(_Only(self.registry, names))
+        return generate_latest(registry)
 
     def collect(self) -> Iterator[Metric]:
         """Give all families that are counted here."""
@@ -131,6 +133,26 @@ def _copied(counts: ModelMetrics) -> ModelMetrics:
     copy.statuses, copy.buckets = dict(counts.statuses), list(counts.buckets)
     copy.seconds, copy.good_us = counts.seconds, counts.good_us
     return copy
+
+
+class _Only:
+    """The families of a registry, with the samples of some models."""
+
+    def __init__(self, registry: CollectorRegistry, names: Container[str]) -> None:
+        self._registry, self._names = registry, names
+
+    def describe(self) -> list[Metric]:
+        """Know nothing before the page is asked for."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            family.samples = [
+                sample
+                for sample in family.samples
+                if sample.labels.get("model", sample.labels.get("model_name")) in self._names
+            ]
+            yield family
 
 
 class _Engines:

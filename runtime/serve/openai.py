@@ -18,7 +18,7 @@ from edgeinfer.runtime.serve.http import (
     status_of,
 )
 from edgeinfer.runtime.serve.hub import Hub, Served
-from edgeinfer.runtime.serve.streams import PAUSE, begin, sse, watched, with_pauses, write
+from edgeinfer.runtime.serve.streams import PAUSE, begin, sse, submit, watched, with_pauses, write
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
@@ -49,7 +49,7 @@ class OpenAI:
             RequestError: the request is wrong.
         """
         if path == "/v1/models" and method == "GET":
-            models = [_model(m) for m in self._hub.models.values()]
+            models = [_model(m) for m in self._hub.visible.values()]
             names = [m["id"] for m in models] or [None]
             # Clients of Anthropic's API read where the list ends.
             pages = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
@@ -100,7 +100,7 @@ class OpenAI:
         usages: list[Usage] = []
         for one in several:
             parts: list[list[Event]] = [[] for _ in range(one.request.params.n)]
-            async for event in await llm.engine.submit_async(one.request):
+            async for event in await submit(llm, one.request):
                 if event.error is not None:
                     raise event.error
                 parts[event.index].append(event)
@@ -112,7 +112,7 @@ class OpenAI:
 
     async def _stream(self, llm: LLM, one: Asked, form: _Form, send: Send) -> None:
         # Refusals come before the answer begins, with a status of their own.
-        events = await llm.engine.submit_async(one.request)
+        events = await submit(llm, one.request)
         await begin(send)
         usages: list[Usage] = []
         held: dict[int, list[Event]] = {}

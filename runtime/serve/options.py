@@ -14,6 +14,40 @@ KEYS_ENV = "EDGEINFER_SERVE_KEYS"
 """Keys, separated by commas, where no file is given."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_RATE = re.compile(r"([0-9]{1,12})/(s|min|h)")
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many in so much time.
+
+    Attributes:
+        count: at least 1.
+        seconds: in which they may be used up.
+    """
+
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key, and what it lets in.
+
+    Attributes:
+        secret: the key itself.
+        name: in the log; empty for none.
+        models: names that it may use; empty for all.
+        requests: that it may make; None for no limit.
+        tokens: of texts, read and written, that it may use; None for no limit.
+    """
+
+    secret: str = field(repr=False)
+    name: str = ""
+    models: frozenset[str] = frozenset()
+    requests: Rate | None = None
+    tokens: Rate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +56,7 @@ class Limits:
 
     Attributes:
         body_bytes: largest body of a request.
+        memory_bytes: that all requests together may take; one alone may take more.
         head_s: seconds in which the head of a request must have come.
         body_s: seconds in which a body must have come.
         elements: largest count of elements of one tensor.
@@ -33,6 +68,7 @@ class Limits:
     """
 
     body_bytes: int = 64 << 20
+    memory_bytes: int = 1 << 30
     head_s: float = 10.0
     body_s: float = 30.0
     elements: int = 1 << 26
@@ -51,7 +87,7 @@ class ServeOptions:
         host: address to listen on; loopback unless said otherwise.
         port: TCP port; 0 takes a free one.
         grpc_port: TCP port of gRPC; 0 takes a free one, None serves none.
-        keys: any of them lets a request in; none asks for no key.
+        keys: any of them lets a request in, each as ``read_key`` reads it; none asks for no key.
         insecure: listen on other addresses than loopback without a key.
         threads: that run engines; None for all cores this process may use.
         memory_mb: that tensor models may take together; None for no limit.
@@ -88,9 +124,8 @@ class ServeOptions:
             raise UsageError(f"batch: expected at least 1, received {self.batch}")
         if (self.certificate is None) != (self.private_key is None):
             raise UsageError("TLS needs both a certificate and its private key")
-        short = [key for key in self.keys if len(key) < 16]
-        if short:
-            raise UsageError("a key has fewer than 16 characters, so it could be guessed")
+        for key in self.keys:
+            read_key(key)
         if not (self.keys or self.insecure or is_loopback(self.host)):
             raise UsageError(
                 f"{self.host} is open to other machines: give keys (--keys FILE, {KEYS_ENV}), "
@@ -125,6 +160,36 @@ def keys_of(file: str | os.PathLike[str] | None) -> tuple[str, ...]:
     if not keys:
         raise UsageError(f"{file}: has no keys")
     return keys
+
+
+def read_key(line: str) -> Key:
+    """Read ``KEY [name=…] [models=a,b] [requests=10/s] [tokens=20000/min]``.
+
+    Raises:
+        UsageError: it is not of that form, or the key is short.
+    """
+    secret, *terms = line.split()
+    if len(secret) < 16:
+        raise UsageError("a key has fewer than 16 characters, so it could be guessed")
+    parts = (term.partition("=") for term in terms)
+    given = {name: value for name, _, value in parts}
+    if unknown := sorted(given.keys() - {"name", "models", "requests", "tokens"}):
+        # The rest of the line may be a key.
+        raise UsageError(
+            f"a key: {len(unknown)} unknown terms; known: name, models, requests, tokens"
+        )
+    models = frozenset(filter(None, given.get("models", "").split(",")))
+    if "models" in given and not models:
+        raise UsageError("a key: models: expected names, separated by commas")
+    rates = {name: _rate(name, given[name]) for name in ("requests", "tokens") if name in given}
+    return Key(secret, given.get("name", ""), models, **rates)
+
+
+def _rate(name: str, given: str) -> Rate:
+    found = _RATE.fullmatch(given)
+    if found is None or not int(found[1]):
+        raise UsageError(f"a key: {name}={given}: expected as in 10/s, 600/min or 1000/h")
+    return Rate(int(found[1]), _SECONDS[found[2]])
 
 
 def model_name(given: str) -> tuple[str, str]:

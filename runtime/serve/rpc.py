@@ -13,7 +13,8 @@ from edgeinfer.installed import install
 from edgeinfer.runtime.serve import facts, tensors
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, status_of
 from edgeinfer.runtime.serve.hub import Hub, Served
-from edgeinfer.runtime.serve.keys import Keys
+from edgeinfer.runtime.serve.inflight import JSON_WEIGHT, Held
+from edgeinfer.runtime.serve.keys import GRANT, Keys
 from edgeinfer.runtime.serve.messages import HEALTH, SERVICE, messages
 from edgeinfer.runtime.serve.tensors import InferRequest
 from edgeinfer.runtime.serve.traces import Traces
@@ -157,17 +158,20 @@ class Rpc:
 
         async def call(raw: bytes, context: ServicerContext[Any, Any]) -> Any:
             given = dict(_metadata(context))
-            id = str(given.get("x-request-id", ""))
+            id, held = str(given.get("x-request-id", "")), Held(self._hub.memory)
             with self._traces.span(name, given.get("traceparent"), id) as note:
                 try:
                     if name not in _OPEN:
                         self._let_in(context)
+                    await held.take(len(raw))
                     answer = await work(self._parsed(kind, raw))
                 except Exception as error:
                     known = self._known(name, error)
                     code = self._code(known)
                     note("rpc.grpc.status_code", code.value[0])
                     await context.abort(code, known.text)
+                finally:
+                    held.release()
                 note("rpc.grpc.status_code", 0)
             _log.info("%s OK", name)
             return answer
@@ -246,7 +250,7 @@ class Rpc:
         return self._of("ModelConfigResponse", {"config": facts.config(model)})
 
     async def _model_statistics(self, request: Any) -> Any:
-        models = [*self._hub.models.values()]
+        models = [*self._hub.visible.values()]
         if request.name:
             models = [facts.known(self._hub, request.name, request.version)]
         return self._of("ModelStatisticsResponse", facts.statistics(models))
@@ -263,8 +267,14 @@ class Rpc:
     # Runs.
 
     async def _infer(self, request: Any) -> Any:
-        model = self._model(request)
-        return await self._ran(model, request, await self._read(model, request))
+        """Run a model once."""
+        held, model = Held(self._hub.memory), self._model(request)
+        try:
+            if not request.raw_input_contents:
+                await held.take(request.ByteSize() * JSON_WEIGHT)
+            return await self._ran(model, request, await self._read(model, request))
+        finally:
+            held.release()
 
     async def _stream(
         self, requests: AsyncIterator[bytes], context: ServicerContext[Any, Any]
@@ -278,11 +288,16 @@ class Rpc:
         running: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(most)
 
         async def take() -> None:
-            async for request in requests:
+            async for raw in requests:
+                held = Held(self._hub.memory)
+                problem: RequestError | None = None
+                try:
+                    await held.take(len(raw))
+                except RequestError as error:
+                    problem = error
                 # Steps of a sequence start in their order: each is read before the next.
-                read: Awaitable[Any] = self._streamed(request)
-                task = asyncio.ensure_future(read)
-                await running.put(task)
+                read: Awaitable[Any] = self._streamed(raw, held, problem)
+                await running.put(asyncio.ensure_future(read))
             await running.put(None)
 
         taking = asyncio.ensure_future(take())
@@ -295,15 +310,21 @@ class Rpc:
                 if (left := running.get_nowait()) is not None:
                     left.cancel()
 
-    async def _streamed(self, raw: bytes) -> Any:
-        """Return the answer to one request of a stream; an error ends only that one."""
+    async def _streamed(self, raw: bytes, held: Held, problem: RequestError | None) -> Any:
+        """Return the answer to one request of a stream; an error ends only that one.
+
+        Args:
+            raw: the message.
+            held: its memory; given back.
+            problem: why there is none.
+        """
         response = self._messages["ModelStreamInferResponse"]()
         request = self._messages["ModelInferRequest"]()
         try:
+            _count(problem)
             request = self._parsed("ModelInferRequest", raw)
             final = request.parameters.pop(_FINAL).bool_param if _FINAL in request.parameters else 0
-            model = self._model(request)
-            answer = await self._ran(model, request, await self._read(model, request))
+            answer = await self._infer(request)
             if final:
                 answer.parameters["triton_final_response"].bool_param = True
             response.infer_response.CopyFrom(answer)
@@ -311,6 +332,8 @@ class Rpc:
             response.error_message = self._known("ModelStreamInfer", error).text
             response.infer_response.id = request.id
             response.infer_response.model_name = request.model_name
+        finally:
+            held.release()
         return response
 
     def _model(self, request: Any) -> Served:
@@ -425,6 +448,13 @@ def _parameters(given: Any) -> dict[str, Any]:
         kind = value.WhichOneof("parameter_choice")
         found[name] = None if kind is None else getattr(value, kind)
     return found
+
+
+def _count(problem: RequestError | None) -> None:
+    if problem is not None:
+        raise problem
+    if (grant := GRANT.get()) is not None:
+        grant.count_request()
 
 
 def _metadata(context: ServicerContext[Any, Any]) -> list[tuple[str, Any]]:

@@ -19,10 +19,12 @@ from edgeinfer.runtime.serve.http import (
     status_of,
     to_json,
 )
+from edgeinfer.runtime.serve.keys import GRANT, Grant
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
     from edgeinfer.runtime.llm.params import Event, Usage
+    from edgeinfer.runtime.llm.sequence import Request
     from edgeinfer.runtime.llm.tools import ToolCall
     from edgeinfer.runtime.serve.asked import Asked
 
@@ -68,7 +70,7 @@ async def turns(llm: LLM, asked: Asked) -> AsyncIterator[str | Turn | None]:
         InputError: the request is not what the model takes.
         RunError: the engine failed.
     """
-    events = await llm.engine.submit_async(asked.request)
+    events = await submit(llm, asked.request)
     yield ""
     parts: list[str] = []
     async for event in with_pauses(events):
@@ -86,6 +88,32 @@ async def turns(llm: LLM, asked: Asked) -> AsyncIterator[str | Turn | None]:
             calls = llm.tools.calls(text) if asked.tools else ()
             stop = event.stop if isinstance(event.stop, str) else None
             yield Turn("" if calls else text, calls, event.finish, stop, event.usage)
+
+
+async def submit(llm: LLM, request: Request) -> AsyncIterator[Event]:
+    """Begin to generate; its tokens count for the key of the request as they are read and come.
+
+    Raises:
+        RequestError: 429, the key has none left.
+        InputError: the request is not what the model takes.
+    """
+    grant = GRANT.get()
+    if grant is None:
+        return await llm.engine.submit_async(request)
+    grant.check_tokens()
+    events = await llm.engine.submit_async(request)
+    grant.count_tokens(len(request.prompt))
+    return _counted(events, grant)
+
+
+async def _counted(events: AsyncIterator[Event], grant: Grant) -> AsyncIterator[Event]:
+    try:
+        async for event in events:
+            grant.count_tokens(len(event.tokens))
+            yield event
+    finally:
+        if (close := getattr(events, "aclose", None)) is not None:
+            await close()
 
 
 class Form(Protocol):

@@ -30,6 +30,7 @@ from edgeinfer.runtime.serve.http import (
     read_body,
 )
 from edgeinfer.runtime.serve.hub import Hub, Served
+from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.types import Array
 
 R = TypeVar("R")
@@ -60,7 +61,7 @@ class Tasks:
             RequestError: the request is wrong.
         """
         if path == PATH and method == "GET":
-            found = [_described(m) for m in self._hub.models.values() if m.has_meaning]
+            found = [_described(m) for m in self._hub.visible.values() if m.has_meaning]
             await answer_json(send, {"data": found})
         elif path.startswith(f"{PATH}/") and method in ("GET", "POST"):
             model = self._hub.get(unquote(path[len(PATH) + 1 :]))
@@ -118,6 +119,17 @@ class Tasks:
                 raise DisconnectedError
             return await running
 
+    async def _vectors(
+        self, model: Served, receive: Receive, pipeline: Pipeline, texts: list[str]
+    ) -> tuple[Array, int]:
+        grant = GRANT.get()
+        if grant is not None:
+            grant.check_tokens()
+        found, tokens = await self._worked(model, receive, lambda: meaning.vectors(pipeline, texts))
+        if grant is not None:
+            grant.count_tokens(tokens)
+        return found, tokens
+
     async def _asked(self, receive: Receive, known: set[str]) -> tuple[dict[str, Any], Served]:
         limits = self._hub.options.limits
         data = from_json(await read_body(receive, limits.body_bytes, limits.body_s))
@@ -139,7 +151,7 @@ class Tasks:
         form = data.get("encoding_format", "float")
         if form not in ("float", "base64"):
             raise RequestError(400, f"encoding_format: {form!r} is not supported")
-        found, tokens = await self._worked(model, receive, lambda: meaning.vectors(pipeline, texts))
+        found, tokens = await self._vectors(model, receive, pipeline, texts)
         size = data.get("dimensions", found.shape[1])
         if size != found.shape[1]:
             raise RequestError(400, f"dimensions: this model gives {found.shape[1]}")
@@ -165,9 +177,7 @@ class Tasks:
         top = data.get("top_n", len(documents))
         if type(top) is not int or top < 1:
             raise RequestError(400, "top_n: expected a whole number, at least 1")
-        found, tokens = await self._worked(
-            model, receive, lambda: meaning.vectors(pipeline, [query, *documents])
-        )
+        found, tokens = await self._vectors(model, receive, pipeline, [query, *documents])
         scores = _cosines(found[0], found[1:])
         results: list[dict[str, Any]] = [
             {"index": int(i), "relevance_score": float(scores[i])}

@@ -20,8 +20,8 @@ from edgeinfer.runtime.serve.http import (
     read_body,
 )
 from edgeinfer.runtime.serve.hub import Hub, Served
+from edgeinfer.runtime.serve.inflight import LENGTH, held
 
-LENGTH = b"inference-header-content-length"
 LARGE_BYTES = 64 << 10
 """Bodies from this size on are decoded in a thread, so that others do not wait for them."""
 
@@ -59,7 +59,11 @@ class V2:
         def write() -> tuple[bytes, int | None]:
             return tensors.write(model.name, request, results, model.outputs)
 
-        large = sum(a.nbytes for a in results.values()) >= LARGE_BYTES
+        size_out = sum(a.nbytes for a in results.values())
+        large = size_out >= LARGE_BYTES
+        if large:
+            # Who reads slowly keeps it.
+            await held(scope).take(size_out)
         content, head = await loop.run_in_executor(None, write) if large else write()
         if head is None:
             await answer(send, 200, content)
@@ -83,7 +87,7 @@ class V2:
             case []:
                 return lambda: _later(facts.server())
             case ["models", "stats"]:
-                return lambda: _later(facts.statistics([*self._hub.models.values()]))
+                return lambda: _later(facts.statistics([*self._hub.visible.values()]))
             case ["models", name, *rest]:
                 version, rest = (rest[1], rest[2:]) if rest[:1] == ["versions"] else ("", rest)
                 model = facts.known(self._hub, name, version)

@@ -30,7 +30,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_what_it_is_told_reaches_the_server(cli: Any, told: dict[str, Any]) -> None:
     given = "a.edge b=c.edge --pipeline ocr=d.edge,e.edge --port 9 --grpc-port 10 --threads 2"
-    limits = "--queue 3 --max-body-mb 2 --wait-s 0.5 --drain-s 1 --batch 4 --isolate"
+    limits = (
+        "--queue 3 --max-body-mb 2 --max-requests-mb 5 --wait-s 0.5 --drain-s 1 --batch 4 --isolate"
+    )
     assert cli("serve", *given.split(), *limits.split()).code == 0
     assert told["models"] == ("a.edge", "b=c.edge")
     assert told["pipelines"] == ("ocr=d.edge,e.edge",)
@@ -38,7 +40,8 @@ def test_what_it_is_told_reaches_the_server(cli: Any, told: dict[str, Any]) -> N
     assert (options.host, options.port, options.grpc_port) == ("127.0.0.1", 9, 10)
     assert (options.threads, options.batch, options.isolate) == (2, 4, True)
     found = options.limits
-    assert (found.queue, found.body_bytes, found.wait_s, found.drain_s) == (3, 2 << 20, 0.5, 1)
+    assert (found.queue, found.wait_s, found.drain_s) == (3, 0.5, 1)
+    assert (found.body_bytes, found.memory_bytes) == (2 << 20, 5 << 20)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,13 @@ from edgeinfer.errors import UsageError
 @click.option(
     "--max-body-mb", default=64, show_default=True, type=click.IntRange(1), help="Per request."
 )
+@click.option(
+    "--max-requests-mb",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(1),
+    help="For all requests together.",
+)
 @click.option("--wait-s", type=click.FloatRange(0, min_open=True), help="A request may wait.")
 @click.option("--drain-s", default=5.0, show_default=True, type=click.FloatRange(0), help="At end.")
 @click.option("--isolate", is_flag=True, help="Engines in processes of their own.")
@@ -70,6 +77,7 @@ def serve(
     batch: int,
     queue: int,
     max_body_mb: int,
+    max_requests_mb: int,
     wait_s: float | None,
     drain_s: float,
     isolate: bool,
@@ -108,7 +116,13 @@ def serve(
         memory_mb=memory_mb,
         batch=batch,
         isolate=isolate,
-        limits=Limits(body_bytes=max_body_mb << 20, queue=queue, wait_s=wait_s, drain_s=drain_s),
+        limits=Limits(
+            body_bytes=max_body_mb << 20,
+            memory_bytes=max_requests_mb << 20,
+            queue=queue,
+            wait_s=wait_s,
+            drain_s=drain_s,
+        ),
         cors=cors,
         certificate=Path(certificate) if certificate else None,
         private_key=Path(private_key) if private_key else None,
@@ -141,7 +155,7 @@ class _Lines(logging.Formatter):
             "level": record.levelname.lower(),
             "message": record.getMessage(),
         }
-        for name in ("request_id", "status", "seconds"):
+        for name in ("request_id", "key", "status", "seconds"):
             if (value := getattr(record, name, None)) is not None:
                 data[name] = value
         if record.exc_info:

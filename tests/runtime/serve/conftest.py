@@ -97,11 +97,14 @@ class Starter:
             http=protocol(hub.options.limits.head_s),
             log_config=None,
             lifespan="on",
+            ssl_certfile=hub.options.certificate,
+            ssl_keyfile=hub.options.private_key,
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        scheme = "http" if hub.options.certificate is None else "https"
+        url = f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
 
         def stop() -> None:
             server.should_exit = True
