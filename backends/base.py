@@ -8,6 +8,7 @@ in ``edgeinfer.backends.testing``.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol, runtime_checkable
@@ -18,6 +19,9 @@ DeviceKind = Literal["cpu", "gpu", "npu"]
 
 ShapeRange = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Smallest, usual and largest shape."""
+
+BuildProgress = Callable[[str, float | None], None]
+"""Told what is being built, and how far that is where it is known: 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +287,15 @@ class BuildsAhead(Protocol):
         """
         ...
 
-    def build(self, artifact: Artifact, options: LoadOptions) -> Path:
+    def build(
+        self, artifact: Artifact, options: LoadOptions, progress: BuildProgress | None = None
+    ) -> Path:
         """Return the folder of a current engine; builds it where there is none.
+
+        Args:
+            artifact: to build it from.
+            options: of the loads that it is for.
+            progress: told what is being done.
 
         Raises:
             NotAvailableError: the engine is not here.

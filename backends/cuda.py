@@ -190,52 +190,65 @@ def _let_go(driver: Any, context: Any, handle: Any, pinned: list[Array]) -> None
     driver.cuDevicePrimaryCtxRelease_v2(handle)
 
 
-class Recording:
-    """Work on a stream of its own, recorded as a CUDA graph and replayed with one call.
+class Memory:
+    """A piece of the device's memory, which grows when more is asked for.
 
-    CUDA driver API, "Stream Management" and "Graph Management".
-
-    Args:
-        work: starts the work on the stream with the given handle; called twice, first to load what
-            is loaded late, which cannot be recorded.
-        transfers: of the device.
+    CUDA driver API, "Memory Management": what ``cuMemAlloc`` gives is aligned for any type.
     """
 
-    def __init__(self, work: Callable[[int], None], transfers: Transfers) -> None:
-        self._transfers, self._driver = transfers, transfers.driver
-        # What is recorded calls code that is unloaded with the last that refers to it.
-        self._work = work
-        self._stream, graph = ctypes.c_void_p(), ctypes.c_void_p()
-        self._graph = ctypes.c_void_p()
-        call, stream = self._call, self._stream
-        transfers.enter()
-        call("cuStreamCreate", ctypes.byref(stream), _NOT_WITH_LEGACY)
-        try:
-            work(int(stream.value or 0))
-            call("cuStreamSynchronize", stream)
-            call("cuStreamBeginCapture_v2", stream, _THIS_THREAD)
-            try:
-                work(int(stream.value or 0))
-            finally:
-                # Also after an error: the stream can do nothing else before.
-                call("cuStreamEndCapture", stream, ctypes.byref(graph))
-            call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, _LONG(0))
-            call("cuGraphDestroy", graph)
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, transfers: Transfers) -> None:
+        self._transfers, self._address = transfers, ctypes.c_uint64()
+        self._size = 0
 
-    def start(self) -> None:
-        """Start the work.
+    @property
+    def address(self) -> int:
+        """Of its first byte; 0 before any was asked for."""
+        return int(self._address.value)
+
+    def hold(self, size: int) -> int:
+        """Return the address of at least so many bytes; what lay there is lost if it moves.
 
         Raises:
-            RunError: the driver failed.
+            RunError: the device has too little memory.
         """
-        self._transfers.enter()
-        self._call("cuGraphLaunch", self._graph, self._stream)
+        # An address of nothing is none, so that a tensor without elements has one too.
+        size = max(size, 1)
+        if size > self._size:
+            self.free()
+            driver, check = self._transfers.driver, self._transfers.check
+            self._transfers.enter()
+            found = driver.cuMemAlloc_v2(ctypes.byref(self._address), ctypes.c_size_t(size))
+            check(found, f"reserve {size} bytes")
+            self._size = size
+        return self.address
+
+    def free(self) -> None:
+        """Give it back; a second call does nothing."""
+        if self._size:
+            self._transfers.enter()
+            self._transfers.driver.cuMemFree_v2(self._address)
+            self._address, self._size = ctypes.c_uint64(), 0
+
+
+class Stream:
+    """A stream of its own, which does not wait for the default one, and copies on it.
+
+    CUDA driver API, "Stream Management".
+    """
+
+    def __init__(self, transfers: Transfers) -> None:
+        self._transfers, self._driver = transfers, transfers.driver
+        self._stream = ctypes.c_void_p()
+        transfers.enter()
+        self._call("cuStreamCreate", ctypes.byref(self._stream), _NOT_WITH_LEGACY)
+
+    @property
+    def handle(self) -> int:
+        """The driver's own."""
+        return int(self._stream.value or 0)
 
     def wait(self) -> None:
-        """Wait until it is done.
+        """Wait until all that was started is done.
 
         Raises:
             RunError: the driver failed.
@@ -257,16 +270,64 @@ class Recording:
             self._call("cuMemcpyDtoHAsync_v2", here, _LONG(address), size, self._stream)
 
     def close(self) -> None:
+        """Let go of it; a second call does nothing."""
+        self._transfers.enter()
+        if self._stream.value is not None:
+            self._driver.cuStreamDestroy_v2(self._stream)
+        self._stream = ctypes.c_void_p()
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        self._transfers.check(getattr(self._driver, name)(*arguments), name)
+
+
+class Recording(Stream):
+    """Work on a stream of its own, recorded as a CUDA graph and replayed with one call.
+
+    CUDA driver API, "Graph Management".
+
+    Args:
+        work: starts the work on the stream with the given handle; called twice, first to load what
+            is loaded late, which cannot be recorded.
+        transfers: of the device.
+    """
+
+    def __init__(self, work: Callable[[int], None], transfers: Transfers) -> None:
+        # What is recorded calls code that is unloaded with the last that refers to it.
+        self._work = work
+        self._graph = ctypes.c_void_p()
+        super().__init__(transfers)
+        call, stream, graph = self._call, self._stream, ctypes.c_void_p()
+        try:
+            work(self.handle)
+            call("cuStreamSynchronize", stream)
+            call("cuStreamBeginCapture_v2", stream, _THIS_THREAD)
+            try:
+                work(self.handle)
+            finally:
+                # Also after an error: the stream can do nothing else before.
+                call("cuStreamEndCapture", stream, ctypes.byref(graph))
+            call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, _LONG(0))
+            call("cuGraphDestroy", graph)
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self) -> None:
+        """Start the work.
+
+        Raises:
+            RunError: the driver failed.
+        """
+        self._transfers.enter()
+        self._call("cuGraphLaunch", self._graph, self._stream)
+
+    def close(self) -> None:
         """Let go of graph and stream; a second call does nothing."""
         self._transfers.enter()
         if self._graph.value is not None:
             self._driver.cuGraphExecDestroy(self._graph)
-        if self._stream.value is not None:
-            self._driver.cuStreamDestroy_v2(self._stream)
-        self._graph, self._stream = ctypes.c_void_p(), ctypes.c_void_p()
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        self._transfers.check(getattr(self._driver, name)(*arguments), name)
+        self._graph = ctypes.c_void_p()
+        super().close()
 
 
 _LONG = ctypes.c_uint64

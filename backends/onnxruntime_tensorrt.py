@@ -8,13 +8,7 @@ tests use a stand-in for the provider.
 
 from __future__ import annotations
 
-import logging
-import mmap
-import os
 import re
-import shutil
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,20 +16,23 @@ from typing import Any, ClassVar
 from edgeinfer.backends.base import (
     Artifact,
     Bound,
+    BuildProgress,
     Capabilities,
     LoadOptions,
     Probe,
-    ShapeRange,
 )
-from edgeinfer.backends.checks import (
-    check_device,
-    check_file,
-    check_signature,
-    one_line,
-    thread_count,
+from edgeinfer.backends.built_ahead import (
+    Asked,
+    EngineBuilder,
+    Ranges,
+    give_timing,
+    open_inputs,
+    plain_model,
+    take_timing,
 )
+from edgeinfer.backends.checks import check_device, check_signature, one_line, thread_count
 from edgeinfer.backends.cuda import check_bf16, cuda_devices
-from edgeinfer.backends.engine_store import EngineKey, EngineStore, digest_of
+from edgeinfer.backends.engine_store import EngineKey, digest_of
 from edgeinfer.backends.engines import import_onnxruntime
 from edgeinfer.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeExecutable, specs
 from edgeinfer.backends.onnxruntime_cuda import load_libraries
@@ -46,10 +43,8 @@ from edgeinfer.backends.onnxruntime_operators import (
     placement,
 )
 from edgeinfer.backends.onnxruntime_plugins import plugins
-from edgeinfer.backends.tensorrt import library_version, machine_facts
-from edgeinfer.bundle.cache import cache_root
-from edgeinfer.bundle.memory import is_in_memory
-from edgeinfer.errors import LoadError, NotAvailableError, RunError
+from edgeinfer.backends.tensorrt_library import library_version, machine_facts
+from edgeinfer.errors import LoadError, NotAvailableError
 from edgeinfer.installed import install
 from edgeinfer.types import Array, Feeds, TensorSpec
 
@@ -59,10 +54,7 @@ CONTEXT = "engine.onnx"
 """The context model, beside the files that it names."""
 
 _PROVIDER = "TensorrtExecutionProvider"
-_TIMING = "timing"
 _LOG_FATAL = 4
-
-_log = logging.getLogger("edgeinfer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +74,10 @@ class _Maker:
     devices: tuple[Any, ...] = ()
 
 
-class OnnxRuntimeTensorRTBackend:
+class OnnxRuntimeTensorRTBackend(EngineBuilder[_Maker]):
     """Runs ONNX models as TensorRT engines."""
 
     name: ClassVar[str] = NAME
-
-    @property
-    def _store(self) -> EngineStore:
-        return EngineStore(cache_root() / "engines")
 
     def probe(self) -> Probe:
         """Look for an NVIDIA device, a build with the provider or a plugin, and TensorRT itself."""
@@ -119,66 +107,53 @@ class OnnxRuntimeTensorRTBackend:
             NotAvailableError: TensorRT or an NVIDIA device is not here.
             LoadError: TensorRT refuses the model or a part of it, or an option or a shape is wrong.
         """
-        maker, key, path = self._asked(artifact, options)
-        folder = self._current(maker, key, path, options)
-        try:
-            session = _open(folder / CONTEXT, maker, key, options)
-        except LoadError as error:
-            # Whole on the disk and yet refused: built anew, once.
-            _log.warning("%s: its engine is refused and built anew: %s", path, error)
-            self._store.drop(key)
-            session = _open(self._current(maker, key, path, options) / CONTEXT, maker, key, options)
+        asked = self._asked(artifact, options)
+
+        def opened(folder: Path) -> tuple[Path, Any]:
+            provider = _provider_options(asked.key)
+            return folder, _session(folder / CONTEXT, asked.maker, provider, {}, options)
+
+        folder, session = self._opened(asked, opened)
         inputs, outputs = specs(session)
         if artifact.inputs or artifact.outputs:
             check_signature(NAME, "input", artifact.inputs, [{s.name: s.dtype} for s in inputs])
             check_signature(NAME, "output", artifact.outputs, [{s.name: s.dtype} for s in outputs])
             inputs, outputs = artifact.inputs, artifact.outputs
-        executable = _EngineExecutable(session, inputs, outputs, options.shapes)
-        executable.notes = (f"engine of TensorRT {maker.version}: {folder}",)
+        executable = _EngineExecutable(session, inputs, outputs, Ranges(inputs, options.shapes))
+        executable.notes = (f"engine of TensorRT {asked.maker.version}: {folder}",)
         return executable
 
-    def unbuilt(self, artifact: Artifact, options: LoadOptions) -> str:
-        """Say why an engine has to be built now; empty when a current one is here."""
-        _, key, _ = self._asked(artifact, options)
-        return self._store.reason(key)
-
-    def build(self, artifact: Artifact, options: LoadOptions) -> Path:
-        """Return the folder of a current engine; builds it where there is none."""
-        maker, key, path = self._asked(artifact, options)
-        return self._built(maker, key, path, options)
-
-    def _current(self, maker: _Maker, key: EngineKey, path: Path, options: LoadOptions) -> Path:
-        if reason := self._store.reason(key):
-            _log.warning(
-                "%s: building its TensorRT engine, which can take minutes: %s "
-                "(`edgeinfer build BUNDLE` does so ahead)",
-                path,
-                reason,
-            )
-            start = time.monotonic()
-            folder = self._built(maker, key, path, options)
-            _log.warning("%s: engine built in %.1f s", path, time.monotonic() - start)
-            return folder
-        return self._built(maker, key, path, options)
-
-    def _built(self, maker: _Maker, key: EngineKey, path: Path, options: LoadOptions) -> Path:
-        def make(folder: Path) -> None:
-            _make(folder, maker, key, path, options)
-
-        def waiting() -> None:
-            _log.warning("%s: another process builds its engine; waiting for it", path)
-
-        return self._store.build(key, make, waiting)
-
-    def _asked(self, artifact: Artifact, options: LoadOptions) -> tuple[_Maker, EngineKey, Path]:
-        check_device(self.probe(), options.device, "needs an NVIDIA device and TensorRT")
-        path = check_file(NAME, artifact, ("onnx",))
-        if is_in_memory(path):
+    def _make(
+        self, folder: Path, asked: Asked[_Maker], progress: BuildProgress | None = None
+    ) -> None:
+        """Build an engine; the times of kernels come from earlier builds."""
+        maker, path = asked.maker, asked.path
+        provider = dict(_provider_options(asked.key))
+        if maker.prefix == "trt":
+            take_timing(folder)
+            provider |= {
+                # Beside the context model, which names it by a relative path.
+                "trt_engine_cache_enable": "1",
+                "trt_timing_cache_enable": "1",
+                "trt_timing_cache_path": str(folder),
+            }
+        entries = {
+            "ep.context_enable": "1",
+            "ep.context_file_path": str(folder / CONTEXT),
+            "ep.context_embed_mode": "0",
+        }
+        session = _session(path, maker, provider, entries, asked.options)
+        del session
+        if not (folder / CONTEXT).is_file():
             raise LoadError(
-                f"backend {NAME!r}: the bundle is encrypted, and TensorRT's engine would lie in "
-                "the cache in plain; load with backend='onnxruntime'"
+                f"onnxruntime built no engine of {path}: its {maker.provider} wrote no context "
+                "model"
             )
-        _refuse_engines(path)
+        give_timing(folder)
+
+    def _asked(self, artifact: Artifact, options: LoadOptions) -> Asked[_Maker]:
+        check_device(self.probe(), options.device, "needs an NVIDIA device and TensorRT")
+        path = plain_model(NAME, artifact)
         check_bf16(NAME, artifact.precision)
         maker = _maker()
         onnxruntime = str(import_onnxruntime().__version__)
@@ -189,11 +164,8 @@ class OnnxRuntimeTensorRTBackend:
             "optimize": str(options.optimize),
             "provider": maker.provider,
         }
-        return (
-            maker,
-            EngineKey(digest_of(path), machine_facts(maker.version, onnxruntime), wanted),
-            path,
-        )
+        facts = machine_facts(maker.version, onnxruntime)
+        return Asked(maker, EngineKey(digest_of(path), facts, wanted), path, artifact, options)
 
 
 class _EngineExecutable(OnnxRuntimeExecutable):
@@ -204,50 +176,20 @@ class _EngineExecutable(OnnxRuntimeExecutable):
         session: Any,
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec, ...],
-        shapes: Mapping[str, ShapeRange],
+        ranges: Ranges,
     ) -> None:
         super().__init__(session, inputs, outputs)
-        self._shapes = {s.name: shapes[s.name] for s in inputs if s.name in shapes}
+        self._ranges = ranges
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Run once."""
-        self._check(feeds)
+        self._ranges.check(feeds)
         return super().run(feeds)
 
     def bind(self, inputs: Feeds, outputs: Feeds) -> Bound:
         """Fix the buffers; they are copied to the device and back by each call."""
-        self._check(inputs)
+        self._ranges.check(inputs)
         return super().bind(inputs, outputs)
-
-    def _check(self, feeds: Feeds) -> None:
-        for name, (low, _, high) in self._shapes.items():
-            if name not in feeds:
-                continue
-            shape = feeds[name].shape
-            sizes = zip(low, shape, high, strict=False)
-            if len(shape) != len(low) or not all(a <= b <= c for a, b, c in sizes):
-                raise RunError(
-                    f"input {name!r}: expected a shape from {list(low)} to {list(high)}, for which "
-                    f"its engine was built, received {list(shape)}; `edgeinfer build --shape` "
-                    "builds it for others"
-                )
-
-
-def _refuse_engines(path: Path) -> None:
-    """Refuse a graph that brings an engine of its own, which is as good as a program.
-
-    Raises:
-        LoadError: it has a node of the kind that holds one.
-    """
-    with path.open("rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            if content.find(b"EPContext") >= 0:
-                raise LoadError(
-                    f"backend {NAME!r}: {path} holds an engine that somebody else built "
-                    "(EPContext), which is machine code; give the model that it was built from"
-                )
 
 
 def _maker() -> _Maker:
@@ -297,15 +239,9 @@ def _profiles(maker: _Maker, artifact: Artifact, options: LoadOptions) -> dict[s
     """Spell the shapes of inputs with open sizes; an engine is built for them.
 
     Raises:
-        LoadError: they are missing or no such shapes; nothing is ever built inside a run.
+        LoadError: they are missing or no such shapes.
     """
-    names = [spec.name for spec in artifact.inputs if not spec.is_static]
-    missing = [name for name in names if name not in options.shapes]
-    if missing:
-        raise LoadError(
-            f"backend {NAME!r}: the sizes of {', '.join(map(repr, missing))} are open: give the "
-            "smallest, usual and largest shape, as `edgeinfer build --shape` does"
-        )
+    names = open_inputs(NAME, artifact, options)
     found = {}
     for place, which in enumerate(("min", "opt", "max")):
         shapes = [f"{n}:{'x'.join(map(str, options.shapes[n][place]))}" for n in names]
@@ -315,36 +251,6 @@ def _profiles(maker: _Maker, artifact: Artifact, options: LoadOptions) -> dict[s
         if re.search(r"[:,]", name):
             raise LoadError(f"backend {NAME!r}: input {name!r}: TensorRT's options cannot name it")
     return found
-
-
-def _make(folder: Path, maker: _Maker, key: EngineKey, path: Path, options: LoadOptions) -> None:
-    """Build an engine into an empty folder; the times of kernels come from earlier builds."""
-    provider = dict(_provider_options(key))
-    timing = cache_root() / "engines" / _TIMING
-    if maker.prefix == "trt":
-        _take_timing(timing, folder)
-        provider |= {
-            # Beside the context model, which names it by a relative path.
-            "trt_engine_cache_enable": "1",
-            "trt_timing_cache_enable": "1",
-            "trt_timing_cache_path": str(folder),
-        }
-    entries = {
-        "ep.context_enable": "1",
-        "ep.context_file_path": str(folder / CONTEXT),
-        "ep.context_embed_mode": "0",
-    }
-    session = _session(path, maker, provider, entries, options)
-    del session
-    if not (folder / CONTEXT).is_file():
-        raise LoadError(
-            f"onnxruntime built no engine of {path}: its {maker.provider} wrote no context model"
-        )
-    _give_timing(folder, timing)
-
-
-def _open(path: Path, maker: _Maker, key: EngineKey, options: LoadOptions) -> Any:
-    return _session(path, maker, _provider_options(key), {}, options)
 
 
 def _provider_options(key: EngineKey) -> dict[str, str]:
@@ -400,18 +306,3 @@ def _session(
 def _plain_provider(provider: dict[str, str]) -> dict[str, str]:
     """Without what would write an engine."""
     return {k: v for k, v in provider.items() if "cache" not in k}
-
-
-def _take_timing(timing: Path, folder: Path) -> None:
-    """Copy what earlier builds have measured, so that a build that is killed cannot spoil it."""
-    if timing.is_dir():
-        for file in timing.glob("*.timing"):
-            shutil.copyfile(file, folder / file.name)
-
-
-def _give_timing(folder: Path, timing: Path) -> None:
-    for file in folder.glob("*.timing"):
-        timing.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = timing / f".{file.name}.{os.getpid()}"
-        shutil.move(file, fresh)
-        os.replace(fresh, timing / file.name)

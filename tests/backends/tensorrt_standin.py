@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from edgeinfer.backends import onnxruntime_tensorrt as module
-from edgeinfer.backends import tensorrt
+from edgeinfer.backends import tensorrt_library as library
 from edgeinfer.backends.base import Device
 from edgeinfer.backends.engines import import_onnxruntime
 
@@ -115,6 +115,6 @@ def standin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StandIn:
     monkeypatch.setattr(module, "plugins", lambda: ())
     gpu = (Device("gpu", "Orin"),)
     monkeypatch.setattr(module, "cuda_devices", lambda: gpu)
-    monkeypatch.setattr(tensorrt, "cuda_devices", lambda: gpu)
-    monkeypatch.setattr(tensorrt, "compute_capability", lambda: "8.7")
+    monkeypatch.setattr(library, "cuda_devices", lambda: gpu)
+    monkeypatch.setattr(library, "compute_capability", lambda: "8.7")
     return made

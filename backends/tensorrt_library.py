@@ -42,18 +42,18 @@ def version_text(number: int) -> str:
     return f"{number // unit}.{number % unit // 100}.{number % 100}"
 
 
-def machine_facts(tensorrt: str, onnxruntime: str) -> dict[str, str]:
+def machine_facts(tensorrt: str, onnxruntime: str = "") -> dict[str, str]:
     """Return what an engine built here fits.
 
     Args:
         tensorrt: version of the library that builds, or of the plugin that has one inside.
-        onnxruntime: version of the engine that asks it to.
+        onnxruntime: version of the engine that asks it to, if that is one.
     """
     devices = cuda_devices()
     kernel = text(Path("/sys/module/nvidia/version")) or text(Path("/etc/nv_tegra_release"))[:80]
     return {
         "TensorRT": tensorrt,
-        "ONNX Runtime": onnxruntime,
+        **({"ONNX Runtime": onnxruntime} if onnxruntime else {}),
         "driver": f"{kernel or 'unknown'} (CUDA {driver_version() or 'unknown'})",
         "device": devices[0].name if devices else "none",
         "compute capability": compute_capability() or "unknown",
