@@ -111,6 +111,11 @@ def import_coremltools() -> ModuleType:
             del sys.modules[name]
 
 
+def import_tensorrt() -> ModuleType:
+    """Import ``tensorrt``, NVIDIA's own package; it sends nothing."""
+    return _imported("tensorrt")
+
+
 def import_tvm_runtime() -> ModuleType:
     """Import ``tvm_ffi`` and load TVM's small runtime beside it; the compiler stays out.
 

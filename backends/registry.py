@@ -28,6 +28,7 @@ BUILT_IN = {
     "coreml": "edgeinfer.backends.coreml:CoreMLBackend",
     "coreml-reference": "edgeinfer.backends.coreml_reference.backend:CoreMLReferenceBackend",
     "onnxruntime-coreml": "edgeinfer.backends.onnxruntime_coreml:OnnxRuntimeCoreMLBackend",
+    "tensorrt": "edgeinfer.backends.tensorrt:TensorRTBackend",
     "onnxruntime-tensorrt": ("edgeinfer.backends.onnxruntime_tensorrt:OnnxRuntimeTensorRTBackend"),
     "coreai": "edgeinfer.backends.coreai:CoreAIBackend",
     "tvm": "edgeinfer.backends.tvm:TvmBackend",
@@ -38,7 +39,7 @@ BUILT_IN = {
 MEANT = {
     **dict.fromkeys(("ort", "onnx"), "onnxruntime"),
     **dict.fromkeys(("tflite", "tensorflow-lite"), "litert"),
-    **dict.fromkeys(("tensorrt", "trt"), "onnxruntime-tensorrt"),
+    "trt": "tensorrt",
     **dict.fromkeys(("mlprogram", "mlpackage", "core-ml"), "coreml"),
     **dict.fromkeys(("openvino_ir", "ov"), "openvino"),
     "aimodel": "coreai",

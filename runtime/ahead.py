@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import (
     Artifact,
     Backend,
+    BuildProgress,
     BuildsAhead,
-    DeviceKind,
     LoadOptions,
     ShapeRange,
 )
@@ -25,8 +25,6 @@ from edgeinfer.bundle.cache import cache_root, writable_folder
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import BackendError, InputError, NotAvailableError, UsageError
 from edgeinfer.types import TensorSpec
-
-Progress = Callable[[str, float | None], None]
 
 _VECTORS = 8
 """Test vectors whose shapes are looked at where nobody named any."""
@@ -65,19 +63,28 @@ def artifact_of(bundle: Bundle, variant: Variant) -> Artifact:
     return Artifact(variant.format, path, manifest.inputs, manifest.outputs, variant.precision)
 
 
-def engine_shapes(bundle: Bundle, variant: Variant, backend: str) -> dict[str, ShapeRange]:
-    """Return the shapes that an engine is for; empty where the backend builds none.
+def as_built(bundle: Bundle, variant: Variant, backend: str, options: LoadOptions) -> LoadOptions:
+    """Add to the options of a load what an engine is built for, where the backend builds one.
 
-    They are those that were named when it was built, else those of the test vectors.
+    Options and shapes are those that were named when it was built; shapes that nobody named are
+    those of the test vectors.
 
     Raises:
         BundleError: a vector is altered.
     """
-    open_inputs = [spec for spec in bundle.manifest.inputs if not spec.is_static]
-    if not open_inputs or not isinstance(registry.get(backend), BuildsAhead):
-        return {}
+    if not isinstance(registry.get(backend), BuildsAhead):
+        return options
     known = _remembered(variant)
-    return known if known is not None else _of_vectors(bundle, open_inputs)
+    open_inputs = [spec for spec in bundle.manifest.inputs if not spec.is_static]
+    shapes = known.shapes or (_of_vectors(bundle, open_inputs) if open_inputs else {})
+    return replace(options, shapes=shapes, extra=options_named(variant, backend))
+
+
+def options_named(variant: Variant, backend: str) -> dict[str, str]:
+    """Return the options that were named for engines of a backend; empty for none."""
+    if not isinstance(registry.get(backend), BuildsAhead):
+        return {}
+    return _remembered(variant).options.get(backend, {})
 
 
 def build_engines(
@@ -85,8 +92,9 @@ def build_engines(
     *,
     backend: str | None = None,
     shapes: Mapping[str, ShapeRange] | None = None,
+    options: Mapping[str, str] | None = None,
     check_only: bool = False,
-    progress: Progress | None = None,
+    progress: BuildProgress | None = None,
 ) -> tuple[Built, ...]:
     """Build every engine of a bundle that is not current.
 
@@ -95,16 +103,21 @@ def build_engines(
         backend: only this one.
         shapes: of inputs with open sizes; remembered for later loads. None keeps what was named
             before, or takes the shapes of the test vectors.
+        options: of that one backend, by its own names; remembered too. An empty value takes back
+            what was named before.
         check_only: only say what is current.
         progress: told what is being done.
 
     Raises:
         NotAvailableError: no backend of the bundle builds engines here; says why for each.
-        UsageError: a backend builds none, or shapes do not fit the model.
+        UsageError: a backend builds none, shapes do not fit the model, or options are for no
+            backend.
         BundleError: a file is altered.
     """
     if backend is not None and not isinstance(registry.get(backend), BuildsAhead):
         raise UsageError(f"backend {backend!r} builds no engines ahead; it needs none")
+    if options and backend is None:
+        raise UsageError("options are of one engine: name it too (--backend)")
     for name, wanted in (shapes or {}).items():
         _check_shape(bundle.manifest.inputs, name, wanted)
     found, reasons = [], []
@@ -113,10 +126,13 @@ def build_engines(
         if not probe.available:
             reasons.append(f"{builder.name}: {probe.reason}")
             continue
-        if shapes and not check_only:
-            _remember(variant, shapes)
-        kind = probe.devices[0].kind
-        found.append(_one(bundle, variant, builder, kind, check_only, progress))
+        load = as_built(bundle, variant, builder.name, LoadOptions(probe.devices[0].kind))
+        extra = {n: v for n, v in {**load.extra, **(options or {})}.items() if v}
+        load = replace(load, shapes={**load.shapes, **(shapes or {})}, extra=extra)
+        built = _one(bundle, variant, builder, load, check_only, progress)
+        if (shapes or options) and built.state in ("built", "current") and not check_only:
+            _remember(variant, builder.name, load.shapes if shapes else None, extra)
+        found.append(built)
     if not found:
         why = "; ".join(dict.fromkeys(reasons)) or "it has no variant for a backend that builds one"
         raise NotAvailableError(f"{bundle.location}: no engine can be built here: {why}")
@@ -140,22 +156,26 @@ def _one(
     bundle: Bundle,
     variant: Variant,
     builder: Backend,
-    kind: DeviceKind,
+    options: LoadOptions,
     check_only: bool,
-    progress: Progress | None,
+    progress: BuildProgress | None,
 ) -> Built:
     if not isinstance(builder, BuildsAhead):
         raise TypeError(builder.name)
-    artifact = artifact_of(bundle, variant)
+    artifact, what = artifact_of(bundle, variant), f"build the engine of {variant.id}"
+
+    def tell(phase: str, part: float | None) -> None:
+        if progress is not None:
+            progress(f"{what}: {phase}", part)
+
     try:
-        options = LoadOptions(device=kind, shapes=engine_shapes(bundle, variant, builder.name))
         why = builder.unbuilt(artifact, options)
         if why and check_only:
             return Built(variant.id, builder.name, "stale", why)
-        if why and progress is not None:
-            progress(f"build the engine of {variant.id}: {why}", None)
+        if why:
+            tell(why, None)
         start = time.monotonic()
-        folder = None if check_only else builder.build(artifact, options)
+        folder = None if check_only else builder.build(artifact, options, tell)
     except (BackendError, InputError) as e:
         return Built(variant.id, builder.name, "failed", str(e))
     seconds = time.monotonic() - start if why else 0.0
@@ -201,21 +221,46 @@ def _place(variant: Variant) -> str:
     return f"{digest.hexdigest()[:32]}.json"
 
 
-def _remember(variant: Variant, shapes: Mapping[str, ShapeRange]) -> None:
-    """Write down which shapes were asked for; whole or not at all."""
-    folder = writable_folder("engines", "shapes")
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What somebody named for engines of a variant.
+
+    Attributes:
+        shapes: by input.
+        options: by backend.
+    """
+
+    shapes: dict[str, ShapeRange] = field(default_factory=dict)
+    options: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def _remember(
+    variant: Variant,
+    backend: str,
+    shapes: Mapping[str, ShapeRange] | None,
+    options: dict[str, str],
+) -> None:
+    """Write down what was asked for; whole or not at all."""
+    known = _remembered(variant)
+    named = {n: [list(s) for s in r] for n, r in (shapes or known.shapes).items()}
+    text = json.dumps({"shapes": named, "options": {**known.options, backend: options}})
+    folder = writable_folder("engines", "named")
     place = folder / _place(variant)
     fresh = place.with_suffix(f".{os.getpid()}")
-    fresh.write_text(json.dumps({n: [list(s) for s in r] for n, r in shapes.items()}))
+    fresh.write_text(text)
     os.replace(fresh, place)
 
 
-def _remembered(variant: Variant) -> dict[str, ShapeRange] | None:
+def _remembered(variant: Variant) -> _Named:
     try:
-        text = (cache_root() / "engines" / "shapes" / _place(variant)).read_text(encoding="utf-8")
-        found: dict[str, ShapeRange] = {}
-        for name, (low, usual, high) in json.loads(text).items():
-            found[name] = tuple(low), tuple(usual), tuple(high)
-    except (OSError, ValueError, TypeError, AttributeError):
-        return None
-    return found
+        text = (cache_root() / "engines" / "named" / _place(variant)).read_text(encoding="utf-8")
+        found = json.loads(text)
+        shapes: dict[str, ShapeRange] = {}
+        for name, (low, usual, high) in found["shapes"].items():
+            shapes[name] = tuple(low), tuple(usual), tuple(high)
+        options = {
+            str(b): {str(n): str(v) for n, v in o.items()} for b, o in found["options"].items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):
+        return _Named()
+    return _Named(shapes, options)

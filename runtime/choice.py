@@ -30,7 +30,7 @@ from edgeinfer.bundle.values import KEY, fits
 from edgeinfer.errors import BackendError, InputError, LoadError, NotAvailableError, UsageError
 from edgeinfer.metrics import budget_for
 from edgeinfer.profiles.schema import Chip, chip_of
-from edgeinfer.runtime.ahead import artifact_of, engine_shapes
+from edgeinfer.runtime.ahead import artifact_of, as_built, options_named
 from edgeinfer.runtime.bench import Vector, accuracy_problem, measure
 from edgeinfer.runtime.cores import cores_here, on_cores
 from edgeinfer.runtime.devices import Fingerprint, available_cpus, fingerprint, known_facts
@@ -371,6 +371,8 @@ class _Chooser:
             options["calls"] = self._request.calls
         if not self._request.strict and pair.device != "cpu":
             options["fallback"] = True
+        if named := options_named(variant, pair.backend):
+            options["engine"] = named
         return Key(
             artifact=hashlib.sha256("\n".join((variant.precision, *digests)).encode()).hexdigest(),
             backend=pair.backend,
@@ -400,9 +402,9 @@ class _Chooser:
             device=pair.device,
             threads=self._threads,
             fallback=not self._request.strict,
-            shapes=engine_shapes(self._bundle, variant, pair.backend),
             pooled=self._request.pooled,
         )
+        options = as_built(self._bundle, variant, pair.backend, options)
         return guard.load(
             *(self._backend(pair.backend), artifact, options),
             again=partial(artifact_of, self._bundle, variant),

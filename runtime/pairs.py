@@ -13,7 +13,7 @@ from edgeinfer.backends.base import Executable, LoadOptions
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError
-from edgeinfer.runtime.ahead import artifact_of, engine_shapes
+from edgeinfer.runtime.ahead import artifact_of, as_built
 from edgeinfer.runtime.devices import fingerprint
 from edgeinfer.runtime.offered import by_name_only, with_requested
 from edgeinfer.runtime.operators import placement_of
@@ -98,8 +98,8 @@ def open_pair(
     """
     variant, pair = found.variants[candidate.pair.variant], candidate.pair
     artifact = artifact_of(bundle, variant)
-    shapes = engine_shapes(bundle, variant, pair.backend)
-    options = LoadOptions(pair.device, threads, fallback=fallback, shapes=shapes)
+    options = LoadOptions(pair.device, threads, fallback=fallback)
+    options = as_built(bundle, variant, pair.backend, options)
     executable = guard.load(registry.get(pair.backend), artifact, options)
     if pair.device != "cpu" and not fallback and (problem := fallen(executable)):
         executable.close()

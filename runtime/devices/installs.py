@@ -90,7 +90,11 @@ WHEELS = {
 """Looked up with pip, tag by tag, in November 2026; for Python 3.10 pip takes onnxruntime 1.23."""
 
 GPU = "onnxruntime-gpu"
-TENSORRT = "onnxruntime-tensorrt"
+TENSORRT = "tensorrt"
+PROVIDER = "onnxruntime-tensorrt"
+COMPILERS = (TENSORRT, PROVIDER)
+"""Backends that compile for NVIDIA's GPUs: by TensorRT's own package, and by ONNX Runtime."""
+
 _GPU_VERSION = "onnxruntime-gpu 1.31"
 _GPU_LIBC: dict[str, Version] = {"x86_64": (2, 28), "aarch64": (2, 34)}
 
@@ -151,8 +155,8 @@ def advise(engine: str, facts: Facts, python: Python) -> Advice:
     """
     if engine == GPU:
         return _advise_gpu(facts, python)
-    if engine == TENSORRT:
-        return _advise_tensorrt(facts, python)
+    if engine in COMPILERS:
+        return _advise_tensorrt(engine, facts, python)
     wheels = WHEELS.get(engine)
     if wheels is None:
         return Advice("", f"nothing is known of how to install {engine!r}")
@@ -224,17 +228,23 @@ def _advise_gpu(facts: Facts, python: Python) -> Advice:
     return _gpu_line(facts, python, ("[cuda,cudnn]",), "")
 
 
-def _advise_tensorrt(facts: Facts, python: Python) -> Advice:
+def _advise_tensorrt(engine: str, facts: Facts, python: Python) -> Advice:
     if facts.board.family == "jetson":
-        return Advice(
-            "sudo apt-get install -y nvidia-jetpack",
-            "it brings TensorRT's libraries; onnxruntime-gpu 1.31 for 64-bit Arm has no provider "
-            "for them, so build ONNX Runtime in a checkout of it and install the wheel: "
-            f"{_JETSON_BUILD} (not tried on a Jetson)",
+        why = (
+            "it brings TensorRT and its package for the system's Python; a virtual environment of "
+            "that Python sees it if made with `python3 -m venv --system-site-packages`"
         )
+        if engine == PROVIDER:
+            why = (
+                "it brings TensorRT's libraries; onnxruntime-gpu 1.31 for 64-bit Arm has no "
+                "provider for them, so build ONNX Runtime in a checkout of it and install the "
+                f"wheel: {_JETSON_BUILD}"
+            )
+        return Advice("sudo apt-get install -y nvidia-jetpack", f"{why} (not tried on a Jetson)")
     if (facts.os, facts.arch) not in (("linux", "x86_64"), ("windows", "x86_64")):
         return Advice("", f"TensorRT has no packages for {facts.os} on {facts.arch}")
-    line = install_line(python, f"{GPU}[cuda,cudnn]", "tensorrt-cu13")
+    packages = [f"{GPU}[cuda,cudnn]"] if engine == PROVIDER else []
+    line = install_line(python, *packages, "tensorrt-cu13")
     return Advice(line, "the libraries come from NVIDIA's own index (not tried here)")
 
 

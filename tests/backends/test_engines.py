@@ -98,6 +98,7 @@ def test_probe_does_not_need_the_engines(tmp_path: Path) -> None:
         "coreml False Core ML runs on macOS; the backend coreml-reference evaluates packages",
         "coreml-reference False coremltools not installed; pip install 'edgeinfer[coreml]'",
         "onnxruntime-coreml False Core ML runs on macOS",
+        "tensorrt False tensorrt not installed; JetPack brings it for the system's Python",
         "onnxruntime-tensorrt False onnxruntime not installed; "
         "pip install 'edgeinfer[onnxruntime]'",
         "coreai False coreai-core not installed; pip install 'edgeinfer[coreai]'",

@@ -10,6 +10,9 @@ import pytest
 import edgeinfer
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import EngineRequirement
+from tests.backends.cuda_standin import driver as driver
+from tests.backends.tensorrt_api import State
+from tests.backends.tensorrt_api import trt as trt
 from tests.backends.tensorrt_standin import StandIn
 from tests.backends.tensorrt_standin import standin as standin
 from tests.cli.conftest import Cli, write_bundle
@@ -20,11 +23,22 @@ ENGINES = (EngineRequirement("onnxruntime-tensorrt"), EngineRequirement("onnxrun
 @pytest.fixture
 def jetson(bundle: Path, tmp_path: Path) -> Path:
     """A bundle whose only variant is for a Jetson; its input has an open size, 2 in its vector."""
+    return _for_jetson(bundle, tmp_path, ENGINES)
+
+
+@pytest.fixture
+def own(bundle: Path, tmp_path: Path) -> Path:
+    """The same for TensorRT's own package."""
+    engines = (EngineRequirement("tensorrt"), EngineRequirement("onnxruntime"))
+    return _for_jetson(bundle, tmp_path, engines)
+
+
+def _for_jetson(bundle: Path, folder: Path, engines: tuple[EngineRequirement, ...]) -> Path:
     with Bundle.open(bundle) as opened:
         variant = replace(
-            opened.manifest.variants[0], id="jetson-onnx-fp32", target="jetson", engines=ENGINES
+            opened.manifest.variants[0], id="jetson-onnx-fp32", target="jetson", engines=engines
         )
-    return write_bundle(tmp_path / "jetson.edge", variants=(variant,))
+    return write_bundle(folder / "jetson.edge", variants=(variant,))
 
 
 def test_an_engine_is_built_once(standin: StandIn, cli: Cli, jetson: Path) -> None:
@@ -110,3 +124,75 @@ def test_engines_are_cleared_with_the_cache(standin: StandIn, cli: Cli, jetson: 
     assert "engines" in cli("cache", "list").out
     assert cli("cache", "clear").code == 0
     assert cli("build", jetson, "--check").code == 1
+
+
+class TestTensorRT:
+    def test_it_takes_part_in_the_race_and_its_engine_is_used(
+        self, trt: State, cli: Cli, own: Path
+    ) -> None:
+        built = cli("build", own)
+        assert built.code == 0
+        assert built.out.splitlines()[1].split()[:3] == ["jetson-onnx-fp32", "tensorrt", "built"]
+        with edgeinfer.load(own) as session:
+            pairs = {str(c.pair) for c in session.report().candidates}
+        assert "jetson-onnx-fp32 on tensorrt (gpu)" in pairs
+        assert len(trt.built) == 1
+        x = np.ones((2, 2, 2, 3), np.float32)
+        with edgeinfer.load(own, backend="tensorrt") as session:
+            np.testing.assert_array_equal(session(image=x), np.ones((2, 3), np.float32))
+            assert any("engine of TensorRT 10.3.0" in note for note in session.report().notes)
+        assert cli("verify", own, "--backend", "tensorrt").code == 0
+
+    def test_options_are_remembered_until_they_are_taken_back(
+        self, trt: State, cli: Cli, own: Path
+    ) -> None:
+        of_it = ("--backend", "tensorrt")
+        named = cli(
+            "build", own, *of_it, "--option", "workspace_mb=64", "--option", "gpu_fallback=1"
+        )
+        assert (named.code, trt.pools) == (0, {"WORKSPACE": 64 << 20})
+        edgeinfer.load(own, backend="tensorrt").close()
+        assert (cli("build", own, "--check").code, len(trt.built)) == (0, 1)
+        assert cli("build", own, *of_it, "--option", "workspace_mb=").code == 0
+        edgeinfer.load(own, backend="tensorrt").close()
+        assert len(trt.built) == 2
+
+    def test_shapes_and_options_do_not_forget_each_other(
+        self, trt: State, cli: Cli, own: Path
+    ) -> None:
+        assert cli("build", own, "--shape", "image=1,2,2,3:2,2,2,3:4,2,2,3").code == 0
+        of_it = ("--backend", "tensorrt", "--option", "optimization_level=1")
+        assert cli("build", own, *of_it).code == 0
+        assert [head["shapes"]["image"][2][0] for head in trt.built] == [4, 4]
+        with edgeinfer.load(own, backend="tensorrt") as session:
+            session(image=np.ones((4, 2, 2, 3), np.float32))
+        assert len(trt.built) == 2
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "message"),
+        [
+            (("--option", "workspace_mb=64"), 2, "options are of one engine: name it too"),
+            (("-b", "tensorrt", "--option", "workspace"), 2, "expected NAME=VALUE"),
+            (("-b", "tensorrt", "--option", "size=1"), 1, "there is no option 'size'"),
+        ],
+    )
+    def test_a_wrong_option_builds_and_remembers_nothing(
+        self,
+        trt: State,
+        cli: Cli,
+        own: Path,
+        arguments: tuple[str, ...],
+        code: int,
+        message: str,
+    ) -> None:
+        found = cli("build", own, *arguments)
+        assert found.code == code
+        assert message in " ".join((found.out + found.err).split())
+        assert trt.built == []
+        assert cli("build", own).code == 0
+
+    def test_doctor_and_devices_name_it(self, trt: State, cli: Cli, own: Path) -> None:
+        devices = json.loads(cli("devices", "--json").out)
+        (found,) = [b for b in devices["backends"] if b["backend"] == "tensorrt"]
+        assert (found["version"], found["devices"][0]["name"]) == ("10.3.0", "Orin")
+        assert "engine tensorrt" in cli("doctor", own).out

@@ -53,8 +53,8 @@ it holds a single one twice while loading: 210 MB instead of 302 MB for ResNet-5
 LARGEST = 2_000_000_000
 """Bytes of weights that one file may hold: Protocol Buffers end at 2 GiB, graph and all."""
 
-TENSORRT = "onnxruntime-tensorrt"
-"""The backend of profiles with strong types."""
+TENSORRT = ("tensorrt", "onnxruntime-tensorrt")
+"""Backends of profiles with strong types."""
 
 _PRECISIONS = frozenset({"fp32", "fp16", "bf16"})
 
@@ -100,9 +100,10 @@ class OnnxTarget(Target):
 
 
 def _engines(profile: Profile, requirement: str) -> tuple[EngineRequirement, ...]:
-    """Name what runs the file: the compiler first, and the engine without it for the gate."""
+    """Name what runs the file: the compilers first, and the engine without one for the gate."""
     found = EngineRequirement("onnxruntime", requirement)
-    return (EngineRequirement(TENSORRT), found) if profile.strongly_typed else (found,)
+    compilers = TENSORRT if profile.strongly_typed else ()
+    return (*map(EngineRequirement, compilers), found)
 
 
 def save(model: ir.Model, path: Path, largest: int) -> tuple[Path, ...]:

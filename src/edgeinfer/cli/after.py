@@ -57,7 +57,7 @@ def _in_app(profile: Profile, place: str) -> str:
 def _copied(profile: Profile, path: str, given: str) -> str:
     name = path.rstrip("/").rpartition("/")[2]
     copy = f"scp -r {path}" if path.endswith("/") else f"scp {path}"
-    build = f"edgeinfer build {name} && " if "onnxruntime-tensorrt" in profile.backends else ""
+    build = f"edgeinfer build {name} && " if profile.strongly_typed else ""
     run = f"{build}edgeinfer verify {name} && edgeinfer run {name} {given}"
     return f"on {profile.title}: {copy} DEVICE:; there: {run}"
 

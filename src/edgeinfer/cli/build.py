@@ -31,6 +31,13 @@ _SHAPES = re.compile(r"(?P<name>.+)=(?P<shapes>[0-9]+(?:[,:][0-9]+)*)")
     metavar="X=1,3,224,224:4,...:8,...",
     help="Smallest, usual and largest shape of an input with open sizes; one shape is all three.",
 )
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Option of the engine that --backend names, e.g. workspace_mb=512; NAME= takes it back.",
+)
 @click.option("--check", "check_only", is_flag=True, help="Only say which engines are current.")
 @trust_options()
 @output_options
@@ -38,6 +45,7 @@ def build(
     bundle: str,
     backend: str | None,
     shapes: tuple[str, ...],
+    options: tuple[str, ...],
     check_only: bool,
     trust: dict[str, Any],
     out: Output,
@@ -45,7 +53,8 @@ def build(
     """Build the engines of BUNDLE for this device, ahead of the first load.
 
     TensorRT compiles a model for one device, driver and version of itself, which takes minutes. The
-    engines are kept in the cache folder; those that are current are left as they are.
+    engines are kept in the cache folder; those that are current are left as they are. Shapes and
+    options are remembered for later loads.
 
     Exits with 1 when an engine cannot be built or, with --check, is not current; with 3 when no
     backend that builds engines is here.
@@ -53,10 +62,15 @@ def build(
     from edgeinfer.bundle.archive import Bundle
     from edgeinfer.runtime.ahead import build_engines
 
-    wanted = dict(map(_shape, shapes))
+    wanted, named = dict(map(_shape, shapes)), dict(map(_option, options))
     with out.progress() as progress, Bundle.open(bundle, **trust) as opened:
         found = build_engines(
-            opened, backend=backend, shapes=wanted, check_only=check_only, progress=progress
+            opened,
+            backend=backend,
+            shapes=wanted,
+            options=named,
+            check_only=check_only,
+            progress=progress,
         )
     bad = any(b.state in ("failed", "stale") for b in found)
     out.result({"current": not bad, "engines": found}, lambda: _view(found))
@@ -74,6 +88,13 @@ def _shape(text: str) -> tuple[str, ShapeRange]:
         )
     found = [tuple(int(n) for n in part.split(",")) for part in parts]
     return match["name"], (found[0], found[-1] if len(found) == 1 else found[1], found[-1])
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise UsageError(f"--option {text}: expected NAME=VALUE")
+    return name, value
 
 
 def _view(found: tuple[Built, ...]) -> Iterator[str | Table]:

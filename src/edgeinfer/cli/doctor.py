@@ -108,8 +108,8 @@ def _engines() -> Iterator[Finding]:
     from edgeinfer.backends import registry
     from edgeinfer.runtime.devices import read_facts
     from edgeinfer.runtime.devices.installs import (
+        COMPILERS,
         GPU,
-        TENSORRT,
         WHEELS,
         advise,
         this_python,
@@ -126,8 +126,8 @@ def _engines() -> Iterator[Finding]:
             fix = probe.reason
             if "not installed" in probe.reason and probe.backend in WHEELS:
                 fix = f"{_first(probe.reason)}; {advise(probe.backend, facts, python)}"
-            elif probe.backend == TENSORRT and facts.gpus:
-                fix = f"{probe.reason}; {advise(TENSORRT, facts, python)}"
+            elif probe.backend in COMPILERS and facts.gpus:
+                fix = f"{probe.reason}; {advise(probe.backend, facts, python)}"
             yield Finding(what, None, found, fix)
         if probe.backend == "onnxruntime" and facts.gpus and "gpu" not in kinds:
             name = facts.gpus[0].name

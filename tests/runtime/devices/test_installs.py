@@ -9,8 +9,8 @@ import pytest
 
 from edgeinfer.runtime.devices import Facts, read_facts
 from edgeinfer.runtime.devices.installs import (
+    COMPILERS,
     GPU,
-    TENSORRT,
     WHEELS,
     Python,
     advise,
@@ -92,12 +92,13 @@ class TestGpu:
     def test_without_one_there_is_none(self, facts: DeviceFacts) -> None:
         assert advise(GPU, facts("pi5"), VENV).line == ""
 
-    def test_tensorrt(self, facts: DeviceFacts) -> None:
-        assert advise(TENSORRT, facts("thor"), VENV).line == (
+    @pytest.mark.parametrize("engine", COMPILERS)
+    def test_tensorrt(self, facts: DeviceFacts, engine: str) -> None:
+        assert advise(engine, facts("thor"), VENV).line == (
             "sudo apt-get install -y nvidia-jetpack"
         )
-        assert "tensorrt-cu13" in advise(TENSORRT, facts("x86-server"), VENV).line
-        assert advise(TENSORRT, facts("pi5"), VENV).line == ""
+        assert "tensorrt-cu13" in advise(engine, facts("x86-server"), VENV).line
+        assert advise(engine, facts("pi5"), VENV).line == ""
 
 
 def test_lines_survive_a_shell() -> None:

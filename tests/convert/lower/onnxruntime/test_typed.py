@@ -161,7 +161,11 @@ def test_no_operator_of_a_vendor_is_written(target: str, tmp_path: Path) -> None
     assert {n.domain for n in written.graph} == {""}
     assert written.opset_imports[""] == 21
     assert written.metadata_props[TYPED_KEY] == "1"
-    assert [e.backend for e in lowered.engines] == ["onnxruntime-tensorrt", "onnxruntime"]
+    assert [e.backend for e in lowered.engines] == [
+        "tensorrt",
+        "onnxruntime-tensorrt",
+        "onnxruntime",
+    ]
 
 
 @pytest.mark.parametrize(
