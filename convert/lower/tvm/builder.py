@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +98,9 @@ class Builder:
         self.sizes: dict[str, Any] = {}
         self.counted: list[Any] = []
         self.current: Callable[[], ir.Node | None] = lambda: None
+        self.functions = 0
+        self.value: Callable[[ir.Value], Tensor]
+        self.lower_body: Callable[[ir.Graph, Mapping[ir.Value, Tensor]], list[Tensor]]
         self.last_use: Callable[[Tensor], bool] = lambda tensor: False
         self.kernels = 0
         self.naive: list[str] = []
@@ -201,10 +204,14 @@ class Builder:
         made = self.block.emit(relax.call_tir(where, list(operands), kinds))
         return [self.emit(relax.TupleGetItem(made, i)) for i in range(len(results))]
 
+    def count(self) -> Any:
+        """Make a size that a run counts."""
+        self.counted.append(tirx.Var(f"m{len(self.counted)}", "int64"))
+        return self.counted[-1]
+
     def first(self, x: Tensor, count: Tensor) -> Tensor:
         """Take so many rows as a tensor of one element says; the number is an open size."""
-        size = tirx.Var(f"m{len(self.counted)}", "int64")
-        self.counted.append(size)
+        size = self.count()
         told = self.block.emit(relax.op.tensor_to_shape(self.expr(count)))
         self.block.match_cast(told, relax.ShapeType([size]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ class Lowered:
         problems: nodes without a lowering.
         naive: products without a kernel of their own.
         kernels: calls of kernels of our own.
-        is_static: no size is open.
+        is_static: no size is open, and nothing is decided by a run.
     """
 
     module: tvm.IRModule | None
@@ -52,8 +53,7 @@ def lower_graph(model: ir.Model, machine: Machine, tuning: Tuning | None = None)
     except Refusal as refusal:
         where = f"input {value.name!r}"
         return Lowered(None, [Problem(where, "", refusal.reason, refusal.detail, refusal.hint)])
-    g.current = lambda: driver.node
-    g.last_use = lambda tensor: _is_last(driver, tensor)
+    _follow(g, driver, model.opset_imports)
     with g.block.function("main", g.inputs):
         made: list[Any] = []
         with g.block.dataflow():
@@ -64,7 +64,34 @@ def lower_graph(model: ir.Model, machine: Machine, tuning: Tuning | None = None)
         g.block.emit_func_output(tvm.relax.Tuple(made))
     if driver.problems:
         return Lowered(None, driver.problems)
-    return Lowered(g.block.get(), [], tuple(g.naive), g.kernels, not (g.sizes or g.counted))
+    is_static = not (g.sizes or g.counted or g.functions)
+    return Lowered(g.block.get(), [], tuple(g.naive), g.kernels, is_static)
+
+
+def _follow(g: Builder, driver: Driver[Tensor], opsets: Mapping[str, int]) -> None:
+    """Have the builder see what a driver is at; a body has a driver of its own."""
+
+    def value(of: ir.Value) -> Tensor:
+        if of not in driver.values:
+            if of.const_value is None:
+                raise Refusal(f"{of.name!r} has no lowering", "unsupported_op")
+            driver.values[of] = g.constant(of)
+        return driver.values[of]
+
+    def lower_body(graph: ir.Graph, given: Mapping[ir.Value, Tensor]) -> list[Tensor]:
+        inner: Driver[Tensor] = Driver(OPS, g)
+        inner.values.update(given)
+        _follow(g, inner, opsets)
+        try:
+            inner.lower_nodes(graph, opsets)
+            driver.problems += inner.problems
+            return [g.value(v) for v in graph.outputs]
+        finally:
+            _follow(g, driver, opsets)
+
+    g.current = lambda: driver.node
+    g.last_use = lambda tensor: _is_last(driver, tensor)
+    g.value, g.lower_body = value, lower_body
 
 
 def _is_last(driver: Driver[Tensor], tensor: Tensor) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 
 def sizes_first(module: tvm.IRModule) -> tvm.IRModule:
@@ -21,7 +21,8 @@ def sizes_first(module: tvm.IRModule) -> tvm.IRModule:
     """
     for where, function in list(module.functions.items()):
         if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
-            blocks = [_ordered(block) for block in function.body.blocks]
+            taken = {s for p in function.params for s in _sizes_of(p)}
+            blocks = [_ordered(block, taken) for block in function.body.blocks]
             body = relax.SeqExpr(blocks, function.body.body)
             module[where] = relax.Function(
                 function.params, body, function.ret_ty, function.is_pure, function.attrs
@@ -29,12 +30,19 @@ def sizes_first(module: tvm.IRModule) -> tvm.IRModule:
     return module
 
 
-def _ordered(block: relax.BindingBlock) -> relax.BindingBlock:
+def _sizes_of(value: Any) -> list[Any]:
+    """The open sizes that the type of a parameter, or of what a run counts, names."""
+    kind = value.ty
+    shape = kind.shape if isinstance(kind, relax.TensorType) else kind
+    return [s for s in getattr(shape, "values", None) or () if isinstance(s, tirx.Var)]
+
+
+def _ordered(block: relax.BindingBlock, taken: set[Any]) -> relax.BindingBlock:
     made_by: dict[Any, Any] = {}
     for binding in block.bindings:
         made_by[binding.var] = binding
         if isinstance(binding, relax.MatchCast):
-            made_by.update(dict.fromkeys(binding.ty.values, binding))
+            made_by.update({s: binding for s in _sizes_of(binding.var) if s not in taken})
     if all(isinstance(b, relax.VarBinding) for b in block.bindings):
         return block
     done: dict[Any, None] = {}

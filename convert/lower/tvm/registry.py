@@ -16,15 +16,15 @@ BOOL = frozenset({D.BOOL})
 ALL = NUMBERS | BOOL
 
 _TURNS = (
-    "turns of a loop that only a run counts or ends, or too many of them: what is written is one "
-    "straight line of kernels"
+    "turns that only a run counts, or too many of them to write out: fix the sizes "
+    "(--input-shape), or write a Loop"
 )
 
 OPS = Registry(
     "tvm",
     dtypes=ALL,
     lacking={
-        **dict.fromkeys(("Loop", "Scan"), _TURNS),
+        "Scan": _TURNS,
         "RNN": "more than 128 steps, or an open number of them",
     },
 )
