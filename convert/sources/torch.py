@@ -19,6 +19,7 @@ from edgeinfer.convert.sources.quiet import quiet
 from edgeinfer.convert.sources.repair import repair
 from edgeinfer.convert.sources.torch_compare import (
     compare_export,
+    first_of_equal,
     is_tensor,
     leaves,
     output_names,
@@ -272,7 +273,7 @@ def _call(forward: Forward, feeds: Mapping[str, Any], name: str) -> Any:
     import torch
 
     try:
-        with torch.no_grad(), quiet():
+        with torch.no_grad(), quiet(), first_of_equal():
             return forward({key: value.clone() for key, value in feeds.items()})
     except Exception as error:
         # Whatever forward() raises is about the user's own examples.

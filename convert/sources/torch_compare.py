@@ -63,6 +63,39 @@ def leaves(tree: Any) -> list[Any]:
     return found
 
 
+def first_of_equal() -> Any:
+    """A mode in which PyTorch takes the first of equal values, as ONNX's TopK does.
+
+    PyTorch leaves the choice among equal values to the kernel; every choice is right, and a module
+    whose scores tie (a classifier that starts at zero) would look wrong.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    aten = torch.ops.aten
+
+    class _FirstOfEqual(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if func is aten.topk.default:
+                return _topk(*args, **kwargs)
+            if func is aten.sort.default:
+                return _sorted(*args, **kwargs)
+            return func(*args, **kwargs)
+
+    def _sorted(x: Any, dim: int = -1, descending: bool = False) -> Any:
+        return aten.sort.stable(x, stable=True, dim=dim, descending=descending)
+
+    def _topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+        if not x.ndim:
+            return aten.topk.default(x, k, dim, largest, sorted)
+        return tuple(part.narrow(dim, 0, k) for part in _sorted(x, dim, descending=largest))
+
+    return _FirstOfEqual()
+
+
 def is_tensor(value: Any) -> bool:
     """Whether it is a ``torch.Tensor``."""
     import torch

@@ -125,6 +125,25 @@ def test_a_recurrent_layer_has_any_length_also_the_second_time() -> None:
         assert [str(s) for s in model.graph.inputs[0].shape or ()] == ["1", "frames", "2"]
 
 
+@pytest.mark.parametrize("by", ["topk", "smallest", "sort", "argsort"])
+def test_among_equal_values_the_first_is_taken(by: str) -> None:
+    """PyTorch leaves the choice to its kernel, and ONNX does not: either is right."""
+
+    def forward(self: Any, x: Any) -> Any:
+        scores = (x.sum(-1) > 1e9).float()
+        chosen = {
+            "topk": lambda: torch.topk(scores, 20, dim=1).indices,
+            "smallest": lambda: torch.topk(scores, 20, dim=1, largest=False).indices,
+            "sort": lambda: torch.sort(scores, dim=1).indices[:, :20],
+            "argsort": lambda: torch.argsort(scores, dim=1, descending=True)[:, :20],
+        }[by]()
+        return x.gather(1, chosen[..., None].expand(-1, -1, 3))
+
+    x = torch.arange(3 * 84.0).reshape(1, 84, 3)
+    source = read(module(forward), example_inputs={"x": x})
+    np.testing.assert_array_equal(run(source, x=x.numpy())[0], x[:, :20].numpy())
+
+
 def test_training_flags_are_left_as_they_were() -> None:
     net = Net()
     net.norm.eval()
