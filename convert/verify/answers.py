@@ -50,6 +50,8 @@ class Answer:
             ran. It says how much plain rounding moves this model.
         undecided: by output name, which elements rounding alone moves: places of scores that are
             equal but for their last bits. They are not judged.
+        shaky: by output name, which elements moving the scores themselves by a few last bits
+            changes; only where an artifact is wrong in them they are not judged.
         note: why an oracle did not take part, or who disagreed and where; empty when all is well.
     """
 
@@ -59,6 +61,7 @@ class Answer:
     spread: dict[str, OutputMetrics]
     note: str = ""
     undecided: dict[str, Array] = field(default_factory=dict)
+    shaky: dict[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,19 @@ oracle again with inputs that differ by a few last bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgeinfer.metrics import budget_for
+from edgeinfer.metrics import Budget, OutputMetrics, budget_for, check, compare
 from edgeinfer.types import Array, Feeds
 
 if TYPE_CHECKING:
     # The process that asks for a conversion imports this module and no graph library.
     import onnx_ir as ir
+
+    from edgeinfer.convert.verify.answers import Answer
 
 CHOOSES = frozenset({
     *("TopK", "ArgMax", "ArgMin", "NonMaxSuppression", "Hardmax", "Unique", "NonZero", "Compress"),
@@ -84,6 +86,55 @@ def nearly(feeds: Feeds, seed: int) -> dict[str, Array]:
     return found
 
 
+def shaken(model: ir.Model) -> ir.Model:
+    """Return a copy in which what is chosen by differs by a few last bits, other ones in each run.
+
+    A score may hang on less than its own last bit (a bias that a small product is added to), which
+    moving the inputs does not show. Values that need few digits, such as counts, zeros and steps of
+    a grid, are exact and stay; so do scores that are all equal, of which every engine takes the
+    first.
+    """
+    import onnx_ir as ir
+
+    copy = model.clone()
+    for node in list(copy.graph):
+        for place, value in enumerate(node.inputs if node.op_type in CHOOSES else ()):
+            if value is None or value.dtype != ir.DataType.FLOAT:
+                continue
+            if _is_rounded(value, copy.graph):
+                added = _moving(value, f"{node.outputs[0].name}__{place}")
+                copy.graph.insert_before(node, added)
+                node.replace_input_with(place, added[-1].outputs[0])
+    return copy
+
+
+def _moving(value: ir.Value, name: str) -> list[ir.Node]:
+    """Return nodes of which the last gives the value with noise in its last bits."""
+    import onnx_ir as ir
+
+    nodes: list[ir.Node] = []
+
+    def op(kind: str, *inputs: ir.Value, **numbers: float) -> ir.Value:
+        given = [
+            ir.AttrInt64(key, number) if isinstance(number, int) else ir.AttrFloat32(key, number)
+            for key, number in numbers.items()
+        ]
+        nodes.append(ir.Node("", kind, list(inputs), given, num_outputs=1))
+        nodes[-1].outputs[0].name = f"{name}__{len(nodes)}"
+        return nodes[-1].outputs[0]
+
+    def number(value: float) -> ir.Value:
+        return op("Constant", value_float=value)
+
+    apart = op("Greater", op("ReduceMax", value, keepdims=0), op("ReduceMin", value, keepdims=0))
+    step = op("Where", apart, number(NOISE), number(0.0))
+    noise = op("RandomUniformLike", value, low=-1.0, high=1.0, seed=1.0)
+    moved = op("Add", value, op("Mul", value, op("Mul", noise, step)))
+    grid = op("Mul", value, number(256.0))
+    op("Where", op("Equal", grid, op("Round", grid)), value, moved)
+    return nodes
+
+
 def undecided(answer: dict[str, Array], draws: Sequence[dict[str, Array]]) -> dict[str, Array]:
     """Return for each output which elements rounding alone moves; outputs without any are left out.
 
@@ -118,6 +169,35 @@ def _moved(right: Array, other: Array) -> Array:
     with np.errstate(invalid="ignore"):
         moved = np.abs(wide - near) > 0.5 * budget_for("fp32").max_rel * scale
     return np.asarray(~same & (moved | (np.isfinite(wide) != np.isfinite(near))))
+
+
+def compared(
+    name: str, right: Answer, found: Mapping[str, Array], budget: Budget
+) -> OutputMetrics | None:
+    """Measure an output in what rounding alone does not decide; None where that is too little.
+
+    What moving the scores themselves changes is left out only where that mends it, and from then
+    on: an engine has shown that it is so.
+    """
+    if name not in found:
+        return OutputMetrics(problem="the artifact does not give this output")
+    mask = right.undecided.get(name)
+    metrics = _measured(right.outputs[name], found[name], mask, budget)
+    if metrics is None or not check(metrics, budget) or name not in right.shaky:
+        return metrics
+    wider = right.shaky[name] if mask is None else mask | right.shaky[name]
+    fewer = _measured(right.outputs[name], found[name], wider, budget)
+    if fewer is not None and check(fewer, budget):
+        return metrics
+    right.undecided[name] = wider
+    return fewer
+
+
+def _measured(
+    right: Array, found: Array, mask: Array | None, budget: Budget
+) -> OutputMetrics | None:
+    parts = judged_part(right, found, mask)
+    return None if parts is None else compare(*parts, channel_floor=budget.channel_floor)
 
 
 def judged_part(right: Array, found: Array, mask: Array | None) -> tuple[Array, Array] | None:

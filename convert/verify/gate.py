@@ -27,7 +27,7 @@ from edgeinfer.bundle.manifest import JUDGED_ON_EXTREMES
 from edgeinfer.bundle.values import fits
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.behaviour import repeat_problems, signature_problems
-from edgeinfer.convert.verify.decided import judged_part
+from edgeinfer.convert.verify.decided import compared
 from edgeinfer.errors import BackendError, InputError, NotAvailableError
 from edgeinfer.metrics import (
     SLACK,
@@ -36,7 +36,6 @@ from edgeinfer.metrics import (
     OutputMetrics,
     budget_for,
     check,
-    compare,
     in_half,
     winners_lost,
     worst,
@@ -413,7 +412,7 @@ class _Gate:
         for index in self.judged:
             right = self.expected.answers[index]
             own = self.budget.among([right.outputs[name]]) if self.vectors[index].tiny else allowed
-            metrics = self._compared(name, right, answers[index], own.channel_floor)
+            metrics = compared(name, right, answers[index], own)
             if metrics is None:
                 hanging.append(index)
                 continue
@@ -462,15 +461,6 @@ class _Gate:
             floor,
             hardest[0] if hardest else None,
         )
-
-    def _compared(
-        self, name: str, right: Answer, found: Mapping[str, Array], floor: float
-    ) -> OutputMetrics | None:
-        """Measure what rounding alone does not decide; None where that is too little."""
-        if name not in found:
-            return OutputMetrics(problem="the artifact does not give this output")
-        parts = judged_part(right.outputs[name], found[name], right.undecided.get(name))
-        return None if parts is None else compare(*parts, channel_floor=floor)
 
     def _for_range_only(self, index: int) -> bool:
         return self.half and self.vectors[index].reach

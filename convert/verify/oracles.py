@@ -17,7 +17,7 @@ from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.sources.noise import RANDOM
 from edgeinfer.convert.sources.original import LITERT, Original
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
-from edgeinfer.convert.verify.decided import DRAWS, chooses, nearly, undecided
+from edgeinfer.convert.verify.decided import DRAWS, chooses, nearly, shaken, undecided
 from edgeinfer.convert.verify.locate import disputed_node, save_for_engines
 from edgeinfer.convert.verify.witness import (
     TIME_LIMIT_S,
@@ -107,6 +107,7 @@ class Oracles:
             "onnxruntime": lambda: _onnxruntime(model, self._path, time_limit_s),
             "onnx operators": lambda: Numpy(model, wide=False, own=False, seconds=seconds),
             "trial": lambda: Tried(model),
+            "shaken": lambda: _shaken(model, self._folder.path / "shaken", time_limit_s),
             # What is right must not hang on the time there is.
             "float64": lambda: Numpy(
                 model, wide=True, seconds=float("inf") if confirms else seconds
@@ -157,11 +158,14 @@ class Oracles:
         """
         firsts = [self._try(self._first, v) for v in vectors]
         masks = [self._undecided(v, first) for v, first in zip(vectors, firsts, strict=True)]
+        shaky = [self._shaky(v, first) for v, first in zip(vectors, firsts, strict=True)]
+        self._dismiss("shaken")
         # Its copy of the weights need not lie beside what the evaluation takes.
         self._dismiss(self._first)
         answers = [self._answer(v, first) for v, first in zip(vectors, firsts, strict=True)]
         answers = [
-            replace(self._rounded(a), undecided=m) for a, m in zip(answers, masks, strict=True)
+            replace(self._rounded(a), undecided=m, shaky=s)
+            for a, m, s in zip(answers, masks, shaky, strict=True)
         ]
         against = [self._contradiction(v, a) for v, a in zip(vectors, answers, strict=True)]
         notes = list(dict.fromkeys(a.note for a in answers if a.note))
@@ -192,6 +196,13 @@ class Oracles:
             return {}
         near = (Vector(nearly(vector.feeds, seed), "") for seed in range(DRAWS))
         draws = [self._try(name or self._first, v) for v in near]
+        return undecided(first, [d for d in draws if not isinstance(d, str)])
+
+    def _shaky(self, vector: Vector, first: dict[str, Array] | str) -> dict[str, Array]:
+        """Ask with scores that hardly differ, where the model chooses among them."""
+        if not self._chooses or isinstance(first, str):
+            return {}
+        draws = [self._try("shaken", vector) for _ in range(DRAWS)]
         return undecided(first, [d for d in draws if not isinstance(d, str)])
 
     def _rounded(self, answer: Answer) -> Answer:
@@ -396,6 +407,12 @@ def _onnxruntime(model: ir.Model, path: Path, time_limit_s: float) -> Witness:
         if fault := misread(node):
             raise Abstains(f"its kernel of {node.op_type} is wrong: {fault}")
     return OnnxRuntime(path, time_limit_s)
+
+
+def _shaken(model: ir.Model, folder: Path, time_limit_s: float) -> Witness:
+    moved = shaken(model)
+    folder.mkdir(exist_ok=True)
+    return _onnxruntime(moved, save_for_engines(moved, folder), time_limit_s)
 
 
 _STEPPED = (BUDGETS["static_wi8_ai16"], BUDGETS["static_wi8_ai8"])

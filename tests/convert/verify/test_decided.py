@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
 import edgeinfer
 from edgeinfer.convert.verify import Oracles, Vector, make_vectors
-from edgeinfer.convert.verify.decided import chooses, judged_part, nearly, undecided
+from edgeinfer.convert.verify.answers import Answer
+from edgeinfer.convert.verify.decided import chooses, compared, judged_part, nearly, undecided
+from edgeinfer.metrics import budget_for
 from edgeinfer.types import Array
 
 HEAD = '<ir_version: 10, opset_import: ["": 20]> '
@@ -55,6 +58,69 @@ def test_a_selection_among_equal_scores_is_no_fault(target: str, tmp_path: Path)
     )
     assert done.report.passed
     assert [r.undecided for r in done.manifest.vectors] == [True, False]
+
+
+TINY = (
+    HEAD
+    + """g (float[1,84,32] x) => (int64[1,20] i)
+    <float[32,6] W = {WEIGHTS}, float[6] b = {-1.7917595, -1.7917595, -1.7917595, -1.7917595,
+     -1.7917595, -1.7917595}> {
+    m = MatMul(x, W) s = Add(m, b) axis = Constant<value_ints=[-1]>()
+    best = ReduceMax<keepdims=0>(s, axis) k = Constant<value_ints=[20]>()
+    v, i = TopK(best, k) }""".replace(
+        "WEIGHTS", ", ".join(f"{w:.6f}" for w in np.random.default_rng(3).normal(0, 0.2, 192))
+    )
+)
+"""Products smaller than the last bits of the bias that they are added to."""
+
+
+def inferred(text: str) -> ir.Model:
+    """A model in which each value has its type, as they are converted."""
+    return ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(ir.from_onnx_text(text))))
+
+
+def tiny(scale: float) -> dict[str, Array]:
+    return {"x": np.random.default_rng(4).normal(0, scale, (1, 84, 32)).astype(np.float32)}
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "rpi5", "openvino", "ios"])
+def test_scores_that_hang_on_less_than_their_last_bit(target: str, tmp_path: Path) -> None:
+    ir.save(ir.from_onnx_text(TINY), tmp_path / "tiny.onnx")
+    done = edgeinfer.export(
+        tmp_path / "tiny.onnx", tmp_path / "o.edge", targets=[target], data=[tiny(1), tiny(3e-7)]
+    )
+    assert done.report.passed
+
+
+def test_noise_moves_near_ties_and_nothing_that_is_exact() -> None:
+    model = inferred(TINY)
+    with Oracles(model) as oracles:
+        near, equal, clear = oracles.expected(
+            [Vector(tiny(s), "user:a") for s in (3e-7, 1e-12, 1.0)]
+        ).answers
+    assert near.shaky["i"].any()
+    assert "i" not in near.undecided, "it does not hang on the inputs' last bits"
+    assert equal.shaky == {}, "scores that are all the same have a first one"
+    assert not clear.shaky.get("i", np.zeros(1)).mean() > 0.2
+    steps = inferred(
+        HEAD
+        + """g (float[9] x) => (bool[9] y, float[9] f) { h = Constant<value_float=0.5>()
+        r = Mul(x, h) t = Constant<value_float=1.5>() y = Equal(r, t) f = Floor(r) }"""
+    )
+    with Oracles(steps) as oracles:
+        counts = Vector({"x": np.arange(9, dtype=np.float32)}, "user:a")
+        assert oracles.expected([counts]).answers[0].shaky == {}
+
+
+def test_noise_excuses_no_fault() -> None:
+    right = np.arange(20)
+    answer = Answer({"i": right}, "a", ("a",), {}, shaky={"i": np.arange(20) < 2})
+    swapped, wrong = right.copy(), right + 1
+    swapped[:2] = [1, 0]
+    assert compared("i", answer, {"i": wrong}, budget_for("fp32")).max_abs == 1
+    assert answer.undecided == {}, "a wrong artifact makes nobody's judging milder"
+    assert compared("i", answer, {"i": swapped}, budget_for("fp32")).max_abs == 0
+    assert answer.undecided["i"].sum() == 2
 
 
 def test_made_up_vectors_are_decided_where_some_are() -> None:
