@@ -74,7 +74,7 @@ def first_of_equal() -> Any:
 
     aten = torch.ops.aten
 
-    class _FirstOfEqual(TorchDispatchMode):
+    class _FirstOfEqual(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
