@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from edgeinfer.runtime.serve.announce import Announcement
 from edgeinfer.runtime.serve.anthropic import PATH as MESSAGES
 from edgeinfer.runtime.serve.anthropic import Anthropic, error_body
 from edgeinfer.runtime.serve.facts import check_version
@@ -70,6 +71,7 @@ class App:
         self._keys, self._traces = Keys(hub.options.keys), Traces()
         self._origins = Origins(hub.options)
         self._start, self._count = secrets.token_hex(4).encode(), itertools.count()
+        self._announcement = Announcement(hub.options) if hub.options.mdns else None
         self.rpc: Rpc | None = None
         if hub.options.grpc_port is not None:
             from edgeinfer.runtime.serve.rpc import Rpc
@@ -92,10 +94,14 @@ class App:
             if message["type"] == "lifespan.startup":
                 if self.rpc is not None:
                     await self.rpc.start()
+                if self._announcement is not None:
+                    await self._announcement.start()
                 # Probes are answered while models load.
                 loading = asyncio.get_running_loop().run_in_executor(None, self.hub.load_all)
                 await send({"type": "lifespan.startup.complete"})
             else:
+                if self._announcement is not None:
+                    await self._announcement.stop()
                 if self.rpc is not None:
                     await self.rpc.stop()
                 if loading is not None:

@@ -98,6 +98,7 @@ class ServeOptions:
         cors: origins whose pages may read answers; none by default.
         certificate: PEM file for TLS; None for plain HTTP.
         private_key: PEM file of the certificate's key.
+        mdns: tell the local network where the server is.
     """
 
     host: str = "127.0.0.1"
@@ -113,6 +114,7 @@ class ServeOptions:
     cors: tuple[str, ...] = ()
     certificate: Path | None = None
     private_key: Path | None = None
+    mdns: bool = False
 
     def __post_init__(self) -> None:
         for port in (self.port, self.grpc_port or 0):
@@ -126,6 +128,8 @@ class ServeOptions:
             raise UsageError("TLS needs both a certificate and its private key")
         for key in self.keys:
             read_key(key)
+        if self.mdns and (is_loopback(self.host) or not self.port):
+            raise UsageError("mdns: only a --host and a --port that others reach can be announced")
         if not (self.keys or self.insecure or is_loopback(self.host)):
             raise UsageError(
                 f"{self.host} is open to other machines: give keys (--keys FILE, {KEYS_ENV}), "

@@ -10,6 +10,7 @@ from typing import Any
 
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
+from edgeinfer.runtime.serve.announce import check_announcing
 from edgeinfer.runtime.serve.options import ServeOptions
 
 _BACKLOG = 2048
@@ -64,6 +65,8 @@ def serve(
         BundleError: a bundle is damaged.
     """
     check_installed(grpc=options.grpc_port is not None)
+    if options.mdns:
+        check_announcing()
     import uvicorn
 
     from edgeinfer.runtime.serve.app import App

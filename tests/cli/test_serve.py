@@ -60,6 +60,10 @@ def test_usage(cli: Any, told: dict[str, Any], given: str, text: str) -> None:
     assert told == {}
 
 
+def asked_of(url: str, headers: dict[str, str]) -> urllib.request.Request:
+    return urllib.request.Request(url, data=b'{"x": [1, 2]}', headers=headers)
+
+
 def answered(asked: urllib.request.Request) -> Any:
     """Return the answer; None while the model is loading."""
     try:
@@ -80,11 +84,7 @@ def test_it_starts_answers_and_ends(tmp_path: Path) -> None:
         assert server.stderr is not None
         try:
             url = server.stderr.readline().split()[-1]
-            asked = urllib.request.Request(
-                f"{url}/v2/models/net/generate",
-                data=b'{"x": [1, 2]}',
-                headers={"x-request-id": "seven"},
-            )
+            asked = asked_of(f"{url}/v2/models/net/generate", {"x-request-id": "seven"})
             found = None
             while found is None:
                 found = answered(asked)

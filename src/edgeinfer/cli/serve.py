@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from edgeinfer.cli.emit import KINDS, Asked, default_image
+from edgeinfer.cli.emit import emit as written
 from edgeinfer.cli.output import Output, output_options
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import UsageError
@@ -54,6 +56,7 @@ from edgeinfer.errors import UsageError
 @click.option("--isolate", is_flag=True, help="Engines in processes of their own.")
 @click.option("--log", "logs", is_flag=True, help="A line of JSON a request, to stderr.")
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Whose pages may read answers.")
+@click.option("--mdns", is_flag=True, help="Tell the local network where this server is.")
 @click.option("--certificate", metavar="PEM", help="Serve TLS with it and --private-key.")
 @click.option("--private-key", metavar="PEM", help="Of the certificate.")
 @click.option(
@@ -62,6 +65,12 @@ from edgeinfer.errors import UsageError
 @click.option("--context", type=click.IntRange(1), metavar="TOKENS", help="Of a text.")
 @click.option("--cache-mb", type=click.IntRange(1), help="For keys and values of a language model.")
 @click.option("--disk", metavar="FOLDER", help="Keep what was read for the next start.")
+@click.option(
+    "--emit",
+    type=click.Choice(KINDS),
+    help="Print a file that starts this server elsewhere, and start none.",
+)
+@click.option("--image", default=default_image(), show_default=True, help="For --emit.")
 @trust_options()
 @output_options
 def serve(
@@ -83,12 +92,15 @@ def serve(
     isolate: bool,
     logs: bool,
     cors: tuple[str, ...],
+    mdns: bool,
     certificate: str | None,
     private_key: str | None,
     sequences: int,
     context: int | None,
     cache_mb: int | None,
     disk: str | None,
+    emit: str | None,
+    image: str,
     trust: dict[str, Any],
     out: Output,
 ) -> None:
@@ -126,7 +138,12 @@ def serve(
         cors=cors,
         certificate=Path(certificate) if certificate else None,
         private_key=Path(private_key) if private_key else None,
+        mdns=mdns,
     )
+    if emit is not None:
+        asked = Asked(click.get_current_context(), host, port, grpc_port, drain_s, image)
+        click.echo(written(emit, asked))
+        return
     if logs:
         _log_requests()
     text = {

@@ -1,0 +1,165 @@
+"""Files that ``serve --emit`` prints: their programs read them, and they run a server."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_serve import answered, asked_of
+from tests.runtime.pipelines.conftest import write_graph
+
+KEY = "a-key-of-enough-letters"
+NET = "net (float[N] x) => (float[N] y) { y = Add(x, x) }"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "models $x 10%"
+    folder.mkdir()
+    write_graph(folder, "net", NET)
+    write_graph(tmp_path, "net", NET)
+    (tmp_path / "keys").write_text(f"{KEY}\n")
+    return tmp_path
+
+
+def emitted(cli: Any, *given: str) -> str:
+    result = cli("serve", *given)
+    assert result.code == 0, result.err
+    return str(result.out)
+
+
+def words(unit: str) -> list[str]:
+    """Return the command of a unit as systemd reads it."""
+    (line,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    return [w.replace("%%", "%").replace("$$", "$") for w in shlex.split(line)]
+
+
+def unit(cli: Any, files: Path) -> str:
+    given = [str(files / "net.edge"), f"other={files / 'models $x 10%' / 'net.edge'}"]
+    more = ["--keys", str(files / "keys"), "--port", "9001", "--isolate", "--allow-native"]
+    return emitted(cli, *given, *more, "--disk", str(files / "disk"), "--emit", "systemd")
+
+
+def test_a_unit_runs_the_same_command(cli: Any, files: Path) -> None:
+    text = unit(cli, files)
+    assert words(text) == [
+        *(sys.executable, "-m", "edgeinfer", "serve"),
+        *("--port", "9001", "--keys", "${CREDENTIALS_DIRECTORY}/keys", "--isolate"),
+        *("--disk", str(files / "disk"), "--allow-native"),
+        *(str(files / "net.edge"), f"other={files / 'models $x 10%' / 'net.edge'}"),
+    ]
+    assert f"LoadCredential=keys:{files / 'keys'}\n" in text
+    assert "\nCapabilityBoundingSet=\n" in text
+    for limit in ("MemoryMax", "TasksMax", "LimitNOFILE", "TimeoutStopSec=10", "NoNewPrivileges"):
+        assert f"\n{limit}" in text
+    low = emitted(cli, str(files / "net.edge"), "--port", "80", "--emit", "systemd")
+    assert "\nAmbientCapabilities=CAP_NET_BIND_SERVICE\n" in low
+
+
+def test_systemd_takes_the_unit(cli: Any, files: Path) -> None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not installed")
+    file = files / "edgeinfer.service"
+    file.write_text(unit(cli, files))
+    done = subprocess.run([program, "verify", str(file)], capture_output=True, text=True)
+    # What other units of this machine lack is not ours.
+    assert [line for line in done.stderr.splitlines() if "edgeinfer.service" in line] == []
+    assert done.returncode == 0
+    wrong = file.read_text().replace("MemoryMax=90%", "MemoryMax=many")
+    file.write_text(wrong)
+    done = subprocess.run([program, "verify", str(file)], capture_output=True, text=True)
+    assert "Invalid memory limit" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_unit_is_a_server(cli: Any, files: Path) -> None:
+    command = [w.replace("${CREDENTIALS_DIRECTORY}", str(files)) for w in words(unit(cli, files))]
+    command[command.index("9001")] = "0"
+    env = {**os.environ, "XDG_CACHE_HOME": str(files / "cache")}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as server:
+        assert server.stderr is not None
+        try:
+            url = server.stderr.readline().split()[-1]
+            found = None
+            while found is None:
+                found = answered(asked_of(f"{url}/v2/models/other/generate", {"x-api-key": KEY}))
+            assert found["y"] == [2, 4]
+        finally:
+            server.send_signal(signal.SIGTERM)
+
+
+def test_compose_reads_its_file(cli: Any, files: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    given = [str(files / "net.edge"), f"other={files / 'models $x 10%' / 'net.edge'}"]
+    keys = ("--keys", str(files / "keys"))
+    whole = yaml.safe_load(emitted(cli, *given, *keys, "--emit", "compose", "--image", "mine:1"))
+    service = whole["services"]["edgeinfer"]
+    assert service["image"] == "mine:1"
+    assert service["command"] == [
+        *("edgeinfer", "serve", "--host", "0.0.0.0", "--keys", "/run/secrets/keys"),
+        *("/models/net.edge", "other=/models/1-net.edge"),
+    ]
+    assert service["ports"] == ["127.0.0.1:8000:8000"]
+    assert whole["secrets"] == {"keys": {"file": str(files / "keys")}}
+    mounts = {v["target"]: v["source"] for v in service["volumes"] if v["type"] == "bind"}
+    assert mounts["/models/1-net.edge"] == str(files / "models $x 10%" / "net.edge").replace(
+        "$", "$$"
+    )
+    assert all(v["read_only"] for v in service["volumes"] if v["type"] == "bind")
+    assert service["read_only"] is True
+    # The check of health is a program.
+    compile(service["healthcheck"]["test"][-1], "health", "exec")
+
+
+def test_kserve_gets_an_inference_service(cli: Any, files: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    pipeline = f"both={files / 'net.edge'},{files / 'models $x 10%' / 'net.edge'}"
+    given = ("--pipeline", pipeline, "--keys", str(files / "keys"), "--port", "8080")
+    whole = yaml.safe_load(emitted(cli, *given, "--emit", "kserve"))
+    assert (whole["apiVersion"], whole["kind"]) == (
+        *("serving.kserve.io/v1beta1", "InferenceService"),
+    )
+    predictor = whole["spec"]["predictor"]
+    (container,) = predictor["containers"]
+    assert container["name"] == "kserve-container"
+    assert container["command"] == [
+        *("edgeinfer", "serve", "--pipeline", "both=/mnt/models/net.edge,/mnt/models/1-net.edge"),
+        *("--host", "0.0.0.0", "--port", "8080", "--keys", "/etc/edgeinfer/keys"),
+    ]
+    assert container["ports"][0]["containerPort"] == 8080
+    mounted = {m["name"] for m in container["volumeMounts"]}
+    assert mounted == {v["name"] for v in predictor["volumes"]} == {"models", "cache", "keys"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/v2/health/ready", "port": 8080}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (("--emit", "systemd", "nothing.edge"), "nothing.edge: nothing is there"),
+        (("--emit", "systemd", "--port", "0", "net.edge"), "give a --port"),
+        (("--emit", "compose", "net.edge"), "give --keys FILE, or --insecure"),
+        (("--emit", "kserve", "net.edge"), "give --keys FILE, or --insecure"),
+        (
+            *(("--emit", "kserve", "--certificate", "keys", "--private-key", "keys"),),
+            "the cluster's gateway speaks TLS",
+        ),
+    ],
+)
+def test_what_cannot_run_there(
+    cli: Any, files: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], text: str
+) -> None:
+    monkeypatch.chdir(files)
+    result = cli("serve", *given, "net.edge")
+    assert result.code == 2
+    assert text in result.err
+    assert result.out == ""
