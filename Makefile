@@ -104,9 +104,11 @@ SEED ?= 0
 fuzz: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(SECONDS) --inputs $(INPUTS) --seed $(SEED)
 
-# Each step of load, convert, sign and encrypt fails once: disk, memory, interrupts, the clock.
+# Each step of load, convert, sign and encrypt fails once: disk, memory, interrupts, a clock that is
+# set, signals at a sample of them; and engines meet damaged artifacts.
 test-faults: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(PYTEST) -m 'slow' tests/trust/test_injection.py
+	OMP_NUM_THREADS=1 $(PYTEST) -m 'slow' tests/trust/test_injection.py \
+		tests/trust/test_killed.py tests/trust/test_damaged_artifacts.py
 
 # The environment that was tested, by hash; and the same made anew.
 locked:

@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgeinfer import forks
-from edgeinfer.bundle.scratch import Scratch, remove
+from edgeinfer.bundle.held import remove
+from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.bundle.sealing import KEY_ENV
 from edgeinfer.errors import NotAvailableError
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import platform
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +51,7 @@ from edgeinfer.backends.onnxruntime_regions import LIBRARY, register, with_nodes
 from edgeinfer.backends.onnxruntime_sums import precise_entries
 from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.bundle.memory import companions, is_in_memory
+from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError
 from edgeinfer.installed import install
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -162,8 +162,8 @@ class OnnxRuntimeBackend:
             # A recorded run is one step to the engine.
             options = replace(options, extra={GRAPH_OPTION: "0", **options.extra})
         plain_us = plain(_open_session(path, options, regions=regions), feeds, runs)
-        with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
-            session = _open_session(path, options, profiles=folder, regions=regions)
+        with Scratch() as folder:
+            session = _open_session(path, options, profiles=str(folder), regions=regions)
             told = profile_session(session, feeds, runs=runs, plain_us=plain_us)
         return with_nodes(told, Path(path)) if regions else told
 

@@ -13,7 +13,6 @@ import importlib.util
 import os
 import platform
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 from edgeinfer.backends.child import Child, ChildEndedError
 from edgeinfer.backends.plain_functions import FOLDER
 from edgeinfer.bundle.cache import writable_folder
+from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.lower.tvm.machines import MACHINES, Machine
 from edgeinfer.convert.small import SWITCH
 from edgeinfer.errors import NotAvailableError
@@ -117,8 +117,8 @@ def library(
     what = f"{'pictures' if pictures else ''} {sorted(map(function_name, spectrograms))}"
     path = folder / f"{machine.name}-{_key(machine, what)}.so"
     if not path.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as name:
-            partial = Path(name, "made.so")
+        with Scratch(within=folder) as made:
+            partial = made / "made.so"
             _build_apart((machine.name, driver, str(partial), pictures, tuple(spectrograms)))
             os.replace(partial, path)
     return path

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +12,8 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
+from edgeinfer.bundle.staging import Staging
+from edgeinfer.bundle.writer import sync_tree
 from edgeinfer.convert.lower.coreml.functions import join_packages
 from edgeinfer.errors import OutputError, UsageError, VerifyError
 from edgeinfer.metrics import OutputMetrics, budget_for, check, compare, worst
@@ -87,19 +87,19 @@ def join(
         raise UsageError(f"{place}: exists; add --overwrite")
     try:
         with ExitStack() as stack:
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place.parent)))
+            staging = Staging(place)
+            stack.callback(staging.remove)
             opened = {
                 n: stack.enter_context(Bundle.open(b, **(trust or {}))) for n, b in bundles.items()
             }
             chosen = {n: _variant(n, b, target) for n, b in opened.items()}
             parts = {n: opened[n].paths(v)[0] for n, v in chosen.items()}
-            files = join_packages(parts, scratch / place.name)
+            files = join_packages(parts, staging.tree / place.name)
             functions = tuple(
                 _checked(name, bundle, chosen[name], files[0]) for name, bundle in opened.items()
             )
-            if place.exists():
-                shutil.rmtree(place)
-            files[0].parent.rename(place)
+            sync_tree(files[0].parent)
+            staging.place_folder(files[0].parent)
     except OSError as error:
         raise OutputError(f"{place}: {error.strerror or error}") from error
     size = sum(f.stat().st_size for f in place.rglob("*") if f.is_file())

@@ -132,11 +132,11 @@ def test_what_a_killed_process_left_is_swept_and_nothing_else(
     mine = Scratch()
     # As a process that was killed leaves it: the folder, and a lock that nobody holds.
     left = tmp_path / "edgeinfer-left"
-    left.mkdir()
+    left.mkdir(mode=0o700)
     (left / ".lock").touch()
     (left / "model.onnx").touch()
     half, fresh = tmp_path / "edgeinfer-half", tmp_path / "edgeinfer-fresh"
-    half.mkdir()
+    half.mkdir(mode=0o700)
     os.utime(half, (0, 0))
     fresh.mkdir()
     strangers = tmp_path / "edgeinfer-notes"

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from edgeinfer.backends.checks import available_cpus
 from edgeinfer.backends.child import Child, ChildEndedError
 from edgeinfer.bundle.cache import writable_folder
+from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.llm.plan import Kernel
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.errors import NotAvailableError
@@ -92,12 +92,12 @@ def _compile(
         raise NotAvailableError("it needs TVM: pip install 'edgeinfer[tvm]'")
     count = max(1, min(_PROCESSES, len(kernels) // 4, available_cpus()))
     children: list[Child] = []
-    with tempfile.TemporaryDirectory(dir=folder) as name:
+    with Scratch(within=folder) as scratch:
         try:
             for i in range(count):
                 child = Child(_MODULE, keep_errors=True)
                 children.append(child)
-                child.send((machine.name, name, kernels[i::count]))
+                child.send((machine.name, str(scratch), kernels[i::count]))
             for child in children:
                 if fault := child.receive(_TIMEOUT_S):
                     raise NotAvailableError(f"a kernel was not compiled: {fault}")
@@ -109,7 +109,7 @@ def _compile(
             for child in children:
                 child.kill()
         for kernel in kernels:
-            made = Path(name, kernel.name)
+            made = scratch / kernel.name
             place = places[kernel.name]
             os.replace(made.with_suffix(".json"), place.with_suffix(".json"))
             os.replace(made.with_suffix(".o"), place)

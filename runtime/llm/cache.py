@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from hashlib import blake2b
-from pathlib import Path
 
 import numpy as np
 
+from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.errors import ClosedError, OutputError
 from edgeinfer.runtime.llm.blocks import Blocks
 from edgeinfer.runtime.llm.cost import StepCost
@@ -45,7 +44,7 @@ class Cache:
     ) -> None:
         self._open_executor, self._options, self._propose = open_executor, options, propose
         self.cost = StepCost()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Scratch | None = None
         self._executor: Executor | None = None
         self._evicted = self._preempted = 0
         self._open()
@@ -69,7 +68,7 @@ class Cache:
     def _open_store(self, executor: Executor) -> PageStore | None:
         folder, most = self._options.disk, self._options.disk_mb * 1_000_000
         if folder is None and self._folder is not None:
-            folder = Path(self._folder.name)
+            folder = self._folder.path
             most = 2 * executor.pages * executor.page_bytes
         if folder is None:
             return None
@@ -181,7 +180,7 @@ class Cache:
             scheduler.settle(sequence)
             scheduler.preempt(sequence)
         if self._store is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="edgeinfer-pages-")
+            self._folder = Scratch()
             self._store = self._open_store(self._executor)
             self.prefixes.use(self._store)
         self._release()

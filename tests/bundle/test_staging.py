@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from edgeinfer.bundle.held import LOCK
 from edgeinfer.bundle.staging import Staging
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
@@ -15,8 +16,8 @@ def _planted(output: Path, mode: int = 0o700) -> Path:
     folder = output.parent / f".{output.name}.tmp-x"
     (folder / "old").mkdir(parents=True)
     (folder / "old" / "manifest.json").write_text("planted")
-    (folder / "lock").write_bytes(b"1")
-    (folder / "lock").chmod(0o600)
+    (folder / LOCK).write_bytes(b"1")
+    (folder / LOCK).chmod(0o600)
     folder.chmod(mode)
     return folder
 
@@ -37,16 +38,16 @@ def test_a_folder_that_others_may_change_is_left_alone(tmp_path: Path, mode: int
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="gives folders away")
-@pytest.mark.parametrize("what", ["folder", "lock"])
+@pytest.mark.parametrize("what", ["folder", LOCK])
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, what: str) -> None:
     folder = _planted(tmp_path / "m.edge")
-    os.chown(folder if what == "folder" else folder / "lock", 65534, 65534)
+    os.chown(folder if what == "folder" else folder / LOCK, 65534, 65534)
     Staging(tmp_path / "m.edge").remove()
     assert not (tmp_path / "m.edge").exists()
     assert (folder / "old").is_dir()
 
 
-@pytest.mark.parametrize("what", ["folder", "lock", "old"])
+@pytest.mark.parametrize("what", ["folder", LOCK, "old"])
 def test_links_are_not_followed(tmp_path: Path, what: str) -> None:
     folder = _planted(tmp_path / "m.edge")
     place = folder if what == "folder" else folder / what
@@ -59,7 +60,35 @@ def test_links_are_not_followed(tmp_path: Path, what: str) -> None:
 
 def test_a_pipe_in_place_of_the_lock_holds_nobody_up(tmp_path: Path) -> None:
     folder = _planted(tmp_path / "m.edge")
-    (folder / "lock").unlink()
-    os.mkfifo(folder / "lock", 0o600)
+    (folder / LOCK).unlink()
+    os.mkfifo(folder / LOCK, 0o600)
     Staging(tmp_path / "m.edge").remove()
     assert (folder / "old").is_dir()
+
+
+def test_one_that_was_killed_while_it_began_or_ended_is_removed_later(tmp_path: Path) -> None:
+    for name, files in (("begun", [".new"]), ("ended", []), ("held", ["kept"])):
+        folder = tmp_path / f".{name}.edge.tmp-x"
+        folder.mkdir(mode=0o700)
+        for file in files:
+            (folder / file).touch()
+    Staging(tmp_path / "m.edge").remove()
+    assert len(list(tmp_path.iterdir())) == 3
+    for folder in tmp_path.iterdir():
+        os.utime(folder, (0, 0))
+    Staging(tmp_path / "m.edge").remove()
+    # What has neither a lock nor the beginning of one was made by something else.
+    assert [p.name for p in tmp_path.iterdir()] == [".held.edge.tmp-x"]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
+def test_what_is_left_is_swept_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        killed = Staging(tmp_path / "m.edge")
+    finally:
+        os.umask(before)
+    assert killed._lock is not None
+    killed._lock.close()
+    Staging(tmp_path / "other.edge").remove()
+    assert list(tmp_path.iterdir()) == []

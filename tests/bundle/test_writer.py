@@ -143,13 +143,15 @@ def test_a_full_disk_met_by_others_is_an_output_error(tmp_path: Path) -> None:
 def test_a_disk_without_room_for_the_lock_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = Path.open
+    opened = os.open
 
-    def full(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
+    def full(path: Any, flags: int, *args: Any, **options: Any) -> int:
         # Takes no byte, neither at the first attempt nor when it is closed.
-        return opened(Path("/dev/full") if path.name == "new" else path, mode, *args, **options)
+        if os.path.basename(path) == ".new":
+            return opened("/dev/full", os.O_RDWR)
+        return opened(path, flags, *args, **options)
 
-    monkeypatch.setattr(Path, "open", full)
+    monkeypatch.setattr(os, "open", full)
     with pytest.raises(OSError, match="No space left"):
         Staging(tmp_path / "x.edge")
     assert list(tmp_path.iterdir()) == []

@@ -61,7 +61,7 @@ def test_nothing_is_left_of_a_failed_write(tmp_path: Path, monkeypatch: pytest.M
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OutputError, match="No space left on device"):
         write_bytes(tmp_path / "a.json", b"{}", overwrite=False)
     assert list(tmp_path.iterdir()) == []

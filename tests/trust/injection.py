@@ -1,4 +1,4 @@
-"""Fails one step of an operation: a file, memory, an interrupt, a clock that jumps.
+"""Fails one step of an operation: a file, memory, an interrupt, a signal, a clock that jumps.
 
 Python tells an audit hook of each file that is opened, renamed or removed, each folder, map,
 process and database, before it happens; what the hook raises is what the caller gets. Steps are
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import sys
 import threading
 import time
@@ -17,8 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-Kind = Literal["disk", "memory", "interrupt", "clock"]
-KINDS: tuple[Kind, ...] = ("disk", "memory", "interrupt", "clock")
+Kind = Literal["disk", "memory", "interrupt", "later", "earlier", "terminate", "kill"]
+CLOCKS: tuple[Kind, ...] = ("later", "earlier")
+KINDS: tuple[Kind, ...] = ("disk", "memory", "interrupt", *CLOCKS)
+SIGNALS: dict[Kind, int] = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
+"""They end the process, which so has to be another one: ``tests/trust/killed.py``."""
 
 _STEPS = frozenset(
     {"open", "os.mkdir", "os.rename", "os.remove", "os.truncate", "os.link", "os.symlink"}
@@ -26,7 +30,8 @@ _STEPS = frozenset(
     | {"sqlite3.connect", "subprocess.Popen", "os.utime", "fcntl.flock", "os.scandir"}
 )
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-_JUMP_S = 3e8
+_TIMES: dict[Kind, float] = {"later": 4.2e9, "earlier": 5.0}
+"""Seconds since 1970: beyond what 32 bits hold, and where a board without a battery begins."""
 
 
 class Injector:
@@ -59,6 +64,8 @@ class Injector:
             raise MemoryError
         if self.kind == "interrupt":
             raise KeyboardInterrupt
+        if self.kind in SIGNALS:
+            os.kill(os.getpid(), SIGNALS[self.kind])
 
 
 def _counts(event: str, args: tuple[object, ...]) -> bool:
@@ -98,10 +105,13 @@ def injected(kind: Kind, at: int) -> Iterator[Injector]:
     made = Injector(kind, at)
     clock = time.time
 
-    def jumped() -> float:
-        return clock() + (_JUMP_S if made.done else 0.0)
+    start = clock()
 
-    if kind == "clock":
+    def jumped() -> float:
+        now = clock()
+        return _TIMES[kind] + now - start if made.done else now
+
+    if kind in CLOCKS:
         time.time = jumped
     _active = made
     try:

@@ -21,7 +21,7 @@ from edgeinfer.bundle.writer import put_signatures
 from edgeinfer.cli.failures import BUG, describe
 from edgeinfer.convert.pipeline import export
 from tests.trust import marked
-from tests.trust.injection import KINDS, Kind, injected, leftovers, steps_of
+from tests.trust.injection import CLOCKS, KINDS, Kind, injected, leftovers, steps_of
 from tests.trust.marked import Mark
 
 pytest.importorskip("cryptography")
@@ -99,6 +99,7 @@ def _fail(
         error = e
     if isinstance(error, Exception):
         assert describe(error).code != BUG, f"step {at}: {error!r}"
+    assert kind not in CLOCKS or error is None, f"step {at}: {error!r}"
     assert kind == "interrupt" or not isinstance(error, KeyboardInterrupt)
     # What it holds of the frames would keep what they hold.
     del error

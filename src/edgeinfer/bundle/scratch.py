@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
-import time
 import weakref
 from pathlib import Path
 from typing import IO
 
 from edgeinfer import forks
-from edgeinfer.bundle.staging import remove_tree, try_lock
+from edgeinfer.bundle.held import hold, remove, remove_if_abandoned
 
 PREFIX = "edgeinfer-"
 
-_LOCK = ".lock"
 _MEMORY = "/dev/shm"
-_MOMENT_S = 60.0
 _swept: set[tuple[int, str]] = set()
 
 
@@ -31,6 +27,7 @@ class Scratch:
 
     Args:
         small: it gets links only, and may be in the system's memory where there is no disk for it.
+        within: another folder that it is made in, so that what is in it can be moved there.
 
     Attributes:
         path: of the folder.
@@ -39,10 +36,12 @@ class Scratch:
         OSError: it cannot be made.
     """
 
-    def __init__(self, *, small: bool = False) -> None:
+    def __init__(self, *, small: bool = False, within: Path | None = None) -> None:
         sweep()
+        if within is not None:
+            _sweep(str(within))
         try:
-            self.path, lock = _made(None)
+            self.path, lock = _made(within)
         except OSError:
             if not small or not os.path.isdir(_MEMORY):
                 raise
@@ -60,18 +59,20 @@ class Scratch:
         """Remove it; a second call does nothing."""
         self._remove()
 
+    def __enter__(self) -> Path:
+        return self.path
 
-def _made(folder: str | None) -> tuple[Path, IO[bytes]]:
+    def __exit__(self, *_: object) -> None:
+        self.cleanup()
+
+
+def _made(folder: str | Path | None) -> tuple[Path, IO[bytes]]:
     path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
     try:
-        # Named only once it is held, or another process would take it for abandoned.
-        lock = (path / ".new").open("wb", buffering=0)
-        try_lock(lock)
-        os.rename(path / ".new", path / _LOCK)
+        return path, hold(path)
     except BaseException:
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)
         raise
-    return path, lock
 
 
 def sweep() -> None:
@@ -89,35 +90,7 @@ def _sweep(folder: str) -> None:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):
-                _remove_if_abandoned(entry)
-
-
-def _remove_if_abandoned(entry: os.DirEntry[str]) -> None:
-    # A stranger may have made it for us to find, or hold the lock for ever.
-    with contextlib.suppress(OSError):
-        if hasattr(os, "getuid") and entry.stat(follow_symlinks=False).st_uid != os.getuid():
-            return
-        try:
-            with open(os.path.join(entry.path, _LOCK), "rb+") as lock:
-                if try_lock(lock):
-                    remove(Path(entry.path))
-        except FileNotFoundError:
-            # Killed while it was made or removed: an empty one, and not of this moment.
-            if abs(time.time() - entry.stat(follow_symlinks=False).st_mtime) > _MOMENT_S:
-                os.rmdir(entry.path)
-
-
-def remove(path: Path) -> None:
-    """Remove a folder; its lock goes last, or nobody would if this process is killed meanwhile."""
-    try:
-        with contextlib.suppress(OSError):
-            for entry in list(os.scandir(path)):
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                elif entry.name != _LOCK:
-                    os.unlink(entry.path)
-    finally:
-        remove_tree(path)
+                remove_if_abandoned(Path(entry.path))
 
 
 def _remove(path: Path, lock: IO[bytes]) -> None:

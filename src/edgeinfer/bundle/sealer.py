@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.formats import refuse_artifact
 from edgeinfer.bundle.sealing import CHUNK, Key, SealedReader, SealingWriter, is_sealed
-from edgeinfer.bundle.staging import Staging
+from edgeinfer.bundle.staging import replacing
 from edgeinfer.bundle.writer import is_bundle_file, zip_member
 from edgeinfer.errors import OutputError, UsageError
 
@@ -105,17 +104,9 @@ def _check_output(location: Path, output: Path, overwrite: bool) -> None:
             raise UsageError(f"{output}: exists; add --overwrite")
 
 
-def _write(output: Path, write: object) -> None:
+def _write(output: Path, write: Callable[[IO[bytes]], None]) -> None:
     try:
-        staging = Staging(output)
-        try:
-            new = staging.root / "new.sealed"
-            with new.open("wb") as out:
-                write(out)  # type: ignore[operator]
-                out.flush()
-                os.fsync(out.fileno())
-            staging.place_file(new)
-        finally:
-            staging.remove()
+        with replacing(output) as new, new.open("wb") as out:
+            write(out)
     except OSError as e:
         raise OutputError(f"{output}: cannot be written: {e.strerror or e}") from e

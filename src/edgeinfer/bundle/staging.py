@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
-import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+from edgeinfer.bundle.held import hold, holder, remove, remove_if_abandoned
 from edgeinfer.errors import OutputError
-
-_LOCK = "lock"
 
 
 class Staging:
@@ -42,34 +39,26 @@ class Staging:
                 is_same = other.name.startswith(_prefix(output))
                 if not is_same:
                     _remove_if_abandoned(other)
-                elif not _remove_if_abandoned(other) and (writer := _writer(other)):
+                elif not _remove_if_abandoned(other) and (writer := holder(other)):
                     raise OutputError(
                         f"cannot write {output}: process {writer} is writing it; wait for its end "
                         "or choose another output"
                     )
             self.root = Path(tempfile.mkdtemp(prefix=_prefix(output), dir=output.parent))
             try:
-                self._hold()
+                self._lock = hold(self.root, str(os.getpid()).encode())
+                self.tree = self.root / "tree"
+                self.tree.mkdir()
             except BaseException:
                 self.remove()
                 raise
-
-    def _hold(self) -> None:
-        # Named only once it is held, or another writer would take it for abandoned.
-        # Without a buffer: on a full disk its second attempt, in close, would keep the folder.
-        self._lock = (self.root / "new").open("wb", buffering=0)
-        self._lock.write(str(os.getpid()).encode())
-        try_lock(self._lock)
-        os.rename(self.root / "new", self.root / _LOCK)
-        self.tree = self.root / "tree"
-        self.tree.mkdir()
 
     def remove(self) -> None:
         """Delete whatever is left; a second call does nothing."""
         # Windows cannot delete a file that is open.
         if self._lock is not None:
             self._lock.close()
-        remove_tree(self.root)
+        remove(self.root)
 
     def place_file(self, path: Path) -> None:
         """Give a complete file the output's name."""
@@ -118,15 +107,23 @@ class Staging:
             fsync_folder(folder)
 
 
-def remove_tree(folder: Path) -> None:
-    """Remove a folder; once more where that failed or was interrupted, which is told afterwards."""
+@contextlib.contextmanager
+def replacing(output: Path) -> Iterator[Path]:
+    """Give the name of a file to write, which takes the output's name when it is whole.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+        OutputError: another process is writing the same output.
+    """
+    staging = Staging(output)
     try:
-        shutil.rmtree(folder)
-    except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        new = staging.root / "new"
+        yield new
+        with new.open("rb+") as stream:
+            os.fsync(stream.fileno())
+        staging.place_file(new)
+    finally:
+        staging.remove()
 
 
 def _discard(path: Path) -> None:
@@ -183,78 +180,13 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _writer(folder: Path) -> str:
-    """Return the number of the process that holds a temporary folder; empty where none tells."""
-    if sys.platform == "win32":
-        return ""
-    import fcntl
-
-    try:
-        with _lock_of(folder) as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return stream.read(20).decode("ascii", "replace")
-    # Gone by now, somebody else's, or on a file system that knows no locks.
-    except OSError:
-        pass
-    return ""
-
-
-@contextlib.contextmanager
-def _lock_of(folder: Path) -> Iterator[IO[bytes]]:
-    """Open the lock of a temporary folder that this user made, and nobody else's.
-
-    Where several users write, one may leave a folder of such a name for another to fall over.
-
-    Raises:
-        OSError: the folder or its lock is another's, a link or no such thing.
-    """
-    if sys.platform == "win32":
-        with (folder / _LOCK).open("rb+") as stream:
-            yield stream
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        _check_ours(os.fstat(descriptor))
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
-        with os.fdopen(os.open(_LOCK, flags, dir_fd=descriptor), "rb+") as stream:
-            _check_ours(os.fstat(stream.fileno()), stat.S_IFREG)
-            yield stream
-    finally:
-        os.close(descriptor)
-
-
-def _check_ours(found: os.stat_result, kind: int = stat.S_IFDIR) -> None:
-    others = found.st_mode & 0o077 if kind == stat.S_IFDIR else found.st_mode & 0o022
-    if found.st_uid != os.geteuid() or stat.S_IFMT(found.st_mode) != kind or others:
-        raise PermissionError(errno.EPERM, "belongs to another user")
-
-
-def try_lock(stream: IO[bytes]) -> bool:
-    """Lock a file until it is closed; False where another process holds it, or none can tell."""
-    if sys.platform == "win32":
-        return False
-    import fcntl
-
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
 def _remove_if_abandoned(folder: Path) -> bool:
     """Remove what a killed writer left; whether that was so."""
-    try:
-        with _lock_of(folder) as stream:
-            if not try_lock(stream):
-                return False
-            # A folder that was being replaced by the killed writer has nowhere else to be.
-            old, output = folder / "old", folder.parent / folder.name[1:].rpartition(".tmp-")[0]
-            if old.is_dir() and not old.is_symlink() and not os.path.lexists(output):
-                os.rename(old, output)
-    except OSError:
-        return False
-    shutil.rmtree(folder, ignore_errors=True)
-    return True
+
+    def rescue() -> None:
+        # A folder that was being replaced by the killed writer has nowhere else to be.
+        old, output = folder / "old", folder.parent / folder.name[1:].rpartition(".tmp-")[0]
+        if old.is_dir() and not old.is_symlink() and not os.path.lexists(output):
+            os.rename(old, output)
+
+    return remove_if_abandoned(folder, rescue)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from edgeinfer.bundle.held import try_lock
 from edgeinfer.bundle.manifest import FileRecord
-from edgeinfer.bundle.staging import try_lock
 
 CHUNK = 1 << 18
 """Bytes that are hashed and copied at once, while a processor's second cache has them."""

@@ -21,7 +21,7 @@ from edgeinfer.bundle.paths import path_problem
 from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.bundle.sealing import is_sealed
 from edgeinfer.bundle.signing import SIGNATURES_NAME
-from edgeinfer.bundle.staging import Staging, fsync_folder, is_staged
+from edgeinfer.bundle.staging import Staging, fsync_folder, is_staged, replacing
 from edgeinfer.bundle.vectors import dump_vector
 from edgeinfer.errors import OutputError, UsageError
 from edgeinfer.metrics import OutputMetrics
@@ -248,18 +248,11 @@ def put_signatures(location: Path, content: bytes) -> None:
     """
     with writing(location):
         target = location / SIGNATURES_NAME if location.is_dir() else location
-        staging = Staging(target)
-        try:
-            new = staging.root / "new"
+        with replacing(target) as new:
             if location.is_dir():
                 new.write_bytes(content)
             else:
                 _repack(location, new, content)
-            with new.open("rb+") as stream:
-                os.fsync(stream.fileno())
-            staging.place_file(new)
-        finally:
-            staging.remove()
 
 
 def _repack(location: Path, new: Path, signatures: bytes) -> None:

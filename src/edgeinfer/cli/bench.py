@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.cli.files import check_output, write_bytes
 from edgeinfer.cli.models import TRUST_SOURCE, named_model
 from edgeinfer.cli.names import BACKEND, named
@@ -174,8 +174,8 @@ def _limits(
     if variant is None:
         raise BundleError(f"{bundle.location}: --roofline reads an ONNX artifact, and none is here")
     roof = roofline.measure(threads)
-    with tempfile.TemporaryDirectory(prefix="edgeinfer-") as folder:
-        found = roofline.place(bundle.paths(variant)[0], feeds, roof, Path(folder))
+    with Scratch() as folder:
+        found = roofline.place(bundle.paths(variant)[0], feeds, roof, folder)
     return roofline.lines(roof, found), roofline.to_data(roof, found)
 
 
@@ -195,7 +195,7 @@ def _converted(
     from edgeinfer.convert.pipeline import export
 
     named = named_model(model, trust_source=trust_source)
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edgeinfer-"))
+    folder = stack.enter_context(Scratch())
     place = f"{folder}/model.edge"
     export(named.model, place, targets=("cpu",), progress=progress, **named.arguments())
     return place

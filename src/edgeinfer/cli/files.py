@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
+from edgeinfer.bundle.staging import replacing
 from edgeinfer.errors import OutputError, UsageError
 
 
@@ -50,18 +50,8 @@ def write_bytes(path: Path, content: bytes, *, overwrite: bool) -> None:
     """
     if path.exists() and not overwrite:
         raise UsageError(f"{path}: exists; add --overwrite")
-    temporary: Path | None = None
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
-        temporary.replace(path)
+        with replacing(path) as new:
+            new.write_bytes(content)
     except OSError as e:
         raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from e
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)

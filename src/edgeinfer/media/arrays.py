@@ -7,8 +7,6 @@ name of a member is the tensor's name and ``.npy``.
 
 from __future__ import annotations
 
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from functools import partial
@@ -17,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from edgeinfer.bounded import ZIP_ERRORS, absence
+from edgeinfer.bundle.staging import replacing
 from edgeinfer.bundle.vectors import plain_array
 from edgeinfer.errors import InputError, OutputError, UsageError
 from edgeinfer.types import Array
@@ -60,27 +59,12 @@ def write_arrays(path: str | Path, arrays: Mapping[str, Array]) -> None:
         if "\0" in name or len(name.encode(errors="replace")) > 60_000:
             raise UsageError(f"output {name[:40]!r}: such a name cannot be stored in an .npz file")
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as e:
-        raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from e
-    try:
-        with os.fdopen(handle, "wb") as raw, zipfile.ZipFile(raw, "w", allowZip64=True) as archive:
+        with replacing(path) as new, zipfile.ZipFile(new, "w", allowZip64=True) as archive:
             for name, array in arrays.items():
                 with archive.open(name + SUFFIX, "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, _storable(array), allow_pickle=False)
-        _publish(Path(temporary), path)
     except OSError as e:
         raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from e
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
-def _publish(temporary: Path, path: Path) -> None:
-    # mkstemp makes private files; a result gets the permissions that open() would give it.
-    mask = os.umask(0)
-    os.umask(mask)
-    temporary.chmod(0o666 & ~mask)
-    temporary.replace(path)
 
 
 def _names(archive: zipfile.ZipFile) -> list[str]:
