@@ -94,7 +94,7 @@ test-mil: $(VENV)/installed
 test-coreai: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[coreai,torch]'
 	$(PYTEST) -m 'slow or models or not slow' tests/conformance/test_coreai_nodes.py \
-		tests/backends/test_coreai.py tests/convert/lower/coreai tests/e2e/test_coreai_models.py
+		tests/backends/coreai/test_backend.py tests/convert/lower/coreai tests/e2e/test_coreai_models.py
 
 # Mutated files for every reader, in copies of one process: a minute, or hours. What is found is kept
 # in tests/fuzz/corpus and is tried first from then on.

@@ -11,26 +11,17 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
+from edgeinfer.machine.device import Device as Device
+from edgeinfer.machine.device import DeviceKind as DeviceKind
 from edgeinfer.types import Array, Feeds, TensorSpec
-
-DeviceKind = Literal["cpu", "gpu", "npu"]
 
 ShapeRange = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Smallest, usual and largest shape."""
 
 BuildProgress = Callable[[str, float | None], None]
 """Told what is being built, and how far that is where it is known: 0 to 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A processing unit that an engine offers here."""
-
-    kind: DeviceKind
-    name: str
-    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

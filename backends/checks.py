@@ -5,7 +5,6 @@ Plugins may use these too; the messages then read the same whatever the engine.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.backends.base import Artifact, DeviceKind, LoadOptions, Probe
-from edgeinfer.backends.cgroup import read_limits
 from edgeinfer.bounded import visible
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
+from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.types import Array, Dim, Feeds, TensorSpec
 
 _MESSAGE_LIMIT = 500
@@ -170,19 +169,6 @@ def thread_count(backend: str, options: LoadOptions) -> int:
             f"not {options.threads}"
         )
     return options.threads
-
-
-def available_cpus() -> int:
-    """Return how many CPUs this process may keep busy: its affinity and its cgroup's quota.
-
-    A quota of 1.5 CPUs gives one: two threads would both stand still for a quarter of the time.
-    """
-    if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    else:
-        count = os.cpu_count() or 1
-    quota = read_limits(Path("/")).cpus
-    return max(1, count if quota is None else min(count, int(quota)))
 
 
 def check_buffers(

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 import edgeinfer
-from edgeinfer.backends.cuda import cuda_devices, driver_version
 from edgeinfer.backends.engines import import_onnxruntime
+from edgeinfer.machine.cuda import cuda_devices, driver_version
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.types import Array
 

@@ -25,8 +25,8 @@ import numpy as np
 
 import edgeinfer
 from benchmarks.tiny import SEQUENCE, bundle
-from edgeinfer.backends.checks import available_cpus
-from edgeinfer.backends.pages import resident_mb
+from edgeinfer.machine.cgroup import available_cpus
+from edgeinfer.machine.pages import resident_mb
 from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.types import Array
 

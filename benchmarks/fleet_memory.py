@@ -27,8 +27,8 @@ import numpy as np
 import edgeinfer
 from benchmarks.tiny import SEQUENCE, bundle
 from edgeinfer.backends import registry
-from edgeinfer.backends.pages import resident_mb
 from edgeinfer.errors import EdgeInferError
+from edgeinfer.machine.pages import resident_mb
 from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.types import Array, Feeds
 

@@ -180,7 +180,7 @@ def _llama(folder: Path, wide: Array, copies: int, x: Array, threads: int) -> di
 
 def _runs(where: Machine) -> bool:
     """Whether this CPU runs code for a machine."""
-    from edgeinfer.backends.tvm_library import cpu_features
+    from edgeinfer.backends.tvm.library import cpu_features
 
     return where.arch == platform.machine() and set(where.features) <= cpu_features()
 

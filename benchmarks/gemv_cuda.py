@@ -30,12 +30,12 @@ import onnx
 import tvm
 import tvm_ffi
 
-from edgeinfer.backends.cuda import Recording, Transfers
 from edgeinfer.convert.lower.tvm import cuda_code
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.kernels.defs import ahead
 from edgeinfer.kernels.defs.gemv_cuda import Share, fitted, gemv, pack, share_for
 from edgeinfer.kernels.tuning import workload
+from edgeinfer.machine.cuda import Recording, Transfers
 
 _AHEAD = [
     *(Share(4, 4, 2), Share(4, 4, 4), Share(4, 4, 4, blocks=2), Share(4, 4, 8)),

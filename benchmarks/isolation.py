@@ -24,7 +24,7 @@ from onnx import TensorProto, helper
 
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
-from edgeinfer.backends.isolated import IsolatedBackend
+from edgeinfer.backends.process.isolated import IsolatedBackend
 
 LIMIT_US = 60.0
 JUDGED = 1 << 20

@@ -30,7 +30,7 @@ from benchmarks.tflite_peers.models import MODELS
 from edgeinfer import profiles
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Executable, LoadOptions
-from edgeinfer.backends.onnxruntime_regions import FORMAT, LIBRARY
+from edgeinfer.backends.onnxruntime.regions import FORMAT, LIBRARY
 from edgeinfer.convert.lower import LowerOptions, target_for
 from edgeinfer.convert.lower.regions import cut, library, measure
 from edgeinfer.convert.lower.regions.setting import SECONDS, machine_here

@@ -52,10 +52,10 @@ from edgeinfer.convert import passes
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.quantize import readback
-from edgeinfer.convert.quantize.calibrate import Quantizer, Settings, limits_of
-from edgeinfer.convert.quantize.data import open_data
-from edgeinfer.convert.quantize.quality import Judgement
+from edgeinfer.convert.quantize.calibrate.data import open_data
+from edgeinfer.convert.quantize.calibration import Quantizer, Settings, limits_of
 from edgeinfer.convert.quantize.recipe import recipe
+from edgeinfer.convert.quantize.search.quality import Judgement
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.types import TensorSpec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeinfer.backends.base import Executable
-from edgeinfer.convert.quantize.quality import Metric
+from edgeinfer.convert.quantize.search.quality import Metric
 from edgeinfer.types import Array
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.precision_case import Case, traced
-from edgeinfer.convert.quantize import task_metrics
+from edgeinfer.convert.quantize.search import task_metrics
 from edgeinfer.types import Array
 from tests.zoo import fetch
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import edgeinfer
 from benchmarks.overhead import machine
 from benchmarks.tiny import SEQUENCE, bundle
-from edgeinfer.backends.pages import resident_mb
+from edgeinfer.machine.pages import resident_mb
 from edgeinfer.types import Array
 
 SETTLE = 50

@@ -211,7 +211,7 @@ _Way = dict[str, tuple[Callable[[], Any], Callable[[], list[Any]]]]
 def _tvm(model: Path, records: tuple[str, ...], folder: Path) -> _Way:
     from edgeinfer import profiles
     from edgeinfer.backends.base import Artifact, LoadOptions
-    from edgeinfer.backends.tvm import TvmBackend
+    from edgeinfer.backends.tvm.backend import TvmBackend
     from edgeinfer.convert import passes, sources
     from edgeinfer.convert.lower import LowerOptions, target_for
 
@@ -238,7 +238,7 @@ def _tvm(model: Path, records: tuple[str, ...], folder: Path) -> _Way:
 def _through_edgeinfer(model: Path) -> _Way:
     """ONNX Runtime as edgeinfer runs it, with bound arrays and a CUDA graph."""
     from edgeinfer.backends.base import Artifact, LoadOptions
-    from edgeinfer.backends.onnxruntime import OnnxRuntimeBackend
+    from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend
 
     loaded = OnnxRuntimeBackend().load(Artifact("onnx", model, (), ()), LoadOptions("gpu"))
     feeds = _feeds(model)

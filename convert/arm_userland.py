@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from edgeinfer.backends.emulator import folder
+from edgeinfer.backends.process.emulator import folder
 from edgeinfer.errors import NotAvailableError
 
 WHEELS = (

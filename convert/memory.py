@@ -6,7 +6,7 @@ import contextlib
 
 import onnx_ir as ir
 
-from edgeinfer.backends.pages import SMALL_MB, give_back
+from edgeinfer.machine.pages import SMALL_MB, give_back
 
 
 def release_memory(*models: ir.Model) -> None:

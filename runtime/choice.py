@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Literal
 
 from edgeinfer import forks, profiles
-from edgeinfer.backends import guard, registry
+from edgeinfer.backends import registry
 from edgeinfer.backends.base import (
     Backend,
     DeviceKind,
@@ -22,18 +22,20 @@ from edgeinfer.backends.base import (
     LoadOptions,
     Probe,
 )
-from edgeinfer.backends.pages import resident_mb
+from edgeinfer.backends.process import guard
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant, VectorRecord
 from edgeinfer.bundle.passing import is_passing
 from edgeinfer.bundle.values import KEY, fits
 from edgeinfer.errors import BackendError, InputError, LoadError, NotAvailableError, UsageError
+from edgeinfer.machine.cgroup import available_cpus
+from edgeinfer.machine.cores import cores_here, on_cores
+from edgeinfer.machine.fingerprint import Fingerprint, fingerprint, known_facts
+from edgeinfer.machine.pages import resident_mb
 from edgeinfer.metrics import budget_for
 from edgeinfer.profiles.schema import Chip, chip_of
 from edgeinfer.runtime.ahead import artifact_of, as_built, options_named
 from edgeinfer.runtime.bench import Vector, accuracy_problem, measure
-from edgeinfer.runtime.cores import cores_here, on_cores
-from edgeinfer.runtime.devices import Fingerprint, available_cpus, fingerprint, known_facts
 from edgeinfer.runtime.offered import with_requested
 from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.probes import probe
@@ -248,7 +250,7 @@ class _Chooser:
             backend = registry.get(name)
             if self._apart(name):
                 # Few sessions need processes, and what starts them takes milliseconds to import.
-                from edgeinfer.backends.isolated import IsolatedBackend
+                from edgeinfer.backends.process.isolated import IsolatedBackend
 
                 backend = IsolatedBackend(
                     name,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.backends.onnxruntime_regions import FORMAT as REGIONS
+from edgeinfer.backends.onnxruntime.regions import FORMAT as REGIONS
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import BackendError, BundleError, InputError
 from edgeinfer.runtime.inputs import InputCheck

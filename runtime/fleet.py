@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer import forks
-from edgeinfer.backends.pages import give_back
 from edgeinfer.bundle.archive import Bundle, openings
 from edgeinfer.bundle.trust import Native
 from edgeinfer.errors import (
@@ -24,9 +23,10 @@ from edgeinfer.errors import (
     MemoryBudgetError,
     UsageError,
 )
+from edgeinfer.machine.cores import cores_here
+from edgeinfer.machine.fingerprint import known_facts
+from edgeinfer.machine.pages import give_back
 from edgeinfer.runtime.batches import Batching, alike, check_batching, together
-from edgeinfer.runtime.cores import cores_here
-from edgeinfer.runtime.devices import known_facts
 from edgeinfer.runtime.inputs import InputCheck
 from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.runtime.resident import Engine

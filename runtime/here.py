@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Probe
-from edgeinfer.runtime import devices as machines
-from edgeinfer.runtime.devices import Facts, Fingerprint
+from edgeinfer.machine import fingerprint as machines
+from edgeinfer.machine.fingerprint import Facts, Fingerprint
 
 
 @dataclass(frozen=True, slots=True)

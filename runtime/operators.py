@@ -46,7 +46,7 @@ def profile_pair(
     if not isinstance(backend, Profiling):
         raise NotAvailableError(f"backend {pair.backend!r} cannot say what operators cost")
     if isolate or backend.capabilities().fragile:
-        from edgeinfer.backends.isolated import IsolatedBackend
+        from edgeinfer.backends.process.isolated import IsolatedBackend
 
         backend = IsolatedBackend(pair.backend, reuse=False)
     if not isinstance(backend, Profiling):

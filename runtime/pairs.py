@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.backends import guard, registry
+from edgeinfer.backends import registry
 from edgeinfer.backends.base import Executable, LoadOptions
+from edgeinfer.backends.process import guard
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError
+from edgeinfer.machine.fingerprint import fingerprint
 from edgeinfer.runtime.ahead import artifact_of, as_built
-from edgeinfer.runtime.devices import fingerprint
 from edgeinfer.runtime.offered import by_name_only, with_requested
 from edgeinfer.runtime.operators import placement_of
 from edgeinfer.runtime.select import Candidate, Rejected, rank

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.backends import openvino_floats
-from edgeinfer.backends.checks import available_cpus
 from edgeinfer.backends.engines import import_onnxruntime, import_openvino
+from edgeinfer.backends.openvino import floats
 from edgeinfer.errors import LoadError, UsageError
+from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.types import Array
 
 Call = Callable[[], object]
@@ -77,7 +77,7 @@ def _openvino(
     core = openvino.Core()
     read = core.read_model(str(path))
     if not defaults:
-        options |= openvino_floats.config_of(core, read, "CPU") or {PRECISION: "f32"}
+        options |= floats.config_of(core, read, "CPU") or {PRECISION: "f32"}
     model = core.compile_model(read, "CPU", options)
     request = model.create_infer_request()
     feeds = dict(enumerate(inputs))

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from edgeinfer.backends.base import Backend, Probe
-from edgeinfer.runtime.devices import Fingerprint
+from edgeinfer.machine.fingerprint import Fingerprint
 from edgeinfer.runtime.profiledb import ProfileDB
 
 PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}

@@ -8,8 +8,8 @@ from typing import Any
 
 from edgeinfer.backends.operators import OperatorProfile, Placement
 from edgeinfer.bundle.codec import encode
+from edgeinfer.machine.fingerprint import Fingerprint
 from edgeinfer.metrics import OutputMetrics
-from edgeinfer.runtime.devices import Fingerprint
 from edgeinfer.runtime.select import Candidate, Rejected
 
 _OVERLAP = 1.05

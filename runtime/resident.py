@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer import forks
-from edgeinfer.backends.pages import resident_mb
 from edgeinfer.bundle.archive import Bundle, openings
 from edgeinfer.errors import BackendError, ClosedError
+from edgeinfer.machine.pages import resident_mb
 from edgeinfer.runtime.session import Session, load
 from edgeinfer.types import Feeds
 

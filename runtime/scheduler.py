@@ -21,7 +21,7 @@ from typing import Protocol
 
 from edgeinfer import forks
 from edgeinfer.errors import ClosedError, DeadlineError, RunError
-from edgeinfer.runtime.cores import on_cores
+from edgeinfer.machine.cores import on_cores
 from edgeinfer.types import Array, Feeds
 
 Outputs = dict[str, Array]

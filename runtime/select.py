@@ -13,8 +13,8 @@ from edgeinfer.bundle import values
 from edgeinfer.bundle.manifest import EngineRequirement, Variant
 from edgeinfer.bundle.passing import is_passing
 from edgeinfer.errors import NotAvailableError, RefusedError, UsageError
+from edgeinfer.machine.fingerprint import Fingerprint
 from edgeinfer.profiles.schema import Chip, Profile
-from edgeinfer.runtime.devices import Fingerprint
 from edgeinfer.versions import accepts
 
 Policy = Literal["latency", "throughput", "memory", "energy", "explicit"]

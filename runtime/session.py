@@ -19,10 +19,10 @@ from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.trust import Native
 from edgeinfer.bundle.values import fits
 from edgeinfer.errors import ClosedError, InputError, UsageError
+from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.metrics import budget_for, check, compare
 from edgeinfer.runtime.bound import BoundSession, input_buffers, output_buffers
 from edgeinfer.runtime.choice import Calls, Choice, OnCrash, Request, choose
-from edgeinfer.runtime.devices import available_cpus
 from edgeinfer.runtime.inputs import InputCheck, ValueCheck, value_check
 from edgeinfer.runtime.lifetime import Lifetime
 from edgeinfer.runtime.operators import placement_of, profile_pair

@@ -76,7 +76,7 @@ def skip_where_onnxruntime_saturates() -> None:
     The product asks it for others; without its optimisation it has none.
     """
     ort = pytest.importorskip("onnxruntime")
-    from edgeinfer.backends.onnxruntime_sums import precise_entries
+    from edgeinfer.backends.onnxruntime.sums import precise_entries
 
     if precise_entries(ort):
         pytest.skip("int8 sums of plain ONNX Runtime saturate on this processor (no VNNI)")

@@ -8,7 +8,7 @@ import pytest
 import edgeinfer
 from edgeinfer.bundle.manifest import Manifest
 from edgeinfer.convert.model_info import ModelInfo
-from edgeinfer.convert.pipeline import ExportResult
+from edgeinfer.convert.pipeline.entry import ExportResult
 from edgeinfer.convert.verify import Vector
 from edgeinfer.errors import UsageError
 from edgeinfer.profiles.schema import Profile

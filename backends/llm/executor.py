@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeinfer.backends import tvm_library
-from edgeinfer.backends.checks import available_cpus
 from edgeinfer.backends.llm.arrays import SLACK, Arrays, aligned, map_weights
 from edgeinfer.backends.llm.team import PHASE, Team
+from edgeinfer.backends.tvm import library as tvm_library
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.step import PAGE, Bytes, Floats, StepBatch
 from edgeinfer.llm.tape import Attention, Call, Products, Rows, Tape
+from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.types import Array
 
 COSTS = {1: 1.0, 2: 1.2, 3: 1.45, 4: 1.8, 6: 2.6, 8: 3.3}

@@ -12,14 +12,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.backends.checks import available_cpus
-from edgeinfer.backends.child import Child, ChildEndedError
+from edgeinfer.backends.process.child import Child, ChildEndedError
 from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.llm.plan import Kernel
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.llm.tape import Argument
+from edgeinfer.machine.cgroup import available_cpus
 
 _FOLDER = "llm-kernels"
 _MODULE = "edgeinfer.convert.llm.compiled"
@@ -162,6 +162,6 @@ def _attempt(asked: tuple[str, str, list[Kernel]]) -> None:
 
 
 if __name__ == "__main__":
-    from edgeinfer.backends.trial import answer
+    from edgeinfer.backends.process.trial import answer
 
     answer(_attempt, confined=False)

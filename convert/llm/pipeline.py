@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgeinfer.backends import registry, tvm_library
+from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact
 from edgeinfer.backends.llm.backend import INPUT, NAME, open_executor, signature
 from edgeinfer.backends.llm.executor import Sizes
+from edgeinfer.backends.tvm import library
 from edgeinfer.bundle.manifest import (
     EngineRequirement,
     FileRecord,
@@ -24,14 +25,14 @@ from edgeinfer.bundle.manifest import (
     Variant,
 )
 from edgeinfer.bundle.writer import BundleWriter
-from edgeinfer.convert.front import Clock, Progress, Stages
 from edgeinfer.convert.llm import judge, source, tokenizer
 from edgeinfer.convert.llm.blocks import Integers, Tensor
 from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.convert.llm.source import LlmSource
 from edgeinfer.convert.lower.tvm.machines import MACHINES, Machine
+from edgeinfer.convert.pipeline.front import Clock, Progress, Stages
+from edgeinfer.convert.pipeline.request import resolve_profiles
 from edgeinfer.convert.quantize.recipe import STORED
-from edgeinfer.convert.request import resolve_profiles
 from edgeinfer.convert.verify import Answer, Change, Expected, Report, VariantResult, Vector
 from edgeinfer.convert.verify.gate import NOT_RUN, verify_variant
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError, VerifyError
@@ -39,7 +40,7 @@ from edgeinfer.llm.generation import FORMAT, TOKENIZER_NAME
 from edgeinfer.profiles.schema import Profile
 
 if TYPE_CHECKING:
-    from edgeinfer.convert.pipeline import ExportResult
+    from edgeinfer.convert.pipeline.entry import ExportResult
 
 PRECISIONS = (STORED, "w4", "w8", "fp16", "bf16", "fp32")
 
@@ -125,7 +126,7 @@ def _machine(profile: Profile) -> Machine:
     """The instruction set that a target's code is made for."""
     if profile.name == _HERE:
         here = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
-        known = tvm_library.cpu_features()
+        known = library.cpu_features()
         for name in _BEST.get(here, ()):
             if set(MACHINES[name].features) <= known:
                 return MACHINES[name]
@@ -351,7 +352,7 @@ class _Job:
 
     def finish(self, title: str, record: SourceRecord, variants: list[Variant]) -> ExportResult:
         """Write vectors, report and manifest."""
-        from edgeinfer.convert.stages import finished
+        from edgeinfer.convert.pipeline.stages import finished
 
         report, writer = self.report, self.writer
         vectors = tuple(

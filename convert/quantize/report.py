@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.quantize.calibrate import Quantizer
-from edgeinfer.convert.quantize.data import CalibrationSet
-from edgeinfer.convert.quantize.observe import open_session, with_outputs
+from edgeinfer.convert.quantize.calibrate.data import CalibrationSet
+from edgeinfer.convert.quantize.calibrate.observe import open_session, with_outputs
+from edgeinfer.convert.quantize.calibration import Quantizer
 from edgeinfer.profiles.schema import Quantization
 
 SAMPLES = 8

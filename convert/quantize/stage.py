@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from edgeinfer.convert.lower.target import Lowered
-    from edgeinfer.convert.plan import Job
-    from edgeinfer.convert.quantize.bodies import Left
-    from edgeinfer.convert.quantize.calibrate import Progress, Quantizer
-    from edgeinfer.convert.quantize.data import CalibrationSet
-    from edgeinfer.convert.quantize.search import Point
-    from edgeinfer.convert.request import Request
+    from edgeinfer.convert.pipeline.plan import Job
+    from edgeinfer.convert.pipeline.request import Request
+    from edgeinfer.convert.quantize.calibrate.data import CalibrationSet
+    from edgeinfer.convert.quantize.calibration import Progress, Quantizer
+    from edgeinfer.convert.quantize.rewrite.bodies import Left
+    from edgeinfer.convert.quantize.search.layers import Point
     from edgeinfer.convert.verify import Report
     from edgeinfer.types import Feeds, TensorSpec
 
@@ -59,7 +59,7 @@ class Stage:
         Raises:
             UsageError: it is missing or cannot be read.
         """
-        from edgeinfer.convert.quantize.data import open_data
+        from edgeinfer.convert.quantize.calibrate.data import open_data
 
         request = self._request
         if not self.recipe.is_static and not self._rounds_by_data:
@@ -91,7 +91,7 @@ class Stage:
         place = self._request.calibration
         if place is None or self._request.data is not None or self.folder is not None:
             return None
-        from edgeinfer.convert.quantize.data import open_data
+        from edgeinfer.convert.quantize.calibrate.data import open_data
 
         found = open_data(place, inputs, self._request.preprocessing)
         total = sum(1 for _ in found.feeds())
@@ -132,7 +132,7 @@ class Stage:
                 "variants": {},
             }
             return
-        from edgeinfer.convert.quantize.calibrate import Quantizer, Settings, limits_of
+        from edgeinfer.convert.quantize.calibration import Quantizer, Settings, limits_of
         from edgeinfer.convert.verify.report import Change
 
         request = self._request
@@ -141,7 +141,7 @@ class Stage:
         limits = [limits_of(j.profile, j.format, self.recipe) for j in jobs]
         data = self.data(report.inputs)
         if data is not None:
-            from edgeinfer.convert.quantize import first_layer
+            from edgeinfer.convert.quantize.calibrate import first_layer
 
             real = [v.feeds for v in report.vectors if v.origin.startswith("user:")]
             quantizer.calibrate(
@@ -173,7 +173,7 @@ class Stage:
         progress: Progress | None,
     ) -> None:
         """Find for each job which layers stay float, on the engine of its target."""
-        from edgeinfer.convert.quantize.budget import fit
+        from edgeinfer.convert.quantize.search.budget import fit
 
         samples = None
         for job in jobs:
@@ -196,7 +196,7 @@ class Stage:
     def _compare_layers(
         self, quantizer: Quantizer, data: CalibrationSet, jobs: Sequence[Job]
     ) -> None:
-        from edgeinfer.convert.quantize.calibrate import limits_of
+        from edgeinfer.convert.quantize.calibration import limits_of
         from edgeinfer.convert.quantize.report import layer_errors, summary, to_json
 
         for job in jobs:
@@ -215,8 +215,8 @@ class Stage:
         """Return a float graph, or a part of it, as a job's engine is to compute it."""
         if self._quantizer is None:
             return model
-        from edgeinfer.convert.quantize import bodies
-        from edgeinfer.convert.quantize.calibrate import Quantizer, limits_of
+        from edgeinfer.convert.quantize.calibration import Quantizer, limits_of
+        from edgeinfer.convert.quantize.rewrite import bodies
 
         limits = limits_of(job.profile, job.format, self.recipe)
         choice = self._chosen.get(job.title)
@@ -247,7 +247,8 @@ class Stage:
             report.quantization = {"recipe": self.recipe.name, "variants": {}}
         elif report.quantization is None:
             return lowered
-        from edgeinfer.convert.quantize import bodies, readback
+        from edgeinfer.convert.quantize import readback
+        from edgeinfer.convert.quantize.rewrite import bodies
 
         floats = self._left.get(job.title, ())
         if line := bodies.summary(floats):

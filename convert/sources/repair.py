@@ -13,8 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS
+from edgeinfer.convert.passes.sizes import check_counts
 from edgeinfer.convert.passes.state_defaults import StateDefaults
-from edgeinfer.convert.sizes import check_counts
 from edgeinfer.convert.sources.declared import check_declared_shapes
 from edgeinfer.errors import Notes, SourceError
 

@@ -6,8 +6,8 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from edgeinfer.backends import guard
 from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions
+from edgeinfer.backends.process import guard
 from edgeinfer.errors import BackendError
 from edgeinfer.types import Feeds
 

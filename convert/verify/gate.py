@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from edgeinfer import channels
-from edgeinfer.backends import guard
 from edgeinfer.backends.base import (
     Artifact,
     Backend,
@@ -22,13 +21,14 @@ from edgeinfer.backends.base import (
     Executable,
     LoadOptions,
 )
-from edgeinfer.backends.cuda import cuda_devices
+from edgeinfer.backends.process import guard
 from edgeinfer.bundle.manifest import JUDGED_ON_EXTREMES
 from edgeinfer.bundle.values import fits
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.behaviour import repeat_problems, signature_problems
 from edgeinfer.convert.verify.decided import compared
 from edgeinfer.errors import BackendError, InputError, NotAvailableError
+from edgeinfer.machine.cuda import cuda_devices
 from edgeinfer.metrics import (
     SLACK,
     WIDENED,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.backends.engines import import_litert
-from edgeinfer.backends.litert_trial import Opening, check_runs
+from edgeinfer.backends.litert.trial import Opening, check_runs
 from edgeinfer.convert.lower.tflite.writer import FILE_IDENTIFIER, schema
 from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.sources.tflite.file import FileGraph, FileOp, load

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.backends.host import Host, host
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.finding import Finding
 from edgeinfer.convert.verify.gate import FAIL, NOT_RUN, PASS, VariantResult
+from edgeinfer.machine.host import Host, host
 from edgeinfer.metrics import WIDENED
 from edgeinfer.types import InputRange, TensorSpec
 

@@ -17,9 +17,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from edgeinfer.backends.cuda import Recording, Transfers
 from edgeinfer.kernels.tuning import workload
 from edgeinfer.kernels.tuning.worker import serve
+from edgeinfer.machine.cuda import Recording, Transfers
 from edgeinfer.types import Array
 
 _ROUNDS = 5

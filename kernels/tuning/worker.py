@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgeinfer.backends import child
+from edgeinfer.backends.process import child
 
 _START_S = 120.0
 

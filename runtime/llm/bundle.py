@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeinfer.backends.cgroup import read_limits
 from edgeinfer.backends.llm.backend import open_executor
 from edgeinfer.backends.llm.executor import Sizes
 from edgeinfer.bounded import read_bounded
@@ -21,7 +20,8 @@ from edgeinfer.errors import (
 )
 from edgeinfer.llm import LlmConfig, config, generation
 from edgeinfer.llm.generation import Generation
-from edgeinfer.runtime.devices.facts import free_mb
+from edgeinfer.machine.cgroup import read_limits
+from edgeinfer.machine.facts import free_mb
 from edgeinfer.runtime.llm.chat import ChatTemplate
 from edgeinfer.runtime.llm.executor import PAGE, Executor
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeinfer.backends.plain_functions import Functions, Tensor
+from edgeinfer.backends.tvm.plain_functions import Functions, Tensor
 from edgeinfer.media.windows import Neighbours
 from edgeinfer.runtime.pipelines.canvas import Canvas
 from edgeinfer.runtime.pipelines.resizing import READABLE

@@ -6,8 +6,8 @@ import os
 import platform
 from pathlib import Path
 
-from edgeinfer.backends.plain_functions import FOLDER, Functions, check_functions
-from edgeinfer.backends.trial import Trials
+from edgeinfer.backends.process.trial import Trials
+from edgeinfer.backends.tvm.plain_functions import FOLDER, Functions, check_functions
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.trust import HINT
 from edgeinfer.errors import EdgeInferError

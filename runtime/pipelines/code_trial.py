@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgeinfer.backends.plain_functions import Functions
-from edgeinfer.backends.trial import answer
+from edgeinfer.backends.process.trial import answer
+from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.runtime.pipelines.pictures import ByCode
 from edgeinfer.runtime.pipelines.spectra import spectra
 from edgeinfer.types import ImageInput, SpectrogramInput

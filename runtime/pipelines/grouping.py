@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeinfer.backends.plain_functions import Functions
+from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.decode.grouping import ByNumpy, Grouping
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.types import Array

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from edgeinfer.backends.plain_functions import Functions
+from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.media.geometry import Laid, Placement, Steps, steps
 from edgeinfer.media.image import Picture, open_picture, prepare

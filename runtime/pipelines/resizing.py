@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from edgeinfer.backends.plain_functions import Tensor
+from edgeinfer.backends.tvm.plain_functions import Tensor
 from edgeinfer.media.windows import ONE, Neighbours, Windows, neighbours, windows
 from edgeinfer.types import Array
 

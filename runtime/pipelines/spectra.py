@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from edgeinfer.backends.plain_functions import Functions, Tensor
+from edgeinfer.backends.tvm.plain_functions import Functions, Tensor
 from edgeinfer.errors import EdgeInferError
 from edgeinfer.media.spectrogram import filters, function_name, mel_spectrogram, unfit, window
 from edgeinfer.media.stages import tables

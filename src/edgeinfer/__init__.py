@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from edgeinfer import types as types
     from edgeinfer.bundle.archive import Bundle as Bundle
     from edgeinfer.convert.model_info import inspect as inspect
-    from edgeinfer.convert.pipeline import check as check
-    from edgeinfer.convert.pipeline import export as export
+    from edgeinfer.convert.pipeline.entry import check as check
+    from edgeinfer.convert.pipeline.entry import export as export
     from edgeinfer.profiles import targets as targets
     from edgeinfer.runtime.batches import Batching as Batching
     from edgeinfer.runtime.comparison import bench as bench
@@ -49,9 +49,9 @@ _LAZY = {
     "SamplingParams": "edgeinfer.runtime.llm.params",
     "Session": "edgeinfer.runtime.session",
     "bench": "edgeinfer.runtime.comparison",
-    "check": "edgeinfer.convert.pipeline",
+    "check": "edgeinfer.convert.pipeline.entry",
     "devices": "edgeinfer.runtime.here",
-    "export": "edgeinfer.convert.pipeline",
+    "export": "edgeinfer.convert.pipeline.entry",
     "inspect": "edgeinfer.convert.model_info",
     "load": "edgeinfer.runtime.session",
     "pipeline": "edgeinfer.runtime.pipelines",

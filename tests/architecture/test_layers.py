@@ -17,6 +17,7 @@ LAYERS = {
     "convert": 4,
     "kernels": 4,
     "backends": 3,
+    "machine": 2,
     "bundle": 2,
     "metrics": 2,
     "channels": 2,
@@ -47,11 +48,88 @@ SIDEWAYS = {
     ("decode", "media"),
     ("convert", "kernels"),
     ("llm", "bundle"),
+    ("machine", "profiles"),
 }
 """Packages of one layer that may know each other; runtime and convert never do."""
 
+INSIDE_CONVERT = {
+    "convert.tuning": 11,
+    "convert.model_info": 11,
+    "convert.join": 11,
+    "convert.llm": 10,
+    "convert.arm_userland": 11,
+    "convert.pipeline": 9,
+    "convert.machine_code": 8,
+    "convert.quantize": 8,
+    "convert.verify": 7,
+    "convert.sources": 6,
+    "convert.lower": 5,
+    "convert.passes": 4,
+    "convert.verify.evaluate": 3,
+    "convert.verify.operators": 1,
+    "convert.verify.contrib": 2,
+    "convert.verify.submodel": 1,
+    "convert.quantize.recipe": 1,
+    "convert.onnx_file": 2,
+    "convert.sources.wire": 1,
+    "convert.memory": 1,
+}
+"""Floors of the converter. The evaluator that judges stands below all: passes fold with it."""
+
+INSIDE_QUANTIZE = {
+    "convert.quantize.stage": 6,
+    "convert.quantize.report": 5,
+    "convert.quantize.search": 5,
+    "convert.quantize.calibration": 4,
+    "convert.quantize.search.rules": 3,
+    "convert.quantize.search.layers": 2,
+    "convert.quantize.search.clock": 1,
+    "convert.quantize.search.quality": 1,
+    "convert.quantize.half": 3,
+    "convert.quantize.rewrite": 3,
+    "convert.quantize.calibrate": 2,
+    "convert.quantize.readback": 2,
+    "convert.quantize.units": 1,
+    "convert.quantize.recipe": 1,
+}
+
+INSIDE_BACKENDS = {
+    "backends.onnxruntime_coreml": 7,
+    "backends.onnxruntime_tensorrt": 7,
+    "backends.onnxruntime": 6,
+    "backends.coreml": 6,
+    "backends.llm": 6,
+    "backends.coreml_reference": 5,
+    "backends.tensorrt": 5,
+    "backends.tvm": 5,
+    "backends.litert": 5,
+    "backends.openvino": 5,
+    "backends.coreai": 5,
+    "backends.reference": 5,
+    "backends.process": 4,
+    "backends.testing": 3,
+    "backends.device_tensor": 3,
+    "backends.registry": 3,
+    "backends.built_ahead": 4,
+    "backends.engine_store": 3,
+    "backends.checks": 2,
+    "backends.copying": 2,
+    "backends.operators": 2,
+    "backends.base": 1,
+    "backends.engines": 1,
+    "backends.late": 1,
+}
+"""An engine's folder knows the protocol and the processes, never an engine beside it; those that
+build on another engine stand above it."""
+
+UPWARD = {
+    ("convert.quantize", "convert.pipeline"): "types of the job and of the request",
+    ("convert.pipeline", "convert.llm"): "language models have stages of their own",
+}
+"""Arrows against the floors inside a folder, each with its reason."""
+
 DEVICE = (
-    *("runtime", "backends", "bundle", "metrics", "channels", "media", "decode"),
+    *("runtime", "backends", "machine", "bundle", "metrics", "channels", "media", "decode"),
     *("profiles", "llm"),
     *("heads", "results", "types", "errors", "forks", "bounded", "versions", "toml", "installed"),
 )
@@ -82,6 +160,42 @@ def test_imports_go_down() -> None:
             if not (there == here or down or (here, there) in SIDEWAYS):
                 wrong.append(f"{module.where}:{found.line}: {here} imports {found.module}")
     assert wrong == []
+
+
+@pytest.mark.parametrize("floors", [INSIDE_CONVERT, INSIDE_QUANTIZE, INSIDE_BACKENDS])
+def test_imports_go_down_inside_a_folder(floors: dict[str, int]) -> None:
+    wrong, used = [], set()
+    for module in INSIDE:
+        here = _floor(module.name, floors)
+        for found in module.imports:
+            there = _floor(found.module, floors)
+            if not here or not there or here == there or floors[there] < floors[here]:
+                continue
+            if (here, there) in UPWARD:
+                used.add((here, there))
+            else:
+                wrong.append(f"{module.where}:{found.line}: {here} imports {found.module}")
+    assert wrong == []
+    assert used == {arrow for arrow in UPWARD if set(arrow) <= floors.keys()}, "no longer needed"
+
+
+@pytest.mark.parametrize("floors", [INSIDE_CONVERT, INSIDE_QUANTIZE, INSIDE_BACKENDS])
+def test_every_part_of_a_folder_has_a_floor(floors: dict[str, int]) -> None:
+    (folder,) = {name.rpartition(".")[0] for name in floors if name.count(".") == _depth(floors)}
+    inside = {m.name for m in modules() if m.name.startswith(f"edgeinfer.{folder}.")}
+    assert sorted(name for name in inside if not _floor(name, floors)) == []
+    assert [name for name in floors if f"edgeinfer.{name}" not in inside] == []
+
+
+def _depth(floors: dict[str, int]) -> int:
+    return min(name.count(".") for name in floors)
+
+
+def _floor(name: str, floors: dict[str, int]) -> str:
+    """Return the longest name of a table that holds a module; empty where none does."""
+    parts = name.split(".")[1:]
+    whole = (".".join(parts[:length]) for length in range(len(parts), 1, -1))
+    return next((part for part in whole if part in floors), "")
 
 
 def test_every_part_of_the_package_has_a_layer() -> None:
@@ -118,7 +232,7 @@ def test_folders_are_never_imported_bare() -> None:
     assert [p for p in python_files() if bare.search(p.read_text())] == []
 
 
-LIGHT = ("edgeinfer", "edgeinfer.backends.registry", "edgeinfer.backends.onnxruntime")
+LIGHT = ("edgeinfer", "edgeinfer.backends.registry", "edgeinfer.backends.onnxruntime.backend")
 
 
 @pytest.mark.parametrize("name", LIGHT)

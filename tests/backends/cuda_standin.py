@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edgeinfer.backends import cuda
+from edgeinfer.machine import cuda
 
 
 def _number(value: Any) -> int:

@@ -11,7 +11,6 @@ import pytest
 
 from edgeinfer.backends import checks
 from edgeinfer.backends.base import Artifact, Device, LoadOptions, Probe
-from edgeinfer.backends.cgroup import Limits
 from edgeinfer.errors import LoadError, NotAvailableError, RunError
 from edgeinfer.types import Array, TensorSpec
 
@@ -64,15 +63,6 @@ def test_threads() -> None:
     assert 1 <= checks.thread_count("acme", LoadOptions()) <= (os.cpu_count() or 1)
     with pytest.raises(LoadError, match="1 or more and at most 1024, not 0"):
         checks.thread_count("acme", LoadOptions(threads=0))
-
-
-@pytest.mark.parametrize(("quota", "cpus"), [(0.5, 1), (1.5, 1), (2.0, 2), (64.0, 4), (None, 4)])
-def test_a_quota_counts_whole_cpus(
-    monkeypatch: pytest.MonkeyPatch, quota: float | None, cpus: int
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)), raising=False)
-    monkeypatch.setattr(checks, "read_limits", lambda _: Limits(quota))
-    assert checks.available_cpus() == cpus
 
 
 def test_buffers_come_back_in_the_order_of_the_specs() -> None:

@@ -9,12 +9,12 @@ import onnx
 import pytest
 
 import edgeinfer
-from edgeinfer.backends import onnxruntime as engine
-from edgeinfer.backends import onnxruntime_cuda as cuda
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.device_tensor import DeviceFeeds, DeviceTensor, is_on_device, taken
 from edgeinfer.backends.engines import import_onnxruntime
-from edgeinfer.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeExecutable
+from edgeinfer.backends.onnxruntime import backend as engine
+from edgeinfer.backends.onnxruntime import cuda
+from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend, OnnxRuntimeExecutable
 from edgeinfer.errors import InputError, RunError, UsageError
 from edgeinfer.runtime.bound import input_buffers, output_buffers
 from edgeinfer.runtime.inputs import InputCheck

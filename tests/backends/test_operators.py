@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.backends import openvino as openvino_module
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
-from edgeinfer.backends.litert_coverage import placement as litert_placement
-from edgeinfer.backends.openvino import OpenVinoBackend
-from edgeinfer.backends.openvino_operators import placement
+from edgeinfer.backends.litert.coverage import placement as litert_placement
+from edgeinfer.backends.openvino import backend as openvino_module
+from edgeinfer.backends.openvino.backend import OpenVinoBackend
+from edgeinfer.backends.openvino.operators import placement
 from edgeinfer.backends.operators import Elsewhere, Placement, Profiling
-from edgeinfer.backends.tvm_operators import Watch
+from edgeinfer.backends.tvm.operators import Watch
 from edgeinfer.errors import LoadError
 
 Write = Callable[[str], Artifact]
@@ -147,7 +147,7 @@ class TestLitert:
 
 def test_time_inside_a_function_of_tvm_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 1.0, 3.0, 10.0])
-    monkeypatch.setattr("edgeinfer.backends.tvm_operators.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("edgeinfer.backends.tvm.operators.time.perf_counter", lambda: next(now))
     watch = Watch()
     watch(None, "main", True, None)
     watch(None, "conv", True, None)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from edgeinfer import profiles
-from edgeinfer.backends import host
 from edgeinfer.bundle.manifest import FileRecord, Manifest, SourceRecord, Variant
 from edgeinfer.cli.after import next_lines
+from edgeinfer.machine import host
 from edgeinfer.types import AudioInput, TensorSpec
 
 

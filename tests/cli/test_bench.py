@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.runtime import cores
+from edgeinfer.machine import cores
 from edgeinfer.runtime.plain import plain_call
 from tests.cli.conftest import write_bundle
 

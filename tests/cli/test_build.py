@@ -11,10 +11,10 @@ import edgeinfer
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import EngineRequirement
 from tests.backends.cuda_standin import driver as driver
-from tests.backends.tensorrt_api import State
-from tests.backends.tensorrt_api import trt as trt
-from tests.backends.tensorrt_standin import StandIn
-from tests.backends.tensorrt_standin import standin as standin
+from tests.backends.onnxruntime_tensorrt.standin import StandIn
+from tests.backends.onnxruntime_tensorrt.standin import standin as standin
+from tests.backends.tensorrt.api import State
+from tests.backends.tensorrt.api import trt as trt
 from tests.cli.conftest import Cli, write_bundle
 
 ENGINES = (EngineRequirement("onnxruntime-tensorrt"), EngineRequirement("onnxruntime"))

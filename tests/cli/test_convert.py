@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from edgeinfer.backends.host import Host
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.cli.convert import applied_budget
-from edgeinfer.convert import pipeline
-from edgeinfer.convert.pipeline import ExportResult
+from edgeinfer.convert.pipeline import entry
+from edgeinfer.convert.pipeline.entry import ExportResult
 from edgeinfer.convert.verify import Change, EngineResult, OutputResult, Report, VariantResult
 from edgeinfer.errors import OutputError, Problem, UnsupportedError, VerifyError
+from edgeinfer.machine.host import Host
 from edgeinfer.metrics import Budget, OutputMetrics, budget_for
 from edgeinfer.types import AudioInput
 
@@ -58,7 +58,7 @@ def result(
 @pytest.fixture
 def export(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Export:
     fake = Export(bundle)
-    monkeypatch.setattr(pipeline, "export", fake)
+    monkeypatch.setattr(entry, "export", fake)
     return fake
 
 
@@ -171,7 +171,7 @@ def test_bad_data_and_what_a_search_leaves_open_are_told(
         }
         return result
 
-    monkeypatch.setattr(pipeline, "export", made)
+    monkeypatch.setattr(entry, "export", made)
     told = cli("convert", model, "-t", "cpu").out
     assert "note: calibration data was REFUSED and used by --force" in told
     assert "note: calibration data: 4 distinct samples\n" in told
@@ -232,7 +232,7 @@ def test_a_plain_artifact_is_told(
     def made(*arguments: Any, **options: Any) -> ExportResult:
         return replace(export(*arguments, **options), path=files[0], files=files)
 
-    monkeypatch.setattr(pipeline, "export", made)
+    monkeypatch.setattr(entry, "export", made)
     told = cli("convert", model, "-t", "cpu", "-o", files[0]).out
     assert told.startswith(f"{files[0]}  144 B\n")
     assert told.endswith("\nbeside it: m.report.html\n")
@@ -261,7 +261,7 @@ def test_failures(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(pipeline, "export", fail)
+    monkeypatch.setattr(entry, "export", fail)
     result = cli("convert", model, "-t", "cpu")
     assert (result.code, result.out) == (code, "")
     assert str(error) in result.err
@@ -272,7 +272,7 @@ PROBLEM = Problem("n0", "com.acme::Foo", "unsupported_op", "unknown operator", "
 
 def fake_check(monkeypatch: pytest.MonkeyPatch, **found: list[Problem]) -> None:
     answer = {key.replace("__", "-"): problems for key, problems in found.items()}
-    monkeypatch.setattr(pipeline, "check", lambda *_, **__: answer)
+    monkeypatch.setattr(entry, "check", lambda *_, **__: answer)
 
 
 def test_check_of_a_model_that_converts(cli: Any, model: Path) -> None:

@@ -8,11 +8,12 @@ import pytest
 from edgeinfer import profiles
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Device, Probe
-from edgeinfer.runtime import devices
-from edgeinfer.runtime.devices import Facts, available_cpus
-from edgeinfer.runtime.devices.board import Board, Gpu
-from edgeinfer.runtime.devices.cpu import Cache, Cpu
-from edgeinfer.runtime.devices.power import Power
+from edgeinfer.machine import fingerprint
+from edgeinfer.machine.board import Board, Gpu
+from edgeinfer.machine.cgroup import available_cpus
+from edgeinfer.machine.cpu import Cache, Cpu
+from edgeinfer.machine.fingerprint import Facts
+from edgeinfer.machine.power import Power
 
 CPUS = available_cpus()
 
@@ -33,7 +34,7 @@ def test_devices(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         Probe("openvino", None, reason="not installed"),
     )
     monkeypatch.setattr(registry, "probe_all", lambda: found)
-    monkeypatch.setattr(devices, "read_facts", lambda: ORIN)
+    monkeypatch.setattr(fingerprint, "read_facts", lambda: ORIN)
     cpus = f"{CPUS} CPU" + ("s" if CPUS > 1 else "")
     assert cli("devices").out == (
         f"Cortex-A78AE (aarch64, linux), {cpus}, 7.99 GB memory\n"

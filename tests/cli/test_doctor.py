@@ -14,18 +14,20 @@ import edgeinfer
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Device, Probe
 from edgeinfer.cli import doctor
-from edgeinfer.runtime import devices
-from edgeinfer.runtime.devices import Facts, board, installs
-from edgeinfer.runtime.devices.board import Gpu
-from edgeinfer.runtime.devices.cpu import Cpu
-from edgeinfer.runtime.devices.power import Power
+from edgeinfer.machine import board, fingerprint, installs
+from edgeinfer.machine.board import Gpu
+from edgeinfer.machine.cpu import Cpu
+from edgeinfer.machine.fingerprint import Facts
+from edgeinfer.machine.power import Power
 from tests.cli.conftest import write_bundle
 
 
 def probes(monkeypatch: pytest.MonkeyPatch, *found: Probe) -> None:
     monkeypatch.setattr(registry, "probe_all", lambda: found)
     # Whatever this machine has beyond.
-    monkeypatch.setattr(devices, "read_facts", lambda: Facts("linux", "x86_64", CORE, free_mb=3000))
+    monkeypatch.setattr(
+        fingerprint, "read_facts", lambda: Facts("linux", "x86_64", CORE, free_mb=3000)
+    )
 
 
 CPU = (Device("cpu", "a CPU"),)
@@ -110,7 +112,7 @@ def test_heat_and_power_that_slow_it_down(cli: Any, monkeypatch: pytest.MonkeyPa
     gpu = Gpu("NVIDIA H200", complaints=("the power limit caps the clock",))
     hot = Power(complaints=("the processor is throttled",))
     facts = Facts("linux", "aarch64", CORE, gpus=(gpu,), power=hot)
-    monkeypatch.setattr(devices, "read_facts", lambda: facts)
+    monkeypatch.setattr(fingerprint, "read_facts", lambda: facts)
     out = cli("doctor").out
     assert re.search(
         "\n!!  speed +the processor is throttled; the power limit caps the clock\n", out
@@ -140,7 +142,7 @@ def test_a_cache_that_cannot_be_written(
 )
 def test_memory(cli: Any, monkeypatch: pytest.MonkeyPatch, free: int | None, line: str) -> None:
     monkeypatch.setattr(
-        devices, "read_facts", lambda: Facts("linux", "riscv64", CORE, free_mb=free)
+        fingerprint, "read_facts", lambda: Facts("linux", "riscv64", CORE, free_mb=free)
     )
     out = cli("doctor").out
     assert f"\n{line} " in out
@@ -190,7 +192,7 @@ def test_a_gpu_that_is_not_used_gets_the_line(cli: Any, monkeypatch: pytest.Monk
     probes(monkeypatch, HERE)
     gpu = Gpu("NVIDIA H200", driver="580.1")
     facts = Facts("linux", "x86_64", CORE, gpus=(gpu,))
-    monkeypatch.setattr(devices, "read_facts", lambda: facts)
+    monkeypatch.setattr(fingerprint, "read_facts", lambda: facts)
     out = cli("doctor").out
     assert "engine onnxruntime on the GPU: NVIDIA H200 is here and is not used; " in out
     assert 'pip install "onnxruntime-gpu[cuda,cudnn]"' in out

@@ -110,7 +110,7 @@ def test_an_interrupted_conversion_leaves_nothing(
     place.mkdir()
     temporary.mkdir()
     script = (
-        "from edgeinfer.convert import stages\n"
+        "from edgeinfer.convert.pipeline import stages\n"
         "import time\n"
         "def slow(*_, **__):\n"
         "    print('up', flush=True)\n"

@@ -132,7 +132,7 @@ def test_values_that_an_artifact_has_no_number_for_are_bad_input(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As integers have none for NaN: exit 1 and the input, not 3 and the engine."""
-    from edgeinfer.backends.onnxruntime import OnnxRuntimeExecutable
+    from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeExecutable
 
     def refuse(*_: object) -> None:
         raise InputError("image", "no NaN, for which the file's int8 has no value", "NaN")

@@ -70,7 +70,7 @@ def _try(model: onnx.ModelProto, data_sets: Any, rtol: float, atol: float) -> st
 def _lowered(model: onnx.ModelProto, folder: Path) -> Any:
     from edgeinfer import profiles
     from edgeinfer.backends.base import Artifact, LoadOptions
-    from edgeinfer.backends.coreai import CoreAIBackend
+    from edgeinfer.backends.coreai.backend import CoreAIBackend
     from edgeinfer.convert.lower.coreai.target import CoreAITarget
     from edgeinfer.convert.lower.target import LowerOptions
     from edgeinfer.convert.passes import input_specs, normalise, output_specs

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from edgeinfer.backends.base import Artifact
 from edgeinfer.backends.engines import import_openvino
-from edgeinfer.backends.openvino import OpenVinoBackend
+from edgeinfer.backends.openvino.backend import OpenVinoBackend
 from edgeinfer.backends.registry import BUILT_IN, get
 from edgeinfer.backends.testing import Subject, conformance, describe
 from edgeinfer.backends.testing.kit import Check
@@ -40,9 +40,9 @@ def test_conformance(subject: Subject, check: Check, tmp_path: Path) -> None:
 def test_every_format_of_every_backend_is_checked() -> None:
     checked = {(s.backend.name, "onnx") for s in SUBJECTS if s.make_artifact is not openvino_ir}
     checked |= {(s.backend.name, "openvino_ir") for s in SUBJECTS if s.make_artifact is openvino_ir}
-    # LiteRT opens what our own lowering writes: its kit runs in tests/backends/test_litert.py.
+    # LiteRT opens what our own lowering writes: its kit runs in tests/backends/litert.
     checked |= {("litert", "tflite")}
-    # So do Core ML, in tests/backends/test_coreml.py, and its evaluator, in coreml_reference/.
+    # So do Core ML, in tests/backends/coreml, and its evaluator, in coreml_reference.
     checked |= {("coreml", "mlprogram"), ("coreml-reference", "mlprogram")}
     # TVM and Core AI, each in a file of its own there.
     checked |= {("tvm", "tvm"), ("coreai", "aimodel")}
@@ -52,7 +52,7 @@ def test_every_format_of_every_backend_is_checked() -> None:
     checked |= {("onnxruntime", "onnx_tvm")}
     # ONNX Runtime's Core ML provider runs on a Mac only; what is ours of it is tested on a fake.
     checked |= {("onnxruntime-coreml", "onnx")}
-    # TensorRT is not here: its package is a stand-in in tests/backends/test_tensorrt.py, where the
+    # TensorRT is not here: its package is a stand-in in tests/backends/tensorrt, where the
     # kit runs too, and ONNX Runtime's provider is another.
     checked |= {("tensorrt", "onnx"), ("onnxruntime-tensorrt", "onnx")}
     offered = {(name, f) for name in BUILT_IN for f in get(name).capabilities().formats}

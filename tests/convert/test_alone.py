@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import edgeinfer
-from edgeinfer.convert import pipeline
+from edgeinfer.convert.pipeline import entry
 from edgeinfer.errors import UsageError, VerifyError
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -17,7 +17,7 @@ g (float[2,3] x) => (float[2,3] y) { y = Tanh(x) }"""
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 
 
-def export(output: Path, *targets: str, **options: Any) -> pipeline.ExportResult:
+def export(output: Path, *targets: str, **options: Any) -> entry.ExportResult:
     return edgeinfer.export(
         onnx.parser.parse_model(TEXT), output, targets=targets, name="m", **options
     )

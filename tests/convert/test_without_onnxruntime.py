@@ -12,7 +12,7 @@ import pytest
 
 import edgeinfer
 from edgeinfer.convert.passes.constants import FoldConstants
-from edgeinfer.convert.quantize.observe import watched
+from edgeinfer.convert.quantize.calibrate.observe import watched
 from edgeinfer.convert.sources import read
 from edgeinfer.convert.verify import Oracles, Vector
 from edgeinfer.errors import EdgeInferError, RunError, VerifyError

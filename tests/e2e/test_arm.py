@@ -20,7 +20,7 @@ import pytest
 
 import edgeinfer
 from benchmarks.tiny import save
-from edgeinfer.backends.emulator import Emulator, emulator
+from edgeinfer.backends.process.emulator import Emulator, emulator
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.convert import arm_userland
 
@@ -45,7 +45,7 @@ import json, os, platform, sys
 sys.executable = os.environ["ARM_PYTHON"]
 import numpy as np
 import edgeinfer
-from edgeinfer.runtime.devices import read_facts
+from edgeinfer.machine.fingerprint import read_facts
 found = {}
 with edgeinfer.load(sys.argv[1], backend=sys.argv[2], measure=False) as session:
     checked = session.verify()

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
-from edgeinfer.backends.emulator import emulator
+from edgeinfer.backends.process.emulator import emulator
 from tests.zoo import emulated, fixed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]

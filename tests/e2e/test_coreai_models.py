@@ -10,7 +10,7 @@ from benchmarks.tflite_peers.models import MODELS
 from benchmarks.tflite_peers.pairs import expected
 from edgeinfer import profiles
 from edgeinfer.backends.base import Artifact, LoadOptions
-from edgeinfer.backends.isolated import IsolatedBackend
+from edgeinfer.backends.process.isolated import IsolatedBackend
 from edgeinfer.convert.lower.coreai.target import CoreAITarget
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.passes import input_specs, normalise, output_specs

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 import edgeinfer
-from edgeinfer.convert import small
+from edgeinfer.convert.machine_code import small
 from edgeinfer.errors import BundleError
 from tests import zoo
 

@@ -16,7 +16,7 @@ import pytest
 
 import edgeinfer
 from edgeinfer.backends.base import Artifact, LoadOptions
-from edgeinfer.backends.litert import LitertBackend
+from edgeinfer.backends.litert.backend import LitertBackend
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.lower.tflite.target import TfliteTarget
 from edgeinfer.convert.lower.tflite.writer import schema

@@ -49,7 +49,7 @@ def onnx_files() -> list[bytes]:
 
 def bundle(folder: Path) -> bytes:
     """Return a bundle of one ONNX artifact, with a vector, a record and a report."""
-    from edgeinfer.convert.pipeline import export
+    from edgeinfer.convert.pipeline.entry import export
     from edgeinfer.types import ImageInput
 
     made = export(
@@ -118,7 +118,7 @@ def sounds() -> bytes:
 def tflite(folder: Path) -> bytes:
     """Return a ``.tflite`` file, as the converter writes it."""
     from edgeinfer.bundle.archive import Bundle
-    from edgeinfer.convert.pipeline import export
+    from edgeinfer.convert.pipeline.entry import export
 
     made = export(onnx.parser.parse_model(GRAPH), folder / "t.edge", targets=["android"])
     with Bundle.open(made.path) as opened:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.backends.cuda import cuda_devices
+from edgeinfer.machine.cuda import cuda_devices
 from tests import cuda_emulator
 
 

@@ -14,7 +14,7 @@ if importlib.util.find_spec("tvm") is None:
 import tvm
 import tvm_ffi
 
-from edgeinfer.backends.tvm_library import cpu_features
+from edgeinfer.backends.tvm.library import cpu_features
 from edgeinfer.convert.lower.tvm.machines import MACHINES, machine
 from edgeinfer.kernels.defs.emit import Cpu
 from tests.kernels.placed import Array, misaligned

@@ -15,7 +15,7 @@ import pytest
 from tests.kernels.products import Product
 from tests.kernels.run import Array, tvm
 
-from edgeinfer.backends.emulator import emulator  # isort: skip
+from edgeinfer.backends.process.emulator import emulator  # isort: skip
 from edgeinfer.convert.lower.tvm.machines import machine  # isort: skip
 from edgeinfer.kernels.defs import gemv  # isort: skip
 

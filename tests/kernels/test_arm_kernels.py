@@ -17,7 +17,7 @@ import pytest
 from tests.kernels import test_attend, test_attention, test_norms, test_rows, test_spectrum
 from tests.kernels.run import HERE, Array, tvm
 
-from edgeinfer.backends.emulator import emulator  # isort: skip
+from edgeinfer.backends.process.emulator import emulator  # isort: skip
 from edgeinfer.convert.lower.tvm.machines import machine  # isort: skip
 
 SERVE = """

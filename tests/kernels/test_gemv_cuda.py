@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("tvm")
 
-from edgeinfer.backends.cuda import cuda_devices
 from edgeinfer.kernels.defs import ahead
 from edgeinfer.kernels.defs.gemv_cuda import Share, gemv, pack, share_for
+from edgeinfer.machine.cuda import cuda_devices
 from tests import cuda_emulator
 
 WORKER, ROOT = Path(__file__).with_name("gemv_cuda_worker.py"), Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.backends.pages import resident_mb
 from edgeinfer.errors import RunError
+from edgeinfer.machine.pages import resident_mb
 from edgeinfer.metrics import budget_for
 from edgeinfer.runtime.bench import accuracy_problem, measure
 from edgeinfer.types import Array, TensorSpec

@@ -287,7 +287,7 @@ def test_a_history_of_ones_own(fakes: Any, make_bundle: MakeBundle, tmp_path: Pa
 def test_threads_reach_the_engine(
     fakes: Any, make_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgeinfer.runtime.cores.available_cpus", lambda: 4)
+    monkeypatch.setattr("edgeinfer.machine.cores.available_cpus", lambda: 4)
     fakes.add("fake")
     with edgeinfer.load(make_bundle("fake"), threads=3) as session:
         assert session.report().threads == 3

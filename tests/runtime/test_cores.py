@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import edgeinfer
+from edgeinfer.machine.cores import Cores, on_cores, plan_cores
+from edgeinfer.machine.cpu import Cluster, Cpu
+from edgeinfer.machine.fingerprint import Facts, read_facts
 from edgeinfer.runtime import choice
-from edgeinfer.runtime.cores import Cores, on_cores, plan_cores
-from edgeinfer.runtime.devices import Facts, read_facts
-from edgeinfer.runtime.devices.cpu import Cluster, Cpu
-from tests.runtime.devices.recorded import record
+from tests.machine.recorded import record
 
 PHONE = (
     Cluster("X3", (8,), 2914),

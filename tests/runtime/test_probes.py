@@ -14,8 +14,8 @@ import pytest
 
 import edgeinfer
 from edgeinfer.backends.base import Device, Probe
+from edgeinfer.machine.fingerprint import fingerprint
 from edgeinfer.runtime import probes
-from edgeinfer.runtime.devices import fingerprint
 from edgeinfer.runtime.profiledb import ProfileDB
 
 NET = """<ir_version: 10, opset_import: ["": 21]> net (float[1,4] x) => (float[1,4] y)

@@ -13,11 +13,11 @@ import pytest
 
 import edgeinfer
 from benchmarks.tiny import MLP, bundle
-from edgeinfer.backends.pages import resident_mb
 from edgeinfer.errors import ClosedError, MemoryBudgetError, SignatureError
+from edgeinfer.machine.cpu import Cluster, Cpu
+from edgeinfer.machine.fingerprint import Facts
+from edgeinfer.machine.pages import resident_mb
 from edgeinfer.runtime import fleet, resident
-from edgeinfer.runtime.devices import Facts
-from edgeinfer.runtime.devices.cpu import Cluster, Cpu
 from edgeinfer.runtime.fleet import Runtime
 from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.types import Array

@@ -6,8 +6,8 @@ import pytest
 from edgeinfer.backends.base import Device, DeviceKind, Probe
 from edgeinfer.bundle.manifest import EngineRequirement, FileRecord, Variant
 from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.machine.fingerprint import Fingerprint
 from edgeinfer.profiles.schema import Chip, Profile
-from edgeinfer.runtime.devices import Fingerprint
 from edgeinfer.runtime.select import Measured, Pair, Plan, distinct, rank
 
 HERE = Fingerprint("linux", "x86_64", "some cpu", ("avx2", "fma"), 2, 4096)

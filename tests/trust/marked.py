@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from edgeinfer.backends.tvm_library import append
+from edgeinfer.backends.tvm.library import append
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.heads import Classify

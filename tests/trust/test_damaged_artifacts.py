@@ -16,7 +16,7 @@ import pytest
 import edgeinfer
 from edgeinfer.backends import registry
 from edgeinfer.cli.failures import describe
-from edgeinfer.convert.pipeline import export
+from edgeinfer.convert.pipeline.entry import export
 from edgeinfer.errors import BundleError, EdgeInferError
 from tests.fuzz import mutate
 from tests.trust import marked

@@ -19,7 +19,7 @@ from edgeinfer.bundle.sealing import key_from, new_key
 from edgeinfer.bundle.signing import new_keys, sign
 from edgeinfer.bundle.writer import put_signatures
 from edgeinfer.cli.failures import BUG, describe
-from edgeinfer.convert.pipeline import export
+from edgeinfer.convert.pipeline.entry import export
 from tests.trust import marked
 from tests.trust.injection import CLOCKS, KINDS, Kind, injected, leftovers, steps_of
 from tests.trust.marked import Mark

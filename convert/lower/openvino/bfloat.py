@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.backends import openvino_floats
 from edgeinfer.backends.engines import import_openvino
-from edgeinfer.backends.openvino_floats import BF16, COMPUTED, steps
+from edgeinfer.backends.openvino import floats
+from edgeinfer.backends.openvino.floats import BF16, COMPUTED, steps
 from edgeinfer.convert.lower.mask_inputs import clamp_mask_inputs
 from edgeinfer.errors import Notes, UsageError
 from edgeinfer.types import Array
@@ -82,7 +82,7 @@ def check_plan(core: Any, written: Any, profile: str) -> str:
     Raises:
         UsageError: the plan has no step in bfloat16.
     """
-    if not openvino_floats.has_bf16(core):
+    if not floats.has_bf16(core):
         return "bf16: the processor at hand has no such arithmetic: the plan was not looked at"
     compiled = core.compile_model(written, "CPU", {"INFERENCE_PRECISION_HINT": BF16})
     found = steps(compiled)

@@ -15,7 +15,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from edgeinfer.backends.openvino import BOUNDS
+from edgeinfer.backends.openvino.backend import BOUNDS
 from edgeinfer.bundle.values import INTEGERS
 from edgeinfer.convert.lower.single import walk
 from edgeinfer.convert.lower.whole_spans import Span, Spans

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from edgeinfer.backends.onnxruntime_regions import DOMAIN
+from edgeinfer.backends.onnxruntime.regions import DOMAIN
 from edgeinfer.convert.passes.infra import Namer, add_initializer
 from edgeinfer.types import Array
 

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 import tvm
 
-from edgeinfer.backends.onnxruntime_regions import DOMAIN
+from edgeinfer.backends.onnxruntime.regions import DOMAIN
 from edgeinfer.convert.lower.regions.cut import is_gelu
 from edgeinfer.convert.lower.tvm import hosted
 from edgeinfer.convert.lower.tvm.build import linker_for, prepared

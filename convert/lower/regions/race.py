@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from edgeinfer.backends import child, registry
+from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.checks import one_line
-from edgeinfer.backends.onnxruntime_regions import FORMAT, LIBRARY
+from edgeinfer.backends.onnxruntime.regions import FORMAT, LIBRARY
+from edgeinfer.backends.process import child
 from edgeinfer.convert import onnx_file
 from edgeinfer.convert.lower.regions import candidates, cut, measure
 from edgeinfer.convert.lower.regions.candidates import Candidate

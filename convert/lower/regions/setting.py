@@ -6,7 +6,7 @@ import os
 import platform
 from typing import TYPE_CHECKING
 
-from edgeinfer.backends.tvm_library import cpu_features
+from edgeinfer.backends.tvm.library import cpu_features
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.errors import UsageError
 

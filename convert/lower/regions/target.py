@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from edgeinfer.backends import child
-from edgeinfer.backends.onnxruntime_regions import FORMAT, LIBRARY, TOLD
+from edgeinfer.backends.onnxruntime.regions import FORMAT, LIBRARY, TOLD
+from edgeinfer.backends.process import child
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.onnxruntime.target import OnnxTarget
 from edgeinfer.convert.lower.precision import read_back

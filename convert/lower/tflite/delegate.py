@@ -17,7 +17,7 @@ _CHILD = """
 import json, sys
 from dataclasses import asdict
 from ai_edge_litert.interpreter import Interpreter
-from edgeinfer.backends.litert_coverage import coverage
+from edgeinfer.backends.litert.coverage import coverage
 interpreter = Interpreter(model_path=sys.argv[1], num_threads=1)
 interpreter.allocate_tensors()
 print(json.dumps(asdict(coverage(interpreter))))

@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from edgeinfer.backends.pages import SMALL_MB, give_back
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import with_definitions, with_known
 from edgeinfer.convert.lower.target import PRECISION_KEY, Lowered, LowerOptions, Prepared, Target
@@ -44,6 +43,7 @@ from edgeinfer.convert.passes.layout_groups import FuseGroups
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.convert.passes.strip_squeeze import strip_squeezes
 from edgeinfer.errors import Notes, UnsupportedError
+from edgeinfer.machine.pages import SMALL_MB, give_back
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import Stored
 

@@ -15,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, s_tir, tirx
 
-from edgeinfer.backends.tvm_library import ENTRY
+from edgeinfer.backends.tvm.library import ENTRY
 from edgeinfer.types import Array
 
 _LOOPS = tvm.transform.Sequential(

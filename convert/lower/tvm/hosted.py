@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from edgeinfer.backends import tvm_library
+from edgeinfer.backends.tvm import library
 from edgeinfer.convert.lower.tvm.machines import Machine
 from edgeinfer.errors import NotAvailableError
 
@@ -27,7 +27,7 @@ def link(
         driver: the compiler driver that links.
         parts: definitions, C files and objects, in the driver's terms.
         path: of the library.
-        kind: one of ``tvm_library.KINDS``.
+        kind: one of ``library.KINDS``.
         machine: that the objects are for.
         parallel: its functions share work out among threads.
 
@@ -48,4 +48,4 @@ def link(
         "outputs": [],
         "tvm": version("apache-tvm"),
     }
-    tvm_library.append(path, about, [])
+    library.append(path, about, [])

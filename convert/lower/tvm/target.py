@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import onnx_ir as ir
 
-from edgeinfer.backends import tvm_library
+from edgeinfer.backends.tvm import library
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import with_definitions, with_known
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
@@ -76,12 +76,12 @@ class TvmTarget(Target):
             "features": list(where.features),
             "device": "gpu" if where.cuda else "cpu",
             "parallel": built.parallel,
-            "inputs": tvm_library.describe(input_specs(model)),
-            "outputs": tvm_library.describe(_results(model, made)),
+            "inputs": library.describe(input_specs(model)),
+            "outputs": library.describe(_results(model, made)),
             "tvm": str(tvm.__version__),
             "memory": [list(m) for m in built.memory],
         }
-        files = tvm_library.append(path, about, built.weights)
+        files = library.append(path, about, built.weights)
         _tell(notes, made, built.kind, built.kernels, built.reason)
         for line in tuning.lines():
             notes.add(line)

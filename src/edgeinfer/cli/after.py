@@ -7,7 +7,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgeinfer.convert.pipeline import ExportResult
+    from edgeinfer.convert.pipeline.entry import ExportResult
     from edgeinfer.profiles.schema import Profile
 
 APPS = {
@@ -20,8 +20,8 @@ APPS = {
 def next_lines(result: ExportResult) -> Iterator[str]:
     """Yield a line for each kind of device that the result is for: how to run it there."""
     from edgeinfer import profiles
-    from edgeinfer.backends.host import host
     from edgeinfer.errors import ProfileError
+    from edgeinfer.machine.host import host
 
     path = quote(str(result.path))
     here: list[Profile] = []

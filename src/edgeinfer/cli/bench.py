@@ -93,8 +93,8 @@ def bench(
         from edgeinfer.bundle.archive import Bundle
         from edgeinfer.cli import lmbench
         from edgeinfer.llm.generation import is_language_model
+        from edgeinfer.machine.fingerprint import fingerprint
         from edgeinfer.runtime.comparison import bench as compared
-        from edgeinfer.runtime.devices import fingerprint
 
         counts = [*dict.fromkeys(within(count, out) for count in counts)]
         source = None if is_bundle(Path(path)) else Path(path)
@@ -192,7 +192,7 @@ def _threads(text: str) -> list[int | None]:
 def _converted(
     model: str, stack: contextlib.ExitStack, progress: Progress | None, *, trust_source: bool
 ) -> str:
-    from edgeinfer.convert.pipeline import export
+    from edgeinfer.convert.pipeline.entry import export
 
     named = named_model(model, trust_source=trust_source)
     folder = stack.enter_context(Scratch())

@@ -45,9 +45,9 @@ def check(
     with out.progress() as progress:
         if progress is not None:
             progress("read the model", None)
-        from edgeinfer.convert import pipeline
+        from edgeinfer.convert.pipeline import entry
 
-        found = pipeline.check(
+        found = entry.check(
             named.model,
             targets=targets,
             precision=precision,
@@ -65,7 +65,7 @@ def check(
 
 
 def _optional(targets: tuple[str, ...]) -> set[str]:
-    from edgeinfer.convert.request import resolve_profiles
+    from edgeinfer.convert.pipeline.request import resolve_profiles
 
     return {f"{p.name}-{f}" for p in resolve_profiles(targets) for f in p.optional_formats}
 

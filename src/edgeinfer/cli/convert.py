@@ -25,7 +25,7 @@ from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
     from edgeinfer.cli.table import Table
-    from edgeinfer.convert.pipeline import ExportResult
+    from edgeinfer.convert.pipeline.entry import ExportResult
     from edgeinfer.convert.verify import EngineResult, VariantResult
     from edgeinfer.metrics import Budget
 
@@ -221,7 +221,7 @@ def convert(
     with out.progress(lines=True) as progress:
         if progress is not None:
             progress("load the converter", None)
-        from edgeinfer.convert.pipeline import export
+        from edgeinfer.convert.pipeline.entry import export
 
         result = export(
             named.model,

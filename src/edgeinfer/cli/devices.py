@@ -12,8 +12,8 @@ from edgeinfer.cli.output import Output, output_options, size, table
 if TYPE_CHECKING:
     from edgeinfer.backends.base import Probe
     from edgeinfer.cli.table import Table
-    from edgeinfer.runtime.devices import Facts, Fingerprint
-    from edgeinfer.runtime.devices.board import Gpu
+    from edgeinfer.machine.board import Gpu
+    from edgeinfer.machine.fingerprint import Facts, Fingerprint
 
 
 @click.command()

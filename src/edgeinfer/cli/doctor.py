@@ -106,8 +106,8 @@ def _machine() -> Iterator[Finding]:
 
 def _engines() -> Iterator[Finding]:
     from edgeinfer.backends import registry
-    from edgeinfer.runtime.devices import read_facts
-    from edgeinfer.runtime.devices.installs import (
+    from edgeinfer.machine.fingerprint import read_facts
+    from edgeinfer.machine.installs import (
         COMPILERS,
         GPU,
         WHEELS,
@@ -137,7 +137,7 @@ def _engines() -> Iterator[Finding]:
 
 def _idle_gpu() -> Iterator[Finding]:
     """A GPU that no engine sees, for want of a driver."""
-    from edgeinfer.runtime.devices.board import idle_nvidia
+    from edgeinfer.machine.board import idle_nvidia
 
     if idle_nvidia(Path("/")):
         fix = "install NVIDIA's driver with the system's packages, and restart"
@@ -150,7 +150,7 @@ def _first(reason: str) -> str:
 
 
 def _extras() -> Iterator[Finding]:
-    from edgeinfer.runtime.devices.installs import install_line, this_python
+    from edgeinfer.machine.installs import install_line, this_python
 
     python = this_python()
     for extra, modules, purpose in EXTRAS:
@@ -183,7 +183,7 @@ def _cache() -> Finding:
 
 
 def _memory() -> Finding:
-    from edgeinfer.runtime.devices import read_facts
+    from edgeinfer.machine.fingerprint import read_facts
 
     free = read_facts().free_mb
     if free is None:
@@ -195,7 +195,7 @@ def _memory() -> Finding:
 
 def _speed() -> Iterator[Finding]:
     """What keeps this device from its full speed; nothing where nothing is known to."""
-    from edgeinfer.runtime.devices import read_facts
+    from edgeinfer.machine.fingerprint import read_facts
 
     facts = read_facts()
     told = [*facts.power.complaints, *(c for gpu in facts.gpus for c in gpu.complaints)]
@@ -215,8 +215,8 @@ def _view(findings: list[Finding], lacking: str) -> Iterator[str | Table]:
 
 def _smallest() -> str:
     """Return a line that gives this device an engine, of the first that there is one for."""
-    from edgeinfer.runtime.devices import read_facts
-    from edgeinfer.runtime.devices.installs import WHEELS, advise, this_python
+    from edgeinfer.machine.fingerprint import read_facts
+    from edgeinfer.machine.installs import WHEELS, advise, this_python
 
     facts, python = read_facts(), this_python()
     found = [advise(engine, facts, python) for engine in WHEELS if engine != CHECKER]

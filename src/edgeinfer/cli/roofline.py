@@ -89,7 +89,7 @@ def measure(threads: int) -> Roof:
         import tvm_ffi
     except ImportError as error:
         raise NotAvailableError(f"--roofline compiles its loops: {error}; {_INSTALL}") from error
-    from edgeinfer.backends.tvm_library import cpu_features
+    from edgeinfer.backends.tvm.library import cpu_features
     from edgeinfer.convert.lower.tvm.machines import MACHINES
     from edgeinfer.kernels.defs.emit import Cpu
     from edgeinfer.kernels.defs.roofline import multiply_add, read_bytes

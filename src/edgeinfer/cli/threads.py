@@ -14,7 +14,7 @@ def within(threads: int | None, out: Output) -> int | None:
     """
     if threads is None:
         return None
-    from edgeinfer.runtime.cores import cores_here
+    from edgeinfer.machine.cores import cores_here
 
     cores = cores_here(threads, ())
     if cores.note:

@@ -15,7 +15,7 @@ from edgeinfer.cli.trust import trust_options
 
 if TYPE_CHECKING:
     from edgeinfer.cli.table import Table
-    from edgeinfer.convert.tuning import Tuned
+    from edgeinfer.convert.tuning.tune import Tuned
 
 COLUMNS = ("kernel", ">share", ">own", ">tuned", ">engine", ">tried", ">failed", "verdict")
 
@@ -69,8 +69,8 @@ def tune(
     with out.progress() as progress:
         if progress is not None:
             progress("load the compiler", None)
-        from edgeinfer.convert.tuning import Order
-        from edgeinfer.convert.tuning import tune as run
+        from edgeinfer.convert.tuning.tune import Order
+        from edgeinfer.convert.tuning.tune import tune as run
 
         order = Order(
             target=target,

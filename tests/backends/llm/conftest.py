@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from edgeinfer.backends import tvm_library
+from edgeinfer.backends.tvm import library
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small decoder of several types of weights, compiled."""
     pytest.importorskip("tvm")
-    if platform.machine() != "x86_64" or "avx2" not in tvm_library.cpu_features():
+    if platform.machine() != "x86_64" or "avx2" not in library.cpu_features():
         pytest.skip("code for x86-64-v3 does not run here")
     from edgeinfer.convert.llm import variant
     from edgeinfer.convert.llm.plan import Reading

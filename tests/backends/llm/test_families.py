@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeinfer.backends import tvm_library
+from edgeinfer.backends.tvm import library
 from tests.backends.llm.small import batch, opened
 from tests.convert.llm import tiny
 
@@ -25,7 +25,7 @@ def test_logits_are_those_of_transformers(
     name: str, tmp_path: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tvm")
-    if platform.machine() != "x86_64" or "avx2" not in tvm_library.cpu_features():
+    if platform.machine() != "x86_64" or "avx2" not in library.cpu_features():
         pytest.skip("code for x86-64-v3 does not run here")
     from edgeinfer.convert.llm import source, variant
     from edgeinfer.convert.llm.plan import Reading

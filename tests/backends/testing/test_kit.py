@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.backends.base import Artifact, Capabilities, LoadOptions, Probe
-from edgeinfer.backends.onnxruntime import OnnxRuntimeBackend
+from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend
 from edgeinfer.backends.testing import Subject, checks, conformance, run_checks
 from edgeinfer.backends.testing.expect import CheckError
 from edgeinfer.errors import BackendError, ClosedError, LoadError, NotAvailableError, RunError

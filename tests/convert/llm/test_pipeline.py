@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.backends import tvm_library
+from edgeinfer.backends.tvm import library
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.convert.llm import judge
-from edgeinfer.convert.pipeline import export
+from edgeinfer.convert.pipeline.entry import export
 from edgeinfer.errors import SourceError, UsageError
 from edgeinfer.llm import LlmConfig
 from edgeinfer.llm.generation import Generation
@@ -82,7 +82,7 @@ def test_limits_name_what_left_them() -> None:
 def test_a_model_becomes_a_bundle_that_is_inspected_and_run(tmp_path: Path) -> None:
     pytest.importorskip("tvm")
     pytest.importorskip("tokenizers")
-    if platform.machine() != "x86_64" or "avx2" not in tvm_library.cpu_features():
+    if platform.machine() != "x86_64" or "avx2" not in library.cpu_features():
         pytest.skip("code for x86-64-v3 does not run here")
     made = export(model(tmp_path / "a.gguf"), tmp_path / "a.edge", targets=["tvm-x86-64-v3"])
     variant = made.manifest.variants[0]

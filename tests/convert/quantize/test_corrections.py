@@ -4,14 +4,14 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.quantize import calibrate
-from edgeinfer.convert.quantize.calibrate import Quantizer, Settings
-from edgeinfer.convert.quantize.correct import corrected_biases
-from edgeinfer.convert.quantize.data import open_data
-from edgeinfer.convert.quantize.equalise import equalise_layers, smooth
-from edgeinfer.convert.quantize.histogram import ChannelStats
+from edgeinfer.convert.quantize import calibration
+from edgeinfer.convert.quantize.calibrate.data import open_data
+from edgeinfer.convert.quantize.calibrate.histogram import ChannelStats
+from edgeinfer.convert.quantize.calibration import Quantizer, Settings
 from edgeinfer.convert.quantize.recipe import recipe
-from edgeinfer.convert.quantize.rounding import output_error
+from edgeinfer.convert.quantize.rewrite.correct import corrected_biases
+from edgeinfer.convert.quantize.rewrite.equalise import equalise_layers, smooth
+from edgeinfer.convert.quantize.rewrite.rounding import output_error
 from edgeinfer.convert.quantize.units import array_of, lay_out
 from edgeinfer.types import TensorSpec
 from tests.convert.quantize.conftest import LIMITS, graph
@@ -127,7 +127,7 @@ def test_models_are_only_rewritten_where_the_outputs_gain(
     made: str, after: float, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, samples = {"depthwise": depthwise, "transformer": transformer}[made]()
-    monkeypatch.setattr(calibrate, "output_error", lambda *_: [0.2, after])
+    monkeypatch.setattr(calibration, "output_error", lambda *_: [0.2, after])
     specs = [TensorSpec(n, "float32", a.shape) for n, a in samples[0].items()]
     settings = Settings(force=True, round_weights=False)
     quantizer = Quantizer(model, recipe("static_wi8_ai8"), settings)

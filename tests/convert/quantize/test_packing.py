@@ -12,8 +12,8 @@ from edgeinfer import profiles
 from edgeinfer.convert import passes
 from edgeinfer.convert.lower import LowerOptions, target_for
 from edgeinfer.convert.lower.target import PRECISION_KEY, Lowered
-from edgeinfer.convert.quantize import weight_only
 from edgeinfer.convert.quantize.recipe import recipe
+from edgeinfer.convert.quantize.rewrite import weight_only
 from tests.convert.quantize.conftest import graph
 
 WEIGHT4 = "weight_only_wi4b32_afp32"

@@ -12,10 +12,11 @@ from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.convert import passes
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
-from edgeinfer.convert.quantize import qdq, readback
-from edgeinfer.convert.quantize.calibrate import limits_of
-from edgeinfer.convert.quantize.ranges import Range
-from edgeinfer.convert.quantize.rules import layers
+from edgeinfer.convert.quantize import readback
+from edgeinfer.convert.quantize.calibrate.ranges import Range
+from edgeinfer.convert.quantize.calibration import limits_of
+from edgeinfer.convert.quantize.rewrite import qdq
+from edgeinfer.convert.quantize.search.rules import layers
 from edgeinfer.convert.quantize.units import lay_out
 from tests.convert.quantize.conftest import graph
 

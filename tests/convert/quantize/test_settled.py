@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from edgeinfer.convert.quantize import budget
-from edgeinfer.convert.quantize.quality import Loss
-from edgeinfer.convert.quantize.search import Layer, Outcome, Point, Search
-from edgeinfer.convert.quantize.trial import Samples, Trials
+from edgeinfer.convert.quantize.search import budget
+from edgeinfer.convert.quantize.search.layers import Layer, Outcome, Point, Search
+from edgeinfer.convert.quantize.search.quality import Loss
+from edgeinfer.convert.quantize.search.trial import Samples, Trials
 
 LAYERS = [Layer(n, "Conv", 0.25) for n in "abcd"]
 LOST = {"a": 0.004, "b": 0.003, "c": 0.002, "d": 0.001}

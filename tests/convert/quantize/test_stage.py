@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 
 import edgeinfer
-from edgeinfer.convert.pipeline import check
-from edgeinfer.convert.quantize import calibrate
+from edgeinfer.convert.pipeline.entry import check
+from edgeinfer.convert.quantize import calibration
 from edgeinfer.errors import InputError, UsageError, VerifyError
 from tests.processor import skip_where_openvino_saturates
 
@@ -35,7 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def one_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is joined gets one scale, as it would where nobody looked at ranges."""
-    monkeypatch.setattr(calibrate, "apart", lambda units, ranges: {})
+    monkeypatch.setattr(calibration, "apart", lambda units, ranges: {})
 
 
 @pytest.mark.parametrize("target", ["onnxruntime", "android"])

@@ -7,11 +7,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.quantize import qdq, readback
-from edgeinfer.convert.quantize.ranges import Range
+from edgeinfer.convert.quantize import readback
+from edgeinfer.convert.quantize.calibrate.ranges import Range
+from edgeinfer.convert.quantize.rewrite import qdq
 from edgeinfer.convert.quantize.units import array_of, lay_out
 from tests.convert.quantize.conftest import LIMITS, graph
-from tests.convert.quantize.test_qdq import limits, run
+from tests.convert.quantize.rewrite.test_qdq import limits, run
 
 TARGETS = [
     *[("onnxruntime", "onnx"), ("openvino", "openvino_ir"), ("android", "tflite")],

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from edgeinfer import profiles
-from edgeinfer.convert.quantize.calibrate import Quantizer, limits_of
+from edgeinfer.convert.quantize.calibration import Quantizer, limits_of
 from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.convert.verify.evaluate import Evaluator
 from edgeinfer.types import Array

@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.pipeline import check, export
+from edgeinfer.convert.pipeline.entry import check, export
 from edgeinfer.convert.verify.contradictions import contradictions
 from edgeinfer.errors import SourceError, UsageError
 

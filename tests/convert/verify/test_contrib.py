@@ -16,8 +16,8 @@ from edgeinfer.convert.lower import onnxruntime as lowering
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.onnxruntime.recurrent import multiply_stored
 from edgeinfer.convert.lower.target import LowerOptions
-from edgeinfer.convert.quantize import weight_only
 from edgeinfer.convert.quantize.recipe import recipe
+from edgeinfer.convert.quantize.rewrite import weight_only
 from edgeinfer.convert.verify import contrib
 from edgeinfer.convert.verify.evaluate import Evaluator
 from edgeinfer.convert.verify.half import run_file

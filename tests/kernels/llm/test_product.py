@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.backends import tvm_library
+from edgeinfer.backends.tvm import library
 from edgeinfer.types import Array
 from tests.convert.llm.test_blocks import stored
 
@@ -97,7 +97,7 @@ def _view(array: Array) -> Any:
 
 @pytest.fixture(scope="module")
 def code() -> Code:
-    if platform.machine() != "x86_64" or "avx2" not in tvm_library.cpu_features():
+    if platform.machine() != "x86_64" or "avx2" not in library.cpu_features():
         pytest.skip(f"code for {HERE} does not run here")
     where, dot = machine(HERE), DOTS[HERE]
     cpu = Cpu(where.lanes, where.registers)

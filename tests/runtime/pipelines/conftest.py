@@ -11,11 +11,11 @@ from typing import Any
 import onnx
 import pytest
 
-from edgeinfer.backends.plain_functions import Functions
+from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.bundle.manifest import EngineRequirement, Manifest, SourceRecord, Variant
 from edgeinfer.bundle.writer import BundleWriter
-from edgeinfer.convert import functions as making
 from edgeinfer.convert.lower.tvm.machines import machine
+from edgeinfer.convert.machine_code import functions as making
 from edgeinfer.types import TensorSpec
 
 MakeBundle = Callable[..., Path]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from edgeinfer.backends.emulator import emulator, folder
-from edgeinfer.convert import functions
+from edgeinfer.backends.process.emulator import emulator, folder
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
+from edgeinfer.convert.machine_code import functions
 from edgeinfer.errors import NotAvailableError
 from tests.runtime.pipelines.test_spectra import RECORDS
 
@@ -23,7 +23,7 @@ import sys
 from itertools import product
 from pathlib import Path
 import numpy as np
-from edgeinfer.backends.plain_functions import Functions
+from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.media.image import open_picture, prepare
 from edgeinfer.runtime.pipelines.grouping import grouping
 from edgeinfer.runtime.pipelines.pictures import ByCode
@@ -59,7 +59,7 @@ LISTEN = """
 import pickle, sys
 from pathlib import Path
 import numpy as np
-from edgeinfer.backends.plain_functions import Functions
+from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.media.spectrogram import mel_spectrogram
 from edgeinfer.runtime.pipelines.spectra import spectra
 

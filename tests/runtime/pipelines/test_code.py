@@ -108,7 +108,7 @@ def test_one_that_this_cpu_does_not_understand_is_refused(
     colours: Path, library: Path, with_code: WithCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = frozenset({"fpu", "sse2"})
-    monkeypatch.setattr("edgeinfer.backends.tvm_library.cpu_features", lambda: known)
+    monkeypatch.setattr("edgeinfer.backends.tvm.library.cpu_features", lambda: known)
     with _pipeline(with_code(colours, library)) as code:
         (about,) = code.model.around
     assert about.startswith("pictures by Pillow: the bundle's code cannot be used: ")

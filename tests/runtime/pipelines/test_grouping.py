@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.backends.plain_functions import Functions
+from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.decode.grouping import ByNumpy
 from edgeinfer.errors import RunError
 from edgeinfer.runtime.pipelines.grouping import ByCode, grouping

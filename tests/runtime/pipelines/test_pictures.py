@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.backends.plain_functions import Functions
+from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.errors import UsageError
 from edgeinfer.media.geometry import steps
 from edgeinfer.media.image import open_picture, prepare

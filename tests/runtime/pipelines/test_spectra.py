@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import edgeinfer
-from edgeinfer.backends.plain_functions import Functions
+from edgeinfer.backends.tvm.plain_functions import Functions
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.made import remember_made
 from edgeinfer.bundle.writer import BundleWriter

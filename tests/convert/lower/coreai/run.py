@@ -13,7 +13,7 @@ import pytest
 
 from edgeinfer import profiles
 from edgeinfer.backends.base import Artifact, LoadOptions
-from edgeinfer.backends.coreai import CoreAIBackend
+from edgeinfer.backends.coreai.backend import CoreAIBackend
 from edgeinfer.convert.lower.coreai.target import CoreAITarget
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.passes import input_specs, normalise, output_specs

@@ -21,8 +21,8 @@ from edgeinfer.convert.lower.coreml.readback import weighted
 from edgeinfer.convert.lower.coreml.target import CoreMLTarget
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.passes import normalise
-from edgeinfer.convert.pipeline import ExportResult
-from edgeinfer.convert.quantize.calibrate import Quantizer, limits_of
+from edgeinfer.convert.pipeline.entry import ExportResult
+from edgeinfer.convert.quantize.calibration import Quantizer, limits_of
 from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.errors import UnsupportedError, UsageError, VerifyError
 from edgeinfer.types import Array

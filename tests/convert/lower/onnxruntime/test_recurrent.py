@@ -10,8 +10,8 @@ import pytest
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from edgeinfer.convert.lower.onnxruntime.recurrent import multiply_stored
-from edgeinfer.convert.quantize import weight_only
 from edgeinfer.convert.quantize.recipe import recipe
+from edgeinfer.convert.quantize.rewrite import weight_only
 from tests.convert.quantize.conftest import graph
 from tests.processor import skip_where_onnxruntime_saturates
 

@@ -7,10 +7,11 @@ import onnx_ir as ir
 import pytest
 
 from edgeinfer.convert.lower.onnxruntime.roundings import shorten
-from edgeinfer.convert.quantize import qdq, readback
-from edgeinfer.convert.quantize.ranges import Range
+from edgeinfer.convert.quantize import readback
+from edgeinfer.convert.quantize.calibrate.ranges import Range
+from edgeinfer.convert.quantize.rewrite import qdq
 from tests.convert.quantize.conftest import graph
-from tests.convert.quantize.test_qdq import limits
+from tests.convert.quantize.rewrite.test_qdq import limits
 
 RANGES = {n: Range(-9.0, 9.0) for n in "xy"} | {n: Range(0.0, 9.0) for n in "rmf"}
 

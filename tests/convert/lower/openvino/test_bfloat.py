@@ -12,8 +12,9 @@ import pytest
 
 import edgeinfer
 from edgeinfer import profiles
-from edgeinfer.backends import openvino_floats, registry
+from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.backends.openvino import floats
 from edgeinfer.convert import passes
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
@@ -22,7 +23,7 @@ from edgeinfer.errors import NotAvailableError, UsageError, VerifyError
 from edgeinfer.types import Array
 from tests.convert.quantize.conftest import graph
 
-HAS_IT = openvino_floats.has_bf16(openvino.Core())
+HAS_IT = floats.has_bf16(openvino.Core())
 needs_it = pytest.mark.skipif(not HAS_IT, reason="this processor does not compute in bf16")
 RNG = np.random.default_rng(0)
 WEIGHTS = RNG.normal(size=(64, 64)).astype(np.float32)
@@ -58,7 +59,7 @@ def test_weights_take_two_bytes_and_the_file_says_so(tmp_path: Path) -> None:
     assert made.precision == "bf16+fp32"
     assert made.files[1].stat().st_size == WEIGHTS.size * 2
     model = openvino.Core().read_model(made.files[0])
-    assert openvino_floats.computed_in(model) == "bf16"
+    assert floats.computed_in(model) == "bf16"
     assert "bf16: 1 weights are stored in two bytes an element" in made.notes
 
 
@@ -91,7 +92,7 @@ def test_a_model_without_products_is_not_said_to_be_bf16(tmp_path: Path) -> None
 def test_other_processors_refuse_the_file_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openvino_floats, "has_bf16", lambda core, device="CPU": False)
+    monkeypatch.setattr(floats, "has_bf16", lambda core, device="CPU": False)
     model = net()
     made = lowered(model, tmp_path)
     with pytest.raises(NotAvailableError, match=r"in bf16, and CPU here has no such arithmetic"):
@@ -122,7 +123,7 @@ def test_a_conversion_is_judged_in_bf16_arithmetic(
     if real:
         monkeypatch.delenv("EDGEINFER_IN_PROCESS")
     else:
-        monkeypatch.setattr(openvino_floats, "has_bf16", lambda core, device="CPU": False)
+        monkeypatch.setattr(floats, "has_bf16", lambda core, device="CPU": False)
     path = tmp_path / "net.onnx"
     ir.save(net(), path)
     done = edgeinfer.export(path, tmp_path / "n.edge", targets=["openvino"], precision="bf16")
@@ -136,7 +137,7 @@ def test_a_conversion_is_judged_in_bf16_arithmetic(
 
 def test_what_bf16_ruins_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A difference of numbers that agree in more digits than bfloat16 has."""
-    monkeypatch.setattr(openvino_floats, "has_bf16", lambda core, device="CPU": False)
+    monkeypatch.setattr(floats, "has_bf16", lambda core, device="CPU": False)
     far = np.full((8, 64), 4096.0, np.float32)
     path = tmp_path / "net.onnx"
     ir.save(net(", float[8,64] f> { a = MatMul(x, w) b = Add(a, f) y = Sub(b, f) }", f=far), path)

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from edgeinfer.backends.base import Artifact, LoadOptions
-from edgeinfer.backends.openvino import OpenVinoBackend
+from edgeinfer.backends.openvino.backend import OpenVinoBackend
 from edgeinfer.convert.passes import input_specs, output_specs
 from edgeinfer.errors import RunError, UnsupportedError, UsageError
 from tests.convert.lower.running import lower, model, run_openvino

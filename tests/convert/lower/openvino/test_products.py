@@ -8,9 +8,9 @@ import pytest
 
 from edgeinfer.backends.engines import import_openvino
 from edgeinfer.convert.lower.openvino import integers, products
-from edgeinfer.convert.quantize import qdq
-from edgeinfer.convert.quantize.calibrate import limits_of
-from edgeinfer.convert.quantize.ranges import Range
+from edgeinfer.convert.quantize.calibrate.ranges import Range
+from edgeinfer.convert.quantize.calibration import limits_of
+from edgeinfer.convert.quantize.rewrite import qdq
 from edgeinfer.profiles import load
 from tests.convert.quantize.conftest import graph
 from tests.processor import skip_where_openvino_saturates

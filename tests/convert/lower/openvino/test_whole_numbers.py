@@ -8,7 +8,7 @@ import pytest
 
 from edgeinfer import profiles
 from edgeinfer.backends.base import Artifact, LoadOptions
-from edgeinfer.backends.openvino import OpenVinoBackend
+from edgeinfer.backends.openvino.backend import OpenVinoBackend
 from edgeinfer.convert.lower import LowerOptions, target_for
 from edgeinfer.convert.passes import input_specs, output_specs
 from edgeinfer.errors import RunError

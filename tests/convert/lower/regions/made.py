@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from edgeinfer.backends.base import Artifact
-from edgeinfer.backends.onnxruntime_regions import FORMAT, LIBRARY
+from edgeinfer.backends.onnxruntime.regions import FORMAT, LIBRARY
 from edgeinfer.convert.lower.regions import cut, library
 from edgeinfer.convert.lower.tvm import tuned
 from edgeinfer.convert.lower.tvm.machines import machine

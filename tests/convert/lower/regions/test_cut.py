@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.backends.onnxruntime_regions import DOMAIN
+from edgeinfer.backends.onnxruntime.regions import DOMAIN
 from edgeinfer.convert.lower.regions import cut
 from tests.convert.lower.regions.made import model
 

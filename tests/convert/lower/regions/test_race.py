@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from edgeinfer.backends.base import Artifact, LoadOptions
-from edgeinfer.backends.onnxruntime import OnnxRuntimeBackend
-from edgeinfer.backends.onnxruntime_regions import FORMAT
-from edgeinfer.backends.tvm_library import cpu_features
+from edgeinfer.backends.onnxruntime.backend import OnnxRuntimeBackend
+from edgeinfer.backends.onnxruntime.regions import FORMAT
+from edgeinfer.backends.tvm.library import cpu_features
 from edgeinfer.convert.lower.regions import measure, race, target
 from edgeinfer.convert.lower.regions.outcome import Figures, Order, Outcome, to_json
 from edgeinfer.convert.lower.tvm.machines import machine

@@ -11,7 +11,7 @@ import pytest
 
 import edgeinfer
 from edgeinfer.backends.base import Artifact, LoadOptions
-from edgeinfer.backends.litert import LitertBackend
+from edgeinfer.backends.litert.backend import LitertBackend
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.lower.tflite.target import TfliteTarget

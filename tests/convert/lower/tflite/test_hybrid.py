@@ -12,8 +12,8 @@ import edgeinfer
 from edgeinfer.convert.lower.tflite.precision import layers
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.passes.join_dynamic import JoinDynamic
-from edgeinfer.convert.quantize import weight_only
 from edgeinfer.convert.quantize.recipe import recipe
+from edgeinfer.convert.quantize.rewrite import weight_only
 from tests.convert.lower.tflite.run import expected, lower, model_of, ops, outputs
 from tests.processor import skip_where_onnxruntime_saturates
 

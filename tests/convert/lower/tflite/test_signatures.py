@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgeinfer.backends.base import Artifact, LoadOptions
-from edgeinfer.backends.litert import LitertBackend
+from edgeinfer.backends.litert.backend import LitertBackend
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.tflite.target import TfliteTarget
 from edgeinfer.convert.passes import input_specs, normalise, output_specs

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import edgeinfer
-from edgeinfer.convert.pipeline import export
+from edgeinfer.convert.pipeline.entry import export
 from edgeinfer.errors import InputError
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17]>'

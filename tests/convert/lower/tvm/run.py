@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from edgeinfer.backends.base import Artifact, DeviceKind, Executable, LoadOptions
-from edgeinfer.backends.tvm import TvmBackend
+from edgeinfer.backends.tvm.backend import TvmBackend
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.tvm.target import TvmTarget
 from edgeinfer.convert.passes import input_specs, normalise, output_specs

@@ -15,10 +15,10 @@ import pytest
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from edgeinfer.backends.testing.cases import graph
-from edgeinfer.backends.tvm_library import append, check_machine, map_weights, read
-from edgeinfer.convert.engines import place_for
+from edgeinfer.backends.tvm.library import append, check_machine, map_weights, read
 from edgeinfer.convert.lower.tvm.apple import check_linker
 from edgeinfer.convert.lower.tvm.machines import machine
+from edgeinfer.convert.pipeline.engines import place_for
 from edgeinfer.errors import LoadError, NotAvailableError
 from tests.convert.lower.tvm.run import lower, outputs
 
@@ -116,8 +116,8 @@ def test_the_same_code_for_linux_is_right(tmp_path: Path, monkeypatch: pytest.Mo
     from dataclasses import replace
 
     from edgeinfer.backends.base import Artifact, LoadOptions
-    from edgeinfer.backends.emulator import emulator
-    from edgeinfer.backends.isolated import IsolatedBackend
+    from edgeinfer.backends.process.emulator import emulator
+    from edgeinfer.backends.process.isolated import IsolatedBackend
     from edgeinfer.convert.lower.tvm import machines
 
     arm = machine("cortex-a76")

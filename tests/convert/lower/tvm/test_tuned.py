@@ -15,7 +15,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from edgeinfer.backends.base import LoadOptions
 from edgeinfer.backends.testing.cases import graph
-from edgeinfer.backends.tvm import TvmBackend
+from edgeinfer.backends.tvm.backend import TvmBackend
 from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.convert.lower.tvm.target import TvmTarget, workloads

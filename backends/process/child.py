@@ -1,0 +1,360 @@
+"""A Python process of ours: how it is started, spoken to, and what became of it.
+
+Two users: ``isolated``, where an engine may fail without taking its caller along, and the
+converter, whose memory goes back to the system when its process ends. Neither ``fork`` (engines'
+threads do not survive it) nor ``multiprocessing`` (it runs the user's ``__main__`` again) will do.
+
+Messages are pickles; both ends are the same user's and the same program's, over a socket that
+nobody else can open. Arrays travel beside the pickle and are never copied into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from io import BufferedReader
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from edgeinfer import forks
+from edgeinfer.bundle.held import remove
+from edgeinfer.bundle.scratch import Scratch
+from edgeinfer.bundle.sealing import KEY_ENV
+from edgeinfer.errors import NotAvailableError
+
+if TYPE_CHECKING:
+    from edgeinfer.backends.process.emulator import Emulator
+
+SUPPORTED = os.name == "posix" and bool(sys.executable) and not getattr(sys, "frozen", False)
+"""Whether this interpreter can start another like itself with descriptors that it inherits."""
+
+_HEAD = struct.Struct("<IQ")
+_SIZE = struct.Struct("<Q")
+_TICK_S = 1.0
+_END_S = 5.0
+_WORDS_S = 1.0
+_WORDS = 400
+
+
+_state = {"expendable": False}
+
+
+# The folder that a process is started in has no say in what is imported.
+_STARTS: tuple[str, ...] = ("-P", "-m")
+# Ctrl-C is for this process, which then ends the child in its own way.
+_OWN_GROUP: dict[str, Any] = {"process_group": 0}
+if sys.version_info < (3, 11):
+    _STARTS = (
+        "-c",
+        "import sys; del sys.path[0], sys.argv[0]; import runpy; "
+        "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)",
+    )
+    _OWN_GROUP = {"preexec_fn": os.setpgrp}
+
+
+class ChildEndedError(Exception):
+    """The process is gone; ``how`` says by which signal or with which exit code."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        super().__init__(how)
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of an error, never raised
+    """What Python said of an error in the other process."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class Child:
+    """A running ``python -m <module> <folder> <descriptors>``.
+
+    It has a folder for its temporary files, which is removed with it, so that even a process that
+    was killed leaves nothing behind. Standard input is its lifeline: it ends when this process
+    does. What it prints goes to standard error. In a process that is forked from this one it is as
+    good as ended: the other end of its connection is this process's alone.
+
+    Args:
+        module: what it runs; calls ``connect``.
+        descriptors: further ones that it inherits.
+        keep_errors: hold back what it writes to standard error; the last words are told when it
+            dies.
+        emulator: of another CPU, whose Python runs it.
+
+    Raises:
+        NotAvailableError: no process can be started here.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *,
+        descriptors: tuple[int, ...] = (),
+        keep_errors: bool = False,
+        emulator: Emulator | None = None,
+    ) -> None:
+        if not SUPPORTED:
+            raise NotAvailableError("this system cannot start a process of its own for an engine")
+        try:
+            self._temporary = Scratch()
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise NotAvailableError(f"no process could be started: {error}") from error
+        self._socket = ours
+        self._is_inherited = False
+        try:
+            with theirs:
+                numbers = (theirs.fileno(), *descriptors)
+                python = (sys.executable,) if emulator is None else emulator.command
+                self._process = subprocess.Popen(
+                    [*python, *_STARTS, module, str(self._temporary.path), *map(str, numbers)],
+                    env=_environment(str(self._temporary.path), emulator),
+                    stdin=subprocess.PIPE,
+                    stdout=_stderr(),
+                    stderr=subprocess.PIPE if keep_errors else _stderr(),
+                    pass_fds=numbers,
+                    **_OWN_GROUP,
+                )
+        except BaseException as error:
+            ours.close()
+            self._temporary.cleanup()
+            if isinstance(error, OSError):
+                raise NotAvailableError(f"no process could be started: {error}") from error
+            raise
+        self._words: deque[bytes] = deque(maxlen=16)
+        self._listener: threading.Thread | None = None
+        if keep_errors:
+            arguments = (self._process.stderr, self._words)
+            self._listener = threading.Thread(target=_listen, args=arguments, daemon=True)
+            self._listener.start()
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Give up our copies of the parent's ends, its lifeline above all."""
+        self._is_inherited = True
+        self._socket.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        # What it says is read by a thread of the parent, which may hold the reader's lock.
+        forks.leave_behind(self._process)
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def send(self, message: Any) -> None:
+        """Send a message.
+
+        Raises:
+            ChildEndedError: nobody reads it.
+        """
+        try:
+            write(self._socket, message)
+        except OSError as error:
+            raise ChildEndedError(self.how()) from error
+
+    def receive(self, seconds: float | None = None) -> Any:
+        """Wait for the next message.
+
+        Raises:
+            ChildEndedError: the process ended first.
+            TimeoutError: nothing came in the given time.
+        """
+        return self._waited(partial(read, self._socket), seconds)
+
+    def wait_for_answer(self, seconds: float | None = None) -> None:
+        """Wait for a message without looking into it: whoever sends it may be anybody by now.
+
+        Raises:
+            ChildEndedError: the process ended first.
+            TimeoutError: nothing came in the given time.
+        """
+        self._waited(partial(_exactly, self._socket, _HEAD.size), seconds)
+
+    def _waited(self, take: Callable[..., Any], seconds: float | None) -> Any:
+        until = None if seconds is None else time.monotonic() + seconds
+        try:
+            return take(self.is_alive, until)
+        except (EOFError, ConnectionError) as error:
+            raise ChildEndedError(self.how()) from error
+
+    def is_alive(self) -> bool:
+        """Whether it still runs, for this process."""
+        return not self._is_inherited and self._process.poll() is None
+
+    def how(self) -> str:
+        """Say how it ended; called when it has, or is about to."""
+        if self._is_inherited:
+            return "it belongs to the process that this one was forked from"
+        try:
+            code = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return "it closed its connection"
+        if code >= 0:
+            text = f"exit code {code}"
+        else:
+            try:
+                text = signal.Signals(-code).name
+            except ValueError:
+                text = f"signal {-code}"
+            if -code == signal.SIGKILL:
+                text += ", as when memory runs out"
+        if self._listener is not None:
+            # Its last words may lie in the pipe still, which a process of its own may hold open.
+            self._listener.join(_WORDS_S)
+        words = b"".join(self._words).decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(words) if line.strip()), "")
+        return f"{text}: {last[:_WORDS]}" if last else text
+
+    def kill(self) -> None:
+        """End it at once, whatever it is doing, and remove what it left; twice is harmless."""
+        if self._is_inherited:
+            return
+        self._process.kill()
+        self._process.wait()
+        self._socket.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._temporary.cleanup()
+
+
+def _listen(stream: BufferedReader, words: deque[bytes]) -> None:
+    """Keep the last of what is written; not a method, which would keep the child alive."""
+    with stream:
+        while chunk := stream.read1(4096):
+            words.append(chunk)
+
+
+def connect() -> tuple[socket.socket, list[int]]:
+    """Be the child: return the connection and the further descriptors from the command line.
+
+    From now on this process ends when its parent does, and its temporary files with it.
+    """
+    temporary = sys.argv[1]
+    first, *rest = map(int, sys.argv[2:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(temporary,), daemon=True).start()
+    return socket.socket(fileno=first), rest
+
+
+def is_expendable() -> bool:
+    """Whether this process is here so that an engine may end it."""
+    return _state["expendable"]
+
+
+def make_expendable() -> None:
+    """Say so."""
+    _state["expendable"] = True
+
+
+def portable(error: Exception) -> tuple[Exception, str]:
+    """Return an error as it can be sent, and its traceback."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}"), text
+    return error, text
+
+
+def write(connection: socket.socket, message: Any) -> None:
+    """Write a message; buffers of arrays are written from where they are."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+    raws = [buffer.raw() for buffer in buffers]
+    sizes = b"".join(_SIZE.pack(raw.nbytes) for raw in raws)
+    connection.sendall(_HEAD.pack(len(raws), len(head)) + sizes + head)
+    for raw in raws:
+        connection.sendall(raw)
+
+
+def read(
+    connection: socket.socket, is_alive: Any = lambda: True, until: float | None = None
+) -> Any:
+    """Read a message.
+
+    Raises:
+        EOFError: the other end is closed, or ``is_alive`` says so.
+        TimeoutError: it did not come in time.
+    """
+
+    def exactly(size: int) -> bytearray:
+        return _exactly(connection, size, is_alive, until)
+
+    count, length = _HEAD.unpack(exactly(_HEAD.size))
+    sizes = [_SIZE.unpack(exactly(_SIZE.size))[0] for _ in range(count)]
+    head = exactly(length)
+    buffers = [exactly(size) for size in sizes]
+    connection.settimeout(None)
+    return pickle.loads(head, buffers=buffers)
+
+
+def _exactly(
+    connection: socket.socket, size: int, is_alive: Callable[[], bool], until: float | None
+) -> bytearray:
+    data = bytearray(size)
+    view, have = memoryview(data), 0
+    while have < size:
+        left = _TICK_S if until is None else min(_TICK_S, until - time.monotonic())
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        try:
+            got = connection.recv_into(view[have:])
+        except TimeoutError:
+            # A process that it started may hold the other end open.
+            if not is_alive():
+                raise EOFError from None
+            continue
+        if not got:
+            raise EOFError
+        have += got
+    return data
+
+
+def _environment(temporary: str, emulator: Emulator | None) -> Mapping[str, str]:
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    more = {} if emulator is None else emulator.environment
+    # An engine that goes down may leave its memory on a disk; the key is not in it.
+    own = {name: value for name, value in os.environ.items() if name != KEY_ENV}
+    return {**own, "PYTHONPATH": path, "TMPDIR": temporary, **more}
+
+
+def _stderr() -> int:
+    """Return where the child prints: never our standard output, which is for results."""
+    try:
+        os.fstat(2)
+    except OSError:
+        return subprocess.DEVNULL
+    return 2
+
+
+def _end_with_parent(temporary: str) -> NoReturn:
+    """Wait for the end of the parent; its closing of our standard input is one too.
+
+    A process that was forked while we were started has a copy of the other end, so the number of
+    the parent is looked at too.
+    """
+    parent, ended = os.getppid(), select.poll()
+    ended.register(0, select.POLLIN)
+    with contextlib.suppress(OSError):
+        while os.getppid() == parent:
+            if ended.poll(_TICK_S * 1e3) and not os.read(0, 1):
+                break
+    remove(Path(temporary))
+    os._exit(1)

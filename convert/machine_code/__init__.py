@@ -1,0 +1,1 @@
+"""Machine code next to other artifacts: whole small models, and functions around models."""

@@ -1,0 +1,152 @@
+"""The engines that run what was written, each where it can do no harm."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import ClassVar
+
+from edgeinfer.backends import registry
+from edgeinfer.backends.base import (
+    Artifact,
+    Backend,
+    Capabilities,
+    DeviceKind,
+    Executable,
+    LoadOptions,
+    Probe,
+)
+from edgeinfer.backends.process import child
+from edgeinfer.backends.process.emulator import Emulator, emulator
+from edgeinfer.backends.process.isolated import IsolatedBackend
+from edgeinfer.convert.lower.tvm.machines import machine
+from edgeinfer.errors import NotAvailableError
+from edgeinfer.machine.cuda import cuda_devices
+from edgeinfer.machine.host import host
+from edgeinfer.profiles.schema import Profile
+
+IN_PROCESS = "EDGEINFER_IN_PROCESS"
+"""Set it to anything to debug a conversion: all of it then happens in the calling process."""
+
+_PATIENCE_S = 600.0
+"""For loading and for one run: an engine that hangs fails the gate."""
+
+_EMULATED_S = 7200.0
+"""The same under emulation, which is a hundred times slower."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an artifact is run.
+
+    Attributes:
+        device: kind of unit.
+        emulator: of the CPU it is for, where that is not this one.
+        missing: why it cannot be run here; empty if it can.
+    """
+
+    device: DeviceKind = "cpu"
+    emulator: Emulator | None = None
+    missing: str = ""
+
+    @property
+    def note(self) -> str:
+        """What a reader of the report should know of it; empty for this machine itself."""
+        if self.emulator is None:
+            return ""
+        cpu = self.emulator.command[self.emulator.command.index("-cpu") + 1]
+        version = self.emulator.version
+        return f"run under emulation of {cpu} (qemu {version}); its times say nothing of a device"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The backends of one artifact, and where they are to run."""
+
+    names: Sequence[str]
+    place: Place = Place()
+
+
+def place_of(profile: Profile) -> Place:
+    """Find where a target's artifacts are run to be judged."""
+    return place_for(profile.machine) if profile.machine else Place(profile.unit)
+
+
+def place_for(name: str) -> Place:
+    """Find where code for a machine can be run; any place will do for no machine's."""
+    if not name:
+        return Place()
+    wanted = machine(name)
+    if wanted.system != host().system:
+        return Place(missing=f"libraries for {wanted.name} are loaded by {wanted.system} only")
+    if wanted.arch != host().arch:
+        if wanted.cuda:
+            reason = f"{wanted.cuda} with a CPU that is {wanted.arch} is not here, nor emulated"
+            return Place("gpu", missing=reason)
+        try:
+            return Place(emulator=emulator(wanted.arch, wanted.cpu))
+        except NotAvailableError as error:
+            return Place(missing=str(error))
+    if not wanted.cuda:
+        return Place()
+    missing = "" if cuda_devices() else f"{wanted.cuda} needs an NVIDIA GPU and its driver"
+    return Place("gpu", missing=missing)
+
+
+def apart() -> bool:
+    """Whether parts of a conversion get processes of their own."""
+    return child.SUPPORTED and not os.environ.get(IN_PROCESS)
+
+
+def in_turn(wanted: Sequence[Wanted]) -> Generator[list[Backend], None, None]:
+    """Give the backends of each artifact; their processes end when the next are asked for.
+
+    Those of the next artifact start while the one at hand is run. Close the iterator.
+
+    Raises:
+        NotAvailableError: a plugin cannot be used.
+    """
+    with ExitStack() as next_ends:
+        upcoming = _started(wanted[0], next_ends) if wanted else []
+        for following in (*wanted[1:], None) if wanted else ():
+            with next_ends.pop_all():
+                current = upcoming
+                upcoming = [] if following is None else _started(following, next_ends)
+                yield current
+
+
+def _started(wanted: Wanted, ends: ExitStack) -> list[Backend]:
+    place = wanted.place
+    if place.missing:
+        return [_Absent(name, place.missing) for name in wanted.names]
+    if not apart() and place.emulator is None:
+        return [registry.get(name) for name in wanted.names]
+    limit = _PATIENCE_S if place.emulator is None else _EMULATED_S
+    backends = [
+        IsolatedBackend(name, run_s=limit, load_s=limit, emulator=place.emulator)
+        for name in wanted.names
+    ]
+    for backend in backends:
+        ends.enter_context(backend).start()
+    return [*backends]
+
+
+class _Absent:
+    """A backend whose device is not here."""
+
+    name: ClassVar[str] = ""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name  # type: ignore[misc]  # as with the backends in processes of their own
+        self._reason = reason
+
+    def probe(self) -> Probe:
+        return Probe(self.name, None, reason=self._reason)
+
+    def capabilities(self) -> Capabilities:
+        return registry.get(self.name).capabilities()
+
+    def load(self, artifact: Artifact, options: LoadOptions) -> Executable:
+        raise NotAvailableError(self._reason)

@@ -1,0 +1,542 @@
+"""The part of a conversion that needs the graph: from the source to every artifact, unverified.
+
+It is a function of what was asked and of the source, with no other state, so it can run in this
+process or in one of its own (``worker``), and it can be run again to explain what the gate found.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeinfer.backends.base import Artifact, Backend, LoadOptions
+from edgeinfer.backends.onnxruntime.regions import FORMAT as REGIONS
+from edgeinfer.convert.lower import target_for
+from edgeinfer.convert.lower.target import Lowered, LowerOptions
+from edgeinfer.convert.lower.target import Prepared as Ready
+from edgeinfer.convert.pipeline import engines
+from edgeinfer.convert.pipeline.engines import Wanted, place_for
+from edgeinfer.convert.pipeline.plan import Job, plan
+from edgeinfer.convert.pipeline.provenance import oracles, tools_of
+from edgeinfer.convert.pipeline.request import Request, in_layout
+from edgeinfer.convert.pipeline.shape_sets import check_input_ranges, check_ranges, check_states
+from edgeinfer.convert.quantize.half.stage import Halves
+from edgeinfer.convert.quantize.recipe import AUTO, recipe
+from edgeinfer.convert.quantize.stage import Stage
+from edgeinfer.convert.verify import Change, EngineResult, Finding, Report
+from edgeinfer.convert.verify.gate import HALF
+from edgeinfer.convert.verify.ladder import rungs
+from edgeinfer.errors import EdgeInferError, VerifyError
+from edgeinfer.machine.host import host
+from edgeinfer.metrics import Budget
+from edgeinfer.types import Array, Feeds, ImageInput, InputRange, Preprocessing
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from edgeinfer.convert.sources import Source
+
+Progress = Callable[[str, float | None], None]
+"""Called with what is being done and, where it is known, how much of it is done (0..1)."""
+
+
+_COMPARED = frozenset({"onnx", "openvino_ir", "tflite"})
+"""Formats whose engine computes integers and floats, and takes its time from what it is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An artifact that nobody has run yet.
+
+    Attributes:
+        job: what was asked for.
+        name: of its folder among the variants.
+        lowered: its files and what the lowering says of them.
+        checks: of its numbers, beyond those of its engines.
+        plain: the float model for the same engine, outside of the variants' folders, where this
+            machine can tell whether integers are faster; whoever has measured removes it.
+    """
+
+    job: Job
+    name: str
+    lowered: Lowered
+    checks: tuple[EngineResult, ...] = ()
+    plain: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All that the rest of a conversion needs; the graph is no part of it."""
+
+    report: Report
+    written: tuple[Written, ...]
+    preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    stages: Stages = field(default_factory=lambda: Stages())
+
+
+@dataclass(slots=True)
+class Stages:
+    """How far a conversion is.
+
+    Attributes:
+        number: of the stage that runs, from 1.
+        total: how many there will be; 0 where nobody counts.
+    """
+
+    number: int = 0
+    total: int = 0
+
+
+_COUNTED = re.compile(r"stage [0-9]+ of [0-9]+: ")
+
+
+def uncounted(what: str) -> str:
+    """Return what is being done, without how far a conversion is."""
+    return _COUNTED.sub("", what, count=1)
+
+
+BEFORE_JOBS = 5
+"""Stages of every conversion before those of its artifacts: the model is read, normalised, checked
+against the targets, given test vectors, and the oracles are asked."""
+
+
+def stages_of(request: Request, jobs: int, checks: int) -> int:
+    """Return how many stages a conversion has.
+
+    Args:
+        request: what is asked for.
+        jobs: artifacts that are written.
+        checks: how often they are run, once for each target.
+    """
+    wanted = recipe(request.precision)
+    each = 2 if wanted.name == "fp16" else 1
+    return BEFORE_JOBS + wanted.is_quantized + each * jobs + checks + 1
+
+
+class Clock:
+    """Tells the user what is being done and how far it is, and remembers how long it took."""
+
+    def __init__(
+        self,
+        progress: Progress | None,
+        seconds: dict[str, float] | None = None,
+        stages: Stages | None = None,
+    ) -> None:
+        self.seconds = {} if seconds is None else seconds
+        self.stages = stages or Stages()
+        self._progress = progress
+
+    @contextmanager
+    def stage(self, what: str) -> Iterator[None]:
+        """Time a stage."""
+        self.stages.number += 1
+        self.tell(what, None)
+        start = time.perf_counter()
+        yield
+        self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
+
+    def tell(self, what: str, done: float | None) -> None:
+        """Say what is being done within a stage, and what share of the stage is done."""
+        if self._progress is None:
+            return
+        stages = self.stages
+        if not stages.total:
+            self._progress(what, done)
+            return
+        # A stage that is repeated was not foreseen.
+        total = max(stages.total, stages.number)
+        share = (stages.number - 1 + (done or 0.0)) / total
+        self._progress(f"stage {stages.number} of {total}: {what}", min(share, 1.0))
+
+
+_KEPT_BYTES = 32 << 20
+"""Weights of a model of which each target's form may stay in memory from the plan to the writing,
+while the oracles run."""
+
+
+class Front:
+    """Reads a source and works on its graph."""
+
+    def __init__(
+        self,
+        model: Any,
+        request: Request,
+        progress: Progress | None = None,
+        *,
+        example_inputs: Any = None,
+        dynamic_shapes: Any = None,
+    ) -> None:
+        """Take note; nothing is read yet. The arguments are those of ``sources.read``."""
+        self._model, self._asked = model, request
+        self._examples, self._sizes = example_inputs, dynamic_shapes
+        formats = sum(len((*p.formats, *p.optional_formats)) for p in request.profiles)
+        foreseen = Stages(total=stages_of(request, formats, formats))
+        self._clock = Clock(progress, stages=foreseen)
+        self._ranges: dict[str, InputRange] = {}
+
+    def prepare(self, variants: Path) -> Prepared:
+        """Read, normalise, plan, ask the oracles, and write each artifact into a folder of its own.
+
+        Raises:
+            SourceError: the model cannot be read.
+            UnsupportedError: a target cannot express it; lists every node.
+            VerifyError: it does not give the outputs that the user expects.
+            OSError: an artifact cannot be written.
+        """
+        source, normalised = self._source, self._normalised
+        report = self._new_report()
+        if source.original is None:
+            from edgeinfer.convert.verify.contradictions import refuse_contradictions
+
+            refuse_contradictions(source.model, report.inputs, data=self._request.data)
+        check_input_ranges(report.inputs, self._request.input_ranges)
+        with self._stage("check the targets"):
+            todo = plan(
+                normalised.model,
+                self._request.profiles,
+                self._options,
+                integers=self._quantize.recipe.is_quantized,
+                alone=self._request.alone,
+                keep=weights_bytes(normalised.model) <= _KEPT_BYTES,
+            )
+        runs = sum(len(job.profiles) for job in todo.jobs)
+        self._clock.stages.total = stages_of(self._request, len(todo.jobs), runs)
+        lines = {
+            "source": source.notes.lines,
+            **normalised.changes,
+            "targets": list(todo.notes),
+        }
+        report.changes.extend(Change(stage, tuple(text)) for stage, text in lines.items() if text)
+        self._ask_oracles(report)
+        if self._quantize.recipe.is_quantized:
+            with self._stage("quantize"):
+                self._quantize.prepare(
+                    normalised.model, report, todo.jobs, self._clock.tell, source=source.model
+                )
+        ordinary = [v.feeds for v in report.vectors if not v.edge]
+        ladder = rungs(ordinary[0], report.ranges) if ordinary else []
+        if lines_of_half := self._halves.look(normalised.model, ordinary, ladder):
+            report.changes.append(Change("half precision", tuple(lines_of_half)))
+        tried = (
+            self._lower_or_leave(job, variants, report, todo.prepared.pop(0)) for job in todo.jobs
+        )
+        written = tuple(made for made in tried if made is not None)
+        request = self._request
+        stages = self._clock.stages
+        # What was left out is not run either.
+        stages.total = stages.number + sum(len(w.job.profiles) for w in written) + 1
+        return Prepared(report, written, request.preprocessing, request.labels, stages)
+
+    def explain(
+        self, job: Job, engine: str, feeds: Feeds, budget: Budget, folder: Path
+    ) -> tuple[Finding, bool]:
+        """Find the first node that goes wrong; return what was found and whether it was saved.
+
+        The smallest sub-model that shows the fault is written into the folder, where there is one.
+        """
+        from edgeinfer.convert.verify import explain
+
+        self._clock.stages.total = 0
+        normal = self._normalised.model
+        self._halves.look(normal, [feeds], rungs(feeds, self._ranges))
+        place = place_for(job.profile.machine)
+        with (
+            self._stage(f"look for the fault in {job.title}"),
+            closing(engines.in_turn([Wanted([] if engine == HALF else [engine], place)])) as turns,
+        ):
+            backend = next(iter(next(turns)), None)
+            self._quantize.prepare(normal, self._new_report(), [job])
+            normal = self._quantize.base(normal)
+            finding = explain(normal, feeds, partial(self._lower_and_run, job, backend), budget)
+        saved = bool(finding.save(folder))
+        return replace(finding, model=None, inputs={}, expected={}), saved
+
+    def _lower_and_run(
+        self, job: Job, backend: Backend | None, model: ir.Model, feeds: Feeds
+    ) -> dict[str, Array]:
+        """Run a part of the model in a format's engine; without one, in half-precision arithmetic.
+
+        Raises:
+            CannotEvaluate: half-precision arithmetic does not know an operator.
+        """
+        from edgeinfer.convert import passes
+
+        with tempfile.TemporaryDirectory(prefix="edgeinfer-") as temporary:
+            folder = Path(temporary)
+            graph = self._quantize.graph(job, model)
+            # A part of the model has other inputs and outputs.
+            options = replace(
+                self._halves.options(self._options),
+                shape_sets=(),
+                ranges={},
+                states={},
+                pictures=frozenset(),
+                classifier=False,
+                samples=(),
+                integers={},
+                io_dtypes={},
+            )
+            lowered = target_for(job.format).lower(graph, job.profile, options, folder)
+            if backend is None:
+                return dict(self._halves.run(graph, lowered, feeds))
+            specs = passes.input_specs(model), passes.output_specs(model)
+            artifact = Artifact(job.format, lowered.files[0], *specs)
+            device = place_for(job.profile.machine).device
+            executable = backend.load(artifact, LoadOptions(device))
+            try:
+                return executable.run(feeds)
+            finally:
+                executable.close()
+
+    @cached_property
+    def _source(self) -> Source:
+        from edgeinfer.convert import sources
+
+        with self._clock.stage("read the model"):
+            source = sources.read(
+                self._model,
+                example_inputs=self._examples,
+                dynamic_shapes=self._sizes,
+                signature=self._asked.signature,
+            )
+            source.settle_noise(self._asked.random, self._asked.input_shapes)
+            source.move_channels(self._asked.channels_last, self._asked.channels_first)
+            source.take_pixels(self._asked.pictures, self._records(source))
+            return source
+
+    @cached_property
+    def _request(self) -> Request:
+        """What was asked; what the source says of itself, where nothing was."""
+        from edgeinfer.convert.sources.pictures import raw
+
+        asked, source = self._asked, self._source
+        records = self._records(source)
+        pixels = {n: raw(r) for n in asked.pictures if isinstance(r := records[n], ImageInput)}
+        return replace(
+            asked,
+            preprocessing={**records, **pixels},
+            labels=asked.labels or source.labels,
+        )
+
+    def _records(self, source: Source) -> dict[str, Preprocessing]:
+        asked = self._asked
+        own = in_layout(source.preprocessing, asked.channels_last, asked.channels_first)
+        return asked.preprocessing or own
+
+    @cached_property
+    def _quantize(self) -> Stage:
+        return Stage(self._request)
+
+    @cached_property
+    def _halves(self) -> Halves:
+        return Halves(self._options.precision)
+
+    @cached_property
+    def _is_quantized(self) -> bool:
+        """Whether integers are the model's own and not asked for."""
+        asked = self._quantize.recipe.is_quantized
+        nodes = self._normalised.model.graph
+        return not asked and any(n.op_type == "QuantizeLinear" for n in nodes)
+
+    @cached_property
+    def _options(self) -> LowerOptions:
+        from edgeinfer.convert import passes
+
+        request = self._request
+        return LowerOptions(
+            self._quantize.lowered_as,
+            request.compress_weights,
+            preprocessing=request.preprocessing,
+            labels=request.labels,
+            shape_sets=request.shape_sets,
+            ranges=request.ranges,
+            states=request.states,
+            pictures=frozenset(request.pictures),
+            classifier=request.classifier,
+            recipe=self._quantize.recipe.name,
+            deployment=request.deployment,
+            integers=request.whole_ranges(passes.input_specs(self._normalised.model)),
+            io_dtypes=request.io_dtypes,
+            records=request.records,
+            one_file=request.alone,
+        )
+
+    @cached_property
+    def _normalised(self) -> Any:
+        from edgeinfer.convert import passes
+        from edgeinfer.convert.passes.sizes import check_sizes
+
+        source = self._source
+        with self._clock.stage("normalise"):
+            shapes = self._request.input_shapes
+            found = passes.normalise(source.model, input_shapes=shapes or None)
+            check_sizes(found.model)
+            check_ranges(found.model, self._request.ranges)
+            check_states(found.model, self._request.states)
+            return found
+
+    @contextmanager
+    def _stage(self, what: str) -> Iterator[None]:
+        """Time a stage, and let go of the weights it looked at."""
+        from edgeinfer.convert.memory import release_memory
+
+        with self._clock.stage(what):
+            yield
+            release_memory(self._source.model, self._normalised.model)
+
+    def _new_report(self) -> Report:
+        from edgeinfer.convert import passes
+
+        source, normal = self._source, self._normalised.model
+        return Report(
+            name=self._request.name,
+            source=source.record,
+            inputs=source.with_layouts(passes.input_specs(normal)),
+            outputs=source.with_layouts(passes.output_specs(normal)),
+            source_bytes=weights_bytes(source.model),
+            ops_before=count_ops(source.model),
+            ops_after=count_ops(normal),
+            tools=tools_of(source.record, (), oracles(), ()),
+            seconds=self._clock.seconds,
+        )
+
+    def _ask_oracles(self, report: Report) -> None:
+        from edgeinfer.convert.verify import Oracles, gather_vectors
+
+        model, request = self._source.model, self._request
+        with Oracles(
+            model, original=self._source.original, time_limit_s=request.time_limit_s
+        ) as oracles:
+            with self._stage("gather test vectors"):
+                gathered = gather_vectors(
+                    model,
+                    report.inputs,
+                    oracles=oracles,
+                    preprocessing=request.preprocessing,
+                    user_data=request.data,
+                    calibration=self._quantize.folder,
+                    calibration_data=self._quantize.vectors(report.inputs) or (),
+                    shape_sets=request.shape_sets,
+                    ranges=request.ranges,
+                    declared=request.input_ranges,
+                    reach=request.precision == "fp16",
+                )
+                report.vectors, report.ranges = gathered.vectors, gathered.ranges
+                self._ranges = gathered.ranges
+            with self._stage("ask the oracles"):
+                report.expected = oracles.expected(report.vectors)
+        if against := report.expected.contradictions:
+            raise VerifyError(
+                f"the model does not give the expected outputs, so it is another one or its data "
+                f"was prepared in another way: {'; '.join(against)}",
+                report.to_json(),
+            )
+
+    def _lower_or_leave(
+        self, job: Job, variants: Path, report: Report, ready: Ready | None
+    ) -> Written | None:
+        try:
+            return self._lower(job, variants, report, ready)
+        except EdgeInferError as error:
+            if not job.spare:
+                raise
+            shutil.rmtree(variants / self._name(job), ignore_errors=True)
+            report.changes.append(Change("targets", (f"{job.title} was left out: {error}",)))
+            return None
+
+    def _name(self, job: Job) -> str:
+        return f"{job.profile.name}-{job.format}-{self._request.precision}"
+
+    def _lower(self, job: Job, variants: Path, report: Report, ready: Ready | None) -> Written:
+        name = self._name(job)
+        folder = variants / name
+        folder.mkdir()
+        target, normal = target_for(job.format), self._normalised.model
+        unwritten = [] if ready is None else [ready]
+
+        def write() -> Lowered:
+            with self._stage(f"lower {job.title}"):
+                graph = self._quantize.graph(job, normal)
+                samples = self._quantize.samples
+                if job.format == REGIONS:
+                    samples = tuple(v.feeds for v in report.vectors if not v.edge)[:1]
+                options = replace(
+                    self._halves.options(self._options),
+                    samples=samples,
+                    tell=partial(self._clock.tell, done=None),
+                )
+                if graph is not normal or replace(options, tell=None) != self._options:
+                    # It is not what was planned for.
+                    unwritten.clear()
+                if unwritten:
+                    lowered = unwritten.pop().write(folder)
+                else:
+                    lowered = target.lower(graph, job.profile, options, folder)
+                lowered = self._quantize.read_back(job, lowered, report)
+                return _named(lowered) if self._is_quantized else lowered
+
+        lowered = write()
+        checks: tuple[EngineResult, ...] = ()
+        if self._halves.asked:
+            with self._stage(f"half precision of {job.title}"):
+                checks, line = self._halves.check(normal, lowered, report)
+                repair = self._halves.repair(normal, lowered, checks, report)
+            if repair:
+                report.changes.append(Change("half precision", (repair,)))
+                shutil.rmtree(folder)
+                folder.mkdir()
+                lowered = write()
+                with self._stage(f"half precision of {job.title}"):
+                    checks, line = self._halves.check(normal, lowered, report)
+            lowered = replace(lowered, notes=(*lowered.notes, line))
+        return Written(job, name, lowered, checks, self._plain(job))
+
+    def _plain(self, job: Job) -> Path | None:
+        """Write the float model beside one of integers that this machine's engines run."""
+        asked = self._quantize.recipe
+        here = any(host().is_kind(profile) for profile in job.profiles)
+        if not asked.is_quantized or asked.name == AUTO or job.format not in _COMPARED or not here:
+            return None
+        folder = Path(tempfile.mkdtemp(prefix="edgeinfer-"))
+        options = replace(self._options, precision="fp32", recipe="fp32", one_file=False)
+        try:
+            lower = target_for(job.format).lower
+            return lower(self._normalised.model, job.profile, options, folder).files[0]
+        except EdgeInferError:
+            # Integers may be all that the target has; there is nothing to compare them with.
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+
+
+def _named(lowered: Lowered) -> Lowered:
+    """Name the precision of an artifact by what its engine computes in."""
+    from edgeinfer.convert.quantize import readback
+
+    found = readback.layers(lowered.files[0], lowered.format)
+    return replace(lowered, precision=readback.precision_name(found)) if found else lowered
+
+
+def count_ops(model: ir.Model) -> dict[str, int]:
+    """Count operators by type, subgraphs included, most frequent first."""
+    counts = Counter(n.op_type for graph in model.graphs() for n in graph)
+    return dict(counts.most_common())
+
+
+def weights_bytes(model: ir.Model) -> int:
+    """Return the size of all initializers; none is read."""
+    return sum(
+        v.const_value.nbytes
+        for graph in model.graphs()
+        for v in graph.initializers.values()
+        if v.const_value is not None
+    )

@@ -1,0 +1,384 @@
+"""The stages of a conversion whose request is checked; the only file that knows their order."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edgeinfer.backends.base import Artifact, Backend
+from edgeinfer.bundle.artifacts import ArtifactWriter
+from edgeinfer.bundle.made import remember_made
+from edgeinfer.bundle.manifest import (
+    EngineRequirement,
+    FileRecord,
+    Manifest,
+    StateRecord,
+    Variant,
+)
+from edgeinfer.bundle.trust import HINT, level_of, native_parts
+from edgeinfer.bundle.writer import BundleWriter
+from edgeinfer.convert.lower.tvm.machines import MACHINES
+from edgeinfer.convert.pipeline import engines
+from edgeinfer.convert.pipeline.command import command_of
+from edgeinfer.convert.pipeline.described import add_files, check_described, head_in_layout
+from edgeinfer.convert.pipeline.engines import Place, Wanted, place_of
+from edgeinfer.convert.pipeline.entry import ExportResult
+from edgeinfer.convert.pipeline.front import Clock, Front, Prepared, Progress, Written
+from edgeinfer.convert.pipeline.provenance import SBOM_NAME, oracles, sbom, tools_of
+from edgeinfer.convert.pipeline.request import Request
+from edgeinfer.convert.pipeline.worker import Worker, can_work_apart
+from edgeinfer.convert.quantize.recipe import AUTO
+from edgeinfer.convert.quantize.search.quality import Metric
+from edgeinfer.convert.quantize.search.task_metrics import Named
+from edgeinfer.convert.verify import Change, Report, VariantResult, verify_variant
+from edgeinfer.convert.verify.answers import Answer, Vector
+from edgeinfer.convert.verify.beside import times_slower
+from edgeinfer.convert.verify.carried import carried, size_of
+from edgeinfer.convert.verify.doubts import AUTO_HELPS, doubts, outweighed
+from edgeinfer.convert.verify.gate import NOT_RUN
+from edgeinfer.errors import CrashedError, VerifyError
+from edgeinfer.machine.host import host
+from edgeinfer.media.description import Description
+from edgeinfer.profiles.schema import Profile, Unit
+from edgeinfer.types import Preprocessing
+
+_log = logging.getLogger("edgeinfer")
+
+_VARIANTS = "variants"
+UNVERIFIED = "--unverified"
+
+
+def run_stages(
+    model: Any,
+    request: Request,
+    description: Description | None,
+    overwrite: bool,
+    progress: Progress | None,
+    examples: Any,
+    sizes: Any,
+) -> ExportResult:
+    """Read, lower, verify and write; the arguments are those of ``pipeline.export``."""
+    described = description or Description()
+    front = _front(model, request, progress, examples, sizes)
+    kind = ArtifactWriter if request.alone else BundleWriter
+    with kind(request.destination, overwrite=overwrite) as writer:
+        prepared = front.prepare(writer.folder(_VARIANTS))
+        check_described(described, prepared.report.inputs, prepared.report.outputs)
+        prepared.report.command = command_of(model, request, described)
+        clock = Clock(progress, prepared.report.seconds, prepared.stages)
+        wanted = [
+            Wanted([e.backend for e in w.lowered.engines], place_of(w.job.profile))
+            for w in prepared.written
+        ]
+        variants: list[Variant] = []
+        with closing(engines.in_turn(wanted)) as turns:
+            for written, want, backends in zip(prepared.written, wanted, turns, strict=True):
+                judged = _verified(written, backends, prepared.report, clock, want.place)
+                slower = _times_slower(written, backends, judged, prepared.report, clock)
+                if _is_taken(written, judged, request, prepared.report, front, writer, slower):
+                    variants += _adopted(written, judged, writer)
+        with clock.stage("write the result"):
+            return _finish(request, prepared, variants, writer, described)
+
+
+def _front(
+    model: Any, request: Request, progress: Progress | None, examples: Any, sizes: Any
+) -> Front | Worker:
+    """Return what works on the graph, in a process of its own where that is possible."""
+    if not _is_code(request.metric) and can_work_apart(model, examples):
+        return Worker(model, request, progress, dynamic_shapes=sizes)
+    return Front(model, request, progress, example_inputs=examples, dynamic_shapes=sizes)
+
+
+def _is_code(metric: Metric | None) -> bool:
+    """Whether a measure is the user's own: another process may not know it."""
+    return metric is not None and not isinstance(metric, Named)
+
+
+def _verified(
+    written: Written, backends: Sequence[Backend], report: Report, clock: Clock, place: Place
+) -> dict[Profile, VariantResult]:
+    """Run one artifact on each of its engines, on the unit of each target that shares it.
+
+    Targets that a result says the same of have the same one.
+    """
+    if report.expected is None:
+        raise VerifyError("the oracles were not asked")
+    job, lowered = written.job, written.lowered
+    artifact = Artifact(
+        job.format, lowered.files[0], report.inputs, report.outputs, lowered.precision
+    )
+    units: dict[Unit, VariantResult] = {}
+    found: dict[tuple[Unit, bool], VariantResult] = {}
+    judged: dict[Profile, VariantResult] = {}
+    for profile in job.profiles:
+        unit = place.device if profile.machine else profile.unit
+        is_of_target = place.emulator is None and host().is_kind(profile)
+        id = f"{profile.name}-{job.format}-{lowered.precision}"
+        with clock.stage(f"verify {job.title}"):
+            if unit not in units:
+                result = verify_variant(
+                    id,
+                    artifact,
+                    backends,
+                    report.vectors,
+                    report.expected,
+                    precision=lowered.precision,
+                    ops=lowered.ops,
+                    notes=(*lowered.notes, place.note) if place.note else lowered.notes,
+                    constraints=lowered.constraints,
+                    device=unit,
+                    timed=place.emulator is None,
+                )
+                result = replace(result, engines=(*result.engines, *written.checks))
+                notes = filter(None, (*result.notes, result.unverified))
+                units[unit] = replace(result, notes=tuple(notes))
+        known = found.setdefault(
+            (unit, is_of_target), replace(units[unit], id=id, is_of_target=is_of_target)
+        )
+        judged[profile] = known
+    return judged
+
+
+def _times_slower(
+    written: Written,
+    backends: Sequence[Backend],
+    judged: Mapping[Profile, VariantResult],
+    report: Report,
+    clock: Clock,
+) -> float | None:
+    """Time an artifact of integers beside the float model, which is then removed."""
+    if written.plain is None:
+        return None
+    try:
+        if not all(result.passed for result in judged.values()):
+            return None
+        job, lowered = written.job, written.lowered
+        artifact = Artifact(
+            job.format, lowered.files[0], report.inputs, report.outputs, lowered.precision
+        )
+        with clock.stage(f"time {job.title} beside fp32"):
+            plain = replace(artifact, path=written.plain, precision="fp32")
+            return times_slower(backends, artifact, plain, report.vectors[0].feeds)
+    finally:
+        shutil.rmtree(written.plain.parent, ignore_errors=True)
+
+
+def _is_taken(
+    written: Written,
+    judged: Mapping[Profile, VariantResult],
+    request: Request,
+    report: Report,
+    front: Front | Worker,
+    writer: BundleWriter,
+    slower: float | None,
+) -> bool:
+    """Decide whether an artifact goes into the bundle; what nobody asked for by name may stay out.
+
+    Raises:
+        VerifyError: one that was asked for is wrong, or was not run and may not be unverified.
+    """
+    wrong = next((r for r in judged.values() if not r.passed), None)
+    unverified = wrong is not None and request.unverified and wrong.verdict == NOT_RUN
+    optional = written.job.optional and not unverified
+    if wrong is not None and (written.job.spare or optional):
+        _leave(written, wrong, report, writer)
+        return False
+    results = {r.id: r for r in judged.values()}
+    report.variants += results.values()
+    for profile, result in judged.items():
+        report.targets.setdefault(profile.name, []).append(result.id)
+    if report.quantization is not None and request.precision != AUTO:
+        lines = [line for r in results.values() for line in doubts(r, report.source_bytes, slower)]
+        if lines:
+            report.changes.append(Change("targets", tuple(lines)))
+    if wrong is not None and not unverified:
+        raise _explained(written, report, wrong, front, writer.output)
+    return True
+
+
+def _leave(written: Written, result: VariantResult, report: Report, writer: BundleWriter) -> None:
+    """Leave an artifact out that nobody asked for by name, and say why."""
+    shutil.rmtree(writer.folder(_VARIANTS) / written.name, ignore_errors=True)
+    line = f"{written.job.title} was left out: {result.failure()}"
+    report.changes.append(Change("targets", (line,)))
+
+
+def _adopted(
+    written: Written, judged: Mapping[Profile, VariantResult], writer: BundleWriter
+) -> list[Variant]:
+    """Take an artifact's files into the bundle; one variant for each target that shares it."""
+    base = writer.folder(_VARIANTS)
+    places = [f.relative_to(base).as_posix() for f in written.lowered.files]
+    files = tuple(writer.adopt(f"{_VARIANTS}/{place}") for place in places)
+    return [_variant(profile, written, judged[profile], files) for profile in written.job.profiles]
+
+
+def _variant(
+    profile: Profile, written: Written, result: VariantResult, files: tuple[FileRecord, ...]
+) -> Variant:
+    job, lowered = written.job, written.lowered
+    # Another engine that stands in for the device's own takes a time of its own, as does another
+    # machine's processor.
+    first = result.engines[:1] if result.is_of_target else ()
+    latencies = [ms for engine in first for ms in engine.latency_ms.values()]
+    return Variant(
+        id=f"{profile.name}-{job.format}-{lowered.precision}",
+        target=profile.name,
+        format=job.format,
+        precision=lowered.precision,
+        files=files,
+        engines=tuple(_tested(e, result) for e in lowered.engines),
+        constraints=lowered.constraints,
+        accuracy=result.accuracy(),
+        latency_ms=min(latencies, default=None),
+        stored=lowered.stored,
+        unverified=result.unverified,
+    )
+
+
+def _tested(engine: EngineRequirement, result: VariantResult) -> EngineRequirement:
+    """Note the version that gave the right numbers."""
+    found = next((e for e in result.engines if e.backend == engine.backend and e.passed), None)
+    return replace(engine, tested=(found and found.version) or "")
+
+
+def _explained(
+    written: Written, report: Report, result: VariantResult, front: Front | Worker, output: Path
+) -> VerifyError:
+    """Find the first node that goes wrong, save the smallest sub-model that shows it, say so."""
+    failed = next((e for e in result.engines if not e.passed and not e.skipped), None)
+    if failed is None:
+        hint = f"; {UNVERIFIED} writes it all the same and marks it for ever as not verified"
+        return VerifyError(f"{result.id}: {result.failure()}{hint}", report.to_json())
+    worst = next((o.vector for o in failed.outputs if o.vector is not None), 0)
+    folder = output.with_name(f"{output.name}.failing")
+    feeds = report.vectors[worst].feeds
+    try:
+        finding, saved = front.explain(written.job, failed.backend, feeds, result.budget, folder)
+    except CrashedError as e:
+        return VerifyError(f"{result.id}: {result.failure()}; no node named: {e}", report.to_json())
+    report.findings[result.id] = finding
+    place = f"; the smallest failing sub-model is in {folder}" if saved else ""
+    if report.vectors[worst].reach:
+        place += "; nobody said what the inputs hold: --input-range NAME=LO:HI or --data does"
+    if report.quantization is not None and report.quantization.get("recipe") != AUTO:
+        place += f"; {AUTO_HELPS}"
+    node = f"first diverging node {finding.op} {finding.node!r}" if finding.node else finding.note
+    return VerifyError(f"{result.id}: {result.failure()}; {node}{place}", report.to_json())
+
+
+def _finish(
+    request: Request,
+    prepared: Prepared,
+    variants: list[Variant],
+    writer: BundleWriter,
+    described: Description,
+) -> ExportResult:
+    report = prepared.report
+    answers = report.expected.answers if report.expected else ()
+    hardest = {i for v in report.variants for i in v.hardest}
+    places = carried(report.vectors, answers, sum(v.size_bytes for v in variants), hardest)
+    if len(places) < len(report.vectors):
+        line = (
+            f"{len(places)} of {len(report.vectors)} test vectors are in the bundle, so that they "
+            "do not outweigh the model; all were checked here"
+        )
+        report.changes.append(Change("targets", (line,)))
+    _tell_size(request, report, [(report.vectors[i], answers[i]) for i in places])
+    records = {**described.preprocessing, **prepared.preprocessing}
+    code, lines = _functions(request, records) if described.head else ({}, [])
+    if lines:
+        report.changes.append(Change("targets", tuple(lines)))
+    vectors = tuple(
+        writer.add_vector(
+            report.inputs,
+            report.outputs,
+            v.feeds,
+            a.outputs,
+            v.origin,
+            spread=a.spread,
+            edge=v.edge,
+            undecided=bool(a.undecided),
+        )
+        for v, a in ((report.vectors[i], answers[i]) for i in places)
+    )
+    judges = [e.backend for v in report.variants for e in v.engines if not e.skipped]
+    drivers = _drivers(variants, code)
+    report.tools = tools_of(report.source, variants, [*oracles(), *judges], drivers)
+    extra = (
+        writer.add_bytes("report.json", _json(report.to_json())),
+        writer.add_bytes("report.html", report.to_html().encode()),
+        *add_files(described, writer),
+        *(writer.add_file(name, path) for name, path in code.items()),
+    )
+    rest = [*(v.file for v in vectors), *extra]
+    bill = sbom(request.name, report.source, report.tools, variants, rest)
+    extra = (*extra, writer.add_bytes(SBOM_NAME, _json(bill)))
+    manifest = Manifest(
+        name=request.name,
+        inputs=report.inputs,
+        outputs=report.outputs,
+        variants=tuple(variants),
+        vectors=vectors,
+        source=report.source,
+        preprocessing=records,
+        labels=prepared.labels,
+        tools=report.tools,
+        extra_files=extra,
+        ranges=report.ranges,
+        states=tuple(StateRecord(i, o) for i, o in request.states.items()),
+        made_on=str(host()),
+        head=head_in_layout(
+            described.head, report.outputs, request.channels_last, request.channels_first
+        ),
+    )
+    return finished(writer, manifest, report)
+
+
+def _tell_size(request: Request, report: Report, kept: Sequence[tuple[Vector, Answer]]) -> None:
+    """Say of integers whether test vectors take what they save."""
+    if report.quantization is None or request.precision == AUTO:
+        return
+    total = sum(v.size_bytes for v in report.variants)
+    if line := outweighed(total, size_of(kept), report.source_bytes):
+        report.changes.append(Change("targets", (line,)))
+
+
+def _functions(
+    request: Request, records: Mapping[str, Preprocessing]
+) -> tuple[dict[str, Path], list[str]]:
+    from edgeinfer.convert.machine_code import functions
+
+    return functions.libraries(request.profiles, records)
+
+
+def _drivers(variants: Sequence[Variant], code: Mapping[str, Path]) -> list[str]:
+    """Name the compilers that linked what is machine code."""
+    native = [v.constraints for v in variants if level_of(v) == "native"]
+    kinds = {(c.get("arch", ""), c.get("os", "linux")) for c in native}
+    kinds |= {(Path(name).stem, "linux") for name in code}
+    return sorted({m.linker for m in MACHINES.values() if (m.arch, m.system) in kinds})
+
+
+def finished(writer: BundleWriter, manifest: Manifest, report: Report) -> ExportResult:
+    """Write the bundle, and note that this machine made it; or write the one artifact."""
+    made = ExportResult(writer.finish(manifest), manifest, report, writer.files)
+    if made.files:
+        return made
+    if (problem := remember_made(writer.digest)) and native_parts(manifest):
+        _log.warning(
+            "%s: cannot be noted as made here (%s), so its machine code will not run: %s",
+            *(made.path, problem, HINT),
+        )
+    return made
+
+
+def _json(data: object) -> bytes:
+    return (json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()

@@ -1,0 +1,163 @@
+"""The front of a conversion in a process that ends before the gate runs.
+
+The graph library, the oracles' engines and what they leave in memory are gone when the artifacts
+are run, and a model that takes an engine down does not take its caller along.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from socket import socket
+from typing import Any, TextIO
+
+from edgeinfer.backends.process import child
+from edgeinfer.convert.pipeline import engines
+from edgeinfer.convert.pipeline.deferred import import_onnx_ir
+from edgeinfer.convert.pipeline.front import Front, Prepared, Progress, uncounted
+from edgeinfer.convert.pipeline.plan import Job
+from edgeinfer.convert.pipeline.request import Request
+from edgeinfer.convert.verify import Finding
+from edgeinfer.errors import CrashedError
+from edgeinfer.metrics import Budget
+from edgeinfer.types import Feeds
+
+_MODULE = "edgeinfer.convert.pipeline.worker"
+_START = "start the converter"
+
+
+def can_work_apart(model: object, example_inputs: object) -> bool:
+    """Whether a model can be read by another process as well as by this one."""
+    if not isinstance(model, str | Path) or example_inputs is not None:
+        return False
+    if not engines.apart():
+        return False
+    # An exported program may use operators and classes that were registered in this process.
+    return not (Path(model).suffix == ".pt2" and "torch" in sys.modules)
+
+
+class Worker:
+    """``Front`` with each of its methods in a process of its own."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        request: Request,
+        progress: Progress | None = None,
+        *,
+        dynamic_shapes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take note; nothing is started yet."""
+        self._front = (model, request, dynamic_shapes)
+        self._progress = progress
+
+    def prepare(self, variants: Path) -> Prepared:
+        """See ``Front.prepare``.
+
+        Raises:
+            CrashedError: the process ended half-way.
+        """
+        prepared: Prepared = self._do("prepare", variants)
+        return prepared
+
+    def explain(
+        self, job: Job, engine: str, feeds: Feeds, budget: Budget, folder: Path
+    ) -> tuple[Finding, bool]:
+        """See ``Front.explain``.
+
+        Raises:
+            CrashedError: the process ended half-way.
+        """
+        explained: tuple[Finding, bool] = self._do("explain", job, engine, feeds, budget, folder)
+        return explained
+
+    def _do(self, method: str, *arguments: Any) -> Any:
+        stage = _START
+        process = child.Child(_MODULE)
+        try:
+            process.send((self._front, method, arguments))
+            while True:
+                kind, *content = process.receive()
+                if kind == "done":
+                    return content[0]
+                if kind == "failed":
+                    error, text = content
+                    raise error from child.RemoteTraceback(text)
+                if kind == "stage":
+                    stage = uncounted(content[0])
+                    if self._progress is not None:
+                        self._progress(*content)
+                elif kind == "log":
+                    name, level, line = content
+                    logging.getLogger(name).log(level, "%s", line)
+                elif kind == "warning":
+                    warnings.warn_explicit(*content)
+        except child.ChildEndedError as e:
+            raise CrashedError("converter", stage, e.how, "nothing was written") from e
+        finally:
+            process.kill()
+
+
+class _Line:
+    """Tells the other process what happens here, from any thread."""
+
+    def __init__(self, connection: socket) -> None:
+        self._connection, self._lock = connection, threading.Lock()
+
+    def tell(self, *message: Any) -> None:
+        with self._lock:
+            child.write(self._connection, message)
+
+    def stage(self, what: str, done: float | None) -> None:
+        self.tell("stage", what, done)
+
+    def warn(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        # A class of some package would make the other process import that package.
+        plain = next(kind for kind in category.__mro__ if kind.__module__ == "builtins")
+        self.tell("warning", str(message), plain, filename, lineno)
+
+
+class _Log(logging.Handler):
+    """Sends what is logged."""
+
+    def __init__(self, line: _Line) -> None:
+        super().__init__(logging.WARNING)
+        self._line = line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._line.tell("log", record.name, record.levelno, record.getMessage())
+
+
+def main() -> None:
+    """Be the process: do one thing, tell how it went."""
+    connection, _ = child.connect()
+    line = _Line(connection)
+    logging.getLogger().addHandler(_Log(line))
+    # The other process's filters decide what is shown.
+    warnings.simplefilter("default")
+    warnings.showwarning = line.warn
+    (model, request, sizes), method, arguments = child.read(connection)
+    import_onnx_ir()
+    try:
+        front = Front(model, request, line.stage, dynamic_shapes=sizes)
+        result = getattr(front, method)(*arguments)
+    except Exception as error:
+        line.tell("failed", *child.portable(error))
+    else:
+        line.tell("done", result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Half precision: ranges that it does not hold, and repairs."""

@@ -1,0 +1,1 @@
+"""Quantization of the graph: integers for weights, scales around nodes, corrections."""

@@ -1,0 +1,1 @@
+"""The search for the cheapest precision of each layer that keeps an accuracy budget."""

@@ -1,0 +1,1 @@
+"""``edgeinfer tune``: faster schedules for a model's hottest kernels."""

@@ -1,0 +1,1 @@
+"""Facts of the machine at hand: its processors, boards, limits, power and memory."""

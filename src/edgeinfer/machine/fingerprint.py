@@ -1,0 +1,81 @@
+"""What this machine is, as far as it decides which artifact is best on it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeinfer.machine.board import Gpu
+from edgeinfer.machine.cgroup import available_cpus
+from edgeinfer.machine.facts import Facts, read_facts
+from edgeinfer.machine.power import power_mode
+
+__all__ = ["Facts", "Fingerprint", "fingerprint", "known_facts", "read_facts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """A device, for telling whether what was measured on one counts on another.
+
+    Attributes:
+        os: ``linux``, ``android``, ``macos`` or ``windows``.
+        arch: ``x86_64``, ``aarch64`` or what the system calls it.
+        cpu: the processor's own name.
+        features: instruction sets that kernels are chosen by, sorted.
+        cpus: how many CPUs this process may keep busy.
+        memory_mb: memory of the machine; 0 when unknown.
+        gpus: NVIDIA GPUs, each with its driver.
+        power_mode: a Jetson's or a Mac's; it caps the clocks.
+    """
+
+    os: str
+    arch: str
+    cpu: str
+    features: tuple[str, ...]
+    cpus: int
+    memory_mb: int = 0
+    gpus: tuple[str, ...] = ()
+    power_mode: str = ""
+
+    @property
+    def key(self) -> str:
+        """Short digest of what decides speed; memory is left out."""
+        parts = (self.os, self.arch, self.cpu, *self.features, str(self.cpus))
+        text = "\n".join((*parts, *self.gpus, *filter(None, [self.power_mode])))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def fingerprint(facts: Facts | None = None) -> Fingerprint:
+    """Return what identifies a device.
+
+    Args:
+        facts: of the device; None looks at this one.
+    """
+    here = facts or known_facts()
+    # A Jetson's owner may change it while a program runs for months.
+    mode = here.power.mode if facts or here.os == "macos" else power_mode(Path("/"))
+    return Fingerprint(
+        os=here.os,
+        arch=here.arch,
+        cpu=here.cpu.name,
+        features=here.cpu.features,
+        cpus=available_cpus(),
+        memory_mb=here.memory_mb,
+        gpus=tuple(map(_identity, here.gpus)),
+        # A governor comes and goes with the load; a power mode is set by the owner.
+        power_mode=mode if mode.startswith("nvpmodel") or mode.endswith("power mode") else "",
+    )
+
+
+def _identity(gpu: Gpu) -> str:
+    """What decides a GPU's speed; a lowered power limit caps its clock for good."""
+    limit = f", limited to {gpu.power_limit_w} W" if gpu.power_limit_w is not None else ""
+    return f"{gpu.name}, driver {gpu.driver or 'unknown'}{limit}"
+
+
+@functools.cache
+def known_facts() -> Facts:
+    """Return the facts of this device as they were first read; heat and free memory move on."""
+    return read_facts(Path("/"))

@@ -1,0 +1,95 @@
+"""The second layer around a trial; each part is tried in a process that it then holds."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgeinfer.backends.process import confine
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux has these")
+
+_ASK = """
+import os, socket, subprocess, sys
+from pathlib import Path
+from edgeinfer.backends.process.confine import confine
+folder, other = Path(sys.argv[1]), Path(sys.argv[2])
+stands = confine([folder])
+def tried(act):
+    try:
+        act()
+    except OSError as error:
+        return error.errno
+    return 0
+print(",".join(stands))
+print(tried(lambda: (folder / "x").write_text("x")))
+print(tried(lambda: (other / "x").write_text("x")))
+print(tried(lambda: (other / "there").read_text()))
+print(tried(lambda: (other / "there").unlink()))
+print(tried(lambda: socket.socket(socket.AF_INET)))
+print(tried(lambda: socket.socket(socket.AF_UNIX)))
+print(tried(lambda: subprocess.run(["true"])))
+print(tried(lambda: os.kill(os.getppid(), 0)))
+print(tried(lambda: os.kill(os.getpid(), 0)))
+"""
+
+
+def test_what_is_confined_can_do_nothing_to_others(tmp_path: Path) -> None:
+    folder, other = tmp_path / "own", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    (other / "there").write_text("x")
+    done = subprocess.run(
+        [sys.executable, "-c", _ASK, str(folder), str(other)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    stands, *errors = done.stdout.splitlines()
+    own, write, read, remove, inet, unix, run, parent, itself = map(int, errors)
+    assert (own, read, itself) == (0, 0, 0)
+    if "landlock" in stands:
+        assert (write, remove) == (13, 13)
+        assert (other / "there").exists()
+    if "seccomp" in stands:
+        assert (inet, unix, run, parent) == (1, 1, 1, 1)
+    assert (folder / "x").read_text() == "x"
+
+
+def test_a_kernel_with_both_gives_both(tmp_path: Path) -> None:
+    has_landlock = "landlock" in _text("/sys/kernel/security/lsm")
+    has_seccomp = "seccomp" in _text("/proc/self/status").lower()
+    if platform.machine() not in ("x86_64", "aarch64") or not (has_landlock and has_seccomp):
+        pytest.skip("this kernel has not both")
+    asked = "from edgeinfer.backends.process.confine import confine; print(*confine([]))"
+    done = subprocess.run(
+        [sys.executable, "-c", asked],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.stdout.split() == ["landlock", "seccomp"]
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_jumps_of_the_filter_stay_inside(machine: str) -> None:
+    code = confine.program(machine, 1)
+    count = len(code) // 8
+    assert count < 256
+    for at in range(count):
+        kind, yes, no = code[8 * at], code[8 * at + 2], code[8 * at + 3]
+        if kind & 7 == 5:
+            assert at + 1 + max(yes, no) < count
+    assert code[-8] == 0x06

@@ -1,0 +1,283 @@
+"""A model in a file is worked on by another process; nobody can tell but by memory."""
+
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import psutil
+import pytest
+
+import edgeinfer
+from edgeinfer import errors
+from edgeinfer.convert.lower.onnxruntime import target as onnx_target
+from edgeinfer.convert.pipeline import entry
+from edgeinfer.convert.pipeline.engines import IN_PROCESS
+from edgeinfer.convert.pipeline.front import uncounted
+from edgeinfer.errors import CrashedError, EdgeInferError, Problem, UsageError, VerifyError
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX processes")
+
+NET = """<ir_version: 10, opset_import: ["": 21]> net (float[N,4] x) => (float[N,4] y)
+    <float[4] w = {1.5, -2.0, 0.25, 3.0}> { a = Mul(x, w) y = Add(a, x) }"""
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    ir.save(ir.from_onnx_text(NET), tmp_path / "net.onnx")
+    return tmp_path / "net.onnx"
+
+
+def export(path: Any, **options: Any) -> entry.ExportResult:
+    folder = path.parent if isinstance(path, Path) else options.pop("folder")
+    return edgeinfer.export(
+        path, folder / "net.edge", targets=["onnxruntime"], overwrite=True, **options
+    )
+
+
+@pytest.fixture(autouse=True)
+def others(conversions_apart: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that tests before this one left behind are none of ours."""
+    found = frozenset(psutil.Process().children(recursive=True))
+    monkeypatch.setattr(sys.modules[__name__], "OTHERS", found)
+
+
+OTHERS: frozenset[psutil.Process] = frozenset()
+
+
+def children() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children(recursive=True) if p not in OTHERS]
+
+
+HEAVY = ("onnx", "onnx_ir", "onnxscript", "sympy", "onnxruntime", "openvino", "torch")
+
+
+def test_this_process_never_sees_a_graph_library_or_an_engine(net: Path) -> None:
+    script = (
+        "import sys, edgeinfer\n"
+        "edgeinfer.export(sys.argv[1], sys.argv[2], targets=['cpu', 'openvino'])\n"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)))\n"
+    )
+    # No `if __name__ == "__main__"`: the file is not run again by whatever is started.
+    file = net.with_name("script.py")
+    file.write_text(script)
+    done = subprocess.run(
+        [sys.executable, str(file), str(net), str(net.with_suffix(".edge"))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+def test_the_result_is_the_same(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, list[str]] = {"apart": [], "here": []}
+    apart = export(net, progress=lambda what, _: told["apart"].append(what))
+    assert children() == []
+    monkeypatch.setenv(IN_PROCESS, "1")
+    here = export(net, progress=lambda what, _: told["here"].append(what))
+    assert told["apart"] == told["here"]
+    assert told["apart"][:2] == ["stage 1 of 8: read the model", "stage 2 of 8: normalise"]
+    assert told["apart"][-2:] == [
+        "stage 7 of 8: verify onnxruntime (onnx)",
+        "stage 8 of 8: write the result",
+    ]
+    first, second = apart.report.to_json(), here.report.to_json()
+    for report in (first, second):
+        del report["seconds"], report["variants"][0]["engines"][0]["latency_ms"]
+    assert first == second
+    assert apart.report.seconds.keys() == here.report.seconds.keys()
+    for one, two in zip(apart.report.vectors, here.report.vectors, strict=True):
+        np.testing.assert_array_equal(one.feeds["x"], two.feeds["x"])
+    assert [v.file for v in apart.manifest.vectors] == [v.file for v in here.manifest.vectors]
+
+
+def test_data_of_the_caller_goes_there(net: Path) -> None:
+    x = np.array([[0.5, 1.0, -1.0, 2.0]], np.float32)
+    y = x * np.array([2.5, -1.0, 1.25, 4.0], np.float32)
+    result = export(net, data=[{"x": x, "y": y}])
+    np.testing.assert_array_equal(result.report.vectors[0].feeds["x"], x)
+    with pytest.raises(VerifyError, match="does not give the expected outputs") as caught:
+        export(net, data=[{"x": x, "y": y + 1}])
+    assert caught.value.report["name"] == "net"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV], ids=["kill", "segv"])
+def test_a_process_that_dies_is_told_with_its_stage(
+    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+
+    def strike(what: str, _: float | None) -> None:
+        if uncounted(what) == "ask the oracles":
+            (worker,) = children()
+            worker.send_signal(number)
+
+    with pytest.raises(CrashedError) as caught:
+        export(net, progress=strike)
+    error = caught.value
+    # It may be a stage further by the time the signal arrives.
+    assert error.engine == "converter"
+    assert error.stage in ("ask the oracles", "quantize", "lower onnxruntime (onnx)")
+    assert error.how.startswith(number.name)
+    assert str(error).endswith("; nothing was written")
+    assert error.exit_code == 3
+    assert [p.name for p in tmp_path.iterdir() if p != temporary] == ["net.onnx"]
+    assert list(temporary.iterdir()) == []
+    assert children() == []
+
+
+def test_errors_come_back_as_they_are(net: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"signature is for \.tflite files") as caught:
+        export(net, signature="main")
+    assert "in _dispatch" in str(caught.value.__cause__)
+    assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.UnsupportedError("cpu", [Problem("n", "Foo", "unsupported_op", "unknown", "drop")]),
+        errors.VerifyError("too far off", {"passed": False}),
+        errors.InputError("x", "float32", "float64", "cast it"),
+        errors.CrashedError("onnxruntime", "run", "SIGSEGV"),
+        errors.OutputError("m.edge: cannot be written"),
+    ],
+)
+def test_every_error_survives_the_way(error: EdgeInferError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+
+
+def in_the_worker(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Have code run at the start of the process that reads the model."""
+    site = folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if any('edgeinfer.convert.pipeline.worker' in a for a in sys.orig_argv):\n"
+        + textwrap.indent(textwrap.dedent(code), "    ")
+    )
+    monkeypatch.syspath_prepend(str(site))
+
+
+def test_a_failed_gate_is_explained_by_a_second_process(
+    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lowering writes a difference in the place of a product."""
+    in_the_worker(
+        tmp_path,
+        monkeypatch,
+        """
+        from edgeinfer.convert.lower.onnxruntime.target import OnnxTarget
+        right = OnnxTarget.prepare
+        def wrong(self, model, *arguments):
+            model = model.clone()
+            for node in model.graph:
+                if node.op_type == "Mul":
+                    node.op_type = "Sub"
+            return right(self, model, *arguments)
+        OnnxTarget.prepare = wrong
+        """,
+    )
+    told: list[str] = []
+    with pytest.raises(VerifyError) as caught:
+        export(net, progress=lambda what, _: told.append(what))
+    assert told.count("stage 1 of 8: read the model") == told.count("read the model") == 1
+    assert told[-1] == "look for the fault in onnxruntime (onnx)"
+    (finding,) = caught.value.report["findings"].values()
+    assert (finding["op"], finding["note"]) == ("Mul", "reproduced")
+    saved = tmp_path / "net.edge.failing"
+    assert "the smallest failing sub-model is in" in str(caught.value)
+    assert sorted(p.name for p in saved.iterdir()) == [
+        "README.txt", "expected.npz", "inputs.npz", "model.onnx",
+    ]  # fmt: skip
+    assert not (tmp_path / "net.edge").exists()
+
+
+def test_an_engine_that_crashes_fails_the_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime 1.32 ends the process when it loads this; the rule that avoids it is off."""
+    monkeypatch.setattr(onnx_target, "HALF_RULES", ())
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["": 21]> net (float16[1,4,4] x) => (float16[4,1,4] y)'
+        " { t = Transpose<perm=[1,0,2]>(x) y = MatMul(t, w) }",
+        initializers=[ir.tensor(np.eye(4, dtype=np.float16), name="w")],
+    )
+    with pytest.raises(VerifyError) as caught:
+        export(model, folder=tmp_path, precision="fp16")
+    line = str(caught.value)
+    assert "its process ended while it was to load model.onnx: SIGSEGV" in line
+    assert "first diverging node MatMul" in line
+    assert "the smallest failing sub-model is in" in line
+    (finding,) = caught.value.report["findings"].values()
+    assert len(finding["nodes"]) == 2
+    assert "onnxruntime ends its process, to load model.onnx: SIGSEGV" in finding["breaches"][0]
+    assert caught.value.report["variants"][0]["verdict"] == "fail"
+    assert not (tmp_path / "net.edge").exists()
+    assert children() == []
+
+
+def test_warnings_and_log_lines_come_back(
+    net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_the_worker(
+        tmp_path,
+        monkeypatch,
+        """
+        import edgeinfer.convert.pipeline.front as front, logging, warnings
+        prepare = front.Front.prepare
+        def loud(self, variants):
+            logging.getLogger('edgeinfer.somewhere').warning('take %s', 'care')
+            warnings.warn('old', DeprecationWarning)
+            print('printed')
+            return prepare(self, variants)
+        front.Front.prepare = loud
+        """,
+    )
+    with warnings.catch_warnings(record=True) as seen, caplog.at_level(logging.WARNING):
+        warnings.simplefilter("always")
+        export(net)
+    assert ("edgeinfer.somewhere", logging.WARNING, "take care") in caplog.record_tuples
+    assert ("old", DeprecationWarning) in [(str(w.message), w.category) for w in seen]
+
+
+def test_interrupted_while_the_other_process_is_at_work(net: Path, tmp_path: Path) -> None:
+    place, temporary = tmp_path / "place", tmp_path / "temporary"
+    place.mkdir()
+    temporary.mkdir()
+    process = psutil.Popen(
+        [sys.executable, "-m", "edgeinfer", "convert", str(net), "-t", "all", "-o", "m.edge"],
+        cwd=place,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A background job of a shell ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    while not (found := process.children()):
+        assert process.poll() is None
+        time.sleep(0.01)
+    worker = found[0]
+    time.sleep(0.3)
+    # Even one that does nothing any more does not keep the user waiting.
+    worker.suspend()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert err == "edgeinfer: interrupted, nothing was written\n"
+    assert not worker.is_running()
+    assert [*place.iterdir(), *temporary.iterdir()] == []
