@@ -92,7 +92,7 @@ class Anthropic:
         with self._hub.counted(model), self._hub.place(model):
             (one,) = reader.chats(llm, as_chat(data), id)
             form = _Form(id, model.name, len(one.request.prompt))
-            await deliver(llm, one, form, receive, send)
+            await deliver(llm, one, form, receive, send, self._hub.options.limits.wait_s)
 
 
 def error_body(error: RequestError) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from edgeinfer.runtime.serve.http import (
     status_of,
     to_json,
 )
-from edgeinfer.runtime.serve.hub import Hub, Served
+from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import hold
 from edgeinfer.runtime.serve.keys import GRANT, Keys
 from edgeinfer.runtime.serve.metrics import CONTENT_TYPE
@@ -40,8 +40,10 @@ from edgeinfer.runtime.serve.openai import OpenAI
 from edgeinfer.runtime.serve.origins import Origins
 from edgeinfer.runtime.serve.page import ASK_FOR_KEY, answer_page, is_page
 from edgeinfer.runtime.serve.responses import Responses
+from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tasks import Tasks
 from edgeinfer.runtime.serve.traces import Traces
+from edgeinfer.runtime.serve.upstream import PATHS, Upstreams
 from edgeinfer.runtime.serve.v2 import V2
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class App:
         self._others = (OpenAI(hub), Responses(hub), Anthropic(hub), Tasks(hub))
         self._keys, self._traces = Keys(hub.options.keys), Traces()
         self._origins = Origins(hub.options)
+        self._upstreams = Upstreams(hub) if hub.options.upstreams else None
         self._start, self._count = secrets.token_hex(4).encode(), itertools.count()
         self._announcement = Announcement(hub.options) if hub.options.mdns else None
         self.rpc: Rpc | None = None
@@ -104,6 +107,8 @@ class App:
                     await self._announcement.stop()
                 if self.rpc is not None:
                     await self.rpc.stop()
+                if self._upstreams is not None:
+                    await self._upstreams.close()
                 if loading is not None:
                     await asyncio.wait((loading,))
                 await asyncio.get_running_loop().run_in_executor(None, self.hub.close)
@@ -209,6 +214,11 @@ class App:
             parts = [unquote(part) for part in path[3:].split("/") if part]
             await self._v2.other(parts, method, receive, send)
         else:
+            if self._upstreams is not None and path in PATHS and method == "POST":
+                again = await self._upstreams.forward(path, scope, receive, send)
+                if again is None:
+                    return
+                receive = again
             for each in self._others:
                 if await each.route(path, method, scope, receive, send):
                     return

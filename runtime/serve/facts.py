@@ -8,7 +8,8 @@ from typing import Any
 
 from edgeinfer import __version__
 from edgeinfer.runtime.serve.http import RequestError
-from edgeinfer.runtime.serve.hub import Hub, Served
+from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import datatype
 from edgeinfer.types import TensorSpec
 

@@ -24,7 +24,8 @@ from edgeinfer.runtime.serve.http import (
     read_body,
     status_of,
 )
-from edgeinfer.runtime.serve.hub import Hub, Served
+from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.streams import PAUSE, begin, sse, turns, watched, whole, write
 from edgeinfer.runtime.serve.tensors import InferRequest
 from edgeinfer.types import TensorSpec
@@ -52,7 +53,7 @@ async def generate(hub: Hub, model: Served, is_stream: bool, receive: Receive, s
             with hub.place(model):
                 asked = _asked(model.text, data, is_stream)
                 async with watched(receive):
-                    await _text(model, model.text, asked, is_stream, send)
+                    await _text(model, model.text, asked, is_stream, send, limits.wait_s)
             return
         request = _request(model, data, limits.elements)
         results = await hub.infer(model, request, lambda: client_left(receive))
@@ -70,15 +71,17 @@ async def generate(hub: Hub, model: Served, is_stream: bool, receive: Receive, s
         await write(send, sse(found), more=False)
 
 
-async def _text(model: Served, llm: LLM, asked: Asked, is_stream: bool, send: Send) -> None:
+async def _text(
+    model: Served, llm: LLM, asked: Asked, is_stream: bool, send: Send, wait_s: float | None
+) -> None:
     name = _named(model)
     if not is_stream:
-        turn = await whole(llm, asked)
+        turn = await whole(llm, asked, wait_s)
         await answer_json(send, {**name, "text_output": asked.echo + turn.text})
         return
     started = False
     try:
-        async for part in turns(llm, asked):
+        async for part in turns(llm, asked, wait_s):
             if not started:
                 await begin(send)
                 started = True

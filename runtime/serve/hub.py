@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from edgeinfer.llm.generation import FORMAT
 from edgeinfer.runtime.batches import Batching, check_batching
 from edgeinfer.runtime.fleet import Model, Runtime
 from edgeinfer.runtime.scheduler import Outputs
+from edgeinfer.runtime.serve.answers import Answers
 from edgeinfer.runtime.serve.batching import measure, rows_of
 from edgeinfer.runtime.serve.http import (
     DisconnectedError,
@@ -37,16 +37,23 @@ from edgeinfer.runtime.serve.http import (
 from edgeinfer.runtime.serve.inflight import InFlight
 from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.lanes import Lane
-from edgeinfer.runtime.serve.metrics import Metrics, ModelMetrics
-from edgeinfer.runtime.serve.options import ServeOptions, model_name, pipeline_name, read_key
+from edgeinfer.runtime.serve.metrics import Kept, Metrics
+from edgeinfer.runtime.serve.options import (
+    ServeOptions,
+    model_name,
+    pipeline_name,
+    read_fallback,
+    read_key,
+    read_upstream,
+)
 from edgeinfer.runtime.serve.sequences import Sequences
+from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.terms import NO_TERMS, Terms, read_terms
-from edgeinfer.types import Array, Feeds, TensorSpec
+from edgeinfer.types import Array, Feeds
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
     from edgeinfer.runtime.llm.stats import EngineStats
-    from edgeinfer.runtime.pipelines import Pipeline
     from edgeinfer.runtime.serve.tensors import InferRequest
 
 _log = logging.getLogger("edgeinfer")
@@ -62,55 +69,6 @@ TRY_S = 10.0
 
 SOON_S = 0.02
 """A request that is answered sooner is not watched for a client that leaves."""
-
-
-@dataclass(slots=True)
-class Served:
-    """One model.
-
-    Attributes:
-        name: in addresses.
-        path: of its bundle.
-        metrics: its counters.
-        kind: ``tensors``, ``text``, or ``pipeline`` for bundles that are one only together.
-        state: ``loading``, ``ready``, ``unloaded`` or why it failed.
-        waiting: requests without an answer.
-        created: when it was added, in seconds since 1970.
-        batch: requests that one run may hold.
-        lane: runs requests on the event loop, where the model's runs are brief.
-        sequences: of clients, where the model has states.
-        warm: inputs to run it with before it is ready.
-        has_meaning: whether its bundle says what it takes and gives.
-        pipeline: it takes pictures, recordings or texts, where it is ready and its bundle says so.
-        no_meaning: why there is none.
-        parts: bundles of a pipeline of several.
-    """
-
-    name: str
-    path: Path
-    metrics: ModelMetrics
-    kind: str = "tensors"
-    state: str = "loading"
-    waiting: int = 0
-    created: int = 0
-    tensors: Model | None = None
-    text: LLM | None = None
-    inputs: tuple[TensorSpec, ...] = ()
-    outputs: tuple[TensorSpec, ...] = ()
-    batch: int = 1
-    lane: Lane | None = None
-    sequences: Sequences | None = None
-    warm: Sequence[Feeds] = field(default_factory=tuple)
-    has_meaning: bool = False
-    pipeline: Pipeline | None = None
-    no_meaning: str = ""
-    parts: tuple[Path, ...] = ()
-    engines: list[Model] = field(default_factory=list)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it takes requests."""
-        return self.state == "ready"
 
 
 class Hub:
@@ -142,6 +100,9 @@ class Hub:
         self._runtime = Runtime(threads=options.threads, memory_mb=options.memory_mb, **self._trust)
         self.models: dict[str, Served] = {}
         self.memory = InFlight(options.limits.memory_bytes)
+        self.answers = Answers(int(options.answers_mb * 2**20)) if options.answers_mb else None
+        if self.answers is not None:
+            self.metrics.registry.register(Kept(self.answers))
         self.is_stopping = False
         try:
             for given in models:
@@ -149,6 +110,10 @@ class Hub:
                 self._open(name, (Path(path),))
             for given in pipelines:
                 self._open(*pipeline_name(given))
+            for given in options.upstreams:
+                self._add_upstream(given)
+            for given in options.fallbacks:
+                self._add_fallback(given)
             self._check_keys()
         except BaseException:
             self.close()
@@ -169,7 +134,7 @@ class Hub:
         return {name: model for name, model in self.models.items() if name in grant.models}
 
     def get(self, name: str) -> Served:
-        """Return a model that takes requests.
+        """Return a model that takes requests: the one that is named, or its fallback.
 
         Raises:
             RequestError: 404 where there is none, 503 where it is not ready.
@@ -179,6 +144,11 @@ class Hub:
             raise RequestError(404, f"no model {name!r}; known: {', '.join(self.visible)}")
         if self.is_stopping:
             raise RequestError(503, "the server is stopping", 5.0)
+        if (other := model.other) is not None:
+            model.metrics.passed_on += 1
+            return other
+        if model.is_down:
+            raise model.unreachable()
         if not model.is_ready:
             raise RequestError(503, f"model {name!r} is not ready: {model.state}", 1.0)
         return model
@@ -231,7 +201,9 @@ class Hub:
         """Load a model and run it once; what goes wrong is its state."""
         model.state = "loading"
         try:
-            if model.kind == "text":
+            if model.upstream is not None:
+                model.down_until = 0.0
+            elif model.kind == "text":
                 if model.text is None:
                     from edgeinfer.runtime.llm.llm import LLM
 
@@ -272,6 +244,7 @@ class Hub:
     def unload(self, model: Served) -> None:
         """Free a model's memory; ``load`` brings it back."""
         model.state = "unloaded"
+        model.loads += 1
         if model.text is not None:
             model.text.close()
             model.text = None
@@ -303,7 +276,7 @@ class Hub:
         model.waiting += 1
         try:
             if terms.sequence is None:
-                return await self._run(model, request.feeds, terms, left)
+                return await self._kept(model, request.feeds, terms, left)
             if model.sequences is None:
                 raise RequestError(400, f"sequence_id: model {model.name!r} has no states")
             if kept := set(request.outputs).intersection(model.sequences.pairs.values()):
@@ -315,6 +288,20 @@ class Hub:
             return await model.sequences.step(terms.sequence, terms, request.feeds, run)
         finally:
             model.waiting -= 1
+
+    async def _kept(
+        self, model: Served, feeds: Feeds, terms: Terms, left: Left | None
+    ) -> Mapping[str, Array]:
+        """Return what the model answered to the same inputs before, or run it."""
+        answers = self.answers
+        if answers is None:
+            return await self._run(model, feeds, terms, left)
+        key = answers.key(model.name, model.loads, feeds)
+        found = answers.get(key)
+        if found is None:
+            found = dict(await self._run(model, feeds, terms, left))
+            answers.put(key, found)
+        return found
 
     async def _run(
         self, model: Served, feeds: Feeds, terms: Terms, left: Left | None
@@ -369,6 +356,25 @@ class Hub:
                 model.text.close()
                 model.text = None
         self._runtime.close()
+
+    def _add_upstream(self, given: str) -> None:
+        name, upstream = read_upstream(given)
+        if name in self.models:
+            raise UsageError(f"two models are called {name!r}")
+        made = Served(name, Path(), self.metrics.of(name), "upstream", upstream=upstream)
+        made.created = int(time.time())
+        self.models[name] = made
+
+    def _add_fallback(self, given: str) -> None:
+        name, other, count = read_fallback(given)
+        if unknown := [n for n in (name, other) if n not in self.models]:
+            raise UsageError(f"fallback {given}: no model {', '.join(unknown)}")
+        first, second = self.models[name], self.models[other]
+        if first is second or first.role != second.role:
+            raise UsageError(f"fallback {given}: {other!r} does not take what {name!r} takes")
+        if second.fallback is not None or any(m.fallback is first for m in self.models.values()):
+            raise UsageError(f"fallback {given}: a fallback has none of its own")
+        first.fallback, first.spill = second, count or self.options.limits.queue
 
     def _check_keys(self) -> None:
         for key in map(read_key, self.options.keys):

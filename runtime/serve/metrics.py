@@ -18,6 +18,7 @@ from prometheus_client.core import (
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.stats import EngineStats
+    from edgeinfer.runtime.serve.answers import Answers
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -43,14 +44,16 @@ class ModelMetrics:
         buckets: answers by time; the last for those above all bounds.
         seconds: of all answers together.
         good_us: microseconds of those with a status below 400.
+        passed_on: requests that its fallback answered.
     """
 
-    __slots__ = ("buckets", "good_us", "seconds", "statuses")
+    __slots__ = ("buckets", "good_us", "passed_on", "seconds", "statuses")
 
     def __init__(self) -> None:
         self.statuses: dict[int, int] = {}
         self.buckets = [0] * (len(_SECONDS) + 1)
         self.seconds = self.good_us = 0.0
+        self.passed_on = 0
 
     def ended(self, status: int, seconds: float) -> None:
         """Count a request that was answered."""
@@ -99,6 +102,9 @@ class Metrics:
         refused = CounterMetricFamily(
             "edgeinfer_refused_requests", "Refused by a full queue.", labels=["model"]
         )
+        passed_on = CounterMetricFamily(
+            "edgeinfer_fallback_requests", "Answered by the fallback.", labels=["model"]
+        )
         times = HistogramMetricFamily(
             "edgeinfer_request_seconds",
             "From a request's head to its answer.",
@@ -112,6 +118,7 @@ class Metrics:
             for status, count in counts.statuses.items():
                 by_status.add_metric([name, str(status)], count)
             refused.add_metric([name], counts.statuses.get(429, 0))
+            passed_on.add_metric([name], counts.passed_on)
             bounds = [*map(str, _SECONDS), "+Inf"]
             sums = [float(n) for n in accumulate(counts.buckets)]
             times.add_metric([name], list(zip(bounds, sums, strict=True)), counts.seconds)
@@ -119,7 +126,7 @@ class Metrics:
             good.add_metric([name, "1"], all_good)
             bad.add_metric([name, "1"], sum(counts.statuses.values()) - all_good)
             spent.add_metric([name, "1"], counts.good_us)
-        yield from (by_status, refused, times, good, bad, spent)
+        yield from (by_status, refused, passed_on, times, good, bad, spent)
         yield _gauge(
             "edgeinfer_waiting_requests",
             [(name, float(count)) for name, count in self._waiting()],
@@ -132,7 +139,31 @@ def _copied(counts: ModelMetrics) -> ModelMetrics:
     copy = ModelMetrics()
     copy.statuses, copy.buckets = dict(counts.statuses), list(counts.buckets)
     copy.seconds, copy.good_us = counts.seconds, counts.good_us
+    copy.passed_on = counts.passed_on
     return copy
+
+
+class Kept:
+    """Figures of the answers that are kept, with Triton's names too."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    def collect(self) -> Iterator[Metric]:
+        """Give all families."""
+        counts = dict(self._answers.counts)
+        for what in ("hits", "misses"):
+            found = [(name, getattr(count, what)) for name, count in counts.items()]
+            ours = CounterMetricFamily(
+                f"edgeinfer_answer_cache_{what}", "Of answers that are kept.", labels=["model"]
+            )
+            triton = CounterMetricFamily(
+                f"nv_cache_num_{what}_per_model", "As Triton.", labels=["model", "version"]
+            )
+            for name, count in found:
+                ours.add_metric([name], count)
+                triton.add_metric([name, "1"], count)
+            yield from (ours, triton)
 
 
 class _Only:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from edgeinfer.runtime.serve.facts import known
 from edgeinfer.runtime.serve.http import (
     Receive,
     RequestError,
@@ -17,7 +18,8 @@ from edgeinfer.runtime.serve.http import (
     answer_json,
     status_of,
 )
-from edgeinfer.runtime.serve.hub import Hub, Served
+from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.streams import PAUSE, begin, sse, submit, watched, with_pauses, write
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ class OpenAI:
             pages = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
             await answer_json(send, {"object": "list", "data": models, **pages})
         elif path.startswith("/v1/models/") and method == "GET":
-            await answer_json(send, _model(self._hub.get(path[11:])))
+            await answer_json(send, _model(known(self._hub, path[11:])))
         elif path in ("/v1/chat/completions", "/v1/completions") and method == "POST":
             await self._generate(path.endswith("chat/completions"), receive, send)
         elif path in ("/tokenize", "/detokenize") and method == "POST":
@@ -100,7 +102,7 @@ class OpenAI:
         usages: list[Usage] = []
         for one in several:
             parts: list[list[Event]] = [[] for _ in range(one.request.params.n)]
-            async for event in await submit(llm, one.request):
+            async for event in await submit(llm, one.request, self._hub.options.limits.wait_s):
                 if event.error is not None:
                     raise event.error
                 parts[event.index].append(event)
@@ -112,7 +114,7 @@ class OpenAI:
 
     async def _stream(self, llm: LLM, one: Asked, form: _Form, send: Send) -> None:
         # Refusals come before the answer begins, with a status of their own.
-        events = await submit(llm, one.request)
+        events = await submit(llm, one.request, self._hub.options.limits.wait_s)
         await begin(send)
         usages: list[Usage] = []
         held: dict[int, list[Event]] = {}

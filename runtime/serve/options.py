@@ -7,13 +7,17 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from edgeinfer.errors import UsageError
 
 KEYS_ENV = "EDGEINFER_SERVE_KEYS"
 """Keys, separated by commas, where no file is given."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""Of a model."""
+
+_FALLBACK = re.compile(rf"({NAME.pattern})=({NAME.pattern})(?::([1-9][0-9]{{0,8}}))?")
 _RATE = re.compile(r"([0-9]{1,12})/(s|min|h)")
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -99,6 +103,9 @@ class ServeOptions:
         certificate: PEM file for TLS; None for plain HTTP.
         private_key: PEM file of the certificate's key.
         mdns: tell the local network where the server is.
+        upstreams: models of other servers, each as ``read_upstream`` reads it.
+        fallbacks: models that answer for others, each as ``read_fallback`` reads it.
+        answers_mb: of answers of tensor models that are kept for the same inputs; 0 for none.
     """
 
     host: str = "127.0.0.1"
@@ -115,6 +122,9 @@ class ServeOptions:
     certificate: Path | None = None
     private_key: Path | None = None
     mdns: bool = False
+    upstreams: tuple[str, ...] = ()
+    fallbacks: tuple[str, ...] = ()
+    answers_mb: float = 0.0
 
     def __post_init__(self) -> None:
         for port in (self.port, self.grpc_port or 0):
@@ -205,7 +215,7 @@ def model_name(given: str) -> tuple[str, str]:
     name, sign, path = given.partition("=")
     if not sign:
         name, path = Path(given).name.removesuffix(".edge"), given
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise UsageError(
             f"{given}: {name!r} is no name for a model (letters, digits, '.', '_', '-'); "
             "give NAME=BUNDLE"
@@ -221,6 +231,57 @@ def pipeline_name(given: str) -> tuple[str, tuple[Path, ...]]:
     """
     name, sign, paths = given.partition("=")
     found = tuple(Path(path) for path in paths.split(",") if path)
-    if not (sign and _NAME.fullmatch(name) and len(found) > 1):
+    if not (sign and NAME.fullmatch(name) and len(found) > 1):
         raise UsageError(f"{given}: expected NAME=BUNDLE,BUNDLE of bundles that work together")
     return name, found
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A model of another server.
+
+    Attributes:
+        url: up to and with ``/v1``.
+        model: its name there.
+        key: that is sent; empty for none.
+    """
+
+    url: str
+    model: str
+    key: str = field(default="", repr=False)
+
+
+def read_upstream(given: str) -> tuple[str, Upstream]:
+    """Read ``NAME=URL[#MODEL]``; the key is in the environment, in ``EDGEINFER_UPSTREAM_KEY_NAME``.
+
+    Raises:
+        UsageError: it is not of that form, or a key would go over plain HTTP to another machine.
+    """
+    name, sign, url = given.partition("=")
+    parts = urlsplit(url)
+    if not (sign and NAME.fullmatch(name) and parts.scheme in ("http", "https") and parts.hostname):
+        raise UsageError(f"{given}: expected NAME=URL[#MODEL] with http:// or https://")
+    if parts.username or parts.password or parts.query:
+        raise UsageError(f"{name}: a key belongs into {_variable(name)}, not into the address")
+    key = os.environ.get(_variable(name), "")
+    if key and parts.scheme == "http" and not is_loopback(parts.hostname):
+        raise UsageError(f"{name}: its key would go over plain HTTP to {parts.hostname}")
+    base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    base = base if base.endswith("/v1") else f"{base}/v1"
+    return name, Upstream(base, parts.fragment or name, key)
+
+
+def _variable(name: str) -> str:
+    return f"EDGEINFER_UPSTREAM_KEY_{re.sub(r'[^A-Z0-9]', '_', name.upper())}"
+
+
+def read_fallback(given: str) -> tuple[str, str, int | None]:
+    """Read ``NAME=OTHER[:COUNT]``: from how many requests without an answer OTHER answers.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    found = _FALLBACK.fullmatch(given)
+    if found is None:
+        raise UsageError(f"{given}: expected NAME=OTHER or NAME=OTHER:COUNT of models here")
+    return found[1], found[2], int(found[3]) if found[3] else None

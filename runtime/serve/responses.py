@@ -73,7 +73,7 @@ class Responses:
         with self._hub.counted(model), self._hub.place(model):
             (one,) = reader.chats(llm, as_chat(data), form.id)
             form.params = one.request.params
-            await deliver(llm, one, form, receive, send)
+            await deliver(llm, one, form, receive, send, self._hub.options.limits.wait_s)
         return True
 
 

@@ -12,10 +12,11 @@ from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.runtime.serve import facts, tensors
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, status_of
-from edgeinfer.runtime.serve.hub import Hub, Served
+from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import JSON_WEIGHT, Held
 from edgeinfer.runtime.serve.keys import GRANT, Keys
 from edgeinfer.runtime.serve.messages import HEALTH, SERVICE, messages
+from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import InferRequest
 from edgeinfer.runtime.serve.traces import Traces
 from edgeinfer.runtime.serve.v2 import LARGE_BYTES, change

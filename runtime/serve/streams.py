@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from edgeinfer.errors import DeadlineError
 from edgeinfer.runtime.serve.http import (
     SAFE,
     DisconnectedError,
@@ -53,7 +54,7 @@ class Turn:
     usage: Usage
 
 
-async def turns(llm: LLM, asked: Asked) -> AsyncIterator[str | Turn | None]:
+async def turns(llm: LLM, asked: Asked, wait_s: float | None) -> AsyncIterator[str | Turn | None]:
     """Generate once.
 
     Refusals are raised before the first value. Where tools may be called nothing is given until
@@ -62,6 +63,7 @@ async def turns(llm: LLM, asked: Asked) -> AsyncIterator[str | Turn | None]:
     Args:
         llm: the model.
         asked: for one generation.
+        wait_s: as for ``submit``.
 
     Yields:
         Texts as they come, None for each long silence, and the whole turn at the end.
@@ -70,7 +72,7 @@ async def turns(llm: LLM, asked: Asked) -> AsyncIterator[str | Turn | None]:
         InputError: the request is not what the model takes.
         RunError: the engine failed.
     """
-    events = await submit(llm, asked.request)
+    events = await submit(llm, asked.request, wait_s)
     yield ""
     parts: list[str] = []
     async for event in with_pauses(events):
@@ -90,20 +92,44 @@ async def turns(llm: LLM, asked: Asked) -> AsyncIterator[str | Turn | None]:
             yield Turn("" if calls else text, calls, event.finish, stop, event.usage)
 
 
-async def submit(llm: LLM, request: Request) -> AsyncIterator[Event]:
+async def submit(llm: LLM, request: Request, wait_s: float | None) -> AsyncIterator[Event]:
     """Begin to generate; its tokens count for the key of the request as they are read and come.
+
+    Args:
+        llm: the model.
+        request: for it.
+        wait_s: seconds in which the first token must have come; None for no limit.
 
     Raises:
         RequestError: 429, the key has none left.
         InputError: the request is not what the model takes.
     """
     grant = GRANT.get()
-    if grant is None:
-        return await llm.engine.submit_async(request)
-    grant.check_tokens()
+    if grant is not None:
+        grant.check_tokens()
     events = await llm.engine.submit_async(request)
+    if wait_s is not None:
+        events = _in_time(events, request.id, wait_s)
+    if grant is None:
+        return events
     grant.count_tokens(len(request.prompt))
     return _counted(events, grant)
+
+
+async def _in_time(events: AsyncIterator[Event], id: str, wait_s: float) -> AsyncIterator[Event]:
+    """Give events, or one error where the first does not come in time: the request is cancelled."""
+    from edgeinfer.runtime.llm.params import Event
+
+    try:
+        yield await asyncio.wait_for(anext(events), wait_s)
+    except StopAsyncIteration:
+        return
+    except TimeoutError:
+        error = DeadlineError(f"the first token did not come within {wait_s:g} s")
+        yield Event(id, 0, finish="error", error=error)
+        return
+    async for event in events:
+        yield event
 
 
 async def _counted(events: AsyncIterator[Event], grant: Grant) -> AsyncIterator[Event]:
@@ -136,7 +162,9 @@ class Form(Protocol):
         ...
 
 
-async def deliver(llm: LLM, asked: Asked, form: Form, receive: Receive, send: Send) -> None:
+async def deliver(
+    llm: LLM, asked: Asked, form: Form, receive: Receive, send: Send, wait_s: float | None
+) -> None:
     """Generate once and answer in a protocol's form, whole or as a stream.
 
     An error before the stream begins is raised, for an answer with a status of its own.
@@ -148,11 +176,11 @@ async def deliver(llm: LLM, asked: Asked, form: Form, receive: Receive, send: Se
     """
     async with watched(receive):
         if not asked.stream:
-            await answer_json(send, form.whole(await whole(llm, asked)))
+            await answer_json(send, form.whole(await whole(llm, asked, wait_s)))
             return
         started = False
         try:
-            async for part in turns(llm, asked):
+            async for part in turns(llm, asked, wait_s):
                 if not started:
                     await begin(send)
                     await write(send, form.first())
@@ -165,9 +193,9 @@ async def deliver(llm: LLM, asked: Asked, form: Form, receive: Receive, send: Se
         await write(send, b"", more=False)
 
 
-async def whole(llm: LLM, asked: Asked) -> Turn:
+async def whole(llm: LLM, asked: Asked, wait_s: float | None) -> Turn:
     """Generate once, as ``turns``, and return the end."""
-    async for part in turns(llm, asked):
+    async for part in turns(llm, asked, wait_s):
         if isinstance(part, Turn):
             return part
     raise DisconnectedError

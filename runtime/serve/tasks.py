@@ -29,8 +29,9 @@ from edgeinfer.runtime.serve.http import (
     header,
     read_body,
 )
-from edgeinfer.runtime.serve.hub import Hub, Served
+from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.keys import GRANT
+from edgeinfer.runtime.serve.served import Served
 from edgeinfer.types import Array
 
 R = TypeVar("R")

@@ -19,8 +19,9 @@ from edgeinfer.runtime.serve.http import (
     header,
     read_body,
 )
-from edgeinfer.runtime.serve.hub import Hub, Served
+from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import LENGTH, held
+from edgeinfer.runtime.serve.served import Served
 
 LARGE_BYTES = 64 << 10
 """Bodies from this size on are decoded in a thread, so that others do not wait for them."""

@@ -30,15 +30,18 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_what_it_is_told_reaches_the_server(cli: Any, told: dict[str, Any]) -> None:
     given = "a.edge b=c.edge --pipeline ocr=d.edge,e.edge --port 9 --grpc-port 10 --threads 2"
+    more = ["--upstream", "u=http://a", "--fallback", "a=b:2", "--answer-cache-mb", "3"]
     limits = (
         "--queue 3 --max-body-mb 2 --max-requests-mb 5 --wait-s 0.5 --drain-s 1 --batch 4 --isolate"
     )
-    assert cli("serve", *given.split(), *limits.split()).code == 0
+    assert cli("serve", *given.split(), *limits.split(), *more).code == 0
     assert told["models"] == ("a.edge", "b=c.edge")
     assert told["pipelines"] == ("ocr=d.edge,e.edge",)
     options = told["options"]
     assert (options.host, options.port, options.grpc_port) == ("127.0.0.1", 9, 10)
     assert (options.threads, options.batch, options.isolate) == (2, 4, True)
+    assert (options.upstreams, options.fallbacks) == (("u=http://a",), ("a=b:2",))
+    assert options.answers_mb == 3
     found = options.limits
     assert (found.queue, found.wait_s, found.drain_s) == (3, 0.5, 1)
     assert (found.body_bytes, found.memory_bytes) == (2 << 20, 5 << 20)

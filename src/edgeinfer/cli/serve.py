@@ -26,6 +26,20 @@ from edgeinfer.errors import UsageError
     metavar="NAME=BUNDLE,BUNDLE",
     help="Bundles that work together; may be repeated.",
 )
+@click.option(
+    "--upstream",
+    "upstreams",
+    multiple=True,
+    metavar="NAME=URL[#MODEL]",
+    help="A model of another server with OpenAI's API; may be repeated.",
+)
+@click.option(
+    "--fallback",
+    "fallbacks",
+    multiple=True,
+    metavar="NAME=OTHER[:COUNT]",
+    help="OTHER answers while NAME cannot, or COUNT requests wait for it; may be repeated.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0: any."
@@ -50,6 +64,13 @@ from edgeinfer.errors import UsageError
     show_default=True,
     type=click.IntRange(1),
     help="For all requests together.",
+)
+@click.option(
+    "--answer-cache-mb",
+    "answers_mb",
+    default=0.0,
+    type=click.FloatRange(0),
+    help="Keep answers of tensor models for the same inputs.",
 )
 @click.option("--wait-s", type=click.FloatRange(0, min_open=True), help="A request may wait.")
 @click.option("--drain-s", default=5.0, show_default=True, type=click.FloatRange(0), help="At end.")
@@ -76,6 +97,8 @@ from edgeinfer.errors import UsageError
 def serve(
     bundles: tuple[str, ...],
     pipelines: tuple[str, ...],
+    upstreams: tuple[str, ...],
+    fallbacks: tuple[str, ...],
     host: str,
     port: int,
     grpc_port: int | None,
@@ -87,6 +110,7 @@ def serve(
     queue: int,
     max_body_mb: int,
     max_requests_mb: int,
+    answers_mb: float,
     wait_s: float | None,
     drain_s: float,
     isolate: bool,
@@ -115,7 +139,7 @@ def serve(
     from edgeinfer.runtime.serve.run import check_installed
     from edgeinfer.runtime.serve.run import serve as run
 
-    if not (bundles or pipelines):
+    if not (bundles or pipelines or upstreams):
         raise UsageError("no BUNDLE given")
     check_installed(grpc=grpc_port is not None)
     options = ServeOptions(
@@ -139,6 +163,9 @@ def serve(
         certificate=Path(certificate) if certificate else None,
         private_key=Path(private_key) if private_key else None,
         mdns=mdns,
+        upstreams=upstreams,
+        fallbacks=fallbacks,
+        answers_mb=answers_mb,
     )
     if emit is not None:
         asked = Asked(click.get_current_context(), host, port, grpc_port, drain_s, image)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import threading
 import time
@@ -72,13 +73,14 @@ class Starter:
     def __init__(self, folder: Path, fakes: Fakes) -> None:
         self._folder, self._fakes = folder, fakes
         self._running: list[Server] = []
+        self._count = itertools.count()
 
     def __call__(
         self, *models: str, only: bool = False, pipelines: Sequence[str] = (), **options: Any
     ) -> Server:
         """Start one, with ``double`` and ``tiny`` besides the models that are given."""
         self._fakes.add("fake")
-        folder = self._folder / str(len(self._running))
+        folder = self._folder / str(next(self._count))
         folder.mkdir()
         double = write_bundle(folder / "double.edge", "fake")
         usual = [str(double), f"tiny={text_bundle(folder / 'text.edge')}"]

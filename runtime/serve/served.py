@@ -1,0 +1,109 @@
+"""One model of a server: what it is, and how it does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgeinfer.runtime.fleet import Model
+from edgeinfer.runtime.serve.http import RequestError
+from edgeinfer.runtime.serve.lanes import Lane
+from edgeinfer.runtime.serve.metrics import ModelMetrics
+from edgeinfer.runtime.serve.options import Upstream
+from edgeinfer.runtime.serve.sequences import Sequences
+from edgeinfer.types import Feeds, TensorSpec
+
+if TYPE_CHECKING:
+    from edgeinfer.runtime.llm.llm import LLM
+    from edgeinfer.runtime.pipelines import Pipeline
+
+
+@dataclass(slots=True)
+class Served:
+    """One model.
+
+    Attributes:
+        name: in addresses.
+        path: of its bundle.
+        metrics: its counters.
+        kind: ``tensors``, ``text``, ``pipeline`` for bundles that are one only together, or
+            ``upstream`` for texts of another server.
+        state: ``loading``, ``ready``, ``unloaded`` or why it failed.
+        waiting: requests without an answer.
+        created: when it was added, in seconds since 1970.
+        batch: requests that one run may hold.
+        lane: runs requests on the event loop, where the model's runs are brief.
+        sequences: of clients, where the model has states.
+        warm: inputs to run it with before it is ready.
+        has_meaning: whether its bundle says what it takes and gives.
+        pipeline: it takes pictures, recordings or texts, where it is ready and its bundle says so.
+        no_meaning: why there is none.
+        parts: bundles of a pipeline of several.
+        engines: of its bundles.
+        upstream: where it is, if it is another server's.
+        loads: how often it was unloaded: what it answered before is not what it answers.
+        down_until: of the monotonic clock; its server took no connection and is not asked.
+        fallback: answers in its place where it cannot; None for none.
+        spill: requests without an answer from which on that one answers.
+    """
+
+    name: str
+    path: Path
+    metrics: ModelMetrics
+    kind: str = "tensors"
+    state: str = "loading"
+    waiting: int = 0
+    created: int = 0
+    tensors: Model | None = None
+    text: LLM | None = None
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    batch: int = 1
+    lane: Lane | None = None
+    sequences: Sequences | None = None
+    warm: Sequence[Feeds] = field(default_factory=tuple)
+    has_meaning: bool = False
+    pipeline: Pipeline | None = None
+    no_meaning: str = ""
+    parts: tuple[Path, ...] = ()
+    engines: list[Model] = field(default_factory=list)
+    upstream: Upstream | None = None
+    down_until: float = 0.0
+    loads: int = 0
+    fallback: Served | None = None
+    spill: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes requests."""
+        return self.state == "ready"
+
+    @property
+    def role(self) -> tuple[object, ...]:
+        """What requests it takes; those of one role may answer for each other."""
+        if self.kind in ("text", "upstream"):
+            return ("text",)
+        sides = (self.inputs, self.outputs)
+        tensors = tuple((s.name, s.dtype, s.shape) for side in sides for s in side)
+        return (self.kind, len(self.inputs), tensors, self.sequences is None)
+
+    @property
+    def is_down(self) -> bool:
+        """Whether its server is not asked for now."""
+        return self.down_until > 0.0 and time.monotonic() < self.down_until
+
+    def unreachable(self) -> RequestError:
+        """Return what is told while its server takes no connection."""
+        return RequestError(503, f"the server of model {self.name!r} does not answer", 1.0)
+
+    @property
+    def other(self) -> Served | None:
+        """The model that answers in its place now; None where it answers itself."""
+        other = self.fallback
+        if other is None or not other.is_ready or other.is_down:
+            return None
+        busy = not self.is_ready or self.is_down or self.waiting >= self.spill
+        return other if busy else None

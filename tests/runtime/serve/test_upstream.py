@@ -1,0 +1,276 @@
+"""Models of other servers: another one of ours, asked through this one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgeinfer.errors import UsageError
+from edgeinfer.runtime.serve import upstream
+from edgeinfer.runtime.serve.options import Limits, Upstream, read_fallback, read_upstream
+from tests.runtime.serve.conftest import KEY, Server, Start, starter
+from tests.runtime.serve.test_openai import CHAT, MESSAGES
+from tests.runtime.serve.test_v2 import URL, body
+
+THEIRS = "a-key-of-the-other-server"
+VARIABLE = "EDGEINFER_UPSTREAM_KEY_BIG"
+
+
+def asked(**changes: Any) -> dict[str, Any]:
+    given = {"model": "big", "messages": MESSAGES, "max_tokens": 6, "temperature": 0}
+    return {**given, **changes}
+
+
+def words(stream: str) -> list[dict[str, Any]]:
+    lines = [line[6:] for line in stream.splitlines() if line.startswith("data: {")]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    with starter(tmp_path_factory.mktemp("served")) as (start, _):
+        other = start()
+        yield start(upstreams=(f"big={other.url}#tiny",)), other
+
+
+def test_an_answer_is_the_other_servers(pair: tuple[Server, Server]) -> None:
+    server, other = pair
+    through = server.client.post(CHAT, json=asked()).json()
+    direct = other.client.post(CHAT, json=asked(model="tiny")).json()
+    assert through["choices"] == direct["choices"]
+    assert through["usage"] == direct["usage"]
+    for path, more in (
+        ("/v1/completions", {"prompt": "the cat"}),
+        ("/v1/responses", {"input": "the cat"}),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 4}),
+    ):
+        found = server.client.post(path, json={"model": "big", **more})
+        assert found.status_code == 200, found.text
+    counted = server.client.get("/metrics").text
+    assert 'edgeinfer_requests_total{model="big",status="200"} 4.0' in counted
+
+
+def test_a_stream_comes_as_it_is_made(pair: tuple[Server, Server]) -> None:
+    server, other = pair
+    found = server.client.post(CHAT, json=asked(stream=True))
+    assert found.headers["content-type"].startswith("text/event-stream")
+    text = "".join(p["choices"][0]["delta"].get("content", "") for p in words(found.text))
+    whole = other.client.post(CHAT, json=asked(model="tiny")).json()
+    assert text == whole["choices"][0]["message"]["content"]
+    assert found.text.endswith("data: [DONE]\n\n")
+
+
+def test_the_real_client(pair: tuple[Server, Server]) -> None:
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=f"{pair[0].url}/v1", api_key="none")
+    assert {m.id for m in client.models.list()} == {"double", "tiny", "big"}
+    whole = client.chat.completions.create(**asked())
+    stream = client.chat.completions.create(**asked(), stream=True)
+    text = "".join(part.choices[0].delta.content or "" for part in stream if part.choices)
+    assert text == whole.choices[0].message.content
+
+
+def test_refusals_are_the_other_servers(pair: tuple[Server, Server]) -> None:
+    for stream in (False, True):
+        found = pair[0].client.post(CHAT, json=asked(nonsense=1, stream=stream))
+        assert found.status_code == 400
+        assert found.json()["error"]["message"] == "not supported: nonsense"
+
+
+def test_models_of_this_server_answer_themselves(pair: tuple[Server, Server]) -> None:
+    server, other = pair
+    before = dict(other.hub.models["tiny"].metrics.statuses)
+    assert server.client.post(CHAT, json=asked(model="tiny")).status_code == 200
+    assert server.client.post(CHAT, json=asked(model="none")).status_code == 404
+    assert server.client.post(CHAT, content=b"[").status_code == 400
+    assert server.client.post(CHAT, json=[]).status_code == 400
+    assert other.hub.models["tiny"].metrics.statuses == before
+    # What is not for texts is not asked elsewhere.
+    refused = server.client.post("/v2/models/big/infer", json=body())
+    assert refused.status_code == 400
+    assert "is not a model of tensors" in refused.json()["error"]
+
+
+def test_who_leaves_ends_the_request_there(pair: tuple[Server, Server]) -> None:
+    server, other = pair
+    engine = other.hub.models["tiny"].text
+    assert engine is not None
+    before = engine.stats().finished.get("cancelled", 0)
+    given = asked(stream=True, max_tokens=400, ignore_eos=True)
+    with server.client.stream("POST", CHAT, json=given) as response:
+        next(response.iter_lines())
+    while engine.stats().finished.get("cancelled", 0) == before:
+        time.sleep(0.01)
+    assert server.hub.models["big"].waiting == 0
+
+
+def test_the_key_is_the_environments(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = start(keys=(THEIRS,))
+    given = f"big={other.url}#tiny"
+    # A client's key stays here.
+    without = start(upstreams=(given,), keys=(THEIRS,))
+    found = without.client.post(CHAT, json=asked(), headers={"x-api-key": THEIRS})
+    assert found.status_code == 502
+    assert "does not take the key" in found.json()["error"]["message"]
+    monkeypatch.setenv(VARIABLE, THEIRS)
+    server = start(upstreams=(given,), keys=(KEY,))
+    assert server.client.post(CHAT, json=asked()).status_code == 401
+    assert server.client.post(CHAT, json=asked(), headers={"x-api-key": KEY}).status_code == 200
+
+
+@pytest.mark.parametrize("more", [{}, {"stream_options": {"include_usage": True}}])
+def test_tokens_count_for_the_key(start: Start, more: dict[str, Any]) -> None:
+    other = start()
+    server = start(upstreams=(f"big={other.url}#tiny",), keys=(f"{KEY} tokens=60/h",))
+    direct = other.client.post(CHAT, json=asked(model="tiny")).json()
+    cost = direct["usage"]["total_tokens"]
+    mine = {"x-api-key": KEY}
+    # One may begin while a token is left.
+    for number in range(59 // cost + 1):
+        given = asked(stream=True, **more) if number else asked()
+        found = server.client.post(CHAT, json=given, headers=mine)
+        assert found.status_code == 200
+        if number:
+            # It is told to who asked for it alone.
+            assert (words(found.text)[-1]["choices"] == []) == bool(more)
+            assert ("total_tokens" in found.text) == bool(more)
+    assert server.client.post(CHAT, json=asked(), headers=mine).status_code == 429
+
+
+def nobody() -> str:
+    """Return an address where nobody listens."""
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{made.getsockname()[1]}"
+
+
+def test_a_server_that_is_gone(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start(upstreams=(f"big={nobody()}#tiny",))
+    for _ in range(2):
+        found = server.client.post(CHAT, json=asked())
+        assert found.status_code == 503
+        assert found.headers["retry-after"] == "1"
+        assert "server of model 'big' does not answer" in found.json()["error"]["message"]
+    assert server.client.get("/v2/health/ready").status_code == 200
+    monkeypatch.setattr(upstream, "DOWN_S", 0.01)
+    with_other = start(upstreams=(f"big={nobody()}#tiny",), fallbacks=("big=tiny",))
+    first = with_other.client.post(CHAT, json=asked())
+    assert first.status_code == 503
+    monkeypatch.setattr(upstream, "DOWN_S", 60.0)
+    with_other.client.post(CHAT, json=asked())
+    found = with_other.client.post(CHAT, json=asked())
+    assert found.status_code == 200
+    # It says who answered.
+    assert found.json()["model"] == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("http://other", "expected NAME=URL"),
+        ("big=other:80", "expected NAME=URL"),
+        ("big=ftp://other", "expected NAME=URL"),
+        ("../x=http://other", "expected NAME=URL"),
+        ("big=https://key@other", "a key belongs into EDGEINFER_UPSTREAM_KEY_BIG"),
+        ("big=https://other?key=1", "a key belongs into"),
+    ],
+)
+def test_addresses_that_are_wrong(given: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        read_upstream(given)
+
+
+def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    want = Upstream("http://other:8000/v1", "big")
+    for address in ("http://other:8000", "http://other:8000/", "http://other:8000/v1"):
+        assert read_upstream(f"big={address}") == ("big", want)
+    monkeypatch.setenv("EDGEINFER_UPSTREAM_KEY_BIG_1", THEIRS)
+    assert read_upstream("big.1=https://a/api#org/model") == (
+        *("big.1", Upstream("https://a/api/v1", "org/model", THEIRS)),
+    )
+    assert THEIRS not in repr(read_upstream("big.1=https://a"))
+    with pytest.raises(UsageError, match="its key would go over plain HTTP to a"):
+        read_upstream("big.1=http://a")
+
+
+def test_fallbacks_are_checked(start: Start) -> None:
+    assert read_fallback("a=b") == ("a", "b", None)
+    assert read_fallback("a=b:3") == ("a", "b", 3)
+    for given, text in (
+        ("a", "expected NAME=OTHER"),
+        ("a=b:0", "expected NAME=OTHER"),
+        ("double=none", "no model none"),
+        ("double=tiny", "'tiny' does not take what 'double' takes"),
+        ("tiny=tiny", "'tiny' does not take"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            start(fallbacks=(given,))
+
+
+@pytest.mark.usefixtures("on_threads")
+def test_a_fallback_answers_while_a_model_is_busy(start: Start, fakes: Any, tmp_path: Path) -> None:
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tests.runtime.conftest import write_bundle
+
+    fakes.add("quick")
+    small = write_bundle(tmp_path / "small.edge", "quick")
+    server = start(str(small), fallbacks=("double=small:1",), batch=1)
+    gate = fakes["fake"].gate = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(server.client.post, URL, json=body())
+        while server.hub.models["double"].waiting < 1:
+            pass
+        found = server.client.post(URL, json=body()).json()
+        assert found["model_name"] == "small"
+        assert found["outputs"][0]["data"] == [2, 4, 6, 8, 10, 12]
+        gate.set()
+        assert busy.result().json()["model_name"] == "double"
+    assert server.client.post(URL, json=body()).json()["model_name"] == "double"
+    # While it is not there, too.
+    server.client.post("/v2/repository/models/double/unload")
+    assert server.client.post(URL, json=body()).json()["model_name"] == "small"
+    assert (
+        'edgeinfer_fallback_requests_total{model="double"} 2.0'
+        in server.client.get("/metrics").text
+    )
+    # What is asked of the model itself is its own.
+    assert server.client.get("/v1/models/double").json()["ready"] is False
+
+
+def test_a_first_token_that_does_not_come_in_time(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start(limits=Limits(wait_s=0.01))
+    llm = server.hub.models["tiny"].text
+    assert llm is not None
+    ended: list[str] = []
+
+    async def never(request: Any) -> Any:
+        async def events() -> Any:
+            try:
+                await asyncio.Event().wait()
+                yield None
+            finally:
+                ended.append(request.id)
+
+        return events()
+
+    given = asked(model="tiny")
+    monkeypatch.setattr(llm.engine, "submit_async", never)
+    found = server.client.post(CHAT, json=given)
+    assert found.status_code == 504
+    assert "the first token did not come within 0.01 s" in found.json()["error"]["message"]
+    stream = server.client.post(CHAT, json={**given, "stream": True})
+    assert "the first token did not come within" in stream.text
+    responses = {"model": "tiny", "input": "the cat"}
+    assert server.client.post("/v1/responses", json=responses).status_code == 504
+    assert len(set(ended)) == 3
