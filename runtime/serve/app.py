@@ -27,6 +27,7 @@ from edgeinfer.runtime.serve.http import (
     Send,
     answer,
     answer_json,
+    check_announced,
     header,
     retry_header,
     status_of,
@@ -161,6 +162,7 @@ class App:
             if path not in OPEN:
                 self._origins.check(scope)
                 self._keys.check(header(scope, b"authorization"), header(scope, b"x-api-key"))
+                check_announced(scope, self.hub.options.limits.body_bytes)
             if path.startswith("/v2/models/") and path.endswith("/infer"):
                 model = self._model(scope, path.removesuffix("/infer"), "tensors")
                 await self._v2.infer(model, scope, receive, sent)

@@ -71,6 +71,22 @@ def status_of(error: Exception) -> RequestError:
     return RequestError(500, f"{type(error).__name__}: the request failed; the log says more")
 
 
+def check_announced(scope: Scope, limit: int) -> None:
+    """Refuse a body that is too large by its own word, before any of it is read.
+
+    Raises:
+        RequestError: 413.
+    """
+    told = header(scope, b"content-length")
+    # The parser has read it as a number.
+    if told is not None and int(told) > limit:
+        raise _too_large(limit)
+
+
+def _too_large(limit: int) -> RequestError:
+    return RequestError(413, f"the body is larger than {limit} bytes")
+
+
 async def read_body(receive: Receive, limit: int, seconds: float) -> bytes:
     """Return the body of a request.
 
@@ -105,7 +121,7 @@ async def _body(receive: Receive, limit: int) -> bytes:
         part = message.get("body", b"")
         size += len(part)
         if size > limit:
-            raise RequestError(413, f"the body is larger than {limit} bytes")
+            raise _too_large(limit)
         if not message.get("more_body", False):
             return part if not parts else b"".join([*parts, part])
         parts.append(part)

@@ -36,6 +36,9 @@ from edgeinfer.types import Array
 
 R = TypeVar("R")
 PATH = "/v1/pipelines"
+SPEECH = ("/v1/audio/transcriptions", "/v1/audio/translations")
+"""What OpenAI's clients ask for speech; no bundle writes it down yet."""
+
 MOST = 2048
 """Texts of one request."""
 
@@ -71,6 +74,10 @@ class Tasks:
                 await answer_json(send, _described(model))
             else:
                 await self._run(model, pipeline, scope, receive, send)
+        elif path in SPEECH and method == "POST":
+            raise RequestError(
+                404, f"no model transcribes speech here; {PATH} lists what recordings are for"
+            )
         elif path in ("/v1/embeddings", "/v1/rerank", "/rerank") and method == "POST":
             work = self._embeddings if path == "/v1/embeddings" else self._rerank
             await work(receive, send)

@@ -173,6 +173,13 @@ def test_a_recording_gets_times(server: Server) -> None:
     assert found["start"] == pytest.approx(0.5, abs=0.1)
 
 
+def test_speech_is_not_written_down(server: Server) -> None:
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+    with pytest.raises(openai.NotFoundError, match="no model transcribes speech here"):
+        client.audio.transcriptions.create(model="loud", file=("a.wav", b"RIFF"))
+
+
 def test_bundles_that_work_together_are_one_model(server: Server) -> None:
     soundfile = pytest.importorskip("soundfile")
     out = io.BytesIO()
