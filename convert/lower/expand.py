@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, RemoveUnusedNodesPass, ShapeInferencePass
 
 from edgeinfer.convert.lower import definitions, microsoft, tabular
+from edgeinfer.convert.lower.rows import at_once
 from edgeinfer.convert.lower.single import ORIGIN, has_subgraph, walk
 from edgeinfer.convert.passes import normalise
 from edgeinfer.errors import Notes, UnsupportedError
@@ -122,6 +123,9 @@ def expand(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
     wanted = {id(node) for node in nodes}
     # The pass that inlines hands a node's metadata on to what takes its place.
     for name, node in [pair for pair in walk(model) if id(pair[1]) in wanted]:
+        if at_once(model, node):
+            done.append(node)
+            continue
         proto = definition(node, opset)
         if proto is None:
             continue

@@ -1,4 +1,4 @@
-"""Shapes inside loops, which engines need and general inference cannot see."""
+"""What a Scan states, and shapes inside loops that general inference cannot see."""
 
 from __future__ import annotations
 
@@ -6,6 +6,25 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from edgeinfer.convert.lower.single import walk
+
+
+class ScanForm:
+    """Attributes of a Scan, with what counts where they are left out."""
+
+    def __init__(self, node: ir.Node) -> None:
+        body = node.attributes["body"].as_graph()
+        scanned = node.attributes["num_scan_inputs"].as_int()
+        self.states = len(node.inputs) - scanned
+        made = len(body.outputs) - self.states
+
+        def option(name: str, length: int) -> list[int]:
+            found = node.attributes.get(name)
+            return list(found.as_ints()) if found is not None else [0] * length
+
+        self.axes = option("scan_input_axes", scanned)
+        self.back = option("scan_input_directions", scanned)
+        self.out_axes = option("scan_output_axes", made)
+        self.out_back = option("scan_output_directions", made)
 
 
 def settle_loops(model: ir.Model) -> None:

@@ -115,6 +115,22 @@ def _quick_gelu(node: ir.Node) -> str | None:
     )
 
 
+def _distances(node: ir.Node) -> str | None:
+    """Of each row from each: differences, because squares would lose digits far from zero."""
+    metric = node.attributes.get("metric")
+    kind = "sqeuclidean" if metric is None else metric.as_string()
+    if kind not in ("euclidean", "sqeuclidean"):
+        return None
+    lines = (
+        "one = Constant<value_ints=[1]>() zero = Constant<value_ints=[0]>() "
+        "two = Constant<value_ints=[2]>() a = Unsqueeze(i0, one) b = Unsqueeze(i1, zero) "
+        "apart = Sub(a, b) "
+    )
+    if kind == "sqeuclidean":
+        return lines + "o0 = ReduceSumSquare<keepdims=0>(apart, two)"
+    return lines + "far = ReduceSumSquare<keepdims=0>(apart, two) o0 = Sqrt(far)"
+
+
 # ---- positions and attention
 
 
@@ -340,6 +356,7 @@ def _fused_gemm(node: ir.Node) -> str | None:
 
 
 _KNOWN: dict[str, Callable[[ir.Node], str | None]] = {
+    "CDist": _distances,
     **DEFINED,
     "FusedConv": _fused_conv,
     "FusedGemm": _fused_gemm,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -73,15 +73,25 @@ class Builder:
         graph, old = root.graph, root.outputs[0]
         if graph is None:
             raise ValueError(f"node {root.name!r} is in no graph")
-        for value in self.constants:
-            main.register_initializer(value)
-        for node in self.nodes[:-1]:
-            node.name = None
-            for out in node.outputs:
-                out.name = self._namer.fresh(f"{self._base}.{node.op_type}")
+        self._name(main, self.nodes[:-1])
         ir.convenience.replace_nodes_and_values(
             graph, root, [root], self.nodes, [old], [self.nodes[-1].outputs[0]]
         )
+
+    def insert(self, main: ir.Graph, before: ir.Node) -> None:
+        """Put the nodes before another one, which stays."""
+        if before.graph is None:
+            raise ValueError(f"node {before.name!r} is in no graph")
+        self._name(main, self.nodes)
+        before.graph.insert_before(before, self.nodes)
+
+    def _name(self, main: ir.Graph, nodes: Sequence[ir.Node]) -> None:
+        for value in self.constants:
+            main.register_initializer(value)
+        for node in nodes:
+            node.name = None
+            for out in node.outputs:
+                out.name = self._namer.fresh(f"{self._base}.{node.op_type}")
 
 
 class Fusion(ir.passes.InPlacePass):

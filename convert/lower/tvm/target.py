@@ -14,11 +14,13 @@ import onnx_ir as ir
 from edgeinfer.backends.tvm import library
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import with_definitions, with_known
+from edgeinfer.convert.lower.rows import at_once
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.tvm.branches import select
 from edgeinfer.convert.lower.tvm.machines import Machine, machine
 from edgeinfer.convert.lower.tvm.turns import unroll
 from edgeinfer.convert.passes import normalise
+from edgeinfer.convert.passes.infra import all_nodes
 from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.passes.split_quantized import SplitQuantized
 from edgeinfer.errors import NotAvailableError, Notes, UnsupportedError, UsageError
@@ -187,6 +189,9 @@ def _module_of(
 
     model = source.clone()
     SplitQuantized(_SPLIT)(model)
+    if count := sum(at_once(model, node) for node in all_nodes(model)):
+        notes.add(f"{count} Scan: all turns at once")
+        model = normalise(model).model
     if count := unroll(model):
         notes.add(f"{count} loops: every turn is written out")
         model = normalise(model).model

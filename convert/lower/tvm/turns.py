@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from edgeinfer.convert.lower.loops import ScanForm
 from edgeinfer.convert.passes.control_flow import connect
 from edgeinfer.convert.passes.infra import (
     Namer,
@@ -70,7 +71,7 @@ def _turns(node: ir.Node) -> int | None:
     if is_op(node, "Loop"):
         limit = small(input_at(node, 0))
         return None if limit is None or limit.size != 1 else max(int(limit.ravel()[0]), 0)
-    scan = _Scan(node)
+    scan = ScanForm(node)
     size = None
     for value, axis in zip(node.inputs[scan.states :], scan.axes, strict=True):
         found = None if value is None or value.shape is None else value.shape[axis]
@@ -93,25 +94,6 @@ def _goes_on(node: ir.Node) -> bool:
         value = producer.inputs[0] if producer is not None else None
     known = small(value)
     return value is body.inputs[1] or (known is not None and bool(known.ravel()[0]))
-
-
-class _Scan:
-    """Attributes of a Scan, with what counts where they are left out."""
-
-    def __init__(self, node: ir.Node) -> None:
-        body = node.attributes["body"].as_graph()
-        scanned = node.attributes["num_scan_inputs"].as_int()
-        self.states = len(node.inputs) - scanned
-        made = len(body.outputs) - self.states
-
-        def option(name: str, length: int) -> list[int]:
-            found = node.attributes.get(name)
-            return list(found.as_ints()) if found is not None else [0] * length
-
-        self.axes = option("scan_input_axes", scanned)
-        self.back = option("scan_input_directions", scanned)
-        self.out_axes = option("scan_output_axes", made)
-        self.out_back = option("scan_output_directions", made)
 
 
 class _Turns:
@@ -160,7 +142,7 @@ class _Turns:
         connect(self.node, [*given, *stacks], self.namer)
 
     def _scan(self) -> None:
-        scan = _Scan(self.node)
+        scan = ScanForm(self.node)
         given = [v for v in self.node.inputs[: scan.states] if v is not None]
         rows = [v for v in self.node.inputs[scan.states :] if v is not None]
         count = _turns(self.node) or 0

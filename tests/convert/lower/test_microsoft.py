@@ -67,6 +67,14 @@ def test_norms_and_gates(text: str) -> None:
     )
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
+def test_distances(metric: str) -> None:
+    _same(
+        "(float[5,4] x, float[7,4] z) => (float[5,7] y) "
+        f'{{ y = com.microsoft.CDist<metric = "{metric}">(x, z) }}'
+    )
+
+
 @pytest.mark.parametrize(
     ("shape", "about", "ids"),
     [

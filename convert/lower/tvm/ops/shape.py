@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, sym, te, tirx
 
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor, broadcast
@@ -56,11 +56,20 @@ def _rest(all_sizes: Sequence[Any], rest: Sequence[Any]) -> Any:
     if not open_:
         return over // under
     if over % under:
-        raise Refusal("a size that is not known", "dynamic_shape")
+        return _divided(prod([over, *open_]), under)
     result: Any = over // under
     for size in open_:
         result = size if isinstance(result, int) and result == 1 else result * size
     return result
+
+
+def _divided(size: Any, by: int) -> Any:
+    """An open size over a number that it is a multiple of, such as 5 n over 5."""
+    analyzer = sym.Analyzer()
+    left = analyzer.simplify(tirx.floormod(size, by))
+    if not (isinstance(left, tirx.IntImm) and int(left) == 0):
+        raise Refusal("a size that is not known", "dynamic_shape")
+    return analyzer.simplify(tirx.floordiv(size, by))
 
 
 @OPS.lower("Flatten", since=13)
