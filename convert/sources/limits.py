@@ -14,7 +14,7 @@ MOST_NODES = 10_000_000
 """Nodes that a model may have once its functions are put where they are called."""
 
 MOST_TURNS = 1_000_000_000
-"""Turns that loops inside each other may take, where the model itself says how many."""
+"""Turns that all loops may take together, where the model itself says how many."""
 
 MOST_TENSORS = 10_000
 """Inputs, and outputs, of a model; engines take time that grows with the square of them."""
@@ -52,10 +52,9 @@ def check_limits(model: ir.Model, name: str) -> None:
     _check_names(model, name)
     _check_types(model, name)
     _check_data(model, name)
-    _check_nodes(model, name)
-    _check_turns(model.graph, 1, name)
-    for function in model.functions.values():
-        _check_turns(function.graph, 1, name)
+    order = _callees_first(model)
+    _check_nodes(model, order, name)
+    _check_turns(model, order, name)
 
 
 def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
@@ -151,26 +150,41 @@ def _unreadable(tensor: ir.serde.TensorProtoTensor) -> str:
     return "" if wanted == received else f"has {received} elements, its sizes say {wanted}"
 
 
-def _check_nodes(model: ir.Model, name: str) -> None:
-    """Count nodes as inlining would make them, each function once."""
-    sizes: dict[ir.OperatorIdentifier, int] = {}
-    # Without recursion: functions that call each other may be as many as the file has bytes.
+def _callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:
+    """Return the functions, each behind those that it calls; one that calls itself is behind some.
+
+    Without recursion: functions that call each other may be as many as the file has bytes.
+    """
+    done: dict[ir.OperatorIdentifier, bool] = {}
+    order = []
     for start in model.functions:
-        open_: list[ir.OperatorIdentifier] = [start]
+        open_ = [start]
         while open_:
             key = open_[-1]
-            if key in sizes and sizes[key] >= 0:
-                open_.pop()
+            calls = () if key in done else _calls(model, key)
+            done.setdefault(key, False)
+            if waiting := [call for call in calls if call not in done]:
+                open_.extend(dict.fromkeys(waiting))
                 continue
-            calls = [n.op_identifier() for n in model.functions[key].all_nodes()]
-            waiting = [c for c in calls if c in model.functions and c not in sizes]
-            if key in sizes or not waiting:
-                # One that calls itself stays a call; what refuses it says so.
-                sizes[key] = _grown(calls, sizes)
-                open_.pop()
-                continue
-            sizes[key] = -1
-            open_.extend(dict.fromkeys(waiting))
+            if not done[key]:
+                done[key] = True
+                order.append(key)
+            open_.pop()
+    return order
+
+
+def _calls(model: ir.Model, key: ir.OperatorIdentifier) -> list[ir.OperatorIdentifier]:
+    """Return the functions that one calls, as often as it does."""
+    called = (node.op_identifier() for node in model.functions[key].all_nodes())
+    return [call for call in called if call in model.functions]
+
+
+def _check_nodes(model: ir.Model, order: list[ir.OperatorIdentifier], name: str) -> None:
+    """Count nodes as inlining would make them, each function once."""
+    sizes: dict[ir.OperatorIdentifier, int] = {}
+    for key in order:
+        # One that calls itself stays a call; what refuses it says so.
+        sizes[key] = _grown([n.op_identifier() for n in model.functions[key].all_nodes()], sizes)
     total = _grown((n.op_identifier() for g in model.graphs() for n in g), sizes)
     if total > MOST_NODES:
         raise SourceError(
@@ -192,28 +206,39 @@ def _grown(
     return total
 
 
-def _check_turns(graph: ir.Graph, turns: int, name: str) -> None:
-    waiting = [(graph, turns)]
-    while waiting:
-        inside, outer = waiting.pop()
-        for node in inside:
-            if not node.attributes:
-                continue
-            times = outer
-            if node.op_type == "Loop" and node.domain in _MAIN:
-                times = outer * _least_turns(node)
-                if times > MOST_TURNS:
-                    raise SourceError(
-                        f"{name}: Loop {node.name!r} takes {times} turns, whatever it is given; at "
-                        f"most {MOST_TURNS} are run"
-                    )
-            for attribute in node.attributes.values():
-                if attribute.is_ref():
-                    continue
-                if attribute.type == ir.AttributeType.GRAPH:
-                    waiting.append((attribute.as_graph(), times))
-                elif attribute.type == ir.AttributeType.GRAPHS:
-                    waiting.extend((g, times) for g in attribute.as_graphs())
+def _check_turns(model: ir.Model, order: list[ir.OperatorIdentifier], name: str) -> None:
+    """Add up the turns of all loops, those inside others and in functions as often as they run."""
+    times: dict[ir.OperatorIdentifier, int] = {}
+    graphs = [(model.graph, 1)]
+    total = 0
+    for key in (None, *reversed(order)):
+        if key is not None:
+            graphs = [(model.functions[key].graph, times.get(key, 1))]
+        while graphs:
+            inside, outer = graphs.pop()
+            for node in inside:
+                if (call := node.op_identifier()) in model.functions:
+                    times[call] = min(times.get(call, 0) + outer, MOST_TURNS + 1)
+                turns = outer
+                if node.op_type == "Loop" and node.domain in _MAIN:
+                    turns = min(outer * _least_turns(node), MOST_TURNS + 1)
+                    total += turns
+                    if total > MOST_TURNS:
+                        raise SourceError(
+                            f"{name}: with Loop {node.name!r} its loops take more than "
+                            f"{MOST_TURNS} turns, whatever it is given"
+                        )
+                graphs.extend((graph, turns) for graph in _subgraphs(node))
+
+
+def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
 
 
 def _least_turns(node: ir.Node) -> int:

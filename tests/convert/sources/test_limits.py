@@ -105,7 +105,7 @@ def test_functions_in_a_circle_are_no_hang(save: Save) -> None:
 
 @pytest.mark.parametrize("count", [1 << 62, None])
 def test_a_loop_that_nothing_ends_is_refused(save: Save, count: int | None) -> None:
-    with pytest.raises(SourceError, match=r"Loop '.*' takes \d+ turns, whatever it is given"):
+    with pytest.raises(SourceError, match=r"with Loop '.*' its loops take more than \d+ turns"):
         read(save(_loop(count)))
 
 
@@ -126,8 +126,44 @@ def test_loops_in_each_other_multiply(save: Save) -> None:
         helper.make_node("Constant", [], ["m"], value=turns),
         helper.make_node("Loop", ["m", "", "x"], ["y"], body=body),
     ]
-    with pytest.raises(SourceError, match=f"takes {1 << 40} turns"):
+    with pytest.raises(SourceError, match="its loops take more than"):
         read(save(nodes))
+
+
+def _nested(depth: int, count: int) -> list[Any]:
+    """Functions whose loop calls the one before in each turn."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    found = []
+    for i in range(depth):
+        *before, loop = _loop(count)
+        body = loop.attribute[0].g
+        if i:
+            body.node[-1].CopyFrom(helper.make_node(f"L{i - 1}", ["v"], ["w"], domain="local"))
+        found.append(helper.make_function("local", f"L{i}", ["x"], ["y"], [*before, loop], opsets))
+    return found
+
+
+def test_loops_in_functions_that_loops_call_multiply(save: Save) -> None:
+    call = [helper.make_node("L2", ["x"], ["y"], domain="local")]
+    with pytest.raises(SourceError, match="its loops take more than"):
+        read(save(call, functions=_nested(3, 2000)))
+    read(save(call, functions=_nested(3, 100)))
+
+
+def test_loops_after_each_other_add_up(save: Save) -> None:
+    calls = [
+        helper.make_node("L1", [f"t{i}" if i else "x"], [f"t{i + 1}"], domain="local")
+        for i in range(300)
+    ]
+    calls.append(helper.make_node("Identity", ["t300"], ["y"]))
+    read(
+        save(
+            calls[:100] + [helper.make_node("Identity", ["t100"], ["y"])],
+            functions=_nested(2, 2000),
+        )
+    )
+    with pytest.raises(SourceError, match="its loops take more than"):
+        read(save(calls, functions=_nested(2, 2000)))
 
 
 def test_a_loop_that_its_condition_may_end_is_read(save: Save) -> None:
