@@ -51,7 +51,9 @@ class Joined:
     def _flush(self) -> None:
         if self._parts:
             parts, self._parts = self._parts, []
-            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+            # A client that has left gets nothing; the transport would warn of each attempt.
+            if not self._transport.is_closing():
+                self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

@@ -135,6 +135,35 @@ def test_replacements_of_real_tokenizers_are_taken() -> None:
     assert ids("a", record, _json(*steps, {"type": "Prepend", "prepend": ""})) == [1]
 
 
+def test_words_that_take_long_to_take_apart_are_refused() -> None:
+    whole = json.loads(_json())
+    whole["model"]["max_input_chars_per_word"] = 1_000_000
+    with pytest.raises(BundleError, match="takes words of 1e.06 characters apart, at most 256"):
+        Tokenizer(json.dumps(whole).encode(), TextInput("t.json", max_tokens=8))
+
+
+@pytest.mark.parametrize("added", [8, 9, 100_000])
+def test_no_text_gets_longer_than_the_record_says(added: int) -> None:
+    whole = json.loads(_json())
+    token = {"id": "[S]", "ids": [1] * added, "tokens": ["a"] * added}
+    single = [
+        {"SpecialToken": {"id": "[S]", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+    ]
+    whole["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"[S]": token},
+    }
+    content, record = json.dumps(whole).encode(), TextInput("t.json", max_tokens=8)
+    if added > 8:
+        with pytest.raises(BundleError, match=f"adds {added} tokens to each text, of 8"):
+            Tokenizer(content, record)
+    else:
+        assert ids("a a a", record, content) == [1] * 8
+
+
 def test_an_expression_that_takes_too_many_steps_is_an_error() -> None:
     tokenizer = Tokenizer(_json(split="(a+)+$"), TextInput("t.json", max_tokens=8))
     with pytest.raises(BundleError, match="retry-limit-in-match over"):

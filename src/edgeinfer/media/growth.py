@@ -1,4 +1,4 @@
-"""How much longer a ``tokenizer.json`` makes a text, before it is given one.
+"""How much longer a ``tokenizer.json`` makes a text, and how long it takes, before it is given one.
 
 Its normalizers are a program of a stranger: each of a few lines may double what the one before
 left, and the library that runs them ends the process where memory does.
@@ -14,8 +14,12 @@ MOST = 1024
 """Characters that one of a text may become."""
 
 
+MOST_WORD = 256
+"""Characters of a word that WordPiece takes apart; its time grows with their third power."""
+
+
 def check_growth(tokenizer: Any) -> None:
-    """Refuse a file whose steps, one after the other, may make too much of a text.
+    """Refuse a file whose steps may make too much of a text, or take too long for a word.
 
     Args:
         tokenizer: contents of a ``tokenizer.json``.
@@ -29,6 +33,10 @@ def check_growth(tokenizer: Any) -> None:
         total *= _growth(step)
         if total > MOST:
             raise ValueError(f"its normalizers make more than {MOST} characters of one")
+    model = read.get("model")
+    longest = model.get("max_input_chars_per_word") if isinstance(model, Mapping) else None
+    if isinstance(longest, int | float) and longest > MOST_WORD:
+        raise ValueError(f"it takes words of {longest:g} characters apart, at most {MOST_WORD}")
 
 
 def _steps(*waiting: Any) -> Iterator[Mapping[str, Any]]:

@@ -43,6 +43,9 @@ class Tokenizer:
                 self._inner = tokenizers.Tokenizer.from_str(text)
             else:
                 self._inner = _word_piece(vocabulary.decode(), record.lower)
+            added = self._inner.num_special_tokens_to_add(False)
+            if added > record.max_tokens:
+                raise ValueError(f"it adds {added} tokens to each text, of {record.max_tokens}")
         self._inner.enable_truncation(record.max_tokens)
         if record.pad:
             pad = self._inner.token_to_id("[PAD]") or 0
