@@ -1,8 +1,11 @@
 import io
+import json
 import os
 import pickle
 import traceback
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +26,7 @@ from edgeinfer.errors import (
     UsageError,
 )
 from tests.forked import in_fork
+from tests.fuzz import mutate
 
 pytest.importorskip("cryptography")
 
@@ -203,6 +207,35 @@ class TestBundle:
             assert in_fork(forked) == (True, True)
             assert [bundle.read(record) for record in records] == contents
             assert path.exists()
+
+    @pytest.mark.parametrize("other", ["another", "damaged", "unsigned"])
+    def test_seals_what_was_checked_and_nothing_that_took_its_place(
+        self, zipped: Path, tmp_path: Path, other: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        new_keys(tmp_path / "private", tmp_path / "public")
+        plain = zipped.read_bytes()
+        with Bundle.open(zipped) as opened:
+            content, _ = signed(opened.manifest_bytes(), tmp_path / "private")
+        put_signatures(zipped, content)
+        with zipfile.ZipFile(io.BytesIO(plain)) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        changed = json.loads(members["manifest.json"]) | {"name": "another"}
+        swapped = {
+            "another": mutate.zipped({**members, "manifest.json": json.dumps(changed).encode()}),
+            "damaged": zipped.read_bytes()[:-100],
+            "unsigned": plain,
+        }[other]
+
+        class Swapping(SealingWriter):
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
+                zipped.write_bytes(swapped)
+
+        monkeypatch.setattr("edgeinfer.bundle.sealer.SealingWriter", Swapping)
+        output = tmp_path / "sealed.edge"
+        with pytest.raises(BundleError, match="changed while it was encrypted"):
+            seal(zipped, output, Key(SECRET), trust={"trusted": [tmp_path / "public"]})
+        assert not output.exists()
 
     def test_leaves_nothing_on_a_disk(self, zipped: Path, tmp_path: Path) -> None:
         output = tmp_path / "sealed.edge"

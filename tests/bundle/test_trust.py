@@ -45,13 +45,29 @@ def test_the_list_is_private(state: Path) -> None:
     assert [p.stat().st_mode & 0o777 for p in (state, state / "made-here")] == [0o700, 0o700]
 
 
-def test_a_list_that_others_could_write_counts_for_nothing(state: Path) -> None:
+@pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o720])
+@pytest.mark.parametrize("what", [".", "made-here"])
+def test_a_list_that_others_could_write_counts_for_nothing(
+    state: Path, mode: int, what: str
+) -> None:
     assert not remember_made(DIGEST)
-    (state / "made-here").chmod(0o777)
+    (state / what).chmod(mode)
     assert not is_made_here(DIGEST)
-    # It is then kept in the cache, which is ours alone.
-    assert not remember_made(DIGEST)
-    assert is_made_here(DIGEST)
+    assert "can be written by others: chmod go-w" in remember_made(DIGEST)
+    assert not is_made_here(DIGEST)
+
+
+def test_a_list_in_a_cache_that_came_from_elsewhere_counts_for_nothing(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a cache that a build restores: it belongs to this user, and others chose what is in it.
+    planted = Path(os.environ["EDGEINFER_CACHE"]) / "made-here"
+    planted.mkdir(mode=0o700)
+    (planted / DIGEST).touch(mode=0o600)
+    assert not is_made_here(DIGEST)
+    state.mkdir(mode=0o700)
+    assert not is_made_here(DIGEST)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="gives a folder away")

@@ -113,6 +113,16 @@ def test_headers_that_no_array_has(tmp_path: Path, header: str) -> None:
         load_vector("v", stream.getvalue(), (TensorSpec("x", "string", (None,)),), ())
 
 
+def test_few_bytes_do_not_unpack_to_many(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, x=np.zeros(129 << 20, np.uint8), y=np.zeros(2 << 20, np.uint8))
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(InputError, match=r"bytes unpack to 131 MiB, more than 200 times"):
+        read_arrays(path)
+    np.savez_compressed(path, x=np.zeros(16 << 20, np.uint8))
+    assert read_arrays(path)["x"].nbytes == 16 << 20
+
+
 def test_a_zip_of_something_else(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("manifest.json", "{}")

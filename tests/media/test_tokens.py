@@ -138,7 +138,7 @@ def test_replacements_of_real_tokenizers_are_taken() -> None:
 def test_words_that_take_long_to_take_apart_are_refused() -> None:
     whole = json.loads(_json())
     whole["model"]["max_input_chars_per_word"] = 1_000_000
-    with pytest.raises(BundleError, match="takes words of 1e.06 characters apart, at most 256"):
+    with pytest.raises(BundleError, match=r"takes words of 1e.06 characters apart, at most 256"):
         Tokenizer(json.dumps(whole).encode(), TextInput("t.json", max_tokens=8))
 
 

@@ -1,5 +1,6 @@
 """What was hashed is what is opened, whoever may write the folder it came from."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import edgeinfer
 from edgeinfer.bundle import archive, unpacking
 from edgeinfer.bundle.manifest import FileRecord
+from edgeinfer.bundle.memory import is_in_memory
 from edgeinfer.bundle.signing import new_keys, sign
 from edgeinfer.bundle.unpacking import copied
 from edgeinfer.bundle.writer import put_signatures
@@ -121,6 +123,23 @@ def test_so_is_machine_code_that_is_not_signed(
 def test_data_that_nobody_signed_are_opened_where_they_lie(folder: Path) -> None:
     with edgeinfer.Bundle.open(folder) as opened:
         assert opened.paths(opened.manifest.variants[0])[0].parent.parent.parent == folder
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
+def test_a_temporary_folder_that_others_may_take_away_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = marked.write(tmp_path / "b.edge", tmp_path, Mark(tmp_path / "mark"))
+    everybodys = tmp_path / "everybodys"
+    (everybodys / "ours").mkdir(parents=True)
+    everybodys.chmod(0o777)
+    monkeypatch.setenv("EDGEINFER_CACHE", "/dev/null/none")
+    monkeypatch.setattr("tempfile.tempdir", str(everybodys / "ours"))
+    with edgeinfer.Bundle.open(bundle) as opened:
+        path = opened.paths(opened.manifest.variants[0])[0]
+        assert everybodys not in path.resolve().parents
+        assert is_in_memory(path)
+        assert any("everybody may rename what is in" in note for note in opened.notes)
 
 
 def test_a_cache_that_others_may_write_is_not_used(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 from edgeinfer import forks
 from edgeinfer.bundle import eviction, openssf
-from edgeinfer.bundle.cache import cache_root, readable_folder, writable_folder
+from edgeinfer.bundle.cache import cache_root, exposure, readable_folder, writable_folder
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.memory import MemoryFiles
 from edgeinfer.bundle.paths import first_double
@@ -455,6 +456,9 @@ class Bundle:
                 self._move(f"cache folder {cache_root()} cannot be written ({reason})", "folder")
         try:
             self._private = self._private or Scratch()
+            root = self._private.path
+            if problem := exposure(root, root, owners={root.stat().st_uid}):
+                raise PermissionError(errno.EPERM, problem)
             folder = self._private.path / place.parent
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             return self._written(record, folder)

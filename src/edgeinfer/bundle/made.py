@@ -77,7 +77,15 @@ def _roots() -> Iterator[Path]:
     found = state_root()
     if found is not None:
         yield found
-    yield cache_root()
+    # The cache may have come from anywhere, so it counts only where there is no better place.
+    if found is None or not _may_be_made(found):
+        yield cache_root()
+
+
+def _may_be_made(folder: Path) -> bool:
+    """Whether a folder is there, or could be, for this process to write."""
+    there = next((p for p in (folder, *folder.parents) if p.exists()), None)
+    return there is not None and there.is_dir() and os.access(there, os.W_OK)
 
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)

@@ -13,8 +13,9 @@ from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.formats import refuse_artifact
 from edgeinfer.bundle.sealing import CHUNK, Key, SealedReader, SealingWriter, is_sealed
 from edgeinfer.bundle.staging import replacing
+from edgeinfer.bundle.storage import Sealed
 from edgeinfer.bundle.writer import is_bundle_file, zip_member
-from edgeinfer.errors import OutputError, UsageError
+from edgeinfer.errors import BundleError, OutputError, UsageError
 
 
 def seal(
@@ -28,7 +29,7 @@ def seal(
     """Write a bundle encrypted; nothing of it is written in plain.
 
     Signatures are in it and stay good: they are over the manifest. What is encrypted is checked
-    first, so that no damage is sealed in.
+    first, so that no damage is sealed in, and what was sealed is compared with that.
 
     Args:
         location: of the bundle, a folder or a zip.
@@ -39,15 +40,15 @@ def seal(
 
     Raises:
         UsageError: it is encrypted already, or the output exists.
-        BundleError: it is damaged.
+        BundleError: it is damaged, or somebody changed it meanwhile.
         OutputError: the output cannot be written.
     """
     _check_output(location, output, overwrite)
     # Before a key is asked for: it may be encrypted with one that is not here.
     if location.is_file() and is_sealed(location):
         raise UsageError(f"{location}: is encrypted already")
-    with Bundle.open(location, **(trust or {})):
-        pass
+    with Bundle.open(location, **(trust or {})) as opened:
+        checked = opened.full_digest, opened.signatures()
 
     def write(out: IO[bytes]) -> None:
         sealing = SealingWriter(cast("io.BufferedWriter", out), key)
@@ -66,7 +67,18 @@ def seal(
                 shutil.copyfileobj(stream, cast("IO[bytes]", sealing), CHUNK)
         sealing.close()
 
-    _write(output, write)
+    def check(new: Path) -> None:
+        # The name may have been given to something else since it was checked.
+        try:
+            with Bundle(location, Sealed(new, key)) as sealed:
+                sealed.check()
+                found = sealed.full_digest, sealed.signatures()
+        except BundleError as e:
+            raise BundleError(f"{location}: changed while it was encrypted ({e})") from e
+        if found != checked:
+            raise BundleError(f"{location}: changed while it was encrypted")
+
+    _write(output, write, check)
 
 
 def unseal(location: Path, output: Path, key: Key, *, overwrite: bool = False) -> None:
@@ -104,9 +116,15 @@ def _check_output(location: Path, output: Path, overwrite: bool) -> None:
             raise UsageError(f"{output}: exists; add --overwrite")
 
 
-def _write(output: Path, write: Callable[[IO[bytes]], None]) -> None:
+def _write(
+    output: Path,
+    write: Callable[[IO[bytes]], None],
+    check: Callable[[Path], None] = lambda new: None,
+) -> None:
     try:
-        with replacing(output) as new, new.open("wb") as out:
-            write(out)
+        with replacing(output) as new:
+            with new.open("wb") as out:
+                write(out)
+            check(new)
     except OSError as e:
         raise OutputError(f"{output}: cannot be written: {e.strerror or e}") from e

@@ -22,6 +22,9 @@ from edgeinfer.types import Array
 
 SUFFIX = ".npy"
 
+_FLOOR, _RATIO = 128 << 20, 200
+"""Bytes beyond which arrays may not be so many times as large as what they are packed into."""
+
 
 def read_arrays(path: str | Path) -> dict[str, Array]:
     """Read every array of an ``.npz`` file, or the one of an ``.npy`` file under the name ``""``.
@@ -38,6 +41,7 @@ def read_arrays(path: str | Path) -> dict[str, Array]:
             with path.open("rb") as raw:
                 return {"": _read_array(raw)}
         with zipfile.ZipFile(path) as archive:
+            _check_size(archive, path.stat().st_size)
             return {name.removesuffix(SUFFIX): _member(archive, name) for name in _names(archive)}
     except ZIP_ERRORS as e:
         reason = " ".join(str(e).split()) or type(e).__name__
@@ -74,6 +78,15 @@ def _names(archive: zipfile.ZipFile) -> list[str]:
     if others := [name for name in names if not name.endswith(SUFFIX)]:
         raise ValueError(f"member {others[0]!r} is no array")
     return names
+
+
+def _check_size(archive: zipfile.ZipFile, packed: int) -> None:
+    total = sum(info.file_size for info in archive.infolist())
+    if total > _FLOOR and total > _RATIO * packed:
+        raise ValueError(
+            f"{packed} bytes unpack to {total >> 20} MiB, more than {_RATIO} times as much; arrays "
+            "of zeros alone are written by numpy.savez"
+        )
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> Array:

@@ -158,7 +158,7 @@ def test_loops_after_each_other_add_up(save: Save) -> None:
     calls.append(helper.make_node("Identity", ["t300"], ["y"]))
     read(
         save(
-            calls[:100] + [helper.make_node("Identity", ["t100"], ["y"])],
+            [*calls[:100], helper.make_node("Identity", ["t100"], ["y"])],
             functions=_nested(2, 2000),
         )
     )
