@@ -15,6 +15,7 @@ from edgeinfer.convert.lower.definitions import (
     deform,
     linear,
     recurrent,
+    regions,
     sample,
     select,
     spectrum,
@@ -33,8 +34,9 @@ DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
     "GRU": recurrent.recurrent,
     "GridSample": sample.grid_sample,
     "LSTM": recurrent.recurrent,
+    "MaxUnpool": sample.max_unpool,
     "RNN": recurrent.recurrent,
-    "RoiAlign": sample.roi_align,
+    "RoiAlign": regions.roi_align,
     "STFT": spectrum.stft,
     "Unique": select.unique,
 }

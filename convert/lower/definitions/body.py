@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,3 +82,30 @@ def attribute(node: ir.Node, name: str, default: Any) -> Any:
     """Return an attribute's value, or the default."""
     found = node.attributes.get(name)
     return default if found is None else found.value
+
+
+def table(body: Body, shape: tuple[int, ...]) -> str:
+    """Lay pictures (batch, channels, *sizes) as a table (batch * places, channels)."""
+    batch, channels, *space = shape
+    flat = body.reshape("i0", batch, channels, math.prod(space))
+    return body.reshape(body.op("Transpose", flat, perm=[0, 2, 1]), -1, channels)
+
+
+def scaled(body: Body, x: str, factor: float) -> str:
+    """Multiply by a number."""
+    return body.op("Mul", x, body.const(float(factor)))
+
+
+def times(body: Body, index: str, count: int) -> str:
+    """Multiply whole numbers, which half precision would not hold as floats."""
+    return body.op("Mul", index, body.const(np.array(count, np.int64)))
+
+
+def raised(body: Body, x: str, number: float) -> str:
+    """Add a number."""
+    return body.op("Add", x, body.const(float(number)))
+
+
+def clipped(body: Body, x: str, low: float, high: float) -> str:
+    """Hold between two numbers."""
+    return body.op("Clip", x, body.const(float(low)), body.const(float(high)))

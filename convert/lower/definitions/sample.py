@@ -1,4 +1,4 @@
-"""GridSample, RoiAlign and Col2Im: rows of a table that are taken, weighted and added up."""
+"""GridSample, Col2Im and MaxUnpool: elements that are taken, weighted and put at their places."""
 
 from __future__ import annotations
 
@@ -9,33 +9,19 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.definitions.body import Body, attribute, input_at, sizes
+from edgeinfer.convert.lower.definitions.body import (
+    Body,
+    attribute,
+    clipped,
+    input_at,
+    raised,
+    scaled,
+    sizes,
+    table,
+    times,
+)
 
 _CUBIC = -0.75
-
-
-def _rows(body: Body, shape: tuple[int, ...]) -> str:
-    """Lay pictures (batch, channels, *sizes) as a table (batch * places, channels)."""
-    batch, channels, *space = shape
-    flat = body.reshape("i0", batch, channels, math.prod(space))
-    return body.reshape(body.op("Transpose", flat, perm=[0, 2, 1]), -1, channels)
-
-
-def _mul(body: Body, x: str, factor: float) -> str:
-    return body.op("Mul", x, body.const(float(factor)))
-
-
-def _times(body: Body, index: str, count: int) -> str:
-    """Multiply whole numbers, which half precision would not hold as floats."""
-    return body.op("Mul", index, body.const(np.array(count, np.int64)))
-
-
-def _add(body: Body, x: str, number: float) -> str:
-    return body.op("Add", x, body.const(float(number)))
-
-
-def _clip(body: Body, x: str, low: float, high: float) -> str:
-    return body.op("Clip", x, body.const(float(low)), body.const(float(high)))
 
 
 def _reflect(body: Body, x: str, low: float, high: float) -> str:
@@ -43,11 +29,11 @@ def _reflect(body: Body, x: str, low: float, high: float) -> str:
     span = high - low
     if span <= 0:
         return body.op("Mul", x, body.const(0.0))
-    there = _add(body, x, -low)
-    turns = body.op("Floor", _mul(body, there, 1.0 / (2.0 * span)))
-    there = body.op("Sub", there, _mul(body, turns, 2.0 * span))
-    away = body.op("Abs", _add(body, there, -span))
-    return _add(body, body.op("Sub", body.const(float(span)), away), low)
+    there = raised(body, x, -low)
+    turns = body.op("Floor", scaled(body, there, 1.0 / (2.0 * span)))
+    there = body.op("Sub", there, scaled(body, turns, 2.0 * span))
+    away = body.op("Abs", raised(body, there, -span))
+    return raised(body, body.op("Sub", body.const(float(span)), away), low)
 
 
 def grid_sample(node: ir.Node) -> onnx.FunctionProto | None:
@@ -61,7 +47,7 @@ def grid_sample(node: ir.Node) -> onnx.FunctionProto | None:
     padding = attribute(node, "padding_mode", "zeros")
     corners = bool(attribute(node, "align_corners", 0))
     body, space, places = Body(node), shape[2:], math.prod(grid[1:-1])
-    table = _rows(body, shape)
+    rows = table(body, shape)
     flat = body.reshape("i1", grid[0], places, len(space))
     columns = body.ops("Split", len(space), flat, axis=2, num_outputs=len(space))
     taps: list[list[tuple[str, str]]] = []
@@ -72,13 +58,13 @@ def grid_sample(node: ir.Node) -> onnx.FunctionProto | None:
     for chosen in itertools.product(*taps):
         where, weight = "", ""
         for (place, share), size in zip(chosen, space, strict=True):
-            where = body.op("Add", _times(body, where, size), place) if where else place
+            where = body.op("Add", times(body, where, size), place) if where else place
             if share:
                 weight = body.op("Mul", weight, share) if weight else share
         if shape[0] > 1:
             where = body.op("Add", where, body.const(offsets))
         index = body.op("Squeeze", where, body.const([2]))
-        values = body.op("Gather", table, index, axis=0)
+        values = body.op("Gather", rows, index, axis=0)
         part = body.op("Mul", values, weight) if weight else values
         total = body.op("Add", total, part) if total else part
     turned = body.op("Transpose", total, perm=[0, 2, 1])
@@ -92,13 +78,13 @@ def _taps(
     """Places along one axis and their weights, empty for one; (batch, places, 1) each."""
     low, high = (0.0, size - 1.0) if corners else (-0.5, size - 0.5)
     if corners:
-        at = _mul(body, _add(body, x, 1.0), (size - 1) / 2)
+        at = scaled(body, raised(body, x, 1.0), (size - 1) / 2)
     else:
-        at = _mul(body, _add(body, _mul(body, _add(body, x, 1.0), size), -1.0), 0.5)
+        at = scaled(body, raised(body, scaled(body, raised(body, x, 1.0), size), -1.0), 0.5)
     if mode == "nearest":
         at = body.op("Round", at)
     if padding == "border":
-        inside = _clip(body, at, 0.0, size - 1.0)
+        inside = clipped(body, at, 0.0, size - 1.0)
         at = at if mode == "cubic" else inside
     elif padding == "reflection":
         at = _reflect(body, at, low, high)
@@ -107,7 +93,7 @@ def _taps(
         pairs = [(first, "")]
     elif mode == "linear":
         far = body.op("Sub", at, first)
-        pairs = [(first, body.op("Sub", body.const(1.0), far)), (_add(body, first, 1.0), far)]
+        pairs = [(first, body.op("Sub", body.const(1.0), far)), (raised(body, first, 1.0), far)]
     else:
         pairs = _cubic(body, at, first)
     return [_settled(body, place, share, size, padding, (low, high)) for place, share in pairs]
@@ -120,14 +106,14 @@ def _cubic(body: Body, at: str, first: str) -> list[tuple[str, str]]:
     def outer(t: str) -> str:
         # a ((t + 1)^3 - 5 (t + 1)^2 + 8 (t + 1) - 4) = a t (t - 1)^2
         left = body.op("Sub", t, body.const(1.0))
-        return _mul(body, body.op("Mul", t, body.op("Mul", left, left)), _CUBIC)
+        return scaled(body, body.op("Mul", t, body.op("Mul", left, left)), _CUBIC)
 
     def inner(t: str) -> str:
-        slope = _add(body, _mul(body, t, _CUBIC + 2.0), -(_CUBIC + 3.0))
-        return _add(body, body.op("Mul", body.op("Mul", slope, t), t), 1.0)
+        slope = raised(body, scaled(body, t, _CUBIC + 2.0), -(_CUBIC + 3.0))
+        return raised(body, body.op("Mul", body.op("Mul", slope, t), t), 1.0)
 
     shares = [outer(far), inner(far), inner(near), outer(near)]
-    return [(_add(body, first, i - 1.0), share) for i, share in enumerate(shares)]
+    return [(raised(body, first, i - 1.0), share) for i, share in enumerate(shares)]
 
 
 def _settled(
@@ -141,76 +127,12 @@ def _settled(
     """Bring a place inside, and take its weight away where padding is zeros."""
     if padding == "reflection":
         place = body.op("Round", _reflect(body, place, *ends))
-    held = _clip(body, place, 0.0, size - 1.0)
+    held = clipped(body, place, 0.0, size - 1.0)
     index = body.op("Cast", held, to=7)
     if padding != "zeros":
         return index, share
     inside = body.op("Cast", body.op("Equal", held, place), to=1)
     return index, body.op("Mul", share, inside) if share else inside
-
-
-def roi_align(node: ir.Node) -> onnx.FunctionProto | None:
-    """A number of samples for each bin that is known; their mean, or the largest share of one."""
-    shape, ratio = sizes(node.inputs[0]), int(attribute(node, "sampling_ratio", 0))
-    if shape is None or len(shape) != 4 or 0 in shape or ratio < 1:
-        return None
-    high, wide = (int(attribute(node, f"output_{n}", 1)) for n in ("height", "width"))
-    body, mode = Body(node), attribute(node, "mode", "avg")
-    half = attribute(node, "coordinate_transformation_mode", "half_pixel") == "half_pixel"
-    scale = float(attribute(node, "spatial_scale", 1.0))
-    _, channels, *space = shape
-    left, top, right, bottom = body.ops(
-        "Split", 4, _add(body, _mul(body, "i1", scale), -0.5 if half else 0.0), axis=1,
-        num_outputs=4,
-    )  # fmt: skip
-    ends = ((top, bottom, high, space[0]), (left, right, wide, space[1]))
-    down, across = (_bins(body, *end, ratio, half) for end in ends)
-    image = _times(body, body.op("Cast", "i2", to=7), space[0] * space[1])
-    image = body.op("Unsqueeze", image, body.const([1, 2]))
-    table, parts = _rows(body, shape), []
-    for (row, of_row), (column, of_column) in itertools.product(down, across):
-        # (rois, rows, 1) with (rois, 1, columns)
-        rows, columns = (
-            body.op("Unsqueeze", v, body.const([axis])) for v, axis in ((row, 2), (column, 1))
-        )
-        where = body.op("Add", body.op("Add", _times(body, rows, space[1]), columns), image)
-        shares = [
-            body.op("Unsqueeze", v, body.const([axis])) for v, axis in ((of_row, 2), (of_column, 1))
-        ]
-        weight = body.op("Unsqueeze", body.op("Mul", *shares), body.const([3]))
-        values = body.op("Gather", table, where, axis=0)
-        parts.append(body.op("Mul", values, weight))
-    joined = parts[0]
-    for part in parts[1:]:
-        joined = body.op("Max" if mode == "max" else "Add", joined, part)
-    reduce = "ReduceMax" if mode == "max" else "ReduceMean"
-    for before, after in ((ratio, wide * ratio * channels), (ratio, channels)):
-        joined = body.reshape(joined, -1, before, after)
-        joined = body.op(reduce, joined, body.const([1]), keepdims=0)
-    joined = body.reshape(joined, -1, high, wide, channels)
-    body.give(0, body.op("Transpose", joined, perm=[0, 3, 1, 2]))
-    return body.function()
-
-
-def _bins(
-    body: Body, start: str, stop: str, count: int, size: int, ratio: int, half: bool
-) -> list[tuple[str, str]]:
-    """Both neighbours of every sample along one axis, and their weights: (rois, samples)."""
-    length = body.op("Sub", stop, start)
-    if not half:
-        length = body.op("Max", length, body.const(1.0))
-    steps = (np.arange(count * ratio, dtype=np.float32) + 0.5) / (ratio * count)
-    at = body.op("Add", start, body.op("Mul", length, body.const(steps.reshape(1, -1))))
-    above = body.op("GreaterOrEqual", at, body.const(-1.0))
-    below = body.op("LessOrEqual", at, body.const(float(size)))
-    seen = body.op("Cast", body.op("And", above, below), to=1)
-    at = _clip(body, at, 0.0, size - 1.0)
-    low = body.op("Floor", at)
-    far = body.op("Sub", at, low)
-    high = body.op("Min", _add(body, low, 1.0), body.const(size - 1.0))
-    near = body.op("Mul", body.op("Sub", body.const(1.0), far), seen)
-    places = (body.op("Cast", place, to=7) for place in (low, high))
-    return list(zip(places, (near, body.op("Mul", far, seen)), strict=True))
 
 
 def col2im(node: ir.Node) -> onnx.FunctionProto | None:
@@ -247,4 +169,16 @@ def col2im(node: ir.Node) -> onnx.FunctionProto | None:
     taken = body.op("Gather", pad, body.const(index), axis=2)
     total = body.op("ReduceSum", taken, body.const([2]), keepdims=0)
     body.give(0, body.reshape(total, shape[0], channels, *image))
+    return body.function()
+
+
+def max_unpool(node: ir.Node) -> onnx.FunctionProto | None:
+    """Put elements where they came from, among zeros."""
+    x, result = node.inputs[0], sizes(node.outputs[0])
+    if x is None or x.dtype is None or result is None or 0 in result:
+        return None
+    body = Body(node)
+    zeros = body.op("Cast", body.const(np.zeros(math.prod(result), np.float32)), to=x.dtype.value)
+    places, values = body.reshape("i1", -1), body.reshape("i0", -1)
+    body.give(0, body.reshape(body.op("ScatterElements", zeros, places, values, axis=0), *result))
     return body.function()

@@ -27,6 +27,7 @@ from edgeinfer.convert.lower.openvino.rewrites import (
     squeeze_by_reshape,
     state_frame_length,
     tile_by_expand,
+    zero_without_area,
 )
 from edgeinfer.convert.lower.rules import Repair, Rule, attribute, by_definition, given
 
@@ -63,6 +64,12 @@ def _resize(node: ir.Node) -> str:
 
 def _roi_max(node: ir.Node) -> str:
     return "mode=max is computed otherwise" if attribute(node, "mode", "avg") == "max" else ""
+
+
+def _no_area(node: ir.Node) -> str:
+    adaptive = attribute(node, "sampling_ratio", 0) == 0 and SETTLED not in node.meta
+    mode = attribute(node, "coordinate_transformation_mode", "half_pixel")
+    return "a region without area gives NaN" if adaptive and mode == "half_pixel" else ""
 
 
 def _crd(node: ir.Node) -> str:
@@ -336,6 +343,12 @@ RULES: tuple[Rule, ...] = (
         fault=_roi_max,
         source="ONNX node test test_roialign_mode_max, openvino 2026.4.1",
         repair=by_definition,
+    ),
+    Rule(
+        ops=frozenset({"RoiAlign"}),
+        fault=_no_area,
+        source="RoiAlign<sampling_ratio=0> of a point, beside ONNX Runtime, 2026.4.1",
+        repair=zero_without_area,
     ),
     Rule(
         ops=frozenset({"SpaceToDepth"}),

@@ -205,5 +205,42 @@ def keep_infinite_extreme(model: ir.Model, node: ir.Node) -> bool:
     return True
 
 
-SETTLED = "infinity is put back"
-"""Marks a reduction that is part of its own repair."""
+def zero_without_area(model: ir.Model, node: ir.Node) -> bool:
+    """Give regions without an area, which have no samples, the zeros that they stand for.
+
+    Given::
+
+        y = RoiAlign<sampling_ratio=0>(x, rois, i)
+
+    Result::
+
+        first, last = Split(Sub(Mul(rois, scale), 0.5), axis=1)
+        some = ReduceMin(Cast<to=float>(Greater(last, first)), axis=1)
+        y = Where(Greater(Reshape(some, [-1, 1, 1, 1]), 0), RoiAlign(x, rois, i), 0)
+    """
+    x, rois, image = (given(node, i) for i in range(3))
+    if x is None or x.dtype is None or rois is None or rois.dtype is None:
+        return False
+    build, kind = builder(model, node), rois.dtype.numpy()
+    options = {a.name: a.value for a in node.attributes.values()}
+    scale = build.const(np.asarray(options.get("spatial_scale", 1.0), kind), "scale")
+    middle = build.const(np.asarray(0.5, kind), "middle")
+    corners = build.op("Sub", build.op("Mul", rois, scale), middle)
+    at = [build.const(np.asarray([n], np.int64), f"at{n}") for n in (0, 1, 2, 4)]
+    first = build.op("Slice", corners, at[0], at[2], at[1])
+    last = build.op("Slice", corners, at[2], at[3], at[1])
+    sides = build.op("Cast", build.op("Greater", last, first), to=ir.DataType.FLOAT.value)
+    both = build.op("ReduceMin", sides, at[1])
+    build.nodes[-1].meta[SETTLED] = True
+    whole = build.const(np.asarray([-1, 1, 1, 1], np.int64), "whole")
+    none = build.const(np.asarray(0, np.float32), "none")
+    some = build.op("Greater", build.op("Reshape", both, whole), none)
+    taken = build.op("RoiAlign", x, rois, image, **options)
+    build.nodes[-1].meta[SETTLED] = True
+    build.op("Where", some, taken, build.const(np.asarray(0, x.dtype.numpy()), "zero"))
+    build.commit(model.graph, node)
+    return True
+
+
+SETTLED = "repaired"
+"""Marks a node that is part of its own repair."""

@@ -8,7 +8,7 @@ from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.ops.loops import while_loop
 from edgeinfer.convert.lower.coreml.registry import FLOATS, INTEGERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Tensor
-from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.registry import Refusal
 
 _GONE = -3e38
 """The score of a box that is out."""
@@ -19,7 +19,7 @@ def non_max_suppression(
     g: Builder,
     boxes: Tensor,
     scores: Tensor,
-    max_output_boxes_per_class: Const | None = None,
+    max_output_boxes_per_class: Tensor | None = None,
     iou_threshold: Tensor | None = None,
     score_threshold: Tensor | None = None,
     *,
@@ -32,10 +32,10 @@ def non_max_suppression(
     if not (boxes.is_static and scores.is_static):
         raise Refusal("boxes of unknown number", "dynamic_shape")
     batch, classes, count = scores.shape
-    most = 0
-    if max_output_boxes_per_class is not None:
-        most = min(int(max_output_boxes_per_class.array.reshape(-1)[0]), count)
-    if most < 1:
+    most, wanted = 0, max_output_boxes_per_class
+    if wanted is not None:
+        most = count if wanted.data is None else min(int(wanted.data.item()), count)
+    if wanted is None or most < 1:
         raise Refusal("selects no boxes: tensors without elements do not exist", "dynamic_shape")
     sides = _sides(g, boxes, bool(center_point_box))
     limit = 0.0 if iou_threshold is None else iou_threshold
@@ -44,7 +44,10 @@ def non_max_suppression(
         bound = g.reshape(score_threshold, [])
         high = g.binary("greater", scores, bound)
         alive = g.select(high, scores, g.const(_GONE, scores.dtype))
-    chosen = _rounds(g, alive, sides, limit, most)
+    turns = g.const(most, np.int32)
+    if wanted.data is None:
+        turns = g.binary("minimum", g.reshape(wanted, []), turns)
+    chosen = _rounds(g, alive, sides, limit, most, turns)
     return _listed(g, chosen, batch, classes, most)
 
 
@@ -65,7 +68,12 @@ def _sides(g: Builder, boxes: Tensor, centred: bool) -> list[Tensor]:
 
 
 def _rounds(
-    g: Builder, alive: Tensor, sides: list[Tensor], limit: Tensor | float, most: int
+    g: Builder,
+    alive: Tensor,
+    sides: list[Tensor],
+    limit: Tensor | float,
+    most: int,
+    turns: Tensor,
 ) -> Tensor:
     """Return the selected boxes of every round: (most, batch, classes), -1 for none."""
     batch, classes, count = alive.shape
@@ -98,7 +106,7 @@ def _rounds(
 
     counter = g.const(0, np.int32)
     counter.span = (0, most)
-    end = while_loop(g, [counter, alive, room], lambda now: g.binary("less", now[0], most), turn)
+    end = while_loop(g, [counter, alive, room], lambda now: g.binary("less", now[0], turns), turn)
     return end[2]
 
 

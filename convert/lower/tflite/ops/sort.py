@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder, Extent
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.registry import FLOATS, OPS
@@ -21,6 +21,9 @@ from edgeinfer.convert.lower.tflite.widen import NUMBERS, widened
 
 NMS_LIMIT = 256
 """Pairs of image and class; each is an operator of its own."""
+
+_MANY = 1 << 20
+"""Boxes of a class that nobody wants: so many are as good as all of them."""
 
 
 @OPS.lower("TopK", since=24, dtypes=NUMBERS)
@@ -140,15 +143,15 @@ def non_max_suppression(
     g: Builder,
     boxes: Tensor,
     scores: Tensor,
-    max_output_boxes_per_class: Const | None = None,
+    max_output_boxes_per_class: Tensor | None = None,
     iou_threshold: Tensor | None = None,
     score_threshold: Tensor | None = None,
     *,
     center_point_box: int = 0,
 ) -> Tensor:
     """NON_MAX_SUPPRESSION_V4 for every image and class."""
-    limit = _number(max_output_boxes_per_class, 0)
-    if limit <= 0:
+    wanted = max_output_boxes_per_class
+    if wanted is None or (wanted.data is not None and wanted.data.item() <= 0):
         return g.const(np.zeros((0, 3), np.int64))
     batch, classes = scores.shape[:2]
     if batch is None or classes is None or batch * classes > NMS_LIMIT:
@@ -160,10 +163,7 @@ def non_max_suppression(
     above = _above(g, iou_threshold)
     boxes = _apart(g, boxes, iou_threshold)
     least = None if score_threshold is None else g.reshape(score_threshold, [])
-    size = g.extent(boxes, 1)
-    most: Extent = min(int(limit), size) if isinstance(size, int) else size
-    if not isinstance(size, int) and limit < 1 << 20:
-        most = int(limit)
+    most = _most(g, wanted, g.extent(boxes, 1))
     rows = []
     for b in range(batch):
         own = g.drop_axis(g.slice(boxes, [b, 0, 0], [b + 1, None, None], [1] * 3), 0)
@@ -175,8 +175,14 @@ def non_max_suppression(
     return g.concat(rows, 0)
 
 
-def _number(operand: Const | None, default: float) -> float:
-    return default if operand is None else operand.array.ravel()[0].item()
+def _most(g: Builder, wanted: Tensor, size: Extent) -> Extent:
+    """How many boxes of a class there is memory for."""
+    if wanted.data is None:
+        held = g.binary("MINIMUM", wanted, np.int64(_MANY))
+        held = g.reshape(g.cast(g.binary("MAXIMUM", held, np.int64(0)), np.int32), [])
+        return g.binary("MINIMUM", held, scalar(g, size))
+    limit = int(wanted.data.item())
+    return min(limit, size) if isinstance(size, int) else limit if limit < _MANY else size
 
 
 def _above(g: Builder, threshold: Tensor | None) -> Tensor:

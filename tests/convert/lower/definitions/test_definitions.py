@@ -164,8 +164,8 @@ def test_grid_sample(mode: str, space: tuple[int, ...], padding: str, corners: i
 
 
 @pytest.mark.parametrize("transformation", ["half_pixel", "output_half_pixel"])
-@pytest.mark.parametrize("mode", ["avg", "max"])
-def test_roi_align(mode: str, transformation: str) -> None:
+@pytest.mark.parametrize(("mode", "ratio"), [("avg", 2), ("max", 2), ("avg", 0)])
+def test_roi_align(mode: str, ratio: int, transformation: str) -> None:
     random = np.random.default_rng(0)
     x = random.standard_normal((2, 3, 9, 7)).astype(np.float32)
     rois = np.array([[0, 0, 12, 9], [-3, 2, 5, 30], [4, 4, 4.5, 4.2]], np.float32)
@@ -173,7 +173,7 @@ def test_roi_align(mode: str, transformation: str) -> None:
     about: dict[str, Any] = {
         "output_height": 3,
         "output_width": 2,
-        "sampling_ratio": 2,
+        "sampling_ratio": ratio,
         "spatial_scale": 0.5,
         "mode": mode,
         "coordinate_transformation_mode": transformation,
@@ -181,13 +181,22 @@ def test_roi_align(mode: str, transformation: str) -> None:
     same("RoiAlign", given, ["y"], **about)
 
 
-def test_roi_align_by_the_size_of_each_region_has_no_definition() -> None:
+def test_regions_of_any_size_with_samples_of_their_own_number() -> None:
+    random = np.random.default_rng(1)
+    first = random.uniform(-30, 30, (40, 2))
+    rois = np.concatenate([first, first + random.uniform(-3, 60, (40, 2))], 1).astype(np.float32)
+    image, x = random.integers(0, 2, 40), random.standard_normal((2, 3, 12, 17)).astype(np.float32)
+    given: dict[str, Array] = {"x": x, "rois": rois, "image": image}
+    same("RoiAlign", given, ["y"], output_height=3, output_width=4)
+
+
+def test_the_largest_of_samples_of_any_number_has_no_definition() -> None:
     given: dict[str, Array] = {
         "x": np.zeros((1, 1, 4, 4), np.float32),
         "rois": np.zeros((1, 4), np.float32),
         "image": np.zeros(1, np.int64),
     }
-    model = build("RoiAlign", given, ["y"])
+    model = build("RoiAlign", given, ["y"], mode="max")
     assert expand(model, list(model.graph)) == []
 
 

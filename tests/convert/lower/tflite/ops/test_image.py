@@ -60,9 +60,9 @@ def test_max_unpool() -> None:
     check(text, {"x": some(1, 1, 2, 2), "i": np.array([[[[5, 7], [13, 15]]]])})
 
 
-def test_regions_with_samples_that_depend_on_their_size_are_refused() -> None:
+def test_the_largest_of_samples_that_depend_on_a_regions_size_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="another number of samples"):
         lower(
             "g (float[1,1,4,4] x, float[2,4] r, int64[2] b) => (float[2,1,1,1] y) "
-            "{ y = RoiAlign(x, r, b) }"
+            '{ y = RoiAlign<mode="max">(x, r, b) }'
         )
