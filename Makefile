@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: fuzz test-faults lock locked test-lowest wheel demo test lint test-install test-arm test-arm-zoo runtime-wheel test-page test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
+.PHONY: fuzz test-faults lock locked test-lowest wheel demo test lint test-install test-arm test-arm-zoo runtime-wheel test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -39,6 +39,12 @@ test-install: $(VENV)/installed
 test-page: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet playwright axe-playwright-python
 	$(PYTEST) -m 'slow or not slow' tests/runtime/serve/test_page.py
+
+# Requests by the protocol's OpenAPI file, which MLServer's package brings.
+test-protocol: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet schemathesis
+	$(BIN)/python -m pip install --quiet --no-deps mlserver
+	$(PYTEST) -m 'slow' tests/runtime/serve/test_openapi.py
 
 # Bundles on 64-bit Arm, emulated; needs Debian's debootstrap and qemu-user 9 or newer.
 test-arm: $(VENV)/installed

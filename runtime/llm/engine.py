@@ -29,6 +29,7 @@ from edgeinfer.runtime.llm.sequence import Part, Request
 from edgeinfer.runtime.llm.sequence import Sequence as Generation
 from edgeinfer.runtime.llm.stats import Counters, Energy, EngineStats
 from edgeinfer.runtime.llm.text import GrowingText
+from edgeinfer.runtime.telemetry import Histogram
 
 _LEARNING = 64
 """Steps that are all learned from."""
@@ -498,6 +499,15 @@ class Engine:
     def stats(self) -> EngineStats:
         """Return a snapshot; it wakes nothing."""
         return self._cache.stats(self._counters)
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Return the times of all requests; the engine's thread goes on adding to them."""
+        counters = self._counters
+        return {
+            "first_token": counters.first_token,
+            "inter_token": counters.inter_token,
+            "queue": counters.queue,
+        }
 
     def close(self) -> None:
         """End all requests without events, keep the cache on disk if asked to, release memory."""

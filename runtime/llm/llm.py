@@ -26,6 +26,7 @@ from edgeinfer.runtime.llm.sequence import Request
 from edgeinfer.runtime.llm.stats import EngineStats
 from edgeinfer.runtime.llm.thread import EngineThread
 from edgeinfer.runtime.llm.tools import Tool, ToolCall, ToolFormat, tool_format
+from edgeinfer.runtime.telemetry import Histogram
 
 if TYPE_CHECKING:
     from typing import Self
@@ -383,6 +384,10 @@ class LLM:
     def stats(self) -> EngineStats:
         """Return what the engine did so far."""
         return self.engine.stats()
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Return the times of all requests, to be read at once: the engine goes on."""
+        return self.engine.call(lambda engine: engine.histograms()).result()
 
     def sleep(self) -> None:
         """Let weights and cache leave the memory; the next request brings them back."""

@@ -37,7 +37,7 @@ from edgeinfer.runtime.serve.http import (
 from edgeinfer.runtime.serve.inflight import InFlight
 from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.lanes import Lane
-from edgeinfer.runtime.serve.metrics import Kept, Metrics
+from edgeinfer.runtime.serve.metrics import Engine, Kept, Metrics
 from edgeinfer.runtime.serve.options import (
     ServeOptions,
     model_name,
@@ -53,7 +53,6 @@ from edgeinfer.types import Array, Feeds
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
-    from edgeinfer.runtime.llm.stats import EngineStats
     from edgeinfer.runtime.serve.tensors import InferRequest
 
 _log = logging.getLogger("edgeinfer")
@@ -96,7 +95,7 @@ class Hub:
     ) -> None:
         self.options = options
         self._trust, self._text = dict(trust or {}), dict(text or {})
-        self.metrics = Metrics(self._engine_stats, self._waiting)
+        self.metrics = Metrics(self._engine_stats, self._waiting, self._runs)
         self._runtime = Runtime(threads=options.threads, memory_mb=options.memory_mb, **self._trust)
         self.models: dict[str, Served] = {}
         self.memory = InFlight(options.limits.memory_bytes)
@@ -463,11 +462,16 @@ class Hub:
         for model in list(self.models.values()):
             yield model.name, model.waiting
 
-    def _engine_stats(self) -> Iterator[tuple[str, EngineStats]]:
-        for model in self.models.values():
-            text = model.text
-            if text is not None:
-                yield model.name, text.stats()
+    def _runs(self) -> Iterator[tuple[str, int, int]]:
+        for model in list(self.models.values()):
+            if (tensors := model.tensors) is not None:
+                stats = tensors.stats()
+                yield model.name, stats.calls.runs, stats.batches
+
+    def _engine_stats(self) -> Iterator[Engine]:
+        for model in list(self.models.values()):
+            if (text := model.text) is not None:
+                yield model.name, text.stats(), text.histograms()
 
 
 def _full(model: Served) -> QueueFullError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from prometheus_client.core import (
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.stats import EngineStats
     from edgeinfer.runtime.serve.answers import Answers
+    from edgeinfer.runtime.telemetry import Histogram
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -29,11 +30,21 @@ _VLLM = {
     "waiting": "vllm:num_requests_waiting",
 }
 _VLLM_TOTALS = {
-    "prompt_tokens": "vllm:prompt_tokens",
-    "generated_tokens": "vllm:generation_tokens",
-    "preemptions": "vllm:num_preemptions",
+    "prompt_tokens": ("vllm:prompt_tokens", "vllm:prefix_cache_queries"),
+    "cached_tokens": ("vllm:prefix_cache_hits",),
+    "generated_tokens": ("vllm:generation_tokens",),
+    "preemptions": ("vllm:num_preemptions",),
 }
-"""Figures of language models under the names that vLLM's dashboards read."""
+_VLLM_TIMES = {
+    "first_token": ("vllm:time_to_first_token_seconds",),
+    "inter_token": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    "queue": ("vllm:request_queue_time_seconds",),
+}
+_VLLM_REASONS = {"cancelled": "abort"}
+"""Figures of language models under the names that vLLM's dashboards read, older ones too."""
+
+Engine = tuple[str, "EngineStats", "Mapping[str, Histogram]"]
+"""A language model: its name, figures, and times."""
 
 
 class ModelMetrics:
@@ -70,18 +81,20 @@ class Metrics:
     Args:
         engines: gives the language models' figures when they are asked for; loads nothing.
         waiting: gives the requests of each model that have no answer yet.
+        runs: gives of each model of tensors how often it answered, and how often its engine ran.
     """
 
     def __init__(
         self,
-        engines: Callable[[], Iterable[tuple[str, EngineStats]]],
+        engines: Callable[[], Iterable[Engine]],
         waiting: Callable[[], Iterable[tuple[str, int]]],
+        runs: Callable[[], Iterable[tuple[str, int, int]]],
     ) -> None:
         self._models: dict[str, ModelMetrics] = {}
-        self._waiting = waiting
+        self._waiting, self._runs = waiting, runs
         self.registry = CollectorRegistry()
         self.registry.register(self)
-        self.registry.register(_Engines(engines))
+        self.registry.register(_Engines(engines, self._models))
 
     def of(self, name: str) -> ModelMetrics:
         """Return the counters of a model."""
@@ -119,19 +132,25 @@ class Metrics:
                 by_status.add_metric([name, str(status)], count)
             refused.add_metric([name], counts.statuses.get(429, 0))
             passed_on.add_metric([name], counts.passed_on)
-            bounds = [*map(str, _SECONDS), "+Inf"]
-            sums = [float(n) for n in accumulate(counts.buckets)]
-            times.add_metric([name], list(zip(bounds, sums, strict=True)), counts.seconds)
+            times.add_metric([name], _buckets(accumulate(counts.buckets)), counts.seconds)
             all_good = sum(n for status, n in counts.statuses.items() if status < 400)
             good.add_metric([name, "1"], all_good)
             bad.add_metric([name, "1"], sum(counts.statuses.values()) - all_good)
             spent.add_metric([name, "1"], counts.good_us)
         yield from (by_status, refused, passed_on, times, good, bad, spent)
-        yield _gauge(
-            "edgeinfer_waiting_requests",
-            [(name, float(count)) for name, count in self._waiting()],
-            about="Requests without an answer.",
+        waiting = [(name, float(count)) for name, count in self._waiting()]
+        yield _gauge("edgeinfer_waiting_requests", waiting, about="Requests without an answer.")
+        pending = GaugeMetricFamily(
+            "nv_inference_pending_request_count", "As Triton.", labels=triton
         )
+        for name, pending_now in waiting:
+            pending.add_metric([name, "1"], pending_now)
+        answers = CounterMetricFamily("nv_inference_count", "As Triton.", labels=triton)
+        steps = CounterMetricFamily("nv_inference_exec_count", "As Triton.", labels=triton)
+        for name, done, batches in self._runs():
+            answers.add_metric([name, "1"], done)
+            steps.add_metric([name, "1"], batches)
+        yield from (pending, answers, steps)
 
 
 def _copied(counts: ModelMetrics) -> ModelMetrics:
@@ -187,25 +206,69 @@ class _Only:
 
 
 class _Engines:
-    """Language models, read when the page is asked for."""
+    """Language models, read when the page is asked for.
 
-    def __init__(self, engines: Callable[[], Iterable[tuple[str, EngineStats]]]) -> None:
-        self._engines = engines
+    Args:
+        engines: gives their figures.
+        requests: what is counted of each model.
+    """
+
+    def __init__(
+        self, engines: Callable[[], Iterable[Engine]], requests: Mapping[str, ModelMetrics]
+    ) -> None:
+        self._engines, self._requests = engines, requests
 
     def collect(self) -> Iterator[Metric]:
         found = list(self._engines())
         for field in fields(found[0][1]) if found else ():
-            values = [(name, getattr(stats, field.name)) for name, stats in found]
+            values = [(name, getattr(stats, field.name)) for name, stats, _ in found]
             if not all(isinstance(value, int | float) for _, value in values):
                 continue
             yield _gauge(f"edgeinfer_llm_{field.name}", values)
             if alias := _VLLM.get(field.name):
                 yield _gauge(alias, values, "model_name")
-            if alias := _VLLM_TOTALS.get(field.name):
+            for alias in _VLLM_TOTALS.get(field.name, ()):
                 family = CounterMetricFamily(alias, "As vLLM.", labels=["model_name"])
                 for name, value in values:
                     family.add_metric([name], float(value))
                 yield family
+        yield from self._uses(found)
+        yield from self._times(found)
+
+    def _uses(self, found: Sequence[Engine]) -> Iterator[Metric]:
+        shares = [(name, stats.pages_used / max(stats.pages, 1)) for name, stats, _ in found]
+        for alias in ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"):
+            yield _gauge(alias, shares, "model_name")
+        ends = CounterMetricFamily(
+            "vllm:request_success", "As vLLM.", labels=["model_name", "finished_reason"]
+        )
+        for name, stats, _ in found:
+            for reason, count in stats.finished.items():
+                ends.add_metric([name, _VLLM_REASONS.get(reason, reason)], count)
+        yield ends
+
+    def _times(self, found: Sequence[Engine]) -> Iterator[Metric]:
+        whole = _histogram("vllm:e2e_request_latency_seconds")
+        for name, _, _ in found:
+            counts = _copied(self._requests[name])
+            whole.add_metric([name], _buckets(accumulate(counts.buckets)), counts.seconds)
+        yield whole
+        for what, aliases in _VLLM_TIMES.items():
+            for alias in aliases:
+                family = _histogram(alias)
+                for name, _, times in found:
+                    sums, seconds = times[what].cumulative(_SECONDS)
+                    family.add_metric([name], _buckets(sums), seconds)
+                yield family
+
+
+def _histogram(name: str) -> HistogramMetricFamily:
+    return HistogramMetricFamily(name, "As vLLM.", labels=["model_name"])
+
+
+def _buckets(sums: Iterable[int]) -> list[tuple[str, float]]:
+    bounds = [*map(str, _SECONDS), "+Inf"]
+    return list(zip(bounds, map(float, sums), strict=True))
 
 
 def _gauge(
