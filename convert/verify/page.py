@@ -25,7 +25,6 @@ def render(report: Mapping[str, Any]) -> str:
         comparison=words.comparison(report),
         advice=words.advice(report),
         changes=words.changes(report),
-        largest_bytes=max([report["source"]["size_bytes"], *_sizes(report), 1]),
         slowest_s=max([*report["seconds"].values(), 1e-9]),
         whole_s=sum(report["seconds"].values()),
         size=(WIDTH, HEIGHT),
@@ -107,7 +106,3 @@ def _plots(quantization: Mapping[str, Any]) -> list[dict[str, Any]]:
     searches: Mapping[str, Any] = quantization.get("search") or {}
     drawn = [(title, found, pareto(found)) for title, found in searches.items()]
     return [{"title": t, "search": f, "plot": p} for t, f, p in drawn if p is not None]
-
-
-def _sizes(report: Mapping[str, Any]) -> list[int]:
-    return [v["size_bytes"] for v in report["variants"]]

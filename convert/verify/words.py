@@ -59,6 +59,22 @@ def changes(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda c: c["stage"] not in ("source", "targets", "half precision"))
 
 
+def verdict_on(verdict: str, *, stands_in: bool, is_of_target: bool, arch: str) -> str:
+    """Say a verdict with what ran the artifact, where that is not what it is meant for.
+
+    Args:
+        verdict: of an engine.
+        stands_in: whether another unit ran it than the one it is meant for.
+        is_of_target: whether this machine is of the target's kind.
+        arch: of this machine.
+    """
+    if verdict == "not run":
+        return verdict
+    if stands_in:
+        return f"numbers {verdict}"
+    return verdict if is_of_target else f"{verdict} on {arch}"
+
+
 def comparison(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row for each variant on each engine: size, error, time, place and verdict."""
     rows = []
@@ -76,7 +92,12 @@ def comparison(report: Mapping[str, Any]) -> list[dict[str, Any]]:
                     "device": engine["device"],
                     "error": f"{differ} elements" if differ else _largest(errors),
                     "latency_ms": _time(variant, engine),
-                    "verdict": engine["verdict"],
+                    "verdict": verdict_on(
+                        engine["verdict"],
+                        stands_in=engine["stands_in"],
+                        is_of_target=variant["is_of_target"],
+                        arch=report["machine"]["arch"],
+                    ),
                 }
             )
     return rows
@@ -122,8 +143,9 @@ def _ship(variants: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         return
     timed = {v["id"]: t for v in right for e in v["engines"] if (t := _time(v, e)) is not None}
     if len(right) == 1:
-        time = timed.get(right[0]["id"])
-        yield f"ship {right[0]['id']}" + (f", {time:.3g} ms here." if time is not None else ".")
+        one, time = right[0]["id"], timed.get(right[0]["id"])
+        unseen = "; it has not run on such a device yet, and the first run there has to show it."
+        yield f"ship {one}" + (unseen if time is None else f", {time:.3g} ms here.")
     elif timed:
         best = min(timed, key=lambda one: timed[one])
         yield (

@@ -412,15 +412,20 @@ def _quantized(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _row(variant: VariantResult, engine: EngineResult, arch: str) -> tuple[str, ...]:
+    from edgeinfer.convert.verify.words import verdict_on
+
     first = (variant.id, variant.precision, size(variant.size_bytes), engine.backend, engine.device)
     if engine.skipped:
         return (*first, "-", "-", engine.verdict, "-")
     error, budget = criterion(engine, variant.budget)
     counts = variant.is_of_target and not engine.stands_in
     time = milliseconds(_latency(engine)) if counts else "-"
-    verdict = f"numbers {engine.verdict}" if engine.stands_in else engine.verdict
-    if not (variant.is_of_target or engine.stands_in):
-        verdict += f" on {arch}"
+    verdict = verdict_on(
+        engine.verdict,
+        stands_in=engine.stands_in,
+        is_of_target=variant.is_of_target,
+        arch=arch,
+    )
     return (*first, error, budget, verdict, time)
 
 

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+import pytest
+
 from edgeinfer.convert import passes
 from edgeinfer.convert.verify import words
 
@@ -60,10 +62,13 @@ def test_without_times_the_device_decides() -> None:
 
 def test_targets_that_share_an_artifact_are_both_told() -> None:
     one = "rpi5-tflite-fp32"
-    assert advice(variant(one), rpi5=[one], android=[one]) == [
-        f"rpi5: ship {one}.",
-        "android: ship android-tflite-fp32.",
-    ]
+    told = advice(variant(one), rpi5=[one], android=[one])
+    unseen = "it has not run on such a device yet"
+    for line, start in zip(
+        told, (f"rpi5: ship {one}", "android: ship android-tflite-fp32"), strict=True
+    ):
+        assert line.startswith(f"{start}; {unseen}")
+    assert advice(variant(one, 2.0), rpi5=[one]) == [f"rpi5: ship {one}, 2 ms here."]
 
 
 def test_what_was_not_run_is_not_shipped_unseen() -> None:
@@ -75,8 +80,25 @@ def test_what_was_not_run_is_not_shipped_unseen() -> None:
 
 def test_a_row_has_a_time_only_where_it_says_something() -> None:
     here, there = variant("cpu-a-fp32", 2.0), variant("rpi5-a-fp32")
-    rows = words.comparison({"variants": [here, there]})
+    rows = words.comparison({"variants": [here, there], "machine": {"arch": "x86_64"}})
     assert [(r["latency_ms"], r["error"], r["engine"]) for r in rows] == [
         (2.0, "1.3e-06", "litert 2.3"),
         (None, "1.3e-06", "litert 2.3"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "stands_in", "is_of_target", "shown"),
+    [
+        ("pass", False, True, "pass"),
+        ("pass", False, False, "pass on x86_64"),
+        ("pass, widened", True, False, "numbers pass, widened"),
+        ("fail", True, True, "numbers fail"),
+        ("not run", True, False, "not run"),
+    ],
+)
+def test_a_verdict_says_where_it_was_reached(
+    verdict: str, stands_in: bool, is_of_target: bool, shown: str
+) -> None:
+    found = words.verdict_on(verdict, stands_in=stands_in, is_of_target=is_of_target, arch="x86_64")
+    assert found == shown
