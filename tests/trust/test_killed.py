@@ -27,7 +27,7 @@ pytest.importorskip("cryptography")
 pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals and forks")
 
-MOST = 30
+MOST = 20
 """Steps of an operation that are tried, evenly spread; of longer ones some are left out."""
 
 
