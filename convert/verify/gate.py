@@ -23,6 +23,7 @@ from edgeinfer.backends.base import (
 )
 from edgeinfer.backends.process import guard
 from edgeinfer.bundle.manifest import JUDGED_ON_EXTREMES
+from edgeinfer.bundle.trust import NATIVE_FORMATS, Level
 from edgeinfer.bundle.values import fits
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
 from edgeinfer.convert.verify.behaviour import repeat_problems, signature_problems
@@ -144,6 +145,7 @@ class VariantResult:
         notes: of lowering and gate.
         is_of_target: whether this machine is one of the target's kind, so that times taken here say
             something of it.
+        level: of trust that it needs where it was not made: ``data`` or ``native``.
     """
 
     id: str
@@ -154,6 +156,7 @@ class VariantResult:
     ops: dict[str, int]
     notes: tuple[str, ...] = ()
     is_of_target: bool = True
+    level: Level = "data"
 
     @property
     def passed(self) -> bool:
@@ -226,6 +229,7 @@ class VariantResult:
             "size_bytes": self.size_bytes,
             "ops": self.ops,
             "notes": list(self.notes),
+            "level": self.level,
             "engines": [_engine_json(e) for e in self.engines],
         }
 
@@ -287,7 +291,10 @@ def verify_variant(
     if size_bytes is None:
         size_bytes = sum(f.stat().st_size for f in artifact.path.parent.rglob("*") if f.is_file())
     engines = tuple(result for b in backends for result in gate.ask(b))
-    return VariantResult(id, precision, budget, engines, size_bytes, ops or {}, tuple(notes))
+    level: Level = "native" if artifact.format in NATIVE_FORMATS else "data"
+    return VariantResult(
+        id, precision, budget, engines, size_bytes, ops or {}, tuple(notes), level=level
+    )
 
 
 def judge_answers(

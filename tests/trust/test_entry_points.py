@@ -274,6 +274,19 @@ def test_what_was_left_out_is_told(bundle: Path) -> None:
     assert any(n.startswith("code/") and "left out" in n for n in notes)
 
 
+@pytest.mark.parametrize("words", [("inspect",), ("inspect", "--json")])
+def test_inspect_names_what_is_machine_code(
+    bundle: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *more = words
+    assert guarded(group, [name, str(bundle), *more]) == 0
+    told = capsys.readouterr().out
+    for part in ("cpu-tvm-fp32", "cpu-onnx_tvm-fp32", "code/"):
+        assert part in told
+    assert "no trusted key signed the bundle and this machine did not make it" in told
+    assert ('"native_allowed": false' if more else "which is left out here") in told
+
+
 def test_no_path_of_it_is_given_to_anybody(bundle: Path) -> None:
     with edgeinfer.Bundle.open(bundle) as opened:
         data, *native = opened.manifest.variants

@@ -85,6 +85,7 @@ def verify(
     timed: bool = True,
     size: float = 1.0,
     device: DeviceKind = "cpu",
+    form: str = "onnx",
 ) -> VariantResult:
     (tmp_path / "m.onnx").write_bytes(b"12345")
     inputs = [np.float32(size) * x for x in rows()]
@@ -96,7 +97,7 @@ def verify(
     ]
     return verify_variant(
         "cpu-onnx-fp32",
-        Artifact("onnx", tmp_path / "m.onnx", (X,), outputs),
+        Artifact(form, tmp_path / "m.onnx", (X,), outputs),
         [backend or FakeBackend(function)],
         vectors,
         Expected(tuple(answers), ()),
@@ -109,6 +110,11 @@ def verify(
 
 def double(x: Array) -> Array:
     return x * 2
+
+
+@pytest.mark.parametrize(("form", "level"), [("onnx", "data"), ("tvm", "native")])
+def test_the_level_of_trust_is_the_formats(form: str, level: str, tmp_path: Path) -> None:
+    assert verify(double, tmp_path, form=form).level == level
 
 
 def test_a_sound_artifact_passes(tmp_path: Path) -> None:

@@ -22,7 +22,13 @@ from edgeinfer.convert.verify import (
     VariantResult,
     Vector,
 )
-from edgeinfer.convert.verify.page import db_text, number_text, shape_text, size_text
+from edgeinfer.convert.verify.page import (
+    db_text,
+    number_text,
+    render,
+    shape_text,
+    size_text,
+)
 from edgeinfer.metrics import BUDGETS, OutputMetrics, compare
 from edgeinfer.types import TensorSpec
 
@@ -216,3 +222,13 @@ def test_numbers_for_people() -> None:
     assert [number_text(n) for n in (None, 0.0, 1.5e-7, 12.345)] == ["∞", "0", "1.5e-07", "12.3"]
     assert [db_text(n) for n in (None, 71.6)] == ["equal", "72 dB"]
     assert shape_text([1, "N", None]) == "1 x N x ?"
+
+
+def test_the_page_says_what_is_machine_code() -> None:
+    made = report()
+    text = "machine code: elsewhere it runs only of a trusted key"
+    assert text not in render(made.to_json())
+    made.variants[0] = replace(made.variants[0], level="native")
+    data = made.to_json()
+    assert [v["level"] for v in data["variants"]] == ["native", "data", "data"]
+    assert render(data).count(text) == 1
