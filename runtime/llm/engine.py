@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from edgeinfer.errors import ClosedError, EdgeInferError, InputError, QueueFullError, RunError
+from edgeinfer.errors import ClosedError, EdgeInferError, InputError, QueueFullError
 from edgeinfer.runtime.llm import prefix
 from edgeinfer.runtime.llm.cache import Cache
 from edgeinfer.runtime.llm.drafting import Drafter
@@ -31,11 +33,31 @@ from edgeinfer.runtime.llm.stats import Counters, Energy, EngineStats
 from edgeinfer.runtime.llm.text import GrowingText
 from edgeinfer.runtime.telemetry import Histogram
 
+_log = logging.getLogger("edgeinfer")
 _LEARNING = 64
 """Steps that are all learned from."""
 
 CALIBRATION_S = 0.2
 """Time for measuring steps of several sizes when an engine is opened."""
+
+
+@dataclass(slots=True)
+class _New:
+    """What a step gave one generation.
+
+    Attributes:
+        tokens: that were chosen.
+        text: of them.
+        logprobs: of them, where asked for.
+        finish: why it ends; None while it goes on.
+        stop: the text or token that ended it, where one did.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    logprobs: list[Logprob] = field(default_factory=list)
+    finish: FinishReason | None = None
+    stop: str | int | None = None
 
 
 class Engine:
@@ -298,34 +320,39 @@ class Engine:
 
     def _accept(self, sequence: Generation, rows: Floats, guesses: list[int], now: float) -> None:
         """Append the tokens that the rows give, up to the first guess that is wrong."""
-        chosen: list[int] = []
-        told: list[Logprob] = []
-        text = ""
-        finish: FinishReason | None = None
-        stop: str | int | None = None
+        new = _New()
+        try:
+            self._take(sequence, rows, guesses, new)
+        # Whatever goes wrong in the choice for one must end nobody else.
+        except Exception as e:
+            if not isinstance(e, EdgeInferError):
+                _log.exception("the choice of a token failed")
+            self._give(sequence, new.text, new.tokens, new.logprobs, now)
+            self._end(sequence, "error", error=e)
+            return
+        if new.finish is not None:
+            self._end(
+                *(sequence, new.finish, new.text, new.tokens, new.logprobs), stop=new.stop, now=now
+            )
+            return
+        self._cache.scheduler.settle(sequence)
+        self._give(sequence, new.text, new.tokens, new.logprobs, now)
+
+    def _take(self, sequence: Generation, rows: Floats, guesses: list[int], new: _New) -> None:
+        """Choose tokens and append them; what is chosen stands in ``new`` even if it then fails."""
         wanted = sequence.request.params.logprobs
         for place, row in enumerate(rows):
-            try:
-                token = self._choose(sequence, row)
-            except RunError as e:
-                self._give(sequence, text, chosen, told, now)
-                self._end(sequence, "error", error=e)
-                return
+            token = self._choose(sequence, row)
             if wanted is not None:
-                told.append(logprobs(row, token, wanted))
-            chosen.append(token)
-            more, finish, stop = self._append(sequence, token)
-            text += more
-            if finish is not None or place == len(guesses) or guesses[place] != token:
+                new.logprobs.append(logprobs(row, token, wanted))
+            new.tokens.append(token)
+            more, new.finish, new.stop = self._append(sequence, token)
+            new.text += more
+            if new.finish is not None or place == len(guesses) or guesses[place] != token:
                 break
             sequence.computed += 1
         if sequence.proposed or guesses:
-            self._judge(sequence, chosen, len(guesses))
-        if finish is not None:
-            self._end(sequence, finish, text, chosen, told, stop=stop, now=now)
-            return
-        self._cache.scheduler.settle(sequence)
-        self._give(sequence, text, chosen, told, now)
+            self._judge(sequence, new.tokens, len(guesses))
 
     def _choose(self, sequence: Generation, row: Floats) -> int:
         matcher, sampler = sequence.matcher, sequence.sampler
@@ -455,7 +482,9 @@ class Engine:
         free = []
         for sequence in sequences:
             if sequence.matcher is not None:
-                sequence.proposed = sequence.matcher.forced()[:count]
+                # What is wrong with it shows when a token is chosen.
+                with contextlib.suppress(Exception):
+                    sequence.proposed = sequence.matcher.forced()[:count]
                 continue
             if self._drafter is None and self._options.lookup:
                 if sequence.lookup is None:

@@ -108,6 +108,11 @@ class LLM:
             never.
         trust: keyword arguments of ``Bundle.open``: ``trusted``, ``key``, ``native`` and others.
 
+    Attributes:
+        model: what the bundle holds.
+        context: tokens of a sequence.
+        tools: how the model writes calls of tools.
+
     Raises:
         UsageError: the bundle has no language model, or a size is not possible.
         BundleError: it is damaged.
@@ -142,6 +147,7 @@ class LLM:
         self._ids = itertools.count()
         try:
             self.model = self._open(bundle, sizes, variant, trust)
+            self.context = context or self.model.config.context
             if options.disk is not None:
                 self._refuse_sealed()
             drafter = None

@@ -46,10 +46,10 @@ class SamplingParams:
         min_p: choose from tokens that are at least so probable relative to the best (Nguyen et al.
             2024).
         repetition_penalty: divides positive and multiplies negative logits of tokens that are in
-            the prompt or were generated (Keskar et al. 2019).
-        presence_penalty: is taken from logits of generated tokens.
-        frequency_penalty: is taken from logits of generated tokens, once for each time.
-        logit_bias: is added to logits, by token; ``-inf`` forbids one.
+            the prompt or were generated (Keskar et al. 2019); 0.01 to 100.
+        presence_penalty: is taken from logits of generated tokens; -2 to 2.
+        frequency_penalty: is taken from logits of generated tokens, once for each time; -2 to 2.
+        logit_bias: is added to logits, by token; -100 to 100, or ``-inf``, which forbids one.
         seed: of the random choices; None draws one.
         n: generations of the same prompt; the prompt is read once.
         stop: texts that end a generation; the text ends before them.
@@ -91,7 +91,6 @@ class SamplingParams:
                 raise InputError(name, expected, repr(getattr(self, name)))
 
     def _rules(self) -> list[tuple[str, str, bool]]:
-        finite = math.isfinite
         return [
             ("max_tokens", "at least 1", self.max_tokens is None or self.max_tokens >= 1),
             ("min_tokens", "at least 0", self.min_tokens >= 0),
@@ -99,10 +98,10 @@ class SamplingParams:
             ("top_k", "at least 0", self.top_k >= 0),
             ("top_p", "above 0, at most 1", 0 < self.top_p <= 1),
             ("min_p", "0 to 1", 0 <= self.min_p <= 1),
-            ("repetition_penalty", "above 0", 0 < self.repetition_penalty < math.inf),
-            ("presence_penalty", "a number", finite(self.presence_penalty)),
-            ("frequency_penalty", "a number", finite(self.frequency_penalty)),
-            ("logit_bias", "numbers below infinity", _biases(self.logit_bias)),
+            ("repetition_penalty", "0.01 to 100", 0.01 <= self.repetition_penalty <= 100),
+            ("presence_penalty", "-2 to 2", -2 <= self.presence_penalty <= 2),
+            ("frequency_penalty", "-2 to 2", -2 <= self.frequency_penalty <= 2),
+            ("logit_bias", "numbers from -100 to 100, or -inf", _biases(self.logit_bias)),
             ("n", "at least 1", self.n >= 1),
             ("stop", "texts of at least one character", all(self.stop)),
             ("logprobs", "at least 0", self.logprobs is None or self.logprobs >= 0),
@@ -123,7 +122,7 @@ class SamplingParams:
 
 
 def _biases(biases: Mapping[int, float]) -> bool:
-    return all(bias < math.inf for bias in biases.values())
+    return all(bias == -math.inf or -100 <= bias <= 100 for bias in biases.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgeinfer.errors import RunError
+from edgeinfer.errors import InputError, RunError
 from edgeinfer.runtime.llm.executor import Floats
 from edgeinfer.runtime.llm.params import Logprob, SamplingParams
 
@@ -21,6 +21,7 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 Values = npt.NDArray[np.floating[Any]]
 _BLOCK = 256
+_TINY, _HUGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 Ids = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
 
@@ -96,7 +97,8 @@ class Sampler:
             allowed: (vocab,) the tokens of a grammar; None for all.
 
         Raises:
-            RunError: a logit is not finite, or no token may be chosen.
+            RunError: a logit is not finite.
+            InputError: what was asked leaves no token to choose.
         """
         if self.plain and allowed is None:
             token = int(row.argmax())
@@ -108,7 +110,11 @@ class Sampler:
         logits = self._changed(row, index, allowed)
         best = int(logits.argmax())
         if logits[best] == -np.inf:
-            raise RunError("no token is left to choose: all are forbidden")
+            what = "logit_bias, min_tokens, grammar"
+            raise InputError(what, "a token that may be chosen", "none", "all are forbidden")
+        # NaN and infinity are the largest of all for argmax.
+        if not logits[best] < np.inf:
+            raise RunError(f"penalties and biases gave the logit {logits[best]}")
         if self.params.temperature == 0:
             return best
         tokens, weights = self._candidates(logits, logits[best])
@@ -128,7 +134,8 @@ class Sampler:
             seen = np.fromiter(self._seen, np.intp, len(self._seen))
             values = logits[seen]
             by = np.float32(params.repetition_penalty)
-            logits[seen] = np.where(values > 0, values / by, values * by)
+            with np.errstate(over="ignore"):
+                logits[seen] = np.where(values > 0, values / by, values * by)
         if self._counts:
             tokens = np.fromiter(self._counts, np.intp, len(self._counts))
             counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
@@ -146,7 +153,10 @@ class Sampler:
         tokens.
         """
         params = self.params
-        weights: Floats = np.exp((logits - best) * np.float32(1 / params.temperature))
+        # What float32 cannot hold would make NaN of the best, or of what is forbidden.
+        factor = np.float32(min(max(1 / params.temperature, _TINY), _HUGE))
+        with np.errstate(over="ignore"):
+            weights: Floats = np.exp((logits - best) * factor)
         tokens: Ids | None = None
         if 0 < params.top_k < len(logits):
             tokens = _largest(logits, params.top_k)

@@ -68,6 +68,12 @@ _OWN = {"self", "messages", "params", "tools", "tool_choice", "adapter", "id", "
 MOST_TEXTS = 128
 """Of ``n``, and of prompts in one request."""
 
+MOST_LOGPROBS = 20
+"""Of the most probable tokens that are told beside a chosen one."""
+
+MOST_TOLD = 1 << 19
+"""Logarithms of probabilities in one answer: each takes half a kilobyte until it is sent."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -100,7 +106,7 @@ def chats(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
     _known(data, _CHAT)
     params = _params(llm, data)
     logprobs = _flag(data, "logprobs")
-    top = _count(data, "top_logprobs")
+    top = _count(data, "top_logprobs", most=MOST_LOGPROBS)
     if top is not None and not logprobs:
         raise RequestError(400, "top_logprobs: needs logprobs")
     if logprobs:
@@ -124,6 +130,7 @@ def chats(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
         id=id,
         **template,
     )
+    _check_told(llm, [request])
     may_call = bool(tools) and data.get("tool_choice") != "none"
     return [Asked(request, *_stream(data), logprobs=logprobs, tools=may_call)]
 
@@ -137,7 +144,7 @@ def completions(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
     """
     _known(data, _COMPLETION)
     params = _params(llm, data)
-    logprobs = _count(data, "logprobs")
+    logprobs = _count(data, "logprobs", most=MOST_LOGPROBS)
     if logprobs is not None:
         params = replace(params, logprobs=logprobs)
     prompts = _prompts(data.get("prompt"))
@@ -156,6 +163,7 @@ def completions(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
         if echo:
             text = prompt if isinstance(prompt, str) else llm.model.tokenizer.decode(prompt)
         found.append(Asked(request, stream, usage, logprobs is not None, echo=text))
+    _check_told(llm, [one.request for one in found])
     return found
 
 
@@ -174,10 +182,9 @@ def _params(llm: LLM, data: Mapping[str, Any]) -> SamplingParams:
                 raise RequestError(400, f"{key}: expected a number, received {value!r}")
             given[name] = float(value)
     for key, name in _COUNTS.items():
-        if (value := _count(data, key, least=None if key == "seed" else 0)) is not None:
+        least, most = None if key == "seed" else 0, MOST_TEXTS if key == "n" else None
+        if (value := _count(data, key, least, most)) is not None:
             given[name] = value
-    if given.get("n", 1) > MOST_TEXTS:
-        raise RequestError(400, f"n: expected at most {MOST_TEXTS}, received {given['n']}")
     stop = data.get("stop")
     if stop is not None:
         stops = [stop] if isinstance(stop, str) else stop
@@ -190,12 +197,32 @@ def _params(llm: LLM, data: Mapping[str, Any]) -> SamplingParams:
     return replace(llm.defaults, **given)
 
 
-def _count(data: Mapping[str, Any], key: str, least: int | None = 0) -> int | None:
+def _check_told(llm: LLM, requests: Sequence[Request]) -> None:
+    """Refuse an answer with more logarithms of probabilities than may be kept for it."""
+    told = 0
+    for request in requests:
+        params, room = request.params, llm.context - len(request.prompt)
+        if params.logprobs is not None:
+            most = room if params.max_tokens is None else min(params.max_tokens, room)
+            told += params.n * max(most, 0) * (1 + params.logprobs)
+    if told > MOST_TOLD:
+        raise RequestError(
+            400,
+            f"logprobs: up to {told} would be told, at most {MOST_TOLD}: "
+            "ask for fewer of n, logprobs or max_tokens",
+        )
+
+
+def _count(
+    data: Mapping[str, Any], key: str, least: int | None = 0, most: int | None = None
+) -> int | None:
     value = data.get(key)
     if value is None:
         return None
     if type(value) is not int or (least is not None and value < least):
         raise RequestError(400, f"{key}: expected a whole number, received {value!r}")
+    if most is not None and value > most:
+        raise RequestError(400, f"{key}: expected at most {most}, received {value}")
     return value
 
 

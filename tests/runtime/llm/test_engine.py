@@ -22,6 +22,7 @@ from tests.runtime.llm.toy import (
     EOS,
     PIECES,
     Clock,
+    Results,
     ToyExecutor,
     finish,
     generate,
@@ -151,6 +152,23 @@ def test_logits_that_are_no_numbers_are_an_error(value: float, temperature: floa
     results = generate(engine, request("a", [1], temperature=temperature))
     assert results.last["a", 0].finish == "error"
     assert isinstance(results.last["a", 0].error, RunError)
+
+
+@pytest.mark.parametrize("place", ["sampler", "text", "matcher"])
+def test_fault_in_the_choice_for_one_ends_it_alone(place: str) -> None:
+    engine, _ = toy_engine()
+    engine.submit(request("a", [1], max_tokens=20, ignore_eos=True, n=2))
+    engine.submit(request("b", [2], max_tokens=20, ignore_eos=True))
+    results = Results()
+    for _ in range(4):
+        results.add(engine.step())
+    for generation in engine._requests["a"][:1]:
+        setattr(generation, place, object())
+    finish(engine, results)
+    assert results.last["a", 0].finish == "error"
+    assert isinstance(results.last["a", 0].error, AttributeError)
+    assert [results.last[key].finish for key in (("a", 1), ("b", 0))] == ["length", "length"]
+    assert engine.stats().pages_used == 0
 
 
 def test_failing_step_ends_those_in_it_alone() -> None:

@@ -103,6 +103,29 @@ def test_tiny_temperature_is_greedy() -> None:
     assert sampler(temperature=1e-9).choose(logits, 0, None) == int(logits.argmax())
 
 
+@pytest.mark.parametrize("temperature", [1e-320, 1e-40, 1e38, 1e308])
+@pytest.mark.parametrize("more", [{}, {"top_p": 1e-300}, {"top_p": 0.5, "min_p": 1.0}])
+def test_temperature_at_the_ends_of_what_numbers_hold(temperature: float, more: Any) -> None:
+    logits = row()
+    best = int(logits.argmax())
+    chooser = sampler(temperature=temperature, logit_bias={3: -np.inf}, **more)
+    found = {chooser.choose(logits, i, None) for i in range(400)}
+    if temperature < 1 or more:
+        # With equal weights a share of one half goes to any; the smallest one to the first.
+        assert found == {best} if temperature < 1 else 3 not in found
+    else:
+        assert len(found) > VOCAB // 2
+        assert 3 not in found
+
+
+def test_logits_that_a_change_makes_infinite_are_an_error() -> None:
+    logits = row()
+    logits[4] = 3e38
+    chooser = sampler((4,), repetition_penalty=0.01, top_p=0.5)
+    with pytest.raises(RunError, match="gave the logit inf"):
+        chooser.choose(logits, 0, None)
+
+
 def test_penalties_by_their_definition() -> None:
     logits = np.array([2.0, -1.0, 1.5, 0.5, 1.9], np.float32)
 
@@ -142,7 +165,7 @@ def test_grammar_allows_only_its_tokens() -> None:
     for temperature in (0.0, 1.0):
         chooser = sampler(temperature=temperature)
         assert {chooser.choose(row(), i, allowed) for i in range(100)} <= {5, 6}
-    with pytest.raises(RunError, match="all are forbidden"):
+    with pytest.raises(InputError, match="all are forbidden"):
         sampler(temperature=0).choose(row(), 0, np.zeros(VOCAB, np.bool_))
 
 
@@ -170,7 +193,14 @@ def test_logprobs_are_those_of_the_model() -> None:
         ({"n": 0}, "'n': expected at least 1"),
         ({"stop": ("",)}, "stop"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-320}, "'repetition_penalty': expected 0.01 to 100"),
+        ({"repetition_penalty": 1e300}, "repetition_penalty"),
         ({"presence_penalty": float("inf")}, "presence_penalty"),
+        ({"presence_penalty": -1e300}, "'presence_penalty': expected -2 to 2"),
+        ({"frequency_penalty": float("nan")}, "frequency_penalty"),
+        ({"frequency_penalty": -1e308}, "'frequency_penalty': expected -2 to 2"),
+        ({"logit_bias": {1: 1.7e308}}, "'logit_bias': expected numbers from -100 to 100"),
+        ({"logit_bias": {1: float("nan")}}, "logit_bias"),
         ({"logit_bias": {1: float("inf")}}, "logit_bias"),
         ({"logprobs": -1}, "logprobs"),
     ],

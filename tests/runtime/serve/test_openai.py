@@ -97,12 +97,47 @@ def test_several_choices_and_probabilities(server: Server) -> None:
         ({"max_tokens": 0}, "max_tokens"),
         ({"logit_bias": {"a": 1}}, "logit_bias"),
         ({"logit_bias": {"999999": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "-100 to 100"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs: expected at most 20"),
+        ({"logprobs": True, "top_logprobs": 20, "n": 128, "max_tokens": 400}, "at most 524288"),
+        ({"n": 129}, "n: expected at most 128"),
     ],
 )
 def test_what_is_not_supported_is_named(server: Server, changes: Any, text: str) -> None:
     found = server.client.post(CHAT, json=chat(**changes))
     assert found.status_code == 400
     assert text in found.json()["error"]["message"]
+
+
+def test_probabilities_of_completions_have_a_bound(server: Server) -> None:
+    given = {"model": "tiny", "prompt": ["a"] * 128, "max_tokens": 400}
+    for logprobs, text in ((21, "logprobs: expected at most 20"), (20, "at most 524288")):
+        found = server.client.post("/v1/completions", json={**given, "logprobs": logprobs})
+        assert found.status_code == 400
+        assert text in found.json()["error"]["message"]
+
+
+def test_fault_in_sampling_ends_nobody_else(server: Server) -> None:
+    """Numbers that made NaN of a row ended the engine's step, and with it everybody's texts."""
+    given = {"model": "tiny", "prompt": "a", "max_tokens": 5}
+    bad: tuple[dict[str, Any], ...] = (
+        {"logit_bias": {"5": 1.7e308}, "top_p": 0.9},
+        {"presence_penalty": -1e300, "min_p": 0.5},
+        {"repetition_penalty": 1e-320, "top_p": 0.5},
+        {"logit_bias": {str(i): "-inf" for i in range(420)}},
+    )
+    long = {**given, "max_tokens": 300, "ignore_eos": True}
+    with server.client.stream("POST", "/v1/completions", json={**long, "stream": True}) as other:
+        parts = other.iter_lines()
+        next(parts)
+        for more in bad:
+            found = server.client.post("/v1/completions", json={**given, **more})
+            assert found.status_code == 400, found.text
+        found = server.client.post("/v1/completions", json={**given, "temperature": 1e-320})
+        assert found.status_code == 200
+        lines = [*parts]
+    assert not any('"error"' in line for line in lines)
+    assert lines[-2] == "data: [DONE]"
 
 
 def test_models(server: Server) -> None:
