@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeinfer.bounded import open_file
 from edgeinfer.convert.llm.blocks import KINDS, Tensor
 from edgeinfer.convert.sources.sniff import GGUF_MAGIC
 from edgeinfer.errors import SourceError
@@ -106,7 +107,7 @@ def read(path: Path) -> GgufFile:
             lists all of these.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as e:
         raise SourceError(f"{path}: cannot be read: {e}") from e

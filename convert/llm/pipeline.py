@@ -17,6 +17,7 @@ from edgeinfer.backends.base import Artifact
 from edgeinfer.backends.llm.backend import INPUT, NAME, open_executor, signature
 from edgeinfer.backends.llm.executor import Sizes
 from edgeinfer.backends.tvm import library
+from edgeinfer.bounded import open_file
 from edgeinfer.bundle.manifest import (
     EngineRequirement,
     FileRecord,
@@ -145,7 +146,7 @@ def _digest(path: Path) -> str:
     files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
     whole = hashlib.sha256()
     for place in files:
-        with place.open("rb") as file:
+        with open_file(place) as file:
             part = hashlib.file_digest(file, "sha256").hexdigest()
         if path.is_file():
             return part

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.bounded import read_bounded
+from edgeinfer.bounded import open_file, read_bounded
 from edgeinfer.convert.llm.blocks import KINDS, Tensor
 from edgeinfer.errors import SourceError
 from edgeinfer.types import Array
@@ -64,7 +64,7 @@ def _files(folder: Path) -> list[str]:
 
 def _one(path: Path, problems: list[str]) -> dict[str, Tensor]:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         size, entries = _header(whole)
         made = {}

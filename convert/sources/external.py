@@ -8,6 +8,7 @@ from pathlib import Path, PureWindowsPath
 
 import onnx_ir as ir
 
+from edgeinfer.bounded import open_file
 from edgeinfer.errors import SourceError
 
 
@@ -80,7 +81,7 @@ def _in_attribute(attribute: ir.Attr) -> Iterator[ir.ExternalTensor]:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

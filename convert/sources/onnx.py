@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from edgeinfer.bounded import open_file
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources.external import attach, digest, external_tensors
 from edgeinfer.convert.sources.limits import check_limits
@@ -107,7 +108,7 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, dict[str, Span]]:
             "with external data: onnx.save(model, path, save_as_external_data=True)"
         )
     with (
-        path.open("rb") as file,
+        open_file(path) as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         memoryview(data) as view,
     ):

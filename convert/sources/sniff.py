@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from edgeinfer.bounded import ZIP_ERRORS
+from edgeinfer.bounded import ZIP_ERRORS, open_file
 from edgeinfer.convert.sources.wire import Wire, walk
 from edgeinfer.errors import SourceError
 
@@ -168,7 +168,7 @@ def is_llm(model: object) -> bool:
     try:
         if path.is_dir():
             return (path / "config.json").is_file()
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
     # Whoever reads it says why it cannot be read.
     except OSError:
@@ -188,7 +188,7 @@ def sniff(path: Path) -> Kind:
             raise SourceError(f"{path}: no such file; give the path of a model")
         if not path.is_file():
             raise SourceError(f"{path}: not a regular file; give the path of a model")
-        with path.open("rb") as file:
+        with open_file(path) as file:
             head = file.read(_HEAD)
     except OSError as error:
         raise SourceError(f"{path}: cannot be opened: {error.strerror or error}") from error
@@ -232,7 +232,7 @@ def _folder(path: Path) -> _Refusal:
 def _archive(path: Path) -> Kind:
     """Tell the many formats that are zip files apart by their members."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
             names = archive.namelist()
     except ZIP_ERRORS as error:
         raise SourceError(
@@ -316,7 +316,7 @@ def _looks_like_json(text: str) -> bool:
 
 def _protobuf(path: Path, head: bytes) -> Kind:
     """Accept an ONNX model; name other protobuf formats, and what is wrong with a damaged one."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open_file(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         wire = walk(data)
     if wire is not None:
         if _is_onnx(wire):

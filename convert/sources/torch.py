@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from edgeinfer.bounded import open_file
 from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources.onnx import fingerprint
 from edgeinfer.convert.sources.quiet import quiet
@@ -173,7 +174,7 @@ def read_pt2(path: Path, dynamic_shapes: Shapes | None) -> Read:
             "who wrote it, --trust-source, or pass torch.export.load(path)"
         )
     model, record, notes = read_program(program, dynamic_shapes, path.name, "pt2")
-    with path.open("rb") as file:
+    with open_file(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return model, dataclasses.replace(record, sha256=digest), notes
 

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from hashlib import blake2b
 from pathlib import Path
 
+from edgeinfer.bounded import open_file
 from edgeinfer.runtime.llm.executor import Bytes
 
 MAGIC = b"EDGEKV\x00\x01"
@@ -91,7 +92,7 @@ class PageStore:
         """
         path = self._path(key)
         try:
-            with path.open("rb", buffering=0) as file:
+            with open_file(path, buffering=0) as file:
                 header = file.read(_HEADER.size)
                 count = file.readinto(into.data)
                 longer = file.read(1)

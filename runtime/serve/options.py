@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import UsageError
 
 KEYS_ENV = "EDGEINFER_SERVE_KEYS"
 """Keys, separated by commas, where no file is given."""
+
+MOST_KEYS = 1 << 20
+"""Bytes of a file of keys or certificates."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Of a model."""
@@ -167,7 +171,7 @@ def keys_of(file: str | os.PathLike[str] | None) -> tuple[str, ...]:
         given = os.environ.get(KEYS_ENV, "").split(",")
         return tuple(key.strip() for key in given if key.strip())
     try:
-        lines = Path(file).read_text("utf-8").splitlines()
+        lines = read_bounded(Path(file), MOST_KEYS).decode().splitlines()
     except (OSError, UnicodeDecodeError) as e:
         raise UsageError(f"{file}: cannot read keys: {e}") from e
     keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.runtime.serve import facts, tensors
@@ -16,6 +17,7 @@ from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import JSON_WEIGHT, Held
 from edgeinfer.runtime.serve.keys import GRANT, Keys
 from edgeinfer.runtime.serve.messages import HEALTH, SERVICE, messages
+from edgeinfer.runtime.serve.options import MOST_KEYS
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import InferRequest
 from edgeinfer.runtime.serve.traces import Traces
@@ -115,8 +117,9 @@ class Rpc:
             if options.certificate is None or options.private_key is None:
                 self.port = server.add_insecure_port(address)
             else:
-                pair = (options.private_key.read_bytes(), options.certificate.read_bytes())
-                credentials = grpc.ssl_server_credentials([pair])
+                paths = (options.private_key, options.certificate)
+                key, certificate = (read_bounded(path, MOST_KEYS) for path in paths)
+                credentials = grpc.ssl_server_credentials([(key, certificate)])
                 self.port = server.add_secure_port(address, credentials)
         except (OSError, RuntimeError) as e:
             self.problem = UsageError(f"gRPC cannot listen on {address}: {e}")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from edgeinfer.bounded import open_file
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.runtime.serve.announce import check_announcing
@@ -73,6 +74,7 @@ def serve(
     from edgeinfer.runtime.serve.hub import Hub
     from edgeinfer.runtime.serve.protocol import protocol
 
+    _check_readable(options)
     listening = _listen(options.host, options.port)
     try:
         app = App(Hub(models, options, trust, text, pipelines))
@@ -103,6 +105,16 @@ def serve(
             raise app.rpc.problem
     finally:
         listening.close()
+
+
+def _check_readable(options: ServeOptions) -> None:
+    """Refuse files for TLS that OpenSSL, which takes their names, would wait for."""
+    for path in (options.certificate, options.private_key):
+        try:
+            if path is not None:
+                open_file(path).close()
+        except OSError as e:
+            raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from e
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 import struct
 import zipfile
 import zlib
+from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal, overload
 
 try:
     from lzma import LZMAError
 except ImportError:  # a Python that was built without it
     LZMAError = OSError  # type: ignore[misc,assignment]
+
+Place = str | os.PathLike[str]
 
 ZIP_ERRORS: tuple[type[Exception], ...] = (
     *(EOFError, IndexError, KeyError, LZMAError, MemoryError, NotImplementedError, OSError),
@@ -28,13 +32,44 @@ sizes and fields that lie give the others.
 """
 
 
+@overload
+def open_file(path: Place) -> BufferedReader: ...
+
+
+@overload
+def open_file(path: Place, buffering: Literal[0]) -> FileIO: ...
+
+
+def open_file(path: Place, buffering: int = -1) -> BinaryIO | BufferedReader | FileIO:
+    """Open a file to read it, unless it is a pipe or a device, which may never begin or never end.
+
+    Raises:
+        OSError: it cannot be read, or is none.
+    """
+    return open(path, "rb", buffering, opener=_regular)
+
+
+def _regular(path: Place, flags: int) -> int:
+    # Nobody may have opened the other end of a pipe.
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(descriptor).st_mode
+    # Folders are told apart by whoever asked for this.
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, _NO_FILE, os.fspath(path))
+
+
+_NO_FILE = "is a device or a pipe; give a file"
+
+
 def read_bounded(path: Path, most: int) -> bytes:
-    """Return a file's bytes, unless there are more than ``most``; a device may never end.
+    """Return a file's bytes, unless there are more than ``most``.
 
     Raises:
         OSError: it cannot be read, or is larger.
     """
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         raw = stream.read(most + 1)
     if len(raw) > most:
         size = f"{most >> 10} KiB" if most < 1 << 20 else f"{most >> 20} MiB"
@@ -59,4 +94,4 @@ def absence(path: Path) -> str:
     """Say why a path is no file that can be read whole."""
     if path.is_dir():
         return "is a folder; name the files in it"
-    return "is a device or a pipe; give a file" if path.exists() else "no such file"
+    return _NO_FILE if path.exists() else "no such file"

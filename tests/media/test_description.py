@@ -150,3 +150,22 @@ def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
 def test_bad_json(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_description(written(tmp_path, text, "p.json"))
+
+
+@pytest.mark.parametrize("name", ["../names.txt", "/etc/names.txt", "C:/names.txt", "link.txt"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "labels = {0!r}\n[output]\nkind = 'classify'",
+        "[output]\nkind = 'read_text'\ncharset = {0!r}",
+        "[inputs.ids]\nkind = 'text'\nvocabulary = {0!r}\nmax_tokens = 4",
+    ],
+)
+def test_files_of_other_folders_are_refused(text: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("secret\n")
+    (tmp_path / "own").mkdir()
+    path = written(tmp_path / "own", text.format(name))
+    (tmp_path / "own" / "link.txt").symlink_to(tmp_path / "names.txt")
+    refusal = r"has a '\.\.'|is absolute|the character ':'|names a drive|is a link that"
+    with pytest.raises(UsageError, match=refusal):
+        parse_description(path)

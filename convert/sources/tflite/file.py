@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from edgeinfer.bounded import open_file
 from edgeinfer.convert.lower.tflite.writer import FILE_IDENTIFIER, schema
 from edgeinfer.errors import SourceError
 from edgeinfer.types import Array
@@ -146,7 +147,7 @@ class FileModel:
 
     def read(self, span: tuple[int, int]) -> bytes:
         """Return bytes of the file."""
-        with self.path.open("rb") as file:
+        with open_file(self.path) as file:
             file.seek(span[0])
             return file.read(span[1])
 
@@ -159,7 +160,7 @@ def load(path: Path) -> FileModel:
         NotAvailableError: LiteRT's schema is not installed.
     """
     s = schema()
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open_file(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             return _Reader(s, data, path).model()
         # The accessors follow whatever offsets stand in the file, so a wrong one raises anything.

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 from edgeinfer import forks
+from edgeinfer.bounded import open_file
 from edgeinfer.bundle import eviction, openssf
 from edgeinfer.bundle.cache import cache_root, exposure, readable_folder, writable_folder
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
@@ -474,7 +475,7 @@ class Bundle:
         try:
             if copy.is_symlink() or copy.stat().st_size != record.size_bytes:
                 return False
-            with copy.open("rb") as stream:
+            with open_file(copy) as stream:
                 chunks = Compared(stream)
                 self._stream(record, chunks.take)
         except OSError:
@@ -543,7 +544,7 @@ def _storage(
 def _copied_whole(location: Path, folder: Path) -> tuple[Path, str]:
     """Copy a file while it is hashed: what was signed is what is opened."""
     place = folder / location.name
-    with location.open("rb") as stream, place.open("xb") as out:
+    with open_file(location) as stream, place.open("xb") as out:
         digest, _ = copied(stream, out.write)
     return place, digest
 

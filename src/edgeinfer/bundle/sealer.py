@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
+from edgeinfer.bounded import open_file
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.formats import refuse_artifact
 from edgeinfer.bundle.sealing import CHUNK, Key, SealedReader, SealingWriter, is_sealed
@@ -58,12 +59,12 @@ def seal(
                 for path in sorted(p for p in location.rglob("*") if p.is_file()):
                     name, size = path.relative_to(location).as_posix(), path.stat().st_size
                     with (
-                        path.open("rb") as stream,
+                        open_file(path) as stream,
                         archive.open(zip_member(name, size), "w") as entry,
                     ):
                         shutil.copyfileobj(stream, entry, CHUNK)
         else:
-            with location.open("rb") as stream:
+            with open_file(location) as stream:
                 shutil.copyfileobj(stream, cast("IO[bytes]", sealing), CHUNK)
         sealing.close()
 
@@ -94,7 +95,7 @@ def unseal(location: Path, output: Path, key: Key, *, overwrite: bool = False) -
     _check_output(location, output, overwrite)
 
     def write(out: IO[bytes]) -> None:
-        with location.open("rb") as stream:
+        with open_file(location) as stream:
             reader = io.BufferedReader(SealedReader(location, stream, key))
             shutil.copyfileobj(reader, out, CHUNK)
 

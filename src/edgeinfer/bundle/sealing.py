@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from edgeinfer.bounded import open_file
 from edgeinfer.bundle.secrets import wipe
 from edgeinfer.errors import (
     ClosedError,
@@ -115,7 +116,7 @@ def key_from(
     try:
         raw = bytearray(4096)
         # Without a buffer, which would keep a copy.
-        with Path(path).open("rb", buffering=0) as stream:
+        with open_file(path, buffering=0) as stream:
             del raw[stream.readinto(raw) or 0 :]
     except OSError as e:
         raise UsageError(f"{path}: the key cannot be read: {e.strerror or e}") from None
@@ -169,7 +170,7 @@ def is_exposed(path: Path) -> bool:
 
 def is_sealed(path: Path) -> bool:
     """Whether a file begins as an encrypted bundle does."""
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         return stream.read(len(MAGIC)) == MAGIC
 
 

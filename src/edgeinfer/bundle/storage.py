@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 from edgeinfer import forks
-from edgeinfer.bounded import ZIP_ERRORS
+from edgeinfer.bounded import ZIP_ERRORS, open_file
 from edgeinfer.bundle.paths import collisions, path_problem
 from edgeinfer.bundle.sealing import Key, SealedReader
 from edgeinfer.bundle.ziprules import MAX_MEMBERS, open_zip
@@ -91,7 +91,7 @@ class Folder:
     def open(self, path: str) -> Iterator[BinaryIO]:
         """Open a file that is in the listing."""
         try:
-            with (self._root / path).open("rb") as stream:
+            with open_file(self._root / path) as stream:
                 yield stream
         except OSError as e:
             if e.filename != os.fspath(self._root / path):
@@ -112,7 +112,7 @@ class Zip:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("rb", buffering=0)
+        self._file = open_file(path, buffering=0)
         self._is_inherited = False
         try:
             self._zip = self._read()
@@ -242,7 +242,7 @@ def sniff(path: Path) -> Path:
     """
     if not path.is_file():
         raise BundleError(f"{path}: is not a bundle: expected a folder or a zip file")
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         head = stream.read(4)
     what = _MODELS.get(path.suffix.lower())
     if what is not None:
@@ -264,7 +264,7 @@ def is_bundle(path: Path) -> bool:
     import zipfile
 
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
             return "manifest.json" in archive.namelist()
     except ZIP_ERRORS:
         return False

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from edgeinfer.bounded import open_file
 from edgeinfer.bundle.held import try_lock
 from edgeinfer.bundle.manifest import FileRecord
 
@@ -62,7 +63,7 @@ def matches(path: Path, record: FileRecord) -> bool:
     try:
         if path.is_symlink() or path.stat().st_size != record.size_bytes:
             return False
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             return copied(stream, None)[0] == record.sha256
     except OSError:
         return False

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
-from edgeinfer.bounded import ZIP_ERRORS
+from edgeinfer.bounded import ZIP_ERRORS, open_file
 from edgeinfer.bundle.manifest import FileRecord, Manifest, VectorRecord, spread_of
 from edgeinfer.bundle.paths import path_problem
 from edgeinfer.bundle.rules import MANIFEST_NAME
@@ -103,7 +103,7 @@ class BundleWriter:
             OutputError: it cannot be read back.
         """
         _check_path(path)
-        with writing(self.output), (self._staging.tree / path).open("rb") as stream:
+        with writing(self.output), open_file(self._staging.tree / path) as stream:
             return self._record(path, *_digest(stream, None))
 
     def add_file(self, path: str, source: Path, *, move: bool = False) -> FileRecord:
@@ -124,7 +124,7 @@ class BundleWriter:
             if move:
                 shutil.move(source, target)
                 return self.adopt(path)
-            with source.open("rb") as stream, target.open("wb") as out:
+            with open_file(source) as stream, target.open("wb") as out:
                 return self._record(path, *_digest(stream, out))
 
     def add_bytes(self, path: str, data: bytes) -> FileRecord:
@@ -229,7 +229,7 @@ class BundleWriter:
                 for path in [MANIFEST_NAME, *sorted(self._records)]:
                     source = self._staging.tree / path
                     info = zip_member(path, source.stat().st_size)
-                    with source.open("rb") as stream, archive.open(info, "w") as member:
+                    with open_file(source) as stream, archive.open(info, "w") as member:
                         shutil.copyfileobj(stream, member, CHUNK)
                     source.unlink()
             out.flush()
@@ -308,7 +308,7 @@ def is_bundle_file(path: Path) -> bool:
     try:
         if not path.stat().st_size or is_sealed(path):
             return True
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
             return MANIFEST_NAME in archive.namelist()
     except ZIP_ERRORS:
         return False

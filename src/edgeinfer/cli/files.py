@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from edgeinfer.bounded import open_file
 from edgeinfer.bundle.staging import replacing
 from edgeinfer.errors import OutputError, UsageError
 
@@ -34,7 +35,7 @@ def check_output(path: Path, suffix: str, magic: bytes, *, overwrite: bool) -> N
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"{path}: the folder {path.parent} cannot be written")
     if path.exists() and not overwrite:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             start = file.read(len(magic))
         if start and start != magic:
             kind = suffix.removeprefix(".")

@@ -131,22 +131,16 @@ def sampled(
 
 
 def _form(json_schema: str | None, regex: str | None, grammar: str | None) -> Grammar | None:
+    from edgeinfer.media.preprocessing import read_text
     from edgeinfer.runtime.llm.params import Grammar
 
     if sum(each is not None for each in (json_schema, regex, grammar)) > 1:
         raise UsageError("give one of --json-schema, --regex and --grammar")
     if json_schema is not None:
-        return Grammar("json_schema", _read(json_schema))
+        return Grammar("json_schema", read_text(Path(json_schema)))
     if grammar is not None:
-        return Grammar("gbnf" if grammar.endswith(".gbnf") else "lark", _read(grammar))
+        return Grammar("gbnf" if grammar.endswith(".gbnf") else "lark", read_text(Path(grammar)))
     return None if regex is None else Grammar("regex", regex)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise UsageError(f"{path}: cannot be read: {e}") from e
 
 
 def told(usage: Usage) -> str:

@@ -85,7 +85,7 @@ def parse_description(path: str | Path) -> Description:
         raise UsageError(f"{path}: " + "; ".join(found) + hint)
     if not document.inputs and document.output is None:
         raise UsageError(f"{path}: says nothing; write [inputs.NAME] and [output]")
-    labels = read_labels(path.parent / document.labels) if document.labels else ()
+    labels = () if document.labels is None else read_labels(_beside(path, document.labels))
     return Description(document.inputs, document.output, labels, _files(path, document))
 
 
@@ -110,13 +110,26 @@ def _files(path: Path, document: _Document) -> dict[str, bytes]:
     named = {r.vocabulary for r in document.inputs.values() if isinstance(r, TextInput)}
     files = {}
     for name in sorted(named.union(files_of(document.output))):
-        if problem := path_problem(name):
-            raise UsageError(f"{path}: the file {name!r} {problem}; put it beside {path.name}")
+        place = _beside(path, name)
         try:
-            files[name] = read_bounded(path.parent / name, _MOST_FILE)
+            files[name] = read_bounded(place, _MOST_FILE)
         except OSError as e:
-            raise UsageError(f"{path}: {path.parent / name}: {e.strerror or e}") from e
+            raise UsageError(f"{path}: {place}: {e.strerror or e}") from e
     return files
+
+
+def _beside(path: Path, name: str) -> Path:
+    """Return where a file lies that a description names: below it, since what it holds travels.
+
+    Raises:
+        UsageError: the name leads elsewhere.
+    """
+    problem, place = path_problem(name), path.parent / name
+    if not problem and not place.resolve().is_relative_to(path.parent.resolve()):
+        problem = "is a link that leaves the folder"
+    if problem:
+        raise UsageError(f"{path}: the file {name!r} {problem}; put it beside {path.name}")
+    return place
 
 
 def _head_keys(data: dict[str, Any], found: list[str]) -> str:

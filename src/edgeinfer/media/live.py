@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgeinfer.bounded import open_file
 from edgeinfer.errors import InputError, NotAvailableError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.media.audio import open_recording
@@ -229,7 +230,7 @@ def _refuse_lists(path: Path) -> None:
     Raises:
         InputError: it is one.
     """
-    with path.open("rb") as file:
+    with open_file(path) as file:
         head = file.read(512)
     text = head.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
     if text.isascii() and all(c >= " " or c in "\t\r\n\f" for c in text):
