@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import json
+import logging
 import signal
 import subprocess
 import sys
+import types
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -104,3 +108,42 @@ def test_it_starts_answers_and_ends(tmp_path: Path) -> None:
         "status": 200,
         "seconds": 0,
     }
+
+
+def test_lines_of_one_turn_are_written_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writes: list[bytes] = []
+
+    class Out:
+        def write(self, text: bytes) -> None:
+            writes.append(text)
+
+        def flush(self) -> None:
+            if len(writes) > 2:
+                raise OSError("no space left on device")
+
+    handler = importlib.import_module("edgeinfer.cli.serve")._Lines()
+    log = logging.Logger("test", logging.INFO)
+    log.addHandler(handler)
+    monkeypatch.setattr(sys, "stderr", types.SimpleNamespace(buffer=Out()))
+
+    async def turn() -> None:
+        log.info("one", extra={"status": 200, "key": "phone"})
+        log.info("two\n%s", "ü")
+        assert writes == []
+        await asyncio.sleep(0)
+
+    asyncio.run(turn())
+    (both,) = writes
+    first, second = map(json.loads, both.splitlines())
+    assert first["message"] == "one"
+    assert (first["status"], first["key"], first["level"]) == (200, "phone", "info")
+    assert second["message"] == "two\nü"
+    log.info("three")
+    assert len(writes) == 2
+    # A full disk ends nothing.
+    log.info("four")
+    log.info("five")
+    log.error("failed", exc_info=ValueError("six"))
+    assert "ValueError: six" in json.loads(writes[-1])["error"]

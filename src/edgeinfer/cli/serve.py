@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -190,27 +191,58 @@ def serve(
     )
 
 
-class _Lines(logging.Formatter):
-    """Log records as lines of JSON."""
+class _Lines(logging.Handler):
+    """Log records as lines of JSON on stderr, those of one turn of the event loop at once.
 
-    def format(self, record: logging.LogRecord) -> str:
-        data: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(),
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-        }
-        for name in ("request_id", "key", "status", "seconds"):
-            if (value := getattr(record, name, None)) is not None:
-                data[name] = value
-        if record.exc_info:
-            data["error"] = self.formatException(record.exc_info)
-        return json.dumps(data)
+    A write of its own for each line would cost a small request a third of its time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[bytes] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, now or at the end of this turn."""
+        import asyncio
+
+        self._lines.append(_line(record))
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.flush()
+            return
+        if len(self._lines) == 1:
+            loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        with self.lock or contextlib.nullcontext():
+            lines, self._lines = self._lines, []
+        if lines:
+            # A full disk ends no request.
+            with contextlib.suppress(OSError):
+                sys.stderr.buffer.write(b"".join(lines))
+                sys.stderr.buffer.flush()
+
+
+def _line(record: logging.LogRecord) -> bytes:
+    import orjson
+
+    data: dict[str, Any] = {
+        "time": datetime.fromtimestamp(record.created, timezone.utc),
+        "level": record.levelname.lower(),
+        "message": record.getMessage(),
+    }
+    for name in ("request_id", "key", "status", "seconds"):
+        if (value := getattr(record, name, None)) is not None:
+            data[name] = value
+    if record.exc_info:
+        data["error"] = logging.Formatter().formatException(record.exc_info)
+    return orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _log_requests() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Lines())
     log = logging.getLogger("edgeinfer.serve")
-    log.addHandler(handler)
+    log.addHandler(_Lines())
     log.setLevel(logging.INFO)
     log.propagate = False
