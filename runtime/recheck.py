@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from edgeinfer import channels
 from edgeinfer.metrics import Budget, check, compare, winners_lost
+from edgeinfer.parts import alike
 from edgeinfer.types import Array
 
 Outputs = Mapping[str, Array]
@@ -23,7 +26,9 @@ def lost_channels(
     """
     found = []
     for name in expected[0] if expected else ():
-        right, here = [e[name] for e in expected], [a[name] for a in actual]
+        right = [e[name] for e in expected]
+        here = [alike(e, a[name]) for e, a in zip(right, actual, strict=True)]
+        right = [e if isinstance(e, list) else np.asarray(e) for e in right]
         allowed = budget.among(right)
         # Where rounding alone moves an output, its vectors were judged by wider budgets.
         pairs = zip(right, here, strict=True)

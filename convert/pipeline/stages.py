@@ -39,7 +39,7 @@ from edgeinfer.convert.quantize.search.task_metrics import Named
 from edgeinfer.convert.verify import Change, Report, VariantResult, verify_variant
 from edgeinfer.convert.verify.answers import Answer, Vector
 from edgeinfer.convert.verify.beside import times_slower
-from edgeinfer.convert.verify.carried import carried, size_of
+from edgeinfer.convert.verify.carried import carried, fitting, room_for, size_of
 from edgeinfer.convert.verify.doubts import AUTO_HELPS, doubts, outweighed
 from edgeinfer.convert.verify.gate import NOT_RUN
 from edgeinfer.errors import CrashedError, VerifyError
@@ -282,9 +282,10 @@ def _finish(
     described: Description,
 ) -> ExportResult:
     report = prepared.report
-    answers = report.expected.answers if report.expected else ()
+    room = room_for([v.size_bytes for v in variants])
+    answers = [fitting(a, room) for a in (report.expected.answers if report.expected else ())]
     hardest = {i for v in report.variants for i in v.hardest}
-    places = carried(report.vectors, answers, sum(v.size_bytes for v in variants), hardest)
+    places = carried(report.vectors, answers, room, hardest)
     if len(places) < len(report.vectors):
         line = (
             f"{len(places)} of {len(report.vectors)} test vectors are in the bundle, so that they "

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeinfer.errors import UsageError
+from edgeinfer.parts import alike, whole_shape
 from edgeinfer.types import Array
 
 _MIN_SLICE = 16
@@ -258,16 +259,17 @@ def compare(expected: Array, actual: Array, *, channel_floor: float = 0.0) -> Ou
     Sequences of tensors, which some models give, are compared one by one.
 
     Args:
-        expected: what is right.
+        expected: what is right; of a part only that part is compared.
         actual: what came out.
         channel_floor: a channel with no larger error is not the worst one, whatever its ratio.
     """
     if isinstance(expected, list) or isinstance(actual, list):
         return _compare_lists(expected, actual, channel_floor)
-    expected, actual = np.asarray(expected), np.asarray(actual)
-    if expected.shape != actual.shape:
-        problem = f"shape {list(actual.shape)} instead of {list(expected.shape)}"
-        return OutputMetrics(expected.size, problem=problem)
+    wanted, actual = whole_shape(expected), np.asarray(actual)
+    if wanted != actual.shape:
+        problem = f"shape {list(actual.shape)} instead of {list(wanted)}"
+        return OutputMetrics(np.size(expected), problem=problem)
+    expected, actual = np.asarray(expected), alike(expected, actual)
     if _type_name(expected) != _type_name(actual):
         problem = f"element type {_type_name(actual)} instead of {_type_name(expected)}"
         return OutputMetrics(expected.size, problem=problem)

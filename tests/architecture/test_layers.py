@@ -25,6 +25,7 @@ LAYERS = {
     "decode": 2,
     "llm": 2,
     "profiles": 2,
+    "parts": 1,
     "heads": 1,
     "results": 1,
     "types": 1,
@@ -45,6 +46,7 @@ SIDEWAYS = {
     ("channels", "metrics"),
     ("types", "errors"),
     ("results", "types"),
+    ("parts", "types"),
     ("decode", "media"),
     ("convert", "kernels"),
     ("llm", "bundle"),
@@ -131,7 +133,18 @@ UPWARD = {
 DEVICE = (
     *("runtime", "backends", "machine", "bundle", "metrics", "channels", "media", "decode"),
     *("profiles", "llm"),
-    *("heads", "results", "types", "errors", "forks", "bounded", "versions", "toml", "installed"),
+    *(
+        "parts",
+        "heads",
+        "results",
+        "types",
+        "errors",
+        "forks",
+        "bounded",
+        "versions",
+        "toml",
+        "installed",
+    ),
 )
 """What a device install imports."""
 

@@ -20,6 +20,7 @@ from edgeinfer.bundle.manifest import Manifest, VectorRecord
 from edgeinfer.bundle.staging import Staging
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.errors import BundleError, OutputError, UsageError
+from edgeinfer.metrics import compare
 from edgeinfer.types import Array, TensorSpec
 
 Small = Callable[..., Manifest]
@@ -252,6 +253,23 @@ def test_scalars_and_empty_arrays_survive(tmp_path: Path) -> None:
     back, _ = load_vector("v", data, ins, ())
     assert back["s"].shape == ()
     assert back["e"].shape == (0, 3)
+
+
+def test_a_part_of_a_large_output_survives_and_a_damaged_one_is_refused() -> None:
+    from edgeinfer.bundle.vectors import dump_vector, load_vector
+    from edgeinfer.parts import part
+
+    outs = (TensorSpec("y", "float32", ("n", 900)),)
+    array = np.arange(3600, dtype=np.float32).reshape(4, 900)
+    given = part(array, 1000)
+    _, back = load_vector("v", dump_vector((), outs, {}, {"y": given}), (), outs)
+    assert compare(back["y"], array).max_abs == 0
+    assert compare(back["y"], array + 1).max_abs == 1
+    with pytest.raises(BundleError, match="does not fit"):
+        load_vector("v", dump_vector((), outs, {}, {"y": part(array.T, 1000)}), (), outs)
+    given.grid = np.array([[4, 900], [0, 0], [1, 7]])
+    with pytest.raises(BundleError, match="a part of"):
+        load_vector("v", dump_vector((), outs, {}, {"y": given}), (), outs)
 
 
 KILLED = textwrap.dedent(

@@ -1,4 +1,7 @@
-"""Test vectors: ``.npz`` files with ``in/<index>`` and ``out/<index>`` arrays."""
+"""Test vectors: ``.npz`` files with ``in/<index>`` and ``out/<index>`` arrays.
+
+Of an output that would outweigh the model there is a part, and ``part/<index>`` says which.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import numpy as np
 from edgeinfer.bounded import ZIP_ERRORS
 from edgeinfer.bundle.ziprules import MAX_RATIO, RATIO_FLOOR, is_bomb
 from edgeinfer.errors import BundleError
+from edgeinfer.parts import grid_of, restored, whole_shape
 from edgeinfer.types import Array, TensorSpec
 
 _CARRIER: dict[int, np.dtype[Any]] = {1: np.dtype("uint8"), 2: np.dtype("uint16")}
@@ -31,13 +35,19 @@ def dump_vector(
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for side, specs, arrays in (("in", inputs, feeds), ("out", outputs, expected)):
             for i, spec in enumerate(specs):
-                info = zipfile.ZipInfo(f"{side}/{i}.npy", (1980, 1, 1, 0, 0, 0))
-                info.external_attr = 0o644 << 16
-                member = io.BytesIO()
-                array = _plain(np.asarray(arrays[spec.name]))
-                np.lib.format.write_array(member, array, allow_pickle=False)
-                archive.writestr(info, member.getvalue())
+                given = arrays[spec.name]
+                _add(archive, f"{side}/{i}", _plain(np.asarray(given)))
+                if (grid := grid_of(given)) is not None:
+                    _add(archive, f"part/{i}", grid)
     return stream.getvalue()
+
+
+def _add(archive: zipfile.ZipFile, name: str, array: Array) -> None:
+    info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+    info.external_attr = 0o644 << 16
+    member = io.BytesIO()
+    np.lib.format.write_array(member, array, allow_pickle=False)
+    archive.writestr(info, member.getvalue())
 
 
 def load_vector(
@@ -60,12 +70,19 @@ def load_vector(
             present = set(arrays.files)
             wanted = [(f"in/{i}", s) for i, s in enumerate(inputs)]
             wanted += [(f"out/{i}", s) for i, s in enumerate(outputs)]
-            if present != {key for key, _ in wanted}:
+            grids = present & {f"part/{i}" for i in range(len(outputs))}
+            if present - grids != {key for key, _ in wanted}:
                 raise BundleError(f"{where}: its arrays are not the manifest's inputs and outputs")
-            values = {
-                key: _typed(where, key, plain_array(partial(arrays.__getitem__, key)), spec)
-                for key, spec in wanted
-            }
+
+            def read(key: str) -> Array:
+                return plain_array(partial(arrays.__getitem__, key))
+
+            values = {}
+            for key, spec in wanted:
+                array, at = read(key), key.replace("out/", "part/")
+                if at in grids:
+                    array = restored(array, read(at))
+                values[key] = _typed(where, key, array, spec)
     except ZIP_ERRORS as e:
         raise BundleError(f"{where}: is not a readable .npz without pickles: {e}") from e
     feeds = {spec.name: values[f"in/{i}"] for i, spec in enumerate(inputs)}
@@ -109,8 +126,9 @@ def _typed(where: str, key: str, array: Array, spec: TensorSpec) -> Array:
         array = array.view(dtype)
     if array.dtype != dtype:
         raise BundleError(f"{where}: {key}: expected {spec.dtype}, received {array.dtype}")
-    if spec.shape is not None and not _fits(array.shape, spec.shape):
-        raise BundleError(f"{where}: {key}: shape {list(array.shape)} does not fit {spec}")
+    shape = whole_shape(array)
+    if spec.shape is not None and not _fits(shape, spec.shape):
+        raise BundleError(f"{where}: {key}: shape {list(shape)} does not fit {spec}")
     return array
 
 
