@@ -8,20 +8,16 @@ in ``edgeinfer.backends.testing``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
 from edgeinfer.machine.device import Device as Device
 from edgeinfer.machine.device import DeviceKind as DeviceKind
-from edgeinfer.types import Array, Feeds, TensorSpec
+from edgeinfer.types import Array, Feeds, Progress, TensorSpec
 
 ShapeRange = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Smallest, usual and largest shape."""
-
-BuildProgress = Callable[[str, float | None], None]
-"""Told what is being built, and how far that is where it is known: 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +275,7 @@ class BuildsAhead(Protocol):
         ...
 
     def build(
-        self, artifact: Artifact, options: LoadOptions, progress: BuildProgress | None = None
+        self, artifact: Artifact, options: LoadOptions, progress: Progress | None = None
     ) -> Path:
         """Return the folder of a current engine; builds it where there is none.
 

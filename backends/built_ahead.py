@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from edgeinfer.backends.base import Artifact, BuildProgress, LoadOptions, ShapeRange
+from edgeinfer.backends.base import Artifact, LoadOptions, ShapeRange
 from edgeinfer.backends.checks import check_file
 from edgeinfer.backends.engine_store import EngineKey, EngineStore
 from edgeinfer.bundle.cache import cache_root
 from edgeinfer.bundle.memory import is_in_memory
 from edgeinfer.errors import LoadError, RunError
-from edgeinfer.types import Feeds, TensorSpec
+from edgeinfer.types import Feeds, Progress, TensorSpec
 
 _TIMING = "timing"
 
@@ -66,9 +66,7 @@ class EngineBuilder(ABC, Generic[Maker]):
         """Check what is wanted and say what the engine is for; nothing is built."""
 
     @abstractmethod
-    def _make(
-        self, folder: Path, asked: Asked[Maker], progress: BuildProgress | None = None
-    ) -> None:
+    def _make(self, folder: Path, asked: Asked[Maker], progress: Progress | None = None) -> None:
         """Build an engine into an empty folder."""
 
     def unbuilt(self, artifact: Artifact, options: LoadOptions) -> str:
@@ -76,7 +74,7 @@ class EngineBuilder(ABC, Generic[Maker]):
         return self._store.reason(self._asked(artifact, options).key)
 
     def build(
-        self, artifact: Artifact, options: LoadOptions, progress: BuildProgress | None = None
+        self, artifact: Artifact, options: LoadOptions, progress: Progress | None = None
     ) -> Path:
         """Return the folder of a current engine; builds it where there is none."""
         return self._built(self._asked(artifact, options), progress)
@@ -106,7 +104,7 @@ class EngineBuilder(ABC, Generic[Maker]):
         _log.warning("%s: engine built in %.1f s", asked.path, time.monotonic() - start)
         return folder
 
-    def _built(self, asked: Asked[Maker], progress: BuildProgress | None = None) -> Path:
+    def _built(self, asked: Asked[Maker], progress: Progress | None = None) -> Path:
         def waiting() -> None:
             _log.warning("%s: another process builds its engine; waiting for it", asked.path)
 

@@ -15,7 +15,6 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import (
     Artifact,
     Backend,
-    BuildProgress,
     BuildsAhead,
     LoadOptions,
     ShapeRange,
@@ -24,7 +23,7 @@ from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.cache import cache_root, writable_folder
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import BackendError, InputError, NotAvailableError, UsageError
-from edgeinfer.types import TensorSpec
+from edgeinfer.types import Progress, TensorSpec
 
 _VECTORS = 8
 """Test vectors whose shapes are looked at where nobody named any."""
@@ -94,7 +93,7 @@ def build_engines(
     shapes: Mapping[str, ShapeRange] | None = None,
     options: Mapping[str, str] | None = None,
     check_only: bool = False,
-    progress: BuildProgress | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Built, ...]:
     """Build every engine of a bundle that is not current.
 
@@ -158,7 +157,7 @@ def _one(
     builder: Backend,
     options: LoadOptions,
     check_only: bool,
-    progress: BuildProgress | None,
+    progress: Progress | None,
 ) -> Built:
     if not isinstance(builder, BuildsAhead):
         raise TypeError(builder.name)

@@ -400,11 +400,9 @@ class _Chooser:
     def _open(self, pair: Pair) -> Executable:
         variant = self._by_id[pair.variant]
         artifact = artifact_of(self._bundle, variant)
+        request = self._request
         options = LoadOptions(
-            device=pair.device,
-            threads=self._threads,
-            fallback=not self._request.strict,
-            pooled=self._request.pooled,
+            pair.device, self._threads, fallback=not request.strict, pooled=request.pooled
         )
         options = as_built(self._bundle, variant, pair.backend, options)
         return guard.load(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from edgeinfer.metrics import WIDENED, OutputMetrics, budget_for, check, compare
 from edgeinfer.runtime.pairs import Pairs, open_pair, opened, pairs
 from edgeinfer.runtime.recheck import lost_channels
 from edgeinfer.runtime.select import Rejected
-
-Progress = Callable[[str, float | None], None]
+from edgeinfer.types import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import subprocess
 import sys
 import textwrap
@@ -78,3 +79,25 @@ def test_every_snippet_is_typed(tmp_path: Path) -> None:
     wrong = [line for line in done.stdout.splitlines() if str(tmp_path) in line and "error" in line]
     assert wrong == [], done.stdout
     assert len(files) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_package_costs_a_type_checker_no_more_than_numpy_again(tmp_path: Path) -> None:
+    """By processor time, without a cache, against a script that imports NumPy alone."""
+    took = {}
+    for name in ("numpy", "edgeinfer"):
+        script = tmp_path / f"uses_{name}.py"
+        script.write_text(f"import {name}\n")
+        mypy = (sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--config-file=")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [*mypy, str(script)],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            env={"MYPYPATH": str(ROOT / "src"), "PATH": ""},
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took[name] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert took["edgeinfer"] <= 2 * took["numpy"], took

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from edgeinfer.backends.base import (
     Artifact,
     Bound,
-    BuildProgress,
     Capabilities,
     LoadOptions,
     Probe,
@@ -46,7 +45,7 @@ from edgeinfer.backends.tensorrt.library import library_version, machine_facts
 from edgeinfer.errors import LoadError, NotAvailableError
 from edgeinfer.installed import install
 from edgeinfer.machine.cuda import check_bf16, cuda_devices
-from edgeinfer.types import Array, Feeds, TensorSpec
+from edgeinfer.types import Array, Feeds, Progress, TensorSpec
 
 NAME = "onnxruntime-tensorrt"
 
@@ -123,9 +122,7 @@ class OnnxRuntimeTensorRTBackend(EngineBuilder[_Maker]):
         executable.notes = (f"engine of TensorRT {asked.maker.version}: {folder}",)
         return executable
 
-    def _make(
-        self, folder: Path, asked: Asked[_Maker], progress: BuildProgress | None = None
-    ) -> None:
+    def _make(self, folder: Path, asked: Asked[_Maker], progress: Progress | None = None) -> None:
         """Build an engine; the times of kernels come from earlier builds."""
         maker, path = asked.maker, asked.path
         provider = dict(_provider_options(asked.key))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-from edgeinfer.backends.base import Artifact, BuildProgress, Capabilities, LoadOptions, Probe
+from edgeinfer.backends.base import Artifact, Capabilities, LoadOptions, Probe
 from edgeinfer.backends.built_ahead import (
     Asked,
     EngineBuilder,
@@ -29,6 +29,7 @@ from edgeinfer.backends.tensorrt.library import machine_facts
 from edgeinfer.backends.tensorrt.run import DTYPES, EngineExecutable, ports_of
 from edgeinfer.errors import LoadError, NotAvailableError
 from edgeinfer.machine.cuda import check_bf16, cuda_devices
+from edgeinfer.types import Progress
 
 ENGINE = "engine.plan"
 _TIMES = "tensorrt.timing"
@@ -101,9 +102,7 @@ class TensorRTBackend(EngineBuilder[Plan]):
         key = EngineKey(digest_of(path), facts, {"backend": NAME, **plan.to_key()})
         return Asked(plan, key, path, artifact, options)
 
-    def _make(
-        self, folder: Path, asked: Asked[Plan], progress: BuildProgress | None = None
-    ) -> None:
+    def _make(self, folder: Path, asked: Asked[Plan], progress: Progress | None = None) -> None:
         take_timing(folder)
         place = folder / _TIMES
         timing = place.read_bytes() if place.is_file() else b""

@@ -16,10 +16,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from edgeinfer.backends.base import BuildProgress, LoadOptions, ShapeRange
+from edgeinfer.backends.base import LoadOptions, ShapeRange
 from edgeinfer.backends.built_ahead import check_named
 from edgeinfer.backends.checks import one_line
 from edgeinfer.errors import LoadError
+from edgeinfer.types import Progress
 
 NAME = "tensorrt"
 
@@ -192,7 +193,7 @@ class Made:
     notes: tuple[str, ...] = ()
 
 
-def build(trt: Any, path: Path, plan: Plan, timing: bytes, progress: BuildProgress | None) -> Made:
+def build(trt: Any, path: Path, plan: Plan, timing: bytes, progress: Progress | None) -> Made:
     """Build an engine.
 
     Args:
@@ -330,7 +331,7 @@ def _use_dla(trt: Any, builder: Any, network: Any, config: Any, plan: Plan) -> t
     return (f"DLA {core} does not take {which}; {hint}",)
 
 
-def _monitor_of(trt: Any, progress: BuildProgress | None) -> Any:
+def _monitor_of(trt: Any, progress: Progress | None) -> Any:
     """Return what TensorRT tells how far it is; None before version 10, which has no such thing."""
     if not hasattr(trt, "IProgressMonitor"):
         return None

@@ -18,7 +18,7 @@ import numpy as np
 
 from edgeinfer.bounded import open_file
 from edgeinfer.convert.llm.blocks import KINDS, Tensor
-from edgeinfer.convert.sources.sniff import GGUF_MAGIC
+from edgeinfer.convert.sniff import GGUF_MAGIC
 from edgeinfer.errors import SourceError
 from edgeinfer.types import Array
 

@@ -31,7 +31,7 @@ from edgeinfer.convert.llm.blocks import Integers, Tensor
 from edgeinfer.convert.llm.oracle import Oracle
 from edgeinfer.convert.llm.source import LlmSource
 from edgeinfer.convert.lower.tvm.machines import MACHINES, Machine
-from edgeinfer.convert.pipeline.front import Clock, Progress, Stages
+from edgeinfer.convert.pipeline.front import Clock, Stages
 from edgeinfer.convert.pipeline.request import resolve_profiles
 from edgeinfer.convert.quantize.recipe import STORED
 from edgeinfer.convert.verify import Answer, Change, Expected, Report, VariantResult, Vector
@@ -39,6 +39,7 @@ from edgeinfer.convert.verify.gate import NOT_RUN, verify_variant
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError, VerifyError
 from edgeinfer.llm.generation import FORMAT, TOKENIZER_NAME
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.types import Progress
 
 if TYPE_CHECKING:
     from edgeinfer.convert.pipeline.entry import ExportResult

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.bundle.formats import format_of, refuse_artifact
+from edgeinfer.convert.late import late
 from edgeinfer.convert.pipeline.request import check_request, precision_for, resolve_profiles
-from edgeinfer.convert.pipeline.shape_sets import Given, check_ranges, ranges_of, shape_sets
+from edgeinfer.convert.pipeline.shape_sets import Given, ranges_of, shape_sets
 from edgeinfer.convert.quantize.recipe import STORED, lowered_as, recipe
-from edgeinfer.convert.sources.sniff import is_llm, sniff
+from edgeinfer.convert.sniff import is_llm, sniff
 from edgeinfer.errors import Problem, UsageError
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.manifest import Manifest
-    from edgeinfer.convert.pipeline.front import Progress
     from edgeinfer.convert.quantize.search.quality import Metric
     from edgeinfer.convert.verify import Report
     from edgeinfer.media.description import Description
-    from edgeinfer.types import Feeds, Preprocessing
+    from edgeinfer.types import Feeds, Preprocessing, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +159,7 @@ def export(
             refuse_artifact(str(output), "a language model is written as a bundle")
         return _language_model(dict(locals()))
     if description is not None:
-        from edgeinfer.convert.pipeline.described import records_for
-
-        preprocessing = records_for(description, preprocessing)
+        preprocessing = late("pipeline.described").records_for(description, preprocessing)
         labels = labels or description.labels
     request = check_request(
         model,
@@ -197,11 +195,10 @@ def export(
     if isinstance(model, str | Path):
         sniff(Path(model))
     # What needs no engine is checked by now; the rest takes a second to import.
-    from edgeinfer.convert.pipeline.stages import run_stages
-
-    return run_stages(
+    made: ExportResult = late("pipeline.stages").run_stages(
         model, request, description, overwrite, progress, example_inputs, dynamic_shapes
     )
+    return made
 
 
 _TAKEN = ("targets", "precision", "name", "unverified", "overwrite", "progress")
@@ -214,8 +211,6 @@ def _language_model(given: Mapping[str, Any]) -> ExportResult:
     Raises:
         UsageError: something is asked for that says nothing to language models; lists all.
     """
-    from edgeinfer.convert.llm import pipeline as llm
-
     defaults = {n: p.default for n, p in inspect.signature(export).parameters.items()}
     rest = given.keys() - {"model", "output", *_TAKEN}
     idle = sorted(n for n in rest if given[n] != defaults[n] and given[n])
@@ -223,7 +218,8 @@ def _language_model(given: Mapping[str, Any]) -> ExportResult:
         raise UsageError(f"a language model is asked for; it heeds nothing of {', '.join(idle)}")
     asked = {name: given[name] for name in _TAKEN}
     asked["precision"] = asked["precision"] or STORED
-    return llm.export(Path(given["model"]), given["output"], **asked)
+    made: ExportResult = late("llm.pipeline").export(Path(given["model"]), given["output"], **asked)
+    return made
 
 
 def check(
@@ -243,25 +239,22 @@ def check(
     Raises:
         SourceError: the model cannot be read.
     """
-    from edgeinfer.convert import sources
-
     chosen = resolve_profiles(targets)
     precision = precision_for(chosen, precision)
     wanted = recipe(precision)
-    source = sources.read(
+    source = late("sources").read(
         model, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, signature=signature
     )
-    from edgeinfer.convert import passes
-    from edgeinfer.convert.lower import LowerOptions, target_for
-    from edgeinfer.convert.verify.contradictions import refuse_contradictions
-
+    passes, lower = late("passes"), late("lower")
     common, sets = shape_sets(input_shapes or {})
     normal = passes.normalise(source.model, input_shapes=common or None).model
     if source.original is None:
-        refuse_contradictions(source.model, passes.input_specs(normal))
+        late("verify.contradictions").refuse_contradictions(
+            source.model, passes.input_specs(normal)
+        )
     ranges = ranges_of(input_shapes or {})
-    check_ranges(normal, ranges)
-    options = LowerOptions(
+    late("pipeline.shape_checks").check_ranges(normal, ranges)
+    options = lower.LowerOptions(
         precision=lowered_as(precision),
         shape_sets=sets,
         ranges=ranges,
@@ -270,7 +263,7 @@ def check(
         integers=integers or {},
     )
     return {
-        f"{profile.name}-{format}": target_for(format).check(normal, profile, options)
+        f"{profile.name}-{format}": lower.target_for(format).check(normal, profile, options)
         for profile in chosen
         for format in (*profile.formats, *profile.optional_formats)
     }

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -28,7 +28,7 @@ from edgeinfer.convert.pipeline.engines import Wanted, place_for
 from edgeinfer.convert.pipeline.plan import Job, plan
 from edgeinfer.convert.pipeline.provenance import oracles, tools_of
 from edgeinfer.convert.pipeline.request import Request, in_layout
-from edgeinfer.convert.pipeline.shape_sets import check_input_ranges, check_ranges, check_states
+from edgeinfer.convert.pipeline.shape_checks import check_input_ranges, check_ranges, check_states
 from edgeinfer.convert.quantize.half.stage import Halves
 from edgeinfer.convert.quantize.recipe import AUTO, recipe
 from edgeinfer.convert.quantize.stage import Stage
@@ -38,15 +38,12 @@ from edgeinfer.convert.verify.ladder import rungs
 from edgeinfer.errors import EdgeInferError, VerifyError
 from edgeinfer.machine.host import host
 from edgeinfer.metrics import Budget
-from edgeinfer.types import Array, Feeds, ImageInput, InputRange, Preprocessing
+from edgeinfer.types import Array, Feeds, ImageInput, InputRange, Preprocessing, Progress
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from edgeinfer.convert.sources import Source
-
-Progress = Callable[[str, float | None], None]
-"""Called with what is being done and, where it is known, how much of it is done (0..1)."""
 
 
 _COMPARED = frozenset({"onnx", "openvino_ir", "tflite"})
@@ -244,7 +241,7 @@ class Front:
 
         The smallest sub-model that shows the fault is written into the folder, where there is one.
         """
-        from edgeinfer.convert.verify import explain
+        from edgeinfer.convert.verify.bisect import explain
 
         self._clock.stages.total = 0
         normal = self._normalised.model
@@ -411,7 +408,8 @@ class Front:
         )
 
     def _ask_oracles(self, report: Report) -> None:
-        from edgeinfer.convert.verify import Oracles, gather_vectors
+        from edgeinfer.convert.verify.oracles import Oracles
+        from edgeinfer.convert.verify.vectors import gather_vectors
 
         model, request = self._source.model, self._request
         with Oracles(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeinfer import profiles
 from edgeinfer.bundle.formats import SUFFIXES, format_of
+from edgeinfer.convert.late import late
 from edgeinfer.convert.pipeline.shape_sets import Given, Ranges, Sets, ranges_of, shape_sets
 from edgeinfer.convert.quantize.recipe import (
     COREMLTOOLS,
@@ -193,9 +194,8 @@ def check_request(
     _check_there(deployment, data, calibration)
     kinds = _io_dtypes(io_dtypes, chosen)
     if isinstance(metric, str):
-        from edgeinfer.convert.quantize.search.task_metrics import Named
-
-        metric = Named(metric, tuple(labels))
+        named: Metric = late("quantize.search.task_metrics").Named(metric, tuple(labels))
+        metric = named
     name = name or default_name(model)
     common, sets = shape_sets(input_shapes or {})
     return Request(
@@ -246,9 +246,7 @@ def precision_for(chosen: Sequence[Profile], precision: str) -> str:
 def _check_there(deployment: str, data: object, calibration: object) -> None:
     """Refuse a system that does not exist, and files that do not."""
     if deployment:
-        from edgeinfer.convert.lower.coreml.deployment import deployment as system
-
-        system(deployment)
+        late("lower.coreml.deployment").deployment(deployment)
     for what, given in (("", data), ("calibration data ", calibration)):
         if isinstance(given, str | Path) and not Path(given).exists():
             raise UsageError(f"{what}{given}: no such file")

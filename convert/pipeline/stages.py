@@ -29,7 +29,7 @@ from edgeinfer.convert.pipeline.command import command_of
 from edgeinfer.convert.pipeline.described import add_files, check_described, head_in_layout
 from edgeinfer.convert.pipeline.engines import Place, Wanted, place_of
 from edgeinfer.convert.pipeline.entry import ExportResult
-from edgeinfer.convert.pipeline.front import Clock, Front, Prepared, Progress, Written
+from edgeinfer.convert.pipeline.front import Clock, Front, Prepared, Written
 from edgeinfer.convert.pipeline.provenance import SBOM_NAME, oracles, sbom, tools_of
 from edgeinfer.convert.pipeline.request import Request
 from edgeinfer.convert.pipeline.worker import Worker, can_work_apart
@@ -46,7 +46,7 @@ from edgeinfer.errors import CrashedError, VerifyError
 from edgeinfer.machine.host import host
 from edgeinfer.media.description import Description
 from edgeinfer.profiles.schema import Profile, Unit
-from edgeinfer.types import Preprocessing
+from edgeinfer.types import Preprocessing, Progress
 
 _log = logging.getLogger("edgeinfer")
 

@@ -18,13 +18,13 @@ from typing import Any, TextIO
 from edgeinfer.backends.process import child
 from edgeinfer.convert.pipeline import engines
 from edgeinfer.convert.pipeline.deferred import import_onnx_ir
-from edgeinfer.convert.pipeline.front import Front, Prepared, Progress, uncounted
+from edgeinfer.convert.pipeline.front import Front, Prepared, uncounted
 from edgeinfer.convert.pipeline.plan import Job
 from edgeinfer.convert.pipeline.request import Request
 from edgeinfer.convert.verify import Finding
 from edgeinfer.errors import CrashedError
 from edgeinfer.metrics import Budget
-from edgeinfer.types import Feeds
+from edgeinfer.types import Feeds, Progress
 
 _MODULE = "edgeinfer.convert.pipeline.worker"
 _START = "start the converter"

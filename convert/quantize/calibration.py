@@ -37,9 +37,7 @@ from edgeinfer.convert.quantize.units import Unit, lay_out, observed
 from edgeinfer.convert.verify.kinds import guess_kind
 from edgeinfer.errors import UsageError
 from edgeinfer.profiles.schema import FLOAT8, Profile, Quantization
-from edgeinfer.types import Feeds, Preprocessing, TensorSpec
-
-Progress = Callable[[str, float | None], None]
+from edgeinfer.types import Feeds, Preprocessing, Progress, TensorSpec
 
 _WRITTEN = {False: "integers", True: "floats of 8 bits"}
 

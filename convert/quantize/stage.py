@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from edgeinfer.convert.pipeline.plan import Job
     from edgeinfer.convert.pipeline.request import Request
     from edgeinfer.convert.quantize.calibrate.data import CalibrationSet
-    from edgeinfer.convert.quantize.calibration import Progress, Quantizer
+    from edgeinfer.convert.quantize.calibration import Quantizer
     from edgeinfer.convert.quantize.rewrite.bodies import Left
     from edgeinfer.convert.quantize.search.layers import Point
     from edgeinfer.convert.verify import Report
-    from edgeinfer.types import Feeds, TensorSpec
+    from edgeinfer.types import Feeds, Progress, TensorSpec
 
 MOST_BY_COREMLTOOLS = 64
 """Samples that coremltools' calibration runs packages on; the evaluator is slow."""

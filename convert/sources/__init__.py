@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.convert.sources.sniff import sniff
+from edgeinfer.convert.sniff import sniff
 from edgeinfer.errors import Notes, SourceError, UsageError
 from edgeinfer.types import Preprocessing, TensorSpec
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from edgeinfer.convert.sources.wire import read_varint, varint
+from edgeinfer.convert.wire import read_varint, varint
 from edgeinfer.errors import SourceError
 
 SMALL_BYTES = 4096

@@ -33,9 +33,10 @@ from edgeinfer.errors import EdgeInferError, NotAvailableError, UsageError
 from edgeinfer.kernels.tuning import processor, ssh
 from edgeinfer.kernels.tuning.database import WORTH, Database
 from edgeinfer.kernels.tuning.task import Task
-from edgeinfer.kernels.tuning.tune import Budget, Outcome, Progress, Tuner, Where, sure_gain
+from edgeinfer.kernels.tuning.tune import Budget, Outcome, Tuner, Where, sure_gain
 from edgeinfer.machine.cuda import cuda_devices
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.types import Progress
 
 if TYPE_CHECKING:
     from edgeinfer.convert.pipeline.entry import ExportResult

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edgeinfer.convert.late import late
 from edgeinfer.errors import OutputError
 from edgeinfer.types import Array
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 _README = """\
 The smallest part of the model that still leaves its accuracy budget.
@@ -50,7 +48,7 @@ class Finding:
     op: str = ""
     cause: str = ""
     nodes: tuple[str, ...] = ()
-    model: ir.Model | None = None
+    model: Any = None
     inputs: dict[str, Array] = field(default_factory=dict)
     expected: dict[str, Array] = field(default_factory=dict)
     breaches: tuple[str, ...] = ()
@@ -75,7 +73,6 @@ class Finding:
         Raises:
             OutputError: the folder cannot be written.
         """
-        from edgeinfer.convert import onnx_file
         from edgeinfer.media import write_arrays
 
         if self.model is None:
@@ -93,7 +90,7 @@ class Finding:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # Weights that still lie in the source's files would tie the copy to their place.
-            onnx_file.save(self.model, paths[0])
+            late("onnx_file").save(self.model, paths[0])
             write_arrays(paths[1], self.inputs)
             write_arrays(paths[2], self.expected)
             paths[3].write_text(text, encoding="utf-8")

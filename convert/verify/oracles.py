@@ -17,7 +17,8 @@ from edgeinfer.convert.passes.interface import input_specs, output_specs
 from edgeinfer.convert.sources.noise import RANDOM
 from edgeinfer.convert.sources.original import LITERT, Original
 from edgeinfer.convert.verify.answers import Answer, Expected, Vector
-from edgeinfer.convert.verify.decided import DRAWS, chooses, nearly, shaken, undecided
+from edgeinfer.convert.verify.choosing import chooses, shaken
+from edgeinfer.convert.verify.decided import DRAWS, nearly, undecided
 from edgeinfer.convert.verify.locate import disputed_node, save_for_engines
 from edgeinfer.convert.verify.witness import (
     TIME_LIMIT_S,

@@ -17,6 +17,7 @@ from edgeinfer.errors import EdgeInferError, NotAvailableError
 from edgeinfer.kernels.tuning.database import FINAL, TRIED, WORTH, Database, Record
 from edgeinfer.kernels.tuning.task import Task
 from edgeinfer.kernels.tuning.worker import LostError, Worker
+from edgeinfer.types import Progress
 
 _SEARCH, _MEASURE = "edgeinfer.kernels.tuning.search", "edgeinfer.kernels.tuning.measure"
 _PATIENCE_S = 60.0
@@ -30,7 +31,6 @@ _LAST_SHARE = 0.12
 _LOOK_SHARE = 0.5
 """Of the time that is left when it begins, in which all own kernels are measured."""
 
-Progress = Callable[[str, float | None], None]
 _Found = TypeVar("_Found")
 
 

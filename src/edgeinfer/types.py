@@ -6,7 +6,7 @@ was asked does not wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
     Feeds = Mapping[str, Array]
+
+Progress = Callable[[str, float | None], None]
+"""Told what is being done and, where it is known, how much of it is done: 0 to 1."""
 
 Dim = int | str | None
 """A static size, the name of a symbolic size, or None where nothing is known."""

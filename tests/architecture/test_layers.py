@@ -55,6 +55,7 @@ SIDEWAYS = {
 """Packages of one layer that may know each other; runtime and convert never do."""
 
 INSIDE_CONVERT = {
+    "convert.model_contents": 12,
     "convert.tuning": 11,
     "convert.model_info": 11,
     "convert.join": 11,
@@ -73,7 +74,9 @@ INSIDE_CONVERT = {
     "convert.verify.submodel": 1,
     "convert.quantize.recipe": 1,
     "convert.onnx_file": 2,
-    "convert.sources.wire": 1,
+    "convert.wire": 1,
+    "convert.late": 1,
+    "convert.sniff": 2,
     "convert.memory": 1,
 }
 """Floors of the converter. The evaluator that judges stands below all: passes fold with it."""
@@ -126,7 +129,6 @@ build on another engine stand above it."""
 
 UPWARD = {
     ("convert.quantize", "convert.pipeline"): "types of the job and of the request",
-    ("convert.pipeline", "convert.llm"): "language models have stages of their own",
 }
 """Arrows against the floors inside a folder, each with its reason."""
 
@@ -227,6 +229,26 @@ def test_heavy_packages_are_imported_late() -> None:
             if found.module.split(".")[0] in banned and not found.deferred
         ]
     assert early == []
+
+
+def test_a_type_checker_meets_no_graph_library() -> None:
+    """It follows every import, those in functions too, of all that the package itself names."""
+    by_name = {module.name: module for module in modules()}
+    open_names, seen, met = ["edgeinfer"], {"edgeinfer"}, []
+    while open_names:
+        module = by_name[open_names.pop()]
+        for found in module.imports:
+            met += [f"{module.where}:{found.line}: {found.module}"] * (
+                found.module.split(".")[0] in CONVERTER
+            )
+            parts = found.module.split(".")
+            # A package is read with each of its modules; the last part may be a name in one.
+            for name in (".".join(parts[:n]) for n in range(1, len(parts) + 1)):
+                if name in by_name and name not in seen:
+                    seen.add(name)
+                    open_names.append(name)
+    assert "edgeinfer.convert.pipeline" in seen
+    assert met == [], "use edgeinfer.convert.late"
 
 
 def test_engines_with_telemetry_are_imported_in_one_place() -> None:

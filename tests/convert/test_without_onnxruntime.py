@@ -14,7 +14,8 @@ import edgeinfer
 from edgeinfer.convert.passes.constants import FoldConstants
 from edgeinfer.convert.quantize.calibrate.observe import watched
 from edgeinfer.convert.sources import read
-from edgeinfer.convert.verify import Oracles, Vector
+from edgeinfer.convert.verify import Vector
+from edgeinfer.convert.verify.oracles import Oracles
 from edgeinfer.errors import EdgeInferError, RunError, VerifyError
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -89,7 +89,7 @@ def readers(folder: Path) -> Iterator[Reader]:
 
 def _read(path: Path) -> None:
     from edgeinfer.convert.llm import source, tokenizer
-    from edgeinfer.convert.sources.sniff import is_llm
+    from edgeinfer.convert.sniff import is_llm
     from edgeinfer.runtime.llm.tokenizer import TextTokenizer
 
     if not is_llm(path):

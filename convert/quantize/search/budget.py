@@ -39,10 +39,11 @@ from edgeinfer.errors import UsageError
 if TYPE_CHECKING:
     from edgeinfer.convert.pipeline.plan import Job
     from edgeinfer.convert.quantize.calibrate.data import CalibrationSet
-    from edgeinfer.convert.quantize.calibration import Progress, Quantizer
+    from edgeinfer.convert.quantize.calibration import Quantizer
     from edgeinfer.convert.quantize.search.quality import Metric
     from edgeinfer.convert.verify import Report
     from edgeinfer.convert.verify.answers import Vector
+    from edgeinfer.types import Progress
 
 
 ALIKE = 1.05

@@ -14,9 +14,9 @@ from typing import Any
 
 from edgeinfer.convert.quantize.search.clock import LIKE_SIZE
 from edgeinfer.convert.quantize.search.quality import Loss
+from edgeinfer.types import Progress
 
 Measure = Callable[[frozenset[str]], "Point"]
-Told = Callable[[str, float | None], None]
 
 MOST_LAYERS = 48
 """Layers up to which each one is tried by itself."""
@@ -266,7 +266,7 @@ class Search:
     quick: Measure
     max_drop: float
     memory: Memory = field(default_factory=Memory)
-    told: Told | None = None
+    told: Progress | None = None
     seconds: float = math.inf
     calibrators: Mapping[str, Measures] = field(default_factory=dict)
     timed: bool = True

@@ -14,10 +14,11 @@ from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.cli.files import check_output, write_bytes
 from edgeinfer.cli.models import TRUST_SOURCE, named_model
 from edgeinfer.cli.names import BACKEND, named
-from edgeinfer.cli.output import Output, Progress, milliseconds, output_options, table, to_json
+from edgeinfer.cli.output import Output, milliseconds, output_options, table, to_json
 from edgeinfer.cli.threads import within
 from edgeinfer.cli.trust import trust_options
 from edgeinfer.errors import BundleError, UsageError
+from edgeinfer.types import Progress
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.archive import Bundle

@@ -68,7 +68,7 @@ def inspect(
         return
     if report is not None:
         raise UsageError(f"{path}: only a bundle has a report; convert the model first")
-    from edgeinfer.convert.sources.sniff import is_llm
+    from edgeinfer.convert.sniff import is_llm
 
     if is_llm(path):
         _language_model(path, out)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgeinfer.cli.output import Progress, milliseconds, table
+from edgeinfer.cli.output import milliseconds, table
 from edgeinfer.errors import NotAvailableError, OutOfPagesError
+from edgeinfer.types import Progress
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.archive import Bundle

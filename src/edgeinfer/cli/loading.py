@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from edgeinfer.cli.names import BACKEND, POLICIES, POLICY, named
-from edgeinfer.cli.output import Progress, visible
+from edgeinfer.cli.output import visible
 from edgeinfer.cli.trust import trust_options
+from edgeinfer.types import Progress
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.session import Session

@@ -20,9 +20,7 @@ from edgeinfer.bounded import visible as visible
 from edgeinfer.cli.table import Table
 from edgeinfer.cli.table import render as render
 from edgeinfer.cli.table import table as table
-
-Progress = Callable[[str, float | None], None]
-"""Called with what is being done and, where it is known, how much of it is done (0..1)."""
+from edgeinfer.types import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 
 from edgeinfer.convert.llm import gguf, source
 from edgeinfer.convert.llm.oracle import Oracle
-from edgeinfer.convert.sources.sniff import is_llm
+from edgeinfer.convert.sniff import is_llm
 from edgeinfer.errors import SourceError
 from edgeinfer.types import Array
 from tests.convert.llm import tiny

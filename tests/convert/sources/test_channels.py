@@ -12,7 +12,8 @@ import pytest
 from edgeinfer.convert.passes import normalise
 from edgeinfer.convert.sources import read
 from edgeinfer.convert.sources.channels import letters, move_channels
-from edgeinfer.convert.verify import Oracles, Vector
+from edgeinfer.convert.verify import Vector
+from edgeinfer.convert.verify.oracles import Oracles
 from edgeinfer.errors import UsageError
 from tests.convert.lower.tflite.run import expected, lower, ops, outputs
 

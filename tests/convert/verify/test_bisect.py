@@ -12,7 +12,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from edgeinfer.convert.verify import Finding, explain
+from edgeinfer.convert.verify import Finding
+from edgeinfer.convert.verify.bisect import explain
 from edgeinfer.errors import RunError, UnsupportedError
 from edgeinfer.metrics import BUDGETS, Budget, check, compare
 from edgeinfer.types import Array, Feeds

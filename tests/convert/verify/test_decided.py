@@ -8,9 +8,12 @@ import onnx_ir as ir
 import pytest
 
 import edgeinfer
-from edgeinfer.convert.verify import Oracles, Vector, make_vectors
+from edgeinfer.convert.verify import Vector
 from edgeinfer.convert.verify.answers import Answer
-from edgeinfer.convert.verify.decided import chooses, compared, judged_part, nearly, undecided
+from edgeinfer.convert.verify.choosing import chooses
+from edgeinfer.convert.verify.decided import compared, judged_part, nearly, undecided
+from edgeinfer.convert.verify.oracles import Oracles
+from edgeinfer.convert.verify.vectors import make_vectors
 from edgeinfer.metrics import budget_for
 from edgeinfer.types import Array
 

@@ -6,8 +6,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.verify import Oracles, Vector
+from edgeinfer.convert.verify import Vector
 from edgeinfer.convert.verify import oracles as module
+from edgeinfer.convert.verify.oracles import Oracles
 from edgeinfer.convert.verify.witness import Abstains, Numpy, OnnxRuntime
 from edgeinfer.errors import RunError, VerifyError
 from edgeinfer.types import Array, Feeds, TensorSpec

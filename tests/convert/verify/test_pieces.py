@@ -11,9 +11,9 @@ import pytest
 
 from edgeinfer.convert.sources.tflite import read_file
 from edgeinfer.convert.sources.tflite.registry import CUSTOM
-from edgeinfer.convert.verify import Oracles
 from edgeinfer.convert.verify.answers import Vector
 from edgeinfer.convert.verify.definitions import DEFINITIONS
+from edgeinfer.convert.verify.oracles import Oracles
 from edgeinfer.convert.verify.witness import Abstains, LiteRtInPieces
 from edgeinfer.errors import VerifyError
 from tests.convert.sources.tflite.custom_file import Step, write_steps

@@ -7,8 +7,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.verify import Oracles, Vector, make_vectors
-from edgeinfer.convert.verify.vectors import UserData
+from edgeinfer.convert.verify import Vector
+from edgeinfer.convert.verify.oracles import Oracles
+from edgeinfer.convert.verify.vectors import UserData, make_vectors
 from edgeinfer.errors import InputError, UsageError
 from edgeinfer.types import Array, AudioInput, ImageInput, Preprocessing
 

@@ -11,9 +11,9 @@ import pytest
 from edgeinfer.backends.engines import import_litert
 from edgeinfer.convert.sources.tflite import read_file
 from edgeinfer.convert.sources.tflite.file import load
-from edgeinfer.convert.verify import Oracles
 from edgeinfer.convert.verify.answers import Vector
 from edgeinfer.convert.verify.definitions import define
+from edgeinfer.convert.verify.oracles import Oracles
 from edgeinfer.errors import SourceError, UnsupportedError
 from tests.convert.sources.tflite.custom_file import Step, flexbuffer, write_steps
 from tests.convert.sources.tflite.reading import Array, rng, run_onnx

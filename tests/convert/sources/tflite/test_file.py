@@ -18,7 +18,8 @@ from edgeinfer.convert.sources import read
 from edgeinfer.convert.sources.tflite import read_file
 from edgeinfer.convert.sources.tflite.ops.recurrent import STATE
 from edgeinfer.convert.sources.tflite.registry import READERS
-from edgeinfer.convert.verify import Oracles, Vector
+from edgeinfer.convert.verify import Vector
+from edgeinfer.convert.verify.oracles import Oracles
 from edgeinfer.errors import EdgeInferError, SourceError, UnsupportedError, UsageError, VerifyError
 from tests.convert.sources.tflite.reading import floats, ops, run_onnx, same, written
 

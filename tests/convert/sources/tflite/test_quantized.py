@@ -12,7 +12,8 @@ import edgeinfer
 from edgeinfer.convert.lower.tflite.graph import Graph, Quantization, Tensor
 from edgeinfer.convert.sources.tflite import read_file
 from edgeinfer.convert.sources.tflite.ops.conv import HYBRID
-from edgeinfer.convert.verify import Oracles, Vector
+from edgeinfer.convert.verify import Vector
+from edgeinfer.convert.verify.oracles import Oracles
 from tests.convert.lower.tflite.run import ops as tflite_ops
 from tests.convert.lower.tflite.run import outputs as run_litert
 from tests.convert.sources.tflite.reading import (

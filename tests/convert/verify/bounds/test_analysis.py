@@ -10,8 +10,9 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
-from edgeinfer.convert.verify import Oracles, make_vectors
 from edgeinfer.convert.verify.bounds import bounds_of
+from edgeinfer.convert.verify.oracles import Oracles
+from edgeinfer.convert.verify.vectors import make_vectors
 from edgeinfer.types import Array
 
 F, I64, I32 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.INT32

@@ -11,8 +11,8 @@ import onnx
 import onnx.parser
 import pytest
 
+from edgeinfer.convert.sniff import sniff
 from edgeinfer.convert.sources import read
-from edgeinfer.convert.sources.sniff import sniff
 from edgeinfer.errors import SourceError
 
 

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from edgeinfer.bounded import ZIP_ERRORS, open_file
-from edgeinfer.convert.sources.wire import Wire, walk
+from edgeinfer.convert.wire import Wire, walk
 from edgeinfer.errors import SourceError
 
 Kind = Literal["onnx", "pt2", "tflite"]
