@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from edgeinfer.backends.engines import import_tvm
 from edgeinfer.backends.process.child import Child, ChildEndedError
 from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.bundle.scratch import Scratch
@@ -139,8 +140,7 @@ def makers(machine: Machine) -> dict[str, Callable[..., Any]]:
 
 
 def _write(kernels: Iterable[Kernel], machine: Machine, folder: Path) -> None:
-    import tvm
-
+    tvm = import_tvm()
     known = makers(machine)
     for kernel in kernels:
         made = known[kernel.maker](*kernel.values)

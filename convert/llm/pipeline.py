@@ -14,6 +14,7 @@ import numpy as np
 
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact
+from edgeinfer.backends.engines import import_tvm
 from edgeinfer.backends.llm.backend import INPUT, NAME, open_executor, signature
 from edgeinfer.backends.llm.executor import Sizes
 from edgeinfer.backends.tvm import library
@@ -248,7 +249,7 @@ class _Job:
         """Write one target's files and judge them."""
         given = self.given
         try:
-            import tvm  # noqa: F401
+            import_tvm()
         except ImportError as e:
             hint = "pip install 'edgeinfer[tvm]'"
             raise NotAvailableError(f"language models need TVM to be converted: {e}; {hint}") from e

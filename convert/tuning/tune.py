@@ -21,6 +21,7 @@ import numpy as np
 from edgeinfer import profiles
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
+from edgeinfer.backends.engines import import_tvm
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.formats import refuse_artifact
 from edgeinfer.bundle.writer import BundleWriter
@@ -284,8 +285,7 @@ def _workloads(
 
 
 def _where(machine: Machine, order: Order) -> Where:
-    import tvm
-
+    tvm = import_tvm()
     target = machine.description(order.threads)
     here = machine.arch == platform.machine()
     if not order.device and not here:

@@ -13,7 +13,6 @@ import onnx_ir as ir
 from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime, import_openvino
 from edgeinfer.convert.sources.original import Original
 from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
-from edgeinfer.convert.verify.pieces import Pieces, open_reference
 from edgeinfer.errors import LoadError
 from edgeinfer.types import Array, Feeds
 
@@ -228,6 +227,9 @@ class LiteRt:
             raise Abstains(f"it refuses the file ({_first_line(e)})") from e
 
     def _open(self, path: Path, folder: Path) -> Any:
+        # Readers of TFLite files are for models that come from one.
+        from edgeinfer.convert.verify.pieces import open_reference
+
         return open_reference(path)
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
@@ -270,6 +272,8 @@ class LiteRtInPieces(LiteRt):
     name = "litert and definitions"
 
     def _open(self, path: Path, folder: Path) -> Any:
+        from edgeinfer.convert.verify.pieces import Pieces
+
         return Pieces(path, self._original, folder)
 
     def _run(self, feeds: Feeds) -> dict[str, Array]:

@@ -117,3 +117,32 @@ def test_the_collector_rests_during_an_import_only(was_enabled: bool) -> None:
         assert gc.isenabled() is was_enabled
     finally:
         (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.parametrize(
+    ("call", "package", "other"),
+    [
+        ("import_tvm", "tvm", "torch"),
+        ("import_coremltools", "coremltools", "torch"),
+        ("import_coremltools", "coremltools", "transformers"),
+    ],
+)
+def test_packages_that_an_engine_would_only_have_been_glad_of_stay_out(
+    tmp_path: Path, call: str, package: str, other: str
+) -> None:
+    (tmp_path / f"{other}.py").write_text("")
+    (tmp_path / f"{package}.py").write_text(
+        f"try:\n    import {other}\nexcept ImportError:\n    alone = True\n"
+    )
+    code = (
+        f"from edgeinfer.backends import engines; print(engines.{call}().alone);"
+        f"import {other}; print({other}.__name__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["True", other]

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.checks import one_line
+from edgeinfer.backends.engines import import_tvm
 from edgeinfer.backends.onnxruntime.regions import FORMAT, LIBRARY
 from edgeinfer.backends.process import child
 from edgeinfer.convert import onnx_file
@@ -65,6 +66,7 @@ class Racer:
         if not promising(self._plain.graph):
             return self._outcome
         # The compiler is loaded here and not before.
+        import_tvm()
         from edgeinfer.convert.lower.regions.library import supported
         from edgeinfer.convert.lower.tvm import tuned
         from edgeinfer.convert.lower.tvm.machines import machine

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import onnx_ir as ir
 
+from edgeinfer.backends.engines import import_tvm
 from edgeinfer.backends.tvm import library
 from edgeinfer.bundle.manifest import EngineRequirement
 from edgeinfer.convert.lower.expand import with_definitions, with_known
@@ -66,8 +67,7 @@ class TvmTarget(Target):
         notes: Notes,
         folder: Path,
     ) -> Lowered:
-        import tvm
-
+        tvm = import_tvm()
         from edgeinfer.convert.lower.tvm.build import build
 
         path = folder / ("model.dylib" if where.system == "macos" else "model.so")
@@ -148,7 +148,7 @@ def _tell(notes: Notes, made: Module, kind: str, kernels: int, reason: str) -> N
 
 def _machine(profile: Profile, options: LowerOptions) -> Machine:
     try:
-        import tvm  # noqa: F401
+        import_tvm()
     except ImportError as error:
         raise NotAvailableError(f"format 'tvm' needs TVM: {error}; {_INSTALL}") from error
     if options.precision != "fp32":

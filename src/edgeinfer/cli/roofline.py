@@ -84,8 +84,10 @@ def measure(threads: int) -> Roof:
     Raises:
         NotAvailableError: TVM is not installed, or no code is made for this CPU.
     """
+    from edgeinfer.backends.engines import import_tvm
+
     try:
-        import tvm
+        tvm = import_tvm()
         import tvm_ffi
     except ImportError as error:
         raise NotAvailableError(f"--roofline compiles its loops: {error}; {_INSTALL}") from error
