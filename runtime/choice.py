@@ -15,13 +15,7 @@ from typing import Literal
 
 from edgeinfer import forks, profiles
 from edgeinfer.backends import registry
-from edgeinfer.backends.base import (
-    Backend,
-    DeviceKind,
-    Executable,
-    LoadOptions,
-    Probe,
-)
+from edgeinfer.backends.base import Backend, DeviceKind, Executable, LoadOptions, Probe
 from edgeinfer.backends.process import guard
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant, VectorRecord
