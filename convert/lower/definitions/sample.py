@@ -177,8 +177,26 @@ def max_unpool(node: ir.Node) -> onnx.FunctionProto | None:
     x, result = node.inputs[0], sizes(node.outputs[0])
     if x is None or x.dtype is None or result is None or 0 in result:
         return None
-    body = Body(node)
-    zeros = body.op("Cast", body.const(np.zeros(math.prod(result), np.float32)), to=x.dtype.value)
+    shape, window = sizes(x), attribute(node, "kernel_shape", None)
+    if shape is None or window is None:
+        return None
+    strides = attribute(node, "strides", None) or [1] * len(window)
+    pads = attribute(node, "pads", None) or [0] * 2 * len(window)
+    own = [
+        (n - 1) * stride + k - before - after
+        for n, stride, k, before, after in zip(
+            shape[2:], strides, window, pads, pads[len(window) :], strict=False
+        )
+    ]
+    # Places count in the sizes that the windows give; sizes beyond are filled up behind.
+    missing = [a - b for a, b in zip(result[2:], own, strict=True)]
+    if min(missing) < 0:
+        return None
+    full, body = (*shape[:2], *own), Body(node)
+    zeros = body.op("Cast", body.const(np.zeros(math.prod(full), np.float32)), to=x.dtype.value)
     places, values = body.reshape("i1", -1), body.reshape("i0", -1)
-    body.give(0, body.reshape(body.op("ScatterElements", zeros, places, values, axis=0), *result))
+    made = body.reshape(body.op("ScatterElements", zeros, places, values, axis=0), *full)
+    if any(missing):
+        made = body.op("Pad", made, body.const([0] * (len(full) + 2) + missing))
+    body.give(0, made)
     return body.function()

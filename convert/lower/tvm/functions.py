@@ -75,7 +75,7 @@ def write(
     sizes: dict[Any, Any] = {}
     params = parameters(like, sizes)
     name = title(g, name)
-    with g.block.function(name, params, private=True):
+    with g.block.function(name, params, {"edgeinfer.name": name}, private=True):
         with g.block.dataflow():
             made = list(body([g.wrap(p) for p in params]))
             given = [g.block.emit_output(g.expr(fresh(g, t))) for t in made]
@@ -90,7 +90,7 @@ def write_plain(
 ) -> Any:
     """Write a function of calls and conditions; return what calls name it by."""
     params, name = parameters(like, {}), title(g, name)
-    with g.block.function(name, params, private=True):
+    with g.block.function(name, params, {"edgeinfer.name": name}, private=True):
         g.block.emit_func_output(g.block.emit(body(params)))
     return g.block.get().get_global_var(name)
 
@@ -105,7 +105,10 @@ def parameters(like: Sequence[Tensor], sizes: dict[Any, Any]) -> list[Any]:
 
 
 def title(g: Builder, name: str) -> str:
-    """Name a function as no other one is."""
+    """Name a function as no other one is.
+
+    The name is an attribute too: of two functions that do the same TVM would keep one name.
+    """
     g.functions += 1
     return f"{name}_{g.functions}"
 

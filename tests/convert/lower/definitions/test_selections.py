@@ -108,3 +108,18 @@ def test_unique_elements_with_places_and_counts(x: list[Any], dtype: str) -> Non
     found, right = _expanded(text, "Unique", {"x": array})
     for one, other in zip(found, right, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_unpooled_elements_count_in_the_sizes_of_their_windows() -> None:
+    text = """g (float[1,1,2,2] x, int64[1,1,2,2] i) => (float[1,1,5,5] y) <int64[4] s = {1,1,5,5}>
+        { y = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(x, i, s) }"""
+    model = _model(text)
+    assert expand(model, list(model.graph))
+    feeds = {
+        "x": np.arange(1, 5, dtype=np.float32).reshape(1, 1, 2, 2),
+        "i": np.array([[[[5, 7], [13, 15]]]]),
+    }
+    # As the standard's own case has it; ONNX Runtime counts in the sizes that were asked for.
+    right = np.zeros((5, 5), np.float32)
+    right[1, 1], right[1, 3], right[3, 1], right[3, 3] = 1, 2, 3, 4
+    np.testing.assert_array_equal(_run(model, feeds)[0][0, 0], right)

@@ -69,6 +69,14 @@ def test_turns_inside_of_turns(tmp_path: Path) -> None:
     _agree(tmp_path, NESTED, *({"n": np.array(n), "x": X[:2]} for n in (3, 0, 6, 1)))
 
 
+def test_two_loops_that_do_the_same(tmp_path: Path) -> None:
+    results = "(bool d, float[2] w) { d = Identity(c) w = Exp(v) }"
+    body = f"<body = b (int64 i, bool c, float[2] v) => {results}>"
+    text = f"""(int64 n, float[2] x) => (float[2] y, float[2] z) <bool t = {{1}}> {{
+        y = Loop(n, t, x) {body} a = Neg(x) z = Loop(n, t, a) {body} }}"""
+    _agree(tmp_path, text, *({"n": np.array(n), "x": X[:2]} for n in (2, 0)))
+
+
 def test_branches_of_other_sizes(tmp_path: Path) -> None:
     feeds = [{"c": np.array(c), "x": np.tile(X, (n, 1))} for c in (True, False) for n in (2, 1)]
     _agree(tmp_path, IF, *feeds)
