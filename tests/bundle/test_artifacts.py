@@ -22,7 +22,7 @@ FORMS = {
 }
 """Files of an artifact, by its format, as the converter names them."""
 
-BESIDE = {"m.report.json", "m.report.html", "m.manifest.json"}
+BESIDE = ("report.json", "report.html", "manifest.json")
 
 
 def made(writer: BundleWriter, *formats: str) -> Manifest:
@@ -97,12 +97,19 @@ def test_one_artifact_with_what_belongs_to_it(
 ) -> None:
     with ArtifactWriter(tmp_path / f"m{suffix}") as writer:
         assert writer.finish(made(writer, format)) == tmp_path / f"m{suffix}"
-    assert tree(tmp_path) == files | BESIDE
+    assert tree(tmp_path) == files | {f"m{suffix}.{name}" for name in BESIDE}
     assert writer.files[0] == tmp_path / f"m{suffix}"
     texts = {(tmp_path / f).read_text() for f in files}
     assert texts == {f"{format} {name}" for name in FORMS[format]}
-    with pytest.raises(UsageError, match="exists; give overwrite"):
+    with pytest.raises(UsageError, match="exists; --overwrite"):
         ArtifactWriter(tmp_path / f"m{suffix}")
+
+
+def test_forms_of_one_model_have_room_beside_each_other(tmp_path: Path) -> None:
+    for format, name in (("tflite", "m.tflite"), ("onnx", "m.onnx"), ("mlprogram", "m.mlpackage")):
+        with ArtifactWriter(tmp_path / name) as writer:
+            writer.finish(made(writer, format))
+    assert {f"{n}.report.html" for n in ("m.tflite", "m.onnx", "m.mlpackage")} <= tree(tmp_path)
 
 
 @pytest.mark.parametrize("format", ["tflite", "openvino_ir", "mlprogram"])
@@ -221,7 +228,7 @@ def test_what_is_there_is_kept(tmp_path: Path) -> None:
     (out / "cpu-tflite-fp32" / "mine.txt").write_text("mine")
     (out / "notes.txt").write_text("mine too")
     with Bundle.open(bundle(tmp_path / "m.edge", "tflite")) as b:
-        with pytest.raises(UsageError, match="cpu-tflite-fp32: exists; give overwrite"):
+        with pytest.raises(UsageError, match="cpu-tflite-fp32: exists; --overwrite"):
             extract(b, out, b.manifest.variants)
         assert tree(out) == {"cpu-tflite-fp32/mine.txt", "notes.txt"}
         extract(b, out, b.manifest.variants, overwrite=True)

@@ -60,7 +60,7 @@ def test_overwrite_must_be_asked_for(
     form: str, request: pytest.FixtureRequest, writer_of_small: Small
 ) -> None:
     path: Path = request.getfixturevalue(form)
-    with pytest.raises(UsageError, match="exists; give overwrite"):
+    with pytest.raises(UsageError, match="exists; --overwrite"):
         writer_of_small(path)
     writer_of_small(path, overwrite=True, model=b"new")
     with Bundle.open(path) as bundle:

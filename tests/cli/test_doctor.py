@@ -38,13 +38,15 @@ ABSENT = Probe("openvino", None, reason='not installed; pip install "edgeinfer[o
 
 
 def test_a_machine_that_can_work(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    probes(monkeypatch, HERE, ABSENT)
+    elsewhere = Probe("coreml", None, reason="Core ML runs on macOS")
+    probes(monkeypatch, HERE, ABSENT, elsewhere)
     result = cli("doctor")
     assert result.code == 0
     lines = [line.split(maxsplit=3) for line in result.out.splitlines() if "engine" in line]
-    assert lines[:2] == [
+    assert lines[:3] == [
         ["ok", "engine", "onnxruntime", "1.30.0 on cpu"],
         ["-", "engine", "openvino", "not installed"],
+        ["-", "engine", "coreml", "not usable here"],
     ]
     assert "\nengine openvino: not installed; " in result.out
     assert sys.executable in result.out

@@ -72,12 +72,12 @@ def test_the_engine_itself_opens_it(
     assert done.path == done.files[0] == tmp_path / name
     np.testing.assert_allclose(run(tmp_path / name), np.tanh(X), rtol=1e-5, atol=1e-6)
     there = {f.name for f in tmp_path.iterdir()}
-    beside = {"net.report.json", "net.report.html", "net.manifest.json"}
+    beside = {f"{name}.{n}" for n in ("report.json", "report.html", "manifest.json")}
     assert there == {name, *beside} | ({"net.bin"} if name == "net.xml" else set())
     assert {f.name for f in done.files} == there
-    (variant,) = json.loads((tmp_path / "net.manifest.json").read_bytes())["variants"]
+    (variant,) = json.loads((tmp_path / f"{name}.manifest.json").read_bytes())["variants"]
     assert variant["target"] == target
-    with pytest.raises(UsageError, match="exists; give overwrite"):
+    with pytest.raises(UsageError, match="exists; --overwrite"):
         export(tmp_path / name, target)
 
 

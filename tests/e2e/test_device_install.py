@@ -156,6 +156,64 @@ def test_the_line_of_a_device(device: str, target: str, version: str, tmp_path: 
     assert said.startswith("edgeinfer: edgeinfer-runtime runs bundles and converts nothing")
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+def test_the_line_of_a_jetson(version: str, tmp_path: Path) -> None:
+    """The engine is JetPack's, which is not here: that is said, and nothing else fails."""
+    python = _python(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} here")
+    source, bundle = tmp_path / "net.onnx", tmp_path / "net.edge"
+    save(NET, source)
+    edgeinfer.export(source, bundle, targets=["jetson"])
+    made = build(tmp_path / "dist")
+    _call(python, "-m", "venv", tmp_path / "v")
+    inside, command = (tmp_path / "v" / "bin" / name for name in ("python", "edgeinfer"))
+    _call(inside, "-m", "pip", "install", "-q", f"{made}[jetson]")
+    for arguments in (("run", bundle, tmp_path / "x.npy"), ("build", bundle)):
+        np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+        said = _call(command, *arguments, fails=3)
+        assert "tensorrt not installed; JetPack brings it for the system's Python" in said
+        assert "Traceback" not in said
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+def test_the_line_of_a_mac_resolves(version: str, tmp_path: Path) -> None:
+    """Every package has a wheel for Macs with Apple's chips; nothing is installed."""
+    made = build(tmp_path / "dist")
+    wanted = ("--platform", "macosx_14_0_arm64", "--python-version", version, "--only-binary=:all:")
+    report = tmp_path / "report.json"
+    _call(
+        *(sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed"),
+        *("--target", tmp_path / "t", "--report", report, *wanted, f"{made}[mac]"),
+    )
+    found = json.loads(report.read_text())["install"]
+    files = {p["metadata"]["name"]: p["download_info"]["url"].rpartition("/")[2] for p in found}
+    for name in ("coremltools", "onnxruntime", "numpy", "pillow", "soxr"):
+        assert "macosx" in files[name], files[name]
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_the_line_that_converts(version: str, wheel: Path, tmp_path: Path) -> None:
+    """For every device of README's table, on every Python that it names and that is here."""
+    python = _python(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} here")
+    source, bundle = tmp_path / "net.onnx", tmp_path / "net.edge"
+    save(NET, source)
+    _call(python, "-m", "venv", tmp_path / "v")
+    inside, command = (tmp_path / "v" / "bin" / name for name in ("python", "edgeinfer"))
+    _call(inside, "-m", "pip", "install", "-q", f"{wheel}[convert]")
+    targets = ("cpu", "openvino", "rpi5", "ios", "android", "jetson")
+    _call(command, "convert", source, *(f"-t{t}" for t in targets), "-o", bundle)
+    assert "all within budget" in _call(command, "verify", bundle)
+    for suffix, target in ((".tflite", "rpi5"), (".mlpackage", "ios"), (".onnx", "onnxruntime")):
+        _call(command, "convert", source, "-t", target, "-o", tmp_path / f"net{suffix}")
+        assert (tmp_path / f"net{suffix}").exists()
+
+
 @pytest.mark.timeout(600)
 def test_apple_is_enough_to_convert_for_apple(wheel: Path, tmp_path: Path) -> None:
     source, bundle = tmp_path / "net.onnx", tmp_path / "net.edge"

@@ -27,7 +27,8 @@ class ArtifactWriter(BundleWriter):
     """Builds a bundle as ``BundleWriter`` does and writes one artifact of it instead.
 
     The artifact takes the output's name. Its report and the manifest lie beside it, under
-    ``<stem>.report.json``, ``<stem>.report.html`` and ``<stem>.manifest.json``.
+    ``<output>.report.json``, ``<output>.report.html`` and ``<output>.manifest.json``, so that other
+    forms of one model have room in the same folder.
 
     Args:
         output: the artifact to write; its suffix says the format.
@@ -58,7 +59,7 @@ class ArtifactWriter(BundleWriter):
         )
 
     def _beside(self, name: str) -> Path:
-        return self.output.with_name(f"{self.output.stem}.{name}")
+        return self.output.with_name(f"{self.output.name}.{name}")
 
     def _place(self, manifest: Manifest) -> None:
         contents = {v.files for v in manifest.variants}
@@ -211,4 +212,4 @@ def _extracted(bundle: Bundle, variant: Variant, tree: Path, place: Path) -> Ext
 def _refuse_taken(names: Iterable[Path], overwrite: bool) -> None:
     taken = [str(name) for name in names if os.path.lexists(name)]
     if taken and not overwrite:
-        raise UsageError(f"{', '.join(taken)}: exists; give overwrite (--overwrite) to replace it")
+        raise UsageError(f"{', '.join(taken)}: exists; --overwrite (overwrite=True) replaces it")

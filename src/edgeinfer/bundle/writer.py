@@ -297,7 +297,7 @@ def _check_replaceable(output: Path, overwrite: bool) -> None:
     elif not is_bundle_file(output):
         raise UsageError(f"{output}: exists and is not a bundle; choose another output")
     if not overwrite:
-        raise UsageError(f"{output}: exists; give overwrite (--overwrite) to replace it")
+        raise UsageError(f"{output}: exists; --overwrite (overwrite=True) replaces it")
 
 
 def is_bundle_file(path: Path) -> bool:

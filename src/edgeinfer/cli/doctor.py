@@ -122,7 +122,9 @@ def _engines() -> Iterator[Finding]:
         if probe.available:
             yield Finding(what, True, f"{probe.version} on {', '.join(kinds)}")
         else:
-            found = f"{probe.version}, not usable" if probe.version else "not installed"
+            lacking = "not installed" in probe.reason
+            absent = "not installed" if lacking else "not usable here"
+            found = f"{probe.version}, not usable" if probe.version else absent
             fix = probe.reason
             if "not installed" in probe.reason and probe.backend in WHEELS:
                 fix = f"{_first(probe.reason)}; {advise(probe.backend, facts, python)}"

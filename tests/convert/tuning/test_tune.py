@@ -109,7 +109,7 @@ def test_a_bundle_in_the_way_is_told_before_anything_is_measured(net: Path, tmp_
     order = Order(
         "tvm-x86-64-v3", database=tmp_path / "d.jsonl", output=str(tmp_path / "there.edge")
     )
-    with pytest.raises(UsageError, match=r"exists; give overwrite \(--overwrite\) to replace it"):
+    with pytest.raises(UsageError, match=r"exists; --overwrite \(overwrite=True\) replaces it"):
         tuning.tune(net, order)
 
 
