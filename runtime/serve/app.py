@@ -64,11 +64,13 @@ class App:
     """Answers all requests.
 
     Args:
-        hub: the models; loaded when the server starts.
+        hub: the models.
+        loads: load them when the server starts.
+        replica: its name where it is one of several; each answer tells it.
     """
 
-    def __init__(self, hub: Hub) -> None:
-        self.hub = hub
+    def __init__(self, hub: Hub, *, loads: bool = True, replica: str = "") -> None:
+        self.hub, self._loads, self._replica = hub, loads, replica.encode()
         self._v2 = V2(hub)
         self._others = (OpenAI(hub), Responses(hub), Anthropic(hub), Tasks(hub))
         self._keys, self._traces = Keys(hub.options.keys), Traces()
@@ -101,7 +103,8 @@ class App:
                 if self._announcement is not None:
                     await self._announcement.start()
                 # Probes are answered while models load.
-                loading = asyncio.get_running_loop().run_in_executor(None, self.hub.load_all)
+                if self._loads:
+                    loading = asyncio.get_running_loop().run_in_executor(None, self.hub.load_all)
                 await send({"type": "lifespan.startup.complete"})
             else:
                 if self._announcement is not None:
@@ -120,7 +123,9 @@ class App:
         started = time.perf_counter()
         id, held = self._id(scope), hold(self.hub.memory, scope)
         receive = held.received(receive)
-        sent = _Sent(send, ((b"x-request-id", id), *self._origins.headers(scope)))
+        # Where there are several, who is before them adds the request's id.
+        own = (b"x-edgeinfer-replica", self._replica) if self._replica else (b"x-request-id", id)
+        sent = _Sent(send, (own, *self._origins.headers(scope)))
         try:
             if self._traces.is_on:
                 model = await self._traced(scope, receive, sent, id)
@@ -204,6 +209,8 @@ class App:
         elif path == "/health/run" and method == "GET":
             await self._try_all(send)
         elif path == "/metrics" and method == "GET":
+            if self.hub.options.replicated:
+                raise RequestError(404, "each replica counts for itself; Ray's metrics are whole")
             loop = asyncio.get_running_loop()
             names = [*self.hub.visible]
             page = await loop.run_in_executor(None, self.hub.metrics.text, names)

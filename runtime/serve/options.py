@@ -109,6 +109,7 @@ class ServeOptions:
         mdns: tell the local network where the server is.
         upstreams: models of other servers, each as ``read_upstream`` reads it.
         fallbacks: models that answer for others, each as ``read_fallback`` reads it.
+        replicated: it is one of several copies: nothing is loaded or told that is one's alone.
         answers_mb: of answers of tensor models that are kept for the same inputs; 0 for none.
     """
 
@@ -129,6 +130,7 @@ class ServeOptions:
     upstreams: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
     answers_mb: float = 0.0
+    replicated: bool = False
 
     def __post_init__(self) -> None:
         for port in (self.port, self.grpc_port or 0):

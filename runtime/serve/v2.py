@@ -141,6 +141,8 @@ async def change(hub: Hub, model: Served, what: str, parameters: Any = None) -> 
     Raises:
         RequestError: 503, it could not be loaded; 400, something else is to be loaded.
     """
+    if hub.options.replicated:
+        raise RequestError(400, "replicas keep their models; change what the cluster serves")
     if parameters and parameters.keys() - {"unload_dependents"}:
         raise RequestError(400, "parameters: models are loaded from the bundles given at start")
     loop = asyncio.get_running_loop()

@@ -87,6 +87,8 @@ from edgeinfer.errors import UsageError
 @click.option("--context", type=click.IntRange(1), metavar="TOKENS", help="Of a text.")
 @click.option("--cache-mb", type=click.IntRange(1), help="For keys and values of a language model.")
 @click.option("--disk", metavar="FOLDER", help="Keep what was read for the next start.")
+@click.option("--ray", is_flag=True, help="Serve on Ray: a cluster, or several processes here.")
+@click.option("--replicas", default="1", metavar="COUNT|LEAST:MOST", help="Copies, for --ray.")
 @click.option(
     "--emit",
     type=click.Choice(KINDS),
@@ -124,6 +126,8 @@ def serve(
     context: int | None,
     cache_mb: int | None,
     disk: str | None,
+    ray: bool,
+    replicas: str,
     emit: str | None,
     image: str,
     trust: dict[str, Any],
@@ -181,14 +185,15 @@ def serve(
         "disk": disk,
         "threads": threads or 0,
     }
-    run(
-        bundles,
-        options,
-        trust=trust,
-        text=text,
-        pipelines=pipelines,
-        started=lambda url: out.remark(f"serving at {url}"),
-    )
+    more: dict[str, Any] = {"trust": trust, "text": text, "pipelines": pipelines}
+    more["started"] = lambda url: out.remark(f"serving at {url}")
+    if ray:
+        from edgeinfer.runtime.serve.cluster import Replicas, read_replicas, serve_cluster
+
+        cpus = float(threads or 1)
+        serve_cluster(bundles, options, Replicas(*read_replicas(replicas), cpus), **more)
+    else:
+        run(bundles, options, **more)
 
 
 class _Lines(logging.Handler):

@@ -1,0 +1,181 @@
+"""The same server on Ray Serve: copies of it behind Ray's proxies, on one machine or several.
+
+Each replica is a whole server with all models. What one of them knows alone, the others do not:
+counters, allowances of keys, and what is loaded. So nothing is loaded or unloaded there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.installed import install
+from edgeinfer.runtime.serve.app import App
+from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.options import ServeOptions
+
+NAME = "edgeinfer"
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How many copies there are.
+
+    Attributes:
+        least: at all times.
+        most: as many as the load asks for.
+        cpus: of each, by which Ray places them.
+        a_node: most on one node; None for no limit.
+    """
+
+    least: int = 1
+    most: int = 1
+    cpus: float = 1.0
+    a_node: int | None = None
+
+
+def read_replicas(given: str) -> tuple[int, int]:
+    """Read ``COUNT`` or ``LEAST:MOST``.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    least, sign, most = given.partition(":")
+    if not (least.isdigit() and (most.isdigit() if sign else True)):
+        raise UsageError(f"replicas {given}: expected COUNT or LEAST:MOST")
+    found = int(least), int(most or least)
+    if not 1 <= found[0] <= found[1]:
+        raise UsageError(f"replicas {given}: expected at least 1, and no fewer at most")
+    return found
+
+
+def check_cluster(options: ServeOptions, replicas: Replicas, hub: Hub) -> None:
+    """Raise where copies of a server cannot do what one does.
+
+    Raises:
+        UsageError: names what.
+        NotAvailableError: Ray is not installed.
+    """
+    given = {
+        "--grpc-port": options.grpc_port is not None,
+        "--certificate": options.certificate is not None,
+        "--mdns": options.mdns,
+    }
+    if wrong := [name for name, is_given in given.items() if is_given]:
+        raise UsageError(f"--ray: {', '.join(wrong)}: not supported; Ray's proxies answer")
+    stateful = [m.name for m in hub.models.values() if m.sequences is not None]
+    if stateful and replicas.most > 1:
+        raise UsageError(
+            f"--ray: {', '.join(stateful)}: sequences live in one replica; give --replicas 1"
+        )
+    try:
+        from ray import serve  # noqa: F401
+    except ImportError as e:
+        raise NotAvailableError(f"--ray needs Ray Serve; {install('ray')}") from e
+
+
+def deployment(
+    models: Sequence[str],
+    options: ServeOptions,
+    replicas: Replicas,
+    *,
+    trust: Mapping[str, Any] | None = None,
+    text: Mapping[str, Any] | None = None,
+    pipelines: Sequence[str] = (),
+) -> Any:
+    """Return the application for ``ray.serve.run``.
+
+    Args:
+        models: bundles, each ``PATH`` or ``NAME=PATH``, that every node has there.
+        options: of the server; who may ask is checked in each replica.
+        replicas: how many.
+        trust: keyword arguments of ``Bundle.open``.
+        text: keyword arguments of ``LLM``.
+        pipelines: several bundles that are one, each ``NAME=PATH,PATH``.
+    """
+    import ray
+    from ray import serve
+
+    inside = replace(options, replicated=True)
+
+    def build() -> App:
+        hub = Hub(models, inside, trust, text, pipelines)
+        # A replica takes requests when its models do.
+        hub.load_all()
+        if problems := [f"{m.name}: {m.state}" for m in hub.models.values() if not m.is_ready]:
+            raise RuntimeError("; ".join(problems))
+        node = ray.get_runtime_context().get_node_id()
+        return App(hub, loads=False, replica=f"{node[:12]}-{os.getpid()}")
+
+    config: dict[str, Any] = {"num_replicas": replicas.least}
+    if replicas.most > replicas.least:
+        config = {
+            "autoscaling_config": {
+                "min_replicas": replicas.least,
+                "max_replicas": replicas.most,
+            }
+        }
+    made = serve.deployment(
+        serve.ingress(build)(),
+        name=NAME,
+        ray_actor_options={"num_cpus": replicas.cpus},
+        max_ongoing_requests=options.limits.queue,
+        graceful_shutdown_timeout_s=options.limits.drain_s,
+        max_replicas_per_node=replicas.a_node,
+        **config,
+    )
+    return made.bind()
+
+
+def serve_cluster(
+    models: Sequence[str],
+    options: ServeOptions,
+    replicas: Replicas,
+    *,
+    started: Callable[[str], None] | None = None,
+    **more: Any,
+) -> None:
+    """Serve on the cluster that ``RAY_ADDRESS`` names, or on one started here, until SIGTERM.
+
+    Args:
+        models: as for ``deployment``.
+        options: of the server.
+        replicas: how many.
+        started: is called with the address when requests are taken.
+        **more: as for ``deployment``.
+
+    Raises:
+        UsageError: copies of a server cannot do what was asked.
+        NotAvailableError: Ray is not installed.
+    """
+    hub = Hub(models, options, more.get("trust"), more.get("text"), more.get("pipelines", ()))
+    try:
+        check_cluster(options, replicas, hub)
+    finally:
+        hub.close()
+    import ray
+    from ray import serve
+
+    if "RAY_ADDRESS" in os.environ:
+        ray.init(log_to_driver=False)
+    else:
+        # The dashboard would let whoever reaches it run programs.
+        ray.init("local", log_to_driver=False, include_dashboard=False)
+    ended = threading.Event()
+    try:
+        serve.start(http_options={"host": options.host, "port": options.port})
+        serve.run(deployment(models, options, replicas, **more), name=NAME, route_prefix="/")
+        # Last, because Ray has handlers of its own, which abort.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ended.set())
+        if started is not None:
+            started(f"http://{options.host}:{options.port}")
+        ended.wait()
+        serve.delete(NAME)
+    finally:
+        ray.shutdown()
