@@ -8,6 +8,7 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T  # noqa: N812
 
+from edgeinfer.kernels.defs import math
 from edgeinfer.kernels.defs.emit import Buffer, Expr, function
 
 COUNT = ((1,), "int64")
@@ -36,6 +37,79 @@ def _append(out: Buffer, count: Buffer, column: list[int], value: Expr) -> None:
     number = T.BufferLoad(count, [0])
     T.buffer_store(out, value, [number, *column])
     T.buffer_store(count, number + T.int64(1), [0])
+
+
+def best(rows: int, size: int, count: int, dtype: str, *, largest: bool) -> tirx.PrimFunc:
+    """Find the places of the best elements of each row, the best first.
+
+    The kernel takes ``x`` (rows, size) and gives ``at`` (int64, rows, count). Of equal elements the
+    first is the better one; NaN is more than infinity. What is found so far is a heap with the
+    worst on top, so that most elements of a long row are looked at once.
+
+    Args:
+        rows: of the input.
+        size: of a row.
+        count: places of each row, at least one and at most all.
+        dtype: of the elements.
+        largest: which are better.
+    """
+    buffers = {"x": ((rows, size), dtype), "at": ((rows, count), "int64")}
+
+    def body(x: Buffer, at: Buffer) -> None:
+        with T.serial(rows) as r:
+            state = T.alloc_buffer((2,), "int64")
+
+            def held(place: Expr) -> Expr:
+                return T.BufferLoad(at, [r, place])
+
+            def worse(one: Expr, other: Expr) -> Expr:
+                a, b = T.BufferLoad(x, [r, one]), T.BufferLoad(x, [r, other])
+                low, high = (a, b) if largest else (b, a)
+                less, same = low < high, tirx.EQ(a, b)
+                if dtype.startswith("float"):
+                    unlike = tirx.And(math.is_nan(high), tirx.Not(math.is_nan(low)))
+                    less = tirx.Or(less, unlike)
+                    same = tirx.Or(same, tirx.And(math.is_nan(a), math.is_nan(b)))
+                return tirx.Or(less, tirx.And(same, one > other))
+
+            def exchange(a: Expr, b: Expr) -> None:
+                kept = T.alloc_buffer((1,), "int64")
+                T.buffer_store(kept, held(a), [0])
+                T.buffer_store(at, held(b), [r, a])
+                T.buffer_store(at, T.BufferLoad(kept, [0]), [r, b])
+
+            def sink(start: Expr, end: Expr) -> None:
+                """Move an element down until nothing below it is worse."""
+                place, child = T.BufferLoad(state, [0]), T.BufferLoad(state, [1])
+                T.buffer_store(state, start, [0])
+                with T.While(place * 2 + 1 < end):
+                    T.buffer_store(state, place * 2 + 1, [1])
+                    other = tirx.Min(child + 1, end - 1)
+                    with T.If(worse(held(other), held(child))), T.Then():
+                        T.buffer_store(state, other, [1])
+                    with T.If(worse(held(child), held(place))):
+                        with T.Then():
+                            exchange(place, child)
+                            T.buffer_store(state, child, [0])
+                        with T.Else():
+                            T.buffer_store(state, end, [0])
+
+            whole = T.int64(count)
+            with T.serial(count) as i:
+                T.buffer_store(at, tirx.Cast("int64", i), [r, i])
+            with T.serial(count // 2) as i:
+                sink(T.int64(count // 2 - 1) - tirx.Cast("int64", i), whole)
+            with T.serial(size - count) as i:
+                new = tirx.Cast("int64", i) + whole
+                with T.If(worse(held(T.int64(0)), new)), T.Then():
+                    T.buffer_store(at, new, [r, 0])
+                    sink(T.int64(0), whole)
+            with T.serial(count - 1) as i:
+                end = T.int64(count - 1) - tirx.Cast("int64", i)
+                exchange(T.int64(0), end)
+                sink(T.int64(0), end)
+
+    return function("best", buffers, body)
 
 
 def suppressed(

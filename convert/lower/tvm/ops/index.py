@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from tvm import relax, te, tirx
 from edgeinfer.convert.lower.registry import Const, Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert, larger, smaller
+from edgeinfer.convert.lower.tvm.ops.matrix import reshape, transpose
 from edgeinfer.convert.lower.tvm.registry import NUMBERS, OPS
+from edgeinfer.kernels.defs import chosen
 from edgeinfer.kernels.defs.math import is_nan
 
 
@@ -319,6 +322,20 @@ _SORTED = frozenset(
 )
 
 
+_COMPARED = 1024
+"""Elements of an axis up to which each is compared with each, as threads can."""
+
+
+def _best(g: Builder, x: Tensor, at: int, count: int, largest: bool) -> Tensor:
+    """Find places along a long axis by a heap for each row."""
+    order = [*(a for a in range(x.rank) if a != at), at]
+    outer = [x.shape[a] for a in order[:-1]]
+    flat = reshape(g, transpose(g, x, order), (prod(outer), x.shape[at]))
+    kernel = chosen.best(*flat.shape, count, x.dtype, largest=largest)
+    made = g.wrap(g.tir(kernel, [g.expr(flat)], (flat.shape[0], count), "int64"))
+    return transpose(g, reshape(g, made, (*outer, count)), [order.index(a) for a in range(x.rank)])
+
+
 @OPS.lower("TopK", since=11, dtypes=_SORTED)
 def top_k(
     g: Builder,
@@ -335,8 +352,11 @@ def top_k(
     """
     at = axis % X.rank
     size, count = X.shape[at], int(K.array.reshape(-1)[0])
-    if not isinstance(size, int) or size > 1024:
-        raise Refusal("a long or open axis", "dynamic_shape")
+    if not isinstance(size, int) or (size > _COMPARED and not g.on_cpu):
+        raise Refusal("an open axis, or on a GPU a long one", "dynamic_shape")
+    if size > _COMPARED and count and X.is_static:
+        place = _best(g, X, at, count, bool(largest))
+        return gather_elements(g, X, place, axis=at), place
 
     def ranks(data: Any) -> Any:
         k = te.reduce_axis((0, size), "k")

@@ -147,3 +147,22 @@ def test_a_place_reflected_from_far_away_is_between_two_elements(far: float) -> 
     places = np.array([far, far, 0.5, far], np.float32).reshape(1, 1, 2, 2)
     got = _run(text, x=x, i=places)
     assert ((got >= 0) & (got <= 15)).all()
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("count", [1, 2, 300, 1500])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_best_of_a_long_axis(axis: int, count: int, largest: int) -> None:
+    shape, made = ("1500,3", f"{count},3") if axis == 0 else ("3,1500", f"3,{count}")
+    text = (
+        f"(float[{shape}] x) => (int64[{made}] y) <int64[1] k = {{{count}}}>"
+        f" {{ v, y = TopK<axis={axis}, largest={largest}>(x, k) }}"
+    )
+    rng = np.random.default_rng(count)
+    # Many are equal, and a few are no numbers.
+    x = rng.integers(-200, 200, [int(n) for n in shape.split(",")]).astype(np.float32)
+    x.ravel()[rng.integers(0, x.size, 20)] = np.nan
+    x.ravel()[rng.integers(0, x.size, 20)] = np.inf
+    key = np.where(np.isnan(x), np.float32(1e9), np.where(np.isinf(x), np.float32(1e8), x))
+    order = np.argsort(-key if largest else key, axis, kind="stable")
+    np.testing.assert_array_equal(_run(text, x=x), np.take(order, range(count), axis))
