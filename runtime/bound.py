@@ -38,7 +38,7 @@ class BoundSession(forks.Here):
         self._call = call
         # Kept, because a session that nobody holds is closed.
         self._session = session
-        self._life = life = session.life
+        self._life = life = session._life
         self._enter, self._leave = life.running.append, life.running.pop
 
     def __call__(self) -> dict[str, Array]:

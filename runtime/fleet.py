@@ -140,20 +140,20 @@ class Runtime(forks.Here):
             "revoked": revoked,
             "signature": signature,
         }
-        self.scheduler = Scheduler(self.threads, cores.cpus)
+        self._scheduler = Scheduler(self.threads, cores.cpus)
         self._engines: dict[tuple[object, ...], Engine] = {}
         self._models: dict[str, Model] = {}
         self._lock = forks.lock()
         self._is_closed = False
-        self.loading = forks.lock()
-        self.guard = forks.lock()
-        self.released = threading.Condition(self.guard)
+        self._loading = forks.lock()
+        self._guard = forks.lock()
+        self._released = threading.Condition(self._guard)
         self._pool_mb, self._tidied = 0.0, -math.inf
         forks.watch(self)
 
     def forked(self) -> None:
         """Wait for nobody who waits in the parent; engines know their process by themselves."""
-        self.released = threading.Condition(self.guard)
+        self._released = threading.Condition(self._guard)
 
     def __enter__(self) -> Self:
         return self
@@ -239,7 +239,7 @@ class Runtime(forks.Here):
         """Cancel what waits, end what runs, free every engine."""
         with self._lock:
             self._is_closed = True
-        self.scheduler.close(wait=True)
+        self._scheduler.close(wait=True)
         with self._lock:
             engines = list(self._engines.values())
             for model in self._models.values():
@@ -252,16 +252,16 @@ class Runtime(forks.Here):
         if problems:
             raise problems[0]
 
-    def submit(
+    def _submit(
         self, model: Model, feeds: Feeds, priority: float, deadline: float, waits: bool
     ) -> Answer:
         """Queue a call of one of its models."""
-        call = Call(feeds, Answer(self.scheduler), deadline, time.monotonic())
+        call = Call(feeds, Answer(self._scheduler), deadline, time.monotonic())
         batching = model.batching
         if batching is None:
-            self.scheduler.submit(model, call, priority=priority, waits=waits)
+            self._scheduler.submit(model, call, priority=priority, waits=waits)
             return call.future
-        self.scheduler.submit(
+        self._scheduler.submit(
             *(model, call),
             priority=priority,
             waits=waits and not batching.wait_ms,
@@ -271,7 +271,7 @@ class Runtime(forks.Here):
         )
         return call.future
 
-    def forget(self, model: Model) -> None:
+    def _forget(self, model: Model) -> None:
         """Take a model out, and its engine with the last one that uses it."""
         engine = model.engine
         with self._lock:
@@ -286,7 +286,7 @@ class Runtime(forks.Here):
         engine.end()
         engine.unload()
 
-    def make_room(self, engine: Engine, needed_mb: float) -> None:
+    def _make_room(self, engine: Engine, needed_mb: float) -> None:
         """Unload engines that nobody uses, the least recently used first; wait for those that run.
 
         Raises:
@@ -305,17 +305,17 @@ class Runtime(forks.Here):
                     f"{engine.path.name}: needs {needed_mb:.0f} MB; memory_mb is "
                     f"{self.memory_mb:.0f}, and pinned models hold {self._held_mb():.0f} of it"
                 )
-            with self.released:
+            with self._released:
                 if not any(e.is_idle for e in running):
-                    self.released.wait(timeout=1.0)
+                    self._released.wait(timeout=1.0)
 
-    def fits(self, pool_mb: float) -> bool:
+    def _fits(self, pool_mb: float) -> bool:
         """Say whether all is within the budget after a run; what can go goes if it is not.
 
         Args:
             pool_mb: that the run added to the memory which runs of all engines share.
         """
-        with self.guard:
+        with self._guard:
             self._pool_mb += pool_mb
         if self.memory_mb is None or self._held_mb() <= self.memory_mb:
             return True
@@ -330,7 +330,7 @@ class Runtime(forks.Here):
         if time.monotonic() - self._tidied > TIDY_S:
             self._tidied = time.monotonic()
             give_back()
-        with self.guard:
+        with self._guard:
             self._pool_mb = 0.0
 
     def _held_mb(self) -> float:
@@ -387,7 +387,7 @@ class Model(forks.Here):
             try:
                 return self._alone(feeds)
             finally:
-                self._runtime.scheduler.leave(self)
+                self._runtime._scheduler.leave(self)
         return self._queued(feeds, priority, deadline_s, waits=True).result()
 
     def submit(
@@ -417,7 +417,7 @@ class Model(forks.Here):
         if self.is_closed:
             raise ClosedError(f"model {self.name!r}: used after close()")
         priority = self.priority if priority is None else priority
-        return self._runtime.submit(self, feeds, priority, deadline_of(deadline_s), waits)
+        return self._runtime._submit(self, feeds, priority, deadline_of(deadline_s), waits)
 
     @property
     def is_brief(self) -> bool:
@@ -431,7 +431,7 @@ class Model(forks.Here):
             is_simple
             and self.engine.is_loaded
             and not self.is_closed
-            and self._runtime.scheduler.enter(self)
+            and self._runtime._scheduler.enter(self)
         )
 
     def check(self, feeds: Feeds) -> Feeds:
@@ -462,7 +462,7 @@ class Model(forks.Here):
         try:
             return self._now(several)
         finally:
-            self._runtime.scheduler.leave(self)
+            self._runtime._scheduler.leave(self)
 
     def _alone(self, feeds: Feeds) -> Outputs:
         return self._now((feeds,))[0]
@@ -489,7 +489,7 @@ class Model(forks.Here):
 
     def _acquired(self) -> Session:
         session = self.engine.acquire()
-        if not session.concurrent:
+        if not session._concurrent:
             self.limit = 1
         return session
 
@@ -539,7 +539,7 @@ class Model(forks.Here):
 
     def close(self) -> None:
         """Take it out of the runtime."""
-        self._runtime.forget(self)
+        self._runtime._forget(self)
 
     def _settle(self, calls: list[Call], error: Exception) -> None:
         for call in calls:

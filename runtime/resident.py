@@ -41,7 +41,7 @@ class Engine:
         self._loaded_mb = 0.0
         self._is_too_large = False
         self._runtime, self._options = runtime, options
-        self._guard = runtime.guard
+        self._guard = runtime._guard
         self._session: Session | None = None
         self._runs = 0
         self._has_ended = False
@@ -86,7 +86,7 @@ class Engine:
         if (session := self._enter()) is not None:
             return session
         # One at a time, or two would count each other's memory; runs go on meanwhile.
-        with self._runtime.loading:
+        with self._runtime._loading:
             if (session := self._enter()) is not None:
                 return session
             session = self._load()
@@ -115,7 +115,7 @@ class Engine:
             self._runs -= 1
             self.used = time.monotonic()
             if not self._runs:
-                self._runtime.released.notify_all()
+                self._runtime._released.notify_all()
             goes = self._is_too_large and not self._runs and not self.is_pinned
         if goes:
             _log.warning(
@@ -131,15 +131,15 @@ class Engine:
         size = sum(getattr(array, "nbytes", 0) for array in feeds.values())
         if size <= self._largest:
             return session.run(feeds)
-        before = resident_mb() + session.process_mb
+        before = resident_mb() + session._process_mb
         outputs = session.run(feeds)
         given = sum(array.nbytes for array in outputs.values()) / 2**20
-        grown = max(0.0, resident_mb() + session.process_mb - before - given)
-        if not session.pooled:
+        grown = max(0.0, resident_mb() + session._process_mb - before - given)
+        if not session._pooled:
             self.memory_mb += grown
-        if self._runtime.fits(grown if session.pooled else 0.0):
+        if self._runtime._fits(grown if session._pooled else 0.0):
             self._largest = size
-        elif not session.pooled:
+        elif not session._pooled:
             self._is_too_large = True
         return outputs
 
@@ -174,15 +174,15 @@ class Engine:
 
     def _load(self) -> Session:
         least = self._least_mb()
-        self._runtime.make_room(self, max(self._loaded_mb, least))
+        self._runtime._make_room(self, max(self._loaded_mb, least))
         before = resident_mb()
         session = load(self.path, **self._options)
         self.loads += 1
         self._largest, self._is_too_large = 0, False
-        grown = max(resident_mb() - before, 0.0) + session.process_mb
+        grown = max(resident_mb() - before, 0.0) + session._process_mb
         self.memory_mb = self._loaded_mb = max(grown, least)
         try:
-            self._runtime.make_room(self, self.memory_mb)
+            self._runtime._make_room(self, self.memory_mb)
         except BaseException:
             session.close()
             raise

@@ -247,7 +247,7 @@ class Session(forks.Here):
         if states:
             execute = _after(self._check, self._execute)
             self._memory = Memory(states, self.inputs, execute, executable, check_finite)
-        self.life = life = Lifetime(_freeing(executable, bundle))
+        self._life = life = Lifetime(_freeing(executable, bundle))
         self._enter, self._leave = life.running.append, life.running.pop
         # A session that is dropped without close() frees its engine and files all the same.
         weakref.finalize(self, life.close).atexit = False
@@ -270,17 +270,17 @@ class Session(forks.Here):
         return f"<Session {self._bundle.manifest.name!r}: {pair}>"
 
     @property
-    def pooled(self) -> bool:
+    def _pooled(self) -> bool:
         """Whether its runs take their memory from what all pooled sessions share."""
         return bool(getattr(self._choice.executable, "pooled", False))
 
     @property
-    def process_mb(self) -> float:
+    def _process_mb(self) -> float:
         """What an engine in a process of its own holds there; 0 for one in this process."""
         return float(getattr(self._choice.executable, "process_mb", 0.0))
 
     @property
-    def concurrent(self) -> bool:
+    def _concurrent(self) -> bool:
         """Whether several runs can go on at once; otherwise they wait for one another."""
         return self._turn is None
 
@@ -333,15 +333,15 @@ class Session(forks.Here):
         """
         self._enter(None)
         try:
-            if self.life.closed:
+            if self._life.closed:
                 raise ClosedError(_CLOSED)
             if self._memory is not None and self._memory.used_by(feeds):
                 return self._memory.run(feeds)
             return self._execute(self._check(feeds))
         finally:
             self._leave()
-            if self.life.closed:
-                self.life.release()
+            if self._life.closed:
+                self._life.release()
 
     def reset(self, states: Mapping[str, Array] | None = None) -> None:
         """Forget what the session keeps from run to run: a new recording, a new conversation.
@@ -386,13 +386,13 @@ class Session(forks.Here):
         results = output_buffers(self.inputs, self.outputs, feeds, outputs, there=self._there)
         self._enter(None)
         try:
-            if self.life.closed:
+            if self._life.closed:
                 raise ClosedError(_CLOSED)
             bound = self._choice.executable.bind(feeds, results)
         finally:
             self._leave()
-            if self.life.closed:
-                self.life.release()
+            if self._life.closed:
+                self._life.release()
         call: Callable[[], None] = bound
         if self._values is not None:
             call = _checked(bound, self._values, feeds)
@@ -410,7 +410,7 @@ class Session(forks.Here):
             ClosedError: the session was closed.
         """
         with self._lock:
-            if self.life.closed:
+            if self._life.closed:
                 raise ClosedError(_CLOSED)
             if self._pool is None:
                 workers = available_cpus() if self._choice.concurrent else 1
@@ -432,7 +432,7 @@ class Session(forks.Here):
         """Free the engine; runs under way end first, later ones raise ``ClosedError``."""
         with self._lock:
             pool, self._pool = self._pool, None
-        self.life.close()
+        self._life.close()
         if pool is not None:
             pool.shutdown(wait=False)
 

@@ -43,6 +43,19 @@ def test_importing_is_light(code: str, allowed: tuple[str, ...]) -> None:
     assert modules(code) & set(HEAVY) <= set(allowed)
 
 
+@pytest.mark.parametrize(
+    ("name", "members"),
+    [
+        ("Runtime", "add close models stats"),
+        ("Session", "bind close report reset run run_async stats verify"),
+    ],
+)
+def test_nothing_of_a_class_is_public_by_accident(name: str, members: str) -> None:
+    # The hook of ``edgeinfer.forks``, which every watched object has.
+    found = {m for m in dir(getattr(edgeinfer, name)) if not m.startswith("_")} - {"forked"}
+    assert found == set(members.split())
+
+
 def test_the_public_names() -> None:
     assert edgeinfer.__all__ == [
         *("LLM", "Batching", "Bundle", "Runtime", "SamplingParams", "Session", "__version__"),

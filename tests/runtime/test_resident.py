@@ -210,7 +210,7 @@ def test_a_runtime_s_own_threads_are_on_the_fast_cores(
     with Runtime(history=history) as runtime:
         assert runtime.threads == 1
         model = runtime.add(make_bundle("a", vectors=0))
-        assert runtime.scheduler.threads == 1
+        assert runtime._scheduler.threads == 1
         model.submit(feeds()).exception(timeout=10)
     assert seen == [{mine[-1]}]
     assert sorted(os.sched_getaffinity(0)) == mine

@@ -72,7 +72,7 @@ def test_an_engine_that_is_not_free_is_waited_for_elsewhere(model: Model) -> Non
             future = await lane.submit(feeds(3), None, None)
             assert not isinstance(future, dict)
         finally:
-            model._runtime.scheduler.leave(model)
+            model._runtime._scheduler.leave(model)
         return await asyncio.wrap_future(future)
 
     assert asyncio.run(run())["k'"].tolist() == [3]
