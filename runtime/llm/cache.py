@@ -74,7 +74,7 @@ class Cache:
             return None
         name = blake2b(executor.fingerprint.encode(), digest_size=16).hexdigest()
         try:
-            return PageStore(folder / name, executor.page_bytes, most)
+            return PageStore(folder, name, executor.page_bytes, most)
         except OSError as e:
             raise OutputError(f"{folder}: cannot keep pages here: {e.strerror or e}") from e
 

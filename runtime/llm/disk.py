@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import os
 import queue
+import stat
 import struct
 import threading
 from collections import OrderedDict
@@ -17,6 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from edgeinfer.bounded import open_file
+from edgeinfer.bundle.cache import private_folder
 from edgeinfer.runtime.llm.executor import Bytes
 
 MAGIC = b"EDGEKV\x00\x01"
@@ -32,26 +34,28 @@ _WAITING = 64
 class PageStore:
     """A folder with pages of one fingerprint.
 
-    Several processes may share it. Files that are damaged are deleted and were never there.
+    Several processes of one user may share it. Files that are damaged are deleted and were never
+    there; so are those of other users. A page holds what a model made of a text, and nothing but
+    the engine's own numbers shows whether it is the right one.
 
     Args:
-        folder: made if missing.
+        root: made if missing; nobody else may be able to write it.
+        name: of the folder below it.
         page_bytes: of one page.
         limit_bytes: the most that its files may have together; the longest unused go first.
 
     Raises:
-        OSError: the folder cannot be made or read.
+        OSError: the folder cannot be made or read, or others could put pages into it.
     """
 
-    def __init__(self, folder: Path, page_bytes: int, limit_bytes: int) -> None:
-        self._folder = folder
+    def __init__(self, root: Path, name: str, page_bytes: int, limit_bytes: int) -> None:
+        self._folder = private_folder(root, name)
         self._page_bytes = page_bytes
         self._most = limit_bytes // (page_bytes + _HEADER.size)
         self.damaged = 0
         self.written = 0
         self.skipped = 0
         self.error = ""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._known = self._scan()
         self._queue: queue.Queue[tuple[bytes, Bytes] | None] = queue.Queue(_WAITING)
@@ -92,11 +96,7 @@ class PageStore:
         """
         path = self._path(key)
         try:
-            with open_file(path, buffering=0) as file:
-                header = file.read(_HEADER.size)
-                count = file.readinto(into.data)
-                longer = file.read(1)
-            whole = count == self._page_bytes and not longer and header == _header(key, into)
+            whole = self._read(path, key, into)
         except FileNotFoundError:
             # Another process needed the room.
             self._drop(key)
@@ -116,6 +116,18 @@ class PageStore:
             if key in self._known:
                 self._known.move_to_end(key)
         return True
+
+    def _read(self, path: Path, key: bytes, into: Bytes) -> bool:
+        """Fill ``into`` from a file; say whether it is this user's and whole."""
+        if path.is_symlink():
+            return False
+        with open_file(path, buffering=0) as file:
+            if not _is_own(os.fstat(file.fileno())):
+                return False
+            header = file.read(_HEADER.size)
+            count = file.readinto(into.data)
+            longer = file.read(1)
+        return count == self._page_bytes and not longer and header == _header(key, into)
 
     def _drop(self, key: bytes) -> None:
         with self._lock:
@@ -165,7 +177,7 @@ class PageStore:
         path = self._path(key)
         part = path.with_suffix(f".part-{os.getpid()}-{next(_parts)}")
         try:
-            with part.open("wb") as file:
+            with open(part, "wb", opener=_private) as file:
                 file.write(_header(key, page))
                 file.write(page.data)
             part.replace(path)
@@ -184,6 +196,17 @@ class PageStore:
         for old in over:
             with contextlib.suppress(OSError):
                 self._path(old).unlink(missing_ok=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _is_own(found: os.stat_result) -> bool:
+    """Whether a file is this user's, whom alone it obeys."""
+    if not stat.S_ISREG(found.st_mode):
+        return False
+    return os.name != "posix" or (found.st_uid == os.geteuid() and not found.st_mode & 0o022)
 
 
 def _header(key: bytes, page: Bytes) -> bytes:

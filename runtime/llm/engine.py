@@ -93,7 +93,7 @@ class Engine:
         self._options = options or EngineOptions()
         self._make_grammars = grammars
         self._grammars: Grammars | None = None
-        self._compiling = threading.Lock()
+        self._making = threading.Lock()
         self._drafter, self._clock = drafter, clock
         self._orders = itertools.count()
         self._requests: dict[str, list[Generation]] = {}
@@ -189,10 +189,10 @@ class Engine:
             return
         if self._make_grammars is None:
             raise InputError("grammar", "none", "one", "this engine has no tokenizer")
-        with self._compiling:
+        with self._making:
             if self._grammars is None:
                 self._grammars = self._make_grammars()
-            request.matcher = self._grammars.matcher(grammar)
+        request.matcher = self._grammars.matcher(grammar)
 
     def _equip(self, generation: Generation) -> None:
         request, params = generation.request, generation.request.params

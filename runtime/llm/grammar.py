@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
@@ -17,11 +21,24 @@ from edgeinfer.runtime.llm.params import Grammar
 WHITESPACE = r"[ \t\r\n]{0,40}"
 """Between the parts of a JSON text: a small model may otherwise write blanks for ever."""
 
-_REMEMBERED = 32
+_REMEMBERED = 16
+
+LONGEST = 1 << 18
+"""Characters of a grammar."""
+
+MOST_REMAINDERS = 10_000
+"""Least common multiple of the digits of all ``multipleOf`` of a schema, without point and zeros at
+the end: the library looks at each remainder, outside of all its limits, and in alternatives at
+those of all together (llguidance 1.9)."""
+
+_LIMITS = {"max_lexer_states": 50_000, "verbose_errors": False}
+"""Others are the library's own. A state takes one or two kilobytes."""
+
+_MULTIPLE = re.compile(r'"multipleOf"\s*:\s*([-+.0-9eE]+)')
 
 
 class Grammars:
-    """Compiles grammars for one vocabulary.
+    """Compiles grammars for one vocabulary; several threads may do so at once.
 
     Args:
         tokenizer: contents of ``tokenizer.json``.
@@ -43,35 +60,46 @@ class Grammars:
         ends = list(eos) or None
         self._tokenizer = llguidance.LLTokenizer(tokenizer, n_vocab=vocab, eos_token=ends)
         self._vocab = vocab
+        self._limits = llguidance.LLParserLimits(**_LIMITS)
+        self._lock = threading.Lock()
         self._compiled: OrderedDict[Grammar, Any] = OrderedDict()
 
     def matcher(self, grammar: Grammar) -> Matcher:
         """Return a matcher at the start of a text.
 
         Raises:
-            InputError: the grammar is malformed, or nothing is of its form.
+            InputError: the grammar is malformed, nothing is of its form, or it takes too much work.
         """
-        found = self._compiled.get(grammar)
+        with self._lock:
+            found = self._compiled.get(grammar)
         if found is None:
             found = self._compile(grammar)
-            self._compiled[grammar] = found
-            if len(self._compiled) > _REMEMBERED:
-                self._compiled.popitem(last=False)
+            with self._lock:
+                self._compiled[grammar] = found
+                if len(self._compiled) > _REMEMBERED:
+                    self._compiled.popitem(last=False)
         return Matcher(found.deep_copy(), self._vocab)
 
     def _compile(self, grammar: Grammar) -> Any:
         matcher = self._library.LLMatcher
+        if len(grammar.text) > LONGEST:
+            expected = f"a {grammar.kind} of at most {LONGEST} characters"
+            raise InputError("grammar", expected, str(len(grammar.text)))
         try:
             form = self._form(grammar, matcher)
         except (ValueError, TypeError) as e:
             raise _malformed(grammar, str(e)) from e
-        is_wrong, messages = matcher.validate_grammar_with_warnings(form, self._tokenizer)
+        is_wrong, messages = matcher.validate_grammar_with_warnings(
+            form, self._tokenizer, limits=self._limits
+        )
         if is_wrong:
             raise _malformed(grammar, messages[0])
         if messages:
             # A keyword of a schema that is not enforced is not obeyed: better to say so.
             raise _malformed(grammar, "; ".join(messages))
-        made = matcher(self._tokenizer, form, log_level=0)
+        made = matcher(self._tokenizer, form, log_level=0, limits=self._limits)
+        # The first step is the slowest, and belongs to the work that is done once.
+        made.compute_bitmask()
         if made.is_error():
             raise _malformed(grammar, made.get_error())
         return made
@@ -87,12 +115,38 @@ class Grammars:
                 raise ValueError(f"a schema is an object, received {text[:40]!r}")
             if isinstance(schema, bool):
                 schema = {} if schema else {"not": {}}
+            _check_multiples(json.dumps(schema))
             return str(matcher.grammar_from_json_schema(schema, defaults=spaces))
         if kind == "choice":
             texts = json.loads(text)
             if not isinstance(texts, list) or not texts or not all(_is_text(t) for t in texts):
                 raise ValueError(f"expected a JSON list of texts, received {text[:60]!r}")
+        if kind == "lark":
+            # It may hold schemas.
+            _check_multiples(text)
         return str(self._library.grammar_from(kind, text))
+
+
+def _check_multiples(text: str) -> None:
+    """Refuse a schema with more remainders than are looked at in good time.
+
+    Raises:
+        ValueError: as said.
+    """
+    whole = 1
+    for given in sorted(set(_MULTIPLE.findall(text))):
+        try:
+            number = Decimal(given)
+        except InvalidOperation:
+            continue
+        digits = number.normalize().as_tuple().digits
+        # Zero is the library's to refuse.
+        whole = math.lcm(whole, int("".join(map(str, digits))) or 1)
+        if whole > MOST_REMAINDERS:
+            raise ValueError(
+                f"multipleOf {given[:40]}: the least common multiple of the digits of all "
+                f"multipleOf may be {MOST_REMAINDERS} at most (those of 0.25 and 700 are 25 and 7)"
+            )
 
 
 def _is_text(value: object) -> bool:
@@ -118,11 +172,12 @@ class Matcher:
         """Return which tokens may come next, (vocab,) bool; an end of sequence where it may end.
 
         Raises:
-            RunError: the grammar became too complex.
+            InputError: the grammar became too complex.
         """
         bits = np.frombuffer(self._inner.compute_bitmask(), np.uint8)
         if self._inner.is_error():
-            raise RunError(f"grammar: {' '.join(self._inner.get_error().split())}")
+            why = " ".join(self._inner.get_error().split())
+            raise InputError("grammar", "one that can be followed within the limits", why)
         return np.unpackbits(bits, bitorder="little")[: self._vocab].view(np.bool_)
 
     def take(self, token: int) -> None:

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
 from concurrent.futures import Future
+from functools import partial
 from typing import Protocol, TypeVar
 
 from edgeinfer import forks
@@ -22,8 +23,12 @@ from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.params import Event
 from edgeinfer.runtime.llm.sequence import Request
 from edgeinfer.runtime.llm.stats import EngineStats
+from edgeinfer.runtime.pool import Pool
 
 T = TypeVar("T")
+COMPILING = Pool("edgeinfer-grammar", threads=2, waiting=64)
+"""Compiles the grammars of callers that may not wait, which takes long for some."""
+
 _LEFT = "the engine's thread did not come along into this process: open the model here"
 _log = logging.getLogger("edgeinfer")
 
@@ -155,10 +160,11 @@ class EngineThread:
 
         Raises:
             InputError: the request is refused; likewise other errors of ``Engine.submit``.
+            QueueFullError: too many grammars wait to be compiled.
         """
         mailbox = _Async(asyncio.get_running_loop())
         if request.params.grammar is not None:
-            await asyncio.to_thread(self._engine.prepare, request)
+            await COMPILING.run(partial(self._engine.prepare, request))
         try:
             await asyncio.wrap_future(self.submit(request, mailbox))
         except asyncio.CancelledError:

@@ -23,7 +23,7 @@ def key(number: int) -> bytes:
 
 
 def filled(folder: Path, count: int, limit: int = 1 << 20) -> PageStore:
-    store = PageStore(folder, SIZE, limit)
+    store = PageStore(folder, "", SIZE, limit)
     for number in range(count):
         store.write(key(number), page(number))
     store.flush()
@@ -32,7 +32,7 @@ def filled(folder: Path, count: int, limit: int = 1 << 20) -> PageStore:
 
 def test_pages_come_back_in_another_process(tmp_path: Path) -> None:
     filled(tmp_path, 3).close()
-    store = PageStore(tmp_path, SIZE, 1 << 20)
+    store = PageStore(tmp_path, "", SIZE, 1 << 20)
     into = np.empty(SIZE, np.uint8)
     for number in range(3):
         assert key(number) in store
@@ -70,7 +70,7 @@ def test_page_under_another_name_is_no_page(tmp_path: Path) -> None:
     filled(tmp_path, 1).close()
     (file,) = tmp_path.glob("*.kv")
     file.rename(tmp_path / f"{key(1).hex()}.kv")
-    store = PageStore(tmp_path, SIZE, 1 << 20)
+    store = PageStore(tmp_path, "", SIZE, 1 << 20)
     assert not store.read(key(1), np.empty(SIZE, np.uint8))
     store.close()
 
@@ -90,7 +90,7 @@ def test_order_of_use_outlives_a_restart(tmp_path: Path) -> None:
     for number in range(3):
         when = 1_000_000_000 + (10 if number == 0 else number)
         os.utime(tmp_path / f"{key(number).hex()}.kv", (when, when))
-    store = PageStore(tmp_path, SIZE, 3 * 1048)
+    store = PageStore(tmp_path, "", SIZE, 3 * 1048)
     store.write(key(3), page(3))
     store.flush()
     assert [number for number in range(4) if key(number) in store] == [0, 2, 3]
@@ -106,7 +106,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     running = tmp_path / f"{key(2).hex()}.part-{os.getpid()}-0"
     left.touch()
     running.touch()
-    PageStore(tmp_path, SIZE, 1 << 20).close()
+    PageStore(tmp_path, "", SIZE, 1 << 20).close()
     assert not left.exists()
     assert running.exists()
 
@@ -135,4 +135,49 @@ def test_failed_write_stops_writing_and_says_why(tmp_path: Path) -> None:
 def test_without_room_nothing_is_written(tmp_path: Path) -> None:
     store = filled(tmp_path, 2, limit=10)
     assert not list(tmp_path.iterdir())
+    store.close()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+@pytest.mark.parametrize("level", ["", "pages"])
+def test_folder_that_others_may_write_is_refused(tmp_path: Path, level: str) -> None:
+    """A page has no secret, so whoever may write the folder could give a text another one's."""
+    root = tmp_path / "disk"
+    (root / "pages").mkdir(parents=True, mode=0o700)
+    (root / level).chmod(0o777)
+    with pytest.raises(PermissionError, match="can be written by others: chmod go-w"):
+        PageStore(root, "pages", SIZE, 1 << 20)
+    (root / level).chmod(0o755)
+    PageStore(root, "pages", SIZE, 1 << 20).close()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and modes are POSIX's")
+def test_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir(mode=0o700)
+    (tmp_path / "root").mkdir(mode=0o700)
+    (tmp_path / "root/pages").symlink_to(tmp_path / "there")
+    with pytest.raises(PermissionError, match="is a link"):
+        PageStore(tmp_path / "root", "pages", SIZE, 1 << 20)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and modes are POSIX's")
+@pytest.mark.parametrize("how", ["mode", "link", "owner"])
+def test_page_that_is_not_ours_is_none(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(tmp_path, 1)
+    (file,) = tmp_path.glob("*.kv")
+    assert file.stat().st_mode & 0o777 == 0o600
+    if how == "mode":
+        file.chmod(0o666)
+    elif how == "link":
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    else:
+        user = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    assert not store.read(key(0), np.empty(SIZE, np.uint8))
+    assert store.damaged == 1
+    assert not file.exists()
+    assert store.error == ""
     store.close()

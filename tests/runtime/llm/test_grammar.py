@@ -6,6 +6,7 @@ import functools
 import json
 import random
 import re
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -133,6 +134,81 @@ def test_keyword_that_would_not_be_enforced_is_refused() -> None:
         grammars().matcher(Grammar("json_schema", schema))
 
 
+@pytest.mark.parametrize(
+    ("schema", "factor"),
+    [
+        ({"multipleOf": 99999989}, 99999989),
+        ({"multipleOf": -9999991}, -9999991),
+        ({"multipleOf": 2**30}, 2**30),
+        ({"multipleOf": 99999.5}, 99999.5),
+        ({"allOf": [{"multipleOf": p} for p in (97, 101, 103)]}, 103),
+        ({"anyOf": [{"multipleOf": p} for p in (1987, 1993, 1997)]}, 1993),
+    ],
+)
+@pytest.mark.parametrize("kind", ["json_schema", "lark"])
+def test_remainders_without_end_are_refused_before_any_is_looked_at(
+    schema: Any, factor: float, kind: Any
+) -> None:
+    text = json.dumps({"type": "integer", **schema})
+    text = text if kind == "json_schema" else f"start: %json {text}"
+    with pytest.raises(InputError, match=f"multipleOf {factor}: .* may be 10000 at most"):
+        grammars().matcher(Grammar(kind, text))
+
+
+@pytest.mark.parametrize("factors", [(0.01, 0.25), (100_000, 7), (9973,), (1e-06,)])
+def test_remainders_that_are_few_are_allowed(factors: tuple[float, ...]) -> None:
+    schema = {"anyOf": [{"type": "number", "multipleOf": factor} for factor in factors]}
+    text, _ = written(Grammar("json_schema", json.dumps(schema)), 1, most=12)
+    assert text
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar("json_schema", json.dumps({"enum": ["x" * 64] * 5000})),
+        Grammar("json_schema", json.dumps({"title": "x" * (1 << 18)})),
+    ],
+)
+def test_grammar_that_takes_too_much_work_is_refused_before_it_runs(grammar: Grammar) -> None:
+    with pytest.raises(InputError) as caught:
+        grammars().matcher(grammar)
+    assert len(str(caught.value)) < 300
+
+
+def test_text_whose_grammar_becomes_too_complex_is_the_callers_fault() -> None:
+    matcher = grammars().matcher(Grammar("regex", "ab"))
+    matcher._inner.consume_token(3)
+    with pytest.raises(InputError, match="within the limits"):
+        matcher.allowed()
+
+
+def test_grammars_that_take_long_keep_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lock for all had every request with a grammar wait for the slowest."""
+    begun, go_on = threading.Event(), threading.Event()
+    mine, compile_ = Grammars(byte_level(), VOCAB, (0,)), Grammars._compile
+
+    def slow(self: Grammars, grammar: Grammar) -> Any:
+        if grammar.text == "slow":
+            begun.set()
+            assert go_on.wait(30)
+        return compile_(self, grammar)
+
+    monkeypatch.setattr(Grammars, "_compile", slow)
+    engine = Engine(Wide, _tokenizer().pieces, (0,), grammars=lambda: mine, clock=Clock())
+    asked = [
+        Request(text, [5], SamplingParams(grammar=Grammar("regex", text))) for text in ("slow", "b")
+    ]
+    thread = threading.Thread(target=engine.prepare, args=asked[:1])
+    thread.start()
+    try:
+        assert begun.wait(30)
+        engine.prepare(asked[1])
+        assert asked[1].matcher is not None
+    finally:
+        go_on.set()
+        thread.join()
+
+
 def test_blanks_end() -> None:
     matcher = grammars().matcher(Grammar("json_schema", '{"type": "array"}'))
     tokenizer = TextTokenizer(byte_level(), VOCAB, None)
@@ -159,8 +235,12 @@ class Wide(ToyExecutor):
         return np.random.default_rng(seed).standard_normal(VOCAB).astype(np.float32)
 
 
+def _tokenizer() -> TextTokenizer:
+    return TextTokenizer(byte_level(), VOCAB, None)
+
+
 def _engine(lookup: bool) -> Engine:
-    tokenizer = TextTokenizer(byte_level(), VOCAB, None)
+    tokenizer = _tokenizer()
     options = EngineOptions(lookup=lookup, calibrate=False)
     return Engine(Wide, tokenizer.pieces, (0,), grammars=grammars, options=options, clock=Clock())
 

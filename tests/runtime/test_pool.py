@@ -1,0 +1,89 @@
+"""Threads of one kind of work."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import CancelledError
+from functools import partial
+
+import pytest
+
+from edgeinfer.errors import QueueFullError
+from edgeinfer.runtime import pool as module
+from edgeinfer.runtime.pool import Pool
+
+
+def test_work_is_done_in_order_by_few_threads() -> None:
+    pool, done = Pool("few", threads=1, waiting=100), list[int]()
+    for future in [pool.submit(partial(done.append, n)) for n in range(50)]:
+        future.result(10)
+    assert done == [*range(50)]
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("few") == 1
+
+
+def test_what_goes_wrong_is_for_who_waits() -> None:
+    pool = Pool("wrong", threads=1, waiting=1)
+    with pytest.raises(ZeroDivisionError):
+        pool.submit(lambda: 1 // 0).result(10)
+    assert pool.submit(lambda: 3).result(10) == 3
+
+
+def test_what_waits_has_a_bound_and_what_is_cancelled_waits_no_more() -> None:
+    pool, gate = Pool("full", threads=1, waiting=2), threading.Event()
+    first = pool.submit(lambda: gate.wait(30))
+    while not first.running():
+        time.sleep(0.001)
+    waiting = [pool.submit(lambda: 1) for _ in range(2)]
+    with pytest.raises(QueueFullError, match="2 requests wait already"):
+        pool.submit(lambda: 1)
+    assert waiting[0].cancel()
+    last = pool.submit(lambda: 2)
+    gate.set()
+    assert (waiting[1].result(10), last.result(10)) == (1, 2)
+    with pytest.raises(CancelledError):
+        waiting[0].result(0)
+
+
+def test_task_that_is_cancelled_takes_back_what_has_not_begun() -> None:
+    pool, gate, done = Pool("tasks", threads=1, waiting=2), threading.Event(), list[int]()
+
+    async def main() -> None:
+        first = asyncio.ensure_future(pool.run(lambda: gate.wait(30)))
+        second = asyncio.ensure_future(pool.run(lambda: done.append(2)))
+        await asyncio.sleep(0.05)
+        second.cancel()
+        await asyncio.wait((second,))
+        gate.set()
+        assert await first
+        assert await pool.run(lambda: 4) == 4
+
+    asyncio.run(main())
+    assert done == []
+
+
+def test_threads_without_work_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REST_S", 0.01)
+    pool = Pool("resting", threads=2, waiting=2)
+    assert pool.submit(lambda: 1).result(10) == 1
+    end = time.monotonic() + 10
+    while any(thread.name == "resting" for thread in threading.enumerate()):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    assert pool.submit(lambda: 2).result(10) == 2
+
+
+def test_process_ends_while_work_goes_on() -> None:
+    code = """if True:
+        import asyncio, time
+        from edgeinfer.runtime.pool import Pool
+        async def main():
+            asyncio.ensure_future(Pool("long", 1, 1).run(lambda: time.sleep(300)))
+            await asyncio.sleep(0.1)
+        asyncio.run(main())
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
