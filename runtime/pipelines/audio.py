@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -15,7 +16,7 @@ from edgeinfer.decode.speech import VoiceTracker, WordTracker
 from edgeinfer.decode.vectors import embed
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.heads import Classify, Embed, Features, HearVoice, Notes, SpotWord
-from edgeinfer.media.audio import Framer, open_recording, resampled
+from edgeinfer.media.audio import Framer, open_recording, pieces, resampled
 from edgeinfer.results import Result
 from edgeinfer.runtime.pipelines.model import Model, shaped
 from edgeinfer.runtime.pipelines.spectra import spectra
@@ -73,6 +74,7 @@ class AudioPipeline:
         self.model = last
         self.rate = first.record.sample_rate
         """Samples a second that streams take."""
+        self._samples = first.record.samples
         self._prepare = _preparation(first, first.record)
 
     def __enter__(self) -> Self:
@@ -93,11 +95,12 @@ class AudioPipeline:
             InputError: it is no recording, or an array without its rate.
             RunError: an engine failed, or outputs are not what a head says.
         """
-        signal = self._signal(recording, rate)
-        stream = self.stream(whole=len(signal))
+        parts, whole = self._parts(recording, rate)
+        stream = self.stream(whole=whole)
         if isinstance(self.model.head, Classify):
-            return stream.mean_classes(signal)
-        return [*stream.feed(signal), *stream.finish()]
+            return stream.mean_classes(parts)
+        found = [result for part in parts for result in stream.feed(part)]
+        return [*found, *stream.finish()]
 
     def stream(self, *, whole: int | None = None) -> AudioStream[Result]:
         """Begin to listen to sound that comes in pieces; streams of one pipeline are independent.
@@ -115,14 +118,22 @@ class AudioPipeline:
         for model in self.models:
             model.close()
 
-    def _signal(self, recording: Any, rate: int | None) -> Array:
+    def _parts(self, recording: Any, rate: int | None) -> tuple[Iterable[Array], int | None]:
+        """Return a recording at the model's rate, in pieces, and its samples where they are asked.
+
+        A file is never held as a whole, unless the model takes it so.
+        """
         if isinstance(recording, str | Path | bytes):
-            return open_recording(recording, self.rate)
+            if self._samples is not None:
+                return pieces(recording, self.rate), None
+            signal = open_recording(recording, self.rate)
+            return [signal], len(signal)
         signal = as_mono(np.asarray(recording))
         if rate is None:
             expected = f"its sample rate with the array (the model takes {self.rate} Hz)"
             raise InputError("recording", expected, "none", "give rate=...")
-        return signal if rate == self.rate else resampled(signal, rate, self.rate)
+        signal = signal if rate == self.rate else resampled(signal, rate, self.rate)
+        return [signal], len(signal)
 
 
 R = TypeVar("R", bound=Result)
@@ -200,14 +211,16 @@ class AudioStream(Generic[R]):
             found += _notes(self._notes, self._head, self._framer, self._record.sample_rate)
         return cast("list[R]", found)
 
-    def mean_classes(self, signal: Array) -> list[Result]:
+    def mean_classes(self, parts: Iterable[Array]) -> list[Result]:
         """Name the classes of a whole recording, by the mean of its windows' scores."""
         head = self._head
         if not isinstance(head, Classify):
             raise UsageError(f"{self._model.path}: {head.kind!r} gives no classes")
-        windows = [*self._framer.feed(signal), *self._framer.finish()]
+        windows = chain.from_iterable(map(self._framer.feed, parts))
         rows = [
-            self._model.output(scores.outputs).reshape(-1) for scores in self._scores(iter(windows))
+            self._model.output(scores.outputs).reshape(-1)
+            for each in (windows, self._framer.finish())
+            for scores in self._scores(each)
         ]
         if not rows:
             return []

@@ -13,6 +13,9 @@ from edgeinfer.media.geometry import Placement
 from edgeinfer.results import Segmentation
 from edgeinfer.types import Array
 
+_BAND = 1 << 20
+"""Scores that are interpolated at once."""
+
 
 def segment(
     output: Array, head: Segment, placement: Placement, labels: Sequence[str]
@@ -42,14 +45,16 @@ def segment(
     width, height = placement.source
     columns = _places(width, 0, placement, scores.shape[1])
     mask = np.empty((height, width), dtype)
+    found = np.zeros(count, np.int64)
     # A band of rows at a time: the scores of a large picture would not fit into memory.
-    for top in range(0, height, 64):
-        rows = _places(height, 1, placement, scores.shape[0])[top : top + 64]
+    high = max(1, _BAND // (width * scores.shape[2]))
+    for top in range(0, height, high):
+        rows = _places(height, 1, placement, scores.shape[0])[top : top + high]
         here = _sampled(scores, rows, columns)
         chosen = here[:, :, 0] >= head.threshold if single else here.argmax(axis=2)
-        mask[top : top + 64] = chosen
-    kinds, counts = np.unique(mask, return_counts=True)
-    shares = {int(k): float(n) / mask.size for k, n in zip(kinds, counts, strict=True)}
+        mask[top : top + high] = chosen
+        found += np.bincount(chosen.reshape(-1), minlength=count)
+    shares = {int(k): float(found[k]) / mask.size for k in np.flatnonzero(found)}
     return Segmentation(mask, tuple(labels), shares)
 
 

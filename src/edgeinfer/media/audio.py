@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from edgeinfer.bounded import absence
+from edgeinfer.bounded import absence, open_file
 from edgeinfer.errors import InputError, NotAvailableError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.types import Array, AudioInput
 
 BLOCK = 1 << 20
-"""Frames read at once, so that a long stereo recording is never held in full."""
+"""Values that are read at once."""
 
-MOST_SAMPLES, MOST_TIMES = 1 << 27, 64
-"""Samples that any recording may have, and how many more for each byte of its file.
+MOST_VALUES, MOST_TIMES = 1 << 27, 128
+"""Values, of all channels or at another rate, that any recording may have, and how many more for
+each byte of its file.
 
 Silence is packed to almost nothing.
 """
+
+MOST_HELD, HELD_TIMES = 10 << 20, 1
+"""Samples of a recording that a model takes as one, and how many more for each byte of its file:
+each is held four times, in four bytes."""
 
 MOST_GROWTH = 8
 """Times that a recording of more samples may grow by another sample rate."""
@@ -41,26 +48,75 @@ def load_audio(path: str | Path, record: AudioInput) -> Array:
         NotAvailableError: soundfile, or soxr where the rates differ, is not installed.
         UsageError: no such file.
     """
-    return cut(open_recording(path, record.sample_rate), record)
+    return np.stack([*windows(Path(path), record)])
+
+
+def windows(path: Path, record: AudioInput) -> Iterator[Array]:
+    """Yield the windows (samples,) of ``load_audio`` one after another."""
+    if record.samples is None:
+        return cut([open_recording(path, record.sample_rate)], record)
+    return cut(pieces(path, record.sample_rate), record)
+
+
+def cut(parts: Iterable[Array], record: AudioInput) -> Iterator[Array]:
+    """Yield the windows of a recording, at the record's rate; of all of it where it is one."""
+    samples = record.samples
+    if samples is None:
+        parts = [np.concatenate([*parts])]
+        samples = record.lead + max(len(parts[0]), 1)
+    framer = Framer(samples, record.hop, record.lead)
+    for part in parts:
+        yield from (window * np.float32(record.gain) for window in framer.feed(part))
+    yield from (window * np.float32(record.gain) for window in framer.finish())
 
 
 def open_recording(source: str | Path | bytes, rate: int) -> Array:
     """Read a recording, a file or its contents: (samples,), float32, mono, -1..1, at a rate.
 
     Raises:
+        InputError: the file is no recording, is damaged, holds no sound or too much to be held.
+        NotAvailableError: soundfile, or soxr where the rates differ, is not installed.
+        UsageError: no such file.
+    """
+    source = source if isinstance(source, bytes) else Path(source)
+    whole, most = np.zeros(0, np.float32), MOST_HELD + HELD_TIMES * _size(source)
+    for piece in pieces(source, rate):
+        begin = len(whole)
+        if begin + len(piece) > most:
+            received = f"more than {most} samples at {rate} Hz"
+            raise InputError(_name(source), "a recording that is held as one", received, "cut it")
+        # Memory that is its own grows where it lies.
+        whole.resize(begin + len(piece), refcheck=False)
+        whole[begin:] = piece
+    return whole
+
+
+def pieces(source: str | Path | bytes, rate: int) -> Iterator[Array]:
+    """Yield a recording piece by piece, each as ``open_recording`` gives the whole.
+
+    Raises:
         InputError: the file is no recording, is damaged or holds no sound.
         NotAvailableError: soundfile, or soxr where the rates differ, is not installed.
         UsageError: no such file.
     """
-    signal, own = _read(source if isinstance(source, bytes) else Path(source))
-    return signal if own == rate else resampled(signal, own, rate)
-
-
-def cut(signal: Array, record: AudioInput) -> Array:
-    """Cut a recording, at the record's rate, into the windows of its calls."""
-    framer = Framer(record.samples or record.lead + max(len(signal), 1), record.hop, record.lead)
-    windows = [*framer.feed(signal), *framer.finish()]
-    return np.stack(windows) * np.float32(record.gain)
+    source = source if isinstance(source, bytes) else Path(source)
+    left, name = MOST_VALUES + MOST_TIMES * _size(source), _name(source)
+    with contextlib.closing(_blocks(source, name)) as blocks:
+        own, channels = next(blocks)
+        resample = None if own == rate else _resampling(own, rate)
+        # What is made of a block is no longer than one.
+        step = max(1, min(BLOCK, BLOCK * own // rate))
+        for block in blocks:
+            left -= len(block) * max(channels, rate / own)
+            if left < 0:
+                raise InputError(name, "a recording that is no bomb", "too many samples")
+            if resample is None:
+                yield block
+                continue
+            for begin in range(0, len(block), step):
+                yield resample(block[begin : begin + step], last=False)
+        if resample is not None:
+            yield resample(np.zeros(0, np.float32), last=True)
 
 
 class Framer:
@@ -107,39 +163,59 @@ class Framer:
         return window
 
 
-def _read(source: Path | bytes) -> tuple[Array, int]:
+def _blocks(source: Path | bytes, name: str) -> Generator[Any, None, None]:
+    """Yield the sample rate and channels, then blocks (n,), float32, mono."""
     try:
         import soundfile
     # soundfile raises OSError when its native library is missing.
     except (ImportError, OSError) as e:
         raise NotAvailableError(f"reading recordings needs soundfile: {install('media')}") from e
-    name = "recording" if isinstance(source, bytes) else str(source)
-    opened = io.BytesIO(source) if isinstance(source, bytes) else source
     if isinstance(source, Path) and not source.is_file():
         raise UsageError(f"{source}: {absence(source)}")
-    expected = "a recording (WAV, FLAC, OGG, ...)"
+    count = 0
     try:
-        with soundfile.SoundFile(opened) as file:
-            rate = int(file.samplerate)
-            blocks, left = [], MOST_SAMPLES + MOST_TIMES * _size(source)
-            for block in file.blocks(blocksize=BLOCK, dtype="float32", always_2d=True):
-                blocks.append(block.mean(axis=1, dtype=np.float32))
-                left -= len(block)
-                if left < 0:
-                    raise InputError(name, "a recording that is no bomb", "too many samples")
+        opened = io.BytesIO(source) if isinstance(source, bytes) else open_file(source)
+        with opened, soundfile.SoundFile(opened) as file:
+            yield int(file.samplerate), int(file.channels)
+            frames = max(1, BLOCK // int(file.channels))
+            for block in file.blocks(blocksize=frames, dtype="float32", always_2d=True):
+                if not np.isfinite(block).all():
+                    raise InputError(name, "finite samples", "NaN or infinite ones")
+                count += len(block)
+                yield block.mean(axis=1, dtype=np.float32)
     except soundfile.LibsndfileError as e:
         received = f"a damaged file or one of another kind ({' '.join(str(e).split())})"
-        raise InputError(name, expected, received) from e
-    signal = np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.float32)
-    if not len(signal):
-        raise InputError(name, expected, "a file without sound")
-    if not np.isfinite(signal).all():
-        raise InputError(name, "finite samples", "NaN or infinite ones")
-    return signal, rate
+        raise InputError(name, "a recording (WAV, FLAC, OGG, ...)", received) from e
+    except OSError as e:
+        raise UsageError(f"{name}: cannot be read: {e.strerror or e}") from e
+    if not count:
+        raise InputError(name, "a recording (WAV, FLAC, OGG, ...)", "a file without sound")
+
+
+def _name(source: Path | bytes) -> str:
+    return "recording" if isinstance(source, bytes) else str(source)
 
 
 def _size(source: Path | bytes) -> int:
-    return len(source) if isinstance(source, bytes) else source.stat().st_size
+    if isinstance(source, bytes):
+        return len(source)
+    return source.stat().st_size if source.is_file() else 0
+
+
+def _resampling(rate: int, wanted: int) -> Callable[..., Array]:
+    """Return what converts blocks that come one after another, by soxr, high quality."""
+    stream = _soxr(rate, wanted).ResampleStream(rate, wanted, 1, dtype="float32", quality="HQ")
+    return lambda block, last: np.asarray(stream.resample_chunk(block, last=last))
+
+
+def _soxr(rate: int, wanted: int) -> Any:
+    try:
+        import soxr
+    except ImportError as e:
+        raise NotAvailableError(
+            f"changing the sample rate from {rate} to {wanted} Hz needs soxr: {install('media')}"
+        ) from e
+    return soxr
 
 
 def resampled(signal: Array, rate: int, wanted: int) -> Array:
@@ -149,13 +225,8 @@ def resampled(signal: Array, rate: int, wanted: int) -> Array:
         InputError: it would grow beyond what any recording needs.
         NotAvailableError: soxr is not installed.
     """
-    if len(signal) * wanted > rate * max(MOST_SAMPLES, MOST_GROWTH * len(signal)):
+    if len(signal) * wanted > rate * max(MOST_VALUES, MOST_GROWTH * len(signal)):
         received = f"{len(signal)} samples at {rate} Hz, for a model of {wanted} Hz"
         raise InputError("recording", "a sample rate that sound has", received)
-    try:
-        import soxr
-    except ImportError as e:
-        raise NotAvailableError(
-            f"changing the sample rate from {rate} to {wanted} Hz needs soxr: {install('media')}"
-        ) from e
-    return np.asarray(soxr.resample(signal, rate, wanted, quality="HQ"), dtype=np.float32)
+    found = _soxr(rate, wanted).resample(signal, rate, wanted, quality="HQ")
+    return np.asarray(found, dtype=np.float32)

@@ -12,7 +12,7 @@ import numpy as np
 from edgeinfer.bounded import absence
 from edgeinfer.errors import InputError, UsageError
 from edgeinfer.media.arrays import read_arrays
-from edgeinfer.media.audio import load_audio
+from edgeinfer.media.audio import windows
 from edgeinfer.media.image import load_image
 from edgeinfer.types import Array, AudioInput, ImageInput, Preprocessing, TensorSpec
 
@@ -209,9 +209,8 @@ def _parts(path: Path, spec: TensorSpec, record: Preprocessing) -> Iterator[Arra
         raise UsageError(f"{path}: input {spec.name!r} takes {record.kind}; give an .npz or .npy")
     if spec.dtype not in ("float32", "float64", "float16"):
         raise UsageError(f"{path}: input {spec.name!r} is {spec.dtype}; a recording is float")
-    windows = load_audio(path, record).astype(spec.dtype, copy=False)
-    for i in range(len(windows)):
-        yield _audio_of_rank(windows[i : i + 1], spec, rank)
+    for window in windows(path, record):
+        yield _audio_of_rank(window[np.newaxis].astype(spec.dtype, copy=False), spec, rank)
 
 
 def has_batch(spec: TensorSpec, record: Preprocessing) -> bool:

@@ -84,7 +84,9 @@ def steps(size: Size, record: ImageInput) -> Steps:
     """
     found = _steps(size, record)
     grounds = [laid.size for laid in (found.before, found.after) if laid is not None]
-    wide, high = max((found.scaled, *grounds), key=math.prod)
+    # One side is scaled after the other.
+    half = (found.scaled[0], size[1] if found.before is None else found.before.size[1])
+    wide, high = max((found.scaled, half, *grounds), key=math.prod)
     if wide * high > max(MOST_PIXELS, MOST_GROWTH * math.prod(size)):
         received = f"{size[0]} by {size[1]} pixels, of which it would make {wide} by {high}"
         raise InputError("picture", "one that the model's input has room for", received, "cut it")

@@ -7,11 +7,11 @@ import struct
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from edgeinfer.bounded import absence
+from edgeinfer.bounded import absence, open_file
 from edgeinfer.errors import InputError, NotAvailableError, UsageError
 from edgeinfer.installed import install
 from edgeinfer.media.geometry import Laid, Placement, Size, steps
@@ -66,7 +66,11 @@ def open_picture(given: Picture, color: str = "RGB") -> Image.Image:
         if not path.is_file():
             _pillow()
             raise UsageError(f"{path}: {absence(path)}")
-        return _read(path, str(path), color)
+        try:
+            with open_file(path) as file:
+                return _read(file, str(path), color)
+        except OSError as e:
+            raise UsageError(f"{path}: cannot be read: {e.strerror or e}") from e
     if isinstance(given, bytes):
         return _read(io.BytesIO(given), "picture", color)
     image = _pillow()
@@ -118,9 +122,14 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """What is read of a file, whatever its name says. Pillow's other decoders are many and little used,
 and one of them starts Ghostscript."""
 
-MOST_PLAIN, RATIO = 128 << 20, 16
-"""Bytes, at four a pixel, that any picture may have once it is decoded, and how many more for each
-byte of its file."""
+MOST_PLAIN, RATIO = 192 << 20, 16
+"""Bytes that decoding any picture may take, and how many more for each byte of its file."""
+
+_STORED = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
+"""Bytes that Pillow stores a pixel in; four in other modes."""
+
+_ROWS = 64
+"""Of a picture whose colours are changed at once."""
 
 _DAMAGED = (
     *(OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError),
@@ -144,7 +153,21 @@ def _pillow() -> Any:
     return Image
 
 
-def _read(source: Path | io.BytesIO, name: str, color: str) -> Image.Image:
+def weight(given: bytes) -> int:
+    """Return the bytes that decoding the contents of a file takes; 0 where it is no picture.
+
+    Raises:
+        NotAvailableError: Pillow is not installed.
+    """
+    try:
+        with _pillow().open(io.BytesIO(given), formats=_formats()) as opened:
+            return opened.width * opened.height * _bytes_a_pixel(opened, "RGB", turned=True)
+    # Pillow's own too; what is wrong is told when it is read.
+    except Exception:
+        return 0
+
+
+def _read(source: BinaryIO, name: str, color: str) -> Image.Image:
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as e:
@@ -155,12 +178,13 @@ def _read(source: Path | io.BytesIO, name: str, color: str) -> Image.Image:
             # Pillow only warns between one and two times its limit, and raises above.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(source, formats=_formats()) as opened:
-                size = (
-                    source.stat().st_size if isinstance(source, Path) else len(source.getbuffer())
-                )
-                _check_size(opened, size, name)
+                size, mode = source.seek(0, io.SEEK_END), _mode(color)
+                _check_size(opened, size, name, mode, turned=False)
                 opened.load()
-                ImageOps.exif_transpose(opened, in_place=True)
+                # Where the tag lies behind the pixels, it is known only now.
+                if opened.getexif().get(_ORIENTATION, 1) != 1:
+                    _check_size(opened, size, name, mode, turned=True)
+                    ImageOps.exif_transpose(opened, in_place=True)
                 return _in_color(opened, name, color)
     except InputError:
         raise
@@ -173,39 +197,80 @@ def _read(source: Path | io.BytesIO, name: str, color: str) -> Image.Image:
         raise InputError(name, expected, f"a damaged file ({_one_line(e)})") from e
 
 
-def _check_size(opened: Image.Image, size_bytes: int, name: str) -> None:
+def _check_size(
+    opened: Image.Image, size_bytes: int, name: str, mode: str, *, turned: bool
+) -> None:
     """Refuse what a file of this size does not hold, before memory is taken for it."""
     wide, high = opened.size
-    if 4 * wide * high > MOST_PLAIN + RATIO * size_bytes:
+    if wide * high * _bytes_a_pixel(opened, mode, turned=turned) > MOST_PLAIN + RATIO * size_bytes:
         received = f"{size_bytes} bytes for {wide} by {high} pixels"
         expected = "a picture that is no decompression bomb"
         raise InputError(name, expected, received, "scale it down")
 
 
+def _bytes_a_pixel(opened: Image.Image, mode: str, *, turned: bool) -> int:
+    """Return the most that is held at once: what the decoder has, the picture and a copy of it."""
+    stored, kept, decoder = _STORED.get(opened.mode, 4), 0, 0
+    if opened.format == "WEBP":
+        # Two canvases, until the file is closed, and their bytes.
+        kept, decoder = 8, 12
+    elif opened.format == "TIFF":
+        # A strip may be the whole, in 16 bits a channel.
+        decoder = 2 * stored
+    elif opened.format == "BMP":
+        decoder = 2
+    elif opened.info.get("progressive"):
+        decoder = 2 * len(opened.getbands())
+    changed = 0 if _is_plain(opened, mode) else _STORED.get(mode, 4)
+    return stored + max(decoder, kept + max(changed, stored if turned else 0))
+
+
+def _mode(color: str) -> str:
+    return "L" if color == "GRAY" else "RGB"
+
+
+def _is_plain(picture: Image.Image, mode: str) -> bool:
+    return picture.mode == mode and not picture.has_transparency_data
+
+
 def _in_color(picture: Image.Image, name: str, color: str) -> Image.Image:
+    """Return it in one mode, without clipping or dropping transparency."""
+    wide, high = picture.size
     if min(picture.size) < 1:
-        wide, high = picture.size
         raise InputError(name, "a picture with pixels", f"{wide} by {high} of them")
-    even, mode = _eight_bit(picture, name), "L" if color == "GRAY" else "RGB"
-    # Pillow's conversion to the same mode is a copy.
-    return even if even.mode == mode else even.convert(mode)
-
-
-def _eight_bit(picture: Image.Image, name: str) -> Image.Image:
-    """Return it in a mode that converts to RGB without clipping or dropping transparency."""
-    from PIL import Image
-
-    if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PNG"):
-        # The high byte, as Pillow itself takes it from 16-bit RGB files.
-        wide = np.asarray(picture).astype(np.int64)
-        return Image.fromarray((wide >> 8).clip(0, 255).astype(np.uint8))
-    if picture.mode in ("I", "F"):
+    # The high byte, as Pillow itself takes it from 16-bit RGB files.
+    is_wide = picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PNG")
+    if picture.mode in ("I", "F") and not is_wide:
         received = f"32-bit pixels (mode {picture.mode}) of unknown range"
         raise InputError(name, "8 or 16 bits a channel", received, "save it as 8 or 16 bit")
-    if picture.has_transparency_data:
-        ground = Image.new("RGBA", picture.size, WHITE)
-        return Image.alpha_composite(ground, picture.convert("RGBA"))
-    return picture
+    mode = _mode(color)
+    if _is_plain(picture, mode):
+        return picture
+    made: Image.Image = _pillow().new(mode, picture.size)
+    # A band at a time: each step makes a copy.
+    for top in range(0, high, _ROWS):
+        box = (0, top, wide, min(top + _ROWS, high))
+        band = picture.crop(box)
+        made.paste((_high_bytes(band) if is_wide else _opaque(band)).convert(mode), box)
+    return made
+
+
+def _high_bytes(picture: Image.Image) -> Image.Image:
+    high: Image.Image = _pillow().fromarray(
+        (np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8)
+    )
+    return high
+
+
+def _opaque(picture: Image.Image) -> Image.Image:
+    """Lay transparency on white."""
+    if not picture.has_transparency_data:
+        return picture
+    image = _pillow()
+    whole: Image.Image = image.alpha_composite(
+        image.new("RGBA", picture.size, WHITE), picture.convert("RGBA")
+    )
+    return whole
 
 
 def _resized(picture: Image.Image, record: ImageInput) -> tuple[Image.Image, Placement]:

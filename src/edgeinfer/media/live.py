@@ -22,7 +22,7 @@ import numpy as np
 from edgeinfer.bounded import open_file
 from edgeinfer.errors import InputError, NotAvailableError, UsageError
 from edgeinfer.installed import install
-from edgeinfer.media.audio import open_recording
+from edgeinfer.media.audio import pieces
 from edgeinfer.media.image import open_picture
 from edgeinfer.types import Array
 
@@ -84,12 +84,13 @@ def sound(source: str, rate: int, *, paced: bool = False) -> Generator[Array, No
             source.removeprefix("mic").removeprefix(":") or "default", rate, count
         )
         return
-    signal = open_recording(source, rate)
-    start = time.monotonic()
-    for begin in range(0, len(signal), count):
-        yield signal[begin : begin + count]
-        if paced:
-            time.sleep(max(start + (begin + count) / rate - time.monotonic(), 0.0))
+    start, given = time.monotonic(), 0
+    for piece in pieces(source, rate):
+        for begin in range(0, len(piece), count):
+            yield piece[begin : begin + count]
+            given += len(piece[begin : begin + count])
+            if paced:
+                time.sleep(max(start + given / rate - time.monotonic(), 0.0))
 
 
 class FrameRate:

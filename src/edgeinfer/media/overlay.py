@@ -24,6 +24,9 @@ COLOURS = (
 _MASK_SHARE = 0.45
 _MARGIN = 3
 
+_ROWS = 64
+"""Of a picture that are tinted at once."""
+
 
 def overlay(picture: Picture, results: Iterable[Result], note: str = "") -> Image.Image:
     """Return a copy of a picture with boxes, masks and names drawn on it.
@@ -98,6 +101,12 @@ def _tinted(image: Image.Image, found: Segmentation) -> Image.Image:
     palette = np.zeros((int(found.mask.max()) + 1, 3), np.float32)
     for index in range(1, len(palette)):
         palette[index] = COLOURS[(index - 1) % len(COLOURS)]
-    share = np.where(found.mask > 0, _MASK_SHARE, 0.0).astype(np.float32)[:, :, np.newaxis]
-    mixed = np.asarray(image) * (1 - share) + palette[found.mask] * share
-    return Image.fromarray(mixed.round().astype(np.uint8))
+    tinted = image.copy()
+    # A band at a time: the numbers are floats.
+    for top in range(0, image.height, _ROWS):
+        mask = found.mask[top : top + _ROWS]
+        box = (0, top, image.width, top + len(mask))
+        share = np.where(mask > 0, _MASK_SHARE, 0.0).astype(np.float32)[:, :, np.newaxis]
+        mixed = np.asarray(image.crop(box)) * (1 - share) + palette[mask] * share
+        tinted.paste(Image.fromarray(mixed.round().astype(np.uint8)), box)
+    return tinted
