@@ -1,4 +1,4 @@
-"""Nodes whose operands do not go together: found by looking, before anything is run.
+"""Nodes whose operands do not go together, by size or type: found by looking, before any is run.
 
 onnx's inference in strict mode finds some; many operators it gives a shape without a look at what
 else they take. Those have a rule here. Shapes that the file itself declares of results are left
@@ -49,9 +49,48 @@ def contradictions(model: ir.Model) -> list[str]:
             rule = RULES.get(node.op_type)
             if rule is not None and (fault := rule(Operands(node, where, proto))):
                 found[_key(node)] = _line(node, shapes, fault)
-    lines = [found[_key(node)] for node in proto.graph.node if _key(node) in found]
+    return _most([found[_key(node)] for node in proto.graph.node if _key(node) in found])
+
+
+def _most(lines: list[str]) -> list[str]:
     more = len(lines) - _MOST
     return [*lines[:_MOST], f"and {more} more"] if more > 0 else lines
+
+
+def mixed_types(model: ir.Model) -> list[str]:
+    """Say of each node whose operands differ in type where its operator has one type for them.
+
+    The standard forbids that, and no engine opens such a model, though its numbers could be had.
+    """
+    version, lines = model.opset_imports.get("", 0), []
+    for node in model.graph:
+        if node.domain in DEFAULT_DOMAINS and (fault := _types_differ(node, version)):
+            name = node.name or f"that gives {node.outputs[0].name}"
+            lines.append(f"{node.op_type} {name!r}: {fault}")
+    return _most(lines)
+
+
+def _types_differ(node: ir.Node, version: int) -> str:
+    """Say which operands have types of their own where the operator's schema has one for them."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, "")
+    except onnx.defs.SchemaError:
+        return ""
+    many = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    known: dict[str, ir.Value] = {}
+    for index, value in enumerate(node.inputs):
+        if value is None or value.dtype is None or not schema.inputs:
+            continue
+        formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+        if "(" in formal.type_str or (formal.option == many and not formal.is_homogeneous):
+            continue
+        first = known.setdefault(formal.type_str, value)
+        if first.dtype is not None and first.dtype != value.dtype:
+            one, other = (
+                f"{v.name!r} is {v.dtype.name.lower()}" for v in (first, value) if v.dtype
+            )
+            return f"{one}, {other}: one type is expected"
+    return ""
 
 
 def refuse_contradictions(
@@ -69,6 +108,8 @@ def refuse_contradictions(
     Raises:
         SourceError: lists the nodes.
     """
+    if mixed := mixed_types(model):
+        raise SourceError("\n  ".join(("the model is no valid ONNX: types do not agree:", *mixed)))
     found = contradictions(model)
     if not found:
         return

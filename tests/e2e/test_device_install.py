@@ -210,8 +210,8 @@ def test_the_line_that_converts(version: str, wheel: Path, tmp_path: Path) -> No
     _call(command, "convert", source, *(f"-t{t}" for t in targets), "-o", bundle)
     assert "all within budget" in _call(command, "verify", bundle)
     for suffix, target in ((".tflite", "rpi5"), (".mlpackage", "ios"), (".onnx", "onnxruntime")):
-        _call(command, "convert", source, "-t", target, "-o", tmp_path / f"net{suffix}")
-        assert (tmp_path / f"net{suffix}").exists()
+        _call(command, "convert", source, "-t", target, "-o", tmp_path / f"app{suffix}")
+        assert (tmp_path / f"app{suffix}").exists()
 
 
 @pytest.mark.timeout(600)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from edgeinfer.convert.pipeline.entry import check, export
-from edgeinfer.convert.verify.contradictions import contradictions
+from edgeinfer.convert.verify.contradictions import contradictions, mixed_types
 from edgeinfer.errors import SourceError, UsageError
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17]>'
@@ -143,3 +143,28 @@ def test_fixed_sizes_that_do_not_run_ask_for_no_other_sizes(tmp_path: Path) -> N
     loose = text.replace("float[4] x", "float[N] x")
     with pytest.raises(UsageError, match="--input-shape"):
         export(ir.to_proto(model(loose)), tmp_path / "m.edge", targets=("onnxruntime",))
+
+
+def test_types_that_do_not_go_together_are_the_models_fault_and_told_once(tmp_path: Path) -> None:
+    made = model("g (float[N,3,8,8] x) => (float[N,8,6,6] y) { [c] y = Conv (x, w) }")
+    weights = np.ones((8, 3, 3, 3), np.float64)
+    proto = ir.to_proto(made)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    (line,) = mixed_types(ir.from_proto(proto))
+    assert line == "Conv 'c': 'x' is float, 'w' is double: one type is expected"
+    onnx.save(proto, tmp_path / "m.onnx")
+    with pytest.raises(SourceError, match=r"types do not agree") as raised:
+        export(tmp_path / "m.onnx", tmp_path / "m.edge", targets=["onnxruntime", "openvino"])
+    assert str(raised.value).count("Conv 'c'") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[2,3] x, int64[2] s) => (float[3,2] y) { y = Reshape (x, s) }",
+        "g (bool[2] c, float[2] x, float[2] z) => (float[2] y) { y = Where (c, x, z) }",
+        "g (float[2] x, int32[1] i) => (float[1] y) { y = Gather (x, i) }",
+    ],
+)
+def test_types_that_an_operator_takes_are_none(text: str) -> None:
+    assert mixed_types(model(text)) == []
