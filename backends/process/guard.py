@@ -35,7 +35,14 @@ from edgeinfer.backends.base import (
 from edgeinfer.backends.checks import array_type, fits, one_line
 from edgeinfer.backends.device_tensor import DeviceTensor
 from edgeinfer.backends.process.sizes import Examples, Sizes
-from edgeinfer.errors import ClosedError, EdgeInferError, InputError, LoadError, RunError
+from edgeinfer.errors import (
+    ClosedError,
+    EdgeInferError,
+    InputError,
+    LoadError,
+    MismatchError,
+    RunError,
+)
 from edgeinfer.types import Array, Feeds, TensorSpec
 
 _MAX_SHAPES = 4096
@@ -355,19 +362,21 @@ class Guarded:
         if not self._specs:
             return
         if not isinstance(results, Mapping):
-            raise RunError(
+            raise MismatchError(
                 f"{self._who}: expected outputs by name, the engine gave {type(results).__name__}"
             )
         given = [spec for spec in self._specs if not kept or spec.name in results]
         if len(given) < len(self._specs) - kept:
-            raise RunError(f"{self._who}: the engine gave {list(results)} of {self._names}")
+            raise MismatchError(f"{self._who}: the engine gave {list(results)} of {self._names}")
         for spec in given:
             if fault := _fault(spec, results):
-                raise RunError(f"{self._who}: output {spec.name!r}: {fault}")
+                raise MismatchError(f"{self._who}: output {spec.name!r}: {fault}")
         if extra := [name for name in results if name not in self._names]:
-            raise RunError(f"{self._who}: the engine gave outputs that the model has not: {extra}")
+            raise MismatchError(
+                f"{self._who}: the engine gave outputs that the model has not: {extra}"
+            )
         if fault := self._sizes.fault(feeds, results):
-            raise RunError(f"{self._who}: {fault}")
+            raise MismatchError(f"{self._who}: {fault}")
         if len(given) < len(self._specs):
             return
         if len(self._seen) >= _MAX_SHAPES:

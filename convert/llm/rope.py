@@ -26,6 +26,7 @@ def plain(base: float, dims: int) -> Array:
     return np.asarray(1.0 / np.float32(base) ** exponents, np.float32)
 
 
+@np.errstate(all="ignore")
 def rope(base: float, dims: int, scaling: Mapping[str, Any] | None, context: int) -> Rope:
     """Return a rope.
 
@@ -36,7 +37,7 @@ def rope(base: float, dims: int, scaling: Mapping[str, Any] | None, context: int
         context: ``max_position_embeddings``.
 
     Raises:
-        RopeError: its kind is unknown, or a number lacks.
+        RopeError: its kind is unknown, or a number lacks or gives no frequencies.
     """
     given = dict(scaling or {})
     kind = str(given.get("rope_type", given.get("type", "default")))
@@ -54,6 +55,7 @@ def rope(base: float, dims: int, scaling: Mapping[str, Any] | None, context: int
     return Rope(_numbers(frequencies), factor)
 
 
+@np.errstate(all="ignore")
 def divided(made: Rope, factors: Array) -> Rope:
     """A rope whose frequencies are divided by a factor each, as GGUF files keep them."""
     found = np.array(made.frequencies, np.float32) / factors.astype(np.float32)
@@ -61,6 +63,8 @@ def divided(made: Rope, factors: Array) -> Rope:
 
 
 def _numbers(frequencies: Array) -> tuple[float, ...]:
+    if not np.isfinite(frequencies).all():
+        raise RopeError("frequencies of its rope are not finite: base and factors must be above 0")
     return tuple(float(f) for f in frequencies.astype(np.float32))
 
 

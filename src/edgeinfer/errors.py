@@ -20,6 +20,7 @@
     │   ├── LoadError               3   the engine refuses the artifact
     │   │   └── DamagedError        1   a file of the artifact is damaged
     │   ├── RunError                3   the engine failed in a run
+    │   │   └── MismatchError       1   it gave something else than the bundle says
     │   ├── CrashedError            3   the process it ran in ended or hung: .engine .stage .how
     │   ├── DeadlineError           3   a run was not started, because its deadline had passed
     │   ├── MemoryBudgetError       3   a model does not fit into a Runtime's memory
@@ -196,6 +197,12 @@ class DamagedError(LoadError):
 
 class RunError(BackendError):
     """The engine failed during a run."""
+
+
+class MismatchError(RunError):
+    """What the engine gave is not what the bundle says of its outputs: the artifact is at fault."""
+
+    exit_code = 1
 
 
 class CrashedError(BackendError):

@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,6 +172,8 @@ def _lines(told: Any, longest_s: float) -> Iterator[list[str]]:
 def _be_the_copy(reader: Reader, path: Path, batch: list[bytes], theirs: int) -> NoReturn:
     code = 1
     try:
+        # What readers warn of in thousands of files is not what is looked for.
+        warnings.simplefilter("ignore")
         _end_by_signals()
         first = _now_mb("VmRSS")
         for content in batch:

@@ -31,7 +31,8 @@ def _model(what: str) -> bytes:
         <ir_version: 8, opset_import: ["" : 17]> g (float[2] x, bool c) => (float[2] y)
         { y = If (c) < then_branch = a () => (float[2] p) { p = Neg (x) } > }
         """
-        return onnx.parser.parse_model(text).SerializeToString()
+        made: bytes = onnx.parser.parse_model(text).SerializeToString()
+        return made
     sizes = {"an input of 2^124 elements": (1 << 62, 1 << 62), "an input of size -5": (-5, 2)}
     shape = sizes.get(what, (2, 2))
     graph = helper.make_graph(
@@ -41,7 +42,7 @@ def _model(what: str) -> bytes:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    raw = model.SerializeToString()
+    raw: bytes = model.SerializeToString()
     return raw if shape != (2, 2) else raw.replace(b"Relu", b"R\xff\xfeu")
 
 
