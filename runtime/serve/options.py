@@ -268,8 +268,10 @@ def read_upstream(given: str) -> tuple[str, Upstream]:
     if not (sign and NAME.fullmatch(name) and parts.scheme in ("http", "https") and parts.hostname):
         raise UsageError(f"{given}: expected NAME=URL[#MODEL] with http:// or https://")
     if parts.username or parts.password or parts.query:
-        raise UsageError(f"{name}: a key belongs into {_variable(name)}, not into the address")
-    key = os.environ.get(_variable(name), "")
+        raise UsageError(
+            f"{name}: a key belongs into {upstream_variable(name)}, not into the address"
+        )
+    key = os.environ.get(upstream_variable(name), "")
     if key and parts.scheme == "http" and not is_loopback(parts.hostname):
         raise UsageError(f"{name}: its key would go over plain HTTP to {parts.hostname}")
     base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
@@ -277,7 +279,8 @@ def read_upstream(given: str) -> tuple[str, Upstream]:
     return name, Upstream(base, parts.fragment or name, key)
 
 
-def _variable(name: str) -> str:
+def upstream_variable(name: str) -> str:
+    """Return the variable of the environment that holds a key of another server."""
     return f"EDGEINFER_UPSTREAM_KEY_{re.sub(r'[^A-Z0-9]', '_', name.upper())}"
 
 

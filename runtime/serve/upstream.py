@@ -51,6 +51,12 @@ DOWN_S = 5.0
 _ASKED = ("/v1/chat/completions", "/v1/completions")
 """Whose streams tell what was used only where that is asked for."""
 
+_USED = {
+    "read": ("prompt_tokens", "input_tokens"),
+    "written": ("completion_tokens", "output_tokens"),
+}
+"""What answers call the tokens that were used."""
+
 _SENT = (b"anthropic-version", b"traceparent", b"x-request-id")
 """Headers that go on; keys never do."""
 
@@ -167,6 +173,7 @@ class _Counting:
 
     def __init__(self, grant: Grant | None, path: str, data: dict[str, Any]) -> None:
         self._grant, self.data, self._is_hidden = grant, data, False
+        self._told = dict.fromkeys(_USED, 0)
         options = data.get("stream_options") or {}
         if grant is None or path not in _ASKED or data.get("stream") is not True:
             return
@@ -212,8 +219,12 @@ class _Counting:
         usage = inner.get("usage") if isinstance(inner, dict) else None
         if not isinstance(usage, dict) or self._grant is None:
             return
-        names = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
-        self._grant.count_tokens(sum(n for name in names if type(n := usage.get(name)) is int))
+        for side, names in _USED.items():
+            told = max((n for name in names if type(n := usage.get(name)) is int), default=0)
+            # Streams tell a side once, or again and again as it grows.
+            if told > self._told[side]:
+                self._grant.count_tokens(told - self._told[side])
+                self._told[side] = told
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -81,6 +81,18 @@ def test_systemd_takes_the_unit(cli: Any, files: Path) -> None:
     assert "Invalid memory limit" in done.stderr
 
 
+@pytest.mark.parametrize("kind", ["systemd", "compose", "kserve"])
+def test_keys_of_other_servers_are_not_written(
+    cli: Any, files: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("EDGEINFER_UPSTREAM_KEY_BIG", "a-secret-of-another")
+    keys = ("--keys", str(files / "keys"), "--emit", kind)
+    text = emitted(cli, "--upstream", "big=https://other", "--upstream", "b=http://other", *keys)
+    assert text.startswith("# Wanted in its environment: EDGEINFER_UPSTREAM_KEY_BIG\n")
+    assert "a-secret-of-another" not in text
+    assert KEY not in text
+
+
 @pytest.mark.slow
 def test_the_unit_is_a_server(cli: Any, files: Path) -> None:
     command = [w.replace("${CREDENTIALS_DIRECTORY}", str(files)) for w in words(unit(cli, files))]

@@ -107,7 +107,17 @@ def emit(kind: str, asked: Asked) -> str:
     """
     if not asked.port:
         raise UsageError("--emit: give a --port; clients must know it")
-    return {"systemd": _systemd, "compose": _compose, "kserve": _kserve}[kind](asked)
+    text = {"systemd": _systemd, "compose": _compose, "kserve": _kserve}[kind](asked)
+    return "\n".join([*_left_out(asked), text])
+
+
+def _left_out(asked: Asked) -> list[str]:
+    """Say which keys of other servers are to be set there: no file holds them."""
+    from edgeinfer.runtime.serve.options import read_upstream, upstream_variable
+
+    found = [read_upstream(given) for given in asked.context.params["upstreams"]]
+    names = [upstream_variable(name) for name, upstream in found if upstream.key]
+    return [f"# Wanted in its environment: {', '.join(names)}"] if names else []
 
 
 def _there(name: str, path: Path) -> Path:
