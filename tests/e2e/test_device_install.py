@@ -6,6 +6,8 @@ Installs wheels from the package registry into fresh environments: ``make test-i
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -212,6 +214,29 @@ def test_the_line_that_converts(version: str, wheel: Path, tmp_path: Path) -> No
     for suffix, target in ((".tflite", "rpi5"), (".mlpackage", "ios"), (".onnx", "onnxruntime")):
         _call(command, "convert", source, "-t", target, "-o", tmp_path / f"app{suffix}")
         assert (tmp_path / f"app{suffix}").exists()
+
+
+COMMANDS = re.findall(r"`(edgeinfer convert model\.onnx [^`]*)`", (ROOT / "README.md").read_text())
+
+
+def test_readme_has_a_conversion_for_each_device() -> None:
+    assert len(COMMANDS) == 6
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_conversion_of_readme_ends_with_what_the_device_takes(
+    command: str, tmp_path: Path
+) -> None:
+    save(NET, tmp_path / "model.onnx")
+    _, *arguments = shlex.split(command)
+    run = (sys.executable, "-m", "edgeinfer")
+    done = subprocess.run([*run, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    made = tmp_path / arguments[-1]
+    assert made.exists()
+    if made.suffix == ".edge":
+        assert "all within budget" in _call(*run, "verify", made)
 
 
 @pytest.mark.timeout(600)
