@@ -74,7 +74,8 @@ class AudioPipeline:
         self.model = last
         self.rate = first.record.sample_rate
         """Samples a second that streams take."""
-        self._samples = first.record.samples
+        self.takes_whole = first.record.samples is None
+        """Whether the first model takes a recording as one."""
         self._prepare = _preparation(first, first.record)
 
     def __enter__(self) -> Self:
@@ -124,7 +125,7 @@ class AudioPipeline:
         A file is never held as a whole, unless the model takes it so.
         """
         if isinstance(recording, str | Path | bytes):
-            if self._samples is not None:
+            if not self.takes_whole:
                 return pieces(recording, self.rate), None
             signal = open_recording(recording, self.rate)
             return [signal], len(signal)

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import base64
 import io
+import threading
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgeinfer.heads import Embed
+from edgeinfer.media import audio, image
 from edgeinfer.results import Embedding, Result, Segmentation, as_json
 from edgeinfer.runtime.fleet import Model
-from edgeinfer.runtime.pipelines import Pipeline, SentencePipeline, put_together
+from edgeinfer.runtime.pipelines import AudioPipeline, Pipeline, SentencePipeline, put_together
 from edgeinfer.runtime.pipelines.model import Model as Meaning
-from edgeinfer.runtime.serve.http import RequestError
+from edgeinfer.runtime.serve.http import DisconnectedError, RequestError
 from edgeinfer.types import Array
+
+LEFT: ContextVar[threading.Event | None] = ContextVar("left", default=None)
+"""Is set when the client of the request that runs here has left."""
+
+_DRAWN = 16
+"""Bytes a pixel: the picture, tinted, drawn upon and packed."""
+
+_BLOCKS = 16
+"""Bytes for each value of a block of a recording, which is decoded, averaged and converted."""
 
 
 class Shared:
@@ -30,7 +42,14 @@ class Shared:
         self._model = model
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run once, in turn with requests of tensors."""
+        """Run once, in turn with requests of tensors.
+
+        Raises:
+            DisconnectedError: nobody waits for the answer any more.
+        """
+        left = LEFT.get()
+        if left is not None and left.is_set():
+            raise DisconnectedError
         return self._model.run(feeds)
 
     def close(self) -> None:
@@ -53,54 +72,38 @@ def open_pipeline(
     return put_together(opened)
 
 
-def run(pipeline: Pipeline, given: bytes | str, limit: int) -> list[Result]:
-    """Run a pipeline on a file's contents, or on a text.
+def cost(pipeline: Pipeline, given: bytes | str, limit: int, *, draws: bool) -> int:
+    """Return the bytes that running a pipeline on a file's contents, or on a text, takes.
 
     Args:
         pipeline: what runs.
         given: contents of a picture or recording; a text for one that reads texts.
         limit: values that a file may hold.
+        draws: whether what is found is drawn.
 
     Raises:
         RequestError: it is not what the pipeline takes, or too large.
-        InputError: the file is damaged.
     """
     takes = pipeline.takes
     if isinstance(pipeline, SentencePipeline):
         if isinstance(given, bytes):
             raise RequestError(400, f"this model takes {takes}: send text/plain, or JSON with text")
-        return pipeline(given)
+        return 0
     if isinstance(given, str):
         raise RequestError(400, f"this model takes {takes}, not a text")
     if not given:
         raise RequestError(400, f"the body is empty; this model takes {takes}")
-    size = _pixels(given) if takes == "a picture" else _samples(given)
+    if isinstance(pipeline, AudioPipeline):
+        size, samples = audio.measured(given, pipeline.rate)
+        whole = audio.HELD_BYTES * samples if pipeline.takes_whole else 0
+        needed = max(whole, min(_BLOCKS * audio.BLOCK, audio.HELD_BYTES * (size + samples)))
+    else:
+        pixels, needed = image.measured(given)
+        size = 3 * pixels
+        needed += _DRAWN * pixels if draws else 0
     if size > limit:
         raise RequestError(413, f"{takes} with {size} values; at most {limit}")
-    return pipeline(given)
-
-
-def _pixels(given: bytes) -> int:
-    """Return values of a picture by its header; 0 where it cannot be read, which is told later."""
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(given)) as opened:
-            return opened.width * opened.height * 3
-    # The decoder names what is wrong, with the formats that can be read.
-    except Exception:
-        return 0
-
-
-def _samples(given: bytes) -> int:
-    import soundfile
-
-    try:
-        info = soundfile.info(io.BytesIO(given))
-    # As above.
-    except Exception:
-        return 0
-    return int(info.frames) * int(info.channels)
+    return needed
 
 
 def told(results: Sequence[Result]) -> list[dict[str, Any]]:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextvars
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
@@ -30,6 +33,7 @@ from edgeinfer.runtime.serve.http import (
     read_body,
 )
 from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.inflight import held
 from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.types import Array
@@ -41,6 +45,9 @@ SPEECH = ("/v1/audio/transcriptions", "/v1/audio/translations")
 
 MOST = 2048
 """Texts of one request."""
+
+THREADS = 4
+"""Files that are decoded at once; other requests have threads of their own."""
 
 DRAW = ("false", "true", "both")
 """Whether an answer is what was found, the picture drawn upon, or both in one JSON."""
@@ -55,6 +62,7 @@ class Tasks:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self._pool = ThreadPoolExecutor(THREADS, "edgeinfer-pipeline")
 
     async def route(
         self, path: str, method: str, scope: Scope, receive: Receive, send: Send
@@ -95,13 +103,17 @@ class Tasks:
         if draws and not (isinstance(given, bytes) and pipeline.takes == "a picture"):
             raise RequestError(400, f"draw: this model takes {pipeline.takes}")
 
+        def weigh() -> int:
+            return meaning.cost(pipeline, given, limits.elements, draws=draws)
+
         def work() -> tuple[list[dict[str, Any]], bytes | None]:
-            results = meaning.run(pipeline, given, limits.elements)
+            results = pipeline(given)
             told = [] if draw == "true" else meaning.told(results)
             if draws and isinstance(given, bytes):
                 return told, meaning.drawn(given, results)
             return told, None
 
+        await held(scope).take(await asyncio.get_running_loop().run_in_executor(self._pool, weigh))
         found, picture = await self._worked(model, receive, work)
         if picture is not None and draw == "true":
             await answer(send, 200, picture, ((b"content-type", b"image/png"),))
@@ -114,18 +126,25 @@ class Tasks:
     async def _worked(self, model: Served, receive: Receive, work: Callable[[], R]) -> R:
         """Run something of a model in a thread, within its queue."""
         with self._hub.counted(model), self._hub.place(model):
-            loop = asyncio.get_running_loop()
-            running = loop.run_in_executor(None, work)
+            left = threading.Event()
+            token = meaning.LEFT.set(left)
+            task = self._pool.submit(contextvars.copy_context().run, work)
+            meaning.LEFT.reset(token)
+            running = asyncio.wrap_future(task)
             leaving = asyncio.ensure_future(client_left(receive))
             try:
                 await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)
+                if running.done():
+                    return await running
             finally:
                 leaving.cancel()
-            if not running.done():
-                # What waits for a thread goes; what runs ends unheard.
-                running.cancel()
-                raise DisconnectedError
-            return await running
+                # Before its next run of the engine.
+                left.set()
+            # It has its place and its memory until it has ended; what waits for a thread ends here.
+            if not task.cancel():
+                await asyncio.wait((running,))
+                running.exception()
+            raise DisconnectedError
 
     async def _vectors(
         self, model: Served, receive: Receive, pipeline: Pipeline, texts: list[str]

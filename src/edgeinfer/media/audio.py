@@ -25,9 +25,9 @@ each byte of its file.
 Silence is packed to almost nothing.
 """
 
-MOST_HELD, HELD_TIMES = 10 << 20, 1
-"""Samples of a recording that a model takes as one, and how many more for each byte of its file:
-each is held four times, in four bytes."""
+MOST_HELD, HELD_TIMES, HELD_BYTES = 10 << 20, 1, 16
+"""Samples of a recording that a model takes as one, how many more for each byte of its file, and
+what each takes: it is held four times."""
 
 MOST_GROWTH = 8
 """Times that a recording of more samples may grow by another sample rate."""
@@ -163,13 +163,34 @@ class Framer:
         return window
 
 
-def _blocks(source: Path | bytes, name: str) -> Generator[Any, None, None]:
-    """Yield the sample rate and channels, then blocks (n,), float32, mono."""
+def measured(given: bytes, rate: int) -> tuple[int, int]:
+    """Return a recording's values, and its samples at a rate; zeros where it is none.
+
+    Raises:
+        NotAvailableError: soundfile is not installed.
+    """
+    library = _soundfile()
+    try:
+        info = library.info(io.BytesIO(given))
+    # What is wrong is told when it is read.
+    except Exception:
+        return 0, 0
+    frames = int(info.frames)
+    return frames * int(info.channels), frames * rate // max(int(info.samplerate), 1)
+
+
+def _soundfile() -> Any:
     try:
         import soundfile
     # soundfile raises OSError when its native library is missing.
     except (ImportError, OSError) as e:
         raise NotAvailableError(f"reading recordings needs soundfile: {install('media')}") from e
+    return soundfile
+
+
+def _blocks(source: Path | bytes, name: str) -> Generator[Any, None, None]:
+    """Yield the sample rate and channels, then blocks (n,), float32, mono."""
+    soundfile = _soundfile()
     if isinstance(source, Path) and not source.is_file():
         raise UsageError(f"{source}: {absence(source)}")
     count = 0

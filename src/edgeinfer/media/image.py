@@ -153,18 +153,20 @@ def _pillow() -> Any:
     return Image
 
 
-def weight(given: bytes) -> int:
-    """Return the bytes that decoding the contents of a file takes; 0 where it is no picture.
+def measured(given: bytes) -> tuple[int, int]:
+    """Return a picture's pixels, and the bytes that decoding it takes; zeros where it is none.
 
     Raises:
         NotAvailableError: Pillow is not installed.
     """
+    image = _pillow()
     try:
-        with _pillow().open(io.BytesIO(given), formats=_formats()) as opened:
-            return opened.width * opened.height * _bytes_a_pixel(opened, "RGB", turned=True)
+        with image.open(io.BytesIO(given), formats=_formats()) as opened:
+            pixels: int = opened.width * opened.height
+            return pixels, pixels * _bytes_a_pixel(opened, "RGB", turned=True)
     # Pillow's own too; what is wrong is told when it is read.
     except Exception:
-        return 0
+        return 0, 0
 
 
 def _read(source: BinaryIO, name: str, color: str) -> Image.Image:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
 from edgeinfer.heads import Classify, Embed, Features, HearVoice, Segment, SpotWord
+from edgeinfer.runtime.serve import inflight
+from edgeinfer.runtime.serve.meaning import Shared
 from edgeinfer.runtime.serve.options import Limits
 from edgeinfer.types import AudioInput, FrameInput, TextInput
 from tests.runtime.conftest import Fakes
@@ -231,3 +236,66 @@ def test_texts_are_ranked(server: Server) -> None:
     wrongs: list[dict[str, Any]] = [{"top_n": 0}, {"documents": []}, {"query": 3}]
     for wrong in (*wrongs, {"documents": [{"a": 1}]}):
         assert server.client.post("/v1/rerank", json={**given, **wrong}).status_code == 400
+
+
+class Gate:
+    """Holds each run of an engine until it is opened."""
+
+    def __init__(self, server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.opened, self.runs = threading.Event(), threading.Event(), 0
+        pipeline = server.hub.models[name].pipeline
+        assert pipeline is not None
+        shared = pipeline.models[0].runs
+        assert isinstance(shared, Shared)
+        run = shared._model.run
+
+        def held(feeds: Any) -> Any:
+            self.runs += 1
+            self.begun.set()
+            assert self.opened.wait(30)
+            return run(feeds)
+
+        monkeypatch.setattr(shared._model, "run", held)
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 20
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.02)
+    return holds()
+
+
+def test_who_leaves_frees_memory_and_engine_at_the_next_window(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    out = io.BytesIO()
+    soundfile.write(out, np.zeros(16_000, np.int16), 16_000, format="WAV")
+    gate = Gate(server, "loud", monkeypatch)
+    with pytest.raises(httpx.ReadTimeout):
+        server.client.post("/v1/pipelines/loud", content=out.getvalue(), timeout=1)
+    assert gate.begun.is_set()
+    # What runs still has what it was given.
+    assert server.hub.memory.used > 16_000
+    gate.opened.set()
+    assert eventually(lambda: server.hub.memory.used == 0)
+    assert gate.runs == 1
+
+
+def test_what_decoding_takes_counts(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inflight, "WAIT_S", 0.2)
+    monkeypatch.setattr(server.hub.memory, "_limit", 300_000)
+    gate, picture = Gate(server, "colours", monkeypatch), png((255, 0, 0), (180, 180))
+    assert len(picture) < 1000
+    first: list[Any] = []
+    thread = threading.Thread(target=lambda: first.append(post(server, "colours", picture)))
+    thread.start()
+    assert gate.begun.wait(30)
+    second = post(server, "colours", picture)
+    assert second.status_code == 503
+    assert int(second.headers["retry-after"]) >= 1
+    gate.opened.set()
+    thread.join()
+    assert first[0].status_code == 200
+    assert post(server, "colours", picture).status_code == 200
+    assert eventually(lambda: server.hub.memory.used == 0)
