@@ -17,6 +17,7 @@ from edgeinfer.convert.lower.definitions import (
     recurrent,
     regions,
     sample,
+    scatter,
     select,
     spectrum,
 )
@@ -38,6 +39,7 @@ DEFINED: dict[str, Callable[[ir.Node], onnx.FunctionProto | None]] = {
     "RNN": recurrent.recurrent,
     "RoiAlign": regions.roi_align,
     "STFT": spectrum.stft,
+    "TensorScatter": scatter.tensor_scatter,
     "Unique": select.unique,
 }
 """By operator of the default domain; None of a form that needs sizes which are not known."""

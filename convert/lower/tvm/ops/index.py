@@ -328,12 +328,15 @@ _COMPARED = 1024
 
 def _best(g: Builder, x: Tensor, at: int, count: int, largest: bool) -> Tensor:
     """Find places along a long axis by a heap for each row."""
-    order = [*(a for a in range(x.rank) if a != at), at]
+    order = (*(a for a in range(x.rank) if a != at), at)
     outer = [x.shape[a] for a in order[:-1]]
-    flat = reshape(g, transpose(g, x, order), (prod(outer), x.shape[at]))
-    kernel = chosen.best(*flat.shape, count, x.dtype, largest=largest)
-    made = g.wrap(g.tir(kernel, [g.expr(flat)], (flat.shape[0], count), "int64"))
-    return transpose(g, reshape(g, made, (*outer, count)), [order.index(a) for a in range(x.rank)])
+    rows, size = prod(outer), x.shape[at]
+    flat = reshape(g, transpose(g, x, order), (rows, size))
+    kernel = chosen.best(rows, size, count, x.dtype, largest=largest)
+    made = reshape(
+        g, g.wrap(g.tir(kernel, [g.expr(flat)], (rows, count), "int64")), (*outer, count)
+    )
+    return transpose(g, made, tuple(order.index(a) for a in range(x.rank)))
 
 
 @OPS.lower("TopK", since=11, dtypes=_SORTED)

@@ -123,3 +123,24 @@ def test_unpooled_elements_count_in_the_sizes_of_their_windows() -> None:
     right = np.zeros((5, 5), np.float32)
     right[1, 1], right[1, 3], right[3, 1], right[3, 3] = 1, 2, 3, 4
     np.testing.assert_array_equal(_run(model, feeds)[0][0, 0], right)
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize("given", [True, False])
+def test_new_steps_of_a_cache(mode: str, given: bool) -> None:
+    past = np.zeros((2, 3, 5, 1), np.float32)
+    update = np.arange(1, 13, dtype=np.float32).reshape(2, 3, 2, 1)
+    starts = [3, 4 if mode == "circular" else 0] if given else [0, 0]
+    at, steps = (", int64[2] s", ", s") if given else ("", "")
+    text = (
+        f"g (float[2,3,5,1] p, float[2,3,2,1] u{at}) => (float[2,3,5,1] y)"
+        f' {{ y = TensorScatter<mode="{mode}">(p, u{steps}) }}'
+    )
+    model = ir.from_onnx_text(f'<ir_version: 11, opset_import: ["": 24]> {text}')
+    assert expand(model, list(model.graph))
+    feeds = {"p": past, "u": update, **({"s": np.array(starts)} if given else {})}
+    right = past.copy()
+    for batch, start in enumerate(starts):
+        for step in range(2):
+            right[batch, :, (start + step) % 5] = update[batch, :, step]
+    np.testing.assert_array_equal(_run(model, feeds)[0], right)
