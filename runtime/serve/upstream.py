@@ -61,6 +61,10 @@ _SENT = (b"anthropic-version", b"traceparent", b"x-request-id")
 """Headers that go on; keys never do."""
 
 
+class _GoneError(RequestError):
+    """A server that does not answer."""
+
+
 class Upstreams:
     """Sends requests on.
 
@@ -103,13 +107,20 @@ class Upstreams:
         body = await read_body(receive, limits.body_bytes, limits.body_s)
         data = from_json(body)
         name = data.get("model") if isinstance(data, dict) else None
-        model = self._hub.get(name) if isinstance(name, str) else None
-        if model is None or model.upstream is None:
-            return _again(body, receive)
-        with self._hub.counted(model), self._hub.place(model):
-            async with watched(receive):
-                await self._sent(model, model.upstream, path, data, scope, send)
-        return None
+        while True:
+            model = self._hub.get(name) if isinstance(name, str) else None
+            if model is None or model.upstream is None:
+                return _again(body, receive)
+            try:
+                with self._hub.counted(model), self._hub.place(model):
+                    async with watched(receive):
+                        await self._sent(model, model.upstream, path, data, scope, send)
+            except _GoneError as error:
+                # No answer has begun: who answers in its place may have the request.
+                if model.other is None:
+                    raise model.unreachable() from error
+            else:
+                return None
 
     async def _sent(
         self, model: Served, there: Upstream, path: str, data: Any, scope: Scope, send: Send
@@ -132,7 +143,7 @@ class Upstreams:
             response = await self._client.send(request, stream=True)
         except self._httpx.TransportError as e:
             model.down_until = time.monotonic() + DOWN_S
-            raise model.unreachable() from e
+            raise _GoneError(503, str(e)) from e
         try:
             await self._passed(response, counting, send)
         except self._httpx.TransportError as e:

@@ -194,14 +194,17 @@ def test_a_server_that_is_gone(start: Start, monkeypatch: pytest.MonkeyPatch) ->
         assert found.headers["retry-after"] == "1"
         assert "server of model 'big' does not answer" in found.json()["error"]["message"]
     assert server.client.get("/v2/health/ready").status_code == 200
-    monkeypatch.setattr(upstream, "DOWN_S", 0.01)
+    monkeypatch.setattr(upstream, "DOWN_S", 600.0)
     with_other = start(upstreams=(f"big={nobody()}#tiny",), fallbacks=("big=tiny",))
-    first = with_other.client.post(CHAT, json=asked())
-    assert first.status_code == 503
-    monkeypatch.setattr(upstream, "DOWN_S", 60.0)
-    with_other.client.post(CHAT, json=asked())
+    big = with_other.hub.models["big"]
+    for stream in (False, True):
+        # It is asked, and what answers in its place has the request at once.
+        big.down_until = 0.0
+        found = with_other.client.post(CHAT, json=asked(stream=stream))
+        assert found.status_code == 200
+        assert big.is_down
     found = with_other.client.post(CHAT, json=asked())
-    assert found.status_code == 200
+    assert big.metrics.statuses == {503: 2}
     # It says who answered.
     assert found.json()["model"] == "tiny"
 
