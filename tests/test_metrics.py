@@ -365,3 +365,24 @@ def test_the_page_of_budgets_has_every_figure() -> None:
 
 def budget_ratios(budget: Budget) -> tuple[float, float]:
     return budget.sqnr_db, budget.channel_sqnr_db
+
+
+@pytest.mark.parametrize(
+    ("net", "max_rel", "sqnr_db", "cosine", "passes"),
+    [
+        ("mnist", 0.015, 35.6, 0.9999, True),
+        ("spam", 0.101, 19.9, 0.9999, True),
+        ("minilm", 0.148, 17.7, 0.9915, True),
+        ("minilm by ONNX Runtime, 80 % worse", 4.77, -1.9, 0.233, False),
+        ("openWakeWord's embedding", 0.05, 26.9, 0.9990, True),
+        ("a detector of which one score was another", 0.43, 20.0, 0.99, False),
+        ("magika", 0.1, 20.0, 0.9697, False),
+        ("PP-OCR's direction", 0.2, 9.2, 0.98, False),
+        ("silero-vad", 1.53, -0.7, 0.454, False),
+    ],
+)
+def test_integers_of_nets_that_kept_their_task_pass_and_others_do_not(
+    net: str, max_rel: float, sqnr_db: float, cosine: float, passes: bool
+) -> None:
+    found = OutputMetrics(8, 1.0, max_rel, sqnr_db, sqnr_db, 1.0, cosine)
+    assert (check(found, budget_for("static_wi8_ai8")) == []) is passes, net

@@ -187,10 +187,11 @@ BUDGETS: dict[str, Budget] = {
     "fp16": Budget(5e-4, 1.2e-1, 30.0, 6.0, 0.9995, 1.0, 0.01, spread_db=3.0),
     # One rounding is 2^-8: 18 dB worse than fp16.
     "bf16": Budget(4e-3, 4e-1, 13.0, 0.0, 0.975, 1.0, 0.02),
-    # Eight bits of range per tensor: 20 to 40 dB in nets that quantize well. Below 12 dB answers
-    # change; a task metric, where there is one, is the finer judge.
+    # Eight bits of range per tensor. Nets that kept the quality of their task on held-out samples
+    # gave at least 17.7 dB and at most 0.15 of the largest value (benchmarks.integer_budgets): the
+    # bounds leave 5.7 dB, and 2.8 times the error. A task metric is the finer judge.
     # A channel of which nothing is left has 0 dB: scores that share a scale with pixel coordinates.
-    "static_wi8_ai8": Budget(5e-3, 5e-1, 12.0, 3.0, 0.97, 0.9, 0.05, spread_db=3.0),
+    "static_wi8_ai8": Budget(5e-3, 4.1e-1, 12.0, 3.0, 0.97, 0.9, 0.05, spread_db=3.0),
     # Only the weights lose bits that count.
     "static_wi8_ai16": Budget(2e-3, 3e-1, 20.0, 3.0, 0.99, 0.95, 0.02, spread_db=3.0),
     # Activations get a scale per run, so no clipping.

@@ -1,0 +1,146 @@
+"""How far plain 8-bit integers are from floats, beside what the task loses by them.
+
+    python -m benchmarks.integer_budgets --tasks mnist,silero-vad [--engines onnxruntime,litert]
+
+Each task of ``benchmarks.precision`` is quantized without asking the gate, by edgeinfer and by ONNX
+Runtime's own static quantizer, and run on held-out samples. Every sample is measured as the gate
+measures a vector; the least and the largest figure of each file stand beside its quality. The
+budget of integers in ``metrics.BUDGETS`` is drawn between files that kept their quality and files
+that lost it; ``docs/budgets.md`` has the figures that it was drawn from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+
+from benchmarks.precision import ENGINES, TASKS, opened, plain, prepared, source_of, theirs
+from benchmarks.precision_case import Case
+from benchmarks.precision_table import PLAIN
+from edgeinfer.convert.quantize.search.quality import Judgement
+from edgeinfer.errors import EdgeInferError
+from edgeinfer.metrics import BUDGETS, OutputMetrics, check, compare, worst
+
+TESTS = 200
+"""Held-out samples that are run."""
+
+VECTORS = 16
+"""Of them, spread over all: as many as the gate takes of a set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """One file beside floats.
+
+    Attributes:
+        task: of the net.
+        engine: that ran both.
+        maker: of the integers.
+        quality: of held-out samples, by the task's own measure.
+        drop: share of the floats' quality that is gone.
+        max_rel: the largest error, of the largest value.
+        sqnr_db: the least signal to error of a sample.
+        channel_sqnr_db: the same, of the worst channel.
+        cosine: the least.
+        top1: share of decided winners kept; None where there are none.
+        refused: by the budget of integers, and for what.
+    """
+
+    task: str
+    engine: str
+    maker: str
+    quality: float
+    drop: float
+    max_rel: float
+    sqnr_db: float
+    channel_sqnr_db: float
+    cosine: float
+    top1: float | None
+    refused: str
+
+
+def distances(case: Case, engine: str, work: Path) -> Iterator[Distance]:
+    """Measure edgeinfer's integers, and ONNX Runtime's where the engine runs them."""
+    source = source_of(case)
+    files = {"fp32": plain(case, source, engine, "fp32", work).path}
+    files["edgeinfer"] = plain(case, source, engine, PLAIN, work).path
+    if engine == "onnxruntime":
+        output = work / f"{case.name}-{engine}-onnxruntime.onnx"
+        data = work / f"{case.name}-peers.npz"
+        fault = theirs(Path(sys.executable), "onnxruntime", case.model, data, output)
+        if not fault:
+            files["onnxruntime"] = output
+    answers, vectors = {}, {}
+    count = min(TESTS, len(case.tests))
+    chosen = np.unique(np.linspace(0, count - 1, VECTORS).astype(int))
+    for maker, path in files.items():
+        with opened(path, engine, source) as executable:
+            answers[maker] = case.run(executable, TESTS)
+            # Each by itself, with the states of floats: as the gate runs them.
+            vectors[maker] = {i: dict(executable.run(case.tests[i])) for i in chosen}
+    judgement = Judgement([*answers.pop("fp32")], list(case.answers[:count]), case.metric)
+    right = vectors.pop("fp32")
+    for maker, found in vectors.items():
+        loss = judgement.loss(answers[maker])
+        seen, refused = [], []
+        for name in right[chosen[0]]:
+            budget = BUDGETS[PLAIN].among(right[i][name] for i in chosen)
+            each = [
+                compare(right[i][name], found[i][name], channel_floor=budget.channel_floor)
+                for i in chosen
+            ]
+            refused += [line for m in each for line in check(m, budget)][:1]
+            # What the floor excuses says nothing of the ratios.
+            seen += [m for m in each if m.max_abs > budget.max_abs]
+        total: OutputMetrics = worst(seen)
+        yield Distance(
+            *(case.name, engine, maker, loss.quality, loss.drop, total.max_rel, total.sqnr_db),
+            *(total.channel_sqnr_db, total.cosine, total.top1, "; ".join(refused)),
+        )
+
+
+def line(found: Distance) -> str:
+    """Return a row of the table."""
+    top1 = "-" if found.top1 is None else f"{found.top1:.3f}"
+    return (
+        f"| {found.task} | {found.engine} | {found.maker} | {found.quality:.4f} | {found.drop:.1%} "
+        f"| {found.max_rel:.3f} | {found.sqnr_db:.1f} | {found.channel_sqnr_db:.1f} "
+        f"| {found.cosine:.4f} | {top1} | {found.refused} |"
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    place = Path(platformdirs.user_cache_dir("edgeinfer-precision"))
+    parser.add_argument("--tasks", default="mnist,silero-vad")
+    parser.add_argument("--engines", default="onnxruntime,openvino,litert")
+    parser.add_argument("--work", type=Path, default=place)
+    parser.add_argument("--json", type=Path, help="add the figures to a file")
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    rows: list[Distance] = []
+    for task in given.tasks.split(","):
+        case = prepared(task, given.work) if task in TASKS else parser.error(f"no task {task!r}")
+        for engine in given.engines.split(","):
+            if engine not in ENGINES:
+                parser.error(f"no engine {engine!r}")
+            try:
+                for row in distances(case, engine, given.work):
+                    rows.append(row)
+                    print(line(row), flush=True)
+            except EdgeInferError as e:
+                print(f"| {task} | {engine} | refused: {str(e).splitlines()[0][:200]} |")
+    if given.json:
+        given.json.write_text(json.dumps([asdict(r) for r in rows], indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
