@@ -125,7 +125,9 @@ def plan(
         jobs += _with_regions(model, profiles, options)
         ready += [None] * (len(jobs) - len(ready))
     if refused:
-        raise UnsupportedError(", ".join(refused), [p for ps in refused.values() for p in ps])
+        told = [(title, problem) for title, ps in refused.items() for problem in ps]
+        owners, problems = [title for title, _ in told], [problem for _, problem in told]
+        raise UnsupportedError(", ".join(refused), problems, owners)
     return Plan(tuple(jobs), tuple(notes), ready)
 
 

@@ -35,6 +35,7 @@ Exit codes of the command line: 0 fine, 1 a finding about the model, 2 usage or 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -106,14 +107,25 @@ class UnsupportedError(ConvertError):
         problems: one entry per node.
     """
 
-    def __init__(self, target: str, problems: list[Problem]) -> None:
+    def __init__(self, target: str, problems: list[Problem], owners: Sequence[str] = ()) -> None:
+        """Write the message.
+
+        Args:
+            target: that refused; several are named together.
+            problems: one entry per node and target.
+            owners: which target each problem is of, where there are several.
+        """
         self.target = target
         self.problems = problems
-        count = f"{len(problems)} node" + ("s" if len(problems) > 1 else "")
+        nodes = len({(p.op.rpartition("::")[2], p.node) for p in problems})
+        count = f"{nodes} node" + ("s" if nodes > 1 else "")
         # A reader of files is no target that anybody asked for.
         who = target if " " in target else f"target {target!r}"
-        lines = [f"{who} cannot express {count}:", *(f"  {p}" for p in problems)]
-        super().__init__("\n".join(lines))
+        if len(set(owners)) > 1:
+            lines = [f"  {o}: {p}" for o, p in zip(owners, problems, strict=True)]
+        else:
+            lines = [f"  {p}" for p in problems]
+        super().__init__("\n".join((f"{who} cannot express {count}:", *lines)))
 
 
 class VerifyError(ConvertError):

@@ -360,7 +360,8 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
     count = len(report.vectors)
     vectors = f"{count} test vector" + ("s" if count != 1 else "")
     yield f"times are medians on this machine: {report.machine}"
-    counted = f"{before} operators, {after} after simplification; " if before else ""
+    operators = f"{before} operator" + ("s" if before != 1 else "")
+    counted = f"{operators}, {after} after simplification; " if before else ""
     yield f"{counted}{vectors}; {seconds:.1f} s"
     for variant in report.variants:
         if not before:
