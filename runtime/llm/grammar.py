@@ -31,7 +31,7 @@ MOST_REMAINDERS = 10_000
 the end: the library looks at each remainder, outside of all its limits, and in alternatives at
 those of all together (llguidance 1.9)."""
 
-_LIMITS = {"max_lexer_states": 50_000, "verbose_errors": False}
+_LIMITS: dict[str, Any] = {"max_lexer_states": 50_000, "verbose_errors": False}
 """Others are the library's own. A state takes one or two kilobytes."""
 
 _MULTIPLE = re.compile(r'"multipleOf"\s*:\s*([-+.0-9eE]+)')

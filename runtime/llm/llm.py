@@ -240,10 +240,10 @@ class LLM:
         """Return a request for ``engine``.
 
         Raises:
-            InputError: the prompt is neither text nor tokens.
+            InputError: the prompt is neither text nor tokens, or a text that can never fit.
         """
         if isinstance(prompt, str):
-            tokens = self.model.tokenizer.encode(prompt)
+            tokens = self.model.tokenizer.encode(prompt, most=self.context)
         elif isinstance(prompt, Sequence) and all(isinstance(t, int) for t in prompt):
             tokens = [int(token) for token in prompt]
         else:

@@ -13,6 +13,9 @@ from edgeinfer.installed import install
 from edgeinfer.media.growth import check_growth
 from edgeinfer.runtime.llm.pieces import Pieces, pieces
 
+_PER_TOKEN = 8
+"""Characters at the start of a long text that are looked at first, for each token that may be."""
+
 
 class TextTokenizer:
     """A byte-level BPE, SentencePiece or other tokenizer that decodes token by token.
@@ -45,16 +48,24 @@ class TextTokenizer:
         if size > vocab:
             raise DamagedError(f"tokenizer.json has {size} tokens, and the model {vocab} logits")
         self.vocab, self.bos = vocab, bos
+        self._longest = max(map(len, self.pieces.bytes), default=1)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, most: int | None = None) -> list[int]:
         """Return the tokens of a prompt, with exactly one token that begins a sequence.
 
         Whether the text has it already, as a rendered chat template may, makes no difference; a
         model whose sequences begin with none gets none.
 
+        Args:
+            text: of the prompt.
+            most: tokens that a sequence may have; a text that has surely more is refused before
+                its tokens are made. None for no limit.
+
         Raises:
-            InputError: it is no text.
+            InputError: it is no text, or can never fit.
         """
+        if most is not None and isinstance(text, str):
+            self._check_length(text, most)
         tokens = self.encode_part(text)
         if self.bos is None:
             return tokens
@@ -62,6 +73,19 @@ class TextTokenizer:
         while start < len(tokens) and tokens[start] == self.bos:
             start += 1
         return [self.bos, *tokens[start:]]
+
+    def _check_length(self, text: str, most: int) -> None:
+        longest = most * self._longest
+        # Each character has a byte at least; the others need not be counted one by one.
+        if len(text) > longest:
+            raise InputError(
+                *("prompt", f"at most {longest} characters", str(len(text))),
+                f"so many fit into {most} tokens, if all are the longest of the vocabulary",
+            )
+        head = text[: _PER_TOKEN * most]
+        if len(text) > 2 * len(head) and (count := len(self.encode_part(head))) > 2 * most:
+            hint = f"its first {len(head)} characters have {count}; shorten it"
+            raise InputError("prompt", f"at most {most - 1} tokens", "more", hint)
 
     def encode_part(self, text: str) -> list[int]:
         """Return the tokens of a text that stands somewhere in a sequence.

@@ -80,8 +80,8 @@ class Anthropic:
         from edgeinfer.runtime.serve import asked as reader
 
         data, _, llm = await self._hub.asked(receive)
-        given = as_chat({**data, "max_tokens": 1})
-        (one,) = reader.chats(llm, given, "count")
+        given = {**data, "max_tokens": 1}
+        (one,) = await self._hub.words.run(lambda: reader.chats(llm, as_chat(given), "count"))
         await answer_json(send, {"input_tokens": len(one.request.prompt)})
 
     async def _messages(self, receive: Receive, send: Send) -> None:
@@ -90,7 +90,7 @@ class Anthropic:
         data, model, llm = await self._hub.asked(receive)
         id = f"msg_{secrets.token_hex(12)}"
         with self._hub.counted(model), self._hub.place(model):
-            (one,) = reader.chats(llm, as_chat(data), id)
+            (one,) = await self._hub.words.run(lambda: reader.chats(llm, as_chat(data), id))
             form = _Form(id, model.name, len(one.request.prompt))
             await deliver(llm, one, form, receive, send, self._hub.options.limits.wait_s)
 

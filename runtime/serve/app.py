@@ -8,9 +8,11 @@ import logging
 import re
 import secrets
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.serve.announce import Announcement
 from edgeinfer.runtime.serve.anthropic import PATH as MESSAGES
 from edgeinfer.runtime.serve.anthropic import Anthropic, error_body
@@ -104,7 +106,7 @@ class App:
                     await self._announcement.start()
                 # Probes are answered while models load.
                 if self._loads:
-                    loading = asyncio.get_running_loop().run_in_executor(None, self.hub.load_all)
+                    loading = asyncio.wrap_future(self.hub.changes.submit(self.hub.load_all))
                 await send({"type": "lifespan.startup.complete"})
             else:
                 if self._announcement is not None:
@@ -115,7 +117,7 @@ class App:
                     await self._upstreams.close()
                 if loading is not None:
                     await asyncio.wait((loading,))
-                await asyncio.get_running_loop().run_in_executor(None, self.hub.close)
+                await Pool("edgeinfer-close", 1, 1).run(self.hub.close)
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -211,9 +213,7 @@ class App:
         elif path == "/metrics" and method == "GET":
             if self.hub.options.replicated:
                 raise RequestError(404, "each replica counts for itself; Ray's metrics are whole")
-            loop = asyncio.get_running_loop()
-            names = [*self.hub.visible]
-            page = await loop.run_in_executor(None, self.hub.metrics.text, names)
+            page = await self.hub.facts.run(partial(self.hub.metrics.text, [*self.hub.visible]))
             await answer(send, 200, page, ((b"content-type", CONTENT_TYPE),))
         elif path.startswith("/v2/models/") and path.endswith(_GENERATE):
             at, _, what = path.rpartition("/")
@@ -235,9 +235,8 @@ class App:
 
     async def _try_all(self, send: Send) -> None:
         """Run every model that is ready, once; what fails is status 503."""
-        loop = asyncio.get_running_loop()
         models = [*self.hub.visible.values()]
-        found = await loop.run_in_executor(None, self.hub.try_all, models)
+        found = await self.hub.changes.run(partial(self.hub.try_all, models))
         bad = any(problem for problem in found.values())
         await answer_json(
             send, {name: problem or "good" for name, problem in found.items()}, 503 if bad else 200

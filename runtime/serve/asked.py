@@ -68,6 +68,12 @@ _OWN = {"self", "messages", "params", "tools", "tool_choice", "adapter", "id", "
 MOST_TEXTS = 128
 """Of ``n``, and of prompts in one request."""
 
+MOST_TOOLS = 128
+"""Tools of one request."""
+
+MOST_STOPS, MOST_STOP_TEXT = 32, 1024
+"""Texts that end a generation, and their characters: all are sought at every token."""
+
 MOST_LOGPROBS = 20
 """Of the most probable tokens that are told beside a chosen one."""
 
@@ -114,9 +120,13 @@ def chats(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
     messages = data.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RequestError(400, "messages: expected a list with at least one message")
+    if len(messages) > llm.context:
+        raise RequestError(400, f"messages: at most {llm.context}, received {len(messages)}")
     tools = data.get("tools") or []
     if not isinstance(tools, list):
         raise RequestError(400, "tools: expected a list")
+    if len(tools) > MOST_TOOLS:
+        raise RequestError(400, f"tools: at most {MOST_TOOLS}, received {len(tools)}")
     template = data.get("chat_template_kwargs") or {}
     if not isinstance(template, dict):
         raise RequestError(400, "chat_template_kwargs: expected an object")
@@ -190,6 +200,9 @@ def _params(llm: LLM, data: Mapping[str, Any]) -> SamplingParams:
         stops = [stop] if isinstance(stop, str) else stop
         if not (isinstance(stops, list) and all(isinstance(s, str) for s in stops)):
             raise RequestError(400, "stop: expected a text or a list of texts")
+        if len(stops) > MOST_STOPS or sum(map(len, stops)) > MOST_STOP_TEXT:
+            expected = f"at most {MOST_STOPS} texts of {MOST_STOP_TEXT} characters together"
+            raise RequestError(400, f"stop: expected {expected}")
         given["stop"] = tuple(stops)
     given["logit_bias"] = _biases(data.get("logit_bias"))
     given["ignore_eos"] = _flag(data, "ignore_eos")

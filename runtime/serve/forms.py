@@ -16,6 +16,9 @@ _KIND = re.compile(rb"^content-type:\s*(\S+)", re.IGNORECASE | re.MULTILINE)
 MOST = 64
 """Fields of one form."""
 
+MOST_HEAD = 4096
+"""Bytes of a field's head."""
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -56,10 +59,13 @@ def read_form(body: bytes, content_type: bytes) -> dict[str, Field]:
         raise RequestError(400, f"multipart/form-data: cut off, or more than {MOST} fields")
     fields: dict[str, Field] = {}
     for part in parts[1:-1]:
-        head, blank, content = part.partition(b"\r\n\r\n")
+        end = part.find(b"\r\n\r\n", 0, MOST_HEAD)
+        head, content = part[: max(end, 0)], part[end + 4 :]
         name = _NAME.search(head)
-        if not blank or name is None:
-            raise RequestError(400, "multipart/form-data: a field has no name")
+        if name is None:
+            raise RequestError(
+                400, f"multipart/form-data: a field has no name in its first {MOST_HEAD} bytes"
+            )
         key = name[1].decode("utf-8", "replace")
         if key in fields:
             raise RequestError(400, f"{key}: given twice")

@@ -6,12 +6,10 @@ language models.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from edgeinfer.runtime.serve import tensors
 from edgeinfer.runtime.serve.http import (
@@ -45,17 +43,18 @@ async def generate(hub: Hub, model: Served, is_stream: bool, receive: Receive, s
         RequestError: the request is not what the model takes.
     """
     limits = hub.options.limits
-    data = from_json(await read_body(receive, limits.body_bytes, limits.body_s))
+    body = await read_body(receive, limits.json_bytes, limits.body_s)
+    data = from_json(body)
     if not isinstance(data, dict):
         raise RequestError(400, "expected an object")
     with hub.counted(model):
         if model.text is not None:
             with hub.place(model):
-                asked = _asked(model.text, data, is_stream)
+                asked = await hub.words.run(partial(_asked, model.text, data, is_stream))
                 async with watched(receive):
                     await _text(model, model.text, asked, is_stream, send, limits.wait_s)
             return
-        request = _request(model, data, limits.elements)
+        request = await hub.read(len(body), partial(_request, model, data, limits.elements))
         results = await hub.infer(model, request, lambda: client_left(receive))
         found: dict[str, Any] = _named(model)
         if request.id:
@@ -117,7 +116,7 @@ def _asked(llm: LLM, data: Mapping[str, Any], is_stream: bool) -> Asked:
     for name in ("parameters", "sampling_parameters"):
         more = data.get(name) or {}
         if isinstance(more, str):
-            more = _object(more, name)
+            more = from_json(more.encode(), name)
         if not isinstance(more, dict):
             raise RequestError(400, f"{name}: expected an object")
         given |= more
@@ -127,13 +126,6 @@ def _asked(llm: LLM, data: Mapping[str, Any], is_stream: bool) -> Asked:
     whole = {**given, "prompt": prompt, "echo": not excluded}
     (one,) = reader.completions(llm, whole, f"gen-{secrets.token_hex(8)}")
     return one
-
-
-def _object(text: str, name: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as e:
-        raise RequestError(400, f"{name}: expected JSON") from e
 
 
 def _request(model: Served, data: Mapping[str, Any], limit: int) -> InferRequest:
@@ -154,9 +146,10 @@ def _request(model: Served, data: Mapping[str, Any], limit: int) -> InferRequest
 
 def _tensor(spec: TensorSpec, given: Any, limit: int) -> Any:
     values = given if isinstance(given, list) else [given]
-    try:
-        shape = list(np.shape(np.array(values, dtype=object)))
-    except ValueError as e:
-        raise RequestError(400, f"input {spec.name!r}: lists of unequal lengths") from e
+    # Lists of unequal lengths are refused when they are read.
+    shape, level = [len(values)], values
+    while level and isinstance(level[0], list):
+        level = level[0]
+        shape.append(len(level))
     item = {"datatype": tensors.datatype(spec), "shape": shape, "data": values}
     return tensors.from_values(item, spec, limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -19,11 +19,17 @@ from edgeinfer.errors import (
     UsageError,
 )
 
+if TYPE_CHECKING:
+    from edgeinfer.runtime.serve.options import Limits
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
+
+MOST_TEXT = 1000
+"""Characters of what a client is told of an error."""
 
 _LATE = "the body is late"
 _HEADERS = "edgeinfer.headers"
@@ -44,6 +50,8 @@ class RequestError(Exception):
     """
 
     def __init__(self, status: int, text: str, retry_s: float | None = None) -> None:
+        # What was received is told, whatever its size.
+        text = text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} …"
         super().__init__(text)
         self.status, self.text, self.retry_s = status, text, retry_s
 
@@ -58,6 +66,8 @@ def status_of(error: Exception) -> RequestError:
         return error
     if isinstance(error, InputError | UsageError):
         return RequestError(400, str(error))
+    if isinstance(error, RecursionError):
+        return RequestError(400, "the request is nested too deeply")
     if isinstance(error, QueueFullError):
         return RequestError(429, str(error), 1.0)
     if isinstance(error, DeadlineError):
@@ -127,6 +137,22 @@ async def _body(receive: Receive, limit: int) -> bytes:
         parts.append(part)
 
 
+async def read_json(receive: Receive, limits: Limits) -> dict[str, Any]:
+    """Return the object that the body of a request is.
+
+    What it holds takes many times its size and is read in one piece, during which nobody else is
+    answered, so it has a limit of its own.
+
+    Raises:
+        RequestError: it is none, larger than the limit, or does not come in time.
+        DisconnectedError: the client left.
+    """
+    data = from_json(await read_body(receive, limits.json_bytes, limits.body_s))
+    if not isinstance(data, dict):
+        raise RequestError(400, "expected an object")
+    return data
+
+
 async def client_left(receive: Receive) -> None:
     """Return when the client is gone; for a request whose body was read."""
     while (await receive())["type"] != "http.disconnect":
@@ -178,16 +204,16 @@ def not_known(
     ]
 
 
-def from_json(body: bytes) -> Any:
+def from_json(body: bytes, what: str = "the body") -> Any:
     """Read JSON.
 
     Raises:
-        RequestError: it is none.
+        RequestError: it is none, or nested too deeply.
     """
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as e:
-        raise RequestError(400, f"the body is not JSON: {e}") from e
+        raise RequestError(400, f"{what}: it is not JSON: {e}") from e
 
 
 def retry_header(error: RequestError) -> tuple[Header, ...]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import (
@@ -23,6 +23,7 @@ from edgeinfer.errors import (
 from edgeinfer.llm.generation import FORMAT
 from edgeinfer.runtime.batches import Batching, check_batching
 from edgeinfer.runtime.fleet import Model, Runtime
+from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.scheduler import Outputs
 from edgeinfer.runtime.serve.answers import Answers
 from edgeinfer.runtime.serve.batching import measure, rows_of
@@ -30,8 +31,7 @@ from edgeinfer.runtime.serve.http import (
     DisconnectedError,
     Receive,
     RequestError,
-    from_json,
-    read_body,
+    read_json,
     status_of,
 )
 from edgeinfer.runtime.serve.inflight import InFlight
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("edgeinfer")
 
+T = TypeVar("T")
 Left = Callable[[], Awaitable[None]]
 """Returns when a client has left."""
 
@@ -65,6 +66,9 @@ VECTORS = 4
 
 TRY_S = 10.0
 """Seconds within which a model that is tried must begin."""
+
+LARGE_BYTES = 64 << 10
+"""What is as large is read and written in a thread, so that others do not wait for it."""
 
 SOON_S = 0.02
 """A request that is answered sooner is not watched for a client that leaves."""
@@ -79,6 +83,12 @@ class Hub:
         trust: keyword arguments of ``Bundle.open``.
         text: keyword arguments of ``LLM``.
         pipelines: several bundles that are one, each ``NAME=PATH,PATH``.
+
+    Attributes:
+        words: reads requests for texts: templates and tokens.
+        numbers: reads and writes large tensors.
+        changes: loads models, and tries them.
+        facts: counts for whoever asks.
 
     Raises:
         UsageError: two models have one name.
@@ -99,6 +109,11 @@ class Hub:
         self._runtime = Runtime(threads=options.threads, memory_mb=options.memory_mb, **self._trust)
         self.models: dict[str, Served] = {}
         self.memory = InFlight(options.limits.memory_bytes)
+        queue = options.limits.queue
+        self.words = Pool("edgeinfer-words", 2, queue)
+        self.numbers = Pool("edgeinfer-numbers", 2, queue)
+        self.changes = Pool("edgeinfer-changes", 2, 64)
+        self.facts = Pool("edgeinfer-facts", 1, 64)
         self.answers = Answers(int(options.answers_mb * 2**20)) if options.answers_mb else None
         if self.answers is not None:
             self.metrics.registry.register(Kept(self.answers))
@@ -176,10 +191,7 @@ class Hub:
         Raises:
             RequestError: it is no JSON, names no model, or one that is not ready.
         """
-        limits = self.options.limits
-        data = from_json(await read_body(receive, limits.body_bytes, limits.body_s))
-        if not isinstance(data, dict):
-            raise RequestError(400, "expected an object")
+        data = await read_json(receive, self.options.limits)
         name = data.get("model")
         texts = [m.name for m in self.visible.values() if m.kind == "text"]
         if name is None and len(texts) == 1 and not named:
@@ -253,6 +265,18 @@ class Hub:
         model.engines.clear()
         if model.sequences is not None:
             model.sequences.clear()
+
+    async def read(self, size: int, work: Callable[[], T]) -> T:
+        """Read or write something of tensors, in a thread where others would wait for it.
+
+        Args:
+            size: bytes of it.
+            work: reads or writes it.
+
+        Raises:
+            QueueFullError: too many wait.
+        """
+        return work() if size < LARGE_BYTES else await self.numbers.run(work)
 
     async def infer(
         self, model: Served, request: InferRequest, left: Left | None = None
@@ -434,7 +458,7 @@ class Hub:
                 model.pipeline = open_pipeline(model.parts, model.engines, self._trust)
             except (UsageError, NotAvailableError) as error:
                 # Its tensors are served all the same, and who asks for more is told why not.
-                model.no_meaning = str(error)
+                model.no_meaning = _without_paths(str(error), model)
                 if model.kind == "pipeline":
                     raise
 

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.runtime.serve.facts import known
@@ -72,14 +73,18 @@ class OpenAI:
             text = data.get("prompt", data.get("content"))
             if not isinstance(text, str):
                 raise RequestError(400, "prompt: expected a text")
-            tokens = llm.model.tokenizer.encode(text)
+            encode = llm.model.tokenizer.encode
+            tokens = await self._hub.words.run(partial(encode, text, most=llm.context))
             await answer_json(send, {"tokens": tokens, "count": len(tokens)})
             return
         given, vocab = data.get("tokens"), llm.model.config.vocab
+        if isinstance(given, list) and len(given) > llm.context:
+            raise RequestError(400, f"tokens: at most {llm.context}, received {len(given)}")
         known = isinstance(given, list) and all(type(t) is int and 0 <= t < vocab for t in given)
         if not (isinstance(given, list) and known):
             raise RequestError(400, f"tokens: expected a list of numbers below {vocab}")
-        text = llm.model.tokenizer.decode(given, skip_special=False)
+        decode = partial(llm.model.tokenizer.decode, given, skip_special=False)
+        text = await self._hub.words.run(decode)
         await answer_json(send, {"prompt": text, "content": text})
 
     async def _generate(self, is_chat: bool, receive: Receive, send: Send) -> None:
@@ -89,7 +94,7 @@ class OpenAI:
         id = f"{'chatcmpl' if is_chat else 'cmpl'}-{self._start}{next(self._count)}"
         read = reader.chats if is_chat else reader.completions
         with self._hub.counted(model), self._hub.place(model):
-            several = read(llm, data, id)
+            several = await self._hub.words.run(partial(read, llm, data, id))
             form = _Form(id, model.name, llm, is_chat)
             async with watched(receive):
                 if several[0].stream:

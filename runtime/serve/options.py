@@ -64,6 +64,7 @@ class Limits:
 
     Attributes:
         body_bytes: largest body of a request.
+        json_bytes: largest JSON of one.
         memory_bytes: that all requests together may take; one alone may take more.
         head_s: seconds in which the head of a request must have come.
         body_s: seconds in which a body must have come.
@@ -76,6 +77,7 @@ class Limits:
     """
 
     body_bytes: int = 64 << 20
+    json_bytes: int = 8 << 20
     memory_bytes: int = 1 << 30
     head_s: float = 10.0
     body_s: float = 30.0

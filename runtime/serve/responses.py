@@ -71,7 +71,7 @@ class Responses:
         data, model, llm = await self._hub.asked(receive)
         form = _Form(model.name, data)
         with self._hub.counted(model), self._hub.place(model):
-            (one,) = reader.chats(llm, as_chat(data), form.id)
+            (one,) = await self._hub.words.run(lambda: reader.chats(llm, as_chat(data), form.id))
             form.params = one.request.params
             await deliver(llm, one, form, receive, send, self._hub.options.limits.wait_s)
         return True

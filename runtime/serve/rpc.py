@@ -21,7 +21,7 @@ from edgeinfer.runtime.serve.options import MOST_KEYS
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.tensors import InferRequest
 from edgeinfer.runtime.serve.traces import Traces
-from edgeinfer.runtime.serve.v2 import LARGE_BYTES, change
+from edgeinfer.runtime.serve.v2 import change
 from edgeinfer.types import Array, TensorSpec
 
 if TYPE_CHECKING:
@@ -348,8 +348,8 @@ class Rpc:
         limit = self._hub.options.limits.elements
         work = partial(read, request, model.inputs, model.outputs, limit)
         # What is raw is not copied; lists of values are.
-        small = bool(request.raw_input_contents) or request.ByteSize() < LARGE_BYTES
-        return work() if small else await asyncio.get_running_loop().run_in_executor(None, work)
+        size = 0 if request.raw_input_contents else request.ByteSize()
+        return await self._hub.read(size, work)
 
     async def _ran(self, model: Served, request: Any, asked: InferRequest) -> Any:
         with self._hub.counted(model):

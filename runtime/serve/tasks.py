@@ -10,13 +10,14 @@ import base64
 import contextvars
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import numpy as np
 
 from edgeinfer.runtime.pipelines import Pipeline
+from edgeinfer.runtime.pool import Pool
 from edgeinfer.runtime.serve import meaning
 from edgeinfer.runtime.serve.forms import read_form
 from edgeinfer.runtime.serve.http import (
@@ -31,6 +32,7 @@ from edgeinfer.runtime.serve.http import (
     from_json,
     header,
     read_body,
+    read_json,
 )
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import held
@@ -62,7 +64,7 @@ class Tasks:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._pool = ThreadPoolExecutor(THREADS, "edgeinfer-pipeline")
+        self._pool = Pool("edgeinfer-pipeline", THREADS, 4 * hub.options.limits.queue)
 
     async def route(
         self, path: str, method: str, scope: Scope, receive: Receive, send: Send
@@ -97,7 +99,9 @@ class Tasks:
         self, model: Served, pipeline: Pipeline, scope: Scope, receive: Receive, send: Send
     ) -> None:
         limits = self._hub.options.limits
-        body = await read_body(receive, limits.body_bytes, limits.body_s)
+        kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
+        most = limits.json_bytes if kind == b"application/json" else limits.body_bytes
+        body = await read_body(receive, most, limits.body_s)
         given, draw = _given(scope, body)
         draws = draw != "false"
         if draws and not (isinstance(given, bytes) and pipeline.takes == "a picture"):
@@ -113,7 +117,7 @@ class Tasks:
                 return told, meaning.drawn(given, results)
             return told, None
 
-        await held(scope).take(await asyncio.get_running_loop().run_in_executor(self._pool, weigh))
+        await held(scope).take(await self._pool.run(weigh))
         found, picture = await self._worked(model, receive, work)
         if picture is not None and draw == "true":
             await answer(send, 200, picture, ((b"content-type", b"image/png"),))
@@ -128,7 +132,7 @@ class Tasks:
         with self._hub.counted(model), self._hub.place(model):
             left = threading.Event()
             token = meaning.LEFT.set(left)
-            task = self._pool.submit(contextvars.copy_context().run, work)
+            task = self._pool.submit(partial(contextvars.copy_context().run, work))
             meaning.LEFT.reset(token)
             running = asyncio.wrap_future(task)
             leaving = asyncio.ensure_future(client_left(receive))
@@ -158,10 +162,7 @@ class Tasks:
         return found, tokens
 
     async def _asked(self, receive: Receive, known: set[str]) -> tuple[dict[str, Any], Served]:
-        limits = self._hub.options.limits
-        data = from_json(await read_body(receive, limits.body_bytes, limits.body_s))
-        if not isinstance(data, dict):
-            raise RequestError(400, "expected an object")
+        data = await read_json(receive, self._hub.options.limits)
         # What is null asks for nothing.
         data = {key: value for key, value in data.items() if value is not None}
         if unknown := sorted(data.keys() - known - {"model"}):

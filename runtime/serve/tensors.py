@@ -90,6 +90,8 @@ def read(
     if not isinstance(given, list):
         raise RequestError(400, "inputs: expected a list of tensors")
     known = {spec.name: spec for spec in inputs}
+    if len(given) > len(known):
+        raise RequestError(400, f"inputs: at most {len(known)} tensors, received {len(given)}")
     raw = memoryview(body)[json_size:] if json_size is not None else memoryview(b"")
     feeds: dict[str, Array] = {}
     at = 0
@@ -187,6 +189,8 @@ def wanted_outputs(
         return (), frozenset(known if every else ())
     if not isinstance(given, list):
         raise RequestError(400, "outputs: expected a list")
+    if len(given) > len(known):
+        raise RequestError(400, f"outputs: at most {len(known)} tensors, received {len(given)}")
     names, binary = [], set()
     for number, item in enumerate(given):
         name = name_of(item, f"outputs[{number}]", known)
@@ -237,31 +241,38 @@ def from_values(item: Mapping[str, Any], spec: TensorSpec, limit: int) -> Array:
     values = item.get("data")
     if not isinstance(values, list):
         raise RequestError(400, f"input {spec.name!r}: data: expected a list")
-    if spec.dtype != "string" and not _is_numbers(values):
-        raise RequestError(400, f"input {spec.name!r}: expected numbers for {datatype(spec)}")
-    try:
-        array = np.array(values, dtype=object if spec.dtype == "string" else None)
-    except ValueError as e:
-        raise RequestError(400, f"input {spec.name!r}: data: lists of unequal lengths") from e
+    flat, kinds = _flat(values, spec.name)
+    wanted = {str} if spec.dtype == "string" else {bool, int, float}
+    # Beside one text NumPy makes all as long.
+    if not kinds <= wanted:
+        word = "texts" if spec.dtype == "string" else f"numbers for {datatype(spec)}"
+        raise RequestError(400, f"input {spec.name!r}: expected {word}")
+    array = np.array(flat, dtype=object if spec.dtype == "string" else None)
     if array.size != math.prod(shape):
         raise RequestError(400, f"input {spec.name!r}: {array.size} values for shape {list(shape)}")
     if spec.dtype == "string":
-        if not all(isinstance(v, str) for v in array.ravel()):
-            raise RequestError(400, f"input {spec.name!r}: expected texts")
         return array.reshape(shape)
     return _exact(array, spec).reshape(shape)
 
 
-def _is_numbers(values: list[Any]) -> bool:
-    """Whether lists inside each other end in numbers; beside one text NumPy makes all as long."""
-    level: Any = values
-    while (kinds := set(map(type, level))) == {list}:
-        level = list(chain.from_iterable(level))
-    # Lists of unequal lengths, which are refused as such.
-    while list in kinds:
-        level = list(chain.from_iterable(each if type(each) is list else (each,) for each in level))
+def _flat(values: list[Any], name: str) -> tuple[list[Any], set[type]]:
+    """Return what lists inside each other hold in the end, in order, and of which types it is.
+
+    Raises:
+        RequestError: lists of one depth have unequal lengths, or are nested too deeply.
+    """
+    level: list[Any] = values
+    for _ in range(MOST_AXES):
         kinds = set(map(type, level))
-    return kinds <= {bool, int, float}
+        if list not in kinds:
+            return level, kinds
+        if not kinds <= {list, bool, int, float}:
+            # What else there is, is no part of a tensor whatever its place.
+            return level, kinds
+        if len(kinds) > 1 or len(set(map(len, level))) > 1:
+            raise RequestError(400, f"input {name!r}: data: lists of unequal lengths")
+        level = list(chain.from_iterable(level))
+    raise RequestError(400, f"input {name!r}: data: more than {MOST_AXES} lists inside each other")
 
 
 def _exact(array: Array, spec: TensorSpec) -> Array:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from edgeinfer.runtime.serve import facts, tensors
@@ -19,12 +19,9 @@ from edgeinfer.runtime.serve.http import (
     header,
     read_body,
 )
-from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.hub import LARGE_BYTES, Hub
 from edgeinfer.runtime.serve.inflight import LENGTH, held
 from edgeinfer.runtime.serve.served import Served
-
-LARGE_BYTES = 64 << 10
-"""Bodies from this size on are decoded in a thread, so that others do not wait for them."""
 
 
 class V2:
@@ -46,26 +43,26 @@ class V2:
         limits = self._hub.options.limits
         if header(scope, b"content-encoding") not in (None, b"identity"):
             raise RequestError(415, "content-encoding: only identity is supported")
-        body = await read_body(receive, limits.body_bytes, limits.body_s)
         size = _length(scope)
+        most = limits.json_bytes if size is None else limits.body_bytes
+        body = await read_body(receive, most, limits.body_s)
+        if size is not None and size > limits.json_bytes:
+            raise RequestError(413, f"the JSON is larger than {limits.json_bytes} bytes")
 
         def read() -> tensors.InferRequest:
             return tensors.read(body, size, model.inputs, model.outputs, limits.elements)
 
-        loop = asyncio.get_running_loop()
-        small = len(body) < LARGE_BYTES
-        request = read() if small else await loop.run_in_executor(None, read)
+        request = await self._hub.read(len(body), read)
         results = await self._hub.infer(model, request, lambda: client_left(receive))
 
         def write() -> tuple[bytes, int | None]:
             return tensors.write(model.name, request, results, model.outputs)
 
         size_out = sum(a.nbytes for a in results.values())
-        large = size_out >= LARGE_BYTES
-        if large:
+        if size_out >= LARGE_BYTES:
             # Who reads slowly keeps it.
             await held(scope).take(size_out)
-        content, head = await loop.run_in_executor(None, write) if large else write()
+        content, head = await self._hub.read(size_out, write)
         if head is None:
             await answer(send, 200, content)
         else:
@@ -145,8 +142,7 @@ async def change(hub: Hub, model: Served, what: str, parameters: Any = None) -> 
         raise RequestError(400, "replicas keep their models; change what the cluster serves")
     if parameters and parameters.keys() - {"unload_dependents"}:
         raise RequestError(400, "parameters: models are loaded from the bundles given at start")
-    loop = asyncio.get_running_loop()
-    await loop.run_in_executor(None, getattr(hub, what), model)
+    await hub.changes.run(partial(getattr(hub, what), model))
     if what == "load" and not model.is_ready:
         raise RequestError(503, f"model {model.name!r}: {model.state}")
 

@@ -36,7 +36,8 @@ def test_what_it_is_told_reaches_the_server(cli: Any, told: dict[str, Any]) -> N
     given = "a.edge b=c.edge --pipeline ocr=d.edge,e.edge --port 9 --grpc-port 10 --threads 2"
     more = ["--upstream", "u=http://a", "--fallback", "a=b:2", "--answer-cache-mb", "3"]
     limits = (
-        "--queue 3 --max-body-mb 2 --max-requests-mb 5 --wait-s 0.5 --drain-s 1 --batch 4 --isolate"
+        "--queue 3 --max-body-mb 2 --max-json-mb 1 --max-requests-mb 5 --wait-s 0.5 --drain-s 1 "
+        "--batch 4 --isolate"
     )
     assert cli("serve", *given.split(), *limits.split(), *more).code == 0
     assert told["models"] == ("a.edge", "b=c.edge")
@@ -48,7 +49,8 @@ def test_what_it_is_told_reaches_the_server(cli: Any, told: dict[str, Any]) -> N
     assert options.answers_mb == 3
     found = options.limits
     assert (found.queue, found.wait_s, found.drain_s) == (3, 0.5, 1)
-    assert (found.body_bytes, found.memory_bytes) == (2 << 20, 5 << 20)
+    assert (found.body_bytes, found.json_bytes) == (2 << 20, 1 << 20)
+    assert found.memory_bytes == 5 << 20
 
 
 @pytest.mark.parametrize(

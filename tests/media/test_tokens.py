@@ -168,3 +168,21 @@ def test_an_expression_that_takes_too_many_steps_is_an_error() -> None:
     tokenizer = Tokenizer(_json(split="(a+)+$"), TextInput("t.json", max_tokens=8))
     with pytest.raises(BundleError, match="retry-limit-in-match over"):
         tokenizer.encode("a" * 40 + "b")
+
+
+@pytest.mark.parametrize("text", ["the cat un. " * 20_000, "unaffable" * 20_000, "cat" * 50_000])
+def test_long_texts_are_cut_before_all_of_it_is_read(text: str) -> None:
+    """Four megabytes had all their tokens made, of which six were kept."""
+    tokenizer = Tokenizer(VOCABULARY, TextInput("vocab.txt", 6, pad=True))
+    whole = tokenizer._inner.encode(text).ids
+    seen: list[int] = []
+
+    class Watched:
+        def encode(self, part: str) -> object:
+            seen.append(len(part))
+            return inner.encode(part)
+
+    inner, tokenizer._inner = tokenizer._inner, Watched()
+    assert tokenizer.encode(text)["ids"][0].tolist() == whole
+    if " " in text:
+        assert sum(seen) < 2_000

@@ -60,6 +60,9 @@ from edgeinfer.errors import UsageError
     "--max-body-mb", default=64, show_default=True, type=click.IntRange(1), help="Per request."
 )
 @click.option(
+    "--max-json-mb", default=8, show_default=True, type=click.IntRange(1), help="Of JSON in one."
+)
+@click.option(
     "--max-requests-mb",
     default=1024,
     show_default=True,
@@ -112,6 +115,7 @@ def serve(
     batch: int,
     queue: int,
     max_body_mb: int,
+    max_json_mb: int,
     max_requests_mb: int,
     answers_mb: float,
     wait_s: float | None,
@@ -159,6 +163,7 @@ def serve(
         isolate=isolate,
         limits=Limits(
             body_bytes=max_body_mb << 20,
+            json_bytes=max_json_mb << 20,
             memory_bytes=max_requests_mb << 20,
             queue=queue,
             wait_s=wait_s,

@@ -15,6 +15,9 @@ from edgeinfer.installed import install
 from edgeinfer.media.growth import check_growth
 from edgeinfer.types import Array, TextInput
 
+_PER_TOKEN = 32
+"""Characters of a long text that are looked at first, for each token that is kept."""
+
 
 class Tokenizer:
     """The tokenizer of one vocabulary file.
@@ -46,7 +49,8 @@ class Tokenizer:
             added = self._inner.num_special_tokens_to_add(False)
             if added > record.max_tokens:
                 raise ValueError(f"it adds {added} tokens to each text, of {record.max_tokens}")
-        self._inner.enable_truncation(record.max_tokens)
+        self._most = record.max_tokens
+        self._inner.enable_truncation(self._most)
         if record.pad:
             pad = self._inner.token_to_id("[PAD]") or 0
             self._inner.enable_padding(length=record.max_tokens, pad_id=pad)
@@ -63,9 +67,24 @@ class Tokenizer:
         if not isinstance(text, str):
             raise InputError("text", "a str", type(text).__name__)
         with self._told():
-            found = self._inner.encode(text)
+            found = self._encode(text)
         fields = {"ids": found.ids, "mask": found.attention_mask, "types": found.type_ids}
         return {name: np.asarray([values], np.int64) for name, values in fields.items()}
+
+    def _encode(self, text: str) -> Any:
+        """Encode as much of a text as its first tokens, which are all that is kept, depend on.
+
+        A cut changes tokens next to it alone, and there are as many again between it and those that
+        are kept.
+        """
+        size = _PER_TOKEN * self._most
+        while size < len(text):
+            end = text.rfind(" ", size // 2, size)
+            found = self._inner.encode(text[: end if end > 0 else size])
+            if len(found.overflowing) > 1:
+                return found
+            size *= 4
+        return self._inner.encode(text)
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:

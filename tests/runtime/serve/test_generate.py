@@ -56,7 +56,7 @@ def test_texts(server: Server) -> None:
         (TEXT, {}, 400, "text_input: expected a text"),
         (TEXT, {**ASKED, "nonsense": 1}, 400, "not supported: nonsense"),
         (TEXT, {**ASKED, "stream": True}, 400, "/generate_stream streams"),
-        (TEXT, {**ASKED, "sampling_parameters": "{"}, 400, "expected JSON"),
+        (TEXT, {**ASKED, "sampling_parameters": "{"}, 400, "it is not JSON"),
         ("/v2/models/nobody/generate", {}, 404, "no model 'nobody'"),
         ("/v2/models/double/versions/9/generate", {}, 404, "there is version 1 only"),
     ],
