@@ -8,7 +8,7 @@ later; the bits of what it computes are the same.
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 import numpy as np
@@ -91,6 +91,8 @@ class Scheduler:
 
     def plan(self, now: float) -> list[Part]:
         """Return what the next step computes; empty where nothing can run."""
+        if self.waiting and not self._slots:
+            self._make_room()
         decodes = self._decodes()
         if not self.waiting and len(decodes) == len(self.running):
             # Nothing but the next token of everybody: the usual step.
@@ -116,7 +118,7 @@ class Scheduler:
     def _decodes(self) -> list[Part]:
         """Return the next token of every sequence that has read all the others."""
         parts: list[Part] = []
-        # Oldest first: who finds no page takes those of the youngest, which is not planned yet.
+        # Oldest first: who finds no page takes those of a younger one, which is not planned yet.
         for sequence in list(self.running):
             if sequence.slot >= 0 and len(sequence.tokens) - sequence.computed == 1:
                 if len(parts) >= min(self._executor.max_tokens, self._executor.max_rows):
@@ -162,13 +164,14 @@ class Scheduler:
     def _reserve(self, sequence: Sequence, end: int, parts: list[Part]) -> bool:
         """Give a sequence pages of its own for the positions up to ``end``.
 
-        Whoever is youngest and has no part in this step gives its pages away for it.
+        Whoever has no part in this step and is the youngest of the request that runs most gives its
+        pages away for it.
         """
         while True:
             try:
                 self._own(sequence, end)
             except OutOfPagesError:
-                victim = self.running[-1]
+                victim = self._youngest_of_most()
                 if any(part.sequence is victim for part in parts):
                     return False
                 if victim is sequence and (parts or len(self.running) > 1):
@@ -179,6 +182,19 @@ class Scheduler:
                 self.preempt(victim)
             else:
                 return True
+
+    def _youngest_of_most(self) -> Sequence:
+        """Return who gives its place away: of the request that runs most, the youngest.
+
+        Where no request runs more than one that is the youngest of all. The oldest of all is it
+        only when it is alone, so something always goes on.
+        """
+        counts = self._counts()
+        return max(self.running, key=lambda s: (counts[s.request.id], s.order))
+
+    def _counts(self) -> Counter[str]:
+        """Return how many sequences of each request run."""
+        return Counter(sequence.request.id for sequence in self.running)
 
     def _owns(self, sequence: Sequence, position: int) -> bool:
         """Whether a sequence may write at a position already."""
@@ -247,10 +263,14 @@ class Scheduler:
             self.waiting.append(sequence)
 
     def _admit(self, now: float) -> Sequence | None:
-        """Let the first sequence run that has room and whose beginning nobody is computing."""
-        for sequence in self.waiting:
-            if not self._slots:
-                return None
+        """Let the first sequence run that has room and whose beginning nobody is computing.
+
+        Whose request runs least comes first, among equals the oldest.
+        """
+        if not self._slots or not self.waiting:
+            return None
+        counts = self._counts()
+        for sequence in sorted(self.waiting, key=lambda s: (counts[s.request.id], s.order)):
             if sequence.blocked and self._prefixes.promised(sequence.blocked, id(sequence)):
                 continue
             extend(sequence.keys, sequence.root, sequence.tokens, self.page)
@@ -266,6 +286,15 @@ class Scheduler:
             self._enter(sequence, whole, now)
             return sequence
         return None
+
+    def _make_room(self) -> None:
+        """Free a row of the table for a request that has none, by one of a request with several.
+
+        Otherwise many texts of one client would keep all others out until they end.
+        """
+        counts = self._counts()
+        if max(counts.values()) > 1 and not all(counts[s.request.id] for s in self.waiting):
+            self.preempt(self._youngest_of_most())
 
     def _fits(self, sequence: Sequence, whole: list[bytes]) -> bool:
         if not self.running:

@@ -13,6 +13,10 @@ from edgeinfer.installed import install
 from edgeinfer.media.growth import check_growth
 from edgeinfer.runtime.llm.pieces import Pieces, pieces
 
+_LONG = 1 << 14
+"""Characters from which on the library is called such that other threads go on meanwhile: it keeps
+them waiting for a text alone, and starts threads for several."""
+
 _PER_TOKEN = 8
 """Characters at the start of a long text that are looked at first, for each token that may be."""
 
@@ -97,10 +101,16 @@ class TextTokenizer:
             raise InputError("text", "a str", type(text).__name__)
         try:
             with _told():
-                found: Any = self._inner.encode(text, add_special_tokens=False)
+                found = self._encoded(text)
         except (UnicodeEncodeError, TypeError) as e:
             raise InputError("text", "valid Unicode", ascii(text)[:60]) from e
         return list(found.ids)
+
+    def _encoded(self, text: str) -> Any:
+        if len(text) < _LONG:
+            return self._inner.encode(text, add_special_tokens=False)
+        (found,) = self._inner.encode_batch([text], add_special_tokens=False)
+        return found
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
         """Return the text of a whole sequence."""

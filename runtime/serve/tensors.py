@@ -241,7 +241,7 @@ def from_values(item: Mapping[str, Any], spec: TensorSpec, limit: int) -> Array:
     values = item.get("data")
     if not isinstance(values, list):
         raise RequestError(400, f"input {spec.name!r}: data: expected a list")
-    flat, kinds = _flat(values, spec.name)
+    flat, kinds = _flat(values, shape, spec.name)
     wanted = {str} if spec.dtype == "string" else {bool, int, float}
     # Beside one text NumPy makes all as long.
     if not kinds <= wanted:
@@ -255,14 +255,18 @@ def from_values(item: Mapping[str, Any], spec: TensorSpec, limit: int) -> Array:
     return _exact(array, spec).reshape(shape)
 
 
-def _flat(values: list[Any], name: str) -> tuple[list[Any], set[type]]:
+def _flat(values: list[Any], shape: tuple[int, ...], name: str) -> tuple[list[Any], set[type]]:
     """Return what lists inside each other hold in the end, in order, and of which types it is.
 
     Raises:
-        RequestError: lists of one depth have unequal lengths, or are nested too deeply.
+        RequestError: there are more than the shape says, lists of one depth have unequal lengths,
+            or they are nested too deeply.
     """
     level: list[Any] = values
+    size = math.prod(shape)
     for _ in range(MOST_AXES):
+        if len(level) > max(size, 1):
+            raise RequestError(400, f"input {name!r}: {len(level)} values for shape {list(shape)}")
         kinds = set(map(type, level))
         if list not in kinds:
             return level, kinds

@@ -18,6 +18,9 @@ from edgeinfer.types import Array, TextInput
 _PER_TOKEN = 32
 """Characters of a long text that are looked at first, for each token that is kept."""
 
+_MOST_LOOKED = 1 << 16
+"""Characters of one in which there must be more tokens than are kept."""
+
 
 class Tokenizer:
     """The tokenizer of one vocabulary file.
@@ -76,13 +79,20 @@ class Tokenizer:
 
         A cut changes tokens next to it alone, and there are as many again between it and those that
         are kept.
+
+        Raises:
+            InputError: the beginning is one of a few endless words.
         """
         size = _PER_TOKEN * self._most
         while size < len(text):
             end = text.rfind(" ", size // 2, size)
-            found = self._inner.encode(text[: end if end > 0 else size])
+            # That of one text keeps all other threads waiting.
+            (found,) = self._inner.encode_batch([text[: end if end > 0 else size]])
             if len(found.overflowing) > 1:
                 return found
+            if size > max(_MOST_LOOKED, 32 * _PER_TOKEN * self._most):
+                expected = f"more than {2 * self._most} tokens in its first {size} characters"
+                raise InputError("text", expected, f"{self._most * (1 + len(found.overflowing))}")
             size *= 4
         return self._inner.encode(text)
 
@@ -90,7 +100,7 @@ class Tokenizer:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except (UnicodeEncodeError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        except (InputError, UnicodeEncodeError, KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         # The library raises plain Exception for whatever is wrong with a file, and what is none
         # where its own code panics, as where an expression takes too many steps.

@@ -350,3 +350,39 @@ def test_kill_while_pages_are_written_leaves_whole_pages(tmp_path: Path) -> None
         assert engine.stats().disk_tokens > 0
         assert store.damaged == 0
         engine.close()
+
+
+def test_many_texts_of_one_request_let_others_in() -> None:
+    """128 texts of one client had every row of the table until they ended."""
+    engine, _ = toy_engine(max_sequences=4, pages=200)
+    engine.submit(request("a", [1, 2], n=12, max_tokens=60, ignore_eos=True, seed=7))
+    results = Results()
+    for _ in range(5):
+        results.add(engine.step())
+    assert engine.stats().running == 4
+    assert engine.stats().waiting == 8
+    engine.submit(request("b", [3, 4], max_tokens=3, ignore_eos=True))
+    engine.submit(request("c", [5, 6], n=3, max_tokens=3, ignore_eos=True))
+    steps = 0
+    while not {("b", 0), ("c", 0)} <= results.last.keys():
+        results.add(engine.step())
+        steps += 1
+    assert steps < 15
+    finish(engine, results)
+    assert sum(event.finish == "length" for event in results.last.values()) == 16
+    expected = generate(
+        toy_engine(max_sequences=16, pages=400)[0],
+        request("a", [1, 2], n=12, max_tokens=60, ignore_eos=True, seed=7),
+    )
+    assert all(results.tokens[key] == tokens for key, tokens in expected.tokens.items())
+
+
+def test_who_finds_no_page_takes_those_of_the_request_that_runs_most() -> None:
+    engine, _ = toy_engine(max_sequences=6, pages=24)
+    engine.submit(request("a", [1, 2], n=5, max_tokens=40, ignore_eos=True))
+    engine.step()
+    engine.submit(request("b", [3, 4], max_tokens=20, ignore_eos=True))
+    results = finish(engine)
+    usages = {key: event.usage for key, event in results.last.items()}
+    assert usages["b", 0].preemptions == 0  # type: ignore[union-attr]
+    assert sum(u.preemptions for u in usages.values() if u is not None) > 0

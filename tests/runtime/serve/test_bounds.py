@@ -53,6 +53,7 @@ def test_tensors_are_counted_before_they_are_read(what: str) -> None:
     ("data", "text"),
     [
         ([[[]], 1], "unequal lengths"),
+        ([[]] * 4, "4 values for shape"),
         ([[1, 2, 3], [1]], "unequal lengths"),
         ([[1], 2, "a"], "expected numbers"),
         ([{}], "expected numbers"),
