@@ -123,11 +123,14 @@ def test_a_result_of_one_size_that_is_declared_as_open(tmp_path: Path) -> None:
     assert _agree(tmp_path, text, {"x": np.ones(1, np.float32)}) == [(1,)]
 
 
-@pytest.mark.parametrize("op", ["NonZero(x)", "RoiAlign(x, r, i)", "NonMaxSuppression(r, i)"])
+@pytest.mark.parametrize(
+    "op", ["NonZero(x)", 'RoiAlign<mode="max">(x, r, i)', "NonMaxSuppression(r, i)"]
+)
 def test_a_gpu_refuses_what_one_thread_counts(tmp_path: Path, op: str) -> None:
     kinds = {"R": "float[1,1,4,4] x, float[n,4] r, int64[n] i", "N": "float[1,1,4,4] x"}[op[0]]
     if "Max" in op:
         kinds = "float[1,5,4] r, float[1,2,5] i"
     out = "float[n,1,1,1] y" if "Roi" in op else "int64[a,b] y"
+    # The mean of samples is products there.
     with pytest.raises(UnsupportedError, match="GPU"):
         lower(_model(f"({kinds}) => ({out}) {{ y = {op} }}"), tmp_path, "sm_90")
