@@ -38,6 +38,7 @@ class Elements(Protocol):
     def exp(self, x: Value) -> Value: ...  # noqa: D102
     def log(self, x: Value) -> Value: ...  # noqa: D102
     def sqrt(self, x: Value) -> Value: ...  # noqa: D102
+    def rsqrt(self, x: Value) -> Value: ...  # noqa: D102
     def tanh(self, x: Value) -> Value: ...  # noqa: D102
     def sigmoid(self, x: Value) -> Value: ...  # noqa: D102
     def relu(self, x: Value) -> Value: ...  # noqa: D102
@@ -94,6 +95,22 @@ class Tensors(Protocol):
         """Whether each result of a reduction is certain to have an element, which can be found."""
         ...
 
+    def single(self, x: Value) -> Value:
+        """Convert narrower floats to single precision."""
+        ...
+
+    def like(self, x: Value, other: Value) -> Value:
+        """Convert to the element type of another tensor."""
+        ...
+
+    def positions(self, x: Value) -> list[int]:
+        """Return the axes beside those of the batch and of channels."""
+        ...
+
+    def by_channel(self, x: Value, vector: Value) -> Value:
+        """Shape a vector so that it broadcasts along the channels of a tensor."""
+        ...
+
 
 class Emitted:
     """What formats share whose builders write an operator over whole tensors.
@@ -132,6 +149,22 @@ class Emitted:
     def has_largest(self, x: Value, axes: Axes) -> bool:
         """Say whether there are axes, and none of them is empty."""
         return have_elements(x.shape, axes)
+
+    def single(self, x: Value) -> Value:
+        """Convert narrower floats to single precision."""
+        return x if x.dtype.itemsize > 2 else self.g.cast(x, np.float32)
+
+    def like(self, x: Value, other: Value) -> Value:
+        """Convert to the element type of another tensor."""
+        return self.g.cast(x, other.dtype)
+
+    def positions(self, x: Value) -> list[int]:
+        """Return the axes after the batch and the channels."""
+        return list(range(2, x.rank))
+
+    def by_channel(self, x: Value, vector: Value) -> Value:
+        """Append an axis for each position."""
+        return self.g.insert_axes(vector, list(range(1, x.rank - 1)))
 
 
 def known_axes(rank: int, given: Const | None, noop: int) -> list[int]:

@@ -21,6 +21,9 @@ OPSET = 24
 
 Body = Callable[..., Any]
 Kind = Literal["elements", "tensors", "reduction"]
+NORMS = ("LayerNormalization", "RMSNormalization", "InstanceNormalization")
+"""Those whose bodies choose where single precision is needed."""
+
 Write = Callable[[Any, Body, tuple[Any, ...]], Any]
 """Writes a body for a target: takes its builder, the body and the operands."""
 
@@ -99,6 +102,7 @@ def adopt(
     dtypes: Mapping[str, AbstractSet[ir.DataType]],
     default: AbstractSet[ir.DataType],
     known_axes: bool = True,
+    domains: Mapping[str, str] | None = None,
 ) -> None:
     """Register every shared lowering that a target has no own for.
 
@@ -108,19 +112,22 @@ def adopt(
         dtypes: element types by operator, where they are not the usual ones.
         default: the usual element types.
         known_axes: axes of reductions must be known before a run.
+        domains: domains by operator, where the layout pass moves it into one.
     """
     from edgeinfer.convert.lower import ops as families
 
     for name in families.__all__:
         getattr(families, name)
     for shared in _TABLE.values():
-        if ops.find(shared.op, OPSET) is not None:
+        domain = (domains or {}).get(shared.op, "")
+        if ops.find(shared.op, OPSET, domain) is not None:
             continue
         schema = onnx.defs.get_schema(shared.op, OPSET, "")
         write = writers.get(shared.op) or writers[shared.kind]
         function = _lowering(shared, schema, write, {"axes"} if known_axes else set())
         kinds = frozenset(dtypes.get(shared.op, default))
-        ops.lower(shared.op, since=schema.since_version, dtypes=kinds)(function)
+        since = 1 if domain else schema.since_version
+        ops.lower(shared.op, since=since, domain=domain, dtypes=kinds)(function)
 
 
 def _lowering(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
-from edgeinfer.convert.lower.core.table import Body, adopt
+from edgeinfer.convert.lower.core.table import NORMS, Body, adopt
 from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.ops.reduce import reduced
 from edgeinfer.convert.lower.coreai.registry import BOOL, FLOATS, NUMBERS, OPS, in_single
@@ -28,7 +28,8 @@ class Portable(Emitted):
     mul, div = binary("mul"), binary("divide")
     maximum, minimum = binary("maximum"), binary("minimum")
     greater = binary("greater")
-    exp, log, sqrt = unary("exp"), unary("log"), unary("sqrt")
+    exp, log = unary("exp"), unary("log")
+    sqrt, rsqrt = unary("sqrt"), unary("rsqrt")
     tanh, sigmoid, erf = unary("tanh"), unary("sigmoid"), unary("erf")
     sin, cos, tan = unary("sin"), unary("cos"), unary("tan")
     asin, acos, atan = unary("asin"), unary("acos"), unary("atan")
@@ -88,7 +89,7 @@ def adopt_shared() -> None:
         return in_single(lambda g, *values: body(Portable(g), *values))(g, *operands)
 
     writers = {
-        **dict.fromkeys(("elements", "ReduceMax", "ReduceMin"), write),
+        **dict.fromkeys(("elements", "ReduceMax", "ReduceMin", "LogSoftmax", *NORMS), write),
         **dict.fromkeys(("tensors", "reduction"), write_whole),
     }
     adopt(OPS, writers, dtypes=_DTYPES, default=FLOATS)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
-from edgeinfer.convert.lower.core.table import Body, adopt
+from edgeinfer.convert.lower.core.table import NORMS, Body, adopt
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.ops.reduce import reduced
 from edgeinfer.convert.lower.coreml.ops.unary import absolute
@@ -55,6 +55,10 @@ class Portable(Emitted):
         """Logarithm without the epsilon that it adds by default."""
         return self.g.unary("log", x, epsilon=0.0)
 
+    def rsqrt(self, x: Tensor) -> Tensor:
+        """One over the root, without the epsilon that Core ML's own adds."""
+        return self.g.binary("real_div", 1.0, self.g.unary("sqrt", x))
+
     def expm1(self, x: Tensor) -> Tensor:
         """What ``elu`` computes below zero."""
         return self.g.unary("elu", self.g.binary("minimum", x, 0.0), alpha=1.0)
@@ -73,7 +77,7 @@ class Portable(Emitted):
 def adopt_shared() -> None:
     """Add the shared lowerings to the table."""
     writers = {
-        **dict.fromkeys(("elements", "reduction"), _as_given),
+        **dict.fromkeys(("elements", "reduction", "LogSoftmax", *NORMS), _as_given),
         **dict.fromkeys(("tensors", "ReduceL2"), _in_single),
     }
     adopt(OPS, writers, dtypes=_DTYPES, default=FLOATS)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from edgeinfer.convert.lower.core.portable import Elements, Tensors, Value
 from edgeinfer.convert.lower.core.table import whole
+from edgeinfer.convert.lower.registry import Refusal
 
 _LEAST, _MOST = 1.1754943508222875e-38, 3.4028234663852886e38
 _HALF = 6.103515625e-05, 65504.0
@@ -45,6 +46,79 @@ def lp_normalization(g: Tensors, x: Value, *, axis: int, p: int) -> Value:
         return g.map(lambda e, v, t: e.div(v, _one_for_zero(e, t)), rest, total)
     total = g.reduce("sum", g.map(lambda e, v: e.mul(v, v), rest), [axis])
     return g.map(lambda e, v, t: e.div(v, e.sqrt(_one_for_zero(e, t))), rest, total)
+
+
+@whole("LayerNormalization")
+def layer_normalization(
+    g: Tensors,
+    x: Value,
+    scale: Value,
+    bias: Value | None = None,
+    *,
+    axis: int,
+    epsilon: float,
+    stash_type: int,
+) -> tuple[Value, Value, Value]:
+    """Normalise over the last axes; the mean and the inverse deviation are results too."""
+    axes = _last(g, x, axis, stash_type)
+    mean, rest = _centred(g, g.single(x), axes)
+    inverse = _inverse(g, rest, axes, epsilon)
+    return g.like(_scaled_by(g, rest, inverse, scale, bias), x), mean, inverse
+
+
+@whole("RMSNormalization")
+def rms_normalization(
+    g: Tensors, x: Value, scale: Value, *, axis: int, epsilon: float, stash_type: int
+) -> Value:
+    """Divide by the root of the mean square over the last axes."""
+    axes = _last(g, x, axis, stash_type)
+    wide = g.single(x)
+    return g.like(_scaled_by(g, wide, _inverse(g, wide, axes, epsilon), scale), x)
+
+
+@whole("InstanceNormalization")
+def instance_normalization(
+    g: Tensors, x: Value, scale: Value, bias: Value, *, epsilon: float
+) -> Value:
+    """Normalise each channel over its positions."""
+    axes = g.positions(x)
+    _, rest = _centred(g, g.single(x), axes)
+    factors = [g.by_channel(x, v) for v in (scale, bias)]
+    return g.like(_scaled_by(g, rest, _inverse(g, rest, axes, epsilon), *factors), x)
+
+
+def _last(g: Tensors, x: Value, axis: int, stash_type: int) -> list[int]:
+    if stash_type != 1:
+        raise Refusal(f"stash_type={stash_type}: computes in float32 only")
+    return list(range(axis % g.rank(x), g.rank(x)))
+
+
+def _centred(g: Tensors, x: Value, axes: Sequence[int]) -> tuple[Value, Value]:
+    """Return the mean and what is left: the difference of squares would lose the digits."""
+    mean = g.reduce("mean", x, axes)
+    return mean, g.map(lambda e, v, m: e.sub(v, m), x, mean)
+
+
+def standard(g: Tensors, x: Value, axes: Sequence[int], epsilon: float) -> Value:
+    """Zero mean and unit variance over axes."""
+    _, rest = _centred(g, x, axes)
+    return g.map(lambda e, r, i: e.mul(r, i), rest, _inverse(g, rest, axes, epsilon))
+
+
+def _inverse(g: Tensors, rest: Value, axes: Sequence[int], epsilon: float) -> Value:
+    """One over the root of the mean square."""
+    variance = g.reduce("mean", g.map(lambda e, v: e.mul(v, v), rest), axes)
+    if epsilon == 0:
+        # XNNPACK's reciprocal root makes NaN of zero.
+        return g.map(lambda e, v: e.div(1, e.sqrt(v)), variance)
+    return g.map(lambda e, v: e.rsqrt(e.add(v, epsilon)), variance)
+
+
+def _scaled_by(
+    g: Tensors, rest: Value, inverse: Value, scale: Value, bias: Value | None = None
+) -> Value:
+    y = g.map(lambda e, r, i, s: e.mul(e.mul(r, i), s), rest, inverse, g.single(scale))
+    return y if bias is None else g.map(lambda e, v, b: e.add(v, b), y, g.single(bias))
 
 
 @whole("MeanVarianceNormalization")

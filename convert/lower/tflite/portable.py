@@ -8,14 +8,14 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
-from edgeinfer.convert.lower.core.table import Body, adopt
+from edgeinfer.convert.lower.core.table import NORMS, Body, adopt
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import absolute, select
 from edgeinfer.convert.lower.tflite.ops.reduce import Axes, axes_of, has_largest, reduced
 from edgeinfer.convert.lower.tflite.ops.unary import logarithm
-from edgeinfer.convert.lower.tflite.registry import INTEGERS, OPS
+from edgeinfer.convert.lower.tflite.registry import INTEGERS, NHWC, OPS
 from edgeinfer.convert.lower.tflite.widen import DOUBLES, NUMBERS, REALS, is_real, widened
 
 _SUMS = DOUBLES | INTEGERS | {ir.DataType.UINT32}
@@ -41,7 +41,7 @@ class Portable(Emitted):
     maximum, minimum = binary("MAXIMUM"), binary("MINIMUM")
     less, greater = binary("LESS"), binary("GREATER")
     neg, sign = unary("NEG"), unary("SIGN")
-    exp, sqrt = unary("EXP"), unary("SQRT")
+    exp, sqrt, rsqrt = unary("EXP"), unary("SQRT"), unary("RSQRT")
     tanh, sigmoid = unary("TANH"), unary("LOGISTIC")
     floor, ceil, round = unary("FLOOR"), unary("CEIL"), unary("ROUND")
 
@@ -85,6 +85,14 @@ class Portable(Emitted):
         """Sum over single elements."""
         return reduced(self.g, "sum", x, axes, False)
 
+    def positions(self, x: Tensor) -> list[int]:
+        """Return the axes between the batch and the channels, which are last."""
+        return list(range(1, x.rank - 1))
+
+    def by_channel(self, x: Tensor, vector: Tensor) -> Tensor:
+        """Return the vector: channels are last."""
+        return vector
+
     def has_largest(self, x: Tensor, axes: Axes) -> bool:
         """Say whether the largest of known axes can be found."""
         return has_largest(x, axes)
@@ -114,7 +122,8 @@ def adopt_shared() -> None:
     writers = {
         **dict.fromkeys(("elements", "tensors", "reduction"), _write),
         # The limits of what is empty are those of the narrow type.
-        **dict.fromkeys(("ReduceMax", "ReduceMin"), _as_given),
+        **dict.fromkeys(("ReduceMax", "ReduceMin", *NORMS), _as_given),
         **dict.fromkeys(("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), _reals),
     }
-    adopt(OPS, writers, dtypes=_DTYPES, default=REALS, known_axes=False)
+    domains = {"InstanceNormalization": NHWC}
+    adopt(OPS, writers, dtypes=_DTYPES, default=REALS, known_axes=False, domains=domains)

@@ -106,6 +106,10 @@ class Scalars:
     sinh, cosh = _function("sinh"), _function("cosh")
     floor, ceil, round = _function("floor"), _function("ceil"), _function("nearbyint")
 
+    def rsqrt(self, x: Value) -> Value:
+        """One over the root."""
+        return constant(1, x) / self.sqrt(x)
+
     def relu(self, x: Value) -> Value:
         """The positive part; NaN stays."""
         return tirx.Select(x < constant(0, x), constant(0, x), x)
@@ -158,6 +162,22 @@ class Whole:
     def has_largest(self, x: Tensor, axes: Sequence[int]) -> bool:
         """Say whether there are axes, and none of them is empty."""
         return have_elements(x.shape, axes)
+
+    def single(self, x: Tensor) -> Tensor:
+        """Convert halves to single precision."""
+        return convert(self.g, x, "float32") if x.dtype == "float16" else x
+
+    def like(self, x: Tensor, other: Tensor) -> Tensor:
+        """Convert to the element type of another tensor."""
+        return convert(self.g, x, other.dtype)
+
+    def positions(self, x: Tensor) -> list[int]:
+        """Return the axes after the batch and the channels."""
+        return list(range(2, x.rank))
+
+    def by_channel(self, x: Tensor, vector: Tensor) -> Tensor:
+        """Append an axis for each position."""
+        return reshape(self.g, vector, (vector.shape[0], *(1,) * (x.rank - 2)))
 
 
 def _widened(g: Builder, operands: tuple[Any, ...], write: Callable[..., Tensor]) -> Tensor:

@@ -29,24 +29,11 @@ def clip(g: Builder, input: Tensor, min: Tensor | None = None, max: Tensor | Non
     return g.clip(input, min, max)
 
 
-def _by_row(g: Builder, x: Tensor, axis: int) -> tuple[Tensor, int]:
-    if not x.rank:
-        raise Refusal("a scalar has no axis")
-    return x, axis % x.rank
-
-
 @OPS.lower("Softmax", since=13, dtypes=FLOATS)
 def softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
-    input, axis = _by_row(g, input, axis)
-    return g.call("softmax", input, np.int32(axis))
-
-
-@OPS.lower("LogSoftmax", since=13, dtypes=FLOATS)
-def log_softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
-    input, axis = _by_row(g, input, axis)
-    moved = g.binary("sub", input, g.reduce("max", input, [axis]))
-    total = g.reduce("sum", g.unary("exp", moved), [axis])
-    return g.binary("sub", moved, g.unary("log", total))
+    if not input.rank:
+        raise Refusal("a scalar has no axis", "unsupported_rank")
+    return g.call("softmax", input, np.int32(axis % input.rank))
 
 
 def function_of(name: str, alpha: float | None, beta: float | None) -> Callable[..., Tensor]:

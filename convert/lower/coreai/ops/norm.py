@@ -8,19 +8,12 @@ from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.ops.conv import biased
 from edgeinfer.convert.lower.coreai.registry import FLOATS, OPS, in_single
 from edgeinfer.convert.lower.coreai.tensor import Tensor
+from edgeinfer.convert.lower.ops import norm as shared
 from edgeinfer.convert.lower.registry import Refusal
 
 
 def _scaled(g: Builder, x: Tensor, factor: Tensor) -> Tensor:
     return g.binary("mul", x, g.insert_axes(factor, list(range(1, x.rank - 1))))
-
-
-def _standard(g: Builder, x: Tensor, axes: list[int], epsilon: float) -> tuple[Tensor, ...]:
-    mean = g.reduce("mean", x, axes)
-    moved = g.binary("sub", x, mean)
-    variance = g.reduce("mean", g.binary("mul", moved, moved), axes)
-    inverse = g.unary("rsqrt", g.binary("add", variance, epsilon))
-    return g.binary("mul", moved, inverse), mean, inverse
 
 
 @OPS.lower("BatchNormalization", since=15, dtypes=FLOATS)
@@ -48,49 +41,6 @@ def batch_normalization(
     return biased(g, _scaled(g, X, factor), shift)
 
 
-@OPS.lower("InstanceNormalization", since=6, dtypes=FLOATS)
-@in_single
-def instance_normalization(
-    g: Builder, input: Tensor, scale: Tensor, B: Tensor, *, epsilon: float = 1e-5
-) -> Tensor:
-    made, _, _ = _standard(g, input, list(range(2, input.rank)), epsilon)
-    return biased(g, _scaled(g, made, scale), B)
-
-
-@OPS.lower("LayerNormalization", since=17, dtypes=FLOATS)
-def layer_normalization(
-    g: Builder,
-    X: Tensor,
-    Scale: Tensor,
-    B: Tensor | None = None,
-    *,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
-) -> tuple[Tensor, Tensor, Tensor]:
-    wide = _stashed(g, X, stash_type)
-    made, mean, inverse = _standard(g, wide, list(range(axis % X.rank, X.rank)), epsilon)
-    made = g.binary("mul", g.cast(made, X.dtype), Scale)
-    return (made if B is None else g.binary("add", made, B)), mean, inverse
-
-
-@OPS.lower("RMSNormalization", since=23, dtypes=FLOATS)
-def rms_normalization(
-    g: Builder,
-    X: Tensor,
-    scale: Tensor,
-    *,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
-) -> Tensor:
-    wide = _stashed(g, X, stash_type)
-    axes = list(range(axis % X.rank, X.rank))
-    power = g.reduce("mean", g.binary("mul", wide, wide), axes)
-    inverse = g.unary("rsqrt", g.binary("add", power, epsilon))
-    return g.binary("mul", g.cast(g.binary("mul", wide, inverse), scale.dtype), scale)
-
-
 def _stashed(g: Builder, x: Tensor, stash_type: int) -> Tensor:
     """Sums are kept in this type."""
     wanted = ir.DataType(stash_type).numpy()
@@ -108,13 +58,15 @@ def group_normalization(
     epsilon: float = 1e-5,
     stash_type: int = 1,
 ) -> Tensor:
+    from edgeinfer.convert.lower.coreai.portable import Portable
+
     sizes = g.extents(X)
     channels = sizes[1]
     if not isinstance(channels, int):
         raise Refusal("channels are only known to a run", "dynamic_shape")
     wide = _stashed(g, X, stash_type)
     view = g.reshape(wide, [sizes[0], num_groups, channels // num_groups, *sizes[2:]])
-    made, _, _ = _standard(g, view, list(range(2, view.rank)), epsilon)
+    made = shared.standard(Portable(g), view, list(range(2, view.rank)), epsilon)
     made = g.reshape(g.cast(made, X.dtype), sizes)
     return biased(g, _scaled(g, made, scale), bias)
 

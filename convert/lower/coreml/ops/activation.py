@@ -126,14 +126,6 @@ def softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
     return g.emit("softmax", x=input, axis=axis % input.rank)
 
 
-@OPS.lower("LogSoftmax", since=13, dtypes=FLOATS)
-def log_softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
-    """The shifted input less the logarithm of its summed exponentials."""
-    axes = [axis % input.rank]
-    moved = g.binary("sub", input, g.reduce("reduce_max", input, axes, True))
-    return g.binary("sub", moved, g.reduce("reduce_log_sum_exp", moved, axes, True))
-
-
 @OPS.lower("Hardmax", since=13, dtypes=FLOATS)
 def hardmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
     """One at the first maximum, zero elsewhere."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.registry import FLOATS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Tensor
+from edgeinfer.convert.lower.ops import norm as shared
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.types import Array
 
@@ -72,26 +73,14 @@ def instance_normalization(
     gamma, beta = _array(scale), _array(B)
     if input.rank in (3, 4) and gamma is not None and beta is not None:
         return g.emit("instance_norm", x=input, gamma=gamma, beta=beta, epsilon=float(epsilon))
-    centred = standardise(g, input, range(2, input.rank), epsilon)
-    scaled = g.binary("mul", centred, _by_channel(g, input, scale))
-    return g.binary("add", scaled, _by_channel(g, input, B))
+    made: Tensor = _shared(g, shared.instance_normalization, input, scale, B, epsilon=epsilon)
+    return made
 
 
-def standardise(g: Builder, x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
-    """Subtract the mean and divide by the deviation over axes."""
-    moved, inverse = _moments(g, x, axes, epsilon)[1:]
-    return g.binary("mul", moved, inverse)
+def _shared(g: Builder, body: Callable[..., Any], *operands: Any, **attributes: Any) -> Any:
+    from edgeinfer.convert.lower.coreml.portable import Portable
 
-
-def _moments(
-    g: Builder, x: Tensor, axes: Sequence[int], epsilon: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the mean, the input less the mean, and the inverse of the deviation."""
-    mean = g.reduce("reduce_mean", x, axes, True)
-    moved = g.binary("sub", x, mean)
-    variance = g.reduce("reduce_mean", g.binary("mul", moved, moved), axes, True)
-    deviation = g.unary("sqrt", g.binary("add", variance, float(epsilon)))
-    return mean, moved, g.binary("real_div", 1.0, deviation)
+    return body(Portable(g), *operands, **attributes)
 
 
 @OPS.lower("LayerNormalization", since=17, dtypes=FLOATS)
@@ -106,18 +95,17 @@ def layer_normalization(
     stash_type: int = 1,
 ) -> tuple[Tensor, ...]:
     """layer_norm by known vectors; the other results, and vectors of a run, by arithmetic."""
+    if g.wants(1) or g.wants(2):
+        given = {"axis": axis, "epsilon": epsilon, "stash_type": stash_type}
+        made: tuple[Tensor, ...] = _shared(g, shared.layer_normalization, X, Scale, B, **given)
+        return made
     axes = list(range(axis % X.rank, X.rank))
     shape = X.shape[axes[0] :]
-    if not (g.wants(1) or g.wants(2)):
-        gamma, beta = _fitting(Scale, shape), _fitting(B, shape)
-        own: dict[str, Any] = {"x": X, "axes": axes, "epsilon": float(epsilon)}
-        if gamma is not None and (B is None or beta is not None):
-            return (g.emit("layer_norm", gamma=gamma, beta=beta, **own),)
-        return (_affine(g, g.emit("layer_norm", **own), Scale, B),)
-    wide = g.cast(X, np.float32)
-    mean, moved, inverse = _moments(g, wide, axes, epsilon)
-    out = g.cast(g.binary("mul", moved, inverse), X.dtype)
-    return _affine(g, out, Scale, B), mean, inverse
+    gamma, beta = _fitting(Scale, shape), _fitting(B, shape)
+    own: dict[str, Any] = {"x": X, "axes": axes, "epsilon": float(epsilon)}
+    if gamma is not None and (B is None or beta is not None):
+        return (g.emit("layer_norm", gamma=gamma, beta=beta, **own),)
+    return (_affine(g, g.emit("layer_norm", **own), Scale, B),)
 
 
 def _affine(g: Builder, x: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
@@ -150,25 +138,6 @@ def group_normalization(
     back = g.reshape(normal, g.extents(X))
     scaled = g.binary("mul", back, _by_channel(g, X, scale))
     return g.binary("add", scaled, _by_channel(g, X, bias))
-
-
-@OPS.lower("RMSNormalization", since=23, dtypes=FLOATS)
-def rms_normalization(
-    g: Builder,
-    X: Tensor,
-    scale: Tensor,
-    *,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
-) -> Tensor:
-    """Arithmetic in float32: half precision overflows in the squares."""
-    axes = list(range(axis % X.rank, X.rank))
-    wide = g.cast(X, np.float32)
-    mean = g.reduce("reduce_mean", g.binary("mul", wide, wide), axes, True)
-    root = g.unary("sqrt", g.binary("add", mean, float(epsilon)))
-    normal = g.cast(g.binary("real_div", wide, root), X.dtype)
-    return g.binary("mul", normal, g.cast(scale, X.dtype))
 
 
 @OPS.lower("LRN", since=13, dtypes=FLOATS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgeinfer.convert.lower.ops import softmax as shared
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
@@ -102,7 +103,12 @@ def _along(g: Builder, x: Tensor, axis: int, code: str, **options: float) -> Ten
     if x.shape[axis] == 0:
         return x
     if x.dtype == np.float64:
-        return _along_doubles(g, x, axis, code)
+        # No kernel takes them.
+        from edgeinfer.convert.lower.tflite.portable import Portable
+
+        body = shared.softmax if code == "SOFTMAX" else shared.log_softmax
+        made: Tensor = body(Portable(g), x, axis=axis)
+        return made
     if x.rank > 6 and not x.is_static:
         raise Refusal("more than 6 axes of unknown sizes", "unsupported_rank")
     order = [i for i in range(x.rank) if i != axis] + [axis]
@@ -113,16 +119,6 @@ def _along(g: Builder, x: Tensor, axis: int, code: str, **options: float) -> Ten
     if x.rank > 6:
         found = g.reshape(found, last.static_shape)
     return g.transpose(found, list(np.argsort(order)))
-
-
-def _along_doubles(g: Builder, x: Tensor, axis: int, code: str) -> Tensor:
-    """The definition: no kernel takes them."""
-    under = g.binary("SUB", x, g.reduce("REDUCE_MAX", x, [axis], True))
-    grown = g.unary("EXP", under)
-    total = g.reduce("SUM", grown, [axis], True)
-    if code == "SOFTMAX":
-        return g.binary("DIV", grown, total)
-    return g.binary("SUB", under, g.unary("LOG", total))
 
 
 @OPS.lower("Hardmax", since=13, dtypes=REALS)

@@ -19,74 +19,11 @@ from edgeinfer.convert.lower.tflite.widen import REALS, widened
 _EPSILON = 9.999999747378752e-06
 
 
-@OPS.lower("LayerNormalization", since=17, dtypes=REALS)
-def layer_normalization(
-    g: Builder,
-    x: Tensor,
-    scale: Tensor,
-    b: Tensor | None = None,
-    *,
-    axis: int = -1,
-    epsilon: float = _EPSILON,
-    stash_type: int = 1,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalise over the last axes; the mean and the inverse deviation are results too."""
-    if stash_type != 1:
-        raise Refusal(f"stash_type={stash_type}: computes in float32 only")
-    wide = g.cast(x, np.float32)
-    axes = range(axis % x.rank, x.rank)
-    average, rest = _centred(g, wide, axes)
-    inverse = _inverse_deviation(g, rest, axes, epsilon)
-    y = g.binary("MUL", g.binary("MUL", rest, inverse), g.cast(scale, np.float32))
-    if b is not None:
-        y = g.binary("ADD", y, g.cast(b, np.float32))
-    return g.cast(y, x.dtype), average, inverse
-
-
-@OPS.lower("RMSNormalization", since=23, dtypes=REALS)
-@widened
-def rms_normalization(
-    g: Builder,
-    x: Tensor,
-    scale: Tensor,
-    *,
-    axis: int = -1,
-    epsilon: float = _EPSILON,
-    stash_type: int = 1,
-) -> Tensor:
-    """Divide by the root of the mean square."""
-    if stash_type != 1:
-        raise Refusal(f"stash_type={stash_type}: computes in float32 only")
-    inverse = _inverse_deviation(g, x, range(axis % x.rank, x.rank), epsilon)
-    return g.binary("MUL", g.binary("MUL", x, inverse), scale)
-
-
-def _centred(g: Builder, x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    average = g.reduce("MEAN", x, list(axes), True)
-    return average, g.binary("SUB", x, average)
-
-
-def _inverse_deviation(g: Builder, rest: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
-    return _root_of(g, g.reduce("MEAN", g.binary("MUL", rest, rest), list(axes), True), epsilon)
-
-
 def _root_of(g: Builder, variance: Tensor, epsilon: float) -> Tensor:
     if epsilon == 0:
         # XNNPACK's RSQRT makes NaN of zero.
         return g.binary("DIV", 1, g.unary("SQRT", variance))
     return g.unary("RSQRT", g.binary("ADD", variance, epsilon))
-
-
-@OPS.lower("InstanceNormalization", since=1, domain=NHWC, dtypes=REALS)
-@widened
-def instance_normalization(
-    g: Builder, input: Tensor, scale: Tensor, b: Tensor, *, epsilon: float = _EPSILON
-) -> Tensor:
-    """Normalise each channel."""
-    axes = range(1, input.rank - 1)
-    _, rest = _centred(g, input, axes)
-    y = g.binary("MUL", rest, _inverse_deviation(g, rest, axes, epsilon))
-    return g.binary("ADD", g.binary("MUL", y, scale), b)
 
 
 @OPS.lower("GroupNormalization", since=1, domain=NHWC, dtypes=REALS)

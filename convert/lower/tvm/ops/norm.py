@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 from tvm import te, tirx
 
+from edgeinfer.convert.lower.ops import norm as shared
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape
-from edgeinfer.convert.lower.tvm.ops.reduce import as_rows, reduced
+from edgeinfer.convert.lower.tvm.ops.reduce import as_rows
 from edgeinfer.convert.lower.tvm.registry import FLOATS, OPS
 from edgeinfer.kernels.defs import norms
 from edgeinfer.kernels.defs.math import constant
 
 
-def _centred(g: Builder, x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
-    mean = reduced(g, "mean", x, axes, keepdims=True)
-    centred = g.map(lambda v, m: v - m, x, mean)
-    return _scaled(g, centred, axes, epsilon)
+def _shared(g: Builder, body: Callable[..., Any], *operands: Any, **attributes: Any) -> Any:
+    from edgeinfer.convert.lower.tvm.portable import Whole
 
-
-def _scaled(g: Builder, x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
-    return g.map(lambda v, s: v * s, x, _inverse(g, x, axes, epsilon))
-
-
-def _inverse(g: Builder, x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
-    return reduced(
-        g,
-        "mean",
-        x,
-        axes,
-        keepdims=True,
-        before=lambda v: v * v,
-        after=lambda v: constant(1.0, v) / tirx.sqrt(v + constant(epsilon, v)),
-    )
+    return body(Whole(g), *operands, **attributes)
 
 
 def _own(
@@ -84,35 +70,14 @@ def layer_normalization(
     stash_type: int = 1,
 ) -> Tensor | tuple[Tensor, ...]:
     """Zero mean and unit variance over the last axes."""
-    x = convert(g, X, "float32") if X.dtype == "float16" else X
-    axes = tuple(range(axis % X.rank, X.rank))
-    if g.wants(1) or g.wants(2):
-        return _with_moments(g, (x, Scale, B), X.dtype, axes, epsilon)
-    own = _own(g, X, axes, epsilon, [t for t in (Scale, B) if t is not None], "column")
-    if own is not None:
-        return own
-    result = convert(g, _centred(g, x, axes, epsilon), X.dtype)
-    result = g.map(lambda v, s: v * s, result, Scale)
-    return result if B is None else g.map(lambda v, b: v + b, result, B)
-
-
-def _with_moments(
-    g: Builder,
-    given: tuple[Tensor, Tensor, Tensor | None],
-    dtype: str,
-    axes: tuple[int, ...],
-    epsilon: float,
-) -> tuple[Tensor, ...]:
-    """The result, the mean, and one over the deviation."""
-    x, scale, bias = given
-    mean = reduced(g, "mean", x, axes, keepdims=True)
-    centred = g.map(lambda v, m: v - m, x, mean)
-    inverse = _inverse(g, centred, axes, epsilon)
-    result = convert(g, g.map(lambda v, s: v * s, centred, inverse), dtype)
-    result = g.map(lambda v, s: v * s, result, scale)
-    if bias is not None:
-        result = g.map(lambda v, b: v + b, result, bias)
-    return result, mean, inverse
+    if not (g.wants(1) or g.wants(2)):
+        axes = tuple(range(axis % X.rank, X.rank))
+        own = _own(g, X, axes, epsilon, [t for t in (Scale, B) if t is not None], "column")
+        if own is not None:
+            return own
+    given = {"axis": axis, "epsilon": epsilon, "stash_type": stash_type}
+    made: tuple[Tensor, ...] = _shared(g, shared.layer_normalization, X, Scale, B, **given)
+    return made
 
 
 @OPS.lower("RMSNormalization", since=23, dtypes=FLOATS)
@@ -126,13 +91,13 @@ def rms_normalization(
     stash_type: int = 1,
 ) -> Tensor:
     """Unit mean square over the last axes."""
-    x = convert(g, X, "float32") if X.dtype == "float16" else X
     axes = tuple(range(axis % X.rank, X.rank))
     own = _own(g, X, axes, epsilon, [scale], "column", centred=False)
     if own is not None:
         return own
-    result = convert(g, _scaled(g, x, axes, epsilon), X.dtype)
-    return g.map(lambda v, s: v * s, result, scale)
+    given = {"axis": axis, "epsilon": epsilon, "stash_type": stash_type}
+    made: Tensor = _shared(g, shared.rms_normalization, X, scale, **given)
+    return made
 
 
 @OPS.lower("InstanceNormalization", since=22, dtypes=FLOATS)
@@ -149,9 +114,8 @@ def instance_normalization(
     own = _own(g, input, axes, epsilon, [_each(g, t, input.shape[0]) for t in (scale, B)], "row")
     if own is not None:
         return own
-    x = convert(g, input, "float32") if input.dtype == "float16" else input
-    result = convert(g, _centred(g, x, axes, epsilon), input.dtype)
-    return _per_channel(g, result, scale, B)
+    made: Tensor = _shared(g, shared.instance_normalization, input, scale, B, epsilon=epsilon)
+    return made
 
 
 def _per_channel(g: Builder, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
@@ -179,7 +143,7 @@ def group_normalization(
     parted = reshape(g, x, (x.shape[0], num_groups, channels // num_groups, *x.shape[2:]))
     axes = tuple(range(2, parted.rank))
     own = _own(g, parted, axes, epsilon, [], "row")
-    result = _centred(g, parted, axes, epsilon) if own is None else own
+    result = _shared(g, shared.standard, parted, axes, epsilon) if own is None else own
     return _per_channel(g, convert(g, reshape(g, result, X.shape), X.dtype), scale, bias)
 
 

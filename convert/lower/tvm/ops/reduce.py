@@ -196,22 +196,13 @@ _register("ReduceLogSum", 18, "sum", FLOATS, after="log")
 
 @OPS.lower("Softmax", since=13, dtypes=FLOATS)
 def softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
-    """Exponentials that sum to one."""
-    return _softmax(g, input, axis, logarithm=False)
-
-
-@OPS.lower("LogSoftmax", since=13, dtypes=FLOATS)
-def log_softmax(g: Builder, input: Tensor, *, axis: int = -1) -> Tensor:
-    """The logarithm of ``Softmax``."""
-    return _softmax(g, input, axis, logarithm=True)
-
-
-def _softmax(g: Builder, x: Tensor, axis: int, *, logarithm: bool) -> Tensor:
+    """Exponentials that sum to one, in one kernel."""
+    x = input
     if not x.rank:
         raise Refusal("a scalar", "unsupported_rank")
     at = axis % x.rank
     lying = as_rows(g, x, [at])
-    if lying and at == x.rank - 1 and not logarithm:
+    if lying and at == x.rank - 1:
         large = prod(lying) >= norms.PARALLEL_ABOVE
         kernel = rows.softmax(g.cpu, *lying, parallel=large and lying[0] > 1)
         return reshape(g, g.wrap(g.tir(kernel, [g.expr(reshape(g, x, lying))], lying)), x.shape)
@@ -238,14 +229,6 @@ def _softmax(g: Builder, x: Tensor, axis: int, *, logarithm: bool) -> Tensor:
             shape, lambda *i: exp(data(*i).astype(wide) - top(*less(*i))), name="powers"
         )
         total = te.compute(rest, lambda *i: te.sum(powers(*full(i, j)), axis=j), name="total")
-        if logarithm:
-            return te.compute(
-                shape,
-                lambda *i: (
-                    data(*i).astype(wide) - top(*less(*i)) - tirx.log(total(*less(*i)))
-                ).astype(x.dtype),
-                name="result",
-            )
         return te.compute(
             shape, lambda *i: (powers(*i) / total(*less(*i))).astype(x.dtype), name="result"
         )
