@@ -29,7 +29,14 @@ class Elements(Protocol):
     def div(self, a: Value, b: Value) -> Value: ...  # noqa: D102
     def maximum(self, a: Value, b: Value) -> Value: ...  # noqa: D102
     def minimum(self, a: Value, b: Value) -> Value: ...  # noqa: D102
+    def equal(self, a: Value, b: Value) -> Value: ...  # noqa: D102
     def less(self, a: Value, b: Value) -> Value: ...  # noqa: D102
+    def less_equal(self, a: Value, b: Value) -> Value: ...  # noqa: D102
+    def greater_equal(self, a: Value, b: Value) -> Value: ...  # noqa: D102
+    def logical_and(self, a: Value, b: Value) -> Value: ...  # noqa: D102
+    def logical_or(self, a: Value, b: Value) -> Value: ...  # noqa: D102
+    def logical_xor(self, a: Value, b: Value) -> Value: ...  # noqa: D102
+    def logical_not(self, x: Value) -> Value: ...  # noqa: D102
     def greater(self, a: Value, b: Value) -> Value: ...  # noqa: D102
     def select(self, condition: Value, a: Value, b: Value) -> Value: ...  # noqa: D102
     def abs(self, x: Value) -> Value: ...  # noqa: D102

@@ -21,6 +21,8 @@ OPSET = 24
 
 Body = Callable[..., Any]
 Kind = Literal["elements", "tensors", "reduction"]
+COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
+LOGIC = ("And", "Or", "Xor", "Not")
 NORMS = ("LayerNormalization", "RMSNormalization", "InstanceNormalization")
 """Those whose bodies choose where single precision is needed."""
 

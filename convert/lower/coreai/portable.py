@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
-from edgeinfer.convert.lower.core.table import NORMS, Body, adopt
+from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, NORMS, Body, adopt
 from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.ops.reduce import reduced
-from edgeinfer.convert.lower.coreai.registry import BOOL, FLOATS, NUMBERS, OPS, in_single
+from edgeinfer.convert.lower.coreai.registry import ALL, BOOL, FLOATS, NUMBERS, OPS, in_single
 from edgeinfer.convert.lower.coreai.tensor import Tensor
 
 _DTYPES = {
-    **dict.fromkeys(("PRelu", "Relu"), NUMBERS),
+    **dict.fromkeys(("PRelu", "Relu", "Max", "Min"), NUMBERS),
+    **dict.fromkeys(COMPARISONS, ALL),
+    **dict.fromkeys(LOGIC, BOOL),
+    "Where": OPS.dtypes,
     **dict.fromkeys(("ReduceSum", "ReduceProd", "ReduceL1", "ReduceSumSquare"), NUMBERS),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), NUMBERS | BOOL),
 }
@@ -27,7 +30,8 @@ class Portable(Emitted):
     add, sub = binary("add"), binary("sub")
     mul, div = binary("mul"), binary("divide")
     maximum, minimum = binary("maximum"), binary("minimum")
-    greater = binary("greater")
+    greater, equal, logical_not = binary("greater"), binary("equal"), unary("not_")
+    logical_and, logical_or, logical_xor = binary("and"), binary("or"), binary("xor")
     exp, log = unary("exp"), unary("log")
     sqrt, rsqrt = unary("sqrt"), unary("rsqrt")
     tanh, sigmoid, erf = unary("tanh"), unary("sigmoid"), unary("erf")
@@ -54,6 +58,15 @@ class Portable(Emitted):
     def less(self, a: Any, b: Any) -> Tensor:
         """Whether a < b."""
         return self.g.less(a, b)
+
+    def greater_equal(self, a: Any, b: Any) -> Tensor:
+        """Whether a >= b; NaN is neither."""
+        more, same = self.g.binary("greater", a, b), self.g.binary("equal", a, b)
+        return self.g.binary("or", more, same)
+
+    def less_equal(self, a: Any, b: Any) -> Tensor:
+        """Whether a <= b; NaN is neither."""
+        return self.greater_equal(b, a)
 
     def neg(self, x: Tensor) -> Tensor:
         """Change the sign."""

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
-from edgeinfer.convert.lower.core.table import NORMS, Body, adopt
+from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, NORMS, Body, adopt
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.ops.reduce import reduced
 from edgeinfer.convert.lower.coreml.ops.unary import absolute
-from edgeinfer.convert.lower.coreml.registry import ALL, FLOATS, NUMBERS, OPS
+from edgeinfer.convert.lower.coreml.registry import ALL, BOOL, FLOATS, NUMBERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Tensor
 
 _DTYPES = {
     **dict.fromkeys(("ReduceSum", "ReduceProd", "ReduceL1", "ReduceSumSquare"), NUMBERS),
-    **dict.fromkeys(("ReduceMax", "ReduceMin"), ALL),
+    **dict.fromkeys(("ReduceMax", "ReduceMin", "Where", *COMPARISONS), ALL),
+    **dict.fromkeys(LOGIC, BOOL),
 }
 
 
@@ -29,6 +30,9 @@ class Portable(Emitted):
     add, sub, div = binary("add"), binary("sub"), binary("real_div")
     maximum, minimum = binary("maximum"), binary("minimum")
     less, greater = binary("less"), binary("greater")
+    less_equal, greater_equal = binary("less_equal"), binary("greater_equal")
+    logical_and, logical_or = binary("logical_and"), binary("logical_or")
+    logical_xor, logical_not = binary("logical_xor"), unary("logical_not")
     exp, sqrt = unary("exp"), unary("sqrt")
     sign, relu = unary("sign"), unary("relu")
     tanh, sigmoid = unary("tanh"), unary("sigmoid")
@@ -40,6 +44,12 @@ class Portable(Emitted):
     def abs(self, x: Tensor) -> Tensor:
         """Magnitude; of integers with what it lies between."""
         return absolute(self.g, x)
+
+    def equal(self, a: Any, b: Any) -> Tensor:
+        """Whether a = b; truth values are compared as integers."""
+        if a.dtype == np.bool_:
+            a, b = self.g.cast(a, np.int32), self.g.cast(b, np.int32)
+        return self.g.binary("equal", a, b)
 
     def mul(self, a: Any, b: Any) -> Tensor:
         """Product; the square of an integer is not negative."""

@@ -1,8 +1,9 @@
-"""Functions that formats have operators for, and what is made of a few of these."""
+"""What formats have operators for, and what is made of a few of these."""
 
 from __future__ import annotations
 
 import math
+from functools import reduce
 
 from edgeinfer.convert.lower.core.portable import Elements, Value
 from edgeinfer.convert.lower.core.table import elementwise
@@ -12,14 +13,18 @@ _PLAIN = {
     **{"Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan"},
     **{"Sinh": "sinh", "Cosh": "cosh", "Tanh": "tanh", "Sigmoid": "sigmoid", "Relu": "relu"},
     **{"Floor": "floor", "Ceil": "ceil", "Round": "round"},
+    **{"Equal": "equal", "Greater": "greater", "Less": "less"},
+    **{"GreaterOrEqual": "greater_equal", "LessOrEqual": "less_equal"},
+    **{"And": "logical_and", "Or": "logical_or", "Xor": "logical_xor", "Not": "logical_not"},
+    **{"Where": "select"},
 }
 """Methods of ``Elements`` by operator."""
 
 
 def _plain(op: str, name: str) -> None:
     @elementwise(op)
-    def body(e: Elements, x: Value) -> Value:
-        return getattr(e, name)(x)
+    def body(e: Elements, *operands: Value) -> Value:
+        return getattr(e, name)(*operands)
 
     body.__name__ = name
 
@@ -46,13 +51,22 @@ def gelu(e: Elements, x: Value, *, approximate: str) -> Value:
     return e.mul(e.mul(x, 0.5), share)
 
 
+@elementwise("Max")
+def largest(e: Elements, *operands: Value) -> Value:
+    """Largest of any number of operands."""
+    return reduce(e.maximum, operands)
+
+
+@elementwise("Min")
+def smallest(e: Elements, *operands: Value) -> Value:
+    """Smallest of any number of operands."""
+    return reduce(e.minimum, operands)
+
+
 @elementwise("Sum")
 def total(e: Elements, *operands: Value) -> Value:
     """Sum of any number of operands."""
-    result = operands[0]
-    for other in operands[1:]:
-        result = e.add(result, other)
-    return result
+    return reduce(e.add, operands)
 
 
 @elementwise("Mean")

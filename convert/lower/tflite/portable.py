@@ -8,24 +8,28 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
-from edgeinfer.convert.lower.core.table import NORMS, Body, adopt
+from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, NORMS, Body, adopt
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import absolute, select
 from edgeinfer.convert.lower.tflite.ops.reduce import Axes, axes_of, has_largest, reduced
 from edgeinfer.convert.lower.tflite.ops.unary import logarithm
-from edgeinfer.convert.lower.tflite.registry import INTEGERS, NHWC, OPS
+from edgeinfer.convert.lower.tflite.registry import ANY, INTEGERS, NHWC, OPS
 from edgeinfer.convert.lower.tflite.widen import DOUBLES, NUMBERS, REALS, is_real, widened
 
+_BOOL = frozenset({ir.DataType.BOOL})
 _SUMS = DOUBLES | INTEGERS | {ir.DataType.UINT32}
 _DTYPES = {
-    **dict.fromkeys(("PRelu", "Relu"), NUMBERS),
+    **dict.fromkeys(("PRelu", "Relu", "Max", "Min"), NUMBERS),
+    **dict.fromkeys(COMPARISONS, NUMBERS | _BOOL),
+    **dict.fromkeys(LOGIC, _BOOL),
+    "Where": ANY,
     **dict.fromkeys(("Exp", "Sqrt", "Floor", "Ceil", "Round"), DOUBLES),
     **dict.fromkeys(("Reciprocal", "Sum", "Mean"), DOUBLES),
     **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceProd"), _SUMS),
     **dict.fromkeys(("ReduceL1", "ReduceSumSquare"), _SUMS),
-    **dict.fromkeys(("ReduceMax", "ReduceMin"), NUMBERS | {ir.DataType.BOOL}),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), NUMBERS | _BOOL),
     # The axes are int64, the data is not.
     **dict.fromkeys(("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), DOUBLES | {ir.DataType.INT64}),
 }
@@ -39,7 +43,10 @@ class Portable(Emitted):
     add, sub = binary("ADD"), binary("SUB")
     mul, div = binary("MUL"), binary("DIV")
     maximum, minimum = binary("MAXIMUM"), binary("MINIMUM")
-    less, greater = binary("LESS"), binary("GREATER")
+    less, greater, equal = binary("LESS"), binary("GREATER"), binary("EQUAL")
+    less_equal, greater_equal = binary("LESS_EQUAL"), binary("GREATER_EQUAL")
+    logical_and, logical_or = binary("LOGICAL_AND"), binary("LOGICAL_OR")
+    logical_xor, logical_not = binary("NOT_EQUAL"), unary("LOGICAL_NOT")
     neg, sign = unary("NEG"), unary("SIGN")
     exp, sqrt, rsqrt = unary("EXP"), unary("SQRT"), unary("RSQRT")
     tanh, sigmoid = unary("TANH"), unary("LOGISTIC")

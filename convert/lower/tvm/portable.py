@@ -8,13 +8,13 @@ from typing import Any
 from tvm import tirx
 
 from edgeinfer.convert.lower.core.portable import have_elements, known_axes
-from edgeinfer.convert.lower.core.table import Body, adopt
+from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, Body, adopt
 from edgeinfer.convert.lower.registry import Const
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert, function, larger, smaller
 from edgeinfer.convert.lower.tvm.ops.matrix import reshape
 from edgeinfer.convert.lower.tvm.ops.reduce import reduced
-from edgeinfer.convert.lower.tvm.registry import FLOATS, NUMBERS, OPS
+from edgeinfer.convert.lower.tvm.registry import BOOL, FLOATS, NUMBERS, OPS
 from edgeinfer.kernels.defs.math import constant, element_type, named
 
 Value = Any
@@ -80,6 +80,34 @@ class Scalars:
         """Whether a > b."""
         a, b = self._pair(a, b)
         return a > b
+
+    def equal(self, a: Any, b: Any) -> Value:
+        """Whether a = b."""
+        return tirx.EQ(*self._pair(a, b))
+
+    def greater_equal(self, a: Any, b: Any) -> Value:
+        """Whether a >= b."""
+        return tirx.GE(*self._pair(a, b))
+
+    def less_equal(self, a: Any, b: Any) -> Value:
+        """Whether a <= b."""
+        return tirx.LE(*self._pair(a, b))
+
+    def logical_and(self, a: Value, b: Value) -> Value:
+        """Both."""
+        return tirx.And(a, b)
+
+    def logical_or(self, a: Value, b: Value) -> Value:
+        """Either."""
+        return tirx.Or(a, b)
+
+    def logical_xor(self, a: Value, b: Value) -> Value:
+        """One but not the other."""
+        return tirx.NE(a.astype("int8"), b.astype("int8"))
+
+    def logical_not(self, x: Value) -> Value:
+        """The opposite."""
+        return tirx.Not(x)
 
     def select(self, condition: Value, a: Any, b: Any) -> Value:
         """Take one or the other."""
@@ -198,11 +226,30 @@ def _elements(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
     return _widened(g, operands, loop)
 
 
+def _picked(g: Builder, body: Body, operands: tuple[Any, ...], dtype: str | None = None) -> Any:
+    return g.map(lambda *values: body(Scalars(g), *values), *operands, dtype=dtype)
+
+
+def _compared(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
+    pair = [convert(g, v, "int8") if v.dtype == "bool" else v for v in operands]
+    return _picked(g, body, tuple(pair), "bool")
+
+
 def _tensors(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
     return _widened(g, operands, lambda *tensors: body(Whole(g), *tensors))
 
 
 def adopt_shared() -> None:
     """Add the shared lowerings to the table."""
-    writers = {"elements": _elements, **dict.fromkeys(("tensors", "reduction"), _tensors)}
-    adopt(OPS, writers, dtypes=dict.fromkeys(("PRelu", "Relu"), NUMBERS), default=FLOATS)
+    writers = {
+        "elements": _elements,
+        **dict.fromkeys(("tensors", "reduction"), _tensors),
+        **dict.fromkeys(COMPARISONS, _compared),
+        **dict.fromkeys(("Max", "Min"), _picked),
+    }
+    dtypes = {
+        **dict.fromkeys(("PRelu", "Relu", "Max", "Min"), NUMBERS),
+        **dict.fromkeys((*COMPARISONS, "Where"), OPS.dtypes),
+        **dict.fromkeys(LOGIC, BOOL),
+    }
+    adopt(OPS, writers, dtypes=dtypes, default=FLOATS)

@@ -14,9 +14,8 @@ _UNARY = {"Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh"}
 """The engine's own, where others compose them."""
 
 _BINARY = {
-    "Add": "add", "Sub": "sub", "Mul": "mul", "And": "and", "Or": "or", "Xor": "xor",
+    "Add": "add", "Sub": "sub", "Mul": "mul",
     "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
-    "Equal": "equal", "Greater": "greater",
 }  # fmt: skip
 
 
@@ -32,7 +31,7 @@ def _two(op: str, name: str) -> None:
         return g.binary(name, a, b)
 
     kinds = INTEGERS if name.startswith("bitwise") else ALL
-    OPS.lower(op, since=7, dtypes=BOOL if name in ("and", "or", "xor") else kinds)(lowering)
+    OPS.lower(op, since=7, dtypes=kinds)(lowering)
 
 
 for _op, _name in _UNARY.items():
@@ -63,11 +62,6 @@ def sign(g: Builder, input: Tensor) -> Tensor:
         return g.cast(up, input.dtype)
     found = g.binary("sub", g.cast(up, input.dtype), g.cast(down, input.dtype))
     return g.select(is_nan(g, input), input, found) if input.is_float else found
-
-
-@OPS.lower("Not", since=1, dtypes=BOOL)
-def not_(g: Builder, x: Tensor) -> Tensor:
-    return g.unary("not_", x)
 
 
 @OPS.lower("BitwiseNot", since=18, dtypes=INTEGERS)
@@ -119,43 +113,6 @@ def pow_(g: Builder, X: Tensor, Y: Tensor) -> Tensor:
         double = g.binary("pow", g.cast(X, np.float64), g.cast(Y, np.float64))
         return g.cast(double, X.dtype)
     return g.binary("pow", X, g.cast(Y, X.dtype))
-
-
-@OPS.lower("Less", since=13, dtypes=ALL)
-def less(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    return g.less(a, b)
-
-
-@OPS.lower("GreaterOrEqual", since=16, dtypes=ALL)
-def greater_or_equal(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    return g.binary("or", g.binary("greater", a, b), g.binary("equal", a, b))
-
-
-@OPS.lower("LessOrEqual", since=16, dtypes=ALL)
-def less_or_equal(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    return greater_or_equal(g, b, a)
-
-
-def _folded(g: Builder, op: str, inputs: tuple[Tensor, ...]) -> Tensor:
-    result = inputs[0]
-    for other in inputs[1:]:
-        result = g.binary(op, result, other)
-    return result
-
-
-@OPS.lower("Max", since=13, dtypes=NUMBERS)
-def max_(g: Builder, *data_0: Tensor) -> Tensor:
-    return _folded(g, "maximum", data_0)
-
-
-@OPS.lower("Min", since=13, dtypes=NUMBERS)
-def min_(g: Builder, *data_0: Tensor) -> Tensor:
-    return _folded(g, "minimum", data_0)
-
-
-@OPS.lower("Where", since=16)
-def where(g: Builder, condition: Tensor, X: Tensor, Y: Tensor) -> Tensor:
-    return g.select(condition, X, Y)
 
 
 @OPS.lower("Cast", since=13)

@@ -103,27 +103,6 @@ def _by_squaring(g: Builder, x: Tensor, exponent: int) -> Tensor:
         x = g.binary("MUL", x, x)
 
 
-@OPS.lower("Max", since=13, dtypes=NUMBERS)
-@widened
-def max_(g: Builder, *data_0: Tensor) -> Tensor:
-    """Largest of any number of operands."""
-    return _chain(g, "MAXIMUM", data_0)
-
-
-@OPS.lower("Min", since=13, dtypes=NUMBERS)
-@widened
-def min_(g: Builder, *data_0: Tensor) -> Tensor:
-    """Smallest of any number of operands."""
-    return _chain(g, "MINIMUM", data_0)
-
-
-def _chain(g: Builder, code: str, parts: tuple[Tensor, ...]) -> Tensor:
-    result = parts[0]
-    for part in parts[1:]:
-        result = g.binary(code, result, part)
-    return result
-
-
 @OPS.lower("Abs", since=13, dtypes=NUMBERS)
 @widened
 def abs_(g: Builder, x: Tensor) -> Tensor:

@@ -3,83 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as ir
 
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.ops.integer import select
 from edgeinfer.convert.lower.tflite.registry import ANY, OPS
-from edgeinfer.convert.lower.tflite.widen import NUMBERS, widened
-
-_BOOL = frozenset({ir.DataType.BOOL})
-
-_COMPARED = NUMBERS | _BOOL
-"""Of operands and results."""
-
-
-@OPS.lower("Equal", since=19, dtypes=_COMPARED)
-@widened
-def equal(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    """``a == b``."""
-    return g.binary("EQUAL", a, b)
-
-
-@OPS.lower("Greater", since=13, dtypes=_COMPARED)
-@widened
-def greater(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    """``a > b``."""
-    return g.binary("GREATER", a, b)
-
-
-@OPS.lower("Less", since=13, dtypes=_COMPARED)
-@widened
-def less(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    """``a < b``."""
-    return g.binary("LESS", a, b)
-
-
-@OPS.lower("GreaterOrEqual", since=16, dtypes=_COMPARED)
-@widened
-def greater_or_equal(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    """``a >= b``."""
-    return g.binary("GREATER_EQUAL", a, b)
-
-
-@OPS.lower("LessOrEqual", since=16, dtypes=_COMPARED)
-@widened
-def less_or_equal(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    """``a <= b``."""
-    return g.binary("LESS_EQUAL", a, b)
-
-
-@OPS.lower("And", since=7, dtypes=_BOOL)
-def and_(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    """Both."""
-    return g.binary("LOGICAL_AND", a, b)
-
-
-@OPS.lower("Or", since=7, dtypes=_BOOL)
-def or_(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    """Either."""
-    return g.binary("LOGICAL_OR", a, b)
-
-
-@OPS.lower("Xor", since=7, dtypes=_BOOL)
-def xor(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    """One but not the other."""
-    return g.binary("NOT_EQUAL", a, b)
-
-
-@OPS.lower("Not", since=1, dtypes=_BOOL)
-def not_(g: Builder, x: Tensor) -> Tensor:
-    """Negation."""
-    return g.unary("LOGICAL_NOT", x)
-
-
-@OPS.lower("Where", since=16, dtypes=ANY)
-def where(g: Builder, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Choose by a condition."""
-    return select(g, condition, x, y)
 
 
 @OPS.lower("Trilu", since=14, dtypes=ANY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from tvm import tirx
 
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
-from edgeinfer.convert.lower.tvm.registry import ALL, BOOL, INTEGERS, NUMBERS, OPS
+from edgeinfer.convert.lower.tvm.registry import ALL, INTEGERS, NUMBERS, OPS
 from edgeinfer.kernels.defs import math
 
 Value = Any
@@ -91,12 +90,6 @@ def identity(g: Builder, input: Tensor) -> Tensor:
     return input
 
 
-@OPS.lower("Not", since=1, dtypes=BOOL)
-def not_(g: Builder, x: Tensor) -> Tensor:
-    """The opposite."""
-    return g.map(tirx.Not, x)
-
-
 @OPS.lower("BitwiseNot", since=18, dtypes=INTEGERS)
 def bitwise_not(g: Builder, x: Tensor) -> Tensor:
     """Each bit's opposite."""
@@ -171,30 +164,12 @@ def _binary(onnx: str, since: int, make: Callable[[Value, Value], Value], kinds:
     lowered.__doc__ = f"{onnx} of two tensors."
 
 
-def _compare(onnx: str, since: int, make: Callable[[Value, Value], Value]) -> None:
-    @OPS.lower(onnx, since=since)
-    def lowered(g: Builder, A: Tensor, B: Tensor) -> Tensor:  # noqa: N803
-        if A.dtype == "bool":
-            return g.map(make, convert(g, A, "int8"), convert(g, B, "int8"), dtype="bool")
-        return g.map(make, A, B, dtype="bool")
-
-    lowered.__doc__ = f"{onnx} of two tensors."
-
-
 _binary("Add", 14, lambda a, b: a + b, NUMBERS)
 _binary("Sub", 14, lambda a, b: a - b, NUMBERS)
 _binary("Mul", 14, lambda a, b: a * b, NUMBERS)
 _binary("BitwiseAnd", 18, tirx.bitwise_and, INTEGERS)
 _binary("BitwiseOr", 18, tirx.bitwise_or, INTEGERS)
 _binary("BitwiseXor", 18, tirx.bitwise_xor, INTEGERS)
-_binary("And", 7, tirx.And, BOOL)
-_binary("Or", 7, tirx.Or, BOOL)
-_binary("Xor", 7, lambda a, b: tirx.NE(a.astype("int8"), b.astype("int8")), BOOL)
-_compare("Equal", 19, tirx.EQ)
-_compare("Greater", 13, tirx.GT)
-_compare("Less", 13, tirx.LT)
-_compare("GreaterOrEqual", 16, tirx.GE)
-_compare("LessOrEqual", 16, tirx.LE)
 
 
 @OPS.lower("Div", since=14, dtypes=NUMBERS)
@@ -313,21 +288,3 @@ def larger(a: Value, b: Value) -> Value:
 def smaller(a: Value, b: Value) -> Value:
     """The smaller of two; NaN wins."""
     return tirx.Select(tirx.Or(a < b, is_not_number(a)), a, b)
-
-
-@OPS.lower("Max", since=13, dtypes=NUMBERS)
-def max_(g: Builder, *data_0: Tensor) -> Tensor:
-    """The largest."""
-    return reduce(lambda a, b: g.map(larger, a, b), data_0)
-
-
-@OPS.lower("Min", since=13, dtypes=NUMBERS)
-def min_(g: Builder, *data_0: Tensor) -> Tensor:
-    """The smallest."""
-    return reduce(lambda a, b: g.map(smaller, a, b), data_0)
-
-
-@OPS.lower("Where", since=16)
-def where(g: Builder, condition: Tensor, X: Tensor, Y: Tensor) -> Tensor:  # noqa: N803
-    """One or the other."""
-    return g.map(lambda c, x, y: tirx.Select(c, x, y), condition, X, Y)
