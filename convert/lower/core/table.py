@@ -22,6 +22,7 @@ OPSET = 24
 Body = Callable[..., Any]
 Kind = Literal["elements", "tensors", "reduction"]
 COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
+SUMS = ("Add", "Sub", "Mul")
 LOGIC = ("And", "Or", "Xor", "Not")
 NORMS = ("LayerNormalization", "RMSNormalization", "InstanceNormalization")
 """Those whose bodies choose where single precision is needed."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
-from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, NORMS, Body, adopt
+from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, NORMS, SUMS, Body, adopt
 from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.ops.reduce import reduced
 from edgeinfer.convert.lower.coreai.registry import ALL, BOOL, FLOATS, NUMBERS, OPS, in_single
@@ -14,7 +14,7 @@ from edgeinfer.convert.lower.coreai.tensor import Tensor
 
 _DTYPES = {
     **dict.fromkeys(("PRelu", "Relu", "Max", "Min"), NUMBERS),
-    **dict.fromkeys(COMPARISONS, ALL),
+    **dict.fromkeys((*SUMS, *COMPARISONS), ALL),
     **dict.fromkeys(LOGIC, BOOL),
     "Where": OPS.dtypes,
     **dict.fromkeys(("ReduceSum", "ReduceProd", "ReduceL1", "ReduceSumSquare"), NUMBERS),

@@ -9,6 +9,7 @@ from edgeinfer.convert.lower.core.portable import Elements, Value
 from edgeinfer.convert.lower.core.table import elementwise
 
 _PLAIN = {
+    **{"Add": "add", "Sub": "sub", "Mul": "mul"},
     **{"Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Erf": "erf"},
     **{"Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan"},
     **{"Sinh": "sinh", "Cosh": "cosh", "Tanh": "tanh", "Sigmoid": "sigmoid", "Relu": "relu"},

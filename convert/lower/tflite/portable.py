@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.core.portable import Emitted, binary, unary
-from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, NORMS, Body, adopt
+from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, NORMS, SUMS, Body, adopt
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
@@ -21,7 +21,7 @@ from edgeinfer.convert.lower.tflite.widen import DOUBLES, NUMBERS, REALS, is_rea
 _BOOL = frozenset({ir.DataType.BOOL})
 _SUMS = DOUBLES | INTEGERS | {ir.DataType.UINT32}
 _DTYPES = {
-    **dict.fromkeys(("PRelu", "Relu", "Max", "Min"), NUMBERS),
+    **dict.fromkeys(("PRelu", "Relu", "Max", "Min", *SUMS), NUMBERS),
     **dict.fromkeys(COMPARISONS, NUMBERS | _BOOL),
     **dict.fromkeys(LOGIC, _BOOL),
     "Where": ANY,

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from edgeinfer.convert.lower.core.portable import have_elements, known_axes
-from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, Body, adopt
+from edgeinfer.convert.lower.core.table import COMPARISONS, LOGIC, SUMS, Body, adopt
 from edgeinfer.convert.lower.registry import Const
 from edgeinfer.convert.lower.tvm.builder import Builder, Tensor
 from edgeinfer.convert.lower.tvm.ops.arith import convert, function, larger, smaller
@@ -226,13 +226,13 @@ def _elements(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
     return _widened(g, operands, loop)
 
 
-def _picked(g: Builder, body: Body, operands: tuple[Any, ...], dtype: str | None = None) -> Any:
+def _as_given(g: Builder, body: Body, operands: tuple[Any, ...], dtype: str | None = None) -> Any:
     return g.map(lambda *values: body(Scalars(g), *values), *operands, dtype=dtype)
 
 
 def _compared(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
     pair = [convert(g, v, "int8") if v.dtype == "bool" else v for v in operands]
-    return _picked(g, body, tuple(pair), "bool")
+    return _as_given(g, body, tuple(pair), "bool")
 
 
 def _tensors(g: Builder, body: Body, operands: tuple[Any, ...]) -> Any:
@@ -245,10 +245,10 @@ def adopt_shared() -> None:
         "elements": _elements,
         **dict.fromkeys(("tensors", "reduction"), _tensors),
         **dict.fromkeys(COMPARISONS, _compared),
-        **dict.fromkeys(("Max", "Min"), _picked),
+        **dict.fromkeys(("Max", "Min", *SUMS), _as_given),
     }
     dtypes = {
-        **dict.fromkeys(("PRelu", "Relu", "Max", "Min"), NUMBERS),
+        **dict.fromkeys(("PRelu", "Relu", "Max", "Min", *SUMS), NUMBERS),
         **dict.fromkeys((*COMPARISONS, "Where"), OPS.dtypes),
         **dict.fromkeys(LOGIC, BOOL),
     }

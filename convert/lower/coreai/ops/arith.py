@@ -14,9 +14,8 @@ _UNARY = {"Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh"}
 """The engine's own, where others compose them."""
 
 _BINARY = {
-    "Add": "add", "Sub": "sub", "Mul": "mul",
-    "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
-}  # fmt: skip
+    **{"BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor"},
+}
 
 
 def _plain(op: str, name: str) -> None:
@@ -30,8 +29,7 @@ def _two(op: str, name: str) -> None:
     def lowering(g: Builder, a: Tensor, b: Tensor) -> Tensor:
         return g.binary(name, a, b)
 
-    kinds = INTEGERS if name.startswith("bitwise") else ALL
-    OPS.lower(op, since=7, dtypes=kinds)(lowering)
+    OPS.lower(op, since=7, dtypes=INTEGERS)(lowering)
 
 
 for _op, _name in _UNARY.items():

@@ -18,27 +18,6 @@ from edgeinfer.convert.lower.tflite.registry import FLOATS, OPS
 from edgeinfer.convert.lower.tflite.widen import NUMBERS, widened
 
 
-@OPS.lower("Add", since=14, dtypes=NUMBERS)
-@widened
-def add(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    """Sum; integers wrap around."""
-    return g.binary("ADD", a, b)
-
-
-@OPS.lower("Sub", since=14, dtypes=NUMBERS)
-@widened
-def sub(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    """Difference."""
-    return g.binary("SUB", a, b)
-
-
-@OPS.lower("Mul", since=14, dtypes=NUMBERS)
-@widened
-def mul(g: Builder, a: Tensor, b: Tensor) -> Tensor:
-    """Product."""
-    return g.binary("MUL", a, b)
-
-
 @OPS.lower("Div", since=14, dtypes=NUMBERS)
 @widened
 def div(g: Builder, a: Tensor, b: Tensor) -> Tensor:

@@ -164,9 +164,6 @@ def _binary(onnx: str, since: int, make: Callable[[Value, Value], Value], kinds:
     lowered.__doc__ = f"{onnx} of two tensors."
 
 
-_binary("Add", 14, lambda a, b: a + b, NUMBERS)
-_binary("Sub", 14, lambda a, b: a - b, NUMBERS)
-_binary("Mul", 14, lambda a, b: a * b, NUMBERS)
 _binary("BitwiseAnd", 18, tirx.bitwise_and, INTEGERS)
 _binary("BitwiseOr", 18, tirx.bitwise_or, INTEGERS)
 _binary("BitwiseXor", 18, tirx.bitwise_xor, INTEGERS)
