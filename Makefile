@@ -73,9 +73,10 @@ build/precision-peers/installed:
 		openvino onnxruntime onnx
 	touch $@
 
-# Sessions in a world of forks, signals, kills and memory that runs out, a thousand times.
+# Sessions in a world of forks, signals, kills and memory that runs out, a thousand times or EVENTS.
+EVENTS ?= 1000
 test-processes: $(VENV)/installed
-	$(PYTEST) -m 'slow' tests/e2e/test_processes.py
+	EDGEINFER_TEST_EVENTS=$(EVENTS) $(PYTEST) -m 'slow' tests/e2e/test_processes.py
 
 # Architectures of today with random weights, from transformers and timm, on three targets, and models
 # that scikit-learn, XGBoost and LightGBM train there: what is not installed is skipped by name.

@@ -22,6 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import onnx_ir as ir
 
 from edgeinfer.convert.lower.single import op_name
+from edgeinfer.convert.lower.tabular import undefined
 from edgeinfer.errors import Problem, Reason, UnsupportedError
 from edgeinfer.types import Array
 
@@ -191,7 +192,8 @@ class Driver(Generic[T]):
     def _node(self, node: ir.Node, name: str, opset: int) -> None:
         entry = self.registry.find(node.op_type, opset, node.domain)
         if entry is None:
-            why = self.registry.lacking.get(node.op_type, "no lowering for it")
+            why = self.registry.lacking.get(node.op_type) or undefined(node)
+            why = why or "no lowering for it"
             self._problem(node, name, Refusal(why, "unsupported_op"))
             return
         faults = [*_operand_faults(entry, node), *_attribute_faults(entry, node)]

@@ -44,6 +44,18 @@ def span_of(value: ir.Value | None) -> Span | None:
     return Spans().of(value)
 
 
+NARROW = frozenset({
+    ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16
+})  # fmt: skip
+"""Integers that are the last bits of an int32."""
+
+
+def leaves(value: ir.Value | None, dtype: ir.DataType) -> bool:
+    """Whether values, cut toward zero, may lie beyond an integer type."""
+    span, (low, high) = span_of(value), _LIMITS[dtype]
+    return span is None or span[0] <= low - 1 or span[1] >= high + 1
+
+
 class Spans:
     """What the integers of one graph lie between.
 
@@ -237,14 +249,14 @@ def _remainder(node: ir.Node, first: Span | None, divisor: int) -> Span | None:
 
 
 def _clipped(x: Span | None, low: Span | None, high: Span | None) -> Span | None:
-    if x is None:
+    if x is None and (low is None or high is None):
         return None
-    bottom, top = x
+    bottom, top = x or (-math.inf, math.inf)
     if low is not None:
         bottom, top = max(bottom, low[0]), max(top, low[1])
     if high is not None:
         bottom, top = min(bottom, high[0]), min(top, high[1])
-    return bottom, top
+    return bottom, top  # type: ignore[return-value]
 
 
 def _arithmetic(op: str, a: Span | None, b: Span | None) -> Span | None:

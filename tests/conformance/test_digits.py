@@ -517,6 +517,41 @@ def test_integers_are_exact(place: str, dtype: str) -> None:
     assert faults == []
 
 
+NARROW = ["int8", "uint8", "int16", "uint16"]
+
+
+@PLACE
+@pytest.mark.parametrize("dtype", [*NARROW, "int32", "int64", "uint32"])
+def test_floats_inside_a_net_become_integers(place: str, dtype: str) -> None:
+    """Cut toward zero, exact beyond 2^24; beyond a narrow type they wrap around everywhere."""
+    _here(place)
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    values = [0, 0.4, 1.5, 2.75, 100.2, 126.9, 127, 254, 255, 32766, 65534, 16777216, 33554434]
+    values += [123456784, 1790000000, 2147483520]
+    whole = np.array(sorted({*values, *(-v for v in values)}), np.float32)
+    if dtype in NARROW:
+        whole = whole[np.abs(whole) < 1 << 31]
+    elif dtype in ("int64", "uint32") and place == "openvino":
+        # Computed in 32 bits, which inputs are held to at each run.
+        whole = whole[(np.abs(whole) < 1 << 28) & (whole >= max(low, -(1 << 28)))]
+    else:
+        whole = whole[(whole > low) & (whole < high) & (whole != 0.4)]
+    feeds = {"x": whole / 2}
+    to = int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["twice"]),
+        helper.make_node("Cast", ["twice"], ["y"], name="y", to=to),
+    ]
+    made = {"twice": (np.dtype(np.float32), whole.shape), "y": (np.dtype(dtype), whole.shape)}
+    answers = run(place, _model(nodes, feeds, made), feeds)
+    if "y" in answers.refused:
+        assert place in ("coreml", "coreai"), answers.refused
+        assert dtype in ("int64", "uint32"), answers.refused
+        return
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(answers.outputs["y"], whole.astype(np.int64).astype(dtype))
+
+
 # ---- no axes, no elements
 
 

@@ -350,4 +350,5 @@ def test_a_few_forks_signals_and_kills(hostile: Callable[[int, int], None]) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_a_thousand_forks_signals_and_kills(hostile: Callable[[int, int], None]) -> None:
-    hostile(1000, 7000)
+    events = int(os.environ.get("EDGEINFER_TEST_EVENTS", "1000"))
+    hostile(events, 600 + 7 * events)

@@ -87,6 +87,27 @@ def logistic_regression_with_gaps() -> Trained:
     return _sklearn(model, GAPS, CLASSES)
 
 
+def neighbours() -> Trained:
+    """Distances from the training rows by a Scan, with an open batch."""
+    from sklearn.neighbors import KNeighborsClassifier
+
+    return _sklearn(KNeighborsClassifier(5), ROWS, CLASSES)
+
+
+def neighbours_by_cdist() -> Trained:
+    """Distances by the operator of ONNX Runtime that skl2onnx can write."""
+    from sklearn.neighbors import KNeighborsRegressor
+
+    model = KNeighborsRegressor(5)
+    return _sklearn(model, ROWS, SUM, options={KNeighborsRegressor: {"optim": "cdist"}})
+
+
+def histograms_with_gaps() -> Trained:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    return _sklearn(HistGradientBoostingClassifier(max_iter=8), GAPS, CLASSES)
+
+
 def support_vectors() -> Trained:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -155,6 +176,9 @@ FROM_SKLEARN = (
     regressing_forest,
     boosted_trees,
     logistic_regression_with_gaps,
+    neighbours,
+    neighbours_by_cdist,
+    histograms_with_gaps,
     support_vectors,
     categories,
 )

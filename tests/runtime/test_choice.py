@@ -168,6 +168,21 @@ def test_a_probe_that_raises_is_a_reason(
         assert [r.reason for r in session.report().rejected] == ["its probe failed: driver asleep"]
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_code_for_the_cpu_asks_for_no_gpu(
+    fakes: Any, make_bundle: MakeBundle, strict: bool
+) -> None:
+    """An engine that has both units, as TVM where an NVIDIA device is."""
+    engine = fakes.add("both", devices=GPU)
+    path = make_bundle("both", constraints=({"device": "cpu"},))
+    for _ in range(2):
+        with edgeinfer.load(path, strict=strict) as session:
+            report = session.report()
+            assert (report.backend, report.device) == ("both", "cpu")
+            assert not [note for note in report.notes if "runs on the CPU because" in note]
+    assert {executable.options.device for executable in engine.open} <= {"cpu"}
+
+
 class TestExplicitBackend:
     def test_it_is_used_although_slower(self, fakes: Any, make_bundle: MakeBundle) -> None:
         fakes.add("slow", delay_s=0.003)

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from edgeinfer.backends.engines import import_openvino
 from edgeinfer.convert.lower import microsoft, tabular
 from edgeinfer.convert.lower.single import op_name, single, walk
+from edgeinfer.convert.lower.tabular import undefined
 from edgeinfer.errors import NotAvailableError, Problem, Reason
 
 _KNOWN: dict[tuple[str, bytes], str] = {}
@@ -103,7 +104,7 @@ class Probe:
                 detail = f"OpenVINO {self.version}: {reasons[0]}"
                 found.append(Problem(name, op_name(node), _reason(reasons[0]), detail, _HINT))
             elif node.op_type in ops:
-                detail = f"OpenVINO {self.version} has no conversion for it"
+                detail = undefined(node) or f"OpenVINO {self.version} has no conversion for it"
                 found.append(Problem(name, op_name(node), "unsupported_op", detail))
         return found or [Problem("#all", "model", "unsupported_op", text[:300])]
 
@@ -112,7 +113,7 @@ class Probe:
             v.dtype.name.lower() if v is not None and v.dtype else "none" for v in node.inputs
         )
         if _reason(fault) == "unsupported_op":
-            return f"OpenVINO {self.version} has no conversion for it"
+            return undefined(node) or f"OpenVINO {self.version} has no conversion for it"
         cause = re.findall(r"Check '(.+?)' failed|Unsupported data type (\w+)", fault)
         said = "; ".join(a or f"type {b}" for a, b in cause[-1:])
         return f"OpenVINO {self.version} does not convert it with ({types})" + (

@@ -271,6 +271,7 @@ WHOLE: tuple[Rule, ...] = (
     ),
     _whole("Relu PRelu", whole.activated, whole.activate_exactly),
     _whole("Cast", whole.made_bool, whole.difference_from_zero),
+    _whole("Cast", whole.narrowed, whole.narrow_by_bits),
     _whole("Pow", whole.raised, whole.power_by_products, _KNOWN),
     _whole("MatMul", whole.multiplied, whole.multiply_exactly, _KNOWN),
     _whole("Gemm Einsum", whole.multiplied, None, _KNOWN),

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from edgeinfer.convert.lower.faults import builder
 from edgeinfer.convert.lower.rules import attribute, given
-from edgeinfer.convert.lower.whole_spans import Spans, span_of
+from edgeinfer.convert.lower.whole_spans import NARROW, Spans, leaves, span_of
 from edgeinfer.convert.passes.rewrite import Builder
 
 HELD = 1 << 24
@@ -288,10 +288,45 @@ def wrap_bytes(model: ir.Model, node: ir.Node) -> bool:
     own, build = values[0].dtype, builder(model, node)
     wide = [_as(build, v, ir.DataType.INT32) for v in values]
     steps = _Arithmetic(build, wide[0])
-    bits = steps.op("BitwiseAnd", steps.op(node.op_type, *wide), steps.number(255))
-    if own == ir.DataType.INT8:
-        bits = steps.op("Sub", steps.op("BitwiseXor", bits, steps.number(128)), steps.number(128))
-    _as(build, bits, own)
+    _last_bits(steps, steps.op(node.op_type, *wide), own)
+    build.commit(model.graph, node)
+    return True
+
+
+def _last_bits(steps: _Arithmetic, value: ir.Value, dtype: ir.DataType) -> None:
+    """Make a narrow integer of the last bits of an int32; its cast is the last node."""
+    count = 1 << dtype.bitwidth
+    bits = steps.op("BitwiseAnd", value, steps.number(count - 1))
+    if dtype.is_signed():
+        half = steps.number(count // 2)
+        bits = steps.op("Sub", steps.op("BitwiseXor", bits, half), half)
+    _as(steps.build, bits, dtype)
+
+
+def narrowed(node: ir.Node) -> str:
+    """Floats that become bytes or 16 bits and may leave them."""
+    x, to = given(node, 0), ir.DataType(int(str(attribute(node, "to", 0))))
+    if x is None or x.dtype is None or not x.dtype.is_floating_point() or to not in NARROW:
+        return ""
+    return "floats stop at the ends of narrow integers" if leaves(x, to) else ""
+
+
+def narrow_by_bits(model: ir.Model, node: ir.Node) -> bool:
+    """Keep the last bits of an int32, as other engines do.
+
+    Given::
+
+        y = Cast<to=uint8>(x)
+
+    Result::
+
+        y = Cast<to=uint8>(BitwiseAnd(Cast<to=int32>(x), 255))
+    """
+    x, build = given(node, 0), builder(model, node)
+    if x is None:
+        return False
+    wide = _as(build, x, ir.DataType.INT32)
+    _last_bits(_Arithmetic(build, wide), wide, ir.DataType(int(str(attribute(node, "to", 0)))))
     build.commit(model.graph, node)
     return True
 

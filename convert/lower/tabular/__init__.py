@@ -16,7 +16,7 @@ from edgeinfer.convert.lower.tabular import categories, linear, svm, trees
 from edgeinfer.convert.lower.tabular.body import DOMAIN, Body, NotDefinedError
 from edgeinfer.convert.lower.tabular.trees import misread
 
-__all__ = ["DOMAIN", "definition", "misread"]
+__all__ = ["DOMAIN", "definition", "misread", "undefined"]
 
 _KNOWN: dict[str, Callable[[Body], list[str]]] = {
     "ArrayFeatureExtractor": categories.array_feature_extractor,
@@ -47,3 +47,14 @@ def definition(node: ir.Node) -> onnx.FunctionProto | None:
         return body.function(make(body))
     except NotDefinedError:
         return None
+
+
+def undefined(node: ir.Node) -> str:
+    """Say why a form of an operator has no definition; empty where it has one, or is not known."""
+    make = _KNOWN.get(node.op_type) if node.domain == DOMAIN else None
+    try:
+        if make is not None:
+            make(Body(node))
+    except NotDefinedError as e:
+        return str(e)
+    return ""

@@ -24,7 +24,10 @@ def one_hot(b: Body) -> list[str]:
     if value is None or value.dtype in (None, ir.DataType.STRING) or categories is None:
         raise NotDefinedError("its categories are strings")
     if not values_of(b.node, "zeros", 1):
-        raise NotDefinedError("zeros=0 fails on unknown categories, which only the engine can")
+        raise NotDefinedError(
+            "zeros=0 stops at unknown categories, which only ONNX Runtime can (train with "
+            "handle_unknown='ignore', or take the target onnxruntime)"
+        )
     x = "i0" if value.dtype == ir.DataType.INT64 else b.cast("i0", np.int64)
     wide = b.op("Unsqueeze", x, b.ints(-1))
     # Of equal categories the last one counts.

@@ -1,10 +1,13 @@
 """Conversions between element types, and what asks about special values.
 
 Facts of LiteRT 2.3.0: floats beyond an integer's range saturate and NaN becomes the largest value,
-where ONNX leaves the result open; integers wrap around, as ONNX says.
+where ONNX leaves the result open; integers wrap around, as ONNX says. On other engines floats
+beyond a byte or 16 bits, and negative ones that become unsigned, wrap around too: so they do here.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -15,25 +18,36 @@ from edgeinfer.convert.lower.tflite.graph import Tensor
 from edgeinfer.convert.lower.tflite.registry import ANY, OPS
 from edgeinfer.convert.lower.tflite.sizes import as_bits
 from edgeinfer.convert.lower.tflite.widen import DOUBLES, REALS
+from edgeinfer.convert.lower.whole_spans import NARROW, leaves
+
+if TYPE_CHECKING:
+    from edgeinfer.convert.lower.tflite.scope import Scope
 
 
 @OPS.lower("Cast", since=24, dtypes=ANY)
-def cast(
-    g: Builder, input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up"
-) -> Tensor:
+def cast(g: Scope, input: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
     """Convert to an element type."""
     kind = ir.DataType(to)
     if kind not in ANY:
         raise Refusal(f"cannot hold {kind.name.lower()}", "unsupported_dtype")
-    return g.cast(input, kind.numpy())
+    return _cast(g, input, kind)
 
 
 @OPS.lower("CastLike", since=24, dtypes=ANY)
 def cast_like(
-    g: Builder, input: Tensor, target_type: Tensor, *, saturate: int = 1, round_mode: str = "up"
+    g: Scope, input: Tensor, target_type: Tensor, *, saturate: int = 1, round_mode: str = "up"
 ) -> Tensor:
     """Convert to another operand's element type."""
-    return g.cast(input, target_type.dtype)
+    return _cast(g, input, ir.DataType.from_numpy(target_type.dtype))
+
+
+def _cast(g: Scope, x: Tensor, kind: ir.DataType) -> Tensor:
+    node = g.driver.node
+    unsigned = kind == ir.DataType.UINT32
+    wraps = x.dtype.kind == "f" and (unsigned or kind in NARROW)
+    if wraps and (node is None or leaves(node.inputs[0], kind)):
+        x = g.cast(x, np.int64 if unsigned else np.int32)
+    return g.cast(x, kind.numpy())
 
 
 @OPS.lower("BitCast", since=26, dtypes=ANY)

@@ -10,6 +10,7 @@ from edgeinfer import profiles
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.backends.openvino.backend import OpenVinoBackend
 from edgeinfer.convert.lower import LowerOptions, target_for
+from edgeinfer.convert.lower.openvino.whole_numbers import narrowed
 from edgeinfer.convert.passes import input_specs, output_specs
 from edgeinfer.errors import RunError
 from edgeinfer.types import Array
@@ -24,6 +25,10 @@ LEFT = np.array(
 RIGHT = np.array(
     [1790000001, 5, -1790000001, 16777216, ENDS.max - 1, ENDS.min + 1, 2, -3, 1000, -9], np.int32
 )
+
+
+NARROW = {"int8": 3, "uint8": 2, "int16": 5, "uint16": 4}
+"""With their numbers in ONNX."""
 
 
 def _truncated(a: Array, b: Array) -> Array:
@@ -214,3 +219,20 @@ def test_floats_that_are_cast_are_exact_or_refused(tmp_path: Path) -> None:
     np.testing.assert_array_equal(session.run({"x": x})["y"], np.floor(x).astype(np.int64) * 1000)
     with pytest.raises(RunError, match="computes 64-bit integers in 32 bits"):
         session.run({"x": np.array([3e6], np.float32)})
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+@pytest.mark.parametrize("size", ["5", "N"])
+def test_floats_beyond_narrow_integers_wrap_around(dtype: str, size: str, tmp_path: Path) -> None:
+    text = f"""g (float[{size}] x) => ({dtype}[{size}] y) <float two = {{2}}> {{
+        h = Mul(x, two) y = Cast<to = {NARROW[dtype]}>(h) }}"""
+    x = np.array([100, -64, -0.75, 20000, 40000], np.float32)
+    wanted = (x * 2).astype(np.int64).astype(dtype)
+    np.testing.assert_array_equal(_computed(text, tmp_path, x), wanted)
+
+
+def test_floats_that_stay_are_cast_at_once() -> None:
+    text = """g (float[n] x) => (uint8[n] y) <float zero = {0}, float top = {255}> {
+        h = Clip(x, zero, top) y = Cast<to = 2>(h) }"""
+    (cast,) = [n for n in model(text).graph if n.op_type == "Cast"]
+    assert narrowed(cast) == ""

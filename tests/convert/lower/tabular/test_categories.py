@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
+from edgeinfer.convert.lower.tabular import undefined
 from edgeinfer.types import Array
 from tests.convert.lower.running import run
 from tests.convert.lower.tabular.tables import check_definition, defined, one_node, samples
@@ -84,3 +85,13 @@ def test_array_feature_extractor(shape: tuple[int, ...]) -> None:
 def test_strings_have_no_definition() -> None:
     node = one_node("OneHotEncoder", WHOLE, cats_strings=["a", "b"])
     assert defined(node) is None
+
+
+def test_what_has_no_definition_says_why() -> None:
+    def only(zeros: int) -> ir.Node:
+        model = one_node("OneHotEncoder", WHOLE, cats_int64s=[1, 2], zeros=zeros)
+        (node,) = model.graph if isinstance(model, ir.Model) else ir.from_proto(model).graph
+        return node
+
+    assert undefined(only(1)) == ""
+    assert "handle_unknown='ignore'" in undefined(only(0))
