@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,11 @@ Header = tuple[bytes, bytes]
 
 MOST_TEXT = 1000
 """Characters of what a client is told of an error."""
+
+_FOLDERS = re.compile(
+    r"""(?<![\w.:/\\])(?:/(?:[^/\s'":,;()<>]+/)+|[A-Za-z]:[\\/](?:[^\\/\s'":,;()<>]+[\\/])*)"""
+)
+"""Absolute, up to the last name, as errors of files have it."""
 
 _LATE = "the body is late"
 _HEADERS = "edgeinfer.headers"
@@ -65,7 +71,7 @@ def status_of(error: Exception) -> RequestError:
     if isinstance(error, RequestError):
         return error
     if isinstance(error, InputError | UsageError):
-        return RequestError(400, str(error))
+        return RequestError(400, without_folders(str(error)))
     if isinstance(error, RecursionError):
         return RequestError(400, "the request is nested too deeply")
     if isinstance(error, QueueFullError):
@@ -79,6 +85,11 @@ def status_of(error: Exception) -> RequestError:
     if isinstance(error, CrashedError):
         return RequestError(503, "the engine's process ended; it is started again", 1.0)
     return RequestError(500, f"{type(error).__name__}: the request failed; the log says more")
+
+
+def without_folders(text: str) -> str:
+    """Return a message in which of each path of this machine the last name is left."""
+    return _FOLDERS.sub("", text)
 
 
 def check_announced(scope: Scope, limit: int) -> None:

@@ -33,6 +33,7 @@ from edgeinfer.runtime.serve.http import (
     RequestError,
     read_json,
     status_of,
+    without_folders,
 )
 from edgeinfer.runtime.serve.inflight import InFlight
 from edgeinfer.runtime.serve.keys import GRANT
@@ -507,7 +508,7 @@ def _without_paths(text: str, model: Served) -> str:
     for path in sorted({model.path, *model.parts}, key=lambda p: -len(str(p))):
         for form in (str(path.resolve()), str(path)):
             text = text.replace(form, path.name)
-    return text
+    return without_folders(text)
 
 
 async def _watched(running: Future[Outputs], left: Left | None) -> Outputs:

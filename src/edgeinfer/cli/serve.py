@@ -254,5 +254,9 @@ def _line(record: logging.LogRecord) -> bytes:
 def _log_requests() -> None:
     log = logging.getLogger("edgeinfer.serve")
     log.addHandler(_Lines())
+    warnings = _Lines()
+    warnings.setLevel(logging.WARNING)
+    # Such as a model that could not be loaded, which else is told when the server ends.
+    logging.getLogger("edgeinfer").addHandler(warnings)
     log.setLevel(logging.INFO)
     log.propagate = False

@@ -9,11 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.errors import InputError
+from edgeinfer.errors import InputError, UsageError
 from edgeinfer.runtime.llm.tokenizer import TextTokenizer
 from edgeinfer.runtime.serve import tensors
 from edgeinfer.runtime.serve.forms import read_form
-from edgeinfer.runtime.serve.http import MOST_TEXT, RequestError, status_of
+from edgeinfer.runtime.serve.http import (
+    MOST_TEXT,
+    RequestError,
+    status_of,
+    without_folders,
+)
 from edgeinfer.runtime.serve.options import Limits
 from edgeinfer.types import TensorSpec
 from tests.runtime.llm.texts import byte_level
@@ -199,3 +204,20 @@ def test_form_without_a_blank_line_is_refused_at_once() -> None:
     long = b'--x\r\nname: name="file"' + b" " * 5000 + b"\r\n\r\na\r\n--x--"
     with pytest.raises(RequestError, match="no name"):
         read_form(long, b"multipart/form-data; boundary=x")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("/srv/models/a.edge: no task", "a.edge: no task"),
+        ("cannot read '/home/me/x y.edge'", "cannot read 'x y.edge'"),
+        ("/var/cache/pages: cannot keep pages here: chmod go-w /var/cache/pages", None),
+        (r"C:\models\a.edge: no task", "a.edge: no task"),
+        ("pipeline/vocab.txt: no vocabulary", "pipeline/vocab.txt: no vocabulary"),
+        ("tokens/s, 3 / 4, http://a.example/v1/x", "tokens/s, 3 / 4, http://a.example/v1/x"),
+    ],
+)
+def test_clients_are_not_told_where_files_lie(text: str, told: str | None) -> None:
+    found = without_folders(text)
+    assert found == (told or "pages: cannot keep pages here: chmod go-w pages")
+    assert status_of(UsageError(text)).text == found

@@ -299,3 +299,19 @@ def test_what_decoding_takes_counts(server: Server, monkeypatch: pytest.MonkeyPa
     assert first[0].status_code == 200
     assert post(server, "colours", picture).status_code == 200
     assert eventually(lambda: server.hub.memory.used == 0)
+
+
+def test_why_a_model_is_no_pipeline_names_no_folder(tmp_path: Path) -> None:
+    record = {"ids": TextInput("vocab.txt", 6, pad=True)}
+    record["mask"] = TextInput("vocab.txt", 6, field="mask", pad=True)
+    files = {"vocab.txt": PIECES}
+    bundle = write_graph(tmp_path, "bad", COUNT, files, head=Segment(), preprocessing=record)
+    start = Starter(tmp_path, Fakes())
+    try:
+        server = start(str(bundle), only=True)
+        found = server.client.post("/v1/pipelines/bad", content=b"a")
+    finally:
+        start.close()
+    assert found.status_code == 400, found.text
+    assert "is not a pipeline" in found.text
+    assert str(tmp_path) not in found.text
