@@ -267,6 +267,7 @@ def test_a_part_of_a_large_output_survives_and_a_damaged_one_is_refused() -> Non
     assert compare(back["y"], array + 1).max_abs == 1
     with pytest.raises(BundleError, match="does not fit"):
         load_vector("v", dump_vector((), outs, {}, {"y": part(array.T, 1000)}), (), outs)
+    assert isinstance(given, Part)
     given.grid = np.array([[4, 900], [0, 0], [1, 7]])
     with pytest.raises(BundleError, match="a part of"):
         load_vector("v", dump_vector((), outs, {}, {"y": given}), (), outs)

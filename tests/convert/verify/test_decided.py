@@ -79,7 +79,10 @@ TINY = (
 
 def inferred(text: str) -> ir.Model:
     """A model in which each value has its type, as they are converted."""
-    return ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(ir.from_onnx_text(text))))
+    model: ir.Model = ir.from_proto(
+        onnx.shape_inference.infer_shapes(ir.to_proto(ir.from_onnx_text(text)))
+    )
+    return model
 
 
 def tiny(scale: float) -> dict[str, Array]:
@@ -120,9 +123,13 @@ def test_noise_excuses_no_fault() -> None:
     answer = Answer({"i": right}, "a", ("a",), {}, shaky={"i": np.arange(20) < 2})
     swapped, wrong = right.copy(), right + 1
     swapped[:2] = [1, 0]
-    assert compared("i", answer, {"i": wrong}, budget_for("fp32")).max_abs == 1
+    metrics = compared("i", answer, {"i": wrong}, budget_for("fp32"))
+    assert metrics is not None
+    assert metrics.max_abs == 1
     assert answer.undecided == {}, "a wrong artifact makes nobody's judging milder"
-    assert compared("i", answer, {"i": swapped}, budget_for("fp32")).max_abs == 0
+    metrics = compared("i", answer, {"i": swapped}, budget_for("fp32"))
+    assert metrics is not None
+    assert metrics.max_abs == 0
     assert answer.undecided["i"].sum() == 2
 
 

@@ -41,7 +41,7 @@ def _agree(folder: Path, text: str, *all_feeds: dict[str, Array]) -> list[tuple[
 @pytest.mark.parametrize("kind", ["float", "bool", "int64"])
 def test_places_of_what_is_not_zero_in_an_open_picture(tmp_path: Path, kind: str) -> None:
     text = f"({kind}[n,3,l] x) => (int64[3,m] y) {{ y = NonZero(x) }}"
-    dtype = {"float": np.float32, "bool": np.bool_, "int64": np.int64}[kind]
+    dtype = np.dtype({"float": "f4", "bool": "?", "int64": "i8"}[kind])
     rng = np.random.default_rng(0)
     some = (rng.random((5, 3, 4)) > 0.5).astype(dtype)
     feeds = [some, np.zeros((2, 3, 4), dtype), np.ones((1, 3, 4), dtype), some]
@@ -95,7 +95,7 @@ def test_regions_decide_how_many_samples_they_have(tmp_path: Path, mode: str, ho
         " output_width=5, sampling_ratio=0, spatial_scale=0.5>(x, r, i) }"
     )
     rng = np.random.default_rng(3)
-    feeds = []
+    feeds: list[dict[str, Array]] = []
     for count in (6, 0, 1):
         first = rng.random((count, 2)) * 20 - 4
         rois = np.concatenate([first, first + rng.random((count, 2)) * 40], 1).astype(np.float32)
