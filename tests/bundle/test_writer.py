@@ -257,7 +257,7 @@ def test_scalars_and_empty_arrays_survive(tmp_path: Path) -> None:
 
 def test_a_part_of_a_large_output_survives_and_a_damaged_one_is_refused() -> None:
     from edgeinfer.bundle.vectors import dump_vector, load_vector
-    from edgeinfer.parts import part
+    from edgeinfer.parts import Part, part
 
     outs = (TensorSpec("y", "float32", ("n", 900)),)
     array = np.arange(3600, dtype=np.float32).reshape(4, 900)
