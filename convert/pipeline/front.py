@@ -409,7 +409,10 @@ class Front:
 
     def _ask_oracles(self, report: Report) -> None:
         from edgeinfer.convert.verify.oracles import Oracles
+        from edgeinfer.convert.verify.room import check_room
         from edgeinfer.convert.verify.vectors import gather_vectors
+
+        check_room(self._normalised.model)
 
         model, request = self._source.model, self._request
         with Oracles(
