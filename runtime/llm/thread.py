@@ -12,13 +12,13 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from edgeinfer import forks
-from edgeinfer.errors import ClosedError
+from edgeinfer.errors import ClosedError, DeadlineError
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.params import Event
 from edgeinfer.runtime.llm.sequence import Request
@@ -28,6 +28,9 @@ from edgeinfer.runtime.pool import Pool
 T = TypeVar("T")
 COMPILING = Pool("edgeinfer-grammar", threads=2, waiting=64)
 """Compiles the grammars of callers that may not wait, which takes long for some."""
+
+COMPILING_S = 30.0
+"""Seconds that one may wait for it. What compiles cannot be ended; bounds keep it short."""
 
 _LEFT = "the engine's thread did not come along into this process: open the model here"
 _log = logging.getLogger("edgeinfer")
@@ -161,10 +164,11 @@ class EngineThread:
         Raises:
             InputError: the request is refused; likewise other errors of ``Engine.submit``.
             QueueFullError: too many grammars wait to be compiled.
+            DeadlineError: this one was not compiled in good time.
         """
         mailbox = _Async(asyncio.get_running_loop())
         if request.params.grammar is not None:
-            await COMPILING.run(partial(self._engine.prepare, request))
+            await _in_time(COMPILING.run(partial(self._engine.prepare, request)))
         try:
             await asyncio.wrap_future(self.submit(request, mailbox))
         except asyncio.CancelledError:
@@ -242,6 +246,18 @@ class EngineThread:
         for command in commands:
             command()
         return not closing
+
+
+async def _in_time(compiling: Coroutine[Any, Any, None]) -> None:
+    """Wait for a grammar; what has not begun by the end of the time, or of the task, never does."""
+    task = asyncio.ensure_future(compiling)
+    try:
+        done, _ = await asyncio.wait((task,), timeout=COMPILING_S)
+        if not done:
+            raise DeadlineError(f"the grammar was not compiled within {COMPILING_S:g} s")
+        task.result()
+    finally:
+        task.cancel()
 
 
 class _Waiting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import random
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.errors import InputError
+from edgeinfer.errors import DeadlineError, InputError
+from edgeinfer.runtime.llm import thread as thread_module
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.grammar import Grammars
 from edgeinfer.runtime.llm.options import EngineOptions
@@ -207,6 +209,34 @@ def test_grammars_that_take_long_keep_no_others(monkeypatch: pytest.MonkeyPatch)
     finally:
         go_on.set()
         thread.join()
+
+
+def test_nobody_waits_for_ever_for_a_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, taken = threading.Event(), list[str]()
+
+    def endless(self: Engine, request: Request) -> None:
+        taken.append(request.id)
+        assert go_on.wait(30)
+
+    monkeypatch.setattr(Engine, "prepare", endless)
+    monkeypatch.setattr(thread_module, "COMPILING_S", 0.2)
+    thread = EngineThread(_engine(lookup=False))
+    params = SamplingParams(grammar=Grammar("regex", "a"))
+
+    async def ask(name: str) -> None:
+        with pytest.raises(DeadlineError, match=r"not compiled within 0\.2 s"):
+            await thread.submit_async(Request(name, [5], params))
+
+    async def main() -> None:
+        await asyncio.gather(*map(ask, "abcd"))
+
+    try:
+        asyncio.run(main())
+    finally:
+        go_on.set()
+        thread.close()
+    # Two run, and those that waited were taken back.
+    assert sorted(taken) == ["a", "b"]
 
 
 def test_blanks_end() -> None:
