@@ -21,7 +21,7 @@ from types import ModuleType
 
 _OPENVINO_TELEMETRY = "openvino_telemetry"
 _SPEC_PACKAGE = "_edgeinfer_coreml_spec"
-_COREMLTOOLS_FRONTENDS = ("torch", "tensorflow", "sklearn", "xgboost", "transformers")
+_COREMLTOOLS_OPTIONAL = ("torch", "tensorflow", "sklearn", "xgboost", "transformers", "scipy")
 
 
 def import_onnxruntime() -> ModuleType:
@@ -91,14 +91,14 @@ def import_coremltools() -> ModuleType:
     """Import ``coremltools`` without PyTorch, and without its lines on what is missing off a Mac.
 
     It imports PyTorch where that is installed, for a frontend that is not used here: 340 MB and
-    three seconds (coremltools 9.0 with torch 2.13). It sends nothing.
+    three seconds (coremltools 9.0 with torch 2.13), and others likewise. It sends nothing.
     """
     if "coremltools" in sys.modules:
         return _imported("coremltools")
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with _absent(*_COREMLTOOLS_FRONTENDS):
+        with _absent(*_COREMLTOOLS_OPTIONAL):
             return _imported("coremltools")
     finally:
         logging.disable(before)

@@ -125,6 +125,7 @@ def test_the_collector_rests_during_an_import_only(was_enabled: bool) -> None:
         ("import_tvm", "tvm", "torch"),
         ("import_coremltools", "coremltools", "torch"),
         ("import_coremltools", "coremltools", "transformers"),
+        ("import_coremltools", "coremltools", "scipy"),
     ],
 )
 def test_packages_that_an_engine_would_only_have_been_glad_of_stay_out(
