@@ -17,6 +17,7 @@ from edgeinfer.runtime.serve.http import (
     MOST_TEXT,
     RequestError,
     status_of,
+    to_json,
     without_folders,
 )
 from edgeinfer.runtime.serve.options import Limits
@@ -48,8 +49,8 @@ def test_head_of_raw_tensors_has_the_limit_of_json(start: Start) -> None:
 
 @pytest.mark.parametrize("what", ["inputs", "outputs"])
 def test_tensors_are_counted_before_they_are_read(what: str) -> None:
-    given = {"inputs": [], "outputs": [], what: [{}] * 3}
-    body = tensors.to_json(given)
+    given: dict[str, Any] = {"inputs": [], "outputs": [], what: [{}] * 3}
+    body = to_json(given)
     with pytest.raises(RequestError, match=f"{what}: at most 1 tensors, received 3"):
         tensors.read(body, None, (SPEC,), (SPEC,), 1000)
 
@@ -149,9 +150,12 @@ def test_text_is_refused_before_its_tokens_are_made(monkeypatch: pytest.MonkeyPa
     tokenizer = TextTokenizer(byte_level(), 420, None)
     seen: list[int] = []
     encode_part = tokenizer.encode_part
-    monkeypatch.setattr(
-        tokenizer, "encode_part", lambda text: seen.append(len(text)) or encode_part(text)
-    )
+
+    def watched(text: str) -> list[int]:
+        seen.append(len(text))
+        return encode_part(text)
+
+    monkeypatch.setattr(tokenizer, "encode_part", watched)
     with pytest.raises(InputError, match="if all are the longest of the vocabulary"):
         tokenizer.encode("a" * 1_000_000, most=100)
     assert seen == []
