@@ -81,7 +81,7 @@ def test_generate_of_a_form(cli: Any, tmp_path: Path) -> None:
     [
         (("--regex", "["), 1, "input 'grammar': expected a valid regex"),
         (("--regex", "a", "--grammar", "b"), 2, "give one of --json-schema, --regex"),
-        (("--json-schema", "/nowhere"), 2, "/nowhere: cannot be read"),
+        (("--json-schema", "/nowhere"), 2, "/nowhere: no such file"),
         (("--temperature", "-1"), 1, "input 'temperature': expected at least 0"),
         (("--system", "x"), 2, "--system goes with --chat"),
     ],
