@@ -52,11 +52,11 @@ from edgeinfer.convert import passes
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.quantize import readback
-from edgeinfer.convert.quantize.calibrate.data import open_data
 from edgeinfer.convert.quantize.calibration import Quantizer, Settings, limits_of
 from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.convert.quantize.search.quality import Judgement
 from edgeinfer.errors import EdgeInferError
+from edgeinfer.media.samples import open_data
 from edgeinfer.types import TensorSpec
 
 TASKS: dict[str, Callable[[Path], Case]] = {

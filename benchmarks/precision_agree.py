@@ -30,9 +30,9 @@ from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.convert import passes
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
-from edgeinfer.convert.quantize.calibrate.data import open_data
 from edgeinfer.convert.quantize.calibration import Quantizer, Settings, limits_of
 from edgeinfer.convert.quantize.recipe import recipe
+from edgeinfer.media.samples import open_data
 from edgeinfer.profiles.schema import Quantization
 
 ENGINES = {

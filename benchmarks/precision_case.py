@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgeinfer.accuracy import Metric
 from edgeinfer.backends.base import Executable
-from edgeinfer.convert.quantize.search.quality import Metric
 from edgeinfer.types import Array
 
 

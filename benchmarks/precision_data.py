@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.precision_case import Case, traced
-from edgeinfer.convert.quantize.search.quality import Outputs
-from edgeinfer.convert.quantize.search.task_metrics import Named
+from edgeinfer.accuracy import Named, Outputs
 from edgeinfer.media import load_image
 from edgeinfer.types import Array, ImageInput
 from tests.zoo import fetch

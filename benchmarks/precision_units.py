@@ -33,13 +33,13 @@ from edgeinfer.backends.engines import import_litert
 from edgeinfer.convert import passes
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
-from edgeinfer.convert.quantize.calibrate.data import open_data
 from edgeinfer.convert.quantize.calibrate.observe import open_session, with_outputs
 from edgeinfer.convert.quantize.calibration import Quantizer, Settings
 from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.convert.quantize.units import Unit, lay_out
 from edgeinfer.convert.verify.evaluate import Evaluator
 from edgeinfer.convert.verify.submodel import extract
+from edgeinfer.media.samples import open_data
 from edgeinfer.types import Array
 
 PLAIN = "litert-plain"

@@ -18,11 +18,11 @@ from benchmarks import precision_data, precision_text
 from benchmarks.precision_case import Case
 from edgeinfer import profiles
 from edgeinfer.convert import passes
-from edgeinfer.convert.quantize.calibrate.data import CalibrationSet, open_data
 from edgeinfer.convert.quantize.calibrate.observe import open_session
 from edgeinfer.convert.quantize.calibration import Quantizer, Settings, limits_of
 from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.convert.quantize.rewrite.rounding import output_error
+from edgeinfer.media.samples import SampleSet, open_data
 from edgeinfer.profiles.schema import Quantization
 
 CASES: dict[str, tuple[Callable[[Path], Case], str]] = {
@@ -66,7 +66,7 @@ def row(
     case: Case,
     model: ir.Model,
     precision: str,
-    data: CalibrationSet,
+    data: SampleSet,
     limits: Quantization,
     by_data: bool,
 ) -> None:

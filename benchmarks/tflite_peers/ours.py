@@ -50,10 +50,10 @@ def _main(source: str, folder: str, precision: str) -> None:
     from edgeinfer.convert.lower.target import LowerOptions
     from edgeinfer.convert.lower.tflite.target import TfliteTarget
     from edgeinfer.convert.passes import input_specs, normalise
-    from edgeinfer.convert.quantize.calibrate.data import open_data
     from edgeinfer.convert.quantize.calibration import Quantizer, Settings, limits_of
     from edgeinfer.convert.quantize.recipe import recipe
     from edgeinfer.convert.sources import read
+    from edgeinfer.media.samples import open_data
     from edgeinfer.profiles import load
 
     profile = load("rpi5")

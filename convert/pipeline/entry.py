@@ -17,8 +17,8 @@ from edgeinfer.convert.sniff import is_llm, sniff
 from edgeinfer.errors import Problem, UsageError
 
 if TYPE_CHECKING:
+    from edgeinfer.accuracy import Metric
     from edgeinfer.bundle.manifest import Manifest
-    from edgeinfer.convert.quantize.search.quality import Metric
     from edgeinfer.convert.verify import Report
     from edgeinfer.media.description import Description
     from edgeinfer.types import Feeds, Preprocessing, Progress

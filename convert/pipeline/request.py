@@ -29,7 +29,7 @@ from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import ImageInput, Preprocessing, TensorSpec
 
 if TYPE_CHECKING:
-    from edgeinfer.convert.quantize.search.quality import Metric
+    from edgeinfer.accuracy import Metric
     from edgeinfer.types import Feeds
 
 
@@ -194,8 +194,10 @@ def check_request(
     _check_there(deployment, data, calibration)
     kinds = _io_dtypes(io_dtypes, chosen)
     if isinstance(metric, str):
-        named: Metric = late("quantize.search.task_metrics").Named(metric, tuple(labels))
-        metric = named
+        # NumPy: what is refused above does not wait for it.
+        from edgeinfer.accuracy import Named
+
+        metric = Named(metric, tuple(labels))
     name = name or default_name(model)
     common, sets = shape_sets(input_shapes or {})
     return Request(

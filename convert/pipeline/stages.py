@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from edgeinfer.accuracy import Metric, Named
 from edgeinfer.backends.base import Artifact, Backend
 from edgeinfer.bundle.artifacts import ArtifactWriter
 from edgeinfer.bundle.made import remember_made
@@ -34,8 +35,6 @@ from edgeinfer.convert.pipeline.provenance import SBOM_NAME, oracles, sbom, tool
 from edgeinfer.convert.pipeline.request import Request
 from edgeinfer.convert.pipeline.worker import Worker, can_work_apart
 from edgeinfer.convert.quantize.recipe import AUTO
-from edgeinfer.convert.quantize.search.quality import Metric
-from edgeinfer.convert.quantize.search.task_metrics import Named
 from edgeinfer.convert.verify import Change, Report, VariantResult, verify_variant
 from edgeinfer.convert.verify.answers import Answer, Vector
 from edgeinfer.convert.verify.beside import times_slower

@@ -10,7 +10,6 @@ from typing import Any
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.share_duplicates import ShareInitializers
-from edgeinfer.convert.quantize.calibrate.data import CalibrationSet
 from edgeinfer.convert.quantize.calibrate.histogram import Histogram
 from edgeinfer.convert.quantize.calibrate.judge import Finding, Verdict, judge
 from edgeinfer.convert.quantize.calibrate.observe import Observation, channel_axis, observe
@@ -36,6 +35,7 @@ from edgeinfer.convert.quantize.search.rules import apart
 from edgeinfer.convert.quantize.units import Unit, lay_out, observed
 from edgeinfer.convert.verify.kinds import guess_kind
 from edgeinfer.errors import UsageError
+from edgeinfer.media.samples import SampleSet
 from edgeinfer.profiles.schema import FLOAT8, Profile, Quantization
 from edgeinfer.types import Feeds, Preprocessing, Progress, TensorSpec
 
@@ -110,7 +110,7 @@ class Quantizer:
 
     def calibrate(
         self,
-        data: CalibrationSet,
+        data: SampleSet,
         limits: Sequence[Quantization],
         inputs: Sequence[TensorSpec],
         preprocessing: Mapping[str, Preprocessing] | None = None,
@@ -169,7 +169,7 @@ class Quantizer:
         self._round_weights(data, limits, progress)
 
     def _round_weights(
-        self, data: CalibrationSet, limits: Sequence[Quantization], progress: Progress | None
+        self, data: SampleSet, limits: Sequence[Quantization], progress: Progress | None
     ) -> None:
         """Round weights with the data in mind; go back to the nearest where outputs are no better.
 
@@ -239,7 +239,7 @@ class Quantizer:
         self.ranges = {n: self._range(n, values[n]) for n in values}
 
     def _equalise(
-        self, data: CalibrationSet, limits: Sequence[Quantization], samples: Sequence[Feeds]
+        self, data: SampleSet, limits: Sequence[Quantization], samples: Sequence[Feeds]
     ) -> None:
         """Even out weights and move outliers into them, each where the outputs gain by it."""
         model = self.model.clone()

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.quantize.calibrate.data import CalibrationSet
 from edgeinfer.convert.quantize.calibrate.observe import open_session, with_outputs
 from edgeinfer.convert.quantize.calibration import Quantizer
+from edgeinfer.media.samples import SampleSet
 from edgeinfer.profiles.schema import Quantization
 
 SAMPLES = 8
@@ -45,7 +45,7 @@ class LayerError:
 def layer_errors(
     quantizer: Quantizer,
     limits: Quantization,
-    data: CalibrationSet,
+    data: SampleSet,
     kept: AbstractSet[str] = frozenset(),
 ) -> list[LayerError]:
     """Compare every unit's result in the float graph and in the written one."""

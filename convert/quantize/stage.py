@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from edgeinfer.convert.lower.target import Lowered
     from edgeinfer.convert.pipeline.plan import Job
     from edgeinfer.convert.pipeline.request import Request
-    from edgeinfer.convert.quantize.calibrate.data import CalibrationSet
     from edgeinfer.convert.quantize.calibration import Quantizer
     from edgeinfer.convert.quantize.rewrite.bodies import Left
     from edgeinfer.convert.quantize.search.layers import Point
     from edgeinfer.convert.verify import Report
+    from edgeinfer.media.samples import SampleSet
     from edgeinfer.types import Feeds, Progress, TensorSpec
 
 MOST_BY_COREMLTOOLS = 64
@@ -53,13 +53,13 @@ class Stage:
         """The precision that the lowering is asked for: integers are in the graph already."""
         return lowered_as(self.recipe.name)
 
-    def data(self, inputs: Sequence[TensorSpec]) -> CalibrationSet | None:
+    def data(self, inputs: Sequence[TensorSpec]) -> SampleSet | None:
         """Open the calibration set; None where the recipe needs none.
 
         Raises:
             UsageError: it is missing or cannot be read.
         """
-        from edgeinfer.convert.quantize.calibrate.data import open_data
+        from edgeinfer.media.samples import open_data
 
         request = self._request
         if not self.recipe.is_static and not self._rounds_by_data:
@@ -91,7 +91,7 @@ class Stage:
         place = self._request.calibration
         if place is None or self._request.data is not None or self.folder is not None:
             return None
-        from edgeinfer.convert.quantize.calibrate.data import open_data
+        from edgeinfer.media.samples import open_data
 
         found = open_data(place, inputs, self._request.preprocessing)
         total = sum(1 for _ in found.feeds())
@@ -167,7 +167,7 @@ class Stage:
     def _search(
         self,
         quantizer: Quantizer,
-        data: CalibrationSet,
+        data: SampleSet,
         report: Report,
         jobs: Sequence[Job],
         progress: Progress | None,
@@ -193,9 +193,7 @@ class Stage:
             if report.quantization is not None:
                 report.quantization.setdefault("search", {})[job.title] = found.to_json()
 
-    def _compare_layers(
-        self, quantizer: Quantizer, data: CalibrationSet, jobs: Sequence[Job]
-    ) -> None:
+    def _compare_layers(self, quantizer: Quantizer, data: SampleSet, jobs: Sequence[Job]) -> None:
         from edgeinfer.convert.quantize.calibration import limits_of
         from edgeinfer.convert.quantize.report import layer_errors, summary, to_json
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from edgeinfer.profiles import targets as targets
     from edgeinfer.runtime.batches import Batching as Batching
     from edgeinfer.runtime.comparison import bench as bench
+    from edgeinfer.runtime.evaluation import evaluate as evaluate
     from edgeinfer.runtime.fleet import Runtime as Runtime
     from edgeinfer.runtime.here import devices as devices
     from edgeinfer.runtime.llm.llm import LLM as LLM
@@ -51,6 +52,7 @@ _LAZY = {
     "bench": "edgeinfer.runtime.comparison",
     "check": "edgeinfer.convert.pipeline.entry",
     "devices": "edgeinfer.runtime.here",
+    "evaluate": "edgeinfer.runtime.evaluation",
     "export": "edgeinfer.convert.pipeline.entry",
     "inspect": "edgeinfer.convert.model_info",
     "load": "edgeinfer.runtime.session",
@@ -71,6 +73,7 @@ __all__ = [
     "check",
     "devices",
     "errors",
+    "evaluate",
     "export",
     "heads",
     "inspect",

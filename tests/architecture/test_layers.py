@@ -20,6 +20,7 @@ LAYERS = {
     "machine": 2,
     "bundle": 2,
     "metrics": 2,
+    "accuracy": 2,
     "channels": 2,
     "media": 2,
     "decode": 2,
@@ -133,8 +134,8 @@ UPWARD = {
 """Arrows against the floors inside a folder, each with its reason."""
 
 DEVICE = (
-    *("runtime", "backends", "machine", "bundle", "metrics", "channels", "media", "decode"),
-    *("profiles", "llm"),
+    *("runtime", "backends", "machine", "bundle", "metrics", "accuracy", "channels", "media"),
+    *("decode", "profiles", "llm"),
     *(
         "parts",
         "heads",

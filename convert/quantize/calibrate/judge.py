@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from edgeinfer.convert.quantize.calibrate.data import CalibrationSet, Sample
 from edgeinfer.convert.quantize.calibrate.histogram import ChannelStats, Histogram
 from edgeinfer.errors import UsageError
+from edgeinfer.media.samples import Sample, SampleSet
 from edgeinfer.types import Array, Feeds, ImageInput, Preprocessing, TensorSpec
 
 Level = Literal["refused", "weak", "note"]
@@ -293,7 +293,7 @@ class Judge:
 
 
 def judge(
-    data: CalibrationSet,
+    data: SampleSet,
     inputs: Sequence[TensorSpec],
     preprocessing: Mapping[str, Preprocessing] | None = None,
     *,

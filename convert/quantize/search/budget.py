@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgeinfer.accuracy import LABELLED, Named
 from edgeinfer.convert.quantize.calibration import limits_of
 from edgeinfer.convert.quantize.recipe import METHODS
 from edgeinfer.convert.quantize.rewrite import bodies
@@ -26,7 +27,6 @@ from edgeinfer.convert.quantize.search.layers import (
     smallest,
 )
 from edgeinfer.convert.quantize.search.rules import layers
-from edgeinfer.convert.quantize.search.task_metrics import Named
 from edgeinfer.convert.quantize.search.trial import (
     Samples,
     Trials,
@@ -37,12 +37,12 @@ from edgeinfer.convert.quantize.search.trial import (
 from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
+    from edgeinfer.accuracy import Metric
     from edgeinfer.convert.pipeline.plan import Job
-    from edgeinfer.convert.quantize.calibrate.data import CalibrationSet
     from edgeinfer.convert.quantize.calibration import Quantizer
-    from edgeinfer.convert.quantize.search.quality import Metric
     from edgeinfer.convert.verify import Report
     from edgeinfer.convert.verify.answers import Vector
+    from edgeinfer.media.samples import SampleSet
     from edgeinfer.types import Progress
 
 
@@ -194,7 +194,7 @@ class Fitted:
 
 def fit(
     quantizer: Quantizer,
-    data: CalibrationSet,
+    data: SampleSet,
     job: Job,
     report: Report,
     max_drop: float,
@@ -217,10 +217,7 @@ def fit(
     """
     samples = gather(data, quantizer.model) if samples is None else samples
     if isinstance(metric, Named) and not samples.labels:
-        raise UsageError(
-            f"metric {metric.name!r} needs labels in the calibration data: an array 'labels' with "
-            "one for each sample"
-        )
+        raise UsageError(f"metric {metric.name!r} needs labels in the calibration data: {LABELLED}")
     trials = Trials(quantizer, job, report.inputs, report.outputs, metric)
     whole = samples
     samples = trials.in_time(samples)

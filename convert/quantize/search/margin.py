@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from edgeinfer.convert.quantize.search.quality import Judgement, Loss, Metric, Outputs
-from edgeinfer.convert.quantize.search.task_metrics import Named
+from edgeinfer.accuracy import Metric, Named, Outputs
+from edgeinfer.convert.quantize.search.quality import Judgement, Loss
 from edgeinfer.errors import UsageError
 
 BLOCKS = 16

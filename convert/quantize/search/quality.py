@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeinfer import channels
+from edgeinfer.accuracy import Metric, Named, Outputs
 from edgeinfer.errors import UsageError
 from edgeinfer.metrics import budget_for
 from edgeinfer.types import Array
 
-Outputs = Mapping[str, Array]
-
-Metric = Callable[[Sequence[Outputs], Sequence[Any]], float]
-"""A user's own measure: outputs of all runs and labels of all samples in; higher is better."""
+TOP1 = Named("top1")
+"""What is measured where classes are known and nobody says what counts."""
 
 _DECIDED = 0.1
 """Share of a row's largest magnitude by which its winner must lead to count as an answer."""
@@ -91,8 +90,8 @@ class Judgement:
             drop = (before - after) / abs(before) if before else before - after
             return drop, after, "metric"
         if self._has_classes():
-            before = self._before(_top1)
-            after = _top1(actual, self.labels)
+            before = self._before(TOP1)
+            after = TOP1(actual, self.labels)
             return before - after, after, "top-1"
         kept = [_agreement(a, b) for a, b in self._pairs(actual)]
         worst = min(kept, default=1.0)
@@ -121,11 +120,6 @@ class Judgement:
         first = np.asarray(next(iter(self.expected[0].values())))
         rows = sum(len(next(iter(e.values()))) for e in self.expected)
         return first.ndim == 2 and rows == len(self.labels)
-
-
-def _top1(outputs: Sequence[Outputs], labels: Sequence[Any]) -> float:
-    rows = np.concatenate([np.asarray(next(iter(o.values()))) for o in outputs])
-    return float(np.mean(rows.argmax(axis=1) == np.asarray(labels)))
 
 
 def _agreement(expected: list[Array], actual: list[Array]) -> float:

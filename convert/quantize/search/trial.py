@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgeinfer.accuracy import Metric, Named, Outputs
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, Backend, Executable, LoadOptions
 from edgeinfer.bundle.values import fits
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions
-from edgeinfer.convert.quantize.calibrate.data import CalibrationSet
 from edgeinfer.convert.quantize.calibrate.observe import open_session
 from edgeinfer.convert.quantize.calibration import Quantizer, limits_of
 from edgeinfer.convert.quantize.recipe import recipe
@@ -28,9 +28,9 @@ from edgeinfer.convert.quantize.rewrite import fallback
 from edgeinfer.convert.quantize.search.clock import Clock, clock_for
 from edgeinfer.convert.quantize.search.layers import Point
 from edgeinfer.convert.quantize.search.margin import Margins
-from edgeinfer.convert.quantize.search.quality import Judgement, Metric, Outputs
-from edgeinfer.convert.quantize.search.task_metrics import Named
+from edgeinfer.convert.quantize.search.quality import Judgement
 from edgeinfer.errors import NotAvailableError
+from edgeinfer.media.samples import SampleSet
 from edgeinfer.metrics import budget_for
 from edgeinfer.types import Feeds, TensorSpec, nbytes
 
@@ -112,7 +112,7 @@ class Samples:
         return found.hexdigest()
 
 
-def gather(data: CalibrationSet, model: ir.Model) -> Samples:
+def gather(data: SampleSet, model: ir.Model) -> Samples:
     """Take samples that are spread over a data set, and ask the float model about them."""
     total, size = 0, 0
     for arrays in data.feeds():
@@ -132,7 +132,7 @@ def gather(data: CalibrationSet, model: ir.Model) -> Samples:
     return found
 
 
-def _take(found: Samples, data: CalibrationSet, wanted: set[int]) -> None:
+def _take(found: Samples, data: SampleSet, wanted: set[int]) -> None:
     labelled = True
     for index, sample in enumerate(data.samples()):
         if index in wanted:

@@ -18,6 +18,7 @@ COMMANDS = (
     "chat",
     "serve",
     "verify",
+    "eval",
     "bench",
     "build",
     "extract",

@@ -83,7 +83,7 @@ def measure(argument: str | None) -> Any:
     """Understand the name of a measure or ``file.py:callable``.
 
     The callable takes the outputs of all runs and the labels of all samples, and returns a number
-    that is higher the better it is.
+    that is higher the better it is. One that fails when it is called raises a ``UsageError`` too.
 
     Raises:
         UsageError: the file or callable is not there, or fails when it is read.
@@ -94,7 +94,14 @@ def measure(argument: str | None) -> Any:
     found = _loaded(Path(match["file"]), match["name"])
     if not callable(found):
         raise UsageError(f"--metric {argument}: expected a callable, found {type(found).__name__}")
-    return found
+
+    def measured(outputs: Any, labels: Any) -> float:
+        try:
+            return float(found(outputs, labels))
+        except Exception as e:
+            raise _failed(Path(match["file"]), match["name"], e) from e
+
+    return measured
 
 
 def input_shapes(options: Iterable[str]) -> dict[str, list[tuple[int | range | None, ...]]]:

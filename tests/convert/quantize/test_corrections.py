@@ -5,7 +5,6 @@ import onnx_ir as ir
 import pytest
 
 from edgeinfer.convert.quantize import calibration
-from edgeinfer.convert.quantize.calibrate.data import open_data
 from edgeinfer.convert.quantize.calibrate.histogram import ChannelStats
 from edgeinfer.convert.quantize.calibration import Quantizer, Settings
 from edgeinfer.convert.quantize.recipe import recipe
@@ -13,6 +12,7 @@ from edgeinfer.convert.quantize.rewrite.correct import corrected_biases
 from edgeinfer.convert.quantize.rewrite.equalise import equalise_layers, smooth
 from edgeinfer.convert.quantize.rewrite.rounding import output_error
 from edgeinfer.convert.quantize.units import array_of, lay_out
+from edgeinfer.media.samples import open_data
 from edgeinfer.types import TensorSpec
 from tests.convert.quantize.conftest import LIMITS, graph
 

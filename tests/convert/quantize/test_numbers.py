@@ -17,11 +17,11 @@ from edgeinfer.backends import registry
 from edgeinfer.backends.base import Artifact, LoadOptions
 from edgeinfer.convert import passes
 from edgeinfer.convert.lower import LowerOptions, target_for
-from edgeinfer.convert.quantize.calibrate.data import open_data
 from edgeinfer.convert.quantize.calibrate.ranges import Range
 from edgeinfer.convert.quantize.calibration import Quantizer, Settings, limits_of
 from edgeinfer.convert.quantize.recipe import METHODS, Method, recipe
 from edgeinfer.convert.quantize.rewrite import qdq
+from edgeinfer.media.samples import open_data
 from edgeinfer.types import TensorSpec
 from tests.convert.quantize.conftest import graph
 from tests.processor import skip_where_openvino_saturates

@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks.precision_agree import ENGINES, answered, shared_limits
 from edgeinfer.convert import passes
-from edgeinfer.convert.quantize.calibrate.data import open_data
 from edgeinfer.convert.quantize.calibration import Quantizer, Settings
 from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.convert.quantize.rewrite.same_attention import parts_of_weight
+from edgeinfer.media.samples import open_data
 from tests.convert.quantize.conftest import graph
 from tests.processor import skip_where_openvino_saturates
 

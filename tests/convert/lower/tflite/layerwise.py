@@ -13,9 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeinfer.convert.passes import input_specs, normalise
-from edgeinfer.convert.quantize.calibrate.data import open_data
 from edgeinfer.convert.quantize.calibration import Quantizer, Settings, limits_of
 from edgeinfer.convert.quantize.recipe import recipe
+from edgeinfer.media.samples import open_data
 from edgeinfer.profiles import load
 from tests.convert.lower.tflite.run import Array, Feeds, expected, lower, outputs
 

@@ -3,9 +3,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from edgeinfer.convert.quantize.calibrate.data import CalibrationSet, Sample
 from edgeinfer.convert.quantize.calibrate.judge import Verdict, judge
 from edgeinfer.errors import UsageError
+from edgeinfer.media.samples import Sample, SampleSet
 from edgeinfer.types import ImageInput, TensorSpec
 
 SPEC = TensorSpec("x", "float32", (1, 3, 32, 32))
@@ -24,12 +24,12 @@ def picture(seed: int) -> np.ndarray:
     return np.asarray(np.clip(both, -1, 1)[None], np.float32)
 
 
-def data(arrays: list[np.ndarray], labels: list[int] | None = None) -> CalibrationSet:
+def data(arrays: list[np.ndarray], labels: list[int] | None = None) -> SampleSet:
     def samples() -> Iterator[Sample]:
         for i, array in enumerate(arrays):
             yield Sample({"x": array}, f"{i}", () if labels is None else (labels[i],))
 
-    return CalibrationSet(samples)
+    return SampleSet(samples)
 
 
 def about(verdict: Verdict) -> dict[str, str]:

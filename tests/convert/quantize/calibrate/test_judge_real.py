@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeinfer.convert.quantize.calibrate.data import open_data
 from edgeinfer.convert.quantize.calibrate.judge import Verdict, judge
+from edgeinfer.media.samples import open_data
 from edgeinfer.types import ImageInput, TensorSpec
 from tests import zoo
 

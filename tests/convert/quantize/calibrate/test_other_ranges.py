@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from edgeinfer.convert import passes
-from edgeinfer.convert.quantize.calibrate.data import open_data
 from edgeinfer.convert.quantize.calibration import Quantizer, Settings
 from edgeinfer.convert.quantize.recipe import recipe
+from edgeinfer.media.samples import open_data
 from tests.convert.quantize.conftest import LIMITS, graph
 
 

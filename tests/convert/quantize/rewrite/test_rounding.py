@@ -6,13 +6,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.quantize.calibrate.data import open_data
 from edgeinfer.convert.quantize.calibrate.moments import product_of, sum_up
 from edgeinfer.convert.quantize.calibration import Quantizer, Settings
 from edgeinfer.convert.quantize.recipe import recipe
 from edgeinfer.convert.quantize.rewrite.gptq import product_error, round_weights
 from edgeinfer.convert.quantize.rewrite.rounding import Grid, fit, kept_apart, output_error, thinned
 from edgeinfer.convert.quantize.rewrite.weights import store, store_blocks
+from edgeinfer.media.samples import open_data
 from edgeinfer.types import TensorSpec
 from tests.convert.quantize.conftest import LIMITS, graph
 

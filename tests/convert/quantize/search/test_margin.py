@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.convert.quantize.search import task_metrics
+from edgeinfer import accuracy
+from edgeinfer.accuracy import Named, Outputs
 from edgeinfer.convert.quantize.search.margin import BLOCKS, LOST, Margins
-from edgeinfer.convert.quantize.search.quality import Judgement, Outputs
-from edgeinfer.convert.quantize.search.task_metrics import Named
+from edgeinfer.convert.quantize.search.quality import Judgement
 from edgeinfer.types import Array
 
 
@@ -102,19 +102,19 @@ def test_texts_are_read_once_and_give_the_same_margin(monkeypatch: pytest.Monkey
     actual: list[Outputs] = [
         {"y": np.asarray(e["y"] + 0.03 * rng.random((1, 12, 4), np.float32))} for e in expected
     ]
-    labels = ["".join(classes[i] for i in task_metrics._read("cer", e["y"])[0]) for e in expected]
+    labels = ["".join(classes[i] for i in accuracy._read("cer", e["y"])[0]) for e in expected]
     # A picture in which nothing is read.
     actual[3] = {"y": np.eye(4, dtype=np.float32)[np.zeros((1, 12), int)]}
     quick = Margins(Judgement(expected, labels, metric)).loss(actual)
     assert 0 < quick.margin < 1
     reads: list[int] = []
-    plain = task_metrics._read
+    plain = accuracy._read
 
     def read(name: str, output: Array) -> list[list[int]]:
         reads.append(output.size if output.dtype.kind == "f" else 0)
         return plain(name, output)
 
-    monkeypatch.setattr(task_metrics, "_read", read)
+    monkeypatch.setattr(accuracy, "_read", read)
     Margins(Judgement(expected, labels, metric)).loss(actual)
     # Once for the whole, once to shorten, of the float model and of the other.
     assert sum(size == 48 for size in reads) == 4 * len(labels)

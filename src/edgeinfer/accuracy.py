@@ -6,16 +6,23 @@ The first output is judged. Labels are one for each sample: a class number, a te
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeinfer.convert.quantize.search.quality import Outputs
 from edgeinfer.errors import UsageError
 from edgeinfer.types import Array
+
+Outputs = Mapping[str, Array]
+
+Metric = Callable[[Sequence[Outputs], Sequence[Any]], float]
+"""A user's own measure: outputs of all runs and labels of all samples in; higher is better."""
+
+LABELLED = "an array 'labels' with one for each sample, or a folder for each class"
+"""What labels are in data."""
 
 _OVERLAP = 0.5
 """Intersection over union from which a box is found."""
@@ -29,8 +36,8 @@ class Named:
 
     Attributes:
         name: one of ``NAMES``.
-        classes: names of classes; ``cer`` and ``wer`` spell texts with them, the first is the
-            blank.
+        classes: names of classes, which labels may go by; ``cer`` and ``wer`` spell texts with
+            them, the first is the blank.
     """
 
     name: str
@@ -52,7 +59,7 @@ class Named:
             UsageError: the labels or outputs are none that it can judge.
         """
         if not labels:
-            raise UsageError(f"metric {self.name!r} needs labels in the calibration data")
+            raise UsageError(f"metric {self.name!r} needs labels: {LABELLED}")
         found = [np.asarray(next(iter(o.values()))) for o in outputs]
         return float(_MEASURES[self.name](self.name, found, labels, self.classes))
 
@@ -82,22 +89,27 @@ def _rows(name: str, outputs: list[Array], labels: Sequence[Any]) -> Floats:
     return rows
 
 
-def _classes(name: str, labels: Sequence[Any]) -> npt.NDArray[np.int64]:
-    if not all(isinstance(x, int) for x in labels):
-        raise _refused(name, "class numbers", f"labels such as {labels[0]!r}")
-    return np.asarray(labels, np.int64)
+def _classes(name: str, labels: Sequence[Any], classes: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return the number of each class; those that go by their names are known by these."""
+    places = {kind: place for place, kind in enumerate(classes)}
+    numbers = [places.get(x, x) if isinstance(x, str) else x for x in labels]
+    for number in numbers:
+        if not isinstance(number, int):
+            named = f"class numbers, or names among the model's {len(places)} labels"
+            raise _refused(name, named, f"labels such as {number!r}")
+    return np.asarray(numbers, np.int64)
 
 
-def _top(name: str, outputs: list[Array], labels: Sequence[Any], _: Sequence[str]) -> float:
-    wanted = _classes(name, labels)
+def _top(name: str, outputs: list[Array], labels: Sequence[Any], kinds: Sequence[str]) -> float:
+    wanted = _classes(name, labels, kinds)
     rows = _rows(name, outputs, labels)
     best = np.argsort(-rows, axis=1, kind="stable")[:, : int(name[3:])]
     return float(np.mean((best == wanted[:, None]).any(axis=1)))
 
 
-def _f1(name: str, outputs: list[Array], labels: Sequence[Any], _: Sequence[str]) -> float:
+def _f1(name: str, outputs: list[Array], labels: Sequence[Any], kinds: Sequence[str]) -> float:
     """F1 of class 1 where there are two, the mean over classes where there are more."""
-    wanted = _classes(name, labels)
+    wanted = _classes(name, labels, kinds)
     rows = _rows(name, outputs, labels)
     single = rows.shape[1] == 1
     found = (rows[:, 0] > 0.5).astype(np.int64) if single else rows.argmax(axis=1)

@@ -3,8 +3,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeinfer.convert.quantize.search.quality import Judgement, Outputs
-from edgeinfer.convert.quantize.search.task_metrics import NAMES, Named
+from edgeinfer.accuracy import NAMES, Named, Outputs
+from edgeinfer.convert.quantize.search.quality import Judgement
 from edgeinfer.errors import UsageError
 
 
@@ -21,6 +21,14 @@ def test_the_best_class_and_the_best_five() -> None:
     assert measure("top1", list(rows[:, None]), [0, 1, 2, 3, 0, 0, 0, 0]) == 0.5
     # Of row 0 the best five are 0, 7, 6, 5 and 4.
     assert measure("top5", [rows[:1], rows[:1]], [4, 3]) == 0.5
+
+
+def test_classes_may_go_by_their_names() -> None:
+    """Folders of pictures are named so; numbers among the names still count."""
+    rows = [np.eye(3)[[0, 1, 2, 2]]]
+    assert measure("top1", rows, ["red", "green", "blue", 0], ("red", "green", "blue")) == 0.75
+    with pytest.raises(UsageError, match="model's 2 labels, received labels such as 'blue'"):
+        measure("f1", rows, ["red", "green", "blue", 0], ("red", "green"))
 
 
 def test_f1_of_two_classes_is_of_the_second() -> None:
@@ -98,11 +106,11 @@ def test_boxes_of_a_yolo_head() -> None:
 def test_what_cannot_be_judged_is_told() -> None:
     with pytest.raises(UsageError, match=f"metric 'best' is unknown; known: {', '.join(NAMES)}"):
         Named("best")
-    with pytest.raises(UsageError, match="metric 'cer' needs labels in the calibration data"):
+    with pytest.raises(UsageError, match="metric 'cer' needs labels: an array 'labels'"):
         measure("cer", [reading(1)], [])
     with pytest.raises(UsageError, match="2 labels, 1 rows"):
         measure("top1", [[[1.0, 2.0]]], [0, 1])
-    with pytest.raises(UsageError, match="expected class numbers, received labels such as 'cat'"):
+    with pytest.raises(UsageError, match="model's 0 labels, received labels such as 'cat'"):
         measure("top1", [[[1.0, 2.0]]], ["cat"])
     with pytest.raises(UsageError, match="names of classes"):
         measure("cer", [reading(1)], ["a"])

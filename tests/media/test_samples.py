@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeinfer.convert.quantize.calibrate.data import open_data
 from edgeinfer.errors import InputError, UsageError
+from edgeinfer.media.samples import open_data
 from edgeinfer.types import ImageInput, TensorSpec
 
 FREE = TensorSpec("x", "float32", ("batch", 3))

@@ -1,4 +1,4 @@
-"""The calibration set: read as it goes, so that it may be larger than the memory."""
+"""Samples with or without labels: read as they go, so that they may be larger than the memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class CalibrationSet:
+class SampleSet:
     """Samples, to be gone through any number of times."""
 
     samples: Callable[[], Iterator[Sample]]
@@ -57,14 +57,17 @@ def open_data(
     data: Path | Sequence[Feeds],
     inputs: Sequence[TensorSpec],
     preprocessing: Mapping[str, Preprocessing] | None = None,
-) -> CalibrationSet:
-    """Open a calibration set.
+    *,
+    called: str = "calibration",
+) -> SampleSet:
+    """Open a set of samples.
 
     Args:
         data: a folder of pictures, recordings or ``.npz`` files, whose sub-folders are classes;
             one ``.npz`` whose arrays hold all samples along their first axis; or feeds.
         inputs: of the model.
         preprocessing: how a picture or a recording becomes an input.
+        called: what the samples are for, in messages.
 
     Raises:
         UsageError: there is nothing, or nothing that can be read.
@@ -74,18 +77,18 @@ def open_data(
     if not isinstance(data, Path):
         given = list(data)
         if not given:
-            raise UsageError("the calibration data holds no sample")
-        return CalibrationSet(lambda: _from_feeds(given, signature), "feeds")
+            raise UsageError(f"the {called} data holds no sample")
+        return SampleSet(lambda: _from_feeds(given, signature), "feeds")
     if data.is_dir():
         files = _files(data)
         if not files:
-            raise UsageError(f"calibration folder {data} is empty")
-        return CalibrationSet(lambda: _from_folder(data, files, signature), str(data))
+            raise UsageError(f"{called} folder {data} is empty")
+        return SampleSet(lambda: _from_folder(data, files, signature), str(data))
     if data.suffix.lower() != ".npz":
-        raise UsageError(f"calibration data {data}: expected a folder or an .npz file")
+        raise UsageError(f"{called} data {data}: expected a folder or an .npz file")
     if not data.is_file():
-        raise UsageError(f"calibration data {data}: no such file")
-    return CalibrationSet(lambda: _from_arrays(data, signature), str(data))
+        raise UsageError(f"{called} data {data}: no such file")
+    return SampleSet(lambda: _from_arrays(data, signature), str(data))
 
 
 def _files(folder: Path) -> list[Path]:
