@@ -26,9 +26,9 @@ CONVERTING = frozenset({"all", "apple", "convert", "dev", "torch", "tvm-apple", 
 README = """# edgeinfer-runtime
 
 What a device needs to run bundles that edgeinfer made elsewhere: `edgeinfer.load`, pipelines, the
-commands `run`, `verify`, `bench`, `doctor`, and no converter. It is the module `edgeinfer`, so it
-goes into an environment without the package edgeinfer. Extras name the device: `pi`, `nuc`, `mac`,
-`jetson`; or the engine: `litert`, `openvino`, `onnxruntime`, `coreml`, `tvm`.
+commands `run`, `verify`, `eval`, `bench`, `doctor`, and no converter. It is the module `edgeinfer`,
+so it goes into an environment without the package edgeinfer. Extras name the device: `pi`, `nuc`,
+`mac`, `jetson`; or the engine: `litert`, `openvino`, `onnxruntime`, `coreml`, `tvm`.
 """
 
 LARGEST = 1_000_000

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from edgeinfer.accuracy import LABELLED, Metric, Named, Outputs
+from edgeinfer.backends import registry
 from edgeinfer.backends.base import Executable
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Manifest, Variant
@@ -38,7 +39,8 @@ class Evaluated:
         precision: of the artifact.
         size_bytes: of the artifact.
         quality: by the metric, the higher the better; None where it could not be measured.
-        sample_ms: half of the runs took less for each sample in them; None likewise.
+        sample_ms: half of the runs took less for each sample in them; None likewise, and where an
+            engine's times say nothing of a device.
         problem: why it could not be measured; else empty.
     """
 
@@ -181,12 +183,21 @@ def _row(
     except (BackendError, InputError) as e:
         problem = str(e)
     else:
-        quality, sample_ms = float(judge(outputs, labels)), statistics.median(times)
+        quality = float(judge(outputs, labels))
+        if registry.get(pair.backend).capabilities().keeps_time:
+            sample_ms = statistics.median(times)
         if not math.isfinite(quality):
             quality, problem = None, f"the metric gives {quality}"
     return Evaluated(
-        *(pair.variant, pair.backend, candidate.version, pair.device),
-        *(variant.precision, variant.size_bytes, quality, sample_ms, problem),
+        variant=pair.variant,
+        backend=pair.backend,
+        version=candidate.version,
+        device=pair.device,
+        precision=variant.precision,
+        size_bytes=variant.size_bytes,
+        quality=quality,
+        sample_ms=sample_ms,
+        problem=problem,
     )
 
 

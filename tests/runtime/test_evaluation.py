@@ -92,6 +92,9 @@ def test_the_numbers_are_those_of_the_samples(digits: tuple[Path, Path], tmp_pat
         found = edgeinfer.evaluate(bundle, feeds, backend="onnxruntime")
     assert [r.quality for r in found.rows] == [1 - 24 / SAMPLES]
     assert repr(found).endswith("best top1 0.75 (onnxruntime-onnx-fp32), 1 rows>")
+    # An evaluator's times say nothing of a device.
+    (row,) = edgeinfer.evaluate(result.path, feeds[:4], backend="reference").rows
+    assert (row.quality, row.sample_ms) == (0.0, None)
     del feeds[3]["labels"]
     with pytest.raises(UsageError, match="sample 3 has no label"):
         edgeinfer.evaluate(result.path, feeds)
