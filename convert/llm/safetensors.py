@@ -24,6 +24,10 @@ _LONGEST = 100 << 20
 """Bytes of a header."""
 
 
+_MOST_AXES = 8
+"""Of a tensor; the product of many large sizes takes time that grows with their square."""
+
+
 def read(folder: Path) -> dict[str, Tensor]:
     """Map all ``.safetensors`` files that belong to a model.
 
@@ -101,6 +105,8 @@ def _tensor(whole: memoryview, start: int, about: dict[str, Any]) -> Tensor:
     kind = _KINDS[about["dtype"]]
     if not all(type(n) is int for n in (*about["shape"], *about["data_offsets"])):
         raise ValueError(f"sizes and places are whole numbers, not {str(about)[:80]}")
+    if len(about["shape"]) > _MOST_AXES:
+        raise ValueError(f"a tensor of {len(about['shape'])} axes, at most {_MOST_AXES} are read")
     shape = tuple(about["shape"]) or (1,)
     begin, end = (start + n for n in about["data_offsets"])
     line = shape[-1] * KINDS[kind].size_bytes
