@@ -41,6 +41,7 @@ from edgeinfer.convert.verify.operators.pool import (
     global_max_pool,
     max_pool,
 )
+from edgeinfer.convert.verify.operators.recurrent import gru, lstm, rnn
 from edgeinfer.convert.verify.operators.resize import resize, upsample
 from edgeinfer.convert.verify.operators.softmax import (
     hardmax,
@@ -65,6 +66,7 @@ OPERATORS: dict[str, Operator] = {
     "ConvTranspose": conv_transpose,
     "Flatten": flatten,
     "Gather": gather,
+    "GRU": gru,
     "Gelu": gelu,
     "Gemm": gemm,
     "GlobalAveragePool": global_average_pool,
@@ -73,6 +75,7 @@ OPERATORS: dict[str, Operator] = {
     "Hardmax": hardmax,
     "InstanceNormalization": instance_normalization,
     "LRN": local_response,
+    "LSTM": lstm,
     "LayerNormalization": layer_normalization,
     "LogSoftmax": log_softmax,
     "LpNormalization": lp_normalization,
@@ -82,6 +85,7 @@ OPERATORS: dict[str, Operator] = {
     "Mul": elementwise(np.multiply),
     "OneHot": one_hot,
     "RMSNormalization": rms_normalization,
+    "RNN": rnn,
     "ReduceLogSumExp": log_sum_exp,
     "Relu": relu,
     "Resize": resize,
