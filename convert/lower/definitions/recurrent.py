@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from edgeinfer.convert.lower.activations import with_numbers
 from edgeinfer.convert.lower.definitions.body import Body, attribute, input_at
+from edgeinfer.convert.verify.operators.activations import with_numbers
 
 MOST_STEPS = 128
 """Each step is nodes of its own, in either direction."""

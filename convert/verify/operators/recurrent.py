@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.lower.activations import with_numbers
+from edgeinfer.convert.verify.operators.activations import with_numbers
 from edgeinfer.convert.verify.operators.window import Unhandled
 from edgeinfer.types import Array
 
@@ -69,7 +69,8 @@ def _layer(
     states: int,
     step: Step,
 ) -> tuple[Array, ...]:
-    x, w, r, bias, lengths, *rest = [*inputs, *[None] * (8 - len(inputs))]
+    given: list[Array | None] = [*inputs, *[None] * (8 - len(inputs))]
+    (x, w, r, bias, lengths), rest = given[:5], given[5:]
     if x is None or w is None or r is None:
         raise Unhandled
     layout, ways, hidden = bool(attrs.get("layout", 0)), w.shape[0], r.shape[-1]

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.lower.activations import with_numbers
 from edgeinfer.convert.lower.coreai.builder import Builder
 from edgeinfer.convert.lower.coreai.ops.activation import function_of
 from edgeinfer.convert.lower.coreai.registry import FLOATS, INTEGERS, OPS
 from edgeinfer.convert.lower.coreai.tensor import Shape, Tensor
 from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.verify.operators.activations import with_numbers
 
 _DTYPES = FLOATS | INTEGERS
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from edgeinfer.convert.lower.activations import with_numbers
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.ops.loops import buffer, piece_of, store, while_loop
 from edgeinfer.convert.lower.coreml.registry import FLOATS, INTEGERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import Tensor
 from edgeinfer.convert.lower.registry import Refusal
+from edgeinfer.convert.verify.operators.activations import with_numbers
 
 UNROLLED = 40
 """Steps up to which they are written out: the Neural Engine has no loops."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgeinfer.convert.lower.activations import with_numbers
 from edgeinfer.convert.lower.registry import Refusal
 from edgeinfer.convert.lower.tflite.builder import Builder
 from edgeinfer.convert.lower.tflite.graph import Tensor
@@ -25,6 +24,7 @@ from edgeinfer.convert.lower.tflite.recur import (
     unpacked,
 )
 from edgeinfer.convert.lower.tflite.registry import FLOATS, INTEGERS, OPS
+from edgeinfer.convert.verify.operators.activations import with_numbers
 from edgeinfer.types import Array
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-from edgeinfer.convert.lower.activations import with_numbers
+from edgeinfer.convert.verify.operators.activations import with_numbers
 
 
 def test_numbers_go_to_the_functions_that_have_some_in_their_order() -> None:
