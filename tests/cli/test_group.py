@@ -32,6 +32,7 @@ Commands:
   serve       Serve BUNDLES over HTTP and gRPC: tensors and language models.
   verify      Check BUNDLE here, with its own test vectors.
   eval        Measure how right BUNDLE is on DATA, whose answers are known.
+  compare     Compare B with A on the same inputs, whoever made them.
   bench       Time every artifact on every engine here.
   build       Build the engines of BUNDLE for this device, ahead of the first load.
   extract     Write artifacts of BUNDLE as plain files.

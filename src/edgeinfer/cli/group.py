@@ -19,6 +19,7 @@ COMMANDS = (
     "serve",
     "verify",
     "eval",
+    "compare",
     "bench",
     "build",
     "extract",

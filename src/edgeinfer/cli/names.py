@@ -172,6 +172,19 @@ def _deployment(value: str) -> str:
     return value
 
 
+def _budgets() -> tuple[str, ...]:
+    from edgeinfer.metrics import BUDGETS
+
+    return tuple(BUDGETS)
+
+
+def _budget(value: str) -> str:
+    from edgeinfer.metrics import budget_for
+
+    budget_for(value)
+    return value
+
+
 def _as_typed(value: str) -> str:
     return value
 
@@ -180,6 +193,7 @@ TARGET = Names(_targets, _target, _other_targets, files=".toml")
 TARGET_OF_BUNDLE = Names(_targets, _as_typed, _other_targets)
 """A bundle may have targets that are unknown here."""
 PRECISION = Names(_precisions, _precision, _other_precisions)
+BUDGET = Names(_budgets, _budget)
 CALIBRATOR = Names(_calibrators)
 BACKEND = Names(_backends, _backend)
 POLICY = Names(_policies)

@@ -1,0 +1,268 @@
+"""How far artifacts are from each other on the same inputs, whoever made them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeinfer.backends import registry
+from edgeinfer.backends.base import Artifact, Executable, LoadOptions
+from edgeinfer.backends.process import guard
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.formats import SUFFIXES
+from edgeinfer.bundle.storage import is_bundle
+from edgeinfer.errors import BackendError, InputError, NotAvailableError, UsageError
+from edgeinfer.llm.generation import is_language_model
+from edgeinfer.metrics import Budget, OutputMetrics, budget_for, check, compare, worst
+from edgeinfer.runtime.pairs import open_pair, pairs
+from edgeinfer.runtime.recheck import lost_channels
+from edgeinfer.types import Array, Feeds, TensorSpec
+
+_ENGINES = {
+    "onnx": ("onnxruntime", "openvino", "reference"),
+    "openvino_ir": ("openvino",),
+    "tflite": ("litert",),
+    "mlprogram": ("coreml", "coreml-reference"),
+}
+"""Engines of plain files; the first that is here runs them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """An artifact that is open on an engine.
+
+    Attributes:
+        name: of the file, or of the variant in its bundle.
+        path: what the engine opened.
+        format: of it.
+        precision: as its bundle says; empty of a plain file.
+        backend: the engine.
+        version: of the engine.
+        executable: open.
+        vectors: inputs that its bundle has, by name.
+    """
+
+    name: str
+    path: Path
+    format: str
+    precision: str
+    backend: str
+    version: str
+    executable: Executable
+    vectors: tuple[Feeds, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What one artifact gives where another is taken to be right.
+
+    Attributes:
+        outputs: the worst over all inputs, by output name.
+        breaches: what leaves the budget, one line each; empty where the two are the same.
+        first: number of the first input whose outputs leave the budget; 0 where none is alone.
+        notes: how inputs and outputs were paired, where their names or layouts differ.
+    """
+
+    outputs: Mapping[str, OutputMetrics]
+    breaches: tuple[str, ...]
+    first: int
+    notes: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether every output stayed within the budget."""
+        return not self.breaches
+
+
+def open_sides(
+    path: Path, stack: ExitStack, *, backend: str | None = None, **opening: Any
+) -> tuple[list[Side], list[str]]:
+    """Open an artifact, or all those of a bundle that can run here.
+
+    Args:
+        path: of a bundle or of a plain file.
+        stack: closes them.
+        backend: only this engine.
+        **opening: how a bundle is opened, as ``Bundle.open`` takes it.
+
+    Returns:
+        The open ones, and what cannot run here with the reason, one line each.
+
+    Raises:
+        BundleError: the bundle is damaged.
+        NotAvailableError: nothing of it can run here.
+        UsageError: the file is none that an engine opens.
+    """
+    if not path.exists():
+        raise UsageError(f"{path}: no such file")
+    if is_bundle(path):
+        return _of_bundle(stack.enter_context(Bundle.open(path, **opening)), stack, backend)
+    suffix = path.suffix.lower()
+    format = next((f for f, own in SUFFIXES.items() if own == suffix), "")
+    if format not in _ENGINES:
+        known = ", ".join(SUFFIXES[f] for f in _ENGINES)
+        raise UsageError(
+            f"{path}: expected a bundle, or an artifact that an engine opens ({known}); convert it "
+            "first: edgeinfer convert MODEL -t onnxruntime"
+        )
+    reasons = []
+    for name in _ENGINES[format] if backend is None else (backend,):
+        probe = registry.get(name).probe()
+        if not probe.available:
+            reasons.append(f"{name}: {probe.reason or 'no device for it is here'}")
+            continue
+        artifact = Artifact(format, path, (), ())
+        executable = guard.load(registry.get(name), artifact, LoadOptions())
+        stack.callback(executable.close)
+        version = probe.version or ""
+        return [Side(path.name, path, format, "", name, version, executable)], []
+    raise NotAvailableError(f"{path}: nothing here can run it: {'; '.join(reasons)}")
+
+
+def _of_bundle(
+    bundle: Bundle, stack: ExitStack, backend: str | None
+) -> tuple[list[Side], list[str]]:
+    if is_language_model(bundle):
+        raise UsageError(f"{bundle.location}: language models have no outputs to compare so")
+    found = pairs(bundle, backend)
+    lacking = [str(r) for r in found.rejected]
+    vectors = tuple(dict(feeds) for feeds, _ in bundle.vectors())
+    sides = []
+    for candidate in found.candidates:
+        pair, variant = candidate.pair, found.variants[candidate.pair.variant]
+        try:
+            executable = open_pair(bundle, found, candidate)
+        except BackendError as e:
+            lacking.append(f"{pair}: {e}")
+            continue
+        stack.callback(executable.close)
+        path = bundle.paths(variant)[0]
+        what = (variant.id, path, variant.format, variant.precision)
+        sides.append(Side(*what, pair.backend, candidate.version, executable, vectors))
+    if not sides:
+        raise NotAvailableError(f"{bundle.location}: nothing in it can run: {'; '.join(lacking)}")
+    return sides, lacking
+
+
+def budget_between(a: str, b: str) -> tuple[str, Budget]:
+    """Return the coarser of two precisions and its budget: the finer one promises no more."""
+    return min(((p, budget_for(p)) for p in (a, b)), key=lambda item: item[1].sqnr_db)
+
+
+def difference(right: Side, other: Side, vectors: Sequence[Feeds], budget: Budget) -> Difference:
+    """Run both on the same inputs, and hold what one gives against the other.
+
+    Args:
+        right: what is taken to be right; inputs and outputs go by its names.
+        other: what is judged.
+        vectors: inputs, by the names of ``right``.
+        budget: that every output is held against, as the gate does.
+
+    Raises:
+        InputError: one of them does not take these inputs.
+        RunError: an engine failed.
+        UsageError: their inputs or outputs do not go together.
+    """
+    notes: list[str] = []
+    outs = _paired("output", right, other, notes)
+    expected, actual = [], []
+    for feeds in vectors:
+        wanted = right.executable.run(feeds)
+        made = other.executable.run(adapted(feeds, right, other, notes))
+        expected.append({own: wanted[own] for own, _ in outs})
+        actual.append({own: _as_given(wanted[own], made[o.name], own, notes) for own, o in outs})
+    breaches: list[str] = []
+    numbers: list[int] = []
+    metrics: dict[str, OutputMetrics] = {}
+    for name, _ in outs:
+        base = budget.among(e[name] for e in expected)
+        each = [compare(e[name], a[name]) for e, a in zip(expected, actual, strict=True)]
+        metrics[name] = worst(each)
+        for number, one in enumerate(each):
+            lines = [f"input {number}, output {name!r}: {b}" for b in check(one, base)]
+            breaches += lines
+            numbers += [number] * bool(lines)
+    if not breaches:
+        breaches += lost_channels(expected, actual, budget)
+    return Difference(
+        metrics, tuple(breaches), min(numbers, default=0), tuple(dict.fromkeys(notes))
+    )
+
+
+def adapted(feeds: Feeds, giver: Side, taker: Side, notes: list[str]) -> dict[str, Array]:
+    """Return inputs of one side by the names and in the layouts of another.
+
+    Raises:
+        InputError: one fits in neither layout.
+        UsageError: the inputs of the two do not go together.
+    """
+    ins = _paired("input", giver, taker, notes)
+    return {theirs.name: _as_taken(feeds[own], own, theirs, notes) for own, theirs in ins}
+
+
+def _paired(kind: str, right: Side, other: Side, notes: list[str]) -> list[tuple[str, TensorSpec]]:
+    """Pair them by name, or by position where the names differ."""
+    own, theirs = (
+        side.executable.inputs if kind == "input" else side.executable.outputs
+        for side in (right, other)
+    )
+    by_name = {spec.name: spec for spec in theirs}
+    if by_name.keys() == {spec.name for spec in own}:
+        found = [(spec, by_name[spec.name]) for spec in own]
+    elif len(own) == len(theirs):
+        found = list(zip(own, theirs, strict=True))
+        told = ", ".join(f"{a.name!r} is {b.name!r}" for a, b in found)
+        notes.append(f"{kind}s are paired by their order, for their names differ: {told}")
+    else:
+        listed = [", ".join(map(str, specs)) or "none" for specs in (own, theirs)]
+        raise UsageError(
+            f"{kind}s of {right.name} and {other.name} do not go together: {listed[0]} beside "
+            f"{listed[1]}"
+        )
+    for a, b in found:
+        if a.dtype != b.dtype:
+            raise UsageError(f"{kind} {a.name!r}: {right.name} has {a}, {other.name} has {b}")
+    return [(a.name, b) for a, b in found]
+
+
+def _as_taken(array: Array, name: str, spec: TensorSpec, notes: list[str]) -> Array:
+    """Return an input in the layout that the other side takes: channels first or last.
+
+    Raises:
+        InputError: it fits in neither.
+    """
+    for moved, what in ((array, ""), *_layouts(array)):
+        if spec.shape is None or _fits(moved.shape, spec.shape):
+            if what:
+                notes.append(f"input {name!r} is given with its channels {what}")
+            return moved
+    raise InputError(name, str(spec), f"{array.dtype}{list(array.shape)}")
+
+
+def _as_given(wanted: Array, array: Array, name: str, notes: list[str]) -> Array:
+    """Return an output in the layout of the side that is right, where another fits it."""
+    if np.shape(array) == np.shape(wanted) or not isinstance(array, np.ndarray):
+        return array
+    for moved, what in _layouts(array):
+        if moved.shape == np.shape(wanted):
+            notes.append(f"output {name!r} is compared with its channels {what}")
+            return moved
+    return array
+
+
+def _layouts(array: Array) -> tuple[tuple[Array, str], ...]:
+    if array.ndim < 3:
+        return ()
+    last, first = np.moveaxis(array, 1, -1), np.moveaxis(array, -1, 1)
+    return ((np.ascontiguousarray(last), "last"), (np.ascontiguousarray(first), "first"))
+
+
+def _fits(sizes: tuple[int, ...], dims: Sequence[int | str | None]) -> bool:
+    return len(sizes) == len(dims) and all(
+        not isinstance(d, int) or d == n for d, n in zip(dims, sizes, strict=True)
+    )

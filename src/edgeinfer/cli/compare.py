@@ -1,0 +1,185 @@
+"""``edgeinfer compare``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgeinfer.cli.names import BUDGET, named
+from edgeinfer.cli.output import Output, output_options, table
+from edgeinfer.cli.trust import trust_options
+from edgeinfer.errors import SourceError, UsageError
+
+if TYPE_CHECKING:
+    from edgeinfer.cli.table import Table
+    from edgeinfer.runtime.difference import Difference, Side
+    from edgeinfer.metrics import Budget
+    from edgeinfer.types import Feeds
+
+
+@click.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--data", type=click.Path(path_type=Path), metavar="NPZ|DIR", help="Inputs of A.")
+@named("--precision", type=BUDGET, help="Whose budget decides; default the coarser of both.")
+@trust_options()
+@output_options
+def compare(
+    a: Path, b: Path, data: Path | None, precision: str | None, trust: dict[str, Any], out: Output
+) -> None:
+    """Compare B with A on the same inputs, whoever made them.
+
+    A and B are bundles or artifacts: .onnx, .tflite, .xml with its .bin, .mlpackage. What A gives
+    is taken to be right: of a bundle its most precise artifact that runs here. Of a bundle B every
+    artifact is compared. Inputs are those of --data, of a bundle's test vectors, or made up as
+    convert does.
+
+    Exits with 1 when an output of B leaves the budget; where both are graphs that name their values
+    alike, the first node is named that does.
+    """
+    from edgeinfer.runtime import difference
+
+    with ExitStack() as stack, out.progress() as progress:
+        rights, _ = difference.open_sides(a, stack, **trust)
+        others, not_run = difference.open_sides(b, stack, **trust)
+        right = max(
+            rights, key=lambda side: difference.budget_between(*[_precision(side)] * 2)[1].sqnr_db
+        )
+        if progress is not None:
+            progress("gather inputs", None)
+        vectors, origin = _inputs(right, others, data)
+        rows = []
+        for number, other in enumerate(others):
+            if progress is not None:
+                progress(f"compare {other.name}", number / len(others))
+            asked = (precision, precision) if precision else (_precision(right), _precision(other))
+            name, budget = difference.budget_between(*asked)
+            found = difference.difference(right, other, vectors, budget)
+            node = "" if found.same else _node(right, other, vectors[found.first], budget)
+            rows.append((other, name, found, node))
+    same = all(found.same for _, _, found, _ in rows)
+    result = {
+        "same": same,
+        "right": {"name": right.name, "engine": right.backend, "version": right.version},
+        "inputs": len(vectors),
+        "origin": origin,
+        "rows": [_data(*row) for row in rows],
+        "not_run": not_run,
+    }
+    out.result(result, lambda: _view(right, rows, not_run, f"{len(vectors)} inputs {origin}"))
+    if not same:
+        raise click.exceptions.Exit(1)
+
+
+def _precision(side: Side) -> str:
+    """Return what a bundle says, or what is found in a plain file."""
+    if side.precision:
+        return side.precision
+    try:
+        from edgeinfer.convert.quantize.readback import layers, precision_name
+    except ModuleNotFoundError as e:
+        raise UsageError(
+            f"{side.path}: what precision it has only the converter can tell: give --precision"
+        ) from e
+    return precision_name(layers(side.path, side.format))
+
+
+def _inputs(right: Side, others: list[Side], data: Path | None) -> tuple[list[Feeds], str]:
+    """Return inputs by the names of the side that is right, and where they are from."""
+    from edgeinfer.media.samples import open_data
+    from edgeinfer.runtime.difference import adapted
+
+    if data is not None:
+        given = open_data(data, right.executable.inputs, called="comparison")
+        found: list[Feeds] = list(given.feeds())
+        if not found:
+            raise UsageError(f"comparison data {data} holds no sample")
+        return found, f"of {data}"
+    for side in (right, *others):
+        if side.vectors:
+            return [adapted(f, side, right, []) for f in side.vectors], f"of {side.name}"
+    from edgeinfer.convert.verify.divergence import READABLE, made_inputs
+
+    for side in (right, *others):
+        if side.path.suffix in READABLE:
+            names = [spec.name for spec in side.executable.inputs]
+            made = made_inputs(side.path)
+            # A reader may take other names of a file than its engine, never another order.
+            own = [
+                f if f.keys() == set(names) else dict(zip(names, f.values(), strict=True))
+                for f in made
+            ]
+            return [adapted(f, side, right, []) for f in own], f"made up for {side.name}"
+    raise UsageError(
+        f"{right.path}: inputs are made up for .onnx and .tflite files, and neither is one: give "
+        "--data FILE.npz"
+    )
+
+
+def _node(right: Side, other: Side, feeds: Feeds, budget: Budget) -> str:
+    """Name the first diverging node, or say why there is none to name."""
+    from edgeinfer.convert.verify.divergence import READABLE, first_divergence
+
+    for side in (right, other):
+        if side.path.suffix not in READABLE:
+            return f"no node named: {side.path.name} is no graph that is read here"
+    try:
+        found = first_divergence(right.path, other.path, feeds, budget)
+    except SourceError as e:
+        return f"no node named: {e}"
+    if found.node:
+        return f"first diverging node {found.op} {found.node!r}: {'; '.join(found.breaches)}"
+    if not found.compared:
+        return "no node named: the two graphs have no value of the same name"
+    return (
+        f"no node named: all {found.compared} values that have one name in both are within the "
+        "budget, computed without the engines' optimisation"
+    )
+
+
+def _data(side: Side, precision: str, found: Difference, node: str) -> dict[str, Any]:
+    return {
+        "name": side.name,
+        "engine": side.backend,
+        "version": side.version,
+        "budget": precision,
+        "same": found.same,
+        "outputs": found.outputs,
+        "breaches": found.breaches,
+        "node": node,
+        "notes": found.notes,
+    }
+
+
+def _view(
+    right: Side,
+    rows: list[tuple[Side, str, Difference, str]],
+    not_run: list[str],
+    inputs: str,
+) -> Iterator[str | Table]:
+    yield f"right: {right.name} on {right.backend} {right.version}"
+    lines = [
+        (
+            *(side.name, f"{side.backend} {side.version}", output, precision),
+            "equal" if metrics.max_rel == 0 else f"{metrics.max_rel:.1e}",
+            "exact" if metrics.sqnr_db == float("inf") else f"{metrics.sqnr_db:.0f} dB",
+            "same" if found.same else "DIFFERENT",
+        )
+        for side, precision, found, _ in rows
+        for output, metrics in found.outputs.items()
+    ]
+    yield table(("compared", "engine", "output", "budget", ">error", ">signal", "verdict"), lines)
+    yield ""
+    for side, _, found, node in rows:
+        yield from (f"{side.name}: {line}" for line in (*found.notes, *found.breaches))
+        if node:
+            yield f"{side.name}: {node}"
+    yield from (f"not run: {line}" for line in not_run)
+    off = sum(not found.same for _, _, found, _ in rows)
+    if off and "made up" in inputs:
+        yield "these inputs are like no data: --data FILE.npz compares on your own"
+    yield f"{inputs}: {f'{off} of {len(rows)} DIFFERENT' if off else 'the same within budget'}"
