@@ -1,6 +1,8 @@
 """``edgeinfer compare``: the same within budget is 0, another answer is 1 and names the node."""
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.manifest import EngineRequirement
 from tests.cli.conftest import write_bundle
+
+OPENVINO = EngineRequirement("openvino")
 
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -108,6 +114,37 @@ def test_a_coarser_budget(cli: Any, tmp_path: Path) -> None:
     result = cli("compare", *pair, "--precision", "fp3")
     assert result.code == 2
     assert "fp3" in result.err
+
+
+def test_a_device_has_no_converter(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It compares all the same; what only the converter can tell is asked for or left out."""
+    monkeypatch.setitem(sys.modules, "edgeinfer.convert.verify.divergence", None)
+    monkeypatch.setitem(sys.modules, "edgeinfer.convert.quantize.readback", None)
+    pair = net(tmp_path / "a.onnx"), net(tmp_path / "b.onnx", bias=0.3)
+    np.savez(tmp_path / "x.npz", x=np.ones((1, 2, 4, 6), np.float32))
+    result = cli("compare", *pair, "--data", tmp_path / "x.npz", "--precision", "fp32")
+    assert result.code == 1
+    assert "no node named: the converter reads graphs, and it is not installed here" in result.out
+    result = cli("compare", *pair, "--data", tmp_path / "x.npz")
+    assert result.code == 2
+    assert "give --precision" in result.err
+
+
+def test_the_most_precise_artifact_of_a_bundle_is_right(
+    cli: Any, bundle: Path, model: Path, tmp_path: Path
+) -> None:
+    """Not the first one that it has."""
+    pytest.importorskip("openvino")
+    with Bundle.open(bundle) as opened:
+        coarse, fine = opened.manifest.variants
+        # Two artifacts: those that are equal are run once.
+        other = replace(fine, id="fine", precision="fp32")
+        variants = (replace(coarse, precision="fp16"), replace(other, engines=(OPENVINO,)))
+    result = cli("compare", write_bundle(tmp_path / "m.edge", variants=variants), model)
+    assert result.code == 0
+    assert result.out.startswith("right: fine on openvino")
 
 
 def test_an_ir_and_a_tflite_file(cli: Any, tmp_path: Path) -> None:

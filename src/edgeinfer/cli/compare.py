@@ -12,12 +12,12 @@ import click
 from edgeinfer.cli.names import BUDGET, named
 from edgeinfer.cli.output import Output, output_options, table
 from edgeinfer.cli.trust import trust_options
-from edgeinfer.errors import SourceError, UsageError
+from edgeinfer.errors import EdgeInferError, UsageError
 
 if TYPE_CHECKING:
     from edgeinfer.cli.table import Table
-    from edgeinfer.runtime.difference import Difference, Side
     from edgeinfer.metrics import Budget
+    from edgeinfer.runtime.difference import Difference, Side
     from edgeinfer.types import Feeds
 
 
@@ -46,9 +46,7 @@ def compare(
     with ExitStack() as stack, out.progress() as progress:
         rights, _ = difference.open_sides(a, stack, **trust)
         others, not_run = difference.open_sides(b, stack, **trust)
-        right = max(
-            rights, key=lambda side: difference.budget_between(*[_precision(side)] * 2)[1].sqnr_db
-        )
+        right = _most_precise(rights)
         if progress is not None:
             progress("gather inputs", None)
         vectors, origin = _inputs(right, others, data)
@@ -73,6 +71,14 @@ def compare(
     out.result(result, lambda: _view(right, rows, not_run, f"{len(vectors)} inputs {origin}"))
     if not same:
         raise click.exceptions.Exit(1)
+
+
+def _most_precise(sides: list[Side]) -> Side:
+    from edgeinfer.metrics import budget_for
+
+    if len(sides) == 1:
+        return sides[0]
+    return max(sides, key=lambda side: budget_for(_precision(side)).sqnr_db)
 
 
 def _precision(side: Side) -> str:
@@ -122,14 +128,16 @@ def _inputs(right: Side, others: list[Side], data: Path | None) -> tuple[list[Fe
 
 def _node(right: Side, other: Side, feeds: Feeds, budget: Budget) -> str:
     """Name the first diverging node, or say why there is none to name."""
-    from edgeinfer.convert.verify.divergence import READABLE, first_divergence
-
+    try:
+        from edgeinfer.convert.verify.divergence import READABLE, first_divergence
+    except ModuleNotFoundError:
+        return "no node named: the converter reads graphs, and it is not installed here"
     for side in (right, other):
         if side.path.suffix not in READABLE:
             return f"no node named: {side.path.name} is no graph that is read here"
     try:
         found = first_divergence(right.path, other.path, feeds, budget)
-    except SourceError as e:
+    except EdgeInferError as e:
         return f"no node named: {e}"
     if found.node:
         return f"first diverging node {found.op} {found.node!r}: {'; '.join(found.breaches)}"
