@@ -16,15 +16,12 @@ from edgeinfer.bundle.manifest import SourceRecord
 from edgeinfer.convert.sources.external import attach, digest, external_tensors
 from edgeinfer.convert.sources.limits import check_limits
 from edgeinfer.convert.sources.mapped import Span, attach_spans, without_weights
+from edgeinfer.convert.sources.old import OLDEST_OPSET, raised
 from edgeinfer.convert.sources.quiet import quiet_logging
 from edgeinfer.convert.sources.repair import repair
 from edgeinfer.convert.sources.tabular import DOMAIN, cut_maps, has_maps, number_strings
 from edgeinfer.convert.sources.text import is_damaged, mend
 from edgeinfer.errors import Notes, SourceError
-
-OLDEST_OPSET = 7
-"""Below this, operators broadcast by attribute and ONNX Runtime makes no promises."""
-
 
 Read = tuple[ir.Model, SourceRecord, Notes, tuple[str, ...]]
 """A model, where it came from, what was repaired, and the names of its classes, if it has them."""
@@ -40,7 +37,7 @@ def read_file(path: Path) -> Read:
     proto, spans = _parse(path)
     notes, mended = Notes(), mend(proto)
     named = cut_maps(proto, str(path), notes) if has_maps(proto) else ()
-    model = _deserialise(proto, str(path))
+    model = _deserialise(proto, str(path), notes)
     external = attach(model, path.parent, str(path))
     attach_spans(model, path, spans)
     labels = _finish(model, str(path), notes, mended) or named
@@ -64,7 +61,9 @@ def read_model(given: onnx.ModelProto | ir.Model) -> Read:
         own = onnx.ModelProto()
         own.CopyFrom(given)
         given, named = own, cut_maps(own, name, notes)
-    model = _deserialise(given, name) if isinstance(given, onnx.ModelProto) else given.clone()
+    model = (
+        _deserialise(given, name, notes) if isinstance(given, onnx.ModelProto) else given.clone()
+    )
     homes = {str(tensor.base_dir) for tensor in external_tensors(model)}
     if "" in homes:
         raise SourceError(
@@ -123,8 +122,11 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, dict[str, Span]]:
             ) from error
 
 
-def _deserialise(proto: onnx.ModelProto, name: str) -> ir.Model:
+def _deserialise(proto: onnx.ModelProto, name: str, notes: Notes) -> ir.Model:
     opsets = _lifted(proto)
+    if 0 < opsets.get("", OLDEST_OPSET) < OLDEST_OPSET:
+        proto = raised(proto, opsets[""], name, notes)
+        opsets = _lifted(proto)
     _check_opsets(opsets, name)
     if proto.graph.sparse_initializer:
         raise SourceError(f"{name}: sparse initializers are not supported; make them dense")
@@ -187,7 +189,7 @@ def _check_opsets(opsets: dict[str, int], name: str) -> None:
         if version < OLDEST_OPSET:
             raise SourceError(
                 f"{name}: opset {version}, supported are {OLDEST_OPSET} to {newest}; export it "
-                "again with a newer opset, or raise it with onnx.version_converter"
+                "again with a newer opset, or give the file, which is raised"
             )
         if version > newest:
             raise SourceError(

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.version_converter
-import onnx_ir as ir
 
 from tests.conformance.node_worker import Case, difference, golden, plain, suite
 from tests.convert.lower.tflite.run import profile, run_here
@@ -243,8 +242,9 @@ def _lower(model: onnx.ModelProto) -> bytes:
     from edgeinfer.convert.lower.target import LowerOptions
     from edgeinfer.convert.lower.tflite.target import TfliteTarget
     from edgeinfer.convert.passes import normalise
+    from edgeinfer.convert.sources import read
 
-    normal = normalise(ir.from_proto(model)).model
+    normal = normalise(read(model).model).model
     with tempfile.TemporaryDirectory() as folder:
         made = TfliteTarget().lower(normal, profile(), LowerOptions(), Path(folder))
         return made.files[0].read_bytes()

@@ -25,7 +25,6 @@ from edgeinfer.convert.lower.tflite.metadata import (
     own_bytes,
     published_bytes,
 )
-from edgeinfer.convert.lower.tflite.old import raised
 from edgeinfer.convert.lower.tflite.precision import layers, summary
 from edgeinfer.convert.lower.tflite.readback import read_back
 from edgeinfer.convert.lower.tflite.registry import OPS
@@ -158,7 +157,6 @@ def build(source: ir.Model, notes: Notes) -> Graph:
 
 
 def _build(source: ir.Model, notes: Notes) -> Graph:
-    source = raised(source, OPS.target, notes)
     model = _with_agreed_sizes(source, notes)
     recipe = source.metadata_props.get(PRECISION_KEY)
     dynamic = recipe == _DYNAMIC

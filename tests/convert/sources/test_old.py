@@ -1,0 +1,81 @@
+"""Models from before opset 7."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+from edgeinfer.convert.passes import normalise
+from edgeinfer.convert.sources import read
+from edgeinfer.errors import SourceError
+
+X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+
+
+def model(body: str, constants: str = "", opset: int = 6) -> onnx.ModelProto:
+    text = f"""<ir_version: 3, opset_import: ["" : {opset}]>
+        g (float[2,3,4] x) => (float[2,3,4] y) {constants} {{ {body} }}"""
+    proto = onnx.parser.parse_model(text)
+    for tensor in proto.graph.initializer:
+        info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        proto.graph.input.append(info)
+    return proto
+
+
+def outputs(source: onnx.ModelProto | Path) -> np.ndarray:
+    proto = ir.to_proto(ir.external_data.load_to_model(normalise(read(source).model).model))
+    assert [v.name for v in proto.graph.input] == ["x"]
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    made: np.ndarray = session.run(None, {"x": X})[0]
+    return made
+
+
+SLOPES = "<float[3] s = {0.1, 0.5, -2}>"
+K = np.array([0.1, 0.5, -2], np.float32)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("made", "want"),
+    [
+        (model("y = Relu(x)"), np.maximum(X, 0)),
+        (model("y = Relu(x)", opset=1), np.maximum(X, 0)),
+        (model("y = PRelu(x, s)", SLOPES), np.where(X < 0, X * K, X)),
+        (
+            model("t = PRelu(x, s) y = PRelu(t, s)", SLOPES),
+            np.where(X < 0, np.where(X * K < 0, X * K * K, X * K), X),
+        ),
+        (model("y = Add<broadcast=1>(x, t)", "<float[4] t = {1, 2, 3, 4}>"), X + np.arange(1, 5)),
+        (model("y = Sub(x, x)"), X - X),
+    ],
+    ids=["Relu", "Relu-1", "PRelu", "PRelu-shared", "Add", "Sub"],
+)
+def test_mean_what_they_meant(made: onnx.ModelProto, want: np.ndarray) -> None:
+    before = made.SerializeToString()
+    np.testing.assert_allclose(outputs(made), want, rtol=1e-6)
+    assert made.SerializeToString() == before
+    assert any("by onnx's converter" in note for note in read(made).notes.lines)
+
+
+def test_large_weights_stay_in_the_file(tmp_path: Path) -> None:
+    weights = np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32)
+    wide = np.eye(4, 300000, dtype=np.float32)
+    made = model("h = MatMul(x, w) g = MatMul(h, a) y = MatMul(g, b)")
+    for name, value in (("w", weights), ("a", wide), ("b", wide.T.copy())):
+        made.graph.initializer.append(numpy_helper.from_array(value, name))
+    onnx.save(made, tmp_path / "old.onnx")
+    np.testing.assert_allclose(outputs(tmp_path / "old.onnx"), X @ weights, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("y = PRelu(x, x)", "not constant"), ("y = Add<axis=1, broadcast=1>(x, s)", "cannot raise")],
+)
+def test_what_the_converter_does_not_know_is_told(body: str, said: str) -> None:
+    with pytest.raises(SourceError, match=rf"opset 6: .*{said}.*export the model again"):
+        read(model(body, SLOPES))
