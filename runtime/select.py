@@ -213,7 +213,8 @@ def rank(
                 )
                 pair = Pair(variant.id, engine.backend, unit)
                 measured = (history or {}).get(pair)
-                if problem := _elsewhere(variant, unit) or _refused(pair, kind, measured):
+                wanted = _refused(pair, kind, probe, measured)
+                if problem := _elsewhere(variant, unit) or wanted:
                     failed = measured.problem if measured is not None else ""
                     at_fault = bool(failed) and not is_passing(failed)
                     rejected.append(Rejected(variant.id, engine.backend, unit, problem, at_fault))
@@ -323,7 +324,9 @@ def _known_ms(variant: Variant) -> float:
     return math.inf if variant.latency_ms is None else variant.latency_ms
 
 
-def _refused(pair: Pair, kind: DeviceKind | None, measured: Measured | None) -> str:
+def _refused(pair: Pair, kind: DeviceKind | None, probe: Probe, measured: Measured | None) -> str:
+    if kind is not None and kind not in _kinds(probe):
+        return f"{pair.backend} {probe.version} finds no {kind} here"
     if kind is not None and pair.device != kind:
         return f"device {kind!r} was asked for"
     return measured.problem if measured is not None else ""

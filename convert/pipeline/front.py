@@ -107,17 +107,11 @@ BEFORE_JOBS = 5
 against the targets, given test vectors, and the oracles are asked."""
 
 
-def stages_of(request: Request, jobs: int, checks: int) -> int:
-    """Return how many stages a conversion has.
-
-    Args:
-        request: what is asked for.
-        jobs: artifacts that are written.
-        checks: how often they are run, once for each target.
-    """
+def stages_of(request: Request, jobs: int) -> int:
+    """Return how many stages a conversion has that writes and verifies so many artifacts."""
     wanted = recipe(request.precision)
     each = 2 if wanted.name == "fp16" else 1
-    return BEFORE_JOBS + wanted.is_quantized + each * jobs + checks + 1
+    return BEFORE_JOBS + wanted.is_quantized + (each + 1) * jobs + 1
 
 
 class Clock:
@@ -177,7 +171,7 @@ class Front:
         self._model, self._asked = model, request
         self._examples, self._sizes = example_inputs, dynamic_shapes
         formats = sum(len((*p.formats, *p.optional_formats)) for p in request.profiles)
-        foreseen = Stages(total=stages_of(request, formats, formats))
+        foreseen = Stages(total=stages_of(request, formats))
         self._clock = Clock(progress, stages=foreseen)
         self._ranges: dict[str, InputRange] = {}
 
@@ -206,8 +200,7 @@ class Front:
                 alone=self._request.alone,
                 keep=weights_bytes(normalised.model) <= _KEPT_BYTES,
             )
-        runs = sum(len(job.profiles) for job in todo.jobs)
-        self._clock.stages.total = stages_of(self._request, len(todo.jobs), runs)
+        self._clock.stages.total = stages_of(self._request, len(todo.jobs))
         lines = {
             "source": source.notes.lines,
             **normalised.changes,
@@ -231,7 +224,7 @@ class Front:
         request = self._request
         stages = self._clock.stages
         # What was left out is not run either.
-        stages.total = stages.number + sum(len(w.job.profiles) for w in written) + 1
+        stages.total = stages.number + len(written) + 1
         return Prepared(report, written, request.preprocessing, request.labels, stages)
 
     def explain(

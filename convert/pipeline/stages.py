@@ -116,11 +116,11 @@ def _verified(
     units: dict[Unit, VariantResult] = {}
     found: dict[tuple[Unit, bool], VariantResult] = {}
     judged: dict[Profile, VariantResult] = {}
-    for profile in job.profiles:
-        unit = place.device if profile.machine else profile.unit
-        is_of_target = place.emulator is None and host().is_kind(profile)
-        id = f"{profile.name}-{job.format}-{lowered.precision}"
-        with clock.stage(f"verify {job.title}"):
+    with clock.stage(f"verify {job.title}"):
+        for profile in job.profiles:
+            unit = place.device if profile.machine else profile.unit
+            is_of_target = place.emulator is None and host().is_kind(profile)
+            id = f"{profile.name}-{job.format}-{lowered.precision}"
             if unit not in units:
                 result = verify_variant(
                     id,
@@ -138,10 +138,10 @@ def _verified(
                 result = replace(result, engines=(*result.engines, *written.checks))
                 notes = filter(None, (*result.notes, result.unverified))
                 units[unit] = replace(result, notes=tuple(notes))
-        known = found.setdefault(
-            (unit, is_of_target), replace(units[unit], id=id, is_of_target=is_of_target)
-        )
-        judged[profile] = known
+            known = found.setdefault(
+                (unit, is_of_target), replace(units[unit], id=id, is_of_target=is_of_target)
+            )
+            judged[profile] = known
     return judged
 
 

@@ -54,6 +54,16 @@ def test_a_machine_that_can_work(cli: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert result.out.endswith("\nready\n")
 
 
+def test_every_install_line_is_of_this_python(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    beta = Probe(
+        "coreai", None, reason="coreai-core not installed; pip install 'edgeinfer[coreai]'"
+    )
+    probes(monkeypatch, HERE, ABSENT, beta)
+    told = cli("doctor").out
+    assert f'coreai-core not installed; {sys.executable} -m pip install "edgeinfer[coreai]"' in told
+    assert told.count("pip install") == told.count(f"{sys.executable} -m pip install")
+
+
 @pytest.mark.parametrize("found", [(ABSENT,), (ABSENT, REFERENCE)])
 def test_a_machine_without_an_engine(
     cli: Any, monkeypatch: pytest.MonkeyPatch, found: tuple[Probe, ...]

@@ -66,6 +66,10 @@ def test_several_pictures_are_one_batch(cli: Any, bundle: Path, red: Path) -> No
     assert data["outputs"]["scores"]["shape"] == [3, 3]
 
 
+def test_no_latency_is_told_of_a_run_that_warms_up(cli: Any, bundle: Path, arrays: Path) -> None:
+    assert json.loads(cli("run", bundle, arrays, "--json").out)["latency_ms"] is None
+
+
 def test_json_says_what_ran(cli: Any, bundle: Path, arrays: Path) -> None:
     data = json.loads(cli("run", bundle, arrays, "--json", "--repeat", "4").out)
     assert data["backend"] == "onnxruntime"

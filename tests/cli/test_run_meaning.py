@@ -33,14 +33,14 @@ def test_names_instead_of_tensors(cli: Any, named: Path, red: Path) -> None:
 
 
 def test_json(cli: Any, named: Path, red: Path) -> None:
-    data = json.loads(cli("run", named, red, red, "--json").out)
+    data = json.loads(cli("run", named, red, red, "--json", "--repeat", "2").out)
     assert [r["input"] for r in data["results"]] == [str(red), str(red)]
     assert data["results"][0]["found"] == [
         {"kind": "class", "index": 0, "label": "red", "score": 1.0},
         {"kind": "class", "index": 1, "label": "green", "score": 0.0},
     ]
     assert data["engines"][0]["backend"] == "onnxruntime"
-    assert data["latency_ms"]["runs"] == 2
+    assert data["latency_ms"]["runs"] == 4
 
 
 def test_tensors_on_request(cli: Any, named: Path, red: Path) -> None:

@@ -211,7 +211,7 @@ def test_a_request_that_cannot_be_met_gives_all_reasons() -> None:
         rank(variants, found, HERE, backend="ov", kind="gpu")
     assert str(caught.value) == (
         "backend 'ov' and gpu was asked for and cannot be used: "
-        "a on ov (cpu): device 'gpu' was asked for; b on ov: expected version >=9, received 1; "
+        "a on ov (cpu): ov 1 finds no gpu here; b on ov: expected version >=9, received 1; "
         f"{FITS}"
     )
     with pytest.raises(NotAvailableError, match="'tvm' was asked for"):

@@ -19,7 +19,7 @@ from edgeinfer.cli.models import (
     state_pairs,
 )
 from edgeinfer.cli.names import CALIBRATOR, DEPLOYMENT, PRECISION, TARGET, TARGETS, named
-from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
+from edgeinfer.cli.output import Output, milliseconds, output_options, size, table, together
 from edgeinfer.cli.sections import Section, Sectioned
 from edgeinfer.errors import UsageError
 
@@ -370,9 +370,13 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
             if engine.skipped:
                 where = f"{engine.backend} ({engine.device})"
                 yield f"note: {variant.id} was not run on {where}: {engine.skipped}"
-            for output in engine.outputs:
-                if output.note:
-                    yield f"note: {variant.id} on {engine.backend}: {output.name!r} {output.note}"
+    noted = together(
+        (f"{variant.id} on {engine.backend}", f"{', '.join(map(repr, names))} {text}")
+        for variant in report.variants
+        for engine in variant.engines
+        for text, names in _noted(engine).items()
+    )
+    yield from (f"note: {line}" for line in noted)
     for stage in ("source", "targets"):
         for change in report.changes:
             if change.stage == stage:
@@ -380,6 +384,15 @@ def _view(result: ExportResult) -> Iterator[str | Table]:
     yield from (f"note: {line}" for line in _quantized(report.quantization or {}))
     yield from _where(result)
     yield from next_lines(result)
+
+
+def _noted(engine: EngineResult) -> dict[str, list[str]]:
+    """Return what is said of outputs, with their names."""
+    found: dict[str, list[str]] = {}
+    for output in engine.outputs:
+        if output.note:
+            found.setdefault(output.note, []).append(output.name)
+    return found
 
 
 def _where(result: ExportResult) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ EXTRAS = (
     ("torch", ("torch", "onnxscript"), "PyTorch models as a source"),
     ("media", ("PIL", "soundfile", "soxr"), "pictures and recordings as inputs"),
     ("text", ("tokenizers",), "texts as inputs"),
+    ("llm", ("tokenizers", "llguidance", "jinja2"), "language models"),
+    ("serve", ("grpc", "httptools", "orjson", "prometheus_client", "uvicorn"), "the server"),
     ("camera", ("cv2",), "cameras and videos"),
     ("sign", ("cryptography",), "signed and encrypted bundles"),
     ("telemetry", ("opentelemetry",), "counters in OpenTelemetry"),
@@ -38,6 +41,8 @@ PACKAGES = {
     "onnx_ir": "onnx-ir",
     "cv2": "opencv-python-headless",
     "opentelemetry": "opentelemetry-api",
+    "grpc": "grpcio",
+    "prometheus_client": "prometheus-client",
 }
 """Modules whose package has another name."""
 
@@ -45,6 +50,8 @@ CHECKER = "reference"
 """The backend that is there to compare with; a machine that has no other one cannot work."""
 
 LOW_MEMORY_MB = 512
+
+_EXTRA_OF = re.compile(r"edgeinfer\[[^\]]+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,7 @@ def _engines() -> Iterator[Finding]:
         GPU,
         WHEELS,
         advise,
+        install_line,
         this_python,
     )
 
@@ -128,6 +136,8 @@ def _engines() -> Iterator[Finding]:
             fix = probe.reason
             if "not installed" in probe.reason and probe.backend in WHEELS:
                 fix = f"{_first(probe.reason)}; {advise(probe.backend, facts, python)}"
+            elif extra := _EXTRA_OF.search(probe.reason):
+                fix = f"{_first(probe.reason)}; {install_line(python, extra[0])}"
             elif probe.backend in COMPILERS and facts.gpus:
                 fix = f"{probe.reason}; {advise(probe.backend, facts, python)}"
             yield Finding(what, None, found, fix)

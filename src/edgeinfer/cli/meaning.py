@@ -88,7 +88,7 @@ def run_pipeline(
             {"variant": r.variant, "backend": r.backend, "version": r.version, "device": r.device}
             for r in reports
         ],
-        "latency_ms": _times(ordered),
+        "latency_ms": _times(ordered) if repeat > 1 else None,
         "results": [
             {"input": name, "found": [as_json(r) for r in results]}
             for name, results in zip(inputs, found, strict=True)

@@ -152,6 +152,14 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.3g} ms" if value < 999.5 else f"{value / 1000:.3g} s"
 
 
+def together(said: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Say each text once, of everything that it is said of."""
+    found: dict[str, list[str]] = {}
+    for of, text in said:
+        found.setdefault(text, []).append(of)
+    yield from (f"{', '.join(of)}: {text}" for text, of in found.items())
+
+
 def to_json(data: object) -> str:
     """Return valid JSON for anything a command reports.
 

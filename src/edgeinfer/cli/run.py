@@ -103,7 +103,7 @@ def run(
         "version": report.version,
         "device": report.device,
         "threads": report.threads,
-        "latency_ms": times,
+        "latency_ms": times if repeat > 1 else None,
         "outputs": {name: _summary(array) for name, array in results.items()},
         "top": top,
         "saved": output,

@@ -1,4 +1,4 @@
-"""Tables as text: names on the left are folded where it is narrow, figures on the right never."""
+"""Tables as text: where it is narrow, names go under their row or are folded, figures never are."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ _GAP = 2
 _LEAST = 4
 """Columns that a folded name gets at least, where there are as many."""
 
+_WORD = 32
+"""Columns of a word; a longer one, such as a path, is broken before its column moves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -35,23 +38,48 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def lines(self, width: int) -> list[str]:
-        """Return the table as lines without blanks at their ends; the first are the titles."""
-        widths = _fitting(self, width)
+        """Return the table as lines without blanks at their ends; the first are the titles.
+
+        Where words would have to be broken, columns of names move to a line under each row, the
+        last ones first.
+        """
+        kept, under = list(range(len(self.titles))), list[int]()
+        while not _fits(made := self._of(kept), width):
+            names = [i for i in kept[1:] if not self.right[i]]
+            if not names:
+                break
+            kept.remove(names[-1])
+            under.insert(0, names[-1])
+        widths = _fitting(made, width)
+        lines = made._set(made.titles, widths)
+        for row, cells in zip(made.rows, self.rows, strict=True):
+            lines += made._set(row, widths)
+            told = "; ".join(f"{self.titles[i]}: {cells[i]}".strip(": ") for i in under if cells[i])
+            for line in _folded(told, width - _GAP) if told else ():
+                lines.append(" " * _GAP + line)
+        return lines
+
+    def _of(self, columns: Sequence[int]) -> Table:
+        return Table(
+            tuple(self.titles[i] for i in columns),
+            tuple(self.right[i] for i in columns),
+            tuple(tuple(row[i] for i in columns) for row in self.rows),
+        )
+
+    def _set(self, row: Sequence[str], widths: Sequence[int]) -> list[str]:
+        """Set one row, whose cells may take several lines."""
+        cells = [
+            [cell] if right else _folded(cell, wide)
+            for cell, right, wide in zip(row, self.right, widths, strict=True)
+        ]
         made = []
-        for row in (self.titles, *self.rows):
-            cells = [
-                [cell] if right else _folded(cell, wide)
-                for cell, right, wide in zip(row, self.right, widths, strict=True)
+        for number in range(max(map(len, cells), default=0)):
+            parts = [cell[number] if number < len(cell) else "" for cell in cells]
+            set_out = [
+                " " * (wide - _width(part)) + part if right else part + " " * (wide - _width(part))
+                for part, right, wide in zip(parts, self.right, widths, strict=True)
             ]
-            for number in range(max(map(len, cells), default=0)):
-                parts = [cell[number] if number < len(cell) else "" for cell in cells]
-                set_out = [
-                    " " * (wide - _width(part)) + part
-                    if right
-                    else part + " " * (wide - _width(part))
-                    for part, right, wide in zip(parts, self.right, widths, strict=True)
-                ]
-                made.append((" " * _GAP).join(set_out).rstrip())
+            made.append((" " * _GAP).join(set_out).rstrip())
         return made
 
 
@@ -81,18 +109,36 @@ def terminal_width() -> int:
     return PIPE_WIDTH
 
 
+def _columns(made: Table) -> list[Sequence[str]]:
+    return [*zip(made.titles, *made.rows, strict=True)]
+
+
+def _unbroken(made: Table) -> list[int]:
+    """Return the least width of each column that breaks no word, and no figure."""
+    return [
+        max(map(_width, column), default=0)
+        if right
+        else min(_WORD, max((_width(w) for cell in column for w in cell.split()), default=0))
+        for column, right in zip(_columns(made), made.right, strict=True)
+    ]
+
+
+def _fits(made: Table, width: int) -> bool:
+    return sum(_unbroken(made)) + _GAP * (len(made.titles) - 1) <= width
+
+
 def _fitting(made: Table, width: int) -> list[int]:
-    """Return the width of each column; the widest names give way first."""
-    cells: list[Sequence[str]] = [*zip(made.titles, *made.rows, strict=True)]
-    widths = [max(map(_width, column), default=0) for column in cells]
+    """Return the width of each column; the widest names give way first, and words last."""
+    widths = [max(map(_width, column), default=0) for column in _columns(made)]
     over = sum(widths) + _GAP * (len(widths) - 1) - width
     names = [i for i, right in enumerate(made.right) if not right]
-    while over > 0:
-        widest = max(names, key=lambda i: widths[i], default=None)
-        if widest is None or widths[widest] <= _LEAST:
-            break
-        widths[widest] -= 1
-        over -= 1
+    for least in (_unbroken(made), [_LEAST] * len(widths)):
+        while over > 0:
+            free = [i for i in names if widths[i] > least[i]]
+            if not free:
+                break
+            widths[max(free, key=lambda i: widths[i])] -= 1
+            over -= 1
     return widths
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.names import BACKEND, named
-from edgeinfer.cli.output import Output, output_options, table
+from edgeinfer.cli.output import Output, output_options, table, together
 from edgeinfer.cli.threads import within
 from edgeinfer.cli.trust import trust_options
 
@@ -74,9 +74,11 @@ def _view(found: BundleVerification) -> Iterator[str | Table]:
         numbers = ", ".join(map(str, line.refused))
         if numbers:
             yield f"{line.variant} on {line.backend}: refuses the values of vector {numbers}"
-    for line in checked:
-        on = f"{line.variant} on {line.backend}"
-        yield from (f"{on}: only within the widened budget: {text}" for text in line.widened)
+    yield from together(
+        (f"{line.variant} on {line.backend}", f"only within the widened budget: {text}")
+        for line in checked
+        for text in line.widened
+    )
     yield from (f"not run: {rejected}" for rejected in found.not_run)
     if found.signed_by:
         yield f"signed by key {found.signed_by}"

@@ -101,6 +101,23 @@ def test_the_result_is_the_same(net: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [v.file for v in apart.manifest.vectors] == [v.file for v in here.manifest.vectors]
 
 
+def test_an_artifact_that_two_targets_share_is_verified_in_one_stage(net: Path) -> None:
+    told: list[str] = []
+    edgeinfer.export(
+        *(net, net.with_suffix(".edge")),
+        targets=["onnxruntime", "rpi5"],
+        progress=lambda what, _: told.append(what),
+    )
+    stages = [what for what in told if what.startswith("stage ")]
+    assert [what.partition(": ")[2] for what in stages[-4:]] == [
+        "lower rpi5 (tflite)",
+        "verify onnxruntime, rpi5 (onnx)",
+        "verify rpi5 (tflite)",
+        "write the result",
+    ]
+    assert stages[-1].startswith(f"stage {len(stages)} of {len(stages)}: ")
+
+
 def test_data_of_the_caller_goes_there(net: Path) -> None:
     x = np.array([[0.5, 1.0, -1.0, 2.0]], np.float32)
     y = x * np.array([2.5, -1.0, 1.25, 4.0], np.float32)
@@ -278,6 +295,8 @@ def test_interrupted_while_the_other_process_is_at_work(net: Path, tmp_path: Pat
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, "")
-    assert err == "edgeinfer: interrupted, nothing was written\n"
+    *stages, last = err.splitlines()
+    assert last == "edgeinfer: interrupted, nothing was written"
+    assert all(line.startswith("stage ") for line in stages)
     assert not worker.is_running()
     assert [*place.iterdir(), *temporary.iterdir()] == []

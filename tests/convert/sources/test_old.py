@@ -37,6 +37,9 @@ def outputs(source: onnx.ModelProto | Path) -> np.ndarray:
 
 
 SLOPES = "<float[3] s = {0.1, 0.5, -2}>"
+ONES = ", float[3] t = {4, 4, 4}>"
+ONE = np.float32(4)
+ELU = np.where(X < 0, np.expm1(X), X)
 K = np.array([0.1, 0.5, -2], np.float32)[:, None]
 
 
@@ -52,8 +55,17 @@ K = np.array([0.1, 0.5, -2], np.float32)[:, None]
         ),
         (model("y = Add<broadcast=1>(x, t)", "<float[4] t = {1, 2, 3, 4}>"), X + np.arange(1, 5)),
         (model("y = Sub(x, x)"), X - X),
+        (model("t = Dropout<is_test=1>(x) y = Elu<consumed_inputs=[0]>(t)", opset=1), ELU),
+        (
+            model("y = BatchNormalization<is_test=1>(x, s, s, s, t)", SLOPES[:-1] + ONES),
+            X * K / np.sqrt(ONE + 1e-5) + K - K * K / np.sqrt(ONE + 1e-5),
+        ),
+        (
+            model("y = Pow<broadcast=1>(x, t)", "<float[3,4] t = {1,2,3,4,1,2,3,4,1,2,3,4}>"),
+            X ** np.tile(np.arange(1, 5, dtype=np.float32), (3, 1)),
+        ),
     ],
-    ids=["Relu", "Relu-1", "PRelu", "PRelu-shared", "Add", "Sub"],
+    ids=["Relu", "Relu-1", "PRelu", "PRelu-shared", "Add", "Sub", "Elu-1", "Norm", "Pow"],
 )
 def test_mean_what_they_meant(made: onnx.ModelProto, want: np.ndarray) -> None:
     before = made.SerializeToString()
@@ -74,8 +86,19 @@ def test_large_weights_stay_in_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [("y = PRelu(x, x)", "not constant"), ("y = Add<axis=1, broadcast=1>(x, s)", "cannot raise")],
+    [
+        ("y = PRelu(x, x)", "not constant"),
+        ("y = Upsample<scales=[1.0,1.0,1.0]>(x)", "Upsample was another operator"),
+        ("y = BatchNormalization(x, s, s, s, s)", "without is_test=1 is for training"),
+        ("y = Dropout<is_test=0>(x)", "Dropout without is_test=1 is for training"),
+        *(
+            (f"y = {op}<axis=1, broadcast=1>(x, s)", "by onnx's converter")
+            for op in ("Add", "Sub", "Mul", "Div", "Pow")
+        ),
+    ],
 )
 def test_what_the_converter_does_not_know_is_told(body: str, said: str) -> None:
-    with pytest.raises(SourceError, match=rf"opset 6: .*{said}.*export the model again"):
+    with pytest.raises(
+        SourceError, match=rf"opset 6 cannot be raised to 7.*{said}.*export the model again"
+    ):
         read(model(body, SLOPES))
