@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from edgeinfer.backends.base import Artifact, Executable, LoadOptions
 from edgeinfer.backends.process import guard
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.formats import SUFFIXES
+from edgeinfer.bundle.manifest import VectorRecord
 from edgeinfer.bundle.storage import is_bundle
+from edgeinfer.bundle.values import fits
 from edgeinfer.errors import BackendError, InputError, NotAvailableError, UsageError
 from edgeinfer.llm.generation import is_language_model
 from edgeinfer.metrics import Budget, OutputMetrics, budget_for, check, compare, worst
@@ -33,6 +35,29 @@ _ENGINES = {
 
 
 @dataclass(frozen=True, slots=True)
+class Input:
+    """What both sides are run on.
+
+    Attributes:
+        feeds: by name.
+        record: of the bundle whose test vector it is; None of others.
+    """
+
+    feeds: Feeds
+    record: VectorRecord | None = None
+
+    def judged(self, precision: str, *sides: Side) -> bool:
+        """Whether what comes out is judged: it is no extreme here, and nobody refuses it."""
+        if self.record is not None and not self.record.judged_at(precision):
+            return False
+        return all(fits(side.constraints, self.feeds) for side in sides)
+
+    def budget(self, base: Budget, output: str) -> Budget:
+        """Return what an output may lose: more where the oracles themselves part."""
+        return base if self.record is None else self.record.budget(base, output)
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
     """An artifact that is open on an engine.
 
@@ -44,7 +69,8 @@ class Side:
         backend: the engine.
         version: of the engine.
         executable: open.
-        vectors: inputs that its bundle has, by name.
+        constraints: what its inputs must not hold, as its bundle says.
+        vectors: inputs that its bundle has.
     """
 
     name: str
@@ -54,7 +80,8 @@ class Side:
     backend: str
     version: str
     executable: Executable
-    vectors: tuple[Feeds, ...] = ()
+    constraints: Mapping[str, str] = field(default_factory=dict)
+    vectors: tuple[Input, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +158,8 @@ def _of_bundle(
         raise UsageError(f"{bundle.location}: language models have no outputs to compare so")
     found = pairs(bundle, backend)
     lacking = [str(r) for r in found.rejected]
-    vectors = tuple(dict(feeds) for feeds, _ in bundle.vectors())
+    known = zip(bundle.vectors(), bundle.manifest.vectors, strict=True)
+    vectors = tuple(Input(dict(feeds), record) for (feeds, _), record in known)
     sides = []
     for candidate in found.candidates:
         pair, variant = candidate.pair, found.variants[candidate.pair.variant]
@@ -143,55 +171,70 @@ def _of_bundle(
         stack.callback(executable.close)
         path = bundle.paths(variant)[0]
         what = (variant.id, path, variant.format, variant.precision)
-        sides.append(Side(*what, pair.backend, candidate.version, executable, vectors))
+        where = (pair.backend, candidate.version, executable)
+        sides.append(Side(*what, *where, variant.constraints, vectors))
     if not sides:
         raise NotAvailableError(f"{bundle.location}: nothing in it can run: {'; '.join(lacking)}")
     return sides, lacking
 
 
-def budget_between(a: str, b: str) -> tuple[str, Budget]:
-    """Return the coarser of two precisions and its budget: the finer one promises no more."""
-    return min(((p, budget_for(p)) for p in (a, b)), key=lambda item: item[1].sqnr_db)
+def coarser(a: str, b: str) -> str:
+    """Return the precision that promises less."""
+    return min((a, b), key=lambda precision: budget_for(precision).sqnr_db)
 
 
-def difference(right: Side, other: Side, vectors: Sequence[Feeds], budget: Budget) -> Difference:
+def difference(right: Side, other: Side, inputs: Sequence[Input], precision: str) -> Difference:
     """Run both on the same inputs, and hold what one gives against the other.
 
     Args:
         right: what is taken to be right; inputs and outputs go by its names.
         other: what is judged.
-        vectors: inputs, by the names of ``right``.
-        budget: that every output is held against, as the gate does.
+        inputs: by the names of ``right``.
+        precision: whose budget every output is held against, as ``verify`` does.
 
     Raises:
         InputError: one of them does not take these inputs.
         RunError: an engine failed.
-        UsageError: their inputs or outputs do not go together.
+        UsageError: their inputs or outputs do not go together, or no input is judged.
     """
     notes: list[str] = []
     outs = _paired("output", right, other, notes)
-    expected, actual = [], []
-    for feeds in vectors:
-        wanted = right.executable.run(feeds)
-        made = other.executable.run(adapted(feeds, right, other, notes))
+    expected, actual, numbers = [], [], []
+    for number, given in enumerate(inputs):
+        if not given.judged(precision, right, other):
+            continue
+        wanted = right.executable.run(given.feeds)
+        made = other.executable.run(adapted(given.feeds, right, other, notes))
         expected.append({own: wanted[own] for own, _ in outs})
         actual.append({own: _as_given(wanted[own], made[o.name], own, notes) for own, o in outs})
+        numbers.append(number)
+    if not numbers:
+        raise UsageError(
+            f"{other.name}: of {len(inputs)} inputs none is judged at {precision}, for they are "
+            "extremes or an artifact refuses their values; give --data"
+        )
+    if left := len(inputs) - len(numbers):
+        notes.append(
+            f"{left} of {len(inputs)} inputs are not judged: extremes for {precision}, or values "
+            "that an artifact refuses"
+        )
     breaches: list[str] = []
-    numbers: list[int] = []
+    beyond: list[int] = []
     metrics: dict[str, OutputMetrics] = {}
     for name, _ in outs:
-        base = budget.among(e[name] for e in expected)
+        base = budget_for(precision).among(e[name] for e in expected)
         each = [compare(e[name], a[name]) for e, a in zip(expected, actual, strict=True)]
         metrics[name] = worst(each)
-        for number, one in enumerate(each):
-            lines = [f"input {number}, output {name!r}: {b}" for b in check(one, base)]
-            breaches += lines
-            numbers += [number] * bool(lines)
-    if not breaches:
-        breaches += lost_channels(expected, actual, budget)
-    return Difference(
-        metrics, tuple(breaches), min(numbers, default=0), tuple(dict.fromkeys(notes))
-    )
+        for number, one in zip(numbers, each, strict=True):
+            where, allowed = f"input {number}, output {name!r}", inputs[number].budget(base, name)
+            if lines := check(one, allowed):
+                breaches += [f"{where}: {line}" for line in lines]
+                beyond.append(number)
+            elif lines := check(one, base):
+                notes += [f"only within the widened budget: {where}: {line}" for line in lines]
+    breaches = breaches or [*lost_channels(expected, actual, budget_for(precision))]
+    first = min(beyond, default=numbers[0])
+    return Difference(metrics, tuple(breaches), first, tuple(dict.fromkeys(notes)))
 
 
 def adapted(feeds: Feeds, giver: Side, taker: Side, notes: list[str]) -> dict[str, Array]:
@@ -246,10 +289,10 @@ def _as_taken(array: Array, name: str, spec: TensorSpec, notes: list[str]) -> Ar
 
 def _as_given(wanted: Array, array: Array, name: str, notes: list[str]) -> Array:
     """Return an output in the layout of the side that is right, where another fits it."""
-    if np.shape(array) == np.shape(wanted) or not isinstance(array, np.ndarray):
+    if not (isinstance(array, np.ndarray) and isinstance(wanted, np.ndarray)):
         return array
-    for moved, what in _layouts(array):
-        if moved.shape == np.shape(wanted):
+    for moved, what in _layouts(array) if array.shape != wanted.shape else ():
+        if moved.shape == wanted.shape:
             notes.append(f"output {name!r} is compared with its channels {what}")
             return moved
     return array

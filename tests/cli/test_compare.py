@@ -12,6 +12,7 @@ import pytest
 
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.metrics import OutputMetrics
 from tests.cli.conftest import write_bundle
 
 OPENVINO = EngineRequirement("openvino")
@@ -26,6 +27,16 @@ net (float[1, 2, 4, 6] {x}) => (float[1, 2, 4, 6] {y})
     c = Add(b, bias)
     {y} = Tanh(c)
 }}
+"""
+
+SLIGHTLY_OFF = """
+<ir_version: 8, opset_import: ["" : 17]>
+colours (float[N, 2, 2, 3] image) => (float[N, 3] scores)
+<float factor = {1.01}>
+{
+    more = Mul(image, factor)
+    scores = ReduceMean <axes = [1, 2], keepdims = 0> (more)
+}
 """
 
 LAST = """
@@ -95,6 +106,29 @@ def test_every_artifact_of_a_bundle_on_its_vectors(cli: Any, model: Path, tmp_pa
     assert result.code == 0
     assert "cpu-onnx-fp32  onnxruntime" in result.out
     assert result.out.endswith("3 inputs of cpu-onnx-fp32: the same within budget\n")
+
+
+def test_vectors_that_an_artifact_refuses_are_not_judged(
+    cli: Any, model: Path, tmp_path: Path
+) -> None:
+    refusing: dict[str, Any] = {"vectors": 2, "nan_in": 1, "constraints": {"inputs": "not_nan"}}
+    result = cli("compare", model, write_bundle(tmp_path / "m.edge", **refusing))
+    assert result.code == 0
+    assert "1 of 2 inputs are not judged" in result.out
+    refusing["vectors"], refusing["nan_in"] = 1, 0
+    result = cli("compare", model, write_bundle(tmp_path / "n.edge", **refusing))
+    assert result.code == 2
+    assert "of 1 inputs none is judged at fp32" in result.err
+
+
+def test_where_the_oracles_part_the_budget_is_wider(cli: Any, tmp_path: Path) -> None:
+    """As for ``verify``; the answers of the model differ, as rounding may move them."""
+    model = save(tmp_path / "off.onnx", SLIGHTLY_OFF)
+    assert cli("compare", model, write_bundle(tmp_path / "m.edge")).code == 1
+    spread = {"scores": OutputMetrics(12, 0.02, 0.02, 30.0, 30.0, 0.02)}
+    result = cli("compare", model, write_bundle(tmp_path / "w.edge", spread=spread))
+    assert result.code == 0
+    assert "only within the widened budget: input 0, output 'scores'" in result.out
 
 
 def test_ones_own_data(cli: Any, tmp_path: Path) -> None:

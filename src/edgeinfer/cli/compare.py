@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,7 @@ from edgeinfer.errors import EdgeInferError, UsageError
 
 if TYPE_CHECKING:
     from edgeinfer.cli.table import Table
-    from edgeinfer.metrics import Budget
-    from edgeinfer.runtime.difference import Difference, Side
+    from edgeinfer.runtime.difference import Difference, Input, Side
     from edgeinfer.types import Feeds
 
 
@@ -49,26 +49,26 @@ def compare(
         right = _most_precise(rights)
         if progress is not None:
             progress("gather inputs", None)
-        vectors, origin = _inputs(right, others, data)
+        inputs, origin = _inputs(right, others, data)
         rows = []
         for number, other in enumerate(others):
             if progress is not None:
                 progress(f"compare {other.name}", number / len(others))
             asked = (precision, precision) if precision else (_precision(right), _precision(other))
-            name, budget = difference.budget_between(*asked)
-            found = difference.difference(right, other, vectors, budget)
-            node = "" if found.same else _node(right, other, vectors[found.first], budget)
+            name = difference.coarser(*asked)
+            found = difference.difference(right, other, inputs, name)
+            node = "" if found.same else _node(right, other, inputs[found.first].feeds, name)
             rows.append((other, name, found, node))
     same = all(found.same for _, _, found, _ in rows)
     result = {
         "same": same,
         "right": {"name": right.name, "engine": right.backend, "version": right.version},
-        "inputs": len(vectors),
+        "inputs": len(inputs),
         "origin": origin,
         "rows": [_data(*row) for row in rows],
         "not_run": not_run,
     }
-    out.result(result, lambda: _view(right, rows, not_run, f"{len(vectors)} inputs {origin}"))
+    out.result(result, lambda: _view(right, rows, not_run, f"{len(inputs)} inputs {origin}"))
     if not same:
         raise click.exceptions.Exit(1)
 
@@ -94,49 +94,53 @@ def _precision(side: Side) -> str:
     return precision_name(layers(side.path, side.format))
 
 
-def _inputs(right: Side, others: list[Side], data: Path | None) -> tuple[list[Feeds], str]:
+def _inputs(right: Side, others: list[Side], data: Path | None) -> tuple[list[Input], str]:
     """Return inputs by the names of the side that is right, and where they are from."""
     from edgeinfer.media.samples import open_data
-    from edgeinfer.runtime.difference import adapted
+    from edgeinfer.runtime.difference import Input, adapted
 
     if data is not None:
         given = open_data(data, right.executable.inputs, called="comparison")
-        found: list[Feeds] = list(given.feeds())
+        found = [Input(feeds) for feeds in given.feeds()]
         if not found:
             raise UsageError(f"comparison data {data} holds no sample")
         return found, f"of {data}"
     for side in (right, *others):
         if side.vectors:
-            return [adapted(f, side, right, []) for f in side.vectors], f"of {side.name}"
+            made = [replace(v, feeds=adapted(v.feeds, side, right, [])) for v in side.vectors]
+            return made, f"of {side.name}"
     from edgeinfer.convert.verify.divergence import READABLE, made_inputs
 
     for side in (right, *others):
         if side.path.suffix in READABLE:
             names = [spec.name for spec in side.executable.inputs]
-            made = made_inputs(side.path)
             # A reader may take other names of a file than its engine, never another order.
             own = [
-                f if f.keys() == set(names) else dict(zip(names, f.values(), strict=True))
-                for f in made
+                feeds
+                if feeds.keys() == set(names)
+                else dict(zip(names, feeds.values(), strict=True))
+                for feeds in made_inputs(side.path)
             ]
-            return [adapted(f, side, right, []) for f in own], f"made up for {side.name}"
+            taken = [Input(adapted(feeds, side, right, [])) for feeds in own]
+            return taken, f"made up for {side.name}"
     raise UsageError(
         f"{right.path}: inputs are made up for .onnx and .tflite files, and neither is one: give "
         "--data FILE.npz"
     )
 
 
-def _node(right: Side, other: Side, feeds: Feeds, budget: Budget) -> str:
+def _node(right: Side, other: Side, feeds: Feeds, precision: str) -> str:
     """Name the first diverging node, or say why there is none to name."""
     try:
         from edgeinfer.convert.verify.divergence import READABLE, first_divergence
+        from edgeinfer.metrics import budget_for
     except ModuleNotFoundError:
         return "no node named: the converter reads graphs, and it is not installed here"
     for side in (right, other):
         if side.path.suffix not in READABLE:
             return f"no node named: {side.path.name} is no graph that is read here"
     try:
-        found = first_divergence(right.path, other.path, feeds, budget)
+        found = first_divergence(right.path, other.path, feeds, budget_for(precision))
     except EdgeInferError as e:
         return f"no node named: {e}"
     if found.node:
