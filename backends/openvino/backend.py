@@ -89,11 +89,7 @@ class OpenVinoBackend:
         try:
             core = _core()
             version = str(import_openvino().__version__).split("-", 1)[0]
-            devices = tuple(
-                _device(core, name)
-                for name in core.available_devices
-                if name.split(".")[0] in _KINDS
-            )
+            devices = tuple(_device(core, name) for name in _names(core))
         except Exception as error:
             missing = isinstance(error, ModuleNotFoundError) and error.name == NAME
             reason = "not installed" if missing else f"cannot be used: {one_line(error)}"
@@ -193,6 +189,20 @@ def _core() -> Any:
     return import_openvino().Core()
 
 
+def _names(core: Any) -> list[str]:
+    """Return the engine's names of the devices that it can run on.
+
+    Its GPU plugin lists every OpenCL device, and compiles for Intel's alone: on a machine with an
+    NVIDIA card it fails at the first model.
+    """
+    return [
+        name
+        for name in sorted(core.available_devices)
+        if name.split(".")[0] in _KINDS
+        and (name.split(".")[0] != "GPU" or "Intel" in core.get_property(name, "FULL_DEVICE_NAME"))
+    ]
+
+
 def _device(core: Any, name: str) -> Device:
     """Describe one device of the engine, e.g. ``GPU.1``."""
     kind, _, index = name.partition(".")
@@ -202,8 +212,7 @@ def _device(core: Any, name: str) -> Device:
 def _device_name(options: LoadOptions) -> str:
     """Return the engine's name of the first device of the kind asked for, never ``AUTO``."""
     wanted = options.device.upper()
-    name: str = next(n for n in sorted(_core().available_devices) if n.split(".")[0] == wanted)
-    return name
+    return next(n for n in _names(_core()) if n.split(".")[0] == wanted)
 
 
 def _config(options: LoadOptions) -> dict[str, Any]:

@@ -113,13 +113,31 @@ def test_devices_are_mapped_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
         available_devices = ("CPU", "GPU.0", "GPU.1", "NPU", "HETERO")
 
         def get_property(self, device: str, name: str) -> str:
-            return f"{device} of {name}"
+            return f"Intel {device} of {name}"
 
     monkeypatch.setattr(module, "_core", Core)
     devices = OpenVinoBackend().probe().devices
     assert [(d.kind, d.index) for d in devices] == [("gpu", 0), ("gpu", 1), ("npu", 0), ("cpu", 0)]
-    assert devices[1] == Device("gpu", "GPU.1 of FULL_DEVICE_NAME", 1)
+    assert devices[1] == Device("gpu", "Intel GPU.1 of FULL_DEVICE_NAME", 1)
     assert module._device_name(LoadOptions(device="gpu")) == "GPU.0"
+
+
+def test_a_card_of_others_is_no_device_of_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Core:
+        available_devices = ("CPU", "GPU.0", "GPU.1")
+
+        def get_property(self, device: str, name: str) -> str:
+            return {
+                "GPU.0": "NVIDIA H200 (dGPU)",
+                "GPU.1": "Intel(R) Arc(TM) A770 Graphics (dGPU)",
+            }.get(device, "AMD EPYC")
+
+    monkeypatch.setattr(module, "_core", Core)
+    assert [(d.kind, d.index) for d in OpenVinoBackend().probe().devices] == [
+        ("gpu", 1),
+        ("cpu", 0),
+    ]
+    assert module._device_name(LoadOptions(device="gpu")) == "GPU.1"
 
 
 def test_absent_npu_says_what_to_do(write: Write) -> None:
