@@ -1,10 +1,12 @@
-"""Stops where a checkout lost its links; everything else is in pyproject.toml.
+"""Stops where a checkout lost its links, and builds outside it; all else is in pyproject.toml.
 
 Five folders of src/edgeinfer are links. Git for Windows writes text files in place of links where
-the user may make none, and the package would lack its parts.
+the user may make none, and the package would lack its parts. What an earlier build left in a folder
+would get into the next wheel, so each has a folder of its own, which is removed.
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 from setuptools import setup
@@ -18,4 +20,5 @@ if lost:
         "turn Developer Mode on, run `git config --global core.symlinks true` and clone again, or "
         "install a wheel that was built elsewhere"
     )
-setup()
+with tempfile.TemporaryDirectory() as folder:
+    setup(options={"build": {"build_base": folder}, "egg_info": {"egg_base": folder}})

@@ -90,6 +90,11 @@ def test_large_weights_stay_in_the_file(tmp_path: Path) -> None:
         ("y = PRelu(x, x)", "not constant"),
         ("y = Upsample<scales=[1.0,1.0,1.0]>(x)", "Upsample was another operator"),
         ("y = BatchNormalization(x, s, s, s, s)", "without is_test=1 is for training"),
+        (
+            "b = Cast<to=9>(x) u = Upsample<scales=[1.0,1.0,1.0]>(x) y = If<then_branch = t () => (p) { p = Relu(x) }, "
+            "else_branch = e () => (q) { q = Abs(x) }>(b)",
+            "If has a body; Upsample was another operator",
+        ),
         ("y = Dropout<is_test=0>(x)", "Dropout without is_test=1 is for training"),
         *(
             (f"y = {op}<axis=1, broadcast=1>(x, s)", "by onnx's converter")
