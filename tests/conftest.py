@@ -6,7 +6,7 @@ import itertools
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,21 @@ def heap_of_imports_is_left_alone() -> None:
         _modules = len(sys.modules)
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Hide packages by name; others are found, as transformers asks once and for good for torch."""
+    find = importlib.util.find_spec
+
+    def hide(*names: str) -> None:
+        monkeypatch.setattr(
+            importlib.util,
+            "find_spec",
+            lambda name, package=None: None if name in names else find(name, package),
+        )
+
+    return hide
 
 
 @pytest.fixture

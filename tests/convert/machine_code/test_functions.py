@@ -5,6 +5,7 @@ import platform
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,7 @@ def test_models_that_take_spectrograms_have_a_function_a_record(made: list[str])
     assert functions.libraries([load_profile("rpi4")], {"d": records["d"]}) == ({}, notes)
 
 
-def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, without: Any) -> None:
     monkeypatch.delenv("EDGEINFER_SMALL_CODE", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     found, notes = functions.libraries([load_profile("rpi4")], PICTURE)
@@ -99,7 +100,7 @@ def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = {"x": SpectrogramInput(16000, 512, 160, 40)}
     (note,) = functions.libraries([load_profile("rpi4")], sound)[1]
     assert note.startswith("no code for spectrograms on aarch64: NumPy computes them there: ")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    without("tvm")
     with pytest.raises(NotAvailableError, match=r"pip install 'edgeinfer\[tvm\]'"):
         functions.library(machine("cortex-a72"))
 

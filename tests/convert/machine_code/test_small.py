@@ -101,6 +101,11 @@ def test_in_float32_only(options: LowerOptions) -> None:
     assert _formats(_product(64, 10), "cpu", options=options) == []
 
 
+def test_not_where_there_is_no_tvm(without: Any) -> None:
+    without("tvm")
+    assert _formats(_product(64, 10), "cpu") == []
+
+
 def test_not_where_it_is_switched_off_or_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     one = _product(64, 10)
     with monkeypatch.context() as m:
@@ -108,7 +113,6 @@ def test_not_where_it_is_switched_off_or_cannot_be_made(monkeypatch: pytest.Monk
         assert _formats(one, "cpu") == []
     for name, value in (
         ("shutil.which", lambda _: None),
-        ("importlib.util.find_spec", lambda _: None),
         ("machine_here", lambda: ""),
     ):
         with monkeypatch.context() as m:

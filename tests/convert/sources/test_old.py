@@ -91,7 +91,8 @@ def test_large_weights_stay_in_the_file(tmp_path: Path) -> None:
         ("y = Upsample<scales=[1.0,1.0,1.0]>(x)", "Upsample was another operator"),
         ("y = BatchNormalization(x, s, s, s, s)", "without is_test=1 is for training"),
         (
-            "b = Cast<to=9>(x) u = Upsample<scales=[1.0,1.0,1.0]>(x) y = If<then_branch = t () => (p) { p = Relu(x) }, "
+            "b = Cast<to=9>(x) u = Upsample<scales=[1.0,1.0,1.0]>(x) "
+            "y = If<then_branch = t () => (p) { p = Relu(x) }, "
             "else_branch = e () => (q) { q = Abs(x) }>(b)",
             "If has a body; Upsample was another operator",
         ),

@@ -8,8 +8,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.sources import onnx as onnx_source
-from edgeinfer.convert.sources import read
+from edgeinfer.convert.sources import old, read
 from edgeinfer.errors import EdgeInferError, SourceError, UsageError
 
 NEWEST = onnx.defs.onnx_opset_version()
@@ -137,4 +136,4 @@ def test_what_is_no_model_is_refused() -> None:
 
 
 def test_oldest_opset_is_documented() -> None:
-    assert onnx_source.OLDEST_OPSET == 7
+    assert old.OLDEST_OPSET == 7

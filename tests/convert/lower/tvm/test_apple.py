@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 import struct
 import sys
@@ -82,8 +81,8 @@ def test_the_gate_has_no_place_for_it() -> None:
     assert place_for("apple-m").missing == "libraries for apple-m are loaded by macos only"
 
 
-def test_without_a_linker_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+def test_without_a_linker_it_says_what_to_install(without: Any) -> None:
+    without("ziglang")
     with pytest.raises(NotAvailableError, match=r"need a linker for macOS.*tvm-apple"):
         check_linker("apple-m")
 

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -63,10 +64,12 @@ def test_arithmetic_is_not_the_fast_one(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(n in source.read_text("utf-8") for n in (cuda_code._EXACT, cuda_code._OPTIONS))
 
 
-def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, without: Any
+) -> None:
     monkeypatch.delenv(cuda_code.MODE, raising=False)
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    without("cuda", "nvidia")
     with pytest.raises(NotAvailableError, match=r"need a CUDA compiler: pip install .*tvm-cuda"):
         cuda_code.get_ready("sm_87")
 
