@@ -11,12 +11,13 @@ from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass, RemoveUnusedNodesPass, ShapeInferencePass
+from onnx_ir.passes.common import InlinePass, RemoveUnusedNodesPass
 
 from edgeinfer.convert.lower import definitions, microsoft, tabular
 from edgeinfer.convert.lower.rows import at_once
 from edgeinfer.convert.lower.single import ORIGIN, has_subgraph, walk
 from edgeinfer.convert.passes import normalise
+from edgeinfer.convert.passes.inference import infer
 from edgeinfer.errors import Notes, UnsupportedError
 
 _DOMAIN = "edgeinfer.expand"
@@ -146,7 +147,7 @@ def expand(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         InlinePass(criteria=lambda f: f.domain == _DOMAIN)(model)
         RemoveUnusedNodesPass()(model)
         model.opset_imports.pop(_DOMAIN, None)
-        ShapeInferencePass()(model)
+        infer(model)
     return done
 
 

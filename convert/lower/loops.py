@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from edgeinfer.convert.lower.single import walk
+from edgeinfer.convert.passes.inference import infer
 
 
 class ScanForm:
@@ -52,7 +52,7 @@ def settle_loops(model: ir.Model) -> None:
             if value.type is not None:
                 value.shape = ir.Shape(start.shape)
                 assumed.append((body, value, after))
-    ShapeInferencePass()(model)
+    infer(model)
     wrong = {body for body, value, after in assumed if not _same(value.shape, after.shape)}
     if not wrong:
         return
@@ -61,7 +61,7 @@ def settle_loops(model: ir.Model) -> None:
             value.shape = None
     for body in wrong:
         _forget(body)
-    ShapeInferencePass()(model)
+    infer(model)
 
 
 def _same(before: ir.Shape | None, after: ir.Shape | None) -> bool:

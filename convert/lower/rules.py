@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from edgeinfer.convert.lower.expand import expand
 from edgeinfer.convert.lower.single import op_name, walk
+from edgeinfer.convert.passes.inference import infer
 from edgeinfer.errors import Notes, Problem, Reason
 
 Repair = Callable[[ir.Model, ir.Node], bool]
@@ -78,7 +78,7 @@ def apply(model: ir.Model, rules: Sequence[Rule], notes: Notes) -> list[Problem]
             break
     if any(v.type is None and v.name for _, node in walk(model) for v in node.outputs):
         # What a repair has made is asked about, and narrowed, by its types.
-        ShapeInferencePass()(model)
+        infer(model)
     for line, count in repaired.items():
         notes.add(f"{line} ({count} nodes)" if count > 1 else line)
     return problems

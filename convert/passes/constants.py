@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime
+from edgeinfer.convert.passes.inference import infer_shapes
 from edgeinfer.convert.passes.infra import (
     DEFAULT_DOMAINS,
     Namer,
@@ -163,7 +164,7 @@ def _shapes(node: ir.Node, imports: dict[str, int]) -> list[tuple[int, ...]]:
     for output in proto.graph.output:
         output.type.tensor_type.ClearField("shape")
     try:
-        found = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph.output
+        found = infer_shapes(proto).graph.output
     # onnx raises RuntimeError subclasses of its own; what it cannot infer stays open.
     except Exception:
         found = proto.graph.output

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Set
 
 import onnx
 import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
 
 from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, bodies, dims_of, input_at, walk
 
@@ -22,6 +23,10 @@ _LIKE_INPUT = frozenset(
 )
 """Operators of ONNX Runtime whose first result has the shape of their first input."""
 
+_LONGEST = 1 << 16
+"""Elements of a vector above which it is not followed what vectors hold: no tensor has so many
+sizes, and onnx 1.23 keeps about 150 bytes for each element, known or not."""
+
 _SUM = 3
 """Which of the results of those that skip is the sum of their inputs."""
 
@@ -35,6 +40,55 @@ def is_generated(size: int | ir.SymbolicDim) -> bool:
     if isinstance(size, int):
         return False
     return size.value is None or size.value.startswith(_GENERATED)
+
+
+def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
+    """Return a model with what onnx infers, following the integers that stand for sizes.
+
+    Args:
+        proto: it is not modified.
+        strict: raise where a node contradicts itself, in place of leaving its results open.
+    """
+    found = onnx.shape_inference.infer_shapes(proto, strict_mode=strict)
+    for graph in _graphs(found.graph):
+        if any(map(_is_long, (*graph.input, *graph.value_info, *graph.output))):
+            return found
+    return onnx.shape_inference.infer_shapes(proto, strict_mode=strict, data_prop=True)
+
+
+def infer(model: ir.Model, *, strict: bool = True) -> None:
+    """Write into a model what onnx infers, following the integers that stand for sizes.
+
+    Vectors too long for that are found first, without following any.
+
+    Args:
+        model: it is changed.
+        strict: infer nothing where a node contradicts itself, in place of leaving its results open.
+    """
+    how = {"check_type": strict, "strict_mode": strict}
+    ShapeInferencePass(**how, data_prop=False)(model)
+    lengths = (
+        value.shape[0]
+        for graph in walk(model.graph)
+        for value in (*graph.inputs, *(v for node in graph for v in node.outputs))
+        if value.shape is not None and len(value.shape) == 1
+    )
+    if not any(isinstance(length, int) and length > _LONGEST for length in lengths):
+        ShapeInferencePass(**how)(model)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                if body.node:
+                    yield from _graphs(body)
+
+
+def _is_long(info: onnx.ValueInfoProto) -> bool:
+    dims = info.type.tensor_type.shape.dim
+    return len(dims) == 1 and dims[0].dim_value > _LONGEST
 
 
 class Inference:
@@ -51,9 +105,7 @@ class Inference:
             InferenceFailedError: onnx gave up.
         """
         try:
-            self._proto = onnx.shape_inference.infer_shapes(
-                self._proto, check_type=False, strict_mode=False, data_prop=True
-            )
+            self._proto = infer_shapes(self._proto)
         # onnx raises RuntimeError subclasses of its own, and protobuf errors for malformed parts.
         except Exception as e:
             reason = str(e).splitlines()[0] if str(e) else type(e).__name__

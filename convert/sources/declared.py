@@ -15,11 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-import onnx_ir.passes.common as ir_passes
 
 from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime
 from edgeinfer.convert import onnx_file
-from edgeinfer.convert.passes.inference import stand_in
+from edgeinfer.convert.passes.inference import infer, stand_in
 from edgeinfer.convert.sources.quiet import quiet_logging
 from edgeinfer.errors import Notes
 from edgeinfer.types import Array
@@ -78,7 +77,7 @@ def _infer(model: ir.Model) -> dict[_Key, _Dims]:
         value.shape = None
     stand_in(bare)
     with quiet_logging():
-        ir_passes.ShapeInferencePass(check_type=False, strict_mode=False)(bare)
+        infer(bare, strict=False)
     return {key: _dims(value) for key, value in _declared(bare)}
 
 

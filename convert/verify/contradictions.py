@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from edgeinfer.convert.passes.inference import without_weights
+from edgeinfer.convert.passes.inference import infer_shapes, without_weights
 from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, walk
 from edgeinfer.errors import EdgeInferError, SourceError
 from edgeinfer.types import TensorSpec
@@ -348,7 +348,7 @@ RULES: Mapping[str, Rule] = {
 def _inferred(proto: onnx.ModelProto) -> dict[str, Shape]:
     """Shapes of all that is known, without those that follow from a contradiction."""
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=False, data_prop=True)
+        inferred = infer_shapes(proto)
     # onnx raises RuntimeError subclasses of its own; without shapes nothing contradicts.
     except Exception:
         inferred = proto
@@ -368,7 +368,7 @@ def _told(
 ) -> Iterator[tuple[tuple[str, str], str]]:
     """What onnx's own inference says, by node."""
     try:
-        onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
+        infer_shapes(proto, strict=True)
     except Exception as error:
         told = {(op, name): fault for op, name, fault in _TOLD.findall(str(error))}
         for node in proto.graph.node:

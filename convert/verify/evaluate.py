@@ -59,7 +59,7 @@ class Evaluator:
         self._rounded = frozenset((*_NARROW, *([ir.DataType.FLOAT] if rounded else [])))
         self._round = wide and (rounded or _has_narrow(model))
         if self._round:
-            model = ShapeInferencePass()(model).model
+            model = ShapeInferencePass(data_prop=False)(model).model
         self.graph = model.graph
         self._opsets = {("" if d in _MAIN else d): v for d, v in model.opset_imports.items()}
         self._wide, self._own = wide, own

@@ -1,7 +1,14 @@
+import resource
+
 import onnx_ir as ir
 import pytest
 
-from edgeinfer.convert.passes.inference import Inference, InferenceFailedError, is_generated
+from edgeinfer.convert.passes.inference import (
+    Inference,
+    InferenceFailedError,
+    infer_shapes,
+    is_generated,
+)
 from edgeinfer.convert.passes.shapes import InferShapes
 from tests.convert.passes.rewriting import parse
 
@@ -21,6 +28,17 @@ def test_what_is_told_between_two_rounds_is_carried_on() -> None:
     inference.tell({a})
     inference.run()
     assert str(b.shape) == "[N,4]"
+
+
+def test_what_long_vectors_hold_is_not_followed() -> None:
+    """It takes about 150 bytes an element, also where nothing is known of them."""
+    long = 1 << 22
+    text = f"g (float[{long}] x) => (float[N] y) {{ a = Neg(x) b = Add(a, x) y = Mul(b, a) }}"
+    proto = ir.to_proto(parse(text))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = infer_shapes(proto)
+    assert found.graph.output[0].type.tensor_type.shape.dim[0].dim_value == long
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 
 
 def test_a_branch_sees_the_values_of_outer_constants() -> None:
