@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: fuzz test-faults lock locked test-lowest wheel demo test lint test-install test-arm test-arm-zoo runtime-wheel test-cluster test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
+.PHONY: fuzz test-faults lock locked test-lowest wheel demo picture test lint test-install test-arm test-arm-zoo runtime-wheel test-cluster test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -149,6 +149,15 @@ wheel: $(VENV)/installed
 # What a device installs: no converter, Python 3.10 too, at most 1 MB.
 runtime-wheel: $(VENV)/installed
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m release.runtime_wheel dist
+
+# The picture in README; needs Debian's chromium.
+picture: $(VENV)/installed
+	mkdir -p build/picture && cp examples/models/basic_pitch.onnx build/picture
+	cd build/picture && $(abspath $(BIN))/edgeinfer convert basic_pitch.onnx -t cpu -t rpi5 -o basic_pitch.edge --overwrite
+	cd build/picture && $(abspath $(BIN))/edgeinfer inspect basic_pitch.edge --report report.html --overwrite
+	chromium --headless=new --no-sandbox --hide-scrollbars --window-size=1000,700 \
+		--screenshot=build/picture/report.png build/picture/report.html
+	$(BIN)/python -c 'from PIL import Image; Image.open("build/picture/report.png").convert("RGB").quantize(64).save("docs/pictures/report.png", optimize=True)'
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info src/*.egg-info

@@ -15,8 +15,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fill(folder: Path) -> None:
-    (folder / "bundles" / "abc").mkdir(parents=True)
-    (folder / "bundles" / "abc" / "model.onnx").write_bytes(b"x" * 2000)
+    (folder / "bundles" / "abc" / "variants" / "cpu-onnx-fp32").mkdir(parents=True)
+    (folder / "bundles" / "abc" / "variants" / "cpu-onnx-fp32" / "model.onnx").write_bytes(
+        b"x" * 2000
+    )
     (folder / "history-1.sqlite").write_bytes(b"x" * 500)
     (folder / "holiday.jpg").write_bytes(b"x")
 
@@ -29,6 +31,9 @@ def test_list(cli: Any, folder: Path) -> None:
         "entry              size\n"
         "bundles            2 kB\n"
         "history-1.sqlite  500 B\n"
+        "\n"
+        "unpacked bundle  size  artifacts\n"
+        "abc              2 kB  cpu-onnx-fp32\n"
     )  # fmt: skip
 
 

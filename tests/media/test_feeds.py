@@ -107,6 +107,12 @@ def test_what_cannot_be_placed(
     assert problem in str(caught.value)
 
 
+def test_a_file_that_is_no_array_for_a_model_of_arrays(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_text("x")
+    with pytest.raises(UsageError, match=r"net.onnx: no \.npz or \.npy, and no input .* pictures"):
+        feeds_for(str(tmp_path / "net.onnx"), model((1,)))
+
+
 @pytest.mark.parametrize(
     ("argument", "problem"),
     [

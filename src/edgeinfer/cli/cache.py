@@ -29,7 +29,9 @@ def list_(out: Output) -> None:
 
     root = cache_root()
     entries = [{"name": p.name, "size_bytes": _size(p)} for p in _entries(root)]
-    out.result({"folder": root, "entries": entries}, lambda: _view(root, entries))
+    bundles = [_unpacked(p) for p in sorted(root.glob("bundles/*"))]
+    data = {"folder": root, "entries": entries, "bundles": bundles}
+    out.result(data, lambda: _view(root, entries, bundles))
 
 
 @cache.command()
@@ -73,9 +75,26 @@ def _size(path: Path) -> int:
     return total
 
 
-def _view(root: Path, entries: list[dict[str, Any]]) -> Iterator[str | Table]:
+def _unpacked(folder: Path) -> dict[str, Any]:
+    """Describe an unpacked bundle, whose folder is named by its contents."""
+    variants = sorted(p.name for p in folder.glob("variants/*"))
+    return {"digest": folder.name, "variants": variants, "size_bytes": _size(folder)}
+
+
+def _view(
+    root: Path, entries: list[dict[str, Any]], bundles: list[dict[str, Any]]
+) -> Iterator[str | Table]:
     if not entries:
         yield f"{root}: empty"
         return
     yield f"{root}:"
     yield table(("entry", ">size"), [(e["name"], size(e["size_bytes"])) for e in entries])
+    if bundles:
+        yield ""
+        yield table(
+            ("unpacked bundle", ">size", "artifacts"),
+            [
+                (b["digest"][:12], size(b["size_bytes"]), ", ".join(b["variants"]) or "-")
+                for b in bundles
+            ],
+        )

@@ -161,8 +161,8 @@ def _media_input(name: str | None, path: Path, signature: Signature) -> str:
         )
     if name is None and not readable:
         raise UsageError(
-            f"{path}: no input of the model has an image or audio record; give an .npz with arrays"
-            " named as the inputs, or convert the model again with --preprocessing"
+            f"{path}: no .npz or .npy, and no input of the model takes pictures or sounds; give an"
+            " .npz with arrays named as the inputs, or convert the model again with --preprocessing"
         )
     if name is None and len(readable) > 1:
         names = sorted(readable)
