@@ -62,6 +62,23 @@ def export(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Export:
     return fake
 
 
+def test_a_note_of_several_outputs_and_variants_is_told_once(
+    cli: Any, model: Path, export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = export(model, None)
+    metrics = OutputMetrics(6, max_rel=1e-6)
+    outputs = tuple(OutputResult(name, metrics, note="only just") for name in ("a", "b"))
+    for number, variant in enumerate(made.report.variants):
+        engine = replace(variant.engines[0], outputs=outputs)
+        made.report.variants[number] = replace(variant, engines=(engine,))
+    monkeypatch.setattr(entry, "export", lambda *_, **__: made)
+    told = [line for line in cli("convert", model, "-t", "cpu").out.splitlines() if "just" in line]
+    assert told == [
+        "note: cpu-onnx-fp32 on onnxruntime, openvino-openvino_ir-fp32 on openvino: "
+        "'a', 'b' only just"
+    ]
+
+
 def test_what_is_told(cli: Any, model: Path, export: Export) -> None:
     told = cli("convert", model, "--target", "cpu")
     assert (told.code, told.err) == (0, "")

@@ -17,7 +17,7 @@ import click
 
 from edgeinfer import __version__
 from edgeinfer.cli.names import POLICIES, POLICY, named
-from edgeinfer.cli.output import Output, output_options, size, table
+from edgeinfer.cli.output import Output, output_options, size, table, together
 from edgeinfer.cli.trust import trust_options
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _view(findings: list[Finding], lacking: str) -> Iterator[str | Table]:
     yield table(("", "what", "found"), [(marks[f.ok], f.what, f.found) for f in findings])
     yield ""
     # Outside the table, so that no terminal breaks a line that is meant to be copied.
-    yield from (f"{f.what}: {f.fix}" for f in findings if f.fix)
+    yield from together((f.what, f.fix) for f in findings if f.fix)
     yield lacking or "ready"
 
 
