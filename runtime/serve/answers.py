@@ -6,6 +6,7 @@ Only where it was asked for: a model that draws numbers at random would give the
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgeinfer.types import Array, Feeds
+
+ENTRY_BYTES = 450
+"""Of memory that an answer takes besides its arrays: its key, its place and its names."""
+
+ARRAY_BYTES = 150
+"""Of memory that an array takes besides its values."""
 
 
 @dataclass(slots=True)
@@ -27,7 +34,7 @@ class Answers:
     """Keeps answers, those used least recently the first to go; used by one event loop.
 
     Args:
-        limit: bytes of arrays.
+        limit: bytes of memory.
 
     Attributes:
         counts: by model.
@@ -73,7 +80,7 @@ class Answers:
 
     def put(self, key: tuple[str, bytes], answer: Mapping[str, Array]) -> None:
         """Keep a copy of an answer."""
-        size = sum(map(_bytes, answer.values()))
+        size = _size(answer)
         if size > self._limit or key in self._kept:
             return
         kept = {name: np.array(array) for name, array in answer.items()}
@@ -83,10 +90,14 @@ class Answers:
         self.used += size
         while self.used > self._limit:
             _, old = self._kept.popitem(last=False)
-            self.used -= sum(map(_bytes, old.values()))
+            self.used -= _size(old)
+
+
+def _size(answer: Mapping[str, Array]) -> int:
+    return ENTRY_BYTES + sum(ARRAY_BYTES + _bytes(array) for array in answer.values())
 
 
 def _bytes(array: Array) -> int:
     if array.dtype == object:
-        return array.nbytes + sum(len(str(v)) for v in array.ravel())
+        return array.nbytes + sum(map(sys.getsizeof, array.ravel()))
     return int(array.nbytes)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgeinfer.runtime.serve.answers import Answers
+from edgeinfer.runtime.serve.answers import ARRAY_BYTES, ENTRY_BYTES, Answers
 from tests.runtime.serve.conftest import Start
 from tests.runtime.serve.test_v2 import URL, body
 
@@ -37,7 +38,8 @@ def test_what_differs_has_another_key() -> None:
 
 
 def test_the_oldest_goes_first_and_copies_stay() -> None:
-    answers, made = Answers(100), np.arange(10, dtype=np.float32)
+    size = ENTRY_BYTES + ARRAY_BYTES + 40
+    answers, made = Answers(2 * size + 20), np.arange(10, dtype=np.float32)
     keys = [answers.key("m", n, {"x": X}) for n in range(4)]
     for key in keys[:2]:
         answers.put(key, {"y": made})
@@ -48,12 +50,34 @@ def test_the_oldest_goes_first_and_copies_stay() -> None:
     with pytest.raises(ValueError, match="read-only"):
         found["y"] += 1
     answers.put(keys[2], {"y": made})
-    assert answers.used == 80
+    assert answers.used == 2 * size
     # The second was used least recently.
     assert [answers.get(key) is None for key in keys[:3]] == [False, True, False]
     answers.put(keys[3], {"y": np.zeros(1000)})
     assert answers.get(keys[3]) is None
-    assert answers.used == 80
+    assert answers.used == 2 * size
+
+
+@pytest.mark.parametrize(
+    "made", [np.zeros(1, np.float32), np.zeros((0, 4)), np.array(["a"] * 40, object)]
+)
+def test_small_answers_take_what_they_are_counted_for(made: Any) -> None:
+    limit = 200_000
+    answers = Answers(limit)
+    tracemalloc.start()
+    try:
+        for n in range(2000):
+            feeds = {"x": np.array([n])}
+            # Each text is its own, as an engine makes them.
+            new = np.array([f"{n}:{i}" for i in range(made.size)], object)
+            answer = new if made.dtype == object else made
+            answers.put(answers.key("m", 0, feeds), {"y": answer})
+        del feeds, new, answer
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert answers.used <= limit
+    assert limit / 4 < taken < 1.1 * limit
 
 
 def test_the_same_inputs_get_the_same_answer(start: Start, fakes: Any) -> None:
