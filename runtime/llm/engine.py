@@ -137,7 +137,7 @@ class Engine:
             request,
             0,
             (order, 0),
-            root=prefix.root(executor.fingerprint, request.adapter, extra),
+            root=prefix.root(executor.fingerprint, request.adapter, extra, request.salt),
             adapter=names.index(request.adapter) if request.adapter else -1,
             limit=limit,
             arrived=self._clock(),

@@ -22,16 +22,17 @@ KEY = 16
 """Bytes of a hash."""
 
 
-def root(fingerprint: str, adapter: str, extra: bytes = b"") -> bytes:
+def root(fingerprint: str, adapter: str, extra: bytes = b"", salt: bytes = b"") -> bytes:
     """Return the hash that a chain starts with.
 
     Args:
         fingerprint: of the executor.
         adapter: its name; empty for none.
         extra: of whatever else the cache's bits depend on, such as given embeddings.
+        salt: whose the chain is: what others know of it would tell what was asked.
     """
     digest = blake2b(digest_size=KEY)
-    for part in (fingerprint.encode(), adapter.encode(), extra):
+    for part in (fingerprint.encode(), adapter.encode(), extra, salt):
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.digest()

@@ -24,6 +24,7 @@ class Request:
         embeddings: (given, hidden) float32, in the place of some tokens'; None for none.
         embedded: positions of these in the prompt, ascending.
         matcher: of the grammar, at the start of a text; made by ``Engine.prepare``.
+        salt: requests share pages of the prefix cache only where it is the same.
     """
 
     id: str
@@ -33,6 +34,7 @@ class Request:
     embeddings: Floats | None = None
     embedded: tuple[int, ...] = ()
     matcher: Matcher | None = None
+    salt: bytes = b""
 
 
 class Sequence:

@@ -34,6 +34,7 @@ _COUNTS = {
 }
 _COMMON = frozenset(
     {*_NUMBERS, *_COUNTS, "model", "stream", "stream_options", "stop", "logit_bias", "ignore_eos"}
+    | {"cache_salt"}
 )
 _CHAT = _COMMON | {
     *("messages", "logprobs", "top_logprobs", "response_format", "tools", "tool_choice"),
@@ -70,6 +71,9 @@ MOST_TEXTS = 128
 
 MOST_TOOLS = 128
 """Tools of one request."""
+
+MOST_SALT = 128
+"""Characters of ``cache_salt``."""
 
 MOST_STOPS, MOST_STOP_TEXT = 32, 1024
 """Texts that end a generation, and their characters: all are sought at every token."""
@@ -140,6 +144,7 @@ def chats(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
         id=id,
         **template,
     )
+    request.salt = _salt(data)
     _check_told(llm, [request])
     may_call = bool(tools) and data.get("tool_choice") != "none"
     return [Asked(request, *_stream(data), logprobs=logprobs, tools=may_call)]
@@ -169,6 +174,7 @@ def completions(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
     found = []
     for number, prompt in enumerate(prompts):
         request = llm.request(prompt, params, id=f"{id}-{number}")
+        request.salt = _salt(data)
         text = ""
         if echo:
             text = prompt if isinstance(prompt, str) else llm.model.tokenizer.decode(prompt)
@@ -208,6 +214,15 @@ def _params(llm: LLM, data: Mapping[str, Any]) -> SamplingParams:
     given["ignore_eos"] = _flag(data, "ignore_eos")
     given["grammar"] = _grammar(data.get("response_format"))
     return replace(llm.defaults, **given)
+
+
+def _salt(data: Mapping[str, Any]) -> bytes:
+    salt = data.get("cache_salt")
+    if salt is None:
+        return b""
+    if not isinstance(salt, str) or not 0 < len(salt) <= MOST_SALT:
+        raise RequestError(400, f"cache_salt: expected a text of 1 to {MOST_SALT} characters")
+    return salt.encode()
 
 
 def _check_told(llm: LLM, requests: Sequence[Request]) -> None:

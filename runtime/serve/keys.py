@@ -95,6 +95,12 @@ GRANT: ContextVar[Grant | None] = ContextVar("grant", default=None)
 """Of the request that is answered; None where no key is asked for."""
 
 
+def owner() -> bytes:
+    """Return whose the request is that is answered: its key's digest, empty where none is asked."""
+    grant = GRANT.get()
+    return b"" if grant is None else grant.digest
+
+
 class Keys:
     """The keys of a server.
 

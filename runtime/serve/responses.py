@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 PATH = "/v1/responses"
 
-_SAME = ("model", "temperature", "top_p", "stream", "seed", "top_k", "min_p", "ignore_eos")
+_SAME = (
+    *("model", "temperature", "top_p", "stream", "seed", "top_k", "min_p", "ignore_eos"),
+    "cache_salt",
+)
 _READ = frozenset(
     {*_SAME, "input", "instructions", "max_output_tokens", "text", "tools", "tool_choice"}
 )

@@ -32,6 +32,7 @@ _log = logging.getLogger("edgeinfer.serve")
 _CODES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     408: "DEADLINE_EXCEEDED",
     413: "RESOURCE_EXHAUSTED",
@@ -57,6 +58,9 @@ _CONTENTS = {
 
 _OPEN = frozenset({"ServerLive", "ServerReady", "Check"})
 """What probes ask without a key."""
+
+_WHOLE = ("", SERVICE)
+"""What ``Check`` is asked for where it is no model."""
 
 _MOST_PARAMETERS = 64
 """Of one request or tensor; those that are known are far fewer."""
@@ -168,7 +172,11 @@ class Rpc:
                     if name not in _OPEN:
                         self._let_in(context)
                     await held.take(len(raw))
-                    answer = await work(self._parsed(kind, raw))
+                    request = self._parsed(kind, raw)
+                    if name == "Check" and request.service not in _WHOLE:
+                        # Which models there are is told to who has a key.
+                        self._let_in(context)
+                    answer = await work(request)
                 except Exception as error:
                     known = self._known(name, error)
                     code = self._code(known)
@@ -232,10 +240,7 @@ class Rpc:
     async def _check(self, request: Any) -> Any:
         # 1 is SERVING, 2 is NOT_SERVING.
         name = request.service
-        if name in ("", SERVICE):
-            good = self._hub.is_ready
-        else:
-            good = facts.known(self._hub, name).is_ready
+        good = self._hub.is_ready if name in _WHOLE else facts.known(self._hub, name).is_ready
         return self._messages["HealthCheckResponse"](status=1 if good else 2)
 
     async def _model_ready(self, request: Any) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from edgeinfer.bundle.manifest import StateRecord
 from edgeinfer.errors import QueueFullError
 from edgeinfer.runtime.serve.http import RequestError
+from edgeinfer.runtime.serve.keys import owner
 from edgeinfer.runtime.serve.terms import Terms
 from edgeinfer.runtime.states import zeros
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -29,6 +30,8 @@ class _Running:
 
 class Sequences:
     """The sequences of one model; used by one event loop.
+
+    Each belongs to the key that began it: ids of others are not its own.
 
     Args:
         records: which output is which input of the next step.
@@ -51,7 +54,7 @@ class Sequences:
         self.specs = tuple(spec for spec in inputs if spec.name in self.pairs)
         self._others = tuple(spec for spec in inputs if spec.name not in self.pairs)
         self._limit, self._idle_s = limit, idle_s
-        self._running: dict[str | int, _Running] = {}
+        self._running: dict[tuple[bytes, str | int], _Running] = {}
 
     def __len__(self) -> int:
         return len(self._running)
@@ -76,7 +79,8 @@ class Sequences:
         """
         if given := [name for name in self.pairs if name in feeds]:
             raise RequestError(400, f"input {given[0]!r}: the sequence keeps it; leave it out")
-        sequence = self._found(id, terms.starts)
+        name = owner(), id
+        sequence = self._found(name, terms.starts)
         sequence.waiting += 1
         try:
             async with sequence.lock:
@@ -94,25 +98,25 @@ class Sequences:
             sequence.waiting -= 1
             sequence.used = time.monotonic()
             over = not (sequence.values or sequence.waiting)
-            if over and self._running.get(id) is sequence:
-                del self._running[id]
+            if over and self._running.get(name) is sequence:
+                del self._running[name]
 
     def clear(self) -> None:
         """Forget all of them."""
         self._running.clear()
 
-    def _found(self, id: str | int, starts: bool) -> _Running:
+    def _found(self, name: tuple[bytes, str | int], starts: bool) -> _Running:
         late = time.monotonic() - self._idle_s
         old = [i for i, s in self._running.items() if not s.waiting and s.used < late]
         for each in old:
             del self._running[each]
-        found = self._running.get(id)
+        found = self._running.get(name)
         if found is None:
             if not starts:
-                raise self._unknown(id)
+                raise self._unknown(name[1])
             if len(self._running) >= self._limit:
                 raise QueueFullError(f"{len(self._running)} sequences are under way already")
-            found = self._running[id] = _Running()
+            found = self._running[name] = _Running()
         return found
 
     def _unknown(self, id: str | int) -> RequestError:

@@ -20,7 +20,7 @@ from edgeinfer.runtime.serve.http import (
     status_of,
     to_json,
 )
-from edgeinfer.runtime.serve.keys import GRANT, Grant
+from edgeinfer.runtime.serve.keys import GRANT, Grant, owner
 
 if TYPE_CHECKING:
     from edgeinfer.runtime.llm.llm import LLM
@@ -107,6 +107,8 @@ async def submit(llm: LLM, request: Request, wait_s: float | None) -> AsyncItera
     grant = GRANT.get()
     if grant is not None:
         grant.check_tokens()
+    # That a prompt was read before is told in the answer, and by its time: to its own key alone.
+    request.salt = owner() + request.salt
     events = await llm.engine.submit_async(request)
     if wait_s is not None:
         events = _in_time(events, request.id, wait_s)

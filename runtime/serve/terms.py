@@ -12,6 +12,9 @@ _KNOWN = frozenset(
     {"binary_data_output", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end"}
 )
 
+MOST_ID = 128
+"""Characters of a sequence's id: it is kept for as long as the sequence."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -48,6 +51,10 @@ def read_terms(parameters: Mapping[str, Any]) -> Terms:
     sequence = parameters.get("sequence_id")
     if sequence is not None and (isinstance(sequence, bool) or not isinstance(sequence, int | str)):
         raise RequestError(400, "parameters: sequence_id: expected a number or a text")
+    if isinstance(sequence, str) and len(sequence) > MOST_ID:
+        raise RequestError(
+            400, f"parameters: sequence_id: at most {MOST_ID} characters, received {len(sequence)}"
+        )
     # Clients send 0 or nothing where there is no sequence.
     sequence = sequence or None
     if sequence is None and (starts or ends):

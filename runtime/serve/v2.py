@@ -21,6 +21,7 @@ from edgeinfer.runtime.serve.http import (
 )
 from edgeinfer.runtime.serve.hub import LARGE_BYTES, Hub
 from edgeinfer.runtime.serve.inflight import LENGTH, held
+from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.served import Served
 
 
@@ -136,8 +137,12 @@ async def change(hub: Hub, model: Served, what: str, parameters: Any = None) -> 
         parameters: of the request; ``unload_dependents`` asks for nothing here.
 
     Raises:
-        RequestError: 503, it could not be loaded; 400, something else is to be loaded.
+        RequestError: 503, it could not be loaded; 400, something else is to be loaded; 403, the
+            key may use some models only, and others use this one too.
     """
+    grant = GRANT.get()
+    if grant is not None and grant.models:
+        raise RequestError(403, f"to {what} a model, a key without models= is needed")
     if hub.options.replicated:
         raise RequestError(400, "replicas keep their models; change what the cluster serves")
     if parameters and parameters.keys() - {"unload_dependents"}:

@@ -38,6 +38,8 @@ def test_chain_grows_as_if_it_were_made_at_once() -> None:
         (("f", "x", b""), ("f", "x", b"y")),
         (("fx", ""), ("f", "x")),
         (("f", "x", b"y"), ("f", "", b"xy")),
+        (("f", "x", b"y"), ("f", "x", b"y", b"z")),
+        (("f", "x", b"", b"y"), ("f", "x", b"y")),
     ],
 )
 def test_roots_differ(one: tuple[str, str], other: tuple[str, str]) -> None:

@@ -94,12 +94,45 @@ def test_other_models_are_not_there(start: Start) -> None:
     assert refused.json()["error"]["message"] == "no model 'tiny'; known: double"
     unload = "/v2/repository/models/tiny/unload"
     assert post(unload, headers=mine).status_code == 404
+    for what in ("unload", "load"):
+        # Others use it too.
+        refused = post(f"/v2/repository/models/double/{what}", headers=mine)
+        assert (refused.status_code, "without models=" in refused.text) == (403, True)
+    assert post(URL, json=body(), headers=mine).status_code == 200
     # Nothing that lists models names others.
     for path in ("/v1/models", "/v2/models/stats", "/v1/pipelines", "/metrics", "/health/run"):
         assert "tiny" not in get(path, headers=mine).text
     assert "tiny" not in post("/v2/repository/index", headers=mine).text
     for path in ("/v1/models", "/v2/models/stats", "/metrics", "/health/run"):
         assert "tiny" in get(path, headers=all_of).text
+
+
+@pytest.mark.parametrize(
+    ("path", "prompt"),
+    [
+        ("/v1/completions", {"prompt": "one prompt that is long enough for pages: " * 4}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a long one " * 20}]}),
+    ],
+)
+def test_what_one_key_sent_is_not_told_to_others(
+    start: Start, path: str, prompt: dict[str, Any]
+) -> None:
+    server = start(keys=(KEY, OTHER))
+
+    def cached(key: str, **more: Any) -> int:
+        asked = {"model": "tiny", "max_tokens": 1, **prompt, **more}
+        found = server.client.post(path, json=asked, headers={"x-api-key": key})
+        return int(found.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert [cached(KEY), cached(KEY) > 0] == [0, True]
+    assert [cached(OTHER), cached(OTHER) > 0] == [0, True]
+    # Clients behind one key are kept apart likewise.
+    assert [cached(KEY, cache_salt="a"), cached(KEY, cache_salt="b")] == [0, 0]
+    assert cached(KEY, cache_salt="a") > 0
+    for wrong in ("", "x" * 129, 1, ["a"]):
+        asked = {"model": "tiny", **prompt, "cache_salt": wrong}
+        refused = server.client.post(path, json=asked, headers={"x-api-key": KEY})
+        assert (refused.status_code, "cache_salt" in refused.text) == (400, True)
 
 
 def test_requests_have_a_rate(start: Start) -> None:

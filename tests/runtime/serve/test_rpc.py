@@ -214,6 +214,17 @@ def test_a_key_is_needed_where_there_are_keys(start: Start) -> None:
             assert triton.infer("double", inputs(), headers=headers).as_numpy("k'") is not None
 
 
+def test_models_have_no_names_without_a_key(start: Start) -> None:
+    server, kinds = start(keys=(KEY,), grpc_port=0), messages()
+    check, answer = kinds["HealthCheckRequest"], kinds["HealthCheckResponse"]
+    health = "grpc.health.v1.Health"
+    assert called(server, "Check", check(), answer, health).status == 1
+    for name in ("double", "unknown"):
+        with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED") as caught:
+            called(server, "Check", check(service=name), answer, health)
+        assert "tiny" not in str(caught.value)
+
+
 def test_a_message_is_not_read_before_the_key(start: Start) -> None:
     server, answer = start(keys=(KEY,), grpc_port=0), messages()["ModelInferResponse"]
     with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):

@@ -14,8 +14,9 @@ from edgeinfer.bundle.manifest import StateRecord
 from edgeinfer.runtime.serve.options import Limits
 from edgeinfer.types import Array, Feeds
 from tests.runtime.conftest import FakeExecutable, write_bundle
-from tests.runtime.serve.conftest import Server, Start, starter
+from tests.runtime.serve.conftest import KEY, Server, Start, starter
 
+OTHER = "another-key-of-letters"
 URL = "/v2/models/count/infer"
 
 
@@ -45,10 +46,11 @@ def server(steps: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         yield start(counting(folder), grpc_port=0)
 
 
-def ask(server: Server, id: Any, rows: int = 1, **parameters: Any) -> Any:
+def ask(server: Server, id: Any, rows: int = 1, key: str = "", **parameters: Any) -> Any:
     x = {"name": "x", "datatype": "FP32", "shape": [rows, 3], "data": [0.0] * 3 * rows}
     given = {"sequence_id": id, **parameters}
-    found = server.client.post(URL, json={"inputs": [x], "parameters": given})
+    headers = {"x-api-key": key} if key else {}
+    found = server.client.post(URL, json={"inputs": [x], "parameters": given}, headers=headers)
     if found.status_code != 200:
         return found.status_code, found.json()["error"]
     (output,) = found.json()["outputs"]
@@ -115,6 +117,32 @@ def test_a_silent_sequence_is_forgotten(start: Start, tmp_path: Path) -> None:
     server = start(counting(tmp_path), limits=Limits(sequences=1, sequence_idle_s=0.0))
     assert ask(server, 1, sequence_start=True) == 0
     assert "had no step for 0 s" in ask(server, 1)[1]
+
+
+def test_a_sequence_belongs_to_the_key_that_began_it(start: Start, tmp_path: Path) -> None:
+    client = pytest.importorskip("tritonclient.grpc", reason="pip install 'tritonclient[grpc]'")
+    server = start(counting(tmp_path), keys=(KEY, OTHER), grpc_port=0)
+    assert ask(server, 1, key=KEY, sequence_start=True) == 0
+    status, text = ask(server, 1, key=OTHER)
+    assert (status, "not under way" in text) == (400, True)
+    assert ask(server, 1, key=OTHER, sequence_start=True) == 0
+    assert ask(server, 1, key=OTHER, sequence_end=True) == 1
+    assert ask(server, 1, key=KEY) == 1
+    given = client.InferInput("x", [1, 3], "FP32")
+    given.set_data_from_numpy(np.zeros((1, 3), np.float32))
+    assert server.app.rpc is not None
+    with client.InferenceServerClient(f"127.0.0.1:{server.app.rpc.port}") as triton:
+        with pytest.raises(client.InferenceServerException, match="not under way"):
+            triton.infer("count", [given], sequence_id=1, headers={"x-api-key": OTHER})
+        # One sequence, whichever way its key comes.
+        found = triton.infer("count", [given], sequence_id=1, headers={"x-api-key": KEY})
+        assert found.as_numpy("double")[0, 0] == 2
+
+
+def test_ids_have_a_length(server: Server) -> None:
+    assert ask(server, "x" * 128, sequence_start=True, sequence_end=True) == 0
+    status, text = ask(server, "x" * 129, sequence_start=True)
+    assert (status, "at most 128 characters" in text) == (400, True)
 
 
 def test_the_real_client_keeps_order_in_a_stream(server: Server) -> None:
