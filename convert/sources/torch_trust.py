@@ -10,13 +10,15 @@ Source: torch/export/pt2_archive/_package.py and torch/_export/serde/serialize.p
 
 from __future__ import annotations
 
-import ast
 import io
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from edgeinfer.convert.sources.torch_expressions import is_size
 
 MOST_JSON = 1 << 28
 """Bytes of one description in the file."""
@@ -24,6 +26,15 @@ MOST_JSON = 1 << 28
 _MOST_LISTED = 5
 _DATA = "data/"
 _CONFIGS = ("data/weights/", "data/constants/")
+_MOST_SPREAD = 1 << 26
+"""Bytes that weights may have beyond those in the file: one element can stand for many."""
+
+_WIDTHS = {
+    **{3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 4, 10: 8, 11: 16},
+    **{13: 2, 28: 2, 34: 4, 35: 8},
+}
+"""Bytes of an element by its number in torch/_export/serde/schema.py; 1 of all others."""
+
 _TARGET = re.compile(
     r"torch\.ops\.\w+\.\w+\.\w+|torch\.ops\.higher_order\.\w+|torch\._?sym_\w+|math\.[a-z0-9]+"
     r"|torch\._C\._set_grad_enabled|_operator\.(?:getitem|add|sub|mul|truediv|floordiv|mod|pow|neg"
@@ -31,22 +42,6 @@ _TARGET = re.compile(
 )
 _FILES = re.compile(r"torch\.ops\.\w+\.(?:from_file|load_library)\b")
 """Operators that read or make files by name."""
-
-_HEADS = frozenset(
-    {
-        *("Symbol", "Dummy", "Integer", "Rational", "Float", "Add", "Mul", "Pow", "Max", "Min"),
-        *("Mod", "Abs", "Equality", "Unequality", "LessThan", "StrictLessThan", "GreaterThan"),
-        *("StrictGreaterThan", "And", "Or", "Not", "Piecewise", "ExprCondPair", "floor", "ceiling"),
-        *("FloorDiv", "ModularIndexing", "Where", "PythonMod", "CleanDiv", "CeilToInt"),
-        *("FloorToInt", "CeilDiv", "LShift", "RShift", "PowByNatural", "FloatPow"),
-        *("FloatTrueDiv", "IntTrueDiv", "IsNonOverlappingAndDenseIndicator", "TruncToFloat"),
-        *("TruncToInt", "RoundToInt", "RoundDecimal", "ToFloat", "Identity"),
-    }
-)
-"""What ``sympy.srepr`` writes of sizes."""
-
-_NAMES = frozenset({"true", "false", "True", "False", "oo", "zoo", "nan", "int_oo"})
-_SYMBOL = re.compile(r"[A-Za-z]\w*")
 
 
 def suspicions(path: Path) -> list[str]:
@@ -59,12 +54,13 @@ def suspicions(path: Path) -> list[str]:
 
     reader = torch._C.PyTorchFileReader(str(path))
     names = [str(name) for name in reader.get_all_records()]
-    found = list(_all(names, reader.get_record))
+    sizes = {name: int(reader.get_record_size(name)) for name in names}
+    found = list(_all(sizes, reader.get_record))
     more = [f"{len(found) - _MOST_LISTED} more"] if len(found) > _MOST_LISTED else []
     return [*found[:_MOST_LISTED], *more]
 
 
-def _all(names: list[str], record: Callable[[str], bytes]) -> Iterator[str]:
+def _all(names: dict[str, int], record: Callable[[str], bytes]) -> Iterator[str]:
     if "archive_format" not in names:
         yield "weights as a pickle, as PyTorch before 2.8 wrote them"
         return
@@ -74,7 +70,9 @@ def _all(names: list[str], record: Callable[[str], bytes]) -> Iterator[str]:
         elif name.startswith(_CONFIGS) and name.endswith(".pt"):
             yield f"a pickle of weights ({name})"
         elif name.startswith(_CONFIGS) and name.endswith(".json"):
-            yield from _payloads(name, _parsed(record(name)))
+            config = _parsed(record(name))
+            yield from _payloads(name, config)
+            _check_spread(name, config, names)
         elif name.startswith("models/"):
             yield from _program(name, _parsed(record(name)))
         elif name.startswith("data/sample_inputs/"):
@@ -92,6 +90,27 @@ def _payloads(name: str, config: Any) -> Iterator[str]:
         file = payload["path_name"]
         if payload.get("use_pickle") or not re.fullmatch(r"(?:weight|tensor)_\d+", str(file)):
             yield f"{str(key)[:60]!r} as a pickle or an object ({name})"
+
+
+def _check_spread(name: str, config: Any, stored: dict[str, int]) -> None:
+    """Refuse weights whose sizes make far more of what the file holds.
+
+    Raises:
+        ValueError: says which one, and by how much.
+    """
+    spread = 0
+    for key, payload in config["config"].items():
+        meta, file = payload.get("tensor_meta"), f"{name.rpartition('/')[0]}/{payload['path_name']}"
+        if meta is None or file not in stored:
+            continue
+        sizes = [int(size["as_int"]) for size in meta["sizes"]]
+        wanted = math.prod(sizes) * _WIDTHS.get(meta["dtype"], 1)
+        spread += max(0, wanted - stored[file])
+        if spread > _MOST_SPREAD:
+            raise ValueError(
+                f"weight {str(key)[:60]!r} has the sizes {sizes[:8]}, {wanted} bytes, of which the "
+                f"file holds {stored[file]}; make it whole with .contiguous() before the export"
+            )
 
 
 def _samples(name: str, raw: bytes) -> Iterator[str]:
@@ -127,46 +146,46 @@ def _text(name: str, key: str, value: str) -> Iterator[str]:
         ):
             yield f"the function {value[:80]!r} ({name})"
     elif key == "expr_str":
-        if not _is_size(value):
+        if not is_size(value):
             yield f"the expression {value[:80]!r} ({name})"
-    elif key in ("in_spec", "out_spec") and "default_factory" in value:
-        yield f"a container that imports a module ({name})"
+    elif key in ("in_spec", "out_spec") and (odd := _odd_container(value)):
+        yield f"the container {odd} ({name})"
 
 
-def _is_size(text: str) -> bool:
-    """Whether a text is an expression of sizes, which evaluates to nothing else."""
+def _odd_container(text: str) -> str:
+    """Say which container of inputs or outputs is not plain; read as ``treespec_loads`` does."""
     try:
-        tree = ast.parse(text, mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        protocol, tree = json.loads(text)
+        waiting = [tree]
+        while waiting:
+            item = waiting.pop()
+            if protocol != 1 or item.keys() != {"type", "context", "children_spec"}:
+                return f"{text[:80]!r}, which is unknown"
+            kind, context, children = item["type"], item["context"], item["children_spec"]
+            if not _is_plain(kind, context, children):
+                return f"{kind!r} of {str(context)[:80]!r}"
+            waiting.extend(children)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return f"{text[:80]!r}, which cannot be read"
+    return ""
+
+
+def _is_plain(kind: Any, context: Any, children: Any) -> bool:
+    """Whether PyTorch makes a container of plain keys, and looks up nothing else than its type.
+
+    A context is a text of its own, in which PyTorch takes objects for names to import.
+    """
+    if kind is None:
+        return context is None and children == []
+    if not isinstance(children, list) or not isinstance(context, str):
         return False
-    return all(_is_part(node) for node in ast.walk(tree)) and not _texts_outside_symbols(tree)
-
-
-def _is_part(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and node.func.id in _HEADS
-    if isinstance(node, ast.Name):
-        return node.id in _HEADS | _NAMES or bool(re.fullmatch(r"[a-z]{1,3}\d+", node.id))
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, bool | int | float | str)
-    plain = (ast.Expression, ast.keyword, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.Load)
-    return isinstance(node, (*plain, ast.unaryop, ast.operator))
-
-
-def _texts_outside_symbols(tree: ast.AST) -> bool:
-    """SymPy evaluates texts, except those that name a symbol or spell a number."""
-    inside = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            first = node.args[0] if node.args else None
-            if not isinstance(first, ast.Constant) or not isinstance(first.value, str):
-                continue
-            head, value = node.func.id, first.value
-            if head in ("Symbol", "Dummy") and _SYMBOL.fullmatch(value):
-                inside.add(first)
-            if head == "Float" and re.fullmatch(r"[-+0-9.e]+", value):
-                inside.add(first)
-    return any(
-        isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inside
-        for node in ast.walk(tree)
-    )
+    if kind == "collections.namedtuple":
+        # A name among those that the process has registered; nothing is imported for it.
+        return True
+    held = json.loads(context)
+    if kind in ("builtins.tuple", "builtins.list"):
+        return held is None
+    if kind in ("builtins.dict", "collections.OrderedDict"):
+        keys = held if isinstance(held, list) else [held]
+        return all(key is None or isinstance(key, str | int | float) for key in keys)
+    return False

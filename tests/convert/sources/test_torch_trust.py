@@ -2,7 +2,9 @@
 
 import json
 import pickle
+import sys
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ pytest.importorskip("onnxscript")
 from edgeinfer.cli.failures import guarded  # noqa: E402
 from edgeinfer.cli.group import edgeinfer as group  # noqa: E402
 from edgeinfer.convert.sources import read, torch_trust  # noqa: E402
+from edgeinfer.convert.sources.torch_expressions import is_size  # noqa: E402
 from edgeinfer.errors import SourceError  # noqa: E402
 
 MODEL, WEIGHTS = "models/model.json", "data/weights/model_weights_config.json"
@@ -223,17 +226,129 @@ def test_conditions_on_inputs_are_not_run(changed: Callable[..., Path], mark: Pa
     assert not mark.exists()
 
 
-def test_a_container_that_imports_is_refused(changed: Callable[..., Path], mark: Path) -> None:
-    def edit(data: Any) -> None:
-        graph = data["graph_module"]["module_call_graph"][0]["signature"]
-        graph["in_spec"] = graph["in_spec"].replace(
-            '"builtins.tuple", "context": "null"',
-            '"collections.defaultdict", "context": "{\\"default_factory_module\\": \\"os\\"}"',
-            1,
-        )
-        assert "default_factory" in graph["in_spec"]
+def _spec(kind: str, context: Any) -> str:
+    leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
+    inner = {"type": kind, "context": context, "children_spec": [leaf]}
+    empty = {"type": "builtins.dict", "context": "[]", "children_spec": []}
+    return json.dumps(
+        [1, {"type": "builtins.tuple", "context": "null", "children_spec": [inner, empty]}]
+    )
 
-    _refused(changed({MODEL: _json(edit)}), mark, "a container that imports a module")
+
+ENUM = {"__enum__": True, "fqn": "marks:X", "name": "A"}
+FACTORY = {"default_factory_module": "marks", "default_factory_name": "X", "dict_context": []}
+
+
+@pytest.mark.parametrize("key", ["in_spec", "out_spec"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        _spec("builtins.tuple", json.dumps(ENUM)),
+        _spec("builtins.list", json.dumps([ENUM])),
+        _spec("builtins.dict", json.dumps([ENUM])),
+        _spec("builtins.dict", json.dumps([["x", ENUM]])),
+        _spec("builtins.dict", json.dumps([ENUM])).replace("__enum__", r"__\\u0065num__"),
+        _spec("collections.OrderedDict", json.dumps([ENUM])),
+        _spec("collections.deque", json.dumps(ENUM)),
+        _spec("collections.defaultdict", FACTORY),
+        _spec("collections.defaultdict", FACTORY).replace("default", r"def\u0061ult"),
+        _spec("some.unknown.Kind", "null"),
+        _spec("builtins.tuple", ENUM),
+        "[2, null]",
+        "no JSON",
+        "[" * 100_000,
+    ],
+)
+def test_containers_that_are_not_plain_are_refused(
+    changed: Callable[..., Path],
+    tmp_path: Path,
+    mark: Path,
+    key: str,
+    spec: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "marks.py").write_text(f"open({str(mark)!r}, 'w')\nclass X: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "marks", raising=False)
+
+    def edit(data: Any) -> None:
+        data["graph_module"]["module_call_graph"][0]["signature"][key] = spec
+
+    _refused(changed({MODEL: _json(edit)}), mark, r"the container .*models/model\.json.*--trust-s")
+
+
+class Nested(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def forward(self, x: Any) -> Any:
+        ordered = OrderedDict({"a": (x["b"] + 1, [x["c"]])})
+        return {"o": ordered, 3: x["b"] * 2}
+
+
+def test_plain_containers_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "nested.pt2"
+    example = {"b": torch.ones(2), "c": torch.ones(2)}
+    torch.export.save(torch.export.export(Nested(), (example,)), path)
+    assert torch_trust.suspicions(path) == []
+
+
+@pytest.mark.parametrize("folder", ["weights", "constants"])
+def test_weights_larger_than_the_file_are_refused(
+    changed: Callable[..., Path], folder: str
+) -> None:
+    def edit(data: Any) -> None:
+        meta = next(iter(data["config"].values()))["tensor_meta"]
+        meta["sizes"] = [{"as_int": 1 << 15}] * 2
+        meta["strides"] = [{"as_int": 0}] * 2
+
+    path = changed({WEIGHTS if folder == "weights" else CONSTANTS: _json(edit)})
+    with pytest.raises(SourceError, match=r"32768\], 4294967296 bytes, of which the file holds"):
+        read(path)
+
+
+class Spread(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("w", torch.ones(1).expand(64, 4))
+
+    def forward(self, x: Any) -> Any:
+        return x + self.w[0]
+
+
+def test_a_few_elements_that_stand_for_many_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "spread.pt2"
+    torch.export.save(torch.export.export(Spread(), (torch.ones(3, 4),)), path)
+    assert read(path).model is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9**9**9**9",
+        "9^9^9^9",
+        "Pow(9, Pow(9, 9))",
+        "Pow(Integer(9), Integer(999999999))",
+        "Pow(b=9, e=999999999)",
+        "Pow(2, Symbol('s0', integer=True))",
+        "Pow(2, Rational(64, Pow(9, Pow(9, 9))))",
+        "Pow(Pow(Pow(Pow(Pow(9, 64), 64), 64), 64), 64)",
+        "PowByNatural(Integer(9), Integer(999999999))",
+        "1 << (1 << 40)",
+        "1 >> (1 << 40)",
+        "LShift(1, 999999999999)",
+        "RoundDecimal(5, -999999999999)",
+        "Float('1e999999999999')",
+        "Float('1', precision=999999999999)",
+        "Float('1', 999999999999)",
+        "1e-999999999999",
+        "1e9_999_999_999",
+        "(1,) * 10**10",
+        "Add((1,) * 9, 1)",
+        "Add(" * 60_000,
+        "1" + " + 1" * 5000,
+        "1" * 5000,
+    ],
+)
+def test_expressions_that_do_not_end_are_refused(text: str) -> None:
+    assert not is_size(text)
 
 
 def test_sizes_that_pytorch_writes_are_no_code() -> None:
@@ -243,8 +358,14 @@ def test_sizes_that_pytorch_writes_are_no_code() -> None:
         "FloorDiv(Symbol('s0', integer=True), Integer(2))",
         "Equality(Mod(Symbol('s0', integer=True), Integer(2)), Integer(0))",
         "Float('0.5', precision=53)",
+        "Pow(Symbol('s0', positive=True, integer=True), Integer(2))",
+        "Pow(Symbol('s0', positive=True, integer=True), Rational(1, 2))",
+        "PowByNatural(Symbol('s0', integer=True), Integer(-1))",
+        "Piecewise(ExprCondPair(Integer(1), true), (Integer(2), False))",
+        "2*s0 + s1**2 - 3",
+        "Max(Integer(1), Mul(Rational(1, 2), Symbol('s0', integer=True)))",
     ):
-        assert torch_trust._is_size(text), text
+        assert is_size(text), text
 
 
 def test_who_trusts_the_source_gets_it(
