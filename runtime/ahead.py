@@ -19,14 +19,18 @@ from edgeinfer.backends.base import (
     LoadOptions,
     ShapeRange,
 )
+from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.bundle.cache import cache_root, writable_folder
+from edgeinfer.bundle.cache import readable_folder, writable_folder
 from edgeinfer.bundle.manifest import Variant
 from edgeinfer.errors import BackendError, InputError, NotAvailableError, UsageError
 from edgeinfer.types import Progress, TensorSpec
 
 _VECTORS = 8
 """Test vectors whose shapes are looked at where nobody named any."""
+
+_MOST_NAMED = 1 << 20
+"""Bytes of what somebody named for engines of a variant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +256,11 @@ def _remember(
 
 def _remembered(variant: Variant) -> _Named:
     try:
-        text = (cache_root() / "engines" / "named" / _place(variant)).read_text(encoding="utf-8")
-        found = json.loads(text)
+        # Options are of whoever could write them: a folder of others names none.
+        folder = readable_folder("engines", "named")
+        if folder is None:
+            return _Named()
+        found = json.loads(read_bounded(folder / _place(variant), _MOST_NAMED))
         shapes: dict[str, ShapeRange] = {}
         for name, (low, usual, high) in found["shapes"].items():
             shapes[name] = tuple(low), tuple(usual), tuple(high)

@@ -41,11 +41,12 @@ from edgeinfer.runtime.serve.lanes import Lane
 from edgeinfer.runtime.serve.metrics import Engine, Kept, Metrics
 from edgeinfer.runtime.serve.options import (
     ServeOptions,
+    Upstream,
     model_name,
     pipeline_name,
     read_fallback,
     read_key,
-    read_upstream,
+    read_upstreams,
 )
 from edgeinfer.runtime.serve.sequences import Sequences
 from edgeinfer.runtime.serve.served import Served
@@ -125,8 +126,8 @@ class Hub:
                 self._open(name, (Path(path),))
             for given in pipelines:
                 self._open(*pipeline_name(given))
-            for given in options.upstreams:
-                self._add_upstream(given)
+            for name, upstream in read_upstreams(options.upstreams):
+                self._add_upstream(name, upstream)
             for given in options.fallbacks:
                 self._add_fallback(given)
             self._check_keys()
@@ -381,8 +382,7 @@ class Hub:
                 model.text = None
         self._runtime.close()
 
-    def _add_upstream(self, given: str) -> None:
-        name, upstream = read_upstream(given)
+    def _add_upstream(self, name: str, upstream: Upstream) -> None:
         if name in self.models:
             raise UsageError(f"two models are called {name!r}")
         made = Served(name, Path(), self.metrics.of(name), "upstream", upstream=upstream)

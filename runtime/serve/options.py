@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -263,7 +264,8 @@ def read_upstream(given: str) -> tuple[str, Upstream]:
     """Read ``NAME=URL[#MODEL]``; the key is in the environment, in ``EDGEINFER_UPSTREAM_KEY_NAME``.
 
     Raises:
-        UsageError: it is not of that form, or a key would go over plain HTTP to another machine.
+        UsageError: it is not of that form, a key would go over plain HTTP to another machine, or
+            cannot be sent.
     """
     name, sign, url = given.partition("=")
     parts = urlsplit(url)
@@ -276,9 +278,30 @@ def read_upstream(given: str) -> tuple[str, Upstream]:
     key = os.environ.get(upstream_variable(name), "")
     if key and parts.scheme == "http" and not is_loopback(parts.hostname):
         raise UsageError(f"{name}: its key would go over plain HTTP to {parts.hostname}")
+    if not (key.isascii() and key.isprintable()):
+        raise UsageError(f"{name}: its key in {upstream_variable(name)} is not plain ASCII")
     base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     base = base if base.endswith("/v1") else f"{base}/v1"
     return name, Upstream(base, parts.fragment or name, key)
+
+
+def read_upstreams(given: Sequence[str]) -> list[tuple[str, Upstream]]:
+    """Read all models of other servers, each as ``read_upstream``.
+
+    Raises:
+        UsageError: as there, or a key would go to two addresses.
+    """
+    found = [read_upstream(each) for each in given]
+    owners: dict[str, tuple[str, Upstream]] = {}
+    for name, upstream in found:
+        variable = upstream_variable(name)
+        other, known = owners.setdefault(variable, (name, upstream))
+        if upstream.key and upstream.url != known.url:
+            raise UsageError(
+                f"{other}, {name}: both have their key in {variable}, and it would go to "
+                f"{known.url} and {upstream.url}; give one another name"
+            )
+    return found
 
 
 def upstream_variable(name: str) -> str:

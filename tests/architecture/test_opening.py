@@ -13,7 +13,6 @@ READERS = (
 """Packages that are handed names of files."""
 
 OWN = {
-    "edgeinfer.bundle.counters": "a list in the account's private folder",
     "edgeinfer.bundle.memory": "files beside an artifact, which were found to be regular ones",
     "edgeinfer.cli.roofline": "what ONNX Runtime wrote",
     "edgeinfer.convert.llm.compiled": "our own sources, and what the compiler wrote",

@@ -88,6 +88,19 @@ def test_what_cannot_be_remembered_is_not_protected(
         Bundle.open(zipped, trusted=keys, protect_rollback=True)
 
 
+@pytest.mark.parametrize("content", [b"", b"7\n", b"-1", b"seven", b"1" * 5000, b"\xff"])
+def test_a_counter_that_is_none_is_not_written_over(
+    zipped: Path, signed: Sign, keys: list[str], state: Path, content: bytes
+) -> None:
+    signed("a", 7)
+    Bundle.open(zipped, trusted=keys, protect_rollback=True).close()
+    (kept,) = (p for p in (state / "counters").iterdir() if p.name != "lock")
+    kept.write_bytes(content)
+    with pytest.raises(OutputError, match=f"{kept.name}: counters cannot be kept: it h"):
+        Bundle.open(zipped, trusted=keys, protect_rollback=True)
+    assert kept.read_bytes() == content
+
+
 def test_an_altered_claim_breaks_the_signature(zipped: Path, signed: Sign, keys: list[str]) -> None:
     signed("a", 1, 1_700_000_000)
     with Bundle.open(zipped) as bundle:

@@ -55,7 +55,7 @@ def test_a_unit_runs_the_same_command(cli: Any, files: Path) -> None:
         *(sys.executable, "-m", "edgeinfer", "serve"),
         *("--port", "9001", "--keys", "${CREDENTIALS_DIRECTORY}/keys", "--isolate"),
         *("--disk", str(files / "disk"), "--allow-native"),
-        *(str(files / "net.edge"), f"other={files / 'models $x 10%' / 'net.edge'}"),
+        *(f"net={files / 'net.edge'}", f"other={files / 'models $x 10%' / 'net.edge'}"),
     ]
     assert f"LoadCredential=keys:{files / 'keys'}\n" in text
     assert "\nCapabilityBoundingSet=\n" in text
@@ -119,7 +119,7 @@ def test_compose_reads_its_file(cli: Any, files: Path) -> None:
     assert service["image"] == "mine:1"
     assert service["command"] == [
         *("edgeinfer", "serve", "--host", "0.0.0.0", "--keys", "/run/secrets/keys"),
-        *("/models/net.edge", "other=/models/1-net.edge"),
+        *("net=/models/net.edge", "other=/models/1-net.edge"),
     ]
     assert service["ports"] == ["127.0.0.1:8000:8000"]
     assert whole["secrets"] == {"keys": {"file": str(files / "keys")}}
@@ -175,3 +175,51 @@ def test_what_cannot_run_there(
     assert result.code == 2
     assert text in result.err
     assert result.out == ""
+
+
+@pytest.mark.parametrize("kind", ["systemd", "compose", "kserve"])
+@pytest.mark.parametrize(
+    "odd", ["x\ny", "x\ry", "x\ty", "x\x1by", "x\u2028y", "x\x85y", "x\u202ey"]
+)
+def test_no_line_begins_in_a_name(cli: Any, files: Path, kind: str, odd: str) -> None:
+    folder = files / odd
+    folder.mkdir()
+    for name in ("net.edge", "keys"):
+        shutil.copy(files / name, folder / name)
+    (files / "link.edge").symlink_to(folder / "net.edge")
+    net, keys = f"net={files / 'net.edge'}", ("--keys", str(files / "keys"))
+    for given in (
+        (f"net={folder / 'net.edge'}", *keys),
+        # The name is of what the link leads to.
+        (f"net={files / 'link.edge'}", *keys),
+        (net, "--keys", str(folder / "keys")),
+        (net, *keys, "--disk", str(folder)),
+        (net, *keys, "--image", odd),
+        (net, *keys, "--host", odd),
+        (net, *keys, "--pipeline", f"both={folder / 'net.edge'},{files / 'net.edge'}"),
+    ):
+        result = cli("serve", "--emit", kind, "--insecure", *given)
+        assert (result.code, result.out) == (2, ""), given
+        assert "control characters" in result.err or "--host" in given, (given, result.err)
+
+
+@pytest.mark.parametrize("kind", ["systemd", "compose", "kserve"])
+def test_a_folder_may_have_an_equals_sign(
+    cli: Any, files: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    folder = files / "a=b"
+    folder.mkdir()
+    shutil.copy(files / "net.edge", folder / "net.edge")
+    given = (f"net={folder / 'net.edge'}", "--keys", str(files / "keys"), "--emit", kind)
+    text = emitted(cli, *given)
+    assert f"net={folder}/net.edge" in text or "net=/m" in text
+    # A path beside which no name was given gets one, too: its folder may have the sign.
+    monkeypatch.chdir(folder)
+    assert emitted(cli, "net.edge", *given[1:]) == text
+    with_comma = files / "a,b.edge"
+    shutil.copy(files / "net.edge", with_comma)
+    (files / "plain.edge").symlink_to(with_comma)
+    both = f"both={files / 'net.edge'},{files / 'plain.edge'}"
+    refused = cli("serve", "--pipeline", both, *given[1:])
+    assert refused.code == 2
+    assert "comma" in refused.err

@@ -7,17 +7,21 @@ the cache does not forget it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import tempfile
 from pathlib import Path
 
+from edgeinfer.bounded import read_bounded
 from edgeinfer.bundle.cache import private_folder
 from edgeinfer.bundle.made import state_root
 from edgeinfer.errors import OutputError, SignatureError
 
 _FOLDER = "counters"
 _LOCK = "lock"
+_MOST = 1 << 10
+"""Bytes of a counter."""
 
 
 def raise_counter(key: str, name: str, counter: int) -> None:
@@ -43,12 +47,17 @@ def raise_counter(key: str, name: str, counter: int) -> None:
             _compare(folder / digest, name, counter)
     except OSError as e:
         text = f"counters cannot be kept: {e.strerror or e}"
-        raise OutputError(f"{root}: {text}; without them nothing shows that one fell") from e
+        raise OutputError(
+            f"{e.filename or root}: {text}; without them nothing shows that one fell"
+        ) from e
 
 
 def _compare(place: Path, name: str, counter: int) -> None:
     with contextlib.suppress(FileNotFoundError):
-        seen = int(place.read_text("ascii"))
+        text = read_bounded(place, _MOST)
+        if not text.isdigit():
+            raise OSError(errno.EINVAL, "it holds no number; write the highest there", str(place))
+        seen = int(text)
         if counter < seen:
             raise SignatureError(
                 f"has counter {counter}, and {seen} was seen here: an older {name[:60]!r} in its "

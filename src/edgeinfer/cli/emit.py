@@ -10,6 +10,7 @@ import getpass
 import json
 import os
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,12 @@ from click.core import ParameterSource
 
 from edgeinfer import __version__
 from edgeinfer.errors import UsageError
+from edgeinfer.runtime.serve.options import (
+    model_name,
+    pipeline_name,
+    read_upstreams,
+    upstream_variable,
+)
 
 KINDS = ("systemd", "compose", "kserve")
 
@@ -79,8 +86,9 @@ class Asked:
             elif self.has(name):
                 yield from self._option(param, self.context.params[name], place)
         for given in self.context.params["bundles"]:
-            name, sign, path = given.rpartition("=")
-            yield name + sign + place("bundles", Path(path))
+            # Always with its name: the path there may have a "=" of its own.
+            name, path = model_name(given)
+            yield f"{name}={place('bundles', Path(path))}"
 
     def _option(self, param: click.Parameter, value: Any, place: Place) -> Iterator[str]:
         flag, name = _longest(param), param.name or ""
@@ -90,9 +98,11 @@ class Asked:
             return
         for each in value if isinstance(value, tuple) else (value,):
             if name == "pipelines":
-                title, _, paths = each.partition("=")
-                there = ",".join(place("bundles", Path(p)) for p in paths.split(","))
-                yield from (flag, f"{title}={there}")
+                title, paths = pipeline_name(each)
+                there = [place("bundles", path) for path in paths]
+                if odd := [path for path in there if "," in path]:
+                    raise UsageError(f"--emit: {odd[0]}: a pipeline's path with a comma ends there")
+                yield from (flag, f"{title}={','.join(there)}")
             elif name in _FILES or name in _FOLDERS:
                 yield from (flag, place(name, Path(each)))
             else:
@@ -107,15 +117,16 @@ def emit(kind: str, asked: Asked) -> str:
     """
     if not asked.port:
         raise UsageError("--emit: give a --port; clients must know it")
+    for value in asked.context.params.values():
+        for each in value if isinstance(value, tuple) else (value,):
+            _plain(str(each))
     text = {"systemd": _systemd, "compose": _compose, "kserve": _kserve}[kind](asked)
     return "\n".join([*_left_out(asked), text])
 
 
 def _left_out(asked: Asked) -> list[str]:
     """Say which keys of other servers are to be set there: no file holds them."""
-    from edgeinfer.runtime.serve.options import read_upstream, upstream_variable
-
-    found = [read_upstream(given) for given in asked.context.params["upstreams"]]
+    found = read_upstreams(asked.context.params["upstreams"])
     names = [upstream_variable(name) for name, upstream in found if upstream.key]
     return [f"# Wanted in its environment: {', '.join(names)}"] if names else []
 
@@ -123,7 +134,16 @@ def _left_out(asked: Asked) -> list[str]:
 def _there(name: str, path: Path) -> Path:
     if not (path.exists() or name in _FOLDERS):
         raise UsageError(f"--emit: {path}: nothing is there")
-    return path.resolve()
+    there = path.resolve()
+    _plain(str(there))
+    return there
+
+
+def _plain(word: str) -> str:
+    """Refuse what would begin a line of its own, or cannot be seen by who reads the file."""
+    if not all(c.isprintable() or unicodedata.category(c) == "Zs" for c in word):
+        raise UsageError(f"--emit: {word!a}: has control characters; give it another name")
+    return word
 
 
 def _longest(param: click.Parameter) -> str:
@@ -183,7 +203,7 @@ def _systemd(asked: Asked) -> str:
 
     # Ports below 1024 are the system's.
     capability = "CAP_NET_BIND_SERVICE" if min(asked.port, asked.grpc_port or 1024) < 1024 else ""
-    words = [sys.executable, "-m", "edgeinfer", *asked.words(place)]
+    words = [_plain(sys.executable), "-m", "edgeinfer", *asked.words(place)]
     parts = [
         "# systemctl edit --full --force edgeinfer.service, or a file in /etc/systemd/system; then",
         "# systemctl enable --now edgeinfer.service",
@@ -195,7 +215,7 @@ def _systemd(asked: Asked) -> str:
         "[Service]",
         "Type=exec",
         f"ExecStart={' '.join(_quoted(word) for word in words)}",
-        f"User={getpass.getuser()}",
+        f"User={_plain(getpass.getuser())}",
         *(f"LoadCredential={name}:{_escaped(str(path))}" for name, path in secrets.items()),
         "CacheDirectory=edgeinfer",
         "Environment=XDG_CACHE_HOME=%C/edgeinfer",
@@ -218,7 +238,7 @@ def _quoted(word: str) -> str:
     if isinstance(word, _Raw):
         return str(word)
     text = _escaped(word).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
-    return text if text and not set(text) & set(" \t'\";\\") else f'"{text}"'
+    return text if text and not set(text) & set(" '\";\\") else f'"{text}"'
 
 
 # Containers

@@ -14,7 +14,13 @@ import pytest
 
 from edgeinfer.errors import UsageError
 from edgeinfer.runtime.serve import upstream
-from edgeinfer.runtime.serve.options import Limits, Upstream, read_fallback, read_upstream
+from edgeinfer.runtime.serve.options import (
+    Limits,
+    Upstream,
+    read_fallback,
+    read_upstream,
+    read_upstreams,
+)
 from tests.runtime.serve.conftest import KEY, Server, Start, starter
 from tests.runtime.serve.test_openai import CHAT, MESSAGES
 from tests.runtime.serve.test_v2 import URL, body
@@ -236,6 +242,23 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert THEIRS not in repr(read_upstream("big.1=https://a"))
     with pytest.raises(UsageError, match="its key would go over plain HTTP to a"):
         read_upstream("big.1=http://a")
+
+
+def test_a_key_goes_to_one_address(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = ("a-b=http://127.0.0.1:1#good", "a.b=http://127.0.0.1:2#evil")
+    assert [name for name, _ in read_upstreams(two)] == ["a-b", "a.b"]
+    monkeypatch.setenv("EDGEINFER_UPSTREAM_KEY_A_B", THEIRS)
+    for given in (two, two[::-1]):
+        with pytest.raises(UsageError, match="both have their key in EDGEINFER_UPSTREAM_KEY_A_B"):
+            read_upstreams(given)
+        with pytest.raises(UsageError, match=r"would go to http://127.0.0.1:[12]/v1 and"):
+            start(upstreams=given)
+    # Two models of one server have one key.
+    assert len(read_upstreams((two[0], "a_b=http://127.0.0.1:1/v1#more"))) == 2
+    for key in ("a\nb", "clé", "a\x7f"):
+        monkeypatch.setenv("EDGEINFER_UPSTREAM_KEY_A_B", key)
+        with pytest.raises(UsageError, match="is not plain ASCII"):
+            read_upstream(two[0])
 
 
 def test_fallbacks_are_checked(start: Start) -> None:
