@@ -6,15 +6,14 @@ is made. What the other server does not support, it refuses itself.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import time
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer.errors import NotAvailableError
 from edgeinfer.installed import install
+from edgeinfer.runtime.serve.charged import Charged
 from edgeinfer.runtime.serve.http import (
+    JSON,
     Header,
     Receive,
     RequestError,
@@ -26,7 +25,7 @@ from edgeinfer.runtime.serve.http import (
     read_body,
     to_json,
 )
-from edgeinfer.runtime.serve.keys import GRANT, Grant
+from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.options import Upstream
 from edgeinfer.runtime.serve.streams import begin, watched, write
 
@@ -47,15 +46,6 @@ CONNECT_S = 5.0
 
 DOWN_S = 5.0
 """Seconds for which one that took none is not asked again."""
-
-_ASKED = ("/v1/chat/completions", "/v1/completions")
-"""Whose streams tell what was used only where that is asked for."""
-
-_USED = {
-    "read": ("prompt_tokens", "input_tokens"),
-    "written": ("completion_tokens", "output_tokens"),
-}
-"""What answers call the tokens that were used."""
 
 _SENT = (b"anthropic-version", b"traceparent", b"x-request-id")
 """Headers that go on; keys never do."""
@@ -128,114 +118,77 @@ class Upstreams:
         grant = GRANT.get()
         if grant is not None:
             grant.check_tokens()
-        counting = _Counting(grant, path, data)
-        data = {**counting.data, "model": there.model}
-        headers = {"content-type": "application/json", "accept-encoding": "identity"}
-        if there.key:
-            headers |= {"authorization": f"Bearer {there.key}", "x-api-key": there.key}
-        for name in _SENT:
-            if (value := header(scope, name)) is not None:
-                headers[name.decode()] = value.decode("latin-1")
-        request = self._client.build_request(
-            "POST", there.url + path.removeprefix("/v1"), content=to_json(data), headers=headers
-        )
-        try:
-            response = await self._client.send(request, stream=True)
-        except self._httpx.TransportError as e:
-            model.down_until = time.monotonic() + DOWN_S
-            raise _GoneError(503, str(e)) from e
-        try:
-            await self._passed(response, counting, send)
-        except self._httpx.TransportError as e:
-            raise RequestError(502, f"the server of model {model.name!r} broke off") from e
-        finally:
-            await response.aclose()
+        charged = Charged(grant, path, data)
+        content, head = to_json({**charged.data, "model": there.model}), _head(scope, there)
+        url = there.url + path.removeprefix("/v1")
+        request = self._client.build_request("POST", url, content=content, headers=head)
+        with charged.sent(len(content)):
+            try:
+                response = await self._client.send(request, stream=True)
+            except self._httpx.TransportError as e:
+                model.down_until = time.monotonic() + DOWN_S
+                raise _GoneError(503, str(e)) from e
+            try:
+                await self._passed(model.name, response, charged, send)
+            except self._httpx.TransportError as e:
+                raise RequestError(502, f"the server of model {model.name!r} broke off") from e
+            finally:
+                await response.aclose()
 
-    async def _passed(self, response: httpx.Response, counting: _Counting, send: Send) -> None:
-        kind = response.headers.get("content-type", "application/json")
-        if response.status_code == 200 and kind.startswith("text/event-stream"):
+    async def _passed(
+        self, name: str, response: httpx.Response, charged: Charged, send: Send
+    ) -> None:
+        status, head = response.status_code, response.headers
+        kind = head.get("content-type", "application/json").partition(";")[0].strip().lower()
+        text = f"the server of model {name!r} answered with status {status}"
+        if status in (401, 403):
+            # Its key is wrong, not the client's.
+            raise RequestError(502, "the other server does not take the key it was given")
+        if head.get("content-encoding", "identity").strip().lower() != "identity":
+            # What it unpacks to has no bound, and nobody asked for it.
+            raise RequestError(502, f"{text}, compressed")
+        if status == 200 and kind == "text/event-stream" and charged.is_stream:
             await begin(send)
-            async for part in counting.events(response.aiter_raw()):
+            async for part in charged.events(response.aiter_raw()):
                 await write(send, part)
             await write(send, b"", more=False)
             return
-        body = await response.aread()
-        if response.status_code in (401, 403):
-            # Its key is wrong, not the client's.
-            raise RequestError(502, "the other server does not take the key it was given")
-        counting.whole(body)
-        headers: list[Header] = [(b"content-type", kind.encode("latin-1"))]
-        if (later := response.headers.get("retry-after")) is not None:
-            headers.append((b"retry-after", later.encode("latin-1")))
-        await answer(send, response.status_code, body, headers)
+        is_json = kind.startswith("application/") and kind.endswith(("/json", "+json"))
+        if not is_json or status < 200 or 300 <= status < 400:
+            raise RequestError(status if status >= 400 else 502, f"{text} and no JSON")
+        body = await self._whole(response, text)
+        charged.whole(status, body)
+        headers: list[Header] = [JSON]
+        if (later := head.get("retry-after", "")) and later.isascii():
+            headers.append((b"retry-after", later.encode()))
+        await answer(send, status, body, headers)
+
+    async def _whole(self, response: httpx.Response, text: str) -> bytes:
+        limit, parts, size = self._hub.options.limits.body_bytes, [], 0
+        async for part in response.aiter_raw():
+            size += len(part)
+            if size > limit:
+                raise RequestError(502, f"{text} and more than {limit} bytes")
+            parts.append(part)
+        return b"".join(parts)
 
 
-class _Counting:
-    """Counts the tokens of an answer for the key that asked, by what the other server says.
+def _head(scope: Scope, there: Upstream) -> dict[str, str]:
+    """Return the headers of what is sent on.
 
-    Args:
-        grant: of the request; None counts nothing.
-        path: that was asked.
-        data: of the request.
-
-    Attributes:
-        data: to be sent, with the wish to be told what was used.
+    Raises:
+        RequestError: 400, one of the client's cannot be sent.
     """
-
-    def __init__(self, grant: Grant | None, path: str, data: dict[str, Any]) -> None:
-        self._grant, self.data, self._is_hidden = grant, data, False
-        self._told = dict.fromkeys(_USED, 0)
-        options = data.get("stream_options") or {}
-        if grant is None or path not in _ASKED or data.get("stream") is not True:
-            return
-        if isinstance(options, dict) and options.get("include_usage") is not True:
-            self._is_hidden = True
-            self.data = {**data, "stream_options": {**options, "include_usage": True}}
-
-    def whole(self, body: bytes) -> None:
-        """Count the answer that is no stream."""
-        if self._grant is not None:
-            with contextlib.suppress(ValueError):
-                self._use(json.loads(body))
-
-    async def events(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Give a stream as it comes, without what only the count asked for."""
-        if self._grant is None:
-            async for part in parts:
-                yield part
-            return
-        held = b""
-        async for part in parts:
-            held += part
-            *events, held = held.split(b"\n\n")
-            for event in events:
-                if not self._is_ours(event):
-                    yield event + b"\n\n"
-        if held:
-            yield held
-
-    def _is_ours(self, event: bytes) -> bool:
-        """Count what an event tells; whether nobody else asked for it."""
-        _, found, text = event.rpartition(b"data: ")
-        if not found or b'"usage"' not in text:
-            return False
-        with contextlib.suppress(ValueError):
-            data = json.loads(text)
-            self._use(data)
-            return self._is_hidden and data.get("choices") == []
-        return False
-
-    def _use(self, data: Any) -> None:
-        inner = data.get("response", data.get("message", data)) if isinstance(data, dict) else {}
-        usage = inner.get("usage") if isinstance(inner, dict) else None
-        if not isinstance(usage, dict) or self._grant is None:
-            return
-        for side, names in _USED.items():
-            told = max((n for name in names if type(n := usage.get(name)) is int), default=0)
-            # Streams tell a side once, or again and again as it grows.
-            if told > self._told[side]:
-                self._grant.count_tokens(told - self._told[side])
-                self._told[side] = told
+    found = {"content-type": "application/json", "accept-encoding": "identity"}
+    if there.key:
+        found |= {"authorization": f"Bearer {there.key}", "x-api-key": there.key}
+    for name in _SENT:
+        if (value := header(scope, name)) is not None:
+            text = value.decode("latin-1")
+            if not (text.isascii() and text.isprintable()):
+                raise RequestError(400, f"{name.decode()}: expected plain ASCII")
+            found[name.decode()] = text
+    return found
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

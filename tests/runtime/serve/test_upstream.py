@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,41 +148,6 @@ def test_tokens_count_for_the_key(start: Start, more: dict[str, Any]) -> None:
             assert (words(found.text)[-1]["choices"] == []) == bool(more)
             assert ("total_tokens" in found.text) == bool(more)
     assert server.client.post(CHAT, json=asked(), headers=mine).status_code == 429
-
-
-def test_tokens_count_once_however_often_they_are_told(pair: tuple[Server, Server]) -> None:
-    class Counts:
-        used = 0
-
-        def count_tokens(self, count: int) -> None:
-            self.used += count
-
-    asked_for = {"messages": MESSAGES, "max_tokens": 5, "stream": True, "model": "tiny"}
-    streams = {
-        "/v1/messages": pair[1].client.post("/v1/messages", json=asked_for).content,
-        "/v1/responses": b'event: a\ndata: {"response":{"usage":{"input_tokens":7,'
-        b'"output_tokens":5}}}\n\n',
-        "/v1/chat/completions": b"".join(
-            b'data: {"choices":[1],"usage":{"prompt_tokens":7,"completion_tokens":%d}}\n\n' % n
-            for n in range(6)
-        ),
-    }
-    whole = pair[1].client.post("/v1/messages", json={**asked_for, "stream": False}).json()
-    wanted = dict.fromkeys(streams, 12)
-    wanted["/v1/messages"] = sum(whole["usage"][f"{side}_tokens"] for side in ("input", "output"))
-
-    async def parts(stream: bytes) -> AsyncIterator[bytes]:
-        for at in range(0, len(stream), 11):
-            yield stream[at : at + 11]
-
-    async def passed(counting: Any, stream: bytes) -> bytes:
-        return b"".join([part async for part in counting.events(parts(stream))])
-
-    for path, stream in streams.items():
-        counts: Any = Counts()
-        counting = upstream._Counting(counts, path, {"stream": True})
-        assert asyncio.run(passed(counting, stream)) == stream
-        assert counts.used == wanted[path], path
 
 
 def nobody() -> str:
