@@ -13,8 +13,11 @@ from edgeinfer.errors import SourceError
 MOST_NODES = 10_000_000
 """Nodes that a model may have once its functions are put where they are called."""
 
-MOST_TURNS = 1_000_000_000
-"""Turns that all loops may take together, where the model itself says how many."""
+MOST_STEPS = 10_000_000
+"""Nodes that a model may run, those in loops as often as it says itself that they turn.
+
+Engines take a microsecond or more for each, and a model is run some hundred times.
+"""
 
 MOST_TENSORS = 10_000
 """Inputs, and outputs, of a model; engines take time that grows with the square of them."""
@@ -207,28 +210,33 @@ def _grown(
 
 
 def _check_turns(model: ir.Model, order: list[ir.OperatorIdentifier], name: str) -> None:
-    """Add up the turns of all loops, those inside others and in functions as often as they run."""
+    """Add up the nodes that run, those in loops and in functions as often as they do."""
     times: dict[ir.OperatorIdentifier, int] = {}
-    graphs = [(model.graph, 1)]
+    graphs = [(model.graph, 1, "")]
     total = 0
     for key in (None, *reversed(order)):
         if key is not None:
-            graphs = [(model.functions[key].graph, times.get(key, 1))]
+            function = model.functions[key]
+            graphs = [(function.graph, times.get(key, 1), f"function {function.name!r}")]
         while graphs:
-            inside, outer = graphs.pop()
+            inside, outer, where = graphs.pop()
+            # A turn of nothing takes time, too.
+            total += outer * max(1, len(inside))
+            if total > MOST_STEPS:
+                raise SourceError(
+                    f"{name}: with {where} its loops take more than {MOST_STEPS} steps (turns "
+                    "times nodes), whatever it is given; export it with operators that take whole "
+                    "tensors in place of loops"
+                )
             for node in inside:
                 if (call := node.op_identifier()) in model.functions:
-                    times[call] = min(times.get(call, 0) + outer, MOST_TURNS + 1)
-                turns = outer
+                    times[call] = min(times.get(call, 0) + outer, MOST_STEPS + 1)
+                turns, title = outer, where
                 if node.op_type == "Loop" and node.domain in _MAIN:
-                    turns = min(outer * _least_turns(node), MOST_TURNS + 1)
-                    total += turns
-                    if total > MOST_TURNS:
-                        raise SourceError(
-                            f"{name}: with Loop {node.name!r} its loops take more than "
-                            f"{MOST_TURNS} turns, whatever it is given"
-                        )
-                graphs.extend((graph, turns) for graph in _subgraphs(node))
+                    turns = min(outer * _least_turns(node), MOST_STEPS + 1)
+                    result = node.outputs[0].name if node.outputs else ""
+                    title = f"Loop {node.name or result!r}"
+                graphs.extend((graph, turns, title) for graph in _subgraphs(node))
 
 
 def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
@@ -256,7 +264,7 @@ def _least_turns(node: ir.Node) -> int:
     if not body.outputs or not _stays_true(body.outputs[0], body):
         return 1
     # Without a count it never ends.
-    return MOST_TURNS + 1 if count is None else max(1, count)
+    return MOST_STEPS + 1 if count is None else max(1, count)
 
 
 def _stays_true(value: ir.Value | None, body: ir.Graph) -> bool:

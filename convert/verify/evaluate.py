@@ -31,6 +31,10 @@ class CannotEvaluate(Exception):  # noqa: N818 - an oracle that abstains, not an
     """The evaluator cannot follow the model, and why; or it would take too long."""
 
 
+class TookTooLong(CannotEvaluate):
+    """The time that an evaluation had is up; another might end."""
+
+
 class Evaluator:
     """Evaluates one model, on any number of inputs."""
 
@@ -119,7 +123,7 @@ class Evaluator:
                 ends.setdefault(node, []).append(value)
         for node in graph:
             if time.thread_time() > self._until:
-                raise CannotEvaluate(f"took too long (stopped before {node.op_type} {node.name!r})")
+                raise TookTooLong(f"took too long (stopped before {node.op_type} {node.name!r})")
             self._run_node(node, values)
             for value in ends.get(node, ()):
                 values.pop(value, None)
@@ -235,7 +239,7 @@ class Evaluator:
         turn = 0
         while going and (limit is None or turn < limit):
             if time.thread_time() > self._until:
-                raise CannotEvaluate(f"took too long (stopped in turn {turn} of {_title(node)})")
+                raise TookTooLong(f"took too long (stopped in turn {turn} of {_title(node)})")
             inputs = [np.asarray(turn, np.int64), np.asarray(True), *state]
             going_now, *rest = self._run_body(body, values, inputs)
             going = bool(np.asarray(going_now).reshape(-1)[0])

@@ -29,6 +29,7 @@ from edgeinfer.convert.verify.witness import (
     OnnxRuntime,
     OpenVino,
     Tried,
+    Unending,
     Witness,
 )
 from edgeinfer.errors import RunError, VerifyError
@@ -72,7 +73,7 @@ class Oracles:
         Args:
             model: as read, before any pass; it is not modified.
             original: the file it was read from, where its own engine is to answer.
-            time_limit_s: that one run of ONNX Runtime may take.
+            time_limit_s: that one run of an oracle may take; longer ones end the conversion.
             seconds: CPU time oracle B may take for all vectors; those left have one oracle, and the
                 notes say so.
 
@@ -107,11 +108,14 @@ class Oracles:
         self._makers: dict[str, Callable[[], Witness]] = {
             "onnxruntime": lambda: _onnxruntime(model, self._path, time_limit_s),
             "onnx operators": lambda: Numpy(model, wide=False, own=False, seconds=seconds),
-            "trial": lambda: Tried(model),
+            "trial": lambda: Tried(model, time_limit_s),
             "shaken": lambda: _shaken(model, self._folder.path / "shaken", time_limit_s),
             # What is right must not hang on the time there is.
             "float64": lambda: Numpy(
-                model, wide=True, seconds=float("inf") if confirms else seconds
+                model,
+                wide=True,
+                seconds=float("inf") if confirms else seconds,
+                limit_s=time_limit_s,
             ),
             "definitions": lambda: Numpy(model, wide=True, rounded=True, seconds=seconds),
             "onnx reference": lambda: Numpy(model, wide=False, seconds=seconds),
@@ -138,9 +142,12 @@ class Oracles:
 
         Raises:
             RunError: the model refuses these inputs.
+            VerifyError: it does not end on them; nor may it on others, and each would take as long.
         """
         try:
             return self._ask(self._trial, feeds)
+        except Unending as a:
+            raise VerifyError(f"the model does not end: {a}") from a
         except Abstains as a:
             if self._trial == "trial":
                 raise RunError(f"no oracle can run the model: {a}{self._hint}") from a

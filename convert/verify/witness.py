@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from edgeinfer.backends.engines import has_onnxruntime, import_onnxruntime, import_openvino
 from edgeinfer.convert.sources.original import Original
-from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
+from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator, TookTooLong
 from edgeinfer.errors import LoadError
 from edgeinfer.types import Array, Feeds
 
@@ -22,6 +22,14 @@ TIME_LIMIT_S = 600.0
 
 class Abstains(Exception):  # noqa: N818 - a vote not given, not an error of the model
     """A witness cannot answer, and why in half a sentence."""
+
+
+class Unending(Abstains):
+    """A run was ended, because it took longer than one may."""
+
+    def __init__(self, limit_s: float) -> None:
+        """Name the option that gives it longer."""
+        super().__init__(f"no end after {limit_s:g} s; --time-limit gives it longer")
 
 
 class Witness(Protocol):
@@ -81,8 +89,7 @@ class OnnxRuntime:
             results = self._session.run(None, dict(feeds), options)
         except Exception as e:
             if options.terminate:
-                text = f"no end after {self._limit_s:g} s; --time-limit gives it longer"
-                raise Abstains(text) from e
+                raise Unending(self._limit_s) from e
             raise Abstains(f"its run failed ({_first_line(e)})") from e
         finally:
             timer.cancel()
@@ -107,13 +114,17 @@ class Numpy:
         *,
         wide: bool,
         seconds: float,
+        limit_s: float = TIME_LIMIT_S,
         own: bool = True,
         rounded: bool = False,
     ) -> None:
-        """Prepare; ``seconds`` of CPU time are for all runs, however busy the machine is."""
+        """Prepare; ``seconds`` of CPU time are for all runs, however busy the machine is.
+
+        One run may take ``limit_s`` of them.
+        """
         named = "definitions" if rounded else "float64"
         self.name = named if wide else "onnx reference" if own else "onnx operators"
-        self._left = seconds
+        self._left, self._limit_s = seconds, limit_s
         self._broken = ""
         try:
             self._evaluator = Evaluator(model, wide=wide, own=own, rounded=rounded)
@@ -127,7 +138,7 @@ class Numpy:
             raise Abstains(self._broken)
         start = time.thread_time()
         try:
-            results = self._evaluator.run(feeds, seconds=self._left)
+            results = self._evaluator.run(feeds, seconds=min(self._left, self._limit_s))
         except CannotEvaluate as e:
             # What it cannot do once it cannot do for the next vector either.
             self._broken = str(e)
@@ -145,8 +156,9 @@ class Tried:
 
     name = "trial"
 
-    def __init__(self, model: ir.Model) -> None:
-        """Prepare."""
+    def __init__(self, model: ir.Model, time_limit_s: float = TIME_LIMIT_S) -> None:
+        """Prepare; the limit is CPU time of one run."""
+        self._limit_s = time_limit_s
         self._inputs, self._outputs = list(model.graph.inputs), list(model.graph.outputs)
         try:
             self._evaluator = Evaluator(model, wide=False)
@@ -163,7 +175,9 @@ class Tried:
                     f"{value.dtype}{value.shape}"
                 )
         try:
-            results = self._evaluator.run(feeds)
+            results = self._evaluator.run(feeds, seconds=self._limit_s)
+        except TookTooLong as e:
+            raise Unending(self._limit_s) from e
         except CannotEvaluate as e:
             raise Abstains(str(e)) from e
         return {str(v.name): results[str(v.name)] for v in self._outputs}

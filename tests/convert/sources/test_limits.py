@@ -103,9 +103,9 @@ def test_functions_in_a_circle_are_no_hang(save: Save) -> None:
     read(save([helper.make_node("F2", ["x"], ["y"], domain="local")], functions=functions))
 
 
-@pytest.mark.parametrize("count", [1 << 62, None])
+@pytest.mark.parametrize("count", [1 << 62, 10**9, 10**8, 4 * 10**6, None])
 def test_a_loop_that_nothing_ends_is_refused(save: Save, count: int | None) -> None:
-    with pytest.raises(SourceError, match=r"with Loop '.*' its loops take more than \d+ turns"):
+    with pytest.raises(SourceError, match=r"with Loop '.*' its loops take more than \d+ steps"):
         read(save(_loop(count)))
 
 
@@ -147,7 +147,7 @@ def test_loops_in_functions_that_loops_call_multiply(save: Save) -> None:
     call = [helper.make_node("L2", ["x"], ["y"], domain="local")]
     with pytest.raises(SourceError, match="its loops take more than"):
         read(save(call, functions=_nested(3, 2000)))
-    read(save(call, functions=_nested(3, 100)))
+    read(save(call, functions=_nested(3, 50)))
 
 
 def test_loops_after_each_other_add_up(save: Save) -> None:
@@ -159,11 +159,11 @@ def test_loops_after_each_other_add_up(save: Save) -> None:
     read(
         save(
             [*calls[:100], helper.make_node("Identity", ["t100"], ["y"])],
-            functions=_nested(2, 2000),
+            functions=_nested(2, 100),
         )
     )
     with pytest.raises(SourceError, match="its loops take more than"):
-        read(save(calls, functions=_nested(2, 2000)))
+        read(save(calls, functions=_nested(2, 150)))
 
 
 def test_a_loop_that_its_condition_may_end_is_read(save: Save) -> None:
@@ -174,7 +174,7 @@ def test_a_loop_that_its_condition_may_end_is_read(save: Save) -> None:
 def test_the_evaluation_of_a_loop_gives_up_in_time(save: Save) -> None:
     from edgeinfer.convert.verify.evaluate import CannotEvaluate, Evaluator
 
-    source = read(save(_loop(100_000_000)))
+    source = read(save(_loop(2_000_000)))
     with pytest.raises(CannotEvaluate, match="took too long"):
         Evaluator(source.model, wide=False).run({"x": np.zeros(2, np.float32)}, seconds=0.2)
 

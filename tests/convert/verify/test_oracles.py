@@ -246,3 +246,27 @@ def test_weights_lie_beside_the_model() -> None:
         got = oracles.run({"x": np.ones((1, 64), np.float32)})
     np.testing.assert_array_equal(got["y"], np.full((1, 64), 64))
     assert value.const_value is weights
+
+
+UNENDING = """g (float[2] x, bool c) => (float[2] y) {
+    y = Loop <body = b (int64 i, bool k, float[2] v) => (bool o, float[2] w) {
+        a = Not(k) o = Not(a) w = Neg(v) }> (, c, x) }"""
+
+
+@pytest.mark.parametrize("has_engine", [True, False])
+def test_a_run_without_end_ends_all(monkeypatch: pytest.MonkeyPatch, has_engine: bool) -> None:
+    monkeypatch.setattr(module, "has_onnxruntime", lambda: has_engine)
+    with Oracles(model(UNENDING), time_limit_s=0.2) as oracles:
+        assert oracles.run({"x": X, "c": np.array(False)})["y"].tolist() == X.tolist()
+        with pytest.raises(VerifyError, match=r"does not end: no end after 0.2 s; --time-limit"):
+            oracles.run({"x": X, "c": np.array(True)})
+
+
+def test_no_oracle_waits_for_a_run_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "has_onnxruntime", lambda: False)
+    vector = Vector({"x": X, "c": np.array(True)}, "user:a")
+    with (
+        Oracles(model(UNENDING), time_limit_s=0.2, seconds=0.2) as oracles,
+        pytest.raises(VerifyError, match="no oracle can run vector"),
+    ):
+        oracles.expected([vector])
