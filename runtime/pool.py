@@ -69,7 +69,20 @@ class Pool:
         Raises:
             QueueFullError: as many wait as may.
         """
-        return await asyncio.wrap_future(self.submit(function))
+        found: list[T] = []
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                found.append(function())
+            except BaseException as e:
+                failed.append(e)
+
+        # The two futures hold each other until the collector comes, so neither has what was made.
+        await asyncio.wrap_future(self.submit(work))
+        if failed:
+            raise failed.pop()
+        return found.pop()
 
     def _work(self) -> None:
         while (each := self._next()) is not None:

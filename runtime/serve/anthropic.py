@@ -8,22 +8,34 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.runtime.serve.http import Receive, RequestError, Scope, Send, answer_json, not_known
+from edgeinfer.runtime.serve.http import (
+    Harmless,
+    Receive,
+    RequestError,
+    Scope,
+    Send,
+    answer_json,
+    not_known,
+)
 from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.inflight import held
 from edgeinfer.runtime.serve.streams import Turn, deliver, sse
 
 if TYPE_CHECKING:
+    from edgeinfer.runtime.llm.llm import LLM
     from edgeinfer.runtime.llm.params import Usage
+    from edgeinfer.runtime.serve.asked import Asked
 
 PATH = "/v1/messages"
 
 _SAME = ("model", "temperature", "top_p", "top_k", "stream", "max_tokens")
 _READ = frozenset({*_SAME, "messages", "system", "stop_sequences", "tools", "tool_choice"})
-_HARMLESS: dict[str, tuple[Any, ...]] = {
-    "metadata": (),
-    "cache_control": (),
+_HARMLESS: Harmless = {
+    "metadata": dict,
+    "cache_control": dict,
     "service_tier": (None, "auto", "standard_only"),
     "thinking": (None, {"type": "disabled"}),
     "container": (None,),
@@ -77,22 +89,26 @@ class Anthropic:
         return True
 
     async def _count(self, receive: Receive, send: Send) -> None:
-        from edgeinfer.runtime.serve import asked as reader
-
         data, _, llm = await self._hub.asked(receive)
-        given = {**data, "max_tokens": 1}
-        (one,) = await self._hub.words.run(lambda: reader.chats(llm, as_chat(given), "count"))
+        one = await self._hub.words.run(partial(_read, llm, {**data, "max_tokens": 1}, "count"))
         await answer_json(send, {"input_tokens": len(one.request.prompt)})
 
     async def _messages(self, receive: Receive, send: Send) -> None:
-        from edgeinfer.runtime.serve import asked as reader
-
         data, model, llm = await self._hub.asked(receive)
         id = f"msg_{secrets.token_hex(12)}"
         with self._hub.counted(model), self._hub.place(model):
-            (one,) = await self._hub.words.run(lambda: reader.chats(llm, as_chat(data), id))
+            one = await self._hub.words.run(partial(_read, llm, data, id))
+            del data
+            held().drop_data()
             form = _Form(id, model.name, len(one.request.prompt))
             await deliver(llm, one, form, receive, send, self._hub.options.limits.wait_s)
+
+
+def _read(llm: LLM, data: Mapping[str, Any], id: str) -> Asked:
+    from edgeinfer.runtime.serve import asked as reader
+
+    (one,) = reader.chats(llm, as_chat(data), id)
+    return one
 
 
 def error_body(error: RequestError) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class App:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
-        id, held = self._id(scope), hold(self.hub.memory, scope)
+        id, held = self._id(scope), hold(self.hub.memory)
         receive = held.received(receive)
         # Where there are several, who is before them adds the request's id.
         own = (b"x-edgeinfer-replica", self._replica) if self._replica else (b"x-request-id", id)

@@ -14,7 +14,7 @@ from typing import Any
 from edgeinfer.runtime.llm.llm import LLM
 from edgeinfer.runtime.llm.params import Grammar, SamplingParams
 from edgeinfer.runtime.llm.sequence import Request
-from edgeinfer.runtime.serve.http import RequestError, not_known
+from edgeinfer.runtime.serve.http import Harmless, RequestError, not_known
 
 _NUMBERS = {
     "temperature": "temperature",
@@ -42,10 +42,10 @@ _CHAT = _COMMON | {
 }
 _COMPLETION = _COMMON | {"prompt", "logprobs", "echo", "response_format"}
 
-_HARMLESS: dict[str, tuple[Any, ...]] = {
+_HARMLESS: Harmless = {
     "store": (False, None),
-    "user": (),
-    "safety_identifier": (),
+    "user": str,
+    "safety_identifier": str,
     "metadata": (None, {}),
     "service_tier": (None, "auto", "default"),
     "parallel_tool_calls": (True, None),
@@ -60,8 +60,6 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "prediction": (None,),
     "web_search_options": (None,),
 }
-"""Fields with the values that ask for nothing; an empty tuple stands for any text."""
-
 
 _OWN = {"self", "messages", "params", "tools", "tool_choice", "adapter", "id", "prompt"}
 """What a template is given by other fields."""
@@ -185,8 +183,15 @@ def completions(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
 
 def _known(data: Mapping[str, Any], known: frozenset[str]) -> None:
     if unknown := not_known(data, known, _HARMLESS):
-        told = [f"{k}={json.dumps(data[k])[:40]}" if k in _HARMLESS else k for k in unknown]
+        told = [f"{k}={_short(data[k])}" if k in _HARMLESS else k for k in unknown]
         raise RequestError(400, f"not supported: {', '.join(told)}")
+
+
+def _short(value: Any) -> str:
+    """Return the beginning of a value; of lists and objects their type, as they may be long."""
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    return json.dumps(value)[:40]
 
 
 def _params(llm: LLM, data: Mapping[str, Any]) -> SamplingParams:

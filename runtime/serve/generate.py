@@ -23,6 +23,7 @@ from edgeinfer.runtime.serve.http import (
     status_of,
 )
 from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.inflight import held
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.streams import PAUSE, begin, sse, turns, watched, whole, write
 from edgeinfer.runtime.serve.tensors import InferRequest
@@ -44,13 +45,13 @@ async def generate(hub: Hub, model: Served, is_stream: bool, receive: Receive, s
     """
     limits = hub.options.limits
     body = await read_body(receive, limits.json_bytes, limits.body_s)
-    data = from_json(body)
-    if not isinstance(data, dict):
-        raise RequestError(400, "expected an object")
+    data = await hub.parsed(body)
     with hub.counted(model):
         if model.text is not None:
             with hub.place(model):
                 asked = await hub.words.run(partial(_asked, model.text, data, is_stream))
+                del data
+                held().drop_data()
                 async with watched(receive):
                     await _text(model, model.text, asked, is_stream, send, limits.wait_s)
             return

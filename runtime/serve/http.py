@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -19,9 +19,6 @@ from edgeinfer.errors import (
     QueueFullError,
     UsageError,
 )
-
-if TYPE_CHECKING:
-    from edgeinfer.runtime.serve.options import Limits
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -148,22 +145,6 @@ async def _body(receive: Receive, limit: int) -> bytes:
         parts.append(part)
 
 
-async def read_json(receive: Receive, limits: Limits) -> dict[str, Any]:
-    """Return the object that the body of a request is.
-
-    What it holds takes many times its size and is read in one piece, during which nobody else is
-    answered, so it has a limit of its own.
-
-    Raises:
-        RequestError: it is none, larger than the limit, or does not come in time.
-        DisconnectedError: the client left.
-    """
-    data = from_json(await read_body(receive, limits.json_bytes, limits.body_s))
-    if not isinstance(data, dict):
-        raise RequestError(400, "expected an object")
-    return data
-
-
 async def client_left(receive: Receive) -> None:
     """Return when the client is gone; for a request whose body was read."""
     while (await receive())["type"] != "http.disconnect":
@@ -197,22 +178,27 @@ def to_json(data: object) -> bytes:
     return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def not_known(
-    data: Mapping[str, Any], known: Container[str], harmless: Mapping[str, tuple[Any, ...]]
-) -> list[str]:
+Harmless = Mapping[str, tuple[Any, ...] | type]
+"""Fields that change nothing, with the values or the type for which that is so."""
+
+
+def not_known(data: Mapping[str, Any], known: Container[str], harmless: Harmless) -> list[str]:
     """Return the fields of a request that ask for what is not there.
 
     Args:
         data: of the request.
         known: fields that are read.
-        harmless: fields with the values that ask for nothing; an empty tuple stands for any.
+        harmless: fields that ask for nothing; null of a type's is none either.
     """
     return [
         key
         for key, value in data.items()
-        if key not in known
-        and ((free := harmless.get(key)) is None or (free and value not in free))
+        if key not in known and not _is_free(value, harmless.get(key, ()))
     ]
+
+
+def _is_free(value: Any, free: tuple[Any, ...] | type) -> bool:
+    return isinstance(value, free | None) if isinstance(free, type) else value in free
 
 
 def from_json(body: bytes, what: str = "the body") -> Any:

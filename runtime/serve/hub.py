@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,11 +32,12 @@ from edgeinfer.runtime.serve.http import (
     DisconnectedError,
     Receive,
     RequestError,
-    read_json,
+    from_json,
+    read_body,
     status_of,
     without_folders,
 )
-from edgeinfer.runtime.serve.inflight import InFlight
+from edgeinfer.runtime.serve.inflight import InFlight, held, weigh
 from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.lanes import Lane
 from edgeinfer.runtime.serve.metrics import Engine, Kept, Metrics
@@ -193,7 +195,7 @@ class Hub:
         Raises:
             RequestError: it is no JSON, names no model, or one that is not ready.
         """
-        data = await read_json(receive, self.options.limits)
+        data = await self.read_json(receive)
         name = data.get("model")
         texts = [m.name for m in self.visible.values() if m.kind == "text"]
         if name is None and len(texts) == 1 and not named:
@@ -204,6 +206,36 @@ class Hub:
         if model.text is None:
             raise RequestError(503, f"model {name!r} was unloaded", 1.0)
         return data, model, model.text
+
+    async def read_json(self, receive: Receive) -> dict[str, Any]:
+        """Return the object that the body of a request is.
+
+        Raises:
+            RequestError: it is none, larger than the limit, or does not come in time.
+            DisconnectedError: the client left.
+        """
+        limits = self.options.limits
+        return await self.parsed(await read_body(receive, limits.json_bytes, limits.body_s))
+
+    async def parsed(self, body: bytes) -> dict[str, Any]:
+        """Likewise of a body that is here.
+
+        Raises:
+            RequestError: it is none, or there is no memory for it.
+        """
+        await self.hold_data(body)
+        data = await self.read(len(body), partial(from_json, body))
+        if not isinstance(data, dict):
+            raise RequestError(400, "expected an object")
+        return data
+
+    async def hold_data(self, body: bytes) -> None:
+        """Hold what JSON takes once it is read: many times its size.
+
+        Raises:
+            RequestError: 503, there is no memory for it.
+        """
+        await held().take_data(await self.read(len(body), partial(weigh, body)))
 
     def load_all(self) -> None:
         """Load every model and run it once; from a thread."""

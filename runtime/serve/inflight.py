@@ -1,29 +1,28 @@
 """Memory of all requests together: what one takes is counted, and waits where there is none left.
 
 Limits of one request say nothing about a hundred at once. Bytes of a body count when they come, so
-that somebody who announces much and sends little takes nothing; lists of JSON count as what they
-take once they are read.
+that somebody who announces much and sends little takes nothing; JSON counts as what it takes once
+it is read, until the request is made of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextvars import ContextVar
 
-from edgeinfer.runtime.serve.http import Message, Receive, RequestError, Scope, header
+from edgeinfer.runtime.serve.http import Message, Receive, RequestError
 
 LENGTH = b"inference-header-content-length"
 
-JSON_WEIGHT = 12
-"""Bytes that a list of numbers takes for one of its text: objects, their places, and the array."""
+LIST_WEIGHT = 12
+"""Bytes that a list of a message of gRPC takes for one of its own."""
+
+_OBJECTS = ((b"[", 88), (b"{", 264), (b",", 40), (b'"', 32), (b":", 64))
+"""Bytes of memory that a mark of JSON stands for: lists, objects, values, half a text, fields."""
 
 WAIT_S = 2.0
 """Seconds for which a request waits for others to end before it is told to come back."""
-
-_HEAD = b"65536"
-"""Bytes in front of raw tensors, from which on they count as a text."""
-
-_HELD = "edgeinfer.held"
 
 
 class InFlight:
@@ -78,13 +77,12 @@ class Held:
 
     Args:
         memory: of all.
-        weight: of a byte of its body.
     """
 
-    __slots__ = ("_memory", "_size", "_weight")
+    __slots__ = ("_data", "_memory", "_size")
 
-    def __init__(self, memory: InFlight, weight: int = 1) -> None:
-        self._memory, self._size, self._weight = memory, 0, weight
+    def __init__(self, memory: InFlight) -> None:
+        self._memory, self._size, self._data = memory, 0, 0
 
     async def take(self, size: int) -> None:
         """Hold so many bytes more.
@@ -97,13 +95,28 @@ class Held:
         self._memory.used += size
         self._size += size
 
+    async def take_data(self, size: int) -> None:
+        """Likewise for JSON that is to be read, until ``drop_data``.
+
+        Raises:
+            RequestError: 503, they do not fit in time.
+        """
+        await self.take(size)
+        self._data += size
+
+    def drop_data(self) -> None:
+        """Give back what was read of JSON: nobody has it any more."""
+        self._size -= self._data
+        self._memory.give(self._data)
+        self._data = 0
+
     def received(self, receive: Receive) -> Receive:
         """Return what receives the body, and holds it."""
 
         async def counted() -> Message:
             message = await receive()
             if size := len(message.get("body", b"")):
-                await self.take(size * self._weight)
+                await self.take(size)
             return message
 
         return counted
@@ -112,20 +125,28 @@ class Held:
         """Give all of it back."""
         if self._size:
             self._memory.give(self._size)
-            self._size = 0
+            self._size = self._data = 0
 
 
-def hold(memory: InFlight, scope: Scope) -> Held:
+def weigh(text: bytes) -> int:
+    """Return how many bytes JSON takes once it is read, or a little more.
+
+    Texts take what they are, or four times that where one character of them is wide.
+    """
+    wide = 1 if text.isascii() and b"\\u" not in text else 4
+    return wide * len(text) + sum(text.count(mark) * size for mark, size in _OBJECTS)
+
+
+_HELD: ContextVar[Held] = ContextVar("held")
+
+
+def hold(memory: InFlight) -> Held:
     """Return what a request holds, nothing yet; ``held`` finds it."""
-    told = header(scope, LENGTH)
-    # Who says that all of it is the head in front of raw tensors sends a text too.
-    is_text = told is None or len(told) > len(_HEAD) or told.rjust(len(_HEAD), b"0") > _HEAD
-    made = Held(memory, JSON_WEIGHT if is_text and scope["path"].startswith("/v2/") else 1)
-    scope[_HELD] = made
+    made = Held(memory)
+    _HELD.set(made)
     return made
 
 
-def held(scope: Scope) -> Held:
-    """Return what a request holds."""
-    found: Held = scope[_HELD]
-    return found
+def held() -> Held:
+    """Return what the request holds that is answered."""
+    return _HELD.get()

@@ -20,6 +20,7 @@ from edgeinfer.runtime.serve.http import (
     status_of,
 )
 from edgeinfer.runtime.serve.hub import Hub
+from edgeinfer.runtime.serve.inflight import held
 from edgeinfer.runtime.serve.served import Served
 from edgeinfer.runtime.serve.streams import PAUSE, begin, sse, submit, watched, with_pauses, write
 
@@ -95,6 +96,8 @@ class OpenAI:
         read = reader.chats if is_chat else reader.completions
         with self._hub.counted(model), self._hub.place(model):
             several = await self._hub.words.run(partial(read, llm, data, id))
+            del data
+            held().drop_data()
             form = _Form(id, model.name, llm, is_chat)
             async with watched(receive):
                 if several[0].stream:

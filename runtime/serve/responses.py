@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from edgeinfer.runtime.serve.http import Receive, RequestError, Scope, Send, not_known
+from edgeinfer.runtime.serve.http import Harmless, Receive, RequestError, Scope, Send, not_known
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.streams import Turn, deliver, sse
 
@@ -27,12 +27,12 @@ _SAME = (
 _READ = frozenset(
     {*_SAME, "input", "instructions", "max_output_tokens", "text", "tools", "tool_choice"}
 )
-_HARMLESS: dict[str, tuple[Any, ...]] = {
+_HARMLESS: Harmless = {
     "store": (None, False),
-    "metadata": (),
-    "user": (),
-    "safety_identifier": (),
-    "prompt_cache_key": (),
+    "metadata": dict,
+    "user": str,
+    "safety_identifier": str,
+    "prompt_cache_key": str,
     "service_tier": (None, "auto", "default"),
     "parallel_tool_calls": (None, True),
     "truncation": (None, "disabled"),
@@ -76,6 +76,8 @@ class Responses:
         with self._hub.counted(model), self._hub.place(model):
             (one,) = await self._hub.words.run(lambda: reader.chats(llm, as_chat(data), form.id))
             form.params = one.request.params
+            # The form tells the rest in its answer.
+            del data["input"]
             await deliver(llm, one, form, receive, send, self._hub.options.limits.wait_s)
         return True
 

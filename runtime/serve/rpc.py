@@ -14,7 +14,7 @@ from edgeinfer.installed import install
 from edgeinfer.runtime.serve import facts, tensors
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, status_of
 from edgeinfer.runtime.serve.hub import Hub
-from edgeinfer.runtime.serve.inflight import JSON_WEIGHT, Held
+from edgeinfer.runtime.serve.inflight import LIST_WEIGHT, Held
 from edgeinfer.runtime.serve.keys import GRANT, Keys
 from edgeinfer.runtime.serve.messages import HEALTH, SERVICE, messages
 from edgeinfer.runtime.serve.options import MOST_KEYS
@@ -280,7 +280,7 @@ class Rpc:
         held, model = Held(self._hub.memory), self._model(request)
         try:
             if not request.raw_input_contents:
-                await held.take(request.ByteSize() * JSON_WEIGHT)
+                await held.take(request.ByteSize() * LIST_WEIGHT)
             return await self._ran(model, request, await self._read(model, request))
         finally:
             held.release()

@@ -29,10 +29,8 @@ from edgeinfer.runtime.serve.http import (
     answer,
     answer_json,
     client_left,
-    from_json,
     header,
     read_body,
-    read_json,
 )
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import held
@@ -100,9 +98,10 @@ class Tasks:
     ) -> None:
         limits = self._hub.options.limits
         kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
-        most = limits.json_bytes if kind == b"application/json" else limits.body_bytes
+        is_json = kind == b"application/json"
+        most = limits.json_bytes if is_json else limits.body_bytes
         body = await read_body(receive, most, limits.body_s)
-        given, draw = _given(scope, body)
+        given, draw = _given(scope, await self._hub.parsed(body) if is_json else body)
         draws = draw != "false"
         if draws and not (isinstance(given, bytes) and pipeline.takes == "a picture"):
             raise RequestError(400, f"draw: this model takes {pipeline.takes}")
@@ -117,7 +116,7 @@ class Tasks:
                 return told, meaning.drawn(given, results)
             return told, None
 
-        await held(scope).take(await self._pool.run(weigh))
+        await held().take(await self._pool.run(weigh))
         found, picture = await self._worked(model, receive, work)
         if picture is not None and draw == "true":
             await answer(send, 200, picture, ((b"content-type", b"image/png"),))
@@ -162,7 +161,7 @@ class Tasks:
         return found, tokens
 
     async def _asked(self, receive: Receive, known: set[str]) -> tuple[dict[str, Any], Served]:
-        data = await read_json(receive, self._hub.options.limits)
+        data = await self._hub.read_json(receive)
         # What is null asks for nothing.
         data = {key: value for key, value in data.items() if value is not None}
         if unknown := sorted(data.keys() - known - {"model"}):
@@ -234,23 +233,22 @@ def _described(model: Served) -> dict[str, Any]:
     return found
 
 
-def _given(scope: Scope, body: bytes) -> tuple[bytes | str, str]:
+def _given(scope: Scope, body: bytes | dict[str, Any]) -> tuple[bytes | str, str]:
     """Return a picture, a recording or a text, and which of ``DRAW`` is wanted."""
     query = dict(parse_qsl(str(scope.get("query_string", b""), "latin-1")))
     whole = header(scope, b"content-type") or b""
     kind = whole.partition(b";")[0].strip().lower()
-    if kind == b"multipart/form-data":
+    if isinstance(body, dict):
+        if not (isinstance(body.get("text"), str) and len(body) == 1):
+            raise RequestError(400, 'expected {"text": "..."}; files are sent as they are')
+        given: bytes | str = body["text"]
+    elif kind == b"multipart/form-data":
         fields = read_form(body, whole)
         query |= {name: fields.pop(name).text(name) for name in ("draw",) if name in fields}
         if len(fields) != 1 or not fields.keys() <= {"file", "text"}:
             raise RequestError(400, f"expected one field, file or text; received {[*fields]}")
         name, field = fields.popitem()
-        given: bytes | str = field.text(name) if name == "text" else field.content
-    elif kind == b"application/json":
-        data = from_json(body)
-        if not (isinstance(data, dict) and isinstance(data.get("text"), str) and len(data) == 1):
-            raise RequestError(400, 'expected {"text": "..."}; files are sent as they are')
-        given = data["text"]
+        given = field.text(name) if name == "text" else field.content
     elif kind.startswith(b"text/"):
         try:
             given = str(body, "utf-8")

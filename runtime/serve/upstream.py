@@ -20,11 +20,11 @@ from edgeinfer.runtime.serve.http import (
     Scope,
     Send,
     answer,
-    from_json,
     header,
     read_body,
     to_json,
 )
+from edgeinfer.runtime.serve.inflight import held
 from edgeinfer.runtime.serve.keys import GRANT
 from edgeinfer.runtime.serve.options import Upstream
 from edgeinfer.runtime.serve.streams import begin, watched, write
@@ -94,12 +94,14 @@ class Upstreams:
             RequestError: there is no such model, or its server does not answer.
         """
         limits = self._hub.options.limits
-        body = await read_body(receive, limits.body_bytes, limits.body_s)
-        data = from_json(body)
-        name = data.get("model") if isinstance(data, dict) else None
+        body = await read_body(receive, limits.json_bytes, limits.body_s)
+        data = await self._hub.parsed(body)
+        name = data.get("model")
         while True:
             model = self._hub.get(name) if isinstance(name, str) else None
             if model is None or model.upstream is None:
+                del data
+                held().drop_data()
                 return _again(body, receive)
             try:
                 with self._hub.counted(model), self._hub.place(model):
@@ -120,6 +122,7 @@ class Upstreams:
             grant.check_tokens()
         charged = Charged(grant, path, data)
         content, head = to_json({**charged.data, "model": there.model}), _head(scope, there)
+        await held().take(len(content))
         url = there.url + path.removeprefix("/v1")
         request = self._client.build_request("POST", url, content=content, headers=head)
         with charged.sent(len(content)):

@@ -15,7 +15,6 @@ from edgeinfer.runtime.serve.http import (
     answer,
     answer_json,
     client_left,
-    from_json,
     header,
     read_body,
 )
@@ -49,6 +48,7 @@ class V2:
         body = await read_body(receive, most, limits.body_s)
         if size is not None and size > limits.json_bytes:
             raise RequestError(413, f"the JSON is larger than {limits.json_bytes} bytes")
+        await self._hub.hold_data(body if size is None else body[:size])
 
         def read() -> tensors.InferRequest:
             return tensors.read(body, size, model.inputs, model.outputs, limits.elements)
@@ -62,7 +62,7 @@ class V2:
         size_out = sum(a.nbytes for a in results.values())
         if size_out >= LARGE_BYTES:
             # Who reads slowly keeps it.
-            await held(scope).take(size_out)
+            await held().take(size_out)
         content, head = await self._hub.read(size_out, write)
         if head is None:
             await answer(send, 200, content)
@@ -116,10 +116,7 @@ class V2:
 
     async def _small(self, receive: Receive) -> dict[str, Any]:
         body = await read_body(receive, 1 << 16, self._hub.options.limits.body_s)
-        data = from_json(body) if body.strip() else {}
-        if not isinstance(data, dict):
-            raise RequestError(400, "expected an object")
-        return data
+        return await self._hub.parsed(body) if body.strip() else {}
 
     async def _change(self, model: Served, what: str, receive: Receive) -> object:
         parameters = (await self._small(receive)).get("parameters")

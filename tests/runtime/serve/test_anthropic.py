@@ -110,6 +110,7 @@ def test_a_system_text_and_blocks_are_read(server: Server) -> None:
     [
         ({"max_tokens": None}, "max_tokens: is missing"),
         ({"nonsense": 1}, "not supported: nonsense"),
+        ({"metadata": [[]]}, "not supported: metadata"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "not supported: thinking"),
         ({"messages": []}, "messages: expected a list"),
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0]: role"),

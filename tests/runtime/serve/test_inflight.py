@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
+import tracemalloc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgeinfer.runtime.serve import inflight
-from edgeinfer.runtime.serve.http import RequestError, Scope
-from edgeinfer.runtime.serve.inflight import JSON_WEIGHT, Held, InFlight, hold
+from edgeinfer.runtime.serve import hub as hub_module
+from edgeinfer.runtime.serve import inflight, openai, streams, tasks
+from edgeinfer.runtime.serve.http import RequestError, from_json
+from edgeinfer.runtime.serve.inflight import Held, InFlight, weigh
 from edgeinfer.runtime.serve.options import Limits
+from edgeinfer.runtime.serve.streams import submit
 from tests.runtime.conftest import Fakes
 from tests.runtime.serve.conftest import Start
 from tests.runtime.serve.test_faults import raw
@@ -69,30 +74,103 @@ def test_who_waits_too_long_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "told", "weight"),
+    "part",
     [
-        ("/v2/models/a/infer", None, JSON_WEIGHT),
-        ("/v2/models/a/infer", b"200", 1),
-        ("/v2/models/a/infer", b"65537", JSON_WEIGHT),
-        ("/v2/models/a/infer", b"1000000000", JSON_WEIGHT),
-        ("/v1/pipelines/a", None, 1),
+        *(b"[]", b"[[]]", b"[[],[[]]]", b"{}", b'{"":0}', b'{"a":{}}', b'[{"":[]}]', b"0", b"300"),
+        *(b"1.5", b'"ab"', b'"\\u20ac"', b"[0]", b"null", b'[0,{"a":0,"b":[]}]', b'{"%d":0}'),
     ],
 )
-def test_lists_of_numbers_weigh_what_they_become(
-    path: str, told: bytes | None, weight: int
+@pytest.mark.parametrize("is_list", [True, False])
+def test_json_weighs_what_it_becomes(part: bytes, is_list: bool) -> None:
+    parts = (part.replace(b"%d", b"%d" % i) for i in range(20_000))
+    if not is_list:
+        parts = (b'"%d":%s' % (i, each) for i, each in enumerate(parts))
+    text = b'{"user":' + (b"[%s]" if is_list else b"{%s}") % b",".join(parts) + b"}"
+    tracemalloc.start()
+    try:
+        data = from_json(text)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(data["user"]) == 20_000
+    assert taken <= weigh(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["one word more, " * 9000, "é" * 9000, "€" * 9000, "a" * 9000 + "😀"]
+)
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_texts_weigh_what_they_are(text: str, is_ascii: bool) -> None:
+    body = json.dumps({"prompt": text}, ensure_ascii=is_ascii).encode()
+    assert sys.getsizeof(text) <= weigh(body) <= 8 * len(body) + 1000
+
+
+class Data(dict[str, Any]):
+    """JSON that was read, of which is known when nobody has it any more."""
+
+
+ASKED = {"model": "tiny", "max_tokens": 40, "ignore_eos": True, "stream": True}
+MESSAGES = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/completions", {**ASKED, "prompt": "hello"}),
+        ("/v1/chat/completions", {**ASKED, **MESSAGES}),
+        ("/v1/messages", {**MESSAGES, "model": "tiny", "max_tokens": 40, "stream": True}),
+        ("/v2/models/tiny/generate_stream", {"text_input": "hello", "max_tokens": 40}),
+    ],
+)
+@pytest.mark.parametrize("extra", [0, 100_000])
+def test_what_was_read_is_dropped_before_the_answer(
+    start: Start, monkeypatch: pytest.MonkeyPatch, path: str, asked: dict[str, Any], extra: int
 ) -> None:
-    headers = [] if told is None else [(inflight.LENGTH, told)]
-    scope: Scope = {"path": path, "headers": headers}
-    memory = InFlight(1 << 20)
+    server = start()
+    made: list[weakref.ref[Data]] = []
+    ticks: list[tuple[bool, int]] = []
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"x" * 10}
+    def read(text: bytes) -> Data:
+        data = Data(from_json(text))
+        made.append(weakref.ref(data))
+        return data
 
-    async def main() -> None:
-        await hold(memory, scope).received(receive)()
+    async def looking(*given: Any) -> Any:
+        ticks.append((made[0]() is None, server.hub.memory.used))
+        return await submit(*given)
 
-    asyncio.run(main())
-    assert memory.used == 10 * weight
+    monkeypatch.setattr(hub_module, "from_json", read)
+    for module in (openai, streams):
+        monkeypatch.setattr(module, "submit", looking)
+    # Spaces are read in a thread where they are many.
+    text = json.dumps(asked).encode() + b" " * extra
+    assert server.client.post(path, content=text).status_code == 200
+    assert ticks == [(True, len(text))]
+    assert server.hub.memory.used == 0
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"),
+        *("/v1/embeddings", "/v1/rerank", "/tokenize", "/v1/pipelines/double"),
+        *("/v2/models/double/infer", "/v2/models/double/generate"),
+        *("/v2/models/tiny/generate", "/v2/repository/index"),
+    ],
+)
+def test_every_address_holds_what_it_reads(
+    start: Start, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(inflight, "WAIT_S", 0.01)
+    server = start(limits=Limits(memory_bytes=200_000))
+    monkeypatch.setattr(tasks, "_pipeline", lambda model: model)
+    text = b'{"model":"tiny","user":[' + b"[]," * 10_000 + b"[]]}"
+    # Somebody else holds a little, so that this one is not alone.
+    server.hub.memory.used += 1
+    found = server.client.post(path, content=text, headers={"content-type": "application/json"})
+    assert (found.status_code, "all the memory" in found.text) == (503, True)
+    assert server.hub.memory.used == 1
+    server.hub.memory.used = 0
 
 
 @pytest.mark.usefixtures("on_threads")
@@ -101,7 +179,7 @@ def test_bodies_of_all_together(
 ) -> None:
     monkeypatch.setattr(inflight, "WAIT_S", 0.05)
     text = json.dumps(body()).encode()
-    size = len(text) * JSON_WEIGHT
+    size = len(text) + weigh(text)
     server = start(batch=1, limits=Limits(memory_bytes=2 * size + 1))
     gate = fakes["fake"].gate = threading.Event()
     model = server.hub.models["double"]

@@ -80,6 +80,9 @@ def test_several_choices_and_probabilities(server: Server) -> None:
     ("changes", "text"),
     [
         ({"nonsense": 1}, "not supported: nonsense"),
+        ({"user": [[]]}, "not supported: user=a list"),
+        ({"safety_identifier": {"a": 1}}, "not supported: safety_identifier=an object"),
+        ({"store": True}, "not supported: store=true"),
         ({"model": None}, "model: expected a name"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"store": True}, "store=true"),

@@ -100,6 +100,8 @@ def test_a_form_is_kept(client: Any) -> None:
         ({"previous_response_id": "resp_1"}, "not supported: previous_response_id"),
         ({"reasoning": {"effort": "high"}}, "not supported: reasoning"),
         ({"nonsense": 1}, "not supported: nonsense"),
+        ({"metadata": [[]]}, "not supported: metadata"),
+        ({"prompt_cache_key": ["a"]}, "not supported: prompt_cache_key"),
         ({"input": []}, "input: expected a text or a list of items"),
         ({"input": [{"type": "item_reference", "id": "a"}]}, "type 'item_reference'"),
         (

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from edgeinfer.errors import UsageError
-from edgeinfer.runtime.serve import upstream
+from edgeinfer.runtime.serve import inflight, upstream
 from edgeinfer.runtime.serve.options import (
     Limits,
     Upstream,
@@ -102,6 +102,22 @@ def test_models_of_this_server_answer_themselves(pair: tuple[Server, Server]) ->
     refused = server.client.post("/v2/models/big/infer", json=body())
     assert refused.status_code == 400
     assert "is not a model of tensors" in refused.json()["error"]
+
+
+def test_requests_to_others_have_the_limits_of_json(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inflight, "WAIT_S", 0.01)
+    limits = Limits(json_bytes=30_000, memory_bytes=200_000)
+    server = start(upstreams=("far=http://127.0.0.1:9",), limits=limits)
+    text = '{"model":"far","user":[' + "[]," * 9000 + "[]]}"
+    server.hub.memory.used += 1
+    found = server.client.post("/v1/completions", content=text)
+    assert (found.status_code, "all the memory" in found.text) == (503, True)
+    assert server.hub.memory.used == 1
+    server.hub.memory.used = 0
+    found = server.client.post("/v1/completions", content=text + " " * 3000)
+    assert (found.status_code, "larger than 30000 bytes" in found.text) == (413, True)
 
 
 def test_who_leaves_ends_the_request_there(pair: tuple[Server, Server]) -> None:
