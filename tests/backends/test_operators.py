@@ -99,7 +99,7 @@ class TestOpenVino:
                 }
 
             def get_property(self, name: str, key: str) -> str:
-                return name
+                return f"Intel {name}"
 
             def compile_model(self, model: Any, device: str, config: Any) -> Any:
                 compiled.append(device)

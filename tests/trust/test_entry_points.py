@@ -114,6 +114,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "chat": (),
     "run": ("picture.png",),
     "verify": (),
+    "eval": ("pictures", "--metric", "top1"),
+    "compare": ("{bundle}",),
     "bench": ("--seconds", "0.05", "--runs", "2"),
     "build": (),
     "doctor": (),
@@ -132,12 +134,13 @@ OTHERS = {
     "serve",
 }
 
-RUNS = {"run", "verify", "bench", "build", "doctor", "generate", "chat"}
+RUNS = {"run", "verify", "eval", "compare", "bench", "build", "doctor", "generate", "chat"}
 
 
 def _command(name: str, bundle: Path, *options: str) -> int:
     first = f"main={bundle}" if name == "join" else str(bundle)
-    return guarded(group, [name, first, *COMMANDS[name], *options])
+    arguments = (argument.format(bundle=bundle) for argument in COMMANDS[name])
+    return guarded(group, [name, first, *arguments, *options])
 
 
 @pytest.fixture(autouse=True)
@@ -146,6 +149,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.chdir(tmp_path)
     Image.fromarray(PICTURE).save("picture.png")
+    for label in ("red", "green"):
+        Path("pictures", label).mkdir(parents=True)
+        Image.fromarray(PICTURE).save(f"pictures/{label}/picture.png")
 
 
 def test_every_command_is_in_one_of_the_lists() -> None:
@@ -245,7 +251,7 @@ class TestCommands:
     def test_code_runs_where_that_is_asked_for(self, name: str, bundle: Path, mark: Mark) -> None:
         if name in RUNS:
             _command(name, bundle, "--allow-native")
-        assert (mark.times() > 0) == (name in {"run", "verify", "bench"})
+        assert (mark.times() > 0) == (name in RUNS - {"build", "doctor", "generate", "chat"})
 
 
 def test_a_folder_is_held_to_it_too(bundle: Path, mark: Mark, tmp_path: Path) -> None:
