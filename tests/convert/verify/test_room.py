@@ -32,6 +32,12 @@ GRAPHS = {
 }
 
 
+def doubled(count: int, size: str) -> str:
+    nodes = "".join(f" v{i + 1} = Concat <axis = 0> (v{i}, v{i})" for i in range(count))
+    return f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[{size}] v0) => (float y) {{ {nodes} y = ReduceSum <keepdims = 0> (v{count}) }}"""
+
+
 def machine(folder: Path, free_mb: int) -> Path:
     (folder / "proc").mkdir()
     (folder / "proc/meminfo").write_text(f"MemAvailable:   {free_mb << 10} kB\n")
@@ -47,6 +53,14 @@ def normalised(text: str) -> ir.Model:
 def test_a_value_that_memory_does_not_hold_is_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=rf"value '{name}' \[.*GB are free; give smaller inputs"):
         check_room(normalised(GRAPHS[name]), machine(tmp_path, 20_000))
+
+
+@pytest.mark.parametrize("size", ["n", "4"])
+def test_values_that_grow_from_an_open_size_are_followed(size: str, tmp_path: Path) -> None:
+    root = machine(tmp_path, 20_000)
+    with pytest.raises(SourceError, match=r"value 'v30' \[\d+\].*GB are free"):
+        check_room(normalised(doubled(30, size)), root)
+    check_room(normalised(doubled(20, size)), root)
 
 
 def test_no_artifact_is_made_of_it(tmp_path: Path) -> None:
