@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: fuzz test-faults lock locked test-lowest wheel demo picture test lint test-install test-arm test-arm-zoo runtime-wheel test-cluster test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
+.PHONY: fuzz test-faults lock locked test-lowest wheel demo picture test lint test-install test-kotlin test-arm test-arm-zoo runtime-wheel test-cluster test-page test-protocol test-models test-architectures test-tabular test-processes test-nodes test-coreml-nodes test-mil test-coreai bench precision clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeinfer needs Python 3.11 or newer")'
@@ -50,6 +50,10 @@ test-protocol: $(VENV)/installed
 test-cluster: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet 'ray[serve]'
 	$(PYTEST) -m 'slow or not slow' tests/runtime/serve/test_cluster.py
+
+# The Kotlin of docs/phones.md on a JVM; needs Debian's kotlin.
+test-kotlin: $(VENV)/installed
+	$(PYTEST) -m 'slow' tests/test_documented_kotlin.py
 
 # Bundles on 64-bit Arm, emulated; needs Debian's debootstrap and qemu-user 9 or newer.
 test-arm: $(VENV)/installed
