@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import threading
+import time
 import tracemalloc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -147,6 +149,32 @@ def test_what_was_read_is_dropped_before_the_answer(
     assert server.client.post(path, content=text).status_code == 200
     assert ticks == [(True, len(text))]
     assert server.hub.memory.used == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages", "/v1/responses"])
+def test_what_was_refused_is_dropped_too(
+    start: Start, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    server = start()
+    made: list[weakref.ref[Data]] = []
+
+    def read(text: bytes) -> Data:
+        data = Data(from_json(text))
+        made.append(weakref.ref(data))
+        return data
+
+    monkeypatch.setattr(hub_module, "from_json", read)
+    gc.disable()
+    try:
+        text = json.dumps({"model": "tiny", "nonsense": 1}).encode() + b" " * 100_000
+        assert server.client.post(path, content=text).status_code == 400
+        # The server ends a request after its client has the answer.
+        end = time.monotonic() + 10
+        while made[0]() is not None and time.monotonic() < end:
+            time.sleep(0.01)
+        assert made[0]() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
