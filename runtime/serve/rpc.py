@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edgeinfer.bounded import read_bounded
 from edgeinfer.errors import NotAvailableError, UsageError
 from edgeinfer.installed import install
-from edgeinfer.runtime.serve import facts, tensors
+from edgeinfer.runtime.serve import facts, tensors, wire
 from edgeinfer.runtime.serve.http import DisconnectedError, RequestError, status_of
 from edgeinfer.runtime.serve.hub import Hub
 from edgeinfer.runtime.serve.inflight import LIST_WEIGHT, Held
@@ -201,8 +201,10 @@ class Rpc:
         """Read a message, behind the key: its parts may take many times its bytes.
 
         Raises:
-            RequestError: it is none.
+            RequestError: it is none, or has too many parts.
         """
+        if found := wire.problem(self._messages[kind].DESCRIPTOR, raw):
+            raise RequestError(413, found)
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
         try:
