@@ -60,8 +60,9 @@ def test_every_install_line_is_of_this_python(cli: Any, monkeypatch: pytest.Monk
     )
     probes(monkeypatch, HERE, ABSENT, beta)
     told = cli("doctor").out
-    assert f'coreai-core not installed; {sys.executable} -m pip install "edgeinfer[coreai]"' in told
-    assert told.count("pip install") == told.count(f"{sys.executable} -m pip install")
+    python = quote(sys.executable)
+    assert f'coreai-core not installed; {python} -m pip install "edgeinfer[coreai]"' in told
+    assert told.count("pip install") == told.count(f"{python} -m pip install")
 
 
 @pytest.mark.parametrize("found", [(ABSENT,), (ABSENT, REFERENCE)])
