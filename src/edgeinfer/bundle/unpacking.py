@@ -7,30 +7,46 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from edgeinfer.bounded import open_file
 from edgeinfer.bundle.held import try_lock
 from edgeinfer.bundle.manifest import FileRecord
 
-CHUNK = 1 << 18
-"""Bytes that are hashed and copied at once, while a processor's second cache has them."""
+CHUNK = 1 << 20
+"""Bytes that are hashed at once, while those before are written and those behind are read."""
 
 _PARTIAL = ".unpack-"
 _ABANDONED_S = 3600.0
 
 
-def copied(stream: BinaryIO, sink: Any) -> tuple[str, int]:
-    """Return the hash and the size of what a stream has, and hand it on meanwhile."""
+def copied(stream: BinaryIO, sink: Callable[[bytes], object] | None) -> tuple[str, int]:
+    """Return the hash and the size of what a stream has, and hand it on meanwhile.
+
+    Each byte is read, hashed and handed on once. Of what has several chunks a second thread hands
+    on and reads while this one hashes, so that a copy takes no longer than its hash.
+    """
     digest = hashlib.sha256()
-    size = 0
-    while chunk := stream.read(CHUNK):
-        digest.update(chunk)
-        size += len(chunk)
+
+    def moved(chunk: bytes) -> bytes:
         if sink is not None:
             sink(chunk)
+        return stream.read(CHUNK)
+
+    chunk, size = stream.read(CHUNK), 0
+    with ThreadPoolExecutor(1) as second:
+        while len(chunk) == CHUNK:
+            following = second.submit(moved, chunk)
+            digest.update(chunk)
+            size += CHUNK
+            chunk = following.result()
+    while chunk:
+        digest.update(chunk)
+        size += len(chunk)
+        chunk = moved(chunk)
     return digest.hexdigest(), size
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from edgeinfer.bounded import ZIP_ERRORS, open_file
 from edgeinfer.bundle.manifest import FileRecord, Manifest, VectorRecord, spread_of
@@ -22,6 +22,7 @@ from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.bundle.sealing import is_sealed
 from edgeinfer.bundle.signing import SIGNATURES_NAME
 from edgeinfer.bundle.staging import Staging, fsync_folder, is_staged, replacing
+from edgeinfer.bundle.unpacking import copied
 from edgeinfer.bundle.vectors import dump_vector
 from edgeinfer.errors import OutputError, UsageError
 from edgeinfer.metrics import OutputMetrics
@@ -104,7 +105,7 @@ class BundleWriter:
         """
         _check_path(path)
         with writing(self.output), open_file(self._staging.tree / path) as stream:
-            return self._record(path, *_digest(stream, None))
+            return self._record(path, *copied(stream, None))
 
     def add_file(self, path: str, source: Path, *, move: bool = False) -> FileRecord:
         """Put a file into the bundle, hashed in the same pass.
@@ -125,7 +126,7 @@ class BundleWriter:
                 shutil.move(source, target)
                 return self.adopt(path)
             with open_file(source) as stream, target.open("wb") as out:
-                return self._record(path, *_digest(stream, out))
+                return self._record(path, *copied(stream, out.write))
 
     def add_bytes(self, path: str, data: bytes) -> FileRecord:
         """Put bytes into the bundle.
@@ -343,17 +344,6 @@ _FULL = 1 << 20
 def free_bytes(folder: Path) -> int:
     """Return what is free on the disk of a folder."""
     return shutil.disk_usage(folder).free
-
-
-def _digest(stream: BinaryIO, out: BinaryIO | None) -> tuple[str, int]:
-    digest = hashlib.sha256()
-    size = 0
-    while chunk := stream.read(CHUNK):
-        digest.update(chunk)
-        size += len(chunk)
-        if out is not None:
-            out.write(chunk)
-    return digest.hexdigest(), size
 
 
 def sync_tree(root: Path) -> None:
