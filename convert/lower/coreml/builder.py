@@ -76,7 +76,7 @@ class Builder(Emitter):
         if x.rank <= MAX_RANK:
             return self.emit(op, dtype, x=x, span=span, **options)
         flat = self.emit(op, dtype, x=self._flat(x), span=span, **options)
-        return self._shaped(flat, x.shape)
+        return self._shaped(flat, x.shape, x.extents)
 
     def binary(
         self, op: str, a: Tensor | Any, b: Tensor | Any, span: Span | None = None, dtype: Any = None
@@ -104,9 +104,20 @@ class Builder(Emitter):
             if op == "select":
                 operands = self._spread_choices(operands, shape)
             return self.emit(op, dtype, span=span, **operands)
-        merged = merge_axes(shapes)
-        views = {k: self.reshape(t, s) for (k, t), s in zip(operands.items(), merged, strict=True)}
-        return self.reshape(self.emit(op, dtype, span=span, **views), list(shape))
+        groups, rank = merge_axes(shapes), len(shape)
+        sizes: list[list[Extent]] = [
+            [*(1 for _ in range(rank - t.rank)), *self.extents(t)] for t in operands.values()
+        ]
+        views = {
+            name: self.reshape(x, [self.product([own[a] for a in axes]) for axes in groups])
+            for (name, x), own in zip(operands.items(), sizes, strict=True)
+        }
+        made = self.emit(op, dtype, span=span, **views)
+        every = [
+            size if isinstance(size, int) else next(own[a] for own in sizes if own[a] != 1)
+            for a, size in enumerate(shape)
+        ]
+        return self.reshape(made, every)
 
     def _spread_choices(self, operands: Mapping[str, Tensor], shape: Shape) -> dict[str, Tensor]:
         """Let the choices have the result's shape, which select takes from them alone."""
@@ -138,8 +149,8 @@ class Builder(Emitter):
         if dtype == np.bool_:
             return self.binary("not_equal", x, 0)
         if x.is_integer and dtype.kind in "iu":
-            moved = Tensor(dtype, x.shape, self.physical(x), span=x.bounds)
-            return self.fitted(moved)
+            variable = self.physical(x)
+            return self.fitted(Tensor(dtype, x.shape, variable, span=x.bounds, extents=x.extents))
         return self._converted(x, dtype, span)
 
     def _converted(self, x: Tensor, dtype: np.dtype[Any], known: Span | None) -> Tensor:
@@ -152,7 +163,7 @@ class Builder(Emitter):
             # What a number beyond the type becomes is not defined; ONNX Runtime wraps it.
             wide = Tensor(dtype, source.shape, variable, span=span or WHOLE)
             return self._shaped(self.fitted(wide), x.shape)
-        made = self._shaped(self.wrap(variable, dtype, span), x.shape)
+        made = self._shaped(self.wrap(variable, dtype, span), x.shape, x.extents)
         if made.is_float:
             made.reach = _as_floats(x, dtype)
         return made
@@ -166,6 +177,9 @@ class Builder(Emitter):
         size = x.shape[axis]
         if isinstance(size, int):
             return size
+        if x.extents is not None:
+            found: Extent = x.extents[axis]
+            return found
         sizes = self.emit("shape", np.int32, x=x)
         one = self.slice(sizes, [axis], [axis + 1])
         return self.reshape(one, [])
@@ -173,6 +187,73 @@ class Builder(Emitter):
     def extents(self, x: Tensor) -> list[Extent]:
         """Return all sizes."""
         return [self.extent(x, axis) for axis in range(x.rank)]
+
+    def product(self, sizes: Sequence[Extent]) -> Extent:
+        """Multiply sizes; what they count exists, so that int32 holds it."""
+        known = math.prod(s for s in sizes if isinstance(s, int))
+        open_ = [s for s in sizes if isinstance(s, Tensor)]
+        if not open_ or not known:
+            return known
+        total = open_[0]
+        for size in (*open_[1:], *([known] if known != 1 else [])):
+            total = self.binary("mul", total, size, (0, WHOLE[1]))
+        return total
+
+    def plus(self, a: Extent, b: Extent) -> Extent:
+        """Add sizes."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a + b
+        return self.binary("add", a, b)
+
+    def minus(self, a: Extent, b: Extent) -> Extent:
+        """Subtract sizes."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a - b
+        return self.binary("sub", a, b)
+
+    def around(self, x: Tensor, axis: int) -> list[Extent]:
+        """Return the sizes of the axes before one, of itself, and of those behind."""
+        sizes = self.extents(x)
+        return [self.product(sizes[:axis]), sizes[axis], self.product(sizes[axis + 1 :])]
+
+    def positions(self, x: Tensor, axis: int) -> Tensor:
+        """Return a vector that counts along an axis from 0: int32."""
+        made = self.counted(self.extent(x, axis))
+        self.know_shape(made, [x.shape[axis]])
+        return made
+
+    def counted(self, count: Extent) -> Tensor:
+        """Return a vector that counts from 0 up to before a number: int32."""
+        if isinstance(count, int):
+            return self.const(np.arange(count), np.int32)
+        made = self.emit("range_1d", np.int32, start=0, end=count, step=1)
+        made.span = (0, max(count.bounds[1] - 1, 0))
+        return made
+
+    def filled(self, sizes: Sequence[Extent], value: int) -> Tensor:
+        """Return a tensor of these sizes with the same int32 everywhere."""
+        if all(isinstance(s, int) for s in sizes):
+            return self.const(np.full([s for s in sizes if isinstance(s, int)], value), np.int32)
+        made = self.emit("fill", np.int32, shape=self.vector(sizes), value=value)
+        made.span = (value, value)
+        return made
+
+    def part(self, x: Tensor, axis: int, start: Extent, end: Extent) -> Tensor:
+        """Take the elements of an axis from one place up to before another, both within it."""
+        if isinstance(start, int) and isinstance(end, int):
+            begin, stop = [0] * x.rank, [None] * x.rank
+            begin[axis], stop[axis] = start, end  # type: ignore[call-overload]
+            return self.slice(x, begin, stop)
+        begins, ends = ([0] * x.rank for _ in range(2))
+        made = self._moved(
+            x,
+            "slice_by_index",
+            begin=self.vector([*begins[:axis], start, *begins[axis + 1 :]]),
+            end=self.vector([*ends[:axis], end, *ends[axis + 1 :]]),
+            end_mask=[a != axis for a in range(x.rank)],
+        )
+        self.know_shape(made, [*x.shape[:axis], made.shape[axis], *x.shape[axis + 1 :]])
+        return made
 
     def vector(self, sizes: Sequence[Extent]) -> Tensor:
         """Return sizes as one int32 vector."""
@@ -203,9 +284,7 @@ class Builder(Emitter):
         if len(unknown) == 1 and 0 not in [s for s in sizes if isinstance(s, int)]:
             sizes[unknown[0]] = -1
         if len(sizes) > MAX_RANK:
-            if unknown:
-                raise Refusal(f"rank {len(sizes)} of unknown size", "unsupported_rank")
-            return self._shaped(self._flat(x), tuple(sizes))
+            return self._high(x, sizes) if unknown else self._shaped(self._flat(x), tuple(sizes))
         source = self._flat(x)
         if not sizes:
             return self._dropped(source, x)
@@ -213,6 +292,21 @@ class Builder(Emitter):
         made = self.emit("reshape", x=source, shape=shape)
         made.span = x.span
         return made
+
+    def _high(self, x: Tensor, sizes: Sequence[Extent]) -> Tensor:
+        """See elements as more than five axes, some of whose sizes only a run knows."""
+        from coremltools.converters.mil.mil import get_new_symbol
+
+        extents = list(sizes)
+        if -1 in [s for s in extents if isinstance(s, int)]:
+            at = extents.index(-1)
+            total = self.product(self.extents(x))
+            rest = self.product([s for i, s in enumerate(extents) if i != at])
+            total = total if isinstance(total, Tensor) else self.const(total, np.int32)
+            extents[at] = self.binary("floor_div", total, rest, (0, WHOLE[1]))
+        shape = tuple(s if isinstance(s, int) else get_new_symbol() for s in extents)
+        flat = self.reshape(x, [-1])
+        return Tensor(x.dtype, shape, self.physical(flat), span=x.span, extents=tuple(extents))
 
     def _dropped(self, source: Tensor, x: Tensor) -> Tensor:
         """Make a scalar of the only element."""
@@ -228,7 +322,7 @@ class Builder(Emitter):
         if not places:
             return x
         if x.is_static or rank > MAX_RANK or x.rank == 0:
-            rest = iter(x.shape)
+            rest = iter(self.extents(x))
             return self.reshape(x, [1 if a in places else next(rest) for a in range(rank)])
         return self._moved(x, "expand_dims", axes=places)
 
@@ -239,7 +333,7 @@ class Builder(Emitter):
             return x
         kept = [s for a, s in enumerate(x.shape) if a not in gone]
         if x.is_static or not kept or x.rank > MAX_RANK:
-            return self.reshape(x, kept)
+            return self.reshape(x, [self.extent(x, a) for a in range(x.rank) if a not in gone])
         if all(isinstance(x.shape[a], int) for a in gone):
             return self._moved(x, "squeeze", axes=sorted(gone))
         if sum(not isinstance(s, int) for s in kept) < 2:
@@ -259,20 +353,19 @@ class Builder(Emitter):
         perm = list(perm)
         if perm == list(range(x.rank)):
             return x
-        shape = [x.shape[p] for p in perm]
         if x.data is not None:
             return self.const(np.ascontiguousarray(x.data.transpose(perm)), x.dtype)
         kept = [p for p in perm if x.shape[p] != 1]
         if x.is_static and kept == sorted(kept):
             # Only axes of size 1 move.
-            return self.reshape(x, shape)
+            return self.reshape(x, [x.shape[p] for p in perm])
         if x.rank <= MAX_RANK:
             return self._moved(x, "transpose", perm=perm)
-        sizes, merged = merge_perm(x.shape, perm)
-        flat = self._flat(x)
-        for view, step in steps_of(sizes, merged, MAX_RANK):
-            flat = self._moved(self.reshape(flat, view), "transpose", perm=step)
-        return self.reshape(flat, shape)
+        sizes, flat = self.extents(x), self._flat(x)
+        for view, step in steps_of(*merge_perm(x.shape, perm), MAX_RANK):
+            seen = self.reshape(flat, [self.product([sizes[a] for a in axes]) for axes in view])
+            flat = self._moved(seen, "transpose", perm=step)
+        return self.reshape(flat, [sizes[p] for p in perm])
 
     def slice(
         self,
@@ -366,13 +459,16 @@ class Builder(Emitter):
             return x
         return Tensor(x.dtype, (math.prod(x.shape),), self.physical(x), span=x.span)
 
-    def _shaped(self, flat: Tensor, shape: Shape) -> Tensor:
+    def _shaped(
+        self, flat: Tensor, shape: Shape, extents: tuple[Extent, ...] | None = None
+    ) -> Tensor:
         """Call elements by a shape; above five axes the variable stays a vector."""
         if len(shape) <= MAX_RANK:
             return flat if tuple(flat.shape) == tuple(shape) else self.reshape(flat, list(shape))
         if flat.rank != 1:
             flat = self.reshape(flat, [math.prod(shape)])
-        return Tensor(flat.dtype, tuple(shape), self.physical(flat), span=flat.span)
+        variable = self.physical(flat)
+        return Tensor(flat.dtype, tuple(shape), variable, span=flat.span, extents=extents)
 
 
 def _as_floats(x: Tensor, dtype: np.dtype[Any]) -> Reach | None:

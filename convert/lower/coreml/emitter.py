@@ -227,10 +227,10 @@ class Emitter:
             return x
         outside = x.span[0] < WHOLE[0] or x.span[1] > WHOLE[1]
         if x.dtype == np.int32:
-            return Tensor(x.dtype, x.shape, x.variable)
+            return Tensor(x.dtype, x.shape, x.variable, extents=x.extents)
         counted = self.counts.span(x.variable) if outside else None
         if counted is not None and WHOLE[0] <= counted[0] and counted[1] <= WHOLE[1]:
-            return Tensor(x.dtype, x.shape, x.variable, span=counted)
+            return Tensor(x.dtype, x.shape, x.variable, span=counted, extents=x.extents)
         if outside or x.dtype.itemsize > 2:
             raise Overflow(
                 f"{OVERFLOW} {x.span[0]} and {x.span[1]} may leave int32, the widest that "
@@ -244,7 +244,7 @@ class Emitter:
         moved = self.mb.sub(x=x.variable, y=np.int32(low), name=self.name(self.base))
         rest = self.mb.mod(x=moved, y=np.int32(count), name=self.name(self.base))
         back = self.mb.add(x=rest, y=np.int32(low), name=self.name(self.base))
-        return Tensor(x.dtype, x.shape, back, span=(low, high))
+        return Tensor(x.dtype, x.shape, back, span=(low, high), extents=x.extents)
 
     def _operand(self, value: Any, number: Any) -> Any:
         if isinstance(value, Tensor):

@@ -6,45 +6,39 @@ permutation is a row of exchanges of two neighbouring blocks, each of which need
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
-from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Shape
+from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Shape, Size
 from edgeinfer.convert.lower.registry import Refusal
 
 
 def merge_axes(shapes: Sequence[Shape]) -> list[list[int]]:
-    """Join neighbouring axes along which the same operands are broadcast.
+    """Join neighbouring axes along which the same operands are broadcast; returns the axes.
 
     Raises:
-        Refusal: more than five are left, or a size is not known.
+        Refusal: more than five are left.
     """
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
-    if not all(isinstance(size, int) for shape in padded for size in shape):
-        raise Refusal(f"rank {rank} of unknown sizes", "unsupported_rank")
-    merged: list[list[int]] = [[] for _ in shapes]
+    groups: list[list[int]] = []
     last: tuple[bool, ...] = ()
     for axis in range(rank):
-        sizes = [s[axis] for s in padded]
-        if max(sizes) == 1:
+        pattern = tuple(_is_wide(s[axis]) for s in padded)
+        if not any(pattern):
             continue
-        pattern = tuple(s == 1 for s in sizes)
-        if merged[0] and pattern == last:
-            for row, size in zip(merged, sizes, strict=True):
-                row[-1] *= size
+        if groups and pattern == last:
+            groups[-1].append(axis)
         else:
-            for row, size in zip(merged, sizes, strict=True):
-                row.append(size)
+            groups.append([axis])
         last = pattern
-    if len(merged[0]) > MAX_RANK:
-        raise Refusal(f"broadcasts {len(merged[0])} groups of axes", "unsupported_rank")
-    return [row or [1] for row in merged]
+    if len(groups) > MAX_RANK:
+        raise Refusal(f"broadcasts {len(groups)} groups of axes", "unsupported_rank")
+    return groups or [[0]]
 
 
-def merge_perm(shape: Shape, perm: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Join axes that stay neighbours and drop those of size 1; returns sizes and permutation."""
-    kept = [p for p in perm if shape[p] != 1]
+def merge_perm(shape: Shape, perm: Sequence[int]) -> tuple[list[list[int]], list[int]]:
+    """Join axes that stay neighbours and drop those of size 1; returns axes and permutation."""
+    kept = [p for p in perm if _is_wide(shape[p])]
     groups: list[list[int]] = []
     for p in kept:
         if groups and _follows(groups[-1][-1], p, shape):
@@ -52,32 +46,30 @@ def merge_perm(shape: Shape, perm: Sequence[int]) -> tuple[list[int], list[int]]
         else:
             groups.append([p])
     order = sorted(range(len(groups)), key=lambda g: groups[g][0])
-    sizes = [math.prod(shape[p] for p in groups[g]) for g in order]
-    return sizes, [order.index(g) for g in range(len(groups))]
+    return [groups[g] for g in order], [order.index(g) for g in range(len(groups))]
+
+
+def _is_wide(size: Size) -> bool:
+    return not isinstance(size, int) or size != 1
 
 
 def _follows(before: int, after: int, shape: Shape) -> bool:
-    return after > before and all(shape[a] == 1 for a in range(before + 1, after))
+    return after > before and not any(_is_wide(shape[a]) for a in range(before + 1, after))
 
 
 def steps_of(
-    sizes: Sequence[int], perm: Sequence[int], limit: int
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield views and permutations of at most ``limit`` axes that make up a permutation."""
-    if len(sizes) <= limit:
-        yield list(sizes), list(perm)
+    groups: Sequence[list[int]], perm: Sequence[int], limit: int
+) -> Iterator[tuple[list[list[int]], list[int]]]:
+    """Yield views, by the axes in each, and permutations of up to ``limit`` that make up one."""
+    if len(groups) <= limit:
+        yield list(groups), list(perm)
         return
-    now = list(range(len(sizes)))
+    now = list(range(len(groups)))
     for place, axis in enumerate(perm):
         at = now.index(axis)
         if at == place:
             continue
         # Move one axis to its place, over the block between.
-        view = [
-            math.prod(sizes[a] for a in now[:place]),
-            math.prod(sizes[a] for a in now[place:at]),
-            sizes[axis],
-            math.prod(sizes[a] for a in now[at + 1 :]),
-        ]
-        yield view, [0, 2, 1, 3]
+        blocks = (now[:place], now[place:at], [axis], now[at + 1 :])
+        yield [[a for i in block for a in groups[i]] for block in blocks], [0, 2, 1, 3]
         now.insert(place, now.pop(at))

@@ -35,6 +35,8 @@ class Tensor:
         data: the values of a constant, in ``dtype``.
         span: what integers are proven to lie between.
         reach: what floats are.
+        extents: of more than five axes, sizes as integers or scalars that hold them in a run;
+            None where all are known.
     """
 
     dtype: np.dtype[Any]
@@ -43,6 +45,7 @@ class Tensor:
     data: Array | None = None
     span: Span | None = None
     reach: Reach | None = None
+    extents: tuple[Any, ...] | None = None
 
     @property
     def rank(self) -> int:

@@ -88,7 +88,8 @@ def mod(g: Builder, A: Tensor, B: Tensor, *, fmod: int = 0) -> Tensor:
     largest = max(abs(low), abs(high))
     span = (-largest, largest) if A.is_integer else None
     if not fmod:
-        if A.is_integer and A.bounds[0] >= 0 and low >= 0:
+        if A.is_integer and (low > 0 or (A.bounds[0] >= 0 and low >= 0)):
+            # It has the divisor's sign.
             span = (0, max(high - 1, 0))
         rest = g.binary("mod", A, B, span)
         return rest if A.is_integer else _mod_of_infinity(g, A, B, rest)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeinfer.convert.lower.coreml.builder import Builder
+from edgeinfer.convert.lower.coreml.builder import Builder, Extent
+from edgeinfer.convert.lower.coreml.ops.index import grid
 from edgeinfer.convert.lower.coreml.ops.loops import while_loop
 from edgeinfer.convert.lower.coreml.registry import FLOATS, INTEGERS, OPS
-from edgeinfer.convert.lower.coreml.tensor import Tensor
+from edgeinfer.convert.lower.coreml.tensor import INT32, Tensor
 from edgeinfer.convert.lower.registry import Refusal
 
 _GONE = -3e38
@@ -29,14 +30,10 @@ def non_max_suppression(
 
     Core ML's own operator compares scores in another way and pads its results.
     """
-    if not (boxes.is_static and scores.is_static):
-        raise Refusal("boxes of unknown number", "dynamic_shape")
-    batch, classes, count = scores.shape
-    most, wanted = 0, max_output_boxes_per_class
-    if wanted is not None:
-        most = count if wanted.data is None else min(int(wanted.data.item()), count)
-    if wanted is None or most < 1:
+    wanted = max_output_boxes_per_class
+    if wanted is None or (wanted.data is not None and int(wanted.data.item()) < 1):
         raise Refusal("selects no boxes: tensors without elements do not exist", "dynamic_shape")
+    most = _least(g, g.extent(scores, 2), wanted)
     sides = _sides(g, boxes, bool(center_point_box))
     limit = 0.0 if iou_threshold is None else iou_threshold
     alive = scores
@@ -44,11 +41,20 @@ def non_max_suppression(
         bound = g.reshape(score_threshold, [])
         high = g.binary("greater", scores, bound)
         alive = g.select(high, scores, g.const(_GONE, scores.dtype))
-    turns = g.const(most, np.int32)
-    if wanted.data is None:
-        turns = g.binary("minimum", g.reshape(wanted, []), turns)
-    chosen = _rounds(g, alive, sides, limit, most, turns)
-    return _listed(g, chosen, batch, classes, most)
+    return _listed(g, _rounds(g, alive, sides, limit, most))
+
+
+def _least(g: Builder, count: Extent, wanted: Tensor) -> Extent:
+    """How many boxes of a class there are at most."""
+    if isinstance(count, int) and wanted.data is not None:
+        return min(int(wanted.data.item()), count)
+    held = (
+        g.cast(g.reshape(wanted, []), np.int32)
+        if wanted.data is None
+        else g.const(min(int(wanted.data.item()), int(INT32.max)), np.int32)
+    )
+    span = (0, INT32.max) if isinstance(count, Tensor) else (min(held.bounds[0], count), count)
+    return g.binary("minimum", held, count, span)
 
 
 def _sides(g: Builder, boxes: Tensor, centred: bool) -> list[Tensor]:
@@ -72,13 +78,12 @@ def _rounds(
     alive: Tensor,
     sides: list[Tensor],
     limit: Tensor | float,
-    most: int,
-    turns: Tensor,
+    most: Extent,
 ) -> Tensor:
-    """Return the selected boxes of every round: (most, batch, classes), -1 for none."""
-    batch, classes, count = alive.shape
-    places = g.const(np.arange(count)[None, None], np.int32)
-    room = g.const(np.full((most, batch, classes), -1), np.int32)
+    """Return the selected boxes of every round: (rounds, batch, classes), -1 for none."""
+    turns = g.const(most, np.int32) if isinstance(most, int) else most
+    places = g.insert_axes(g.positions(alive, 2), [0, 1])
+    room = g.filled([most, *g.extents(alive)[:2]], -1)
     threshold = g.reshape(limit, []) if isinstance(limit, Tensor) else g.const(limit, alive.dtype)
 
     def turn(now: list[Tensor]) -> list[Tensor]:
@@ -98,14 +103,14 @@ def _rounds(
             np.int32,
             data=found,
             indices=g.reshape(index, [1]),
-            updates=g.reshape(row, [1, batch, classes]),
+            updates=g.reshape(row, [1, *g.extents(row)[:2]]),
             axis=0,
             mode="update",
         )
         return [g.binary("add", index, 1), left, found]
 
     counter = g.const(0, np.int32)
-    counter.span = (0, most)
+    counter.span = (0, turns.bounds[1])
     end = while_loop(g, [counter, alive, room], lambda now: g.binary("less", now[0], turns), turn)
     return end[2]
 
@@ -126,12 +131,12 @@ def _overlap(g: Builder, own: list[Tensor], sides: list[Tensor], limit: Tensor) 
     return g.binary("logical_and", positive, g.binary("greater", share, limit))
 
 
-def _listed(g: Builder, chosen: Tensor, batch: int, classes: int, most: int) -> Tensor:
+def _listed(g: Builder, chosen: Tensor) -> Tensor:
     """Rows of batch, class and box for the rounds that selected one."""
-    boxes = g.reshape(g.transpose(chosen, [1, 2, 0]), [-1])
-    grid = np.indices((batch, classes, most)).reshape(3, -1)
-    rows = [g.const(grid[i][:, None], np.int32) for i in (0, 1)]
-    table = g.concat([*rows, g.reshape(boxes, [-1, 1])], 1)
+    each = g.transpose(chosen, [1, 2, 0])
+    columns = [grid(g, each, 0), grid(g, each, 1), each]
+    table = g.concat([g.reshape(c, [-1, 1]) for c in columns], 1)
+    boxes = g.reshape(each, [-1])
     kept = g.binary("greater_equal", boxes, 0)
     where = g.emit("non_zero", np.int32, x=g.cast(kept, np.float32))
     picked = g.reshape(where, [-1])

@@ -77,35 +77,35 @@ def roi_align(
             g.binary("mul", g.slice(rois, [0, at], [None, at + 1]), float(spatial_scale))
             for at in (first, first + 2)
         ]
-        weights.append(_weights(g, ends, X.shape[axis], count, sampling_ratio, half))
+        places = g.cast(g.positions(planes, axis), rois.dtype)
+        weights.append(_weights(g, ends, places, count, sampling_ratio, half))
     rows = g.insert_axes(weights[0], [1])
     columns = g.insert_axes(weights[1], [1])
     return batched(g, batched(g, rows, planes), columns, transpose_b=True)
 
 
 def _weights(
-    g: Builder, ends: list[Tensor], size: object, count: int, samples: int, half: bool
+    g: Builder, ends: list[Tensor], places: Tensor, count: int, samples: int, half: bool
 ) -> Tensor:
     """What each element of an axis counts in each cell: (regions, cells, elements)."""
-    if not isinstance(size, int):
-        raise Refusal("regions of pictures of unknown size", "dynamic_shape")
     low, high = (g.binary("sub", e, 0.5) if half else e for e in ends)
     extent = g.binary("sub", high, low)
     if not half:
         extent = g.binary("maximum", extent, 1.0)
     steps = (np.arange(count * samples) + 0.5) / (count * samples)
     place = g.binary("add", low, g.binary("mul", extent, g.const(steps[None], low.dtype)))
+    last = g.reduce("reduce_max", places, [0], False)
     inside = g.binary(
         "logical_and",
         g.binary("greater_equal", place, -1.0),
-        g.binary("less_equal", place, float(size)),
+        g.binary("less_equal", place, g.binary("add", last, 1.0)),
     )
-    held = g.unary("clip", place, alpha=0.0, beta=float(size - 1))
-    grid = g.const(np.arange(size)[None, None], low.dtype)
+    held = g.binary("minimum", g.unary("relu", place), last)
+    grid = g.insert_axes(places, [0, 1])
     distance = g.unary("abs", g.binary("sub", g.insert_axes(held, [2]), grid))
     share = g.unary("relu", g.binary("sub", 1.0, distance))
     share = g.binary("mul", share, g.insert_axes(g.cast(inside, low.dtype), [2]))
-    cells = g.reshape(share, [g.extent(share, 0), count, samples, size])
+    cells = g.reshape(share, [g.extent(share, 0), count, samples, g.extent(share, 2)])
     return g.reduce("reduce_mean", cells, [2], False)
 
 

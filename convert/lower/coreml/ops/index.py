@@ -10,7 +10,7 @@ import numpy as np
 from edgeinfer.convert.lower.coreml.builder import Builder, Extent
 from edgeinfer.convert.lower.coreml.registry import ALL, NUMBERS, OPS
 from edgeinfer.convert.lower.coreml.tensor import MAX_RANK, Span, Tensor
-from edgeinfer.convert.lower.registry import Const, Refusal
+from edgeinfer.convert.lower.registry import Refusal
 
 
 def non_negative(g: Builder, indices: Tensor, size: Extent) -> Tensor:
@@ -37,7 +37,7 @@ def gather(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Tenso
     x = _as_number(g, data)
     where = non_negative(g, indices, g.extent(data, at))
     high = max(data.rank, data.rank + indices.rank - 1) > MAX_RANK
-    if high and data.is_static and indices.is_static:
+    if high:
         return _high_gather(g, data, where, at)
     out = g.emit("gather", x=x, indices=where, axis=at, span=_held(x))
     return g.cast(out, data.dtype)
@@ -49,11 +49,11 @@ def _held(x: Tensor) -> Span | None:
 
 
 def _high_gather(g: Builder, data: Tensor, where: Tensor, axis: int) -> Tensor:
-    x = _as_number(g, data)
-    head, tail = math.prod(data.shape[:axis]), math.prod(data.shape[axis + 1 :])
-    view = g.reshape(x, [head, data.shape[axis], tail])
-    out = g.emit("gather", x=view, indices=g.reshape(where, [-1]), axis=1, span=_held(x))
-    shape = [*data.shape[:axis], *where.shape, *data.shape[axis + 1 :]]
+    view = g.reshape(_as_number(g, data), g.around(data, axis))
+    flat = g.reshape(where, [-1])
+    out = g.emit("gather", x=view, indices=flat, axis=1, span=_held(view))
+    sizes = g.extents(data)
+    shape = [*sizes[:axis], *g.extents(where), *sizes[axis + 1 :]]
     return g.cast(g.reshape(out, shape), data.dtype)
 
 
@@ -63,14 +63,9 @@ def gather_elements(g: Builder, data: Tensor, indices: Tensor, *, axis: int = 0)
     at = axis % data.rank
     x = _as_number(g, data)
     where = non_negative(g, indices, g.extent(data, at))
-    end = [
-        None if a == at or s == t else t
-        for a, (s, t) in enumerate(zip(data.shape, indices.shape, strict=True))
-    ]
-    if any(e is not None for e in end):
-        if not all(e is None or isinstance(e, int) for e in end):
-            raise Refusal("covers a part that only a run knows", "dynamic_shape")
-        x = g.slice(x, [0] * x.rank, end)
+    for a, (s, t) in enumerate(zip(data.shape, indices.shape, strict=True)):
+        if a != at and s != t:
+            x = g.part(x, a, 0, g.extent(indices, a))
     out = g.emit("gather_along_axis", x=x, indices=where, axis=at, span=_held(x))
     return g.cast(out, data.dtype)
 
@@ -121,12 +116,17 @@ def scatter_nd(
 def _spanned(g: Builder, out: Tensor, data: Tensor, updates: Tensor, reduction: str) -> Tensor:
     if not out.is_integer:
         return out
-    if reduction in ("add", "mul") and data.dtype != np.int32:
-        raise Refusal(f"{reduction} of {data.dtype} may leave its type", "unsupported_dtype")
-    if reduction not in ("add", "mul") and data.is_integer:
-        (a, b), (c, d) = data.bounds, updates.bounds
-        out.span = (min(a, c), max(b, d))
-    return out
+    if not data.is_integer or data.dtype == np.int32:
+        return out
+    if reduction == "mul":
+        raise Refusal(f"products of {data.dtype} may leave its type", "unsupported_dtype")
+    (a, b), (c, d) = data.bounds, updates.bounds
+    out.span = (min(a, c), max(b, d))
+    if reduction == "add":
+        # All may go to one place.
+        count = math.prod(map(g.most, updates.shape))
+        out.span = (a + min(c * count, 0), b + max(d * count, 0))
+    return g.fitted(out)
 
 
 @OPS.lower("ScatterElements", since=18, dtypes=ALL)
@@ -151,32 +151,36 @@ def scatter_elements(
         out = g.emit("scatter_along_axis", data=x, indices=where, updates=new, axis=at, mode=mode)
     else:
         rows = _full_positions(g, where, at)
-        count = math.prod(indices.shape)
-        out = g.emit("scatter_nd", data=x, indices=rows, updates=g.reshape(new, [count]), mode=mode)
+        flat = g.reshape(new, [-1])
+        out = g.emit("scatter_nd", data=x, indices=rows, updates=flat, mode=mode)
     return g.cast(_spanned(g, out, data, updates, reduction), data.dtype)
 
 
 def _full_positions(g: Builder, where: Tensor, axis: int) -> Tensor:
     """Positions along every axis for positions along one."""
-    if not where.is_static:
-        raise Refusal("covers a part that only a run knows", "dynamic_shape")
-    grid = np.indices(where.shape).reshape(where.rank, -1)
-    columns = [
-        g.reshape(where, [-1, 1]) if a == axis else g.const(grid[a][:, None], np.int32)
-        for a in range(where.rank)
-    ]
-    return g.concat(columns, 1)
+    columns = [where if a == axis else grid(g, where, a) for a in range(where.rank)]
+    return g.concat([g.reshape(c, [-1, 1]) for c in columns], 1)
+
+
+def grid(g: Builder, x: Tensor, axis: int) -> Tensor:
+    """Return the position along an axis of each element of integers."""
+    if x.is_static:
+        return g.const(np.indices(x.shape)[axis], np.int32)
+    counted = g.insert_axes(g.positions(x, axis), [a for a in range(x.rank) if a != axis])
+    return g.binary("add", g.binary("mul", x, 0, (0, 0)), counted, counted.span)
 
 
 @OPS.lower("OneHot", since=11, dtypes=NUMBERS)
-def one_hot(g: Builder, indices: Tensor, depth: Const, values: Tensor, *, axis: int = -1) -> Tensor:
+def one_hot(
+    g: Builder, indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1
+) -> Tensor:
     """A comparison with the counted positions, then a choice."""
-    size = int(depth.array.reshape(-1)[0])
+    scalar = g.cast(g.reshape(depth, []), np.int32)
+    size: Extent = scalar if scalar.data is None else int(scalar.data)
     at = axis % (indices.rank + 1)
     source = g.cast(indices, np.int32)
     inside = non_negative(g, source, size)
-    shape = [size if a == at else 1 for a in range(indices.rank + 1)]
-    counted = g.const(np.arange(size).reshape(shape), np.int32)
+    counted = g.insert_axes(g.counted(size), [a for a in range(indices.rank + 1) if a != at])
     hit = g.binary("equal", g.insert_axes(inside, [at]), counted)
     off, on = (g.reshape(g.slice(values, [i], [i + 1]), []) for i in (0, 1))
     return g.select(hit, on, off)

@@ -70,13 +70,10 @@ def _parts(g: Builder, x: Tensor, window: Window) -> list[Tensor]:
         begin, step = [0, 0], [1, 1]
         end: list[int | None] = [None, None]
         for axis, at in enumerate(offset):
-            size = x.shape[axis + 2]
-            if not isinstance(size, int):
-                raise Refusal("dilated windows over sizes that only a run knows", "dynamic_shape")
             start = at * window.dilations[axis]
-            count = (size - window.reach(axis)) // window.strides[axis] + 1
+            behind = window.reach(axis) - 1 - start
             begin.append(start)
-            end.append(start + (count - 1) * window.strides[axis] + 1)
+            end.append(-behind if behind else None)
             step.append(window.strides[axis])
         parts.append(g.slice(x, begin, end, step))
     return parts

@@ -94,8 +94,12 @@ def average_pool(
 ) -> Tensor:
     """avg_pool; dilated windows by conv, partial ones with their own counts."""
     given = window_of(X.shape, kernel_shape, strides, dilations, pads, auto_pad)
+    late = bool(ceil_mode) and not all(isinstance(s, int) for s in X.shape[2:])
+    dilated_ = any(d != 1 for d in given.dilations)
+    if late and not dilated_ and not (count_include_pad and given.pad):
+        return _pool(g, "avg_pool", X, given, exclude_padding_from_average=True, ceil_mode=True)
     window = rounded_up(X, given) if ceil_mode else given
-    if any(d != 1 for d in window.dilations):
+    if dilated_:
         summed = _summed(g, X, window)
         counts = _counts(X, window, given if count_include_pad else None)
         return g.binary("real_div", summed, g.const(counts, X.dtype))

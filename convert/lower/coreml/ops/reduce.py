@@ -11,17 +11,16 @@ import numpy as np
 from edgeinfer.convert.lower.core.portable import known_axes
 from edgeinfer.convert.lower.coreml.builder import Builder
 from edgeinfer.convert.lower.coreml.registry import FLOATS, NUMBERS, OPS
-from edgeinfer.convert.lower.coreml.tensor import Span, Tensor
+from edgeinfer.convert.lower.coreml.tensor import INT32, Span, Tensor
 from edgeinfer.convert.lower.registry import Const, Refusal
 
 _STEPS = 64
 """Running products up to which each step is written out."""
 
 
-def _count(x: Tensor, axes: Sequence[int]) -> int:
-    """How many elements become one; as many as may be where sizes are not known."""
-    sizes = [x.shape[a] for a in axes]
-    return math.prod(sizes) if all(isinstance(s, int) for s in sizes) else 1 << 31
+def _count(g: Builder, x: Tensor, axes: Sequence[int]) -> int:
+    """How many elements become one at most: a tensor has no more than int32 counts."""
+    return min(math.prod(g.most(x.shape[a]) for a in axes), int(INT32.max))
 
 
 def _sum_span(x: Tensor, count: int) -> Span:
@@ -51,7 +50,7 @@ def reduced(g: Builder, kind: str, x: Tensor, axes: Sequence[int], keep: bool) -
         return x if x.rank else g.reshape(x, [])
     out = g.reduce(f"reduce_{kind}", x, axes, keep)
     if out.is_integer:
-        out.span = _SPANS[kind](x, _count(x, axes))
+        out.span = _SPANS[kind](x, _count(g, x, axes))
         return g.fitted(out)
     return out
 
@@ -108,7 +107,7 @@ def _last(g: Builder, x: Tensor, axis: int) -> Tensor:
 def cum_sum(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
     """Cumsum."""
     at = int(axis.array.reshape(-1)[0]) % x.rank
-    span = _sum_span(x, _count(x, [at])) if x.is_integer else None
+    span = _sum_span(x, _count(g, x, [at])) if x.is_integer else None
     if span is not None and x.bounds[0] >= 0:
         span = (0, span[1])
     return g.emit(
@@ -140,16 +139,18 @@ def cum_prod(g: Builder, x: Tensor, axis: Const, *, exclusive: int = 0, reverse:
 def top_k(
     g: Builder,
     X: Tensor,
-    K: Const,
+    K: Tensor,
     *,
     axis: int = -1,
     largest: int = 1,
     sorted: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """Topk."""
+    """topk, which takes a known number; else all in their order, and a part of them."""
     at = axis % X.rank
-    count = int(K.array.reshape(-1)[0])
     size = X.shape[at]
+    if K.data is None:
+        return _late_top_k(g, X, g.cast(g.reshape(K, []), np.int32), at, not largest)
+    count = int(K.data.reshape(-1)[0])
     if count < 1 or (isinstance(size, int) and count > size):
         raise Refusal(f"K={count} of {size} elements")
     values, where = g.emit_all(
@@ -158,3 +159,12 @@ def top_k(
     values.span = X.span
     where.span = (0, size - 1 if isinstance(size, int) else (1 << 31) - 1)
     return values, where
+
+
+def _late_top_k(
+    g: Builder, x: Tensor, count: Tensor, axis: int, ascending: bool
+) -> tuple[Tensor, Tensor]:
+    order = g.emit("argsort", np.int64, x=x, axis=axis, ascending=ascending)
+    order.span = (0, g.most(x.shape[axis]) - 1)
+    where = g.part(order, axis, 0, count)
+    return g.emit("gather_along_axis", x=x, indices=where, axis=axis, span=x.span), where

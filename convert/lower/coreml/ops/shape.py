@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import onnx_ir as ir
@@ -74,18 +75,7 @@ def flatten(g: Builder, input: Tensor, *, axis: int = 1) -> Tensor:
         return g.reshape(input, [-1, math.prod(tail)])
     if all(isinstance(s, int) for s in head):
         return g.reshape(input, [math.prod(head), -1])
-    rows: Extent = 1
-    for axis_ in range(at):
-        size = g.extent(input, axis_)
-        rows = _times(g, rows, size)
-    return g.reshape(input, [rows, -1])
-
-
-def _times(g: Builder, a: Extent, b: Extent) -> Extent:
-    if isinstance(a, int) and isinstance(b, int):
-        return a * b
-    left = a if isinstance(a, Tensor) else g.const(a, np.int32)
-    return g.binary("mul", left, b)
+    return g.reshape(input, [g.product([g.extent(input, a) for a in range(at)]), -1])
 
 
 @OPS.lower("Transpose", since=24, dtypes=ALL)
@@ -120,42 +110,57 @@ def concat(g: Builder, *inputs: Tensor, axis: int) -> Tensor:
 
 
 def _high_concat(g: Builder, parts: list[Tensor], axis: int) -> Tensor:
-    shape = list(parts[0].shape)
-    head, tail = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    shape[axis] = sum(p.shape[axis] for p in parts)
-    views = [g.reshape(p, [head, p.shape[axis], tail]) for p in parts]
-    return g.reshape(g.concat(views, 1), shape)
+    joined = g.concat([g.reshape(p, g.around(p, axis)) for p in parts], 1)
+    sizes = g.extents(parts[0])
+    return g.reshape(joined, [*sizes[:axis], g.extent(joined, 1), *sizes[axis + 1 :]])
 
 
 @OPS.lower("Split", since=18, dtypes=ALL)
 def split(
     g: Builder,
     input: Tensor,
-    split: Const | None = None,
+    split: Tensor | None = None,
     *,
     axis: int = 0,
     num_outputs: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Split."""
+    """Split; slices between places that only a run knows."""
     at = axis % input.rank
     size = input.shape[at]
-    if split is not None:
-        sizes = [int(s) for s in split.array.reshape(-1)]
+    known = numbers(split)
+    if known is not None:
+        sizes = known
     elif isinstance(size, int) and num_outputs:
         each = -(-size // num_outputs)
         sizes = [max(min(each, size - each * i), 0) for i in range(num_outputs)]
     else:
-        raise Refusal("splits a size that only a run knows into equal parts", "dynamic_shape")
+        return _late_split(g, input, at, split, num_outputs or 0)
     if 0 in sizes:
         return _uneven(g, input, sizes, at)
     if input.rank > 5:
-        head, tail = math.prod(input.shape[:at]), math.prod(input.shape[at + 1 :])
-        parts = g.split(g.reshape(input, [head, input.shape[at], tail]), sizes, 1)
+        parts = g.split(g.reshape(input, g.around(input, at)), sizes, 1)
+        every = g.extents(input)
         return tuple(
-            g.reshape(p, [*input.shape[:at], s, *input.shape[at + 1 :]])
+            g.reshape(p, [*every[:at], s, *every[at + 1 :]])
             for p, s in zip(parts, sizes, strict=True)
         )
     return tuple(g.split(input, sizes, at))
+
+
+def _late_split(
+    g: Builder, x: Tensor, axis: int, split: Tensor | None, count: int
+) -> tuple[Tensor, ...]:
+    size = g.extent(x, axis)
+    if split is None:
+        # The last one may be smaller.
+        each = g.binary("floor_div", g.binary("add", size, count - 1), count, (0, INT32.max))
+        ends = [g.binary("minimum", g.binary("mul", each, i), size) for i in range(1, count)]
+        places: list[Extent] = [0, *ends, size]
+    else:
+        places = [0]
+        for part in partly(g, split):
+            places.append(g.plus(places[-1], part))
+    return tuple(g.part(x, axis, *ends) for ends in pairwise(places))
 
 
 def _uneven(g: Builder, x: Tensor, sizes: list[int], axis: int) -> tuple[Tensor, ...]:
@@ -311,21 +316,28 @@ def space_to_depth_28(g: Builder, input: Tensor, *, blocksize: int, mode: str = 
 
 
 @OPS.lower("Trilu", since=14, dtypes=ALL)
-def trilu(g: Builder, input: Tensor, k: Const | None = None, *, upper: int = 1) -> Tensor:
-    """A choice by a constant mask."""
+def trilu(g: Builder, input: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
+    """A choice by how far right of the diagonal an element lies."""
+    shift = g.const(0, np.int32) if k is None else g.cast(g.reshape(k, []), np.int32)
     rows, columns = input.shape[-2:]
-    if not (isinstance(rows, int) and isinstance(columns, int)):
-        raise Refusal("triangles of unknown sizes", "dynamic_shape")
-    shift = 0 if k is None else int(k.array.reshape(-1)[0])
-    mask = np.triu(np.ones((rows, columns), np.bool_), shift)
-    mask = mask if upper else np.tril(np.ones((rows, columns), np.bool_), shift)
-    return g.select(g.const(mask, np.bool_), input, g.const(0, input.dtype))
+    if isinstance(rows, int) and isinstance(columns, int) and shift.data is not None:
+        triangle = np.triu if upper else np.tril
+        mask = g.const(triangle(np.ones((rows, columns), np.bool_), int(shift.data)), np.bool_)
+    else:
+        mask = g.binary("greater_equal" if upper else "less_equal", _right(g, input), shift)
+    return g.select(mask, input, g.const(0, input.dtype))
+
+
+def _right(g: Builder, x: Tensor) -> Tensor:
+    """How many columns right of the diagonal each place of a matrix is: int32."""
+    rows, columns = (g.positions(x, a) for a in (x.rank - 2, x.rank - 1))
+    return g.binary("sub", g.insert_axes(columns, [0]), g.insert_axes(rows, [1]))
 
 
 @OPS.lower("EyeLike", since=22, dtypes=ALL)
 def eye_like(g: Builder, input: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
-    """A constant."""
-    if not input.is_static:
-        raise Refusal("a diagonal of unknown size", "dynamic_shape")
+    """A constant where the sizes are known."""
     kind = input.dtype if dtype is None else ir.DataType(dtype).numpy()
+    if not input.is_static:
+        return g.cast(g.binary("equal", _right(g, input), k), kind)
     return g.const(np.eye(input.shape[0], input.shape[1], k=k), kind)

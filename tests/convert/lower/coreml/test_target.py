@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -130,7 +131,7 @@ def test_every_refused_node_is_listed() -> None:
 
 
 def test_axes_that_go_together_are_one() -> None:
-    assert merge_axes([(2, 3, 1, 4, 5, 6), (1, 1, 1, 4, 5, 6)]) == [[6, 120], [1, 120]]
+    assert merge_axes([(2, 3, 1, 4, 5, 6), (1, 1, 1, 4, 5, 6)]) == [[0, 1], [3, 4, 5]]
     with pytest.raises(Refusal):
         merge_axes([(2, 1, 2, 1, 2, 1), (1, 2, 1, 2, 1, 2)])
 
@@ -141,11 +142,11 @@ def test_any_permutation_is_a_row_of_exchanges() -> None:
         shape = tuple(int(s) for s in rng.integers(1, 4, 7))
         perm = [int(p) for p in rng.permutation(7)]
         x = rng.standard_normal(shape)
-        sizes, merged = merge_perm(shape, perm)
         flat = x.reshape(-1)
-        for view, step in steps_of(sizes, merged, 5):
+        for view, step in steps_of(*merge_perm(shape, perm), 5):
             assert len(view) <= 5
-            flat = flat.reshape(view).transpose(step).reshape(-1)
+            sizes = [math.prod(shape[a] for a in axes) for axes in view]
+            flat = flat.reshape(sizes).transpose(step).reshape(-1)
         np.testing.assert_array_equal(flat, x.transpose(perm).reshape(-1))
 
 
