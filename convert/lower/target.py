@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from edgeinfer.bundle.manifest import EngineRequirement
+from edgeinfer.convert.options import ArtifactOptions
 from edgeinfer.errors import Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile
-from edgeinfer.types import Feeds, Preprocessing, Stored
+from edgeinfer.types import Feeds, Stored
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -27,54 +28,31 @@ how they are multiplied: ``float``, or ``dynamic`` for kernels that give activat
 scale of their own in each run."""
 
 
-@dataclass(frozen=True, slots=True)
-class LowerOptions:
-    """What was asked of a lowering.
+@dataclass(frozen=True)
+class LowerOptions(ArtifactOptions):
+    """What is asked of a lowering, beyond what the user asked of artifacts.
 
     Attributes:
-        precision: recipe name, e.g. ``fp32``, ``fp16``.
-        compress_weights: store float weights as fp16, compute in fp32 (formats that can).
-        fp32_nodes: names of nodes that stay fp32 in an fp16 artifact, beyond the built-in rules.
-        preprocessing: how pictures and recordings become inputs, by input name; formats that have
-            a place for it carry it.
-        labels: class names, likewise.
-        shape_sets: fixed shapes of all inputs with open sizes, several times: formats with several
+        precision: Recipe name, e.g. ``fp32``, ``fp16``.
+        fp32_nodes: Names of nodes that stay fp32 in an fp16 artifact, beyond the built-in rules.
+        shape_sets: Several fixed shapes of all inputs with dynamic sizes: formats with several
             entry points in a file write one for each.
-        ranges: least and greatest size by input name and axis, for formats that hold bounds.
-        states: outputs by the inputs that they feed in the next run; formats that can keep them
-            inside do.
-        pictures: inputs whose pixels a format with pictures is to take as such.
-        classifier: formats with class names in the artifact let it name the class.
-        recipe: the whole of what was asked for, of which ``precision`` is what is left to do
-            where integers are in the graph already.
-        samples: inputs of the model, for formats whose own tools quantize what was written, or
-            that are timed.
-        deployment: oldest system of Apple's that is to open the artifact; empty takes the
-            profile's.
-        io_dtypes: element types of inputs and outputs by name, of all others under the empty name;
-            formats that hold integers for floats there write them.
-        integers: what integer inputs lie between, by name, for formats with no wider integers.
-        records: files of tuned kernels, beside those that are shipped.
-        one_file: the artifact is to be one file, where the format can hold the weights.
-        tell: called with what is being done, by formats that take long.
+        ranges: Least and greatest size by input name and axis, for formats that hold bounds.
+        recipe: The recipe as asked for, of which ``precision`` is what is left to do where
+            integers are in the graph already.
+        samples: Inputs of the model, for formats that are timed or whose own tools quantize.
+        io_dtypes: Element types of inputs and outputs by name, of all others under the empty name.
+        one_file: Whether the artifact is to be one file, where the format can hold the weights.
+        tell: Called with what is being done, by formats that take long.
     """
 
     precision: str = "fp32"
-    compress_weights: bool = False
     fp32_nodes: frozenset[str] = frozenset()
-    preprocessing: Mapping[str, Preprocessing] = field(default_factory=dict)
-    labels: tuple[str, ...] = ()
     shape_sets: tuple[Mapping[str, tuple[int, ...]], ...] = ()
     ranges: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    states: Mapping[str, str] = field(default_factory=dict)
-    pictures: frozenset[str] = frozenset()
-    classifier: bool = False
     recipe: str = ""
     samples: tuple[Feeds, ...] = ()
-    deployment: str = ""
     io_dtypes: Mapping[str, str] = field(default_factory=dict)
-    integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    records: tuple[str, ...] = ()
     one_file: bool = False
     tell: Callable[[str], None] | None = None
 

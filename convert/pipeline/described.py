@@ -18,8 +18,8 @@ _CONVERTED = (ImageInput, AudioInput, TokenInput)
 
 
 def records_for(
-    description: Description, preprocessing: Mapping[str, Preprocessing] | None
-) -> Mapping[str, Preprocessing] | None:
+    description: Description, preprocessing: Mapping[str, Preprocessing]
+) -> Mapping[str, Preprocessing]:
     """Return the records that the conversion itself is to follow.
 
     Raises:

@@ -11,9 +11,9 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,9 +35,10 @@ from edgeinfer.convert.quantize.stage import Stage
 from edgeinfer.convert.verify import Change, EngineResult, Finding, Report
 from edgeinfer.convert.verify.gate import HALF
 from edgeinfer.convert.verify.ladder import rungs
-from edgeinfer.errors import EdgeInferError, VerifyError
+from edgeinfer.errors import EdgeInferError, Problem, VerifyError
 from edgeinfer.machine.host import host
 from edgeinfer.metrics import Budget
+from edgeinfer.options import values_of
 from edgeinfer.types import Array, Feeds, ImageInput, InputRange, Preprocessing, Progress
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ class Prepared:
 
     report: Report
     written: tuple[Written, ...]
-    preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
-    labels: tuple[str, ...] = ()
+    preprocessing: Mapping[str, Preprocessing] = field(default_factory=dict)
+    labels: Sequence[str] = ()
     stages: Stages = field(default_factory=lambda: Stages())
 
 
@@ -158,22 +159,33 @@ while the oracles run."""
 class Front:
     """Reads a source and works on its graph."""
 
-    def __init__(
-        self,
-        model: Any,
-        request: Request,
-        progress: Progress | None = None,
-        *,
-        example_inputs: Any = None,
-        dynamic_shapes: Any = None,
-    ) -> None:
-        """Take note; nothing is read yet. The arguments are those of ``sources.read``."""
-        self._model, self._asked = model, request
-        self._examples, self._sizes = example_inputs, dynamic_shapes
+    def __init__(self, request: Request) -> None:
+        """Read nothing yet; ``prepare`` does."""
+        self._asked = request
         formats = sum(len((*p.formats, *p.optional_formats)) for p in request.profiles)
         foreseen = Stages(total=stages_of(request, formats))
-        self._clock = Clock(progress, stages=foreseen)
+        self._clock = Clock(request.progress, stages=foreseen)
         self._ranges: dict[str, InputRange] = {}
+
+    def check(self) -> dict[str, list[Problem]]:
+        """List what each format of each target cannot express."""
+        self._refuse_contradictions()
+        model, options = self._normalised.model, self._options
+        return {
+            f"{profile.name}-{format}": target_for(format).check(model, profile, options)
+            for profile in self._request.profiles
+            for format in (*profile.formats, *profile.optional_formats)
+        }
+
+    def _refuse_contradictions(self) -> None:
+        from edgeinfer.convert import passes
+
+        if self._source.original is not None:
+            return
+        from edgeinfer.convert.verify.contradictions import refuse_contradictions
+
+        inputs = passes.input_specs(self._normalised.model)
+        refuse_contradictions(self._source.model, inputs, data=self._request.data)
 
     def prepare(self, variants: Path) -> Prepared:
         """Read, normalise, plan, ask the oracles, and write each artifact into a folder of its own.
@@ -186,10 +198,7 @@ class Front:
         """
         source, normalised = self._source, self._normalised
         report = self._new_report()
-        if source.original is None:
-            from edgeinfer.convert.verify.contradictions import refuse_contradictions
-
-            refuse_contradictions(source.model, report.inputs, data=self._request.data)
+        self._refuse_contradictions()
         check_input_ranges(report.inputs, self._request.input_ranges)
         with self._stage("check the targets"):
             todo = plan(
@@ -270,7 +279,7 @@ class Front:
                 shape_sets=(),
                 ranges={},
                 states={},
-                pictures=frozenset(),
+                pictures=(),
                 classifier=False,
                 samples=(),
                 integers={},
@@ -294,12 +303,12 @@ class Front:
 
         with self._clock.stage("read the model"):
             source = sources.read(
-                self._model,
-                example_inputs=self._examples,
-                dynamic_shapes=self._sizes,
+                self._asked.model,
+                example_inputs=self._asked.example_inputs,
+                dynamic_shapes=self._asked.dynamic_shapes,
                 signature=self._asked.signature,
             )
-            source.settle_noise(self._asked.random, self._asked.input_shapes)
+            source.settle_noise(self._asked.random, self._asked.fixed_shapes)
             source.move_channels(self._asked.channels_last, self._asked.channels_first)
             source.take_pixels(self._asked.pictures, self._records(source))
             return source
@@ -318,7 +327,7 @@ class Front:
             labels=asked.labels or source.labels,
         )
 
-    def _records(self, source: Source) -> dict[str, Preprocessing]:
+    def _records(self, source: Source) -> Mapping[str, Preprocessing]:
         asked = self._asked
         own = in_layout(source.preprocessing, asked.channels_last, asked.channels_first)
         return asked.preprocessing or own
@@ -342,24 +351,15 @@ class Front:
     def _options(self) -> LowerOptions:
         from edgeinfer.convert import passes
 
-        request = self._request
-        return LowerOptions(
-            self._quantize.lowered_as,
-            request.compress_weights,
-            preprocessing=request.preprocessing,
-            labels=request.labels,
-            shape_sets=request.shape_sets,
-            ranges=request.ranges,
-            states=request.states,
-            pictures=frozenset(request.pictures),
-            classifier=request.classifier,
-            recipe=self._quantize.recipe.name,
-            deployment=request.deployment,
-            integers=request.whole_ranges(passes.input_specs(self._normalised.model)),
-            io_dtypes=request.io_dtypes,
-            records=request.records,
-            one_file=request.alone,
-        )
+        request, given = self._request, values_of(self._request)
+        known = {f.name for f in fields(LowerOptions)} & given.keys()
+        own = {
+            "precision": self._quantize.lowered_as,
+            "recipe": self._quantize.recipe.name,
+            "integers": request.whole_ranges(passes.input_specs(self._normalised.model)),
+            "one_file": request.alone,
+        }
+        return LowerOptions(**{**{name: given[name] for name in known}, **own})
 
     @cached_property
     def _normalised(self) -> Any:
@@ -368,7 +368,7 @@ class Front:
 
         source = self._source
         with self._clock.stage("normalise"):
-            shapes = self._request.input_shapes
+            shapes = self._request.fixed_shapes
             found = passes.normalise(source.model, input_shapes=shapes or None)
             check_sizes(found.model)
             check_ranges(found.model, self._request.ranges)

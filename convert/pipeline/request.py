@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from edgeinfer import profiles
 from edgeinfer.bundle.formats import SUFFIXES, format_of
 from edgeinfer.convert.late import late
-from edgeinfer.convert.pipeline.shape_sets import Given, Ranges, Sets, ranges_of, shape_sets
+from edgeinfer.convert.options import ConvertOptions
+from edgeinfer.convert.pipeline.shape_sets import Ranges, Sets, ranges_of, shape_sets
 from edgeinfer.convert.quantize.recipe import (
     COREMLTOOLS,
     INSTEAD,
@@ -25,6 +26,7 @@ from edgeinfer.convert.quantize.recipe import (
     spelled_out,
 )
 from edgeinfer.errors import UsageError
+from edgeinfer.options import values_of
 from edgeinfer.profiles.schema import Profile
 from edgeinfer.types import ImageInput, Preprocessing, TensorSpec
 
@@ -33,73 +35,35 @@ if TYPE_CHECKING:
     from edgeinfer.types import Feeds
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A checked request.
+@dataclass(frozen=True, kw_only=True)
+class Request(ConvertOptions):
+    """Checked options, and what follows from them.
 
     Attributes:
-        profiles: one per target, without repetition, in the order asked for.
-        precision: recipe name; every profile can run it.
-        destination: where the bundle goes, as given: a slash at the end asks for a folder. With
-            ``alone`` where the artifact goes.
-        name: the bundle's name.
-        calibrator: how ranges are chosen.
-        by_coremltools: ranges are coremltools' own, found on each written package.
-        force: calibrate with data that is judged bad.
-        max_drop: share of the float model's quality that ``auto`` may lose.
-        metric: how quality is measured; None chooses by the data.
-        signature: of a ``.tflite`` file with several.
-        random: what takes the place of draws: ``input``, ``zero``, a seed, or empty.
-        channels_last: inputs and outputs that get their channels on the last axis.
-        channels_first: likewise, on the second.
-        shape_sets: shapes to be written beside one another; ``input_shapes`` has what they share.
-        ranges: bounds of sizes that stay open.
-        states: outputs by the inputs that they feed in the next run.
-        pictures: inputs that take pixels as they are; what makes numbers of them moves into the
-            model.
-        classifier: artifacts that can name the class do.
-        deployment: oldest system of Apple's that is to open its artifacts; empty: the profile's.
-        integers: what integer inputs lie between, by name.
-        input_ranges: what inputs lie between, by name, as the user says.
-        io_dtypes: element types of inputs and outputs in ``.tflite`` files, by name.
-        unverified: what nothing here can run is written all the same, and marked.
-        time_limit_s: that one run of the source model may take.
-        records: files of tuned kernels.
-        alone: one artifact is written as it is, without a bundle.
+        precision: Full name of a recipe that every profile can run.
+        name: Name of the bundle.
+        profiles: One per target, without repetition, in the order asked for.
+        destination: Path of the result as given: a slash at the end asks for a folder.
+        alone: Whether one artifact is written as it is, without a bundle.
+        fixed_shapes: Sizes that all shapes of an input share.
+        shape_sets: Shapes of all inputs, where several were asked for.
+        ranges: Bounds of sizes that stay dynamic.
+        by_coremltools: Whether ranges are coremltools' own, found on each written package.
     """
 
-    profiles: tuple[Profile, ...]
-    precision: str
-    destination: str
-    name: str
-    compress_weights: bool = False
-    input_shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
-    preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
-    labels: tuple[str, ...] = ()
+    name: str = ""
     data: Path | Sequence[Feeds] | None = None
     calibration: Path | None = None
     calibrator: Method = "mse"
-    by_coremltools: bool = False
-    force: bool = False
-    max_drop: float | None = None
     metric: Metric | None = None
-    signature: str | None = None
-    random: str = ""
-    channels_last: tuple[str, ...] = ()
-    channels_first: tuple[str, ...] = ()
-    shape_sets: Sets = ()
-    ranges: Ranges = field(default_factory=dict)
-    states: dict[str, str] = field(default_factory=dict)
-    pictures: tuple[str, ...] = ()
-    classifier: bool = False
-    deployment: str = ""
-    integers: dict[str, tuple[int, int]] = field(default_factory=dict)
-    input_ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
-    io_dtypes: dict[str, str] = field(default_factory=dict)
-    unverified: bool = False
-    time_limit_s: float = 600.0
-    records: tuple[str, ...] = ()
-    alone: bool = False
+    io_dtypes: Mapping[str, str] = field(default_factory=dict)
+    profiles: tuple[Profile, ...]
+    destination: str
+    alone: bool
+    fixed_shapes: dict[str, tuple[int | None, ...]]
+    shape_sets: Sets
+    ranges: Ranges
+    by_coremltools: bool
 
     def whole_ranges(self, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, int]]:
         """Return what integer inputs lie between, said in either way."""
@@ -138,102 +102,88 @@ def default_name(model: Any) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-def check_request(
-    model: Any,
-    output: str | Path | None,
-    *,
-    targets: Sequence[str],
-    precision: str,
-    name: str | None,
-    labels: Sequence[str],
-    compress_weights: bool,
-    input_shapes: Given | None,
-    preprocessing: Mapping[str, Preprocessing] | None,
-    data: str | Path | Sequence[Feeds] | None,
-    calibration: str | Path | None,
-    calibrator: str = "mse",
-    force: bool = False,
-    max_drop: float | None = None,
-    metric: str | Metric | None = None,
-    signature: str | None = None,
-    random: str = "",
-    channels_last: Sequence[str] = (),
-    channels_first: Sequence[str] = (),
-    states: Mapping[str, str] | None = None,
-    pictures: Sequence[str] = (),
-    classifier: bool = False,
-    deployment: str = "",
-    integers: Mapping[str, tuple[int, int]] | None = None,
-    input_ranges: Mapping[str, tuple[float, float]] | None = None,
-    io_dtypes: str | Mapping[str, str] = "",
-    unverified: bool = False,
-    time_limit_s: float = 600.0,
-    records: Sequence[str] = (),
-) -> Request:
+def check_request(options: ConvertOptions) -> Request:
     """Check what can be checked without opening the model.
 
     Raises:
         UsageError: a target is unknown, or cannot do what is asked for.
     """
-    chosen = _writing(resolve_profiles(targets), format_of(output), model, Path(output or ""))
-    precision = precision_for(chosen, precision)
+    model, output = options.model, options.output
+    chosen = _writing(
+        resolve_profiles(options.targets), format_of(output), model, Path(output or "")
+    )
+    precision = precision_for(chosen, options.precision or "fp32")
     _check_able(chosen, precision)
-    if recipe(precision).is_static and calibration is None and data is None:
-        raise UsageError(
-            f"precision {precision!r} needs --calibration: a folder of pictures, recordings or "
-            ".npz files, or an .npz file with all samples"
-        )
-    theirs = calibrator == COREMLTOOLS
+    theirs = options.calibrator == COREMLTOOLS
     if theirs:
         _check_theirs(chosen, recipe(precision))
-    method = next((m for m in METHODS if m == calibrator or theirs), None)
+    method = next((m for m in METHODS if m == options.calibrator or theirs), None)
     if method is None:
-        raise UsageError(f"calibrator {calibrator!r} is unknown; known: {', '.join(METHODS)}")
-    if max_drop is not None and not 0.0 <= max_drop < 1.0:
-        raise UsageError(f"max drop {max_drop}: expected a share from 0 up to 1, such as 1%")
-    _check_there(deployment, data, calibration)
-    kinds = _io_dtypes(io_dtypes, chosen)
-    if isinstance(metric, str):
-        # NumPy: what is refused above does not wait for it.
-        from edgeinfer.accuracy import Named
+        known = ", ".join(METHODS)
+        raise UsageError(f"calibrator {options.calibrator!r} is unknown; known: {known}")
+    if options.max_drop is not None and not 0.0 <= options.max_drop < 1.0:
+        raise UsageError(f"max drop {options.max_drop}: expected a share from 0 up to 1, as 1%")
+    _check_there(options.deployment, options.data, options.calibration)
+    name = options.name or default_name(model)
+    common, sets = shape_sets(options.input_shapes)
+    records, labels = _described(options)
+    checked: dict[str, Any] = {
+        "profiles": chosen,
+        "precision": precision,
+        "destination": f"{name}.edge" if output is None else os.fspath(output),
+        "alone": bool(format_of(output)),
+        "name": name,
+        "fixed_shapes": common,
+        "shape_sets": sets,
+        "ranges": ranges_of(options.input_shapes),
+        "input_ranges": _input_ranges(options.input_ranges),
+        "io_dtypes": _io_dtypes(options.io_dtypes, chosen),
+        "preprocessing": in_layout(records, options.channels_last, options.channels_first),
+        "labels": tuple(labels),
+        "data": _path(options.data),
+        "calibration": _path(options.calibration),
+        "calibrator": method,
+        "by_coremltools": theirs,
+        "metric": _metric(options),
+        "random": check_mode(options.random),
+        "time_limit_s": _time_limit(options.time_limit_s),
+    }
+    return Request(**{**values_of(options), **checked})
 
-        metric = Named(metric, tuple(labels))
-    name = name or default_name(model)
-    common, sets = shape_sets(input_shapes or {})
-    return Request(
-        profiles=chosen,
-        precision=precision,
-        destination=f"{name}.edge" if output is None else os.fspath(output),
-        name=name,
-        labels=tuple(labels),
-        compress_weights=compress_weights,
-        input_shapes=common,
-        shape_sets=sets,
-        ranges=ranges_of(input_shapes or {}),
-        states=dict(states or {}),
-        pictures=tuple(pictures),
-        classifier=classifier,
-        deployment=deployment,
-        integers=dict(integers or {}),
-        input_ranges=_input_ranges(input_ranges or {}),
-        io_dtypes=kinds,
-        unverified=unverified,
-        time_limit_s=_time_limit(time_limit_s),
-        records=tuple(records),
-        alone=bool(format_of(output)),
-        preprocessing=in_layout(preprocessing or {}, channels_last, channels_first),
-        data=Path(data) if isinstance(data, str) else data,
-        calibration=None if calibration is None else Path(calibration),
-        calibrator=method,
-        by_coremltools=theirs,
-        force=force,
-        max_drop=max_drop,
-        metric=metric,
-        signature=signature,
-        random=check_mode(random),
-        channels_last=tuple(channels_last),
-        channels_first=tuple(channels_first),
-    )
+
+def check_calibrated(request: Request) -> None:
+    """Refuse integers that nothing says the ranges of.
+
+    Raises:
+        UsageError: there are no samples.
+    """
+    if recipe(request.precision).is_static and request.calibration is request.data is None:
+        raise UsageError(
+            f"precision {request.precision!r} needs --calibration: a folder of images, recordings "
+            "or .npz files, or an .npz file with all samples"
+        )
+
+
+def _described(options: ConvertOptions) -> tuple[Mapping[str, Preprocessing], Sequence[str]]:
+    """Return records and labels, which a pipeline file may hold."""
+    described = options.description
+    if described is None:
+        return options.preprocessing, options.labels
+    records = late("pipeline.described").records_for(described, options.preprocessing)
+    return records, options.labels or described.labels
+
+
+def _path(given: Any) -> Any:
+    return Path(given) if isinstance(given, str) else given
+
+
+def _metric(options: ConvertOptions) -> Metric | None:
+    if not isinstance(options.metric, str):
+        return options.metric
+    # NumPy: what is refused before does not wait for it.
+    from edgeinfer.accuracy import Named
+
+    return Named(options.metric, tuple(options.labels))
 
 
 def precision_for(chosen: Sequence[Profile], precision: str) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from edgeinfer.convert.options import Given, Size
 from edgeinfer.errors import UsageError
 
-Size = int | range | None
-"""A size, those from the first to the last of a range, or the size that the model declares."""
 Shape = tuple[int | None, ...]
-Given = Mapping[str, Sequence[Size] | Sequence[Sequence[Size]]]
-"""By input name one shape, or several."""
 Sets = tuple[dict[str, tuple[int, ...]], ...]
 Ranges = dict[tuple[str, int], tuple[int, int]]
 """Least and greatest size by input name and axis."""

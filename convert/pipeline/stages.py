@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from edgeinfer.accuracy import Metric, Named
 from edgeinfer.backends.base import Artifact, Backend
@@ -45,7 +44,7 @@ from edgeinfer.errors import CrashedError, VerifyError
 from edgeinfer.machine.host import host
 from edgeinfer.media.description import Description
 from edgeinfer.profiles.schema import Profile, Unit
-from edgeinfer.types import Preprocessing, Progress
+from edgeinfer.types import Preprocessing
 
 _log = logging.getLogger("edgeinfer")
 
@@ -53,24 +52,16 @@ _VARIANTS = "variants"
 UNVERIFIED = "--unverified"
 
 
-def run_stages(
-    model: Any,
-    request: Request,
-    description: Description | None,
-    overwrite: bool,
-    progress: Progress | None,
-    examples: Any,
-    sizes: Any,
-) -> ExportResult:
-    """Read, lower, verify and write; the arguments are those of ``pipeline.export``."""
-    described = description or Description()
-    front = _front(model, request, progress, examples, sizes)
+def run_stages(request: Request) -> ExportResult:
+    """Read, lower, verify and write."""
+    described = request.description or Description()
+    front = _front(request)
     kind = ArtifactWriter if request.alone else BundleWriter
-    with kind(request.destination, overwrite=overwrite) as writer:
+    with kind(request.destination, overwrite=request.overwrite) as writer:
         prepared = front.prepare(writer.folder(_VARIANTS))
         check_described(described, prepared.report.inputs, prepared.report.outputs)
-        prepared.report.command = command_of(model, request, described)
-        clock = Clock(progress, prepared.report.seconds, prepared.stages)
+        prepared.report.command = command_of(request)
+        clock = Clock(request.progress, prepared.report.seconds, prepared.stages)
         wanted = [
             Wanted([e.backend for e in w.lowered.engines], place_of(w.job.profile))
             for w in prepared.written
@@ -86,13 +77,10 @@ def run_stages(
             return _finish(request, prepared, variants, writer, described)
 
 
-def _front(
-    model: Any, request: Request, progress: Progress | None, examples: Any, sizes: Any
-) -> Front | Worker:
+def _front(request: Request) -> Front | Worker:
     """Return what works on the graph, in a process of its own where that is possible."""
-    if not _is_code(request.metric) and can_work_apart(model, examples):
-        return Worker(model, request, progress, dynamic_shapes=sizes)
-    return Front(model, request, progress, example_inputs=examples, dynamic_shapes=sizes)
+    apart = can_work_apart(request.model, request.example_inputs)
+    return Worker(request) if apart and not _is_code(request.metric) else Front(request)
 
 
 def _is_code(metric: Metric | None) -> bool:
@@ -329,7 +317,7 @@ def _finish(
         vectors=vectors,
         source=report.source,
         preprocessing=records,
-        labels=prepared.labels,
+        labels=tuple(prepared.labels),
         tools=report.tools,
         extra_files=extra,
         ranges=report.ranges,

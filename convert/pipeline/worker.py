@@ -10,7 +10,7 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from socket import socket
 from typing import Any, TextIO
@@ -24,7 +24,7 @@ from edgeinfer.convert.pipeline.request import Request
 from edgeinfer.convert.verify import Finding
 from edgeinfer.errors import CrashedError
 from edgeinfer.metrics import Budget
-from edgeinfer.types import Feeds, Progress
+from edgeinfer.types import Feeds
 
 _MODULE = "edgeinfer.convert.pipeline.worker"
 _START = "start the converter"
@@ -43,17 +43,13 @@ def can_work_apart(model: object, example_inputs: object) -> bool:
 class Worker:
     """``Front`` with each of its methods in a process of its own."""
 
-    def __init__(
-        self,
-        model: str | Path,
-        request: Request,
-        progress: Progress | None = None,
-        *,
-        dynamic_shapes: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Take note; nothing is started yet."""
-        self._front = (model, request, dynamic_shapes)
-        self._progress = progress
+    def __init__(self, request: Request) -> None:
+        """Start nothing yet; ``prepare`` does."""
+        # Whoever hears of the progress is in this process; the front needs no description.
+        self._request, self._progress = (
+            replace(request, progress=None, description=None),
+            request.progress,
+        )
 
     def prepare(self, variants: Path) -> Prepared:
         """See ``Front.prepare``.
@@ -79,7 +75,7 @@ class Worker:
         stage = _START
         process = child.Child(_MODULE)
         try:
-            process.send((self._front, method, arguments))
+            process.send((self._request, method, arguments))
             while True:
                 kind, *content = process.receive()
                 if kind == "done":
@@ -148,10 +144,10 @@ def main() -> None:
     # The other process's filters decide what is shown.
     warnings.simplefilter("default")
     warnings.showwarning = line.warn
-    (model, request, sizes), method, arguments = child.read(connection)
+    request, method, arguments = child.read(connection)
     import_onnx_ir()
     try:
-        front = Front(model, request, line.stage, dynamic_shapes=sizes)
+        front = Front(replace(request, progress=line.stage))
         result = getattr(front, method)(*arguments)
     except Exception as error:
         line.tell("failed", *child.portable(error))

@@ -27,8 +27,9 @@ from edgeinfer.bundle.formats import refuse_artifact
 from edgeinfer.bundle.writer import BundleWriter
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.lower.tvm.machines import Machine
+from edgeinfer.convert.options import Given
 from edgeinfer.convert.pipeline.engines import place_for
-from edgeinfer.convert.pipeline.shape_sets import Given, shape_sets
+from edgeinfer.convert.pipeline.shape_sets import shape_sets
 from edgeinfer.convert.tuning.costs import ENGINES, Costs, best
 from edgeinfer.errors import EdgeInferError, NotAvailableError, UsageError
 from edgeinfer.kernels.tuning import processor, ssh
@@ -389,7 +390,7 @@ def _export(
         source,
         path,
         targets=[order.target],
-        input_shapes=order.input_shapes,
+        input_shapes=order.input_shapes or {},
         records=records,
         name=source.stem,
         overwrite=True,

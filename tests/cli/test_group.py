@@ -84,6 +84,21 @@ def test_an_unknown_command_is_not_guessed(cli: Any) -> None:
     assert cli("xyzzy").err == "edgeinfer: no command 'xyzzy'; see 'edgeinfer --help'\n"
 
 
+def test_without_the_converter_its_commands_say_so() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['edgeinfer.convert'] = None\n"
+        "from edgeinfer.cli.failures import guarded\n"
+        "from edgeinfer.cli.group import edgeinfer\n"
+        "assert guarded(edgeinfer, ['--help']) == 0\n"
+        "assert guarded(edgeinfer, ['convert', 'net.onnx', '-t', 'rpi5']) == 3\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"convert     Needs the converter, which is not installed." in done.stdout
+    assert b"runs bundles and converts nothing" in done.stderr
+
+
 REFUSED = (
     ("--help", 0),
     ("convert none.onnx -t rpi5", 2),

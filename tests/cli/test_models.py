@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from edgeinfer.bundle.storage import is_bundle
-from edgeinfer.cli.models import input_shapes, named_model
+from edgeinfer.cli.models import named_model
+from edgeinfer.convert.option_words import input_shapes
 from edgeinfer.errors import UsageError
 
 

@@ -187,7 +187,7 @@ def feeds_of(session: Any, one: Case, shapes: Shapes, seed: int) -> dict[str, Ar
 def assert_right(path: Path, one: Case, folder: Path) -> None:
     """Convert; the gate passes; LiteRT gives ONNX Runtime's numbers; no transpose too many."""
     result = edgeinfer.export(
-        path, folder / "m.edge", targets=("android",), input_shapes=one.bound or None
+        path, folder / "m.edge", targets=("android",), input_shapes=one.bound or {}
     )
     assert result.report.passed
     assert {v.format for v in result.manifest.variants} == {"tflite"}

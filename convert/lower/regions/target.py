@@ -73,7 +73,7 @@ class RegionsTarget(Target):
             feeds = {
                 k: np.ascontiguousarray(v).reshape(v.shape) for k, v in options.samples[0].items()
             }
-            order = Order(lowered.files[0], work, where, options.records, feeds, seconds())
+            order = Order(lowered.files[0], work, where, tuple(options.records), feeds, seconds())
             outcome = _raced(order, options.tell)
             if not outcome.kept:
                 raise NotAvailableError(_why_none(outcome))

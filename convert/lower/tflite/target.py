@@ -131,7 +131,7 @@ def _built(model: ir.Model, options: LowerOptions, notes: Notes) -> list[Graph]:
 
 def _metadata(model: ir.Model, options: LowerOptions) -> list[Metadata]:
     """What the file says of its inputs and outputs, where anything is known."""
-    carried = Carried(dict(options.preprocessing), options.labels)
+    carried = Carried(dict(options.preprocessing), tuple(options.labels))
     if not carried.preprocessing and not carried.labels:
         return []
     name = model.graph.name or "model"

@@ -3,60 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeinfer.cli.models import TRUST_SOURCE, input_shapes, integer_bounds, named_model
-from edgeinfer.cli.names import DEPLOYMENT, PRECISION, TARGET, TARGETS, named
+from edgeinfer.cli.declared import declared, given
+from edgeinfer.cli.models import TRUST_SOURCE, named_model
 from edgeinfer.cli.output import Output, output_options, table
+from edgeinfer.convert.options import ConvertOptions
 
 if TYPE_CHECKING:
     from edgeinfer.cli.table import Table
     from edgeinfer.errors import Problem
 
 
+ASKED = ("targets", "precision", "input_shapes", "signature", "deployment", "integers")
+"""Options of ``convert`` that decide what can be expressed."""
+
+
 @click.command()
 @click.argument("model")
-@named("-t", "--target", "targets", type=TARGET, multiple=True, required=True, help=TARGETS)
-@named("--precision", type=PRECISION, default="fp32", show_default=True, help="Asked for.")
-@click.option("--input-shape", "shapes", multiple=True, metavar="X=1,3,224,?", help="Fix sizes.")
-@named("--deployment", type=DEPLOYMENT, default="", help="Core ML: the oldest system.")
-@click.option("--integers", multiple=True, metavar="X=0..9", help="Core ML: what an input holds.")
+@declared(ConvertOptions, ASKED)
 @TRUST_SOURCE
 @output_options
-def check(
-    model: str,
-    targets: tuple[str, ...],
-    precision: str,
-    shapes: tuple[str, ...],
-    deployment: str,
-    integers: tuple[str, ...],
-    trust_source: bool,
-    out: Output,
-) -> None:
+def check(model: str, trust_source: bool, out: Output, **words: Any) -> None:
     """List every node that a target cannot express.
 
     Nothing is converted. Exits with 1 when a target would refuse the model; a format that a target
     calls optional is left out of a bundle and does not count.
     """
     named = named_model(model, trust_source=trust_source)
-    sizes = input_shapes(shapes)
+    asked = given(ConvertOptions, words, ASKED)
     with out.progress() as progress:
         if progress is not None:
             progress("read the model", None)
         from edgeinfer.convert.pipeline import entry
 
-        found = entry.check(
-            named.model,
-            targets=targets,
-            precision=precision,
-            input_shapes=sizes or None,
-            deployment=deployment,
-            integers=integer_bounds(integers),
-            **named.arguments(),
-        )
-    optional = _optional(targets)
+        found = entry.check(named.model, **asked, **named.arguments())
+    optional = _optional(asked["targets"])
     clean = not any(problems for key, problems in found.items() if key not in optional)
     data = {"convertible": clean, "targets": found, "optional": sorted(optional)}
     out.result(data, lambda: _view(found, optional))

@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.after import next_lines
-from edgeinfer.cli.models import (
-    TRUST_SOURCE,
-    input_ranges,
-    input_shapes,
-    integer_bounds,
-    measure,
-    named_model,
-    state_pairs,
-)
-from edgeinfer.cli.names import CALIBRATOR, DEPLOYMENT, PRECISION, TARGET, TARGETS, named
+from edgeinfer.cli.declared import declared, given, listed
+from edgeinfer.cli.models import TRUST_SOURCE, measure, named_model
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table, together
-from edgeinfer.cli.sections import Section, Sectioned
-from edgeinfer.errors import UsageError
+from edgeinfer.cli.sections import Sectioned
+from edgeinfer.convert import options
+from edgeinfer.convert.options import ConvertOptions
+from edgeinfer.options import Section
 
 if TYPE_CHECKING:
     from edgeinfer.cli.table import Table
@@ -29,40 +23,9 @@ if TYPE_CHECKING:
     from edgeinfer.convert.verify import EngineResult, VariantResult
     from edgeinfer.metrics import Budget
 
-CALIBRATE = "How integers get their ranges."
-SECTIONS = (
-    Section(
-        "What is made",
-        "edgeinfer convert model.onnx -t rpi5 -t openvino -o model.edge",
-        ("targets", "precision", "output", "name", "overwrite", "unverified", "time_limit"),
-    ),
-    Section(
-        "What the model takes",
-        "edgeinfer convert model.onnx -t cpu --input-shape image=1,3,64,64 --input-range image=0:1",
-        ("shapes", "values", "states", "signature", "random", "trust_source"),
-    ),
-    Section(
-        "Pictures, sounds and meanings",
-        "edgeinfer convert model.onnx -t rpi5 --pipeline detector.toml --labels coco.txt",
-        ("pipeline", "preprocessing", "labels"),
-    ),
-    Section(
-        "Data to check with, and integers",
-        "edgeinfer convert model.onnx -t rpi5 --precision auto --calibration photos/ --max-drop 1%",
-        ("data", "calibration", "calibrator", "max_drop", "metric", "force"),
-    ),
-    Section(
-        "How artifacts store and lay out tensors",
-        "edgeinfer convert model.onnx -t rpi5 --channels-last image --io-dtype int8",
-        ("compress_weights", "channels_last", "channels_first", "kinds", "records"),
-    ),
-    Section(
-        "Core ML packages",
-        "edgeinfer convert model.onnx -t ios --picture image --classifier --labels names.txt",
-        ("deployment", "pictures", "classifier", "integers"),
-    ),
-    Section("What is printed", "edgeinfer convert model.onnx -t cpu --json", ("as_json", "quiet")),
-)
+PRINTED = Section("Output", "edgeinfer convert model.onnx -t cpu --json", ("as_json", "quiet"))
+TRUSTED = Section("Trust", "edgeinfer convert model.pt2 -t cpu --trust-source", ("trust_source",))
+SECTIONS = (*listed(ConvertOptions, options.SECTIONS), TRUSTED, PRINTED)
 
 COLUMNS = (
     *("variant", "precision", ">size", "checked by", "on", ">error", ">budget"),
@@ -72,138 +35,10 @@ COLUMNS = (
 
 @click.command(cls=Sectioned, sections=SECTIONS)
 @click.argument("model")
-@named("-t", "--target", "targets", type=TARGET, multiple=True, required=True, help=TARGETS)
-@named("--precision", type=PRECISION, default="", help="Precision of the result; default fp32.")
-@click.option(
-    "--input-shape",
-    "shapes",
-    multiple=True,
-    metavar="X=1,3,224,?",
-    help="Sizes of an input; ? as declared, 1..8 a range.",
-)
-@click.option("--pipeline", metavar="FILE", help="TOML or JSON: what inputs and outputs mean.")
-@click.option(
-    "--preprocessing", metavar="FILE", help="TOML: how pictures and sounds become inputs."
-)
-@click.option(
-    "--labels", metavar="FILE", help="Class names in the order of the output, one a line."
-)
-@click.option("--data", metavar="NPZ|DIR", help="Inputs to check with, and expected outputs.")
-@click.option(
-    "--calibration", metavar="DIR|NPZ", help="Samples to calibrate integers and to check with."
-)
-@named("--calibrator", type=CALIBRATOR, default="mse", show_default=True, help=CALIBRATE)
-@click.option("--max-drop", metavar="SHARE", help="What --precision auto may lose, such as 1%.")
-@click.option(
-    "--metric",
-    metavar="NAME",
-    help="What --max-drop is measured in: top1, f1, ..., or FILE.py:NAME.",
-)
-@click.option("--force", is_flag=True, help="Calibrate even with data that is judged bad.")
-@click.option("--compress-weights", is_flag=True, help="Store weights as fp16 and compute in fp32.")
-@click.option(
-    "--channels-last", multiple=True, metavar="X", help="Input or output to be laid out N...C."
-)
-@click.option(
-    "--channels-first", multiple=True, metavar="X", help="Input or output to be laid out NC..."
-)
-@click.option(
-    "--state",
-    "states",
-    multiple=True,
-    metavar="IN:OUT",
-    help="Output that an input has in the next run.",
-)
-@click.option(
-    "--picture", "pictures", multiple=True, metavar="X", help="Input that takes an image."
-)
-@click.option("--classifier", is_flag=True, help="Name the class; needs --labels.")
-@named("--deployment", type=DEPLOYMENT, default="", help="Oldest system that opens the package.")
-@click.option(
-    "--input-range",
-    "values",
-    multiple=True,
-    metavar="X=LO:HI",
-    help="Lowest and highest value of an input.",
-)
-@click.option(
-    "--integers", multiple=True, metavar="X=0..9", help="Lowest and highest integer of an input."
-)
-@click.option(
-    "--io-dtype",
-    "kinds",
-    multiple=True,
-    metavar="[X=]int8",
-    help="What .tflite files take and give.",
-)
-@click.option(
-    "--unverified",
-    is_flag=True,
-    help="Write also what nothing here can run, marked as not verified.",
-)
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Of one run of the source model, which may have a loop without end.",
-)
-@click.option(
-    "--records", multiple=True, metavar="FILE", help="Kernels that edgeinfer tune measured."
-)
-@click.option("--signature", metavar="KEY", help="Which one of a .tflite file with several.")
-@click.option(
-    "--random",
-    metavar="input|zero|SEED",
-    default="",
-    help="What replaces random numbers in the model.",
-)
-@click.option("--name", help="Name of the bundle; default the model's.")
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    help="Bundle (NAME.edge, DIR/), or one artifact (NAME.tflite, ...).",
-)
-@click.option("--overwrite", is_flag=True, help="Replace an existing result.")
+@declared(ConvertOptions)
 @TRUST_SOURCE
 @output_options
-def convert(
-    model: str,
-    targets: tuple[str, ...],
-    precision: str,
-    shapes: tuple[str, ...],
-    pipeline: str | None,
-    preprocessing: str | None,
-    labels: str | None,
-    data: str | None,
-    calibration: str | None,
-    calibrator: str,
-    max_drop: str | None,
-    metric: str | None,
-    force: bool,
-    compress_weights: bool,
-    channels_last: tuple[str, ...],
-    channels_first: tuple[str, ...],
-    states: tuple[str, ...],
-    pictures: tuple[str, ...],
-    classifier: bool,
-    deployment: str,
-    values: tuple[str, ...],
-    integers: tuple[str, ...],
-    kinds: tuple[str, ...],
-    unverified: bool,
-    time_limit: float,
-    records: tuple[str, ...],
-    signature: str | None,
-    random: str,
-    name: str | None,
-    output: str | None,
-    overwrite: bool,
-    trust_source: bool,
-    out: Output,
-) -> None:
+def convert(model: str, trust_source: bool, out: Output, **words: Any) -> None:
     """Convert MODEL, check it, and write one bundle.
 
     MODEL is an .onnx, .pt2 or .tflite file, or file.py:callable for a PyTorch module: the callable
@@ -216,90 +51,16 @@ def convert(
     FILE is a bundle, NAME.edge unless told, or one plain artifact where its name ends with .onnx,
     .xml (OpenVINO), .tflite, .mlpackage (Core ML) or .aimodel (Core AI).
     """
-    named = named_model(model, trust_source=trust_source)
-    sizes = input_shapes(shapes)
+    source = named_model(model, trust_source=trust_source)
+    asked = given(ConvertOptions, words)
+    asked |= {"metric": measure(asked["metric"]), "name": asked["name"] or source.stem}
     with out.progress(lines=True) as progress:
         if progress is not None:
             progress("load the converter", None)
         from edgeinfer.convert.pipeline.entry import export
 
-        result = export(
-            named.model,
-            output,
-            targets=targets,
-            precision=precision,
-            input_shapes=sizes or None,
-            **_described(pipeline, preprocessing, labels),
-            data=data,
-            calibration=calibration,
-            calibrator=calibrator,
-            max_drop=None if max_drop is None else share(max_drop),
-            metric=measure(metric),
-            force=force,
-            compress_weights=compress_weights,
-            signature=signature,
-            random=random,
-            channels_last=channels_last,
-            channels_first=channels_first,
-            states=state_pairs(states),
-            pictures=pictures,
-            classifier=classifier,
-            deployment=deployment,
-            integers=integer_bounds(integers),
-            input_ranges=input_ranges(values),
-            io_dtypes=io_dtypes(kinds),
-            unverified=unverified,
-            time_limit_s=time_limit,
-            records=records,
-            name=name or named.stem,
-            overwrite=overwrite,
-            progress=progress,
-            **named.arguments(),
-        )
+        result = export(source.model, **asked, **source.arguments(), progress=progress)
     out.result(_data(result), lambda: _view(result))
-
-
-def _described(
-    pipeline: str | None, preprocessing: str | None, labels: str | None
-) -> dict[str, Any]:
-    """Read the files that say what goes in and comes out."""
-    if not (pipeline or preprocessing or labels):
-        return {}
-    from edgeinfer.media import parse_description, parse_preprocessing, read_labels
-
-    return {
-        "description": parse_description(pipeline) if pipeline else None,
-        "preprocessing": parse_preprocessing(preprocessing) if preprocessing else None,
-        "labels": read_labels(labels) if labels else (),
-    }
-
-
-def io_dtypes(given: tuple[str, ...]) -> dict[str, str]:
-    """Read ``int8`` for all inputs and outputs, ``X=int8`` for one.
-
-    Raises:
-        UsageError: two of them are of the same.
-    """
-    found: dict[str, str] = {}
-    for text in given:
-        name, _, kind = text.rpartition("=")
-        if name in found:
-            raise UsageError(f"--io-dtype {text!r}: {name or 'all'!r} has one already")
-        found[name] = kind
-    return found
-
-
-def share(text: str) -> float:
-    """Read a share: ``1%`` or ``0.01``.
-
-    Raises:
-        UsageError: it is no number.
-    """
-    number = text.strip()
-    try:
-        return float(number[:-1]) / 100 if number.endswith("%") else float(number)
-    except ValueError as e:
-        raise UsageError(f"--max-drop {text!r}: expected a share such as 1% or 0.01") from e
 
 
 def _data(result: ExportResult) -> dict[str, Any]:

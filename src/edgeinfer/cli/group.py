@@ -8,6 +8,8 @@ import importlib
 import click
 
 from edgeinfer import __version__
+from edgeinfer.errors import NotAvailableError
+from edgeinfer.installed import without_converter
 
 COMMANDS = (
     "convert",
@@ -46,7 +48,12 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"edgeinfer.cli.{cmd_name}")
+        try:
+            module = importlib.import_module(f"edgeinfer.cli.{cmd_name}")
+        except ModuleNotFoundError as error:
+            if reason := without_converter(error):
+                return _missing(cmd_name, reason)
+            raise
         command = getattr(module, cmd_name)
         return command if isinstance(command, click.Command) else None
 
@@ -59,6 +66,18 @@ class _Group(click.Group):
             guess = f", did you mean '{close[0]}'?" if close else ""
             raise click.UsageError(f"no command '{name}'{guess}", ctx)
         return super().resolve_command(ctx, args)
+
+
+def _missing(name: str, reason: str) -> click.Command:
+    """Return a command that says why it is not here, whatever it is given."""
+
+    def refuse(words: tuple[str, ...]) -> None:
+        raise NotAvailableError(reason)
+
+    words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    lenient = {"ignore_unknown_options": True}
+    help = "Needs the converter, which is not installed."
+    return click.Command(name, lenient, refuse, [words], help=help)
 
 
 @click.group(

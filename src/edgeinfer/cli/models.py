@@ -1,11 +1,10 @@
-"""Arguments that name a model, and options that describe its inputs."""
+"""Arguments that name a model or a measure."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import click
 
 from edgeinfer.errors import NotAvailableError, SourceError, UsageError
 
-_SIZE = re.compile(r"\?|[0-9]+|[0-9]+\.\.[0-9]+")
 _CALLABLE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 
 
@@ -102,91 +100,6 @@ def measure(argument: str | None) -> Any:
             raise _failed(Path(match["file"]), match["name"], e) from e
 
     return measured
-
-
-def input_shapes(options: Iterable[str]) -> dict[str, list[tuple[int | range | None, ...]]]:
-    """Read ``name=1,3,224,224``; ``?`` instead of a number keeps an axis as the model declares it.
-
-    ``1..8`` are all sizes from the first to the last. A name that is given again has several
-    shapes.
-
-    Raises:
-        UsageError: one is malformed.
-    """
-    shapes: dict[str, list[tuple[int | range | None, ...]]] = {}
-    for option in options:
-        # A name may hold the sign itself; sizes never do.
-        name, sign, text = option.rpartition("=")
-        parts = [part.strip() for part in text.split(",")] if text.strip() else []
-        if not sign or not name or not all(_SIZE.fullmatch(p) for p in parts):
-            raise UsageError(f"--input-shape {option!r}: expected NAME=1,3,224,? or NAME=1..8,224")
-        shapes.setdefault(name, []).append(tuple(_size(p) for p in parts))
-    return shapes
-
-
-def state_pairs(options: Iterable[str]) -> dict[str, str]:
-    """Read ``input:output`` pairs; names that hold the sign themselves take ``input=output``.
-
-    Raises:
-        UsageError: one is malformed or repeated.
-    """
-    pairs: dict[str, str] = {}
-    for option in options:
-        source, sign, output = option.partition("=" if "=" in option else ":")
-        if not sign or not source or not output:
-            raise UsageError(f"--state {option!r}: expected INPUT:OUTPUT")
-        if source in pairs or output in pairs.values():
-            raise UsageError(f"--state {option!r}: each input and output is part of one pair")
-        pairs[source] = output
-    return pairs
-
-
-def integer_bounds(options: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Read ``input=low..high``.
-
-    Raises:
-        UsageError: one is malformed or repeated.
-    """
-    found: dict[str, tuple[int, int]] = {}
-    for option in options:
-        name, _, ends = option.rpartition("=")
-        low, _, high = ends.partition("..")
-        try:
-            span = int(low), int(high)
-        except ValueError as e:
-            raise UsageError(f"--integers {option!r}: expected INPUT=LOW..HIGH") from e
-        if not name or name in found or span[0] > span[1]:
-            raise UsageError(f"--integers {option!r}: expected one INPUT=LOW..HIGH for an input")
-        found[name] = span
-    return found
-
-
-def input_ranges(options: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Read ``input=low:high``.
-
-    Raises:
-        UsageError: one is malformed or repeated.
-    """
-    found: dict[str, tuple[float, float]] = {}
-    for option in options:
-        name, _, ends = option.rpartition("=")
-        low, _, high = ends.partition(":")
-        try:
-            span = float(low), float(high)
-        except ValueError as e:
-            raise UsageError(f"--input-range {option!r}: expected INPUT=LOW:HIGH") from e
-        if not name or name in found or not span[0] <= span[1]:
-            expected = "expected one INPUT=LOW:HIGH for an input"
-            raise UsageError(f"--input-range {option!r}: {expected}")
-        found[name] = span
-    return found
-
-
-def _size(text: str) -> int | range | None:
-    first, dots, last = text.partition("..")
-    if dots:
-        return range(int(first), int(last) + 1)
-    return None if text == "?" else int(text)
 
 
 def _call(path: Path, name: str) -> Any:

@@ -199,4 +199,11 @@ BACKEND = Names(_backends, _backend)
 POLICY = Names(_policies)
 DEPLOYMENT = Names(_deployments, _deployment)
 POLICIES = "What decides between engines."
-TARGETS = "Device that the result is for; give it again for more."
+KINDS: dict[str, Any] = {
+    "target": TARGET,
+    "precision": PRECISION,
+    "calibrator": CALIBRATOR,
+    "deployment": DEPLOYMENT,
+    "seconds": click.FloatRange(0, min_open=True),
+}
+"""By the names that declarations of options have for them."""

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Some options of a command.
-
-    Attributes:
-        title: what they are about.
-        example: a command line with some of them.
-        names: of their parameters, in the order of the help.
-    """
-
-    title: str
-    example: str
-    names: tuple[str, ...]
+from edgeinfer.options import Section
 
 
 class Sectioned(click.Command):

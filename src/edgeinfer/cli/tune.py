@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeinfer.cli.models import input_shapes
 from edgeinfer.cli.output import Output, output_options, table
 from edgeinfer.cli.trust import trust_options
+from edgeinfer.convert.option_words import input_shapes
 
 if TYPE_CHECKING:
     from edgeinfer.cli.table import Table

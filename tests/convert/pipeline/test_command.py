@@ -7,19 +7,13 @@ from typing import Any
 import pytest
 
 from edgeinfer.cli.convert import convert
+from edgeinfer.convert.options import ConvertOptions
 from edgeinfer.convert.pipeline.command import command_of
 from edgeinfer.convert.pipeline.request import check_request
-from edgeinfer.media.description import Description
-
-PLAIN: dict[str, Any] = {
-    **{"targets": ["cpu"], "precision": "fp32", "name": None, "labels": (), "data": None},
-    **{"compress_weights": False, "input_shapes": None, "preprocessing": None, "calibration": None},
-}
 
 
 def line(model: object = "net.onnx", output: str = "net.edge", **asked: Any) -> str:
-    request = check_request(model, output, **{**PLAIN, **asked})
-    return command_of(model, request, Description())
+    return command_of(check_request(ConvertOptions(model, output, **asked)))
 
 
 def test_the_least() -> None:

@@ -19,9 +19,9 @@ def test_only_what_makes_test_inputs_takes_part_in_the_conversion() -> None:
         "h": StateInput("hn"),
         "k": ConstantInput((1.0,)),
     }
-    assert records_for(Description(given), None) == {"x": IMAGE}
+    assert records_for(Description(given), {}) == {"x": IMAGE}
     assert records_for(Description(), {"x": IMAGE}) == {"x": IMAGE}
-    assert records_for(Description(), None) is None
+    assert records_for(Description(), {}) == {}
     with pytest.raises(UsageError, match="both describe inputs; give one of them"):
         records_for(Description(given), {"x": IMAGE})
 
