@@ -17,8 +17,7 @@ from functools import cache
 from edgeinfer.backends.base import Backend, Probe
 from edgeinfer.backends.checks import one_line
 from edgeinfer.errors import NotAvailableError, UsageError
-
-GROUP = "edgeinfer.backends"
+from edgeinfer.installed import BACKENDS
 
 BUILT_IN = {
     "onnxruntime": "edgeinfer.backends.onnxruntime:OnnxRuntimeBackend",
@@ -96,7 +95,7 @@ def _entries() -> list[tuple[str, str]]:
     """Return name and place of each registered entry point, once each, sorted."""
     from importlib.metadata import entry_points
 
-    return sorted({(entry.name, entry.value) for entry in entry_points(group=GROUP)})
+    return sorted({(entry.name, entry.value) for entry in entry_points(group=BACKENDS)})
 
 
 def _plugins() -> dict[str, tuple[str, ...]]:

@@ -38,6 +38,7 @@ from edgeinfer.kernels.tuning.task import Task
 from edgeinfer.kernels.tuning.tune import Budget, Outcome, Tuner, Where, sure_gain
 from edgeinfer.machine.cuda import cuda_devices
 from edgeinfer.profiles.schema import Profile
+from edgeinfer.remote.ssh import SCHEME
 from edgeinfer.types import Progress
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ def _reached(order: Order, progress: Progress | None) -> Iterator[Order]:
         UsageError: the device's name is none.
         NotAvailableError: there is no way to it.
     """
-    if not order.device.startswith(ssh.SCHEME):
+    if not order.device.startswith(SCHEME):
         if order.device and not _ADDRESS.fullmatch(order.device):
             raise UsageError(
                 f"device {order.device!r}: expected HOST:PORT of a TVM RPC server, HOST:PORT/KEY "

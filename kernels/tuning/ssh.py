@@ -11,64 +11,19 @@ import os
 import random
 import re
 import shlex
-import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
 from typing import IO
-from urllib.parse import urlsplit
 
-from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.errors import NotAvailableError
 from edgeinfer.kernels.tuning import processor
-
-SCHEME = "ssh://"
-CLIENT = "EDGEINFER_SSH"
-"""Names another client than ``ssh`` that takes its options."""
+from edgeinfer.remote.ssh import FAILED, client, last_line, place
 
 _HINT = "pip install 'apache-tvm[rpc,popen-pool]' on the device"
 _LOGIN_S, _START_S, _ATTEMPTS = 30.0, 90.0, 3
 _PORTS = range(20000, 60000)
-_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3")
-_HOST = re.compile(r"[\w.:%-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """``ssh://[user@]host[:port][/python]``.
-
-    Attributes:
-        host: with the user, as ssh takes it.
-        port: of its server; None is ssh's own choice.
-        python: that runs TVM there.
-    """
-
-    host: str
-    port: int | None = None
-    python: str = "python3"
-
-
-def place(device: str) -> Place:
-    """Read where a device is.
-
-    Raises:
-        UsageError: that is no place.
-    """
-    found = urlsplit(device)
-    try:
-        port = found.port
-    except ValueError as error:
-        raise UsageError(f"device {device!r}: {error}") from error
-    host, user = found.hostname or "", found.username or ""
-    wrong = not _HOST.fullmatch(host) or host.startswith("-") or user.startswith("-")
-    if wrong or found.password or found.query or found.fragment:
-        raise UsageError(f"device {device!r}: expected ssh://[USER@]HOST[:PORT][/PYTHON]")
-    # Names of hosts in ssh's configuration may have capitals, which ``hostname`` loses.
-    name = found.netloc.rpartition("@")[2]
-    name = name[: len(name) - len(f":{port}")] if port is not None else name
-    name = name.strip("[]")
-    return Place(f"{user}@{name}" if user else name, port, found.path or "python3")
 
 
 class Tunnel:
@@ -81,15 +36,7 @@ class Tunnel:
 
     def __init__(self, device: str) -> None:
         self._device, self._place = device, place(device)
-        name = os.environ.get(CLIENT, "ssh")
-        client = shutil.which(name)
-        if client is None:
-            raise NotAvailableError(
-                f"device {device!r} needs {name}; apt-get install openssh-client"
-            )
-        # Nobody is there to answer a question.
-        port = ["-p", str(self._place.port)] if self._place.port else []
-        self._client = [client, "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", *_ALIVE, *port]
+        self._client = client(device, self._place)
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
 
@@ -128,9 +75,8 @@ class Tunnel:
             raise NotAvailableError(
                 f"device {self._device!r}: no answer for {_LOGIN_S:g} s"
             ) from error
-        if done.returncode == 255:
-            # Of ssh itself; other codes are the command's.
-            why = _last(done.stderr) or "it ended with 255"
+        if done.returncode == FAILED:
+            why = last_line(done.stderr) or "it ended with 255"
             raise NotAvailableError(f"device {self._device!r}: ssh: {why}")
         return processor.named(done.stdout.decode(errors="replace"))
 
@@ -178,11 +124,6 @@ class Tunnel:
             ended = process is None or process.poll() is not None
             if ended or re.search(rb"\b\w*Error\b|not found", text):
                 time.sleep(0.2)
-                return _last(os.pread(told.fileno(), 1 << 16, 0)) or "the connection ended"
+                return last_line(os.pread(told.fileno(), 1 << 16, 0)) or "the connection ended"
             time.sleep(0.1)
         return f"it did not start in {_START_S:g} s"
-
-
-def _last(text: bytes) -> str:
-    lines = [x.strip() for x in text.decode(errors="replace").splitlines() if x.strip()]
-    return lines[-1][:200] if lines else ""

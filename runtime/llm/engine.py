@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edgeinfer.errors import ClosedError, EdgeInferError, InputError, QueueFullError
+from edgeinfer.machine.energy import Energy
 from edgeinfer.runtime.llm import prefix
 from edgeinfer.runtime.llm.cache import Cache
 from edgeinfer.runtime.llm.drafting import Drafter
@@ -29,7 +30,7 @@ from edgeinfer.runtime.llm.pieces import Pieces
 from edgeinfer.runtime.llm.sampling import Sampler, logprobs
 from edgeinfer.runtime.llm.sequence import Part, Request
 from edgeinfer.runtime.llm.sequence import Sequence as Generation
-from edgeinfer.runtime.llm.stats import Counters, Energy, EngineStats
+from edgeinfer.runtime.llm.stats import Counters, EngineStats
 from edgeinfer.runtime.llm.text import GrowingText
 from edgeinfer.runtime.telemetry import Histogram
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
+from edgeinfer.machine.energy import Energy
 from edgeinfer.runtime.telemetry import Histogram, Percentiles
-
-POWERCAP = Path("/sys/class/powercap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,58 +101,3 @@ class Counters:
         """Generated tokens over the time in steps and between them."""
         spent = self.busy_s + self.engine_s
         return self.generated_tokens / spent if spent else 0.0
-
-
-class Energy:
-    """The energy counters of the processor's packages (Linux powercap, Intel's and AMD's RAPL).
-
-    What is counted is taken while somebody works, by whatever runs then. Counters turn over within
-    minutes, so they are read every second of work, and idle times are left out.
-
-    Args:
-        root: folder of the kernel's power-capping zones.
-
-    Attributes:
-        joules: taken so far; None where the kernel does not tell.
-    """
-
-    def __init__(self, root: Path = POWERCAP) -> None:
-        self._zones = [
-            zone for zone in sorted(root.glob("intel-rapl:*")) if zone.name.count(":") == 1
-        ]
-        self._ranges = [_number(zone / "max_energy_range_uj") or 0 for zone in self._zones]
-        self._last = self._read()
-        self._due: float | None = None
-        self.joules: float | None = 0.0 if self._last is not None else None
-
-    def _read(self) -> list[int] | None:
-        found = [_number(zone / "energy_uj") for zone in self._zones]
-        known = [value for value in found if value is not None]
-        return known if known and len(known) == len(found) else None
-
-    def begin(self, now: float) -> None:
-        """Work begins, or goes on, at a time in seconds."""
-        if self.joules is not None and self._due is None:
-            self._last, self._due = self._read(), now + 1
-
-    def end(self, now: float, *, idle: bool) -> None:
-        """A piece of work has ended; ``idle`` says that no other follows."""
-        if self.joules is None or self._due is None or (now < self._due and not idle):
-            return
-        read = self._read()
-        if read is None or self._last is None:
-            # Half of a sum is no sum.
-            self.joules = None
-            return
-        for new, old, most in zip(read, self._last, self._ranges, strict=True):
-            self.joules += (new - old if new >= old else new + most - old) / 1e6
-        self._last = read
-        self._due = None if idle else now + 1
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        # Most systems let only root read it.
-        return None

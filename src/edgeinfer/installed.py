@@ -7,6 +7,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 CONVERTER, RUNTIME = "edgeinfer", "edgeinfer-runtime"
 """The package with everything, and the one that a device gets, without what converts."""
 
+BACKENDS = "edgeinfer.backends"
+"""The group of entry points by which a package adds an engine."""
+
 
 def package() -> str:
     """Return the package's name; where both are there, that with everything."""

@@ -18,6 +18,7 @@ LAYERS = {
     "kernels": 4,
     "backends": 3,
     "machine": 2,
+    "remote": 2,
     "bundle": 2,
     "metrics": 2,
     "accuracy": 2,

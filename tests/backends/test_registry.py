@@ -14,6 +14,7 @@ import pytest
 from edgeinfer.backends import registry
 from edgeinfer.backends.base import Backend
 from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.installed import BACKENDS
 
 Install = Callable[..., None]
 
@@ -28,7 +29,7 @@ def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Install:
     def install(modules: dict[str, str], *entries: tuple[str, str]) -> None:
         for name, text in modules.items():
             (tmp_path / f"{name}.py").write_text(text)
-        points = [EntryPoint(name, place, registry.GROUP) for name, place in entries]
+        points = [EntryPoint(name, place, BACKENDS) for name, place in entries]
         monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points)
 
     return install
@@ -113,7 +114,7 @@ def test_metadata_and_table_agree() -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"][registry.GROUP] == registry.BUILT_IN
+    assert project["entry-points"][BACKENDS] == registry.BUILT_IN
 
 
 def test_plain_checkout_works_without_metadata() -> None:

@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.bundle.scratch import Scratch
+from edgeinfer.cli.device import device_option
 from edgeinfer.cli.files import check_output, write_bytes
 from edgeinfer.cli.models import TRUST_SOURCE, named_model
 from edgeinfer.cli.names import BACKEND, named
 from edgeinfer.cli.output import Output, milliseconds, output_options, table, to_json
 from edgeinfer.cli.threads import within
-from edgeinfer.cli.trust import trust_options
+from edgeinfer.cli.trust import TRUST_FILES, trust_options
 from edgeinfer.errors import BundleError, UsageError
 from edgeinfer.types import Progress
 
 if TYPE_CHECKING:
     from edgeinfer.bundle.archive import Bundle
     from edgeinfer.cli.table import Table
+    from edgeinfer.machine.energy import Taken
     from edgeinfer.runtime.comparison import Row, Timed
     from edgeinfer.runtime.timing import Timing
     from edgeinfer.types import Array
@@ -58,6 +60,7 @@ OPS_RUNS = 20
 @TRUST_SOURCE
 @trust_options()
 @output_options
+@device_option("path", "inputs", *TRUST_FILES, output=("output", ".json", b"{"))
 def bench(
     path: str,
     inputs: tuple[str, ...],
@@ -94,6 +97,7 @@ def bench(
         from edgeinfer.bundle.archive import Bundle
         from edgeinfer.cli import lmbench
         from edgeinfer.llm.generation import is_language_model
+        from edgeinfer.machine.energy import Watch
         from edgeinfer.machine.fingerprint import fingerprint
         from edgeinfer.runtime.comparison import bench as compared
 
@@ -111,18 +115,19 @@ def bench(
             out.result(told[0], lambda: told[1])
             return
         feeds = _feeds(bundle, inputs)
-        timed = compared(
-            bundle,
-            feeds,
-            backend=backend,
-            threads=counts,
-            runs=runs,
-            seconds=seconds,
-            allow_fallback=allow_fallback,
-            source=source,
-            engine_defaults=engine_defaults,
-            progress=None if progress is None else lambda done: progress("measure", done),
-        )
+        with Watch() as watch:
+            timed = compared(
+                bundle,
+                feeds,
+                backend=backend,
+                threads=counts,
+                runs=runs,
+                seconds=seconds,
+                allow_fallback=allow_fallback,
+                source=source,
+                engine_defaults=engine_defaults,
+                progress=None if progress is None else lambda done: progress("measure", done),
+            )
         machine = fingerprint()
         limits = _limits(bundle, feeds, counts[0] or 1) if roofline else None
         costs = None
@@ -134,14 +139,26 @@ def bench(
         "input": timed.shapes,
         "rows": [{**_fields(row), **_fields(timing)} for row, timing in timed.rows.items()],
         "not_run": timed.not_run,
+        "taken": watch.taken,
+        **({} if limits is None else {"roofline": limits[1]}),
+        **({} if costs is None else {"ops": costs[1]}),
     }
-    if limits is not None:
-        data["roofline"] = limits[1]
-    if costs is not None:
-        data["ops"] = costs[1]
     _save(output, data)
     more = [*(limits[0] if limits else []), *(costs[0] if costs else [])]
-    out.result(data, lambda: [*_view(timed), *more])
+    out.result(data, lambda: [*_view(timed), *_heat(watch.taken), *more])
+
+
+def _heat(taken: Taken) -> Iterator[str]:
+    """Say how warm the hottest zone became, and what power was drawn, where the kernel tells."""
+    highest = taken.celsius_highest
+    if highest:
+        zone = max(highest, key=lambda name: highest[name])
+        before = taken.celsius_before.get(zone, highest[zone])
+        yield f"temperature: {before:.0f} °C before, {highest[zone]:.0f} at most ({zone})"
+    if taken.watts:
+        told = ", ".join(f"{watts:.3g} W ({name})" for name, watts in taken.watts.items())
+        yield f"power while measuring: {told}"
+    yield from (f"note: {line}" for line in taken.complaints)
 
 
 def _save(output: str | None, data: dict[str, Any]) -> None:

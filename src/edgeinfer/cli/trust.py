@@ -31,6 +31,9 @@ def _trusted(names: tuple[str, ...]) -> Callable[[F], F]:
     )
 
 
+TRUST_FILES = ("trusted", "revoked", "signature")
+"""Parameters that name files."""
+
 _NAMES = (
     *("trusted", "require_signature"),
     *("expect_name", "protect_rollback", "signers", "revoked", "signature"),

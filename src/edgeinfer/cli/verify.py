@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeinfer.cli.device import device_option
 from edgeinfer.cli.names import BACKEND, named
 from edgeinfer.cli.output import Output, output_options, table, together
 from edgeinfer.cli.threads import within
-from edgeinfer.cli.trust import trust_options
+from edgeinfer.cli.trust import TRUST_FILES, trust_options
 
 if TYPE_CHECKING:
     from edgeinfer.cli.table import Table
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU.")
 @trust_options("--key")
 @output_options
+@device_option("bundle", *TRUST_FILES)
 def verify(
     bundle: str,
     backend: str | None,

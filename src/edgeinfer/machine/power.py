@@ -44,7 +44,7 @@ def read_power(root: Path) -> Power:
     Args:
         root: of the file system.
     """
-    return Power(power_mode(root), _battery(root), _temperatures(root), _complaints(root))
+    return Power(power_mode(root), _battery(root), read_temperatures(root), _complaints(root))
 
 
 def power_mode(root: Path) -> str:
@@ -67,7 +67,8 @@ def _battery(root: Path) -> bool | None:
     return "Discharging" in states if any(states) else None
 
 
-def _temperatures(root: Path) -> dict[str, float]:
+def read_temperatures(root: Path) -> dict[str, float]:
+    """Return degrees Celsius by thermal zone; empty when unknown."""
     found: dict[str, float] = {}
     for zone in sorted((root / "sys/class/thermal").glob("thermal_zone*")):
         milli = number(zone / "temp")

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from edgeinfer.errors import NotAvailableError, UsageError
-from edgeinfer.kernels.tuning import processor, ssh
-from edgeinfer.kernels.tuning.ssh import Place, Tunnel
+from edgeinfer.errors import NotAvailableError
+from edgeinfer.kernels.tuning import processor
+from edgeinfer.kernels.tuning.ssh import Tunnel
+from edgeinfer.remote import ssh
+from tests.remote import stand_in_ssh
 
-STAND_IN = Path(__file__).with_name("stand_in_ssh.py")
+STAND_IN = Path(stand_in_ssh.__file__)
 
 SERVER = """
 import argparse, socket, sys, time
@@ -68,40 +70,6 @@ def _running(folder: Path) -> list[int]:
         if not found or time.monotonic() > until:
             return found
         time.sleep(0.05)
-
-
-@pytest.mark.parametrize(
-    ("device", "place"),
-    [
-        ("ssh://board", Place("board")),
-        ("ssh://pi@Board.local:2222", Place("pi@Board.local", 2222)),
-        (
-            "ssh://pi@10.0.0.7/home/pi/v/bin/python",
-            Place("pi@10.0.0.7", None, "/home/pi/v/bin/python"),
-        ),
-        ("ssh://pi@[fe80::1]:22", Place("pi@fe80::1", 22)),
-    ],
-)
-def test_places(device: str, place: Place) -> None:
-    assert ssh.place(device) == place
-
-
-@pytest.mark.parametrize(
-    "device",
-    [
-        "ssh://",
-        "ssh://pi@",
-        "ssh://board:none",
-        "ssh://-oProxyCommand=x",
-        "ssh://-l@board",
-        "ssh://pi:word@board",
-        "ssh://board?x",
-        "ssh://a b",
-    ],
-)
-def test_what_is_no_place_is_refused(device: str) -> None:
-    with pytest.raises(UsageError, match="device 'ssh://"):
-        ssh.place(device)
 
 
 def test_the_server_is_reached_and_ends_with_the_tunnel(device: str) -> None:

@@ -6,56 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from edgeinfer.machine.energy import Energy
 from edgeinfer.runtime.llm.engine import Engine
 from edgeinfer.runtime.llm.options import EngineOptions
-from edgeinfer.runtime.llm.stats import Energy
+from tests.machine.test_energy import zone
 from tests.runtime.llm.toy import EOS, PIECES, Clock, ToyExecutor, generate, request, toy_engine
-
-
-def zone(root: Path, number: int, joules: float) -> Path:
-    place = root / f"intel-rapl:{number}"
-    place.mkdir(exist_ok=True)
-    (place / "max_energy_range_uj").write_text("1000000000")
-    (place / "energy_uj").write_text(str(int(joules * 1e6)))
-    return place
-
-
-def test_energy_is_that_of_the_time_at_work(tmp_path: Path) -> None:
-    zone(tmp_path, 0, 100)
-    zone(tmp_path, 1, 5)
-    # A part of the first one, which counts already.
-    (tmp_path / "intel-rapl:0:0").mkdir()
-    energy = Energy(tmp_path)
-    zone(tmp_path, 0, 400)
-    energy.begin(10.0)
-    zone(tmp_path, 0, 403)
-    energy.end(10.5, idle=False)
-    assert energy.joules == 0
-    energy.begin(10.5)
-    zone(tmp_path, 1, 7)
-    energy.end(11.1, idle=False)
-    assert energy.joules == pytest.approx(5)
-    zone(tmp_path, 0, 404)
-    energy.end(11.2, idle=True)
-    assert energy.joules == pytest.approx(6)
-    zone(tmp_path, 0, 900)
-    energy.begin(50.0)
-    # The counter turns over at 1,000 J.
-    zone(tmp_path, 0, 2)
-    energy.end(50.1, idle=True)
-    assert energy.joules == pytest.approx(6 + 102)
-
-
-def test_energy_is_unknown_where_the_kernel_does_not_tell(tmp_path: Path) -> None:
-    assert Energy(tmp_path).joules is None
-    place = zone(tmp_path, 0, 1)
-    energy = Energy(tmp_path)
-    assert energy.joules == 0
-    energy.begin(0.0)
-    (place / "energy_uj").unlink()
-    energy.end(2.0, idle=False)
-    assert energy.joules is None
-    assert Energy(tmp_path).joules is None
 
 
 def test_joules_for_each_token(tmp_path: Path) -> None:

@@ -1,0 +1,155 @@
+"""``--device``: the same command on a device that ssh reaches."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from edgeinfer.bounded import visible
+from edgeinfer.cli.files import check_output, write_bytes
+from edgeinfer.cli.table import terminal_width
+from edgeinfer.errors import UsageError
+
+NAME = "device"
+_SAVED = "saved"
+_DEMANDS = ("EDGEINFER_TRUSTED_KEYS", "EDGEINFER_REVOKED")
+"""Variables that name files; what they demand here must hold on the device."""
+
+
+Written = tuple[str, str, bytes]
+
+
+def device_option(
+    bundle: str, *files: str, output: Written | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add ``--device``: with it the command runs there, and this process runs nothing of it.
+
+    Args:
+        bundle: the parameter that names the bundle.
+        *files: further parameters that name files, which travel with the command.
+        output: the parameter that names a file to write, its suffix, and how such files begin.
+    """
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        @click.option(
+            "--device",
+            NAME,
+            metavar="ssh://[USER@]HOST[:PORT][/PYTHON]",
+            help="Run it there: bundle and runtime are copied, and what it says comes back.",
+        )
+        @functools.wraps(command)
+        def wrapped(*args: Any, **values: Any) -> None:
+            device = values.pop(NAME)
+            if device is None:
+                command(*args, **values)
+                return
+            _check(values[bundle])
+            _there(click.get_current_context(), device, (bundle, *files), output)
+
+        return wrapped
+
+    return add
+
+
+def _check(path: str) -> None:
+    from edgeinfer.bundle.storage import is_bundle
+
+    if Path(path).exists() and not is_bundle(Path(path)):
+        raise UsageError(f"{path}: a device runs bundles; edgeinfer convert {path} makes one")
+
+
+def _there(
+    ctx: click.Context, device: str, files: tuple[str, ...], output: tuple[str, str, bytes] | None
+) -> None:
+    """Run this command on a device, print what it gave, and exit as it did."""
+    from edgeinfer.remote.board import run
+
+    sent = _Sent()
+    words = [ctx.info_name or ""]
+    save, wanted = None, ""
+    for parameter, value in _given(ctx):
+        if output is not None and parameter.name == output[0]:
+            save = Path(value)
+            check_output(save, *output[1:], overwrite=ctx.params["overwrite"])
+            value = wanted = f"{_SAVED}{output[1]}"
+        elif parameter.name in files:
+            value = sent.named(value)
+        words += _spelled(parameter, value)
+    environment = {"COLUMNS": str(terminal_width())}
+    for name in _DEMANDS:
+        if paths := os.environ.get(name):
+            environment[name] = os.pathsep.join(sent.named(paths.split(os.pathsep)))
+    if native := os.environ.get("EDGEINFER_NATIVE"):
+        environment["EDGEINFER_NATIVE"] = native
+    answer = run(device, words, sent.files, output=wanted, environment=environment)
+    for line in answer.said.splitlines():
+        click.echo(visible(line))
+    if save is not None and answer.wrote is not None:
+        write_bytes(save, answer.wrote, overwrite=True)
+    if answer.code:
+        ctx.exit(answer.code)
+
+
+def _given(ctx: click.Context) -> Iterator[tuple[click.Parameter, Any]]:
+    """What the user gave, with options before arguments."""
+    parameters = sorted(ctx.command.params, key=lambda p: isinstance(p, click.Argument))
+    for parameter in parameters:
+        name = parameter.name or ""
+        if name == NAME or ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        value = ctx.params[name]
+        if isinstance(parameter, click.Option) and parameter.is_flag:
+            # Several flags may set one value.
+            if value is True or value == parameter.flag_value:
+                yield parameter, True
+        elif value not in (None, ()):
+            yield parameter, value
+
+
+def _spelled(parameter: click.Parameter, value: Any) -> list[str]:
+    """Write a parameter as it is typed."""
+    values = [*map(str, value)] if isinstance(value, (list, tuple)) else [str(value)]
+    if isinstance(parameter, click.Argument):
+        if any(one.startswith("-") for one in values):
+            raise UsageError(f"{values}: with --device, write ./ before a name that begins with -")
+        return values
+    option = parameter.opts[-1]
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        return [option]
+    return [word for one in values for word in (option, one)]
+
+
+class _Sent:
+    """Files that travel, each into a folder of its own; a detached signature goes along."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, Path] = {}
+
+    def named(self, value: Any) -> Any:
+        """Return what the device calls a file, a NAME=FILE or several.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if isinstance(value, (list, tuple)):
+            return [self.named(one) for one in value]
+        before, equals, after = str(value).rpartition("=")
+        path = Path(str(value))
+        if equals and not path.exists():
+            path, before = Path(after), f"{before}="
+        else:
+            before = ""
+        if not path.exists():
+            raise UsageError(f"{path}: no such file")
+        name = f"{len(self.files)}/{path.resolve().name}"
+        self.files[name] = path
+        signature = path.with_name(f"{path.name}.sig")
+        if signature.is_file():
+            self.files[f"{name}.sig"] = signature
+        return f"{before}{name}"

@@ -1,0 +1,204 @@
+"""Runs one of our commands on a device: sends the runtime and the files, brings back what it gave.
+
+The device needs Python 3.10 or newer with NumPy, click and an engine. The runtime of this very
+version travels with each command and nothing stays there, so that two versions never meet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shlex
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+
+import edgeinfer
+from edgeinfer.bounded import visible
+from edgeinfer.errors import EdgeInferError, NotAvailableError
+from edgeinfer.installed import BACKENDS, RUNTIME
+from edgeinfer.remote import ssh
+
+LEFT_OUT = frozenset({"convert", "kernels", "__pycache__"})
+"""Folders of the package that a device has no use for."""
+
+MOST_SAID = 64 << 20
+"""Bytes that a command may print, and those of the file that it writes."""
+
+_END_S = 15.0
+_LONGEST = 4096
+"""Bytes of a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command on a device gave.
+
+    Attributes:
+        code: that it exited with.
+        said: what it printed on its standard output.
+        wrote: the file that it was to write; None where it wrote none.
+    """
+
+    code: int
+    said: str
+    wrote: bytes | None = None
+
+
+def run(
+    device: str,
+    command: Sequence[str],
+    files: Mapping[str, Path],
+    *,
+    output: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> Answer:
+    """Run a command of ours on a device.
+
+    What it prints for people on standard error is printed here while it runs. It ends when this
+    process does.
+
+    Args:
+        device: ``ssh://[user@]host[:port][/python]``.
+        command: its words, without ``edgeinfer``.
+        files: files and folders it needs, by their path there, below its working folder.
+        output: path there of a file that it writes and that is wanted.
+        environment: variables that it gets besides those it has there.
+
+    Raises:
+        UsageError: the device's name is none.
+        NotAvailableError: nobody answers, or Python there cannot run it.
+    """
+    at = ssh.place(device)
+    mark = secrets.token_hex(16)
+    variables = json.dumps(dict(environment or {}))
+    there = Path(__file__).with_name("there.py").read_text(encoding="utf-8")
+    words = ["-c", there, mark, output, variables, "-m", "edgeinfer", *command]
+    remote = " ".join(map(shlex.quote, [at.python, *words]))
+    process = subprocess.Popen(
+        [*ssh.client(device, at, asks=True), "--", at.host, remote],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    into, out, told = process.stdin, process.stdout, process.stderr
+    if into is None or out is None or told is None:
+        raise AssertionError("pipes were asked for")
+    said = _Said(told)
+    try:
+        # A device that cannot run it reads no further, and says why.
+        with contextlib.suppress(BrokenPipeError):
+            _send(into, files)
+        answer = _answer(out, mark, device)
+    finally:
+        # The program there ends with its input.
+        with contextlib.suppress(BrokenPipeError):
+            into.close()
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        said.ended()
+    if answer is None:
+        raise NotAvailableError(_why(device, at, process.returncode, said.last))
+    said.print()
+    return answer
+
+
+def _why(device: str, at: ssh.Place, code: int, last: str) -> str:
+    if code == ssh.FAILED:
+        return f"device {device!r}: ssh: {last or 'it ended with 255'}"
+    if code == 127:
+        return f"device {device!r}: no {at.python} there; ssh://HOST/PYTHON says which to use"
+    return f"device {device!r}: {last or f'the connection ended with {code}'}"
+
+
+class _Said:
+    """Prints what comes over the connection for people, a line late, and keeps the last one."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.last = ""
+        self._stream = stream
+        self._thread = threading.Thread(target=self._relay, daemon=True)
+        self._thread.start()
+
+    def _relay(self) -> None:
+        for line in self._stream:
+            self.print()
+            self.last = visible(line.decode(errors="replace").rstrip()[:_LONGEST])
+
+    def print(self) -> None:
+        """Print the last line."""
+        if self.last:
+            sys.stderr.write(f"{self.last}\n")
+
+    def ended(self) -> None:
+        """Wait for what is still on its way."""
+        self._thread.join(5)
+
+
+def _send(pipe: IO[bytes], files: Mapping[str, Path]) -> None:
+    with tarfile.open(fileobj=pipe, mode="w|", dereference=True) as archive:
+        for name, content in _distribution().items():
+            entry = tarfile.TarInfo(f"runtime/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, BytesIO(content))
+        for name, path in _package():
+            archive.add(path, f"runtime/edgeinfer/{name}", recursive=False)
+        for name, path in files.items():
+            archive.add(path, f"files/{name}")
+    pipe.flush()
+
+
+def _package() -> Iterator[tuple[str, Path]]:
+    """The files of this package that a device needs, as the wheel for devices has them."""
+    package = Path(edgeinfer.__file__).parent
+    for folder, inner, names in os.walk(package, followlinks=True):
+        inner[:] = sorted(set(inner) - LEFT_OUT)
+        for name in sorted(names):
+            path = Path(folder, name)
+            yield str(path.relative_to(package)), path
+
+
+def _distribution() -> dict[str, bytes]:
+    """What makes the files a distribution: its name for install lines, and its own backends."""
+    folder = f"{RUNTIME.replace('-', '_')}-{edgeinfer.__version__}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {RUNTIME}\nVersion: {edgeinfer.__version__}\n"
+    lines = [f"[{BACKENDS}]"]
+    lines += sorted(
+        {
+            f"{entry.name} = {entry.value}"
+            for entry in entry_points(group=BACKENDS)
+            if entry.value.startswith("edgeinfer.")
+        }
+    )
+    named = "\n".join(lines) + "\n"
+    return {f"{folder}/METADATA": metadata.encode(), f"{folder}/entry_points.txt": named.encode()}
+
+
+def _answer(pipe: IO[bytes], mark: str, device: str) -> Answer | None:
+    """Read what comes back; a shell's start-up files may print before it."""
+    begun = f"{mark} ".encode()
+    read = 0
+    while not (line := pipe.readline(_LONGEST)).startswith(begun):
+        read += len(line)
+        if not line or read > MOST_SAID:
+            return None
+    header = json.loads(line[len(begun) :])
+    code, sizes = int(header["code"]), [int(size) for size in header["sizes"]]
+    if sum(sizes) > MOST_SAID:
+        raise EdgeInferError(f"device {device!r}: it gave {sum(sizes)} bytes; at most {MOST_SAID}")
+    parts = [pipe.read(size) for size in sizes]
+    if [len(part) for part in parts] != sizes:
+        return None
+    return Answer(code, parts[0].decode(errors="replace"), parts[1] if parts[1:] else None)

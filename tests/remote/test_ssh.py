@@ -1,0 +1,43 @@
+"""Where a device is, and how ssh is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgeinfer.errors import UsageError
+from edgeinfer.remote import ssh
+from edgeinfer.remote.ssh import Place
+
+
+@pytest.mark.parametrize(
+    ("device", "place"),
+    [
+        ("ssh://board", Place("board")),
+        ("ssh://pi@Board.local:2222", Place("pi@Board.local", 2222)),
+        (
+            "ssh://pi@10.0.0.7/home/pi/v/bin/python",
+            Place("pi@10.0.0.7", None, "/home/pi/v/bin/python"),
+        ),
+        ("ssh://pi@[fe80::1]:22", Place("pi@fe80::1", 22)),
+    ],
+)
+def test_places(device: str, place: Place) -> None:
+    assert ssh.place(device) == place
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "ssh://",
+        "ssh://pi@",
+        "ssh://board:none",
+        "ssh://-oProxyCommand=x",
+        "ssh://-l@board",
+        "ssh://pi:word@board",
+        "ssh://board?x",
+        "ssh://a b",
+    ],
+)
+def test_what_is_no_place_is_refused(device: str) -> None:
+    with pytest.raises(UsageError, match="device 'ssh://"):
+        ssh.place(device)
