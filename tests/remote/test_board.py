@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeinfer.errors import NotAvailableError, UsageError
+from edgeinfer.errors import EdgeInferError, NotAvailableError, UsageError
 from edgeinfer.installed import BACKENDS
 from edgeinfer.remote import board, ssh
 from tests.remote import stand_in_ssh
@@ -114,7 +114,7 @@ def test_a_program_that_ends_without_an_answer(tmp_path: Path) -> None:
 
 def test_too_much_is_not_read(echo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board, "MOST_SAID", 10)
-    with pytest.raises(board.EdgeInferError, match="bytes; at most 10"):
+    with pytest.raises(EdgeInferError, match="bytes; at most 10"):
         board.run(echo, ["verify"], {})
 
 
