@@ -126,7 +126,7 @@ class Engine:
         if params.seed is None:
             seed = int.from_bytes(os.urandom(8), "little")
             request.params = params = replace(params, seed=seed)
-        order = next(self._orders)
+        order = (-request.priority, next(self._orders), 0)
         limit = len(request.prompt) + min(room, params.max_tokens or room)
         extra = b""
         if request.embeddings is not None:
@@ -137,7 +137,7 @@ class Engine:
         first = Generation(
             request,
             0,
-            (order, 0),
+            order,
             root=prefix.root(executor.fingerprint, request.adapter, extra, request.salt),
             adapter=names.index(request.adapter) if request.adapter else -1,
             limit=limit,
@@ -303,7 +303,7 @@ class Engine:
             child = Generation(
                 request,
                 index,
-                (parent.order[0], index),
+                (*parent.order[:2], index),
                 root=parent.root,
                 adapter=parent.adapter,
                 limit=parent.limit,

@@ -2,7 +2,8 @@
 
 Sequences that generate come first, each with its next token; prompts are read in the room that the
 latency budget leaves. A sequence that finds no page gives all of its own away and is computed anew
-later; the bits of what it computes are the same.
+later; the bits of what it computes are the same. Whoever has a higher priority takes place and
+pages of those with a lower one.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Scheduler:
 
     def plan(self, now: float) -> list[Part]:
         """Return what the next step computes; empty where nothing can run."""
-        if self.waiting and not self._slots:
+        if self.waiting:
             self._make_room()
         decodes = self._decodes()
         if not self.waiting and len(decodes) == len(self.running):
@@ -186,11 +187,11 @@ class Scheduler:
     def _youngest_of_most(self) -> Sequence:
         """Return who gives its place away: of the request that runs most, the youngest.
 
-        Where no request runs more than one that is the youngest of all. The oldest of all is it
-        only when it is alone, so something always goes on.
+        Of those of the lowest priority, that is. Where no request runs more than one that is the
+        youngest of all. The oldest of all is it only when it is alone, so something always goes on.
         """
         counts = self._counts()
-        return max(self.running, key=lambda s: (counts[s.request.id], s.order))
+        return max(self.running, key=lambda s: (s.order[0], counts[s.request.id], s.order))
 
     def _counts(self) -> Counter[str]:
         """Return how many sequences of each request run."""
@@ -265,16 +266,17 @@ class Scheduler:
     def _admit(self, now: float) -> Sequence | None:
         """Let the first sequence run that has room and whose beginning nobody is computing.
 
-        Whose request runs least comes first, among equals the oldest.
+        Of the highest priority, whose request runs least comes first, among equals the oldest.
         """
         if not self._slots or not self.waiting:
             return None
         counts = self._counts()
-        for sequence in sorted(self.waiting, key=lambda s: (counts[s.request.id], s.order)):
+        for sequence in sorted(
+            self.waiting, key=lambda s: (s.order[0], counts[s.request.id], s.order)
+        ):
             if sequence.blocked and self._prefixes.promised(sequence.blocked, id(sequence)):
                 continue
-            extend(sequence.keys, sequence.root, sequence.tokens, self.page)
-            whole = sequence.keys[: (len(sequence.tokens) - 1) // self.page]
+            whole = self._whole(sequence)
             known = self._prefixes.known(whole)
             if known < len(whole) and self._prefixes.promised(whole[known], id(sequence)):
                 sequence.blocked = whole[known]
@@ -290,11 +292,26 @@ class Scheduler:
     def _make_room(self) -> None:
         """Free a row of the table for a request that has none, by one of a request with several.
 
-        Otherwise many texts of one client would keep all others out until they end.
+        Otherwise many texts of one client would keep all others out until they end. The first that
+        waits gets row and pages of those with a lower priority.
         """
-        counts = self._counts()
-        if max(counts.values()) > 1 and not all(counts[s.request.id] for s in self.waiting):
-            self.preempt(self._youngest_of_most())
+        first = self.waiting[0]
+        while self.running and not (self._slots and self._fits(first, self._whole(first))):
+            victim = self._youngest_of_most()
+            if victim.order[0] <= first.order[0]:
+                break
+            self.preempt(victim)
+        if self._slots:
+            return
+        counts, victim = self._counts(), self._youngest_of_most()
+        rivals = [s for s in self.waiting if s.order[0] <= victim.order[0]]
+        if counts[victim.request.id] > 1 and not all(counts[s.request.id] for s in rivals):
+            self.preempt(victim)
+
+    def _whole(self, sequence: Sequence) -> list[bytes]:
+        """Return the keys of the full pages that a sequence reads before it generates."""
+        extend(sequence.keys, sequence.root, sequence.tokens, self.page)
+        return sequence.keys[: (len(sequence.tokens) - 1) // self.page]
 
     def _fits(self, sequence: Sequence, whole: list[bytes]) -> bool:
         if not self.running:

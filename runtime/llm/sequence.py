@@ -25,6 +25,7 @@ class Request:
         embedded: positions of these in the prompt, ascending.
         matcher: of the grammar, at the start of a text; made by ``Engine.prepare``.
         salt: requests share pages of the prefix cache only where it is the same.
+        priority: higher ones run first, and take the place of lower ones.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Request:
     embedded: tuple[int, ...] = ()
     matcher: Matcher | None = None
     salt: bytes = b""
+    priority: int = 0
 
 
 class Sequence:
@@ -43,7 +45,7 @@ class Sequence:
     Attributes:
         request: that it belongs to.
         index: which of the request's generations.
-        order: sequences are served in this order.
+        order: sequences are served in this order: by priority, then by arrival.
         tokens: of the prompt and generated.
         limit: tokens that it may have.
         computed: leading tokens whose keys and values are in the cache.
@@ -62,7 +64,7 @@ class Sequence:
         self,
         request: Request,
         index: int,
-        order: tuple[int, int],
+        order: tuple[int, int, int],
         *,
         root: bytes,
         adapter: int,

@@ -1,7 +1,7 @@
 """Requests of OpenAI's API as requests of the engine; a field that is not known is refused by name.
 
 Source: OpenAI's API reference of chat completions and completions; ``top_k``, ``min_p``,
-``repetition_penalty``, ``ignore_eos`` and ``cache_salt`` as in vLLM.
+``repetition_penalty``, ``ignore_eos``, ``cache_salt`` and ``priority`` as in vLLM.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COUNTS = {
 }
 _COMMON = frozenset(
     {*_NUMBERS, *_COUNTS, "model", "stream", "stream_options", "stop", "logit_bias", "ignore_eos"}
-    | {"cache_salt"}
+    | {"cache_salt", "priority"}
 )
 _CHAT = _COMMON | {
     *("messages", "logprobs", "top_logprobs", "response_format", "tools", "tool_choice"),
@@ -72,6 +72,9 @@ MOST_TOOLS = 128
 
 MOST_SALT = 128
 """Characters of ``cache_salt``."""
+
+MOST_PRIORITY = 1 << 31
+"""Of ``priority``, either way."""
 
 MOST_STOPS, MOST_STOP_TEXT = 32, 1024
 """Texts that end a generation, and their characters: all are sought at every token."""
@@ -142,7 +145,7 @@ def chats(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
         id=id,
         **template,
     )
-    request.salt = _salt(data)
+    _place(request, data)
     _check_told(llm, [request])
     may_call = bool(tools) and data.get("tool_choice") != "none"
     return [Asked(request, *_stream(data), logprobs=logprobs, tools=may_call)]
@@ -172,7 +175,7 @@ def completions(llm: LLM, data: Mapping[str, Any], id: str) -> list[Asked]:
     found = []
     for number, prompt in enumerate(prompts):
         request = llm.request(prompt, params, id=f"{id}-{number}")
-        request.salt = _salt(data)
+        _place(request, data)
         text = ""
         if echo:
             text = prompt if isinstance(prompt, str) else llm.model.tokenizer.decode(prompt)
@@ -221,13 +224,15 @@ def _params(llm: LLM, data: Mapping[str, Any]) -> SamplingParams:
     return replace(llm.defaults, **given)
 
 
-def _salt(data: Mapping[str, Any]) -> bytes:
+def _place(request: Request, data: Mapping[str, Any]) -> None:
+    """Read whose cached pages a request may use, and whom it comes before."""
     salt = data.get("cache_salt")
-    if salt is None:
-        return b""
-    if not isinstance(salt, str) or not 0 < len(salt) <= MOST_SALT:
-        raise RequestError(400, f"cache_salt: expected a text of 1 to {MOST_SALT} characters")
-    return salt.encode()
+    if salt is not None:
+        if not isinstance(salt, str) or not 0 < len(salt) <= MOST_SALT:
+            raise RequestError(400, f"cache_salt: expected a text of 1 to {MOST_SALT} characters")
+        request.salt = salt.encode()
+    # Lower ones are first there; the engine's run the other way, as all priorities here.
+    request.priority = -(_count(data, "priority", -MOST_PRIORITY, MOST_PRIORITY) or 0)
 
 
 def _check_told(llm: LLM, requests: Sequence[Request]) -> None:

@@ -22,7 +22,7 @@ PATH = "/v1/responses"
 
 _SAME = (
     *("model", "temperature", "top_p", "stream", "seed", "top_k", "min_p", "ignore_eos"),
-    "cache_salt",
+    *("cache_salt", "priority"),
 )
 _READ = frozenset(
     {*_SAME, "input", "instructions", "max_output_tokens", "text", "tools", "tool_choice"}

@@ -386,3 +386,61 @@ def test_who_finds_no_page_takes_those_of_the_request_that_runs_most() -> None:
     usages = {key: event.usage for key, event in results.last.items()}
     assert usages["b", 0].preemptions == 0  # type: ignore[union-attr]
     assert sum(u.preemptions for u in usages.values() if u is not None) > 0
+
+
+def test_higher_priority_takes_the_rows_of_lower_ones() -> None:
+    engine, _ = toy_engine(QUIET, max_sequences=2, pages=200)
+    slow = [request(name, [i], max_tokens=40, ignore_eos=True) for i, name in enumerate("abc")]
+    slow[1].priority = -1
+    results = Results()
+    for one in slow[:2]:
+        engine.submit(one)
+    results.add(engine.step())
+    urgent = request("u", [9], max_tokens=5, ignore_eos=True)
+    urgent.priority = 3
+    engine.submit(slow[2])
+    engine.submit(urgent)
+    finish(engine, results)
+    preemptions = {key[0]: e.usage.preemptions for key, e in results.last.items() if e.usage}
+    ended = [key[0] for key in results.last]
+    # The lowest of those that ran gave way, and what waited at 0 went on before it.
+    assert ended == ["u", "a", "c", "b"]
+    assert preemptions["b"] > 0
+    assert preemptions["a"] == preemptions["c"] == preemptions["u"] == 0
+    expected = generate(toy_engine(QUIET, max_sequences=8, pages=400)[0], *slow, urgent)
+    assert results.tokens == expected.tokens
+
+
+def test_higher_priority_takes_the_pages_of_lower_ones() -> None:
+    engine, _ = toy_engine(QUIET, max_sequences=8, pages=24)
+    low = [request(f"low{i}", [i] * 20, max_tokens=60, ignore_eos=True) for i in range(4)]
+    results = Results()
+    for one in low:
+        engine.submit(one)
+    for _ in range(4):
+        results.add(engine.step())
+    urgent = request("u", [9] * 50, max_tokens=3, ignore_eos=True)
+    urgent.priority = 1
+    engine.submit(urgent)
+    steps = 0
+    while ("u", 0) not in results.last:
+        results.add(engine.step())
+        steps += 1
+    assert steps < 10
+    assert not any(key[0].startswith("low") for key in results.last)
+    finish(engine, results)
+    assert len(results.last) == 5
+
+
+def test_equal_priorities_take_nothing_from_each_other() -> None:
+    """A client with several texts above is no reason to swap two single ones below."""
+    engine, _ = toy_engine(QUIET, max_sequences=3, pages=200)
+    high = request("h", [1, 2], n=2, max_tokens=60, ignore_eos=True, seed=7)
+    high.priority = 1
+    results = Results()
+    engine.submit(high)
+    engine.submit(request("a", [3], max_tokens=30, ignore_eos=True))
+    results.add(engine.step())
+    engine.submit(request("b", [4], max_tokens=3, ignore_eos=True))
+    finish(engine, results)
+    assert sum(e.usage.preemptions for e in results.last.values() if e.usage) == 0

@@ -46,7 +46,9 @@ def random_request(rng: random.Random, name: str, adapters: tuple[str, ...] = ()
         "logprobs": rng.choice((None, None, 2)),
         "min_tokens": rng.choice((0, 0, 5)),
     }
-    return request(name, prompt, adapter=rng.choice(("", *adapters)), **params)
+    made = request(name, prompt, adapter=rng.choice(("", *adapters)), **params)
+    made.priority = rng.choice((0, 0, 0, 1, -1))
+    return made
 
 
 def alone(one: Request, **sizes: Any) -> Results:

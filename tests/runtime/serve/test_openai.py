@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from edgeinfer.runtime.llm.engine import Engine
+from edgeinfer.runtime.llm.sequence import Request
 from tests.runtime.serve.conftest import Server
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -196,3 +198,22 @@ def test_the_real_client(server: Server) -> None:
     with pytest.raises(openai.BadRequestError, match="not supported: nonsense"):
         client.chat.completions.create(**options, extra_body={"nonsense": 1})
     assert {m.id for m in client.models.list()} == {"double", "tiny"}
+
+
+def test_a_priority_reaches_the_engine(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    submit = Engine.submit
+
+    def told(engine: Engine, request: Request) -> None:
+        found.append(request.priority)
+        submit(engine, request)
+
+    monkeypatch.setattr(Engine, "submit", told)
+    for path, given in ((CHAT, chat()), (TEXT, {"model": "tiny", "prompt": "a", "max_tokens": 1})):
+        assert server.client.post(path, json={**given, "priority": -5}).status_code == 200
+    assert server.client.post(CHAT, json=chat()).status_code == 200
+    # Lower ones come first there, higher ones in the engine.
+    assert found == [5, 5, 0]
+    for wrong in (1.5, "high", True, 1 << 40):
+        refused = server.client.post(CHAT, json=chat(priority=wrong))
+        assert (refused.status_code, "priority" in refused.text) == (400, True)
