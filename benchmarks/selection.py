@@ -50,7 +50,7 @@ from benchmarks.tflite_peers.models import MODELS
 from edgeinfer.backends import registry
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.errors import EdgeInferError
-from edgeinfer.runtime.choice import Calls
+from edgeinfer.runtime.options import Calls
 from edgeinfer.runtime.profiledb import ProfileDB
 
 LIMIT = 0.03

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import Literal
 
 from edgeinfer import forks, profiles
 from edgeinfer.backends import registry
-from edgeinfer.backends.base import Backend, DeviceKind, Executable, LoadOptions, Probe
+from edgeinfer.backends.base import Backend, Executable, LoadOptions, Probe
 from edgeinfer.backends.process import guard
 from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.manifest import Variant, VectorRecord
@@ -32,9 +31,10 @@ from edgeinfer.runtime.ahead import artifact_of, as_built, options_named
 from edgeinfer.runtime.bench import Vector, accuracy_problem, measure
 from edgeinfer.runtime.offered import with_requested
 from edgeinfer.runtime.operators import placement_of
+from edgeinfer.runtime.options import ChoiceOptions
 from edgeinfer.runtime.probes import probe
 from edgeinfer.runtime.profiledb import Key, ProfileDB, ended_while_tried, is_being_tried
-from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, Policy, rank
+from edgeinfer.runtime.select import Candidate, Measured, Pair, Plan, rank
 from edgeinfer.runtime.survive import SurvivingExecutable
 from edgeinfer.runtime.trusted import barred, left_out
 
@@ -55,29 +55,7 @@ ANEW_S, ANEW_MB = 0.5, 200.0
 """Seconds and memory that a candidate's loading may have taken for it to be opened anew: where it
 takes more, runs are long enough to make little of an instance's luck."""
 
-OnCrash = Literal["raise", "next"]
-Calls = Literal["run", "bind"]
-
 _log = logging.getLogger("edgeinfer")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the caller of ``load`` asked for; see there."""
-
-    backend: str | None = None
-    policy: Policy = "latency"
-    device: DeviceKind | None = None
-    threads: int | None = None
-    strict: bool = True
-    measure: bool = True
-    isolate: bool = False
-    run_timeout_s: float | None = None
-    load_timeout_s: float | None = None
-    memory_mb: float | None = None
-    on_crash: OnCrash = "raise"
-    calls: Calls = "run"
-    pooled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +95,7 @@ class Choice:
         return candidate, self.variants[candidate.pair.variant]
 
 
-def choose(bundle: Bundle, request: Request, history: ProfileDB) -> Choice:
+def choose(bundle: Bundle, request: ChoiceOptions, history: ProfileDB) -> Choice:
     """Load the best that can run here.
 
     Raises:
@@ -128,7 +106,7 @@ def choose(bundle: Bundle, request: Request, history: ProfileDB) -> Choice:
     return _Chooser(bundle, request, history).run()
 
 
-def ranked(bundle: Bundle, request: Request, history: ProfileDB) -> Plan:
+def ranked(bundle: Bundle, request: ChoiceOptions, history: ProfileDB) -> Plan:
     """Say what ``choose`` would begin with; nothing is loaded or measured.
 
     Raises:
@@ -141,7 +119,7 @@ def ranked(bundle: Bundle, request: Request, history: ProfileDB) -> Plan:
 class _Chooser:
     """The state of one choice."""
 
-    def __init__(self, bundle: Bundle, request: Request, history: ProfileDB) -> None:
+    def __init__(self, bundle: Bundle, request: ChoiceOptions, history: ProfileDB) -> None:
         self._bundle = bundle
         self._request = request
         self._history = history

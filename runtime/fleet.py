@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer import forks
-from edgeinfer.bundle.archive import Bundle, openings
-from edgeinfer.bundle.trust import Native
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.opening import Opening, openings
 from edgeinfer.errors import (
     ClosedError,
     InputError,
@@ -26,6 +26,7 @@ from edgeinfer.errors import (
 from edgeinfer.machine.cores import cores_here
 from edgeinfer.machine.fingerprint import known_facts
 from edgeinfer.machine.pages import give_back
+from edgeinfer.options import method_called_with, option, values_of
 from edgeinfer.runtime.batches import Batching, alike, check_batching, together
 from edgeinfer.runtime.inputs import InputCheck
 from edgeinfer.runtime.profiledb import ProfileDB
@@ -67,6 +68,24 @@ class ModelStats:
     batches: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class RuntimeOptions(Opening):
+    """The arguments of ``Runtime``; those of ``Opening`` hold for every bundle."""
+
+    threads: int | None = option(
+        None,
+        "Number of threads that run engines. None takes the processors this process may use, "
+        "without slow cores where there are fast ones. It is never more than this process may "
+        "keep busy.",
+    )
+    memory_mb: float | None = option(
+        None, "Resident memory that engines may take together; None sets no limit."
+    )
+    history: ProfileDB | None = option(
+        None, "Measurements of this machine; None takes those in the cache folder."
+    )
+
+
 class Runtime(forks.Here):
     """Owns the threads and the memory of all its models.
 
@@ -82,20 +101,6 @@ class Runtime(forks.Here):
     ...     future = scene.submit({"x": frame}, deadline_s=0.1)
     ...     y = door(x)
 
-    Args:
-        threads: that run engines; None takes the processors this process may use, without slow
-            cores where there are fast ones. Never more than this process may keep busy.
-        memory_mb: that engines may take together, as resident memory; None sets no limit.
-        history: measurements of this machine; None takes those in the cache folder.
-        trusted: public keys, one of which must have signed every bundle, as for ``load``.
-        require_signature: load nothing that no trusted key signed, also where no key is known.
-        native: whether machine code in bundles may run, as for ``load``.
-        expect_name: of all of them, as for ``load``.
-        protect_rollback: as for ``load``.
-        signers: as for ``load``.
-        revoked: as for ``load``.
-        signature: as for ``load``.
-
     Attributes:
         threads: as given or found.
         memory_mb: as given.
@@ -105,21 +110,16 @@ class Runtime(forks.Here):
         released: told when nothing runs on an engine any more.
     """
 
-    def __init__(
-        self,
-        *,
-        threads: int | None = None,
-        memory_mb: float | None = None,
-        history: ProfileDB | None = None,
-        trusted: Sequence[str | os.PathLike[str]] = (),
-        require_signature: bool = False,
-        native: Native | None = None,
-        expect_name: str | None = None,
-        protect_rollback: bool = False,
-        signers: int = 1,
-        revoked: str | os.PathLike[str] | None = None,
-        signature: str | os.PathLike[str] | None = None,
-    ) -> None:
+    @method_called_with(RuntimeOptions)
+    def __init__(self, options: RuntimeOptions) -> None:
+        """Load nothing yet.
+
+        {options}
+
+        Raises:
+            UsageError: a number makes no sense.
+        """
+        threads, memory_mb = options.threads, options.memory_mb
         if threads is not None and threads < 1:
             raise UsageError(f"threads: expected at least 1, received {threads}")
         cores = cores_here(threads, known_facts().cpu.clusters)
@@ -129,17 +129,8 @@ class Runtime(forks.Here):
             raise UsageError(f"memory_mb: expected more than 0, received {memory_mb:g}")
         self.threads = cores.threads
         self.memory_mb = memory_mb
-        self._history = history
-        self._trust = {
-            "trusted": trusted,
-            "require_signature": require_signature,
-            "native": native,
-            "expect_name": expect_name,
-            "protect_rollback": protect_rollback,
-            "signers": signers,
-            "revoked": revoked,
-            "signature": signature,
-        }
+        self._history = options.history
+        self._trust = openings(values_of(options))
         self._scheduler = Scheduler(self.threads, cores.cpus)
         self._engines: dict[tuple[object, ...], Engine] = {}
         self._models: dict[str, Model] = {}

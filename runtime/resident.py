@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeinfer import forks
-from edgeinfer.bundle.archive import Bundle, openings
+from edgeinfer.bundle.archive import Bundle
+from edgeinfer.bundle.opening import openings
 from edgeinfer.errors import BackendError, ClosedError
 from edgeinfer.machine.pages import resident_mb
 from edgeinfer.runtime.session import Session, load

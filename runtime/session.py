@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, get_args
 
 from edgeinfer import __version__, forks
-from edgeinfer.backends.base import DeviceKind, Executable, LoadOptions
+from edgeinfer.backends.base import Executable, LoadOptions
 from edgeinfer.backends.checks import MOST_THREADS
 from edgeinfer.bounded import visible
 from edgeinfer.bundle.archive import Bundle
-from edgeinfer.bundle.trust import Native
+from edgeinfer.bundle.opening import openings, said
 from edgeinfer.bundle.values import fits
 from edgeinfer.errors import ClosedError, InputError, UsageError
 from edgeinfer.machine.cgroup import available_cpus
 from edgeinfer.metrics import budget_for, check, compare
+from edgeinfer.options import called_with, values_of
 from edgeinfer.runtime.bound import BoundSession, input_buffers, output_buffers
-from edgeinfer.runtime.choice import Calls, Choice, OnCrash, Request, choose
+from edgeinfer.runtime.choice import Choice, choose
 from edgeinfer.runtime.inputs import InputCheck, ValueCheck, value_check
 from edgeinfer.runtime.lifetime import Lifetime
 from edgeinfer.runtime.operators import placement_of, profile_pair
+from edgeinfer.runtime.options import Calls, OnCrash, SessionOptions
 from edgeinfer.runtime.profiledb import ProfileDB
 from edgeinfer.runtime.recheck import lost_channels
 from edgeinfer.runtime.report import SessionReport, VectorResult, Verification
-from edgeinfer.runtime.select import Policy
 from edgeinfer.runtime.states import Memory, passing_on
 from edgeinfer.runtime.telemetry import Recorder, SessionStats, wanted
 from edgeinfer.types import Array, Feeds, TensorSpec
@@ -46,86 +46,14 @@ _LONGEST_LABEL = 100
 _CLOSED = "session: used after close()"
 
 
-def load(
-    path: str | os.PathLike[str] | Bundle,
-    *,
-    backend: str | None = None,
-    policy: Policy = "latency",
-    device: DeviceKind | None = None,
-    threads: int | None = None,
-    strict: bool = True,
-    allow_fallback: bool = False,
-    measure: bool = True,
-    history: ProfileDB | None = None,
-    check_finite: bool = False,
-    verify: bool = True,
-    trusted: Sequence[str | os.PathLike[str]] = (),
-    require_signature: bool = False,
-    key: str | os.PathLike[str] | None = None,
-    native: Native | None = None,
-    expect_name: str | None = None,
-    protect_rollback: bool = False,
-    signers: int = 1,
-    revoked: str | os.PathLike[str] | None = None,
-    signature: str | os.PathLike[str] | None = None,
-    stats: bool | None = None,
-    isolate: bool = False,
-    run_timeout_s: float | None = None,
-    load_timeout_s: float | None = None,
-    memory_mb: float | None = None,
-    on_crash: OnCrash = "raise",
-    calls: Calls = "run",
-    pooled: bool = False,
-) -> Session:
+@called_with(SessionOptions)
+def load(options: SessionOptions) -> Session:
     """Open a bundle and make ready what is best on this machine.
 
     The first load of a bundle checks and times what could win on the bundled vectors and remembers
     the result for this machine; later loads take the winner at once.
 
-    Args:
-        path: of the bundle, a folder or a zip; or one that is open, which the session closes.
-        backend: use this one or fail.
-        policy: what counts: ``latency``, ``throughput``, ``memory`` or ``energy``; ``explicit``
-            takes what ``backend`` names, in the bundle's order, whatever else is faster.
-        device: use this kind of unit or fail.
-        threads: of the engine; None takes what this process may use.
-        strict: raise when an accelerator is here but fails, or when operators of the model land
-            on another unit than the one chosen, and name each; otherwise go on with a note.
-        allow_fallback: the same as ``strict=False``.
-        measure: check and time what is not known yet.
-        history: measurements of this machine; None takes those in the cache folder.
-        check_finite: refuse NaN and infinity in inputs, at the price of a look at every element.
-        verify: compare every file's hash now; otherwise only those of the files that are used.
-        trusted: public keys (PEM files), one of which must have signed the bundle; where none is
-            given, those that EDGEINFER_TRUSTED_KEYS lists, if it is set.
-        require_signature: refuse what no trusted key signed, also where no key is known. Those that
-            are given or listed are always required.
-        key: file with the key of an encrypted bundle; None takes what EDGEINFER_BUNDLE_KEY or
-            EDGEINFER_BUNDLE_KEY_FILE has.
-        native: whether machine code in the bundle may run, with everything this user may do:
-            ``allow``, ``deny``, or ``auto`` where a trusted key signed it or this machine made it;
-            what may not is left out with a note, and the bundle's data run. None takes what
-            EDGEINFER_NATIVE says, else ``auto``.
-        expect_name: refuse a model of another name, whoever signed it.
-        protect_rollback: refuse one signed without a counter, or with a lower one than before here.
-        signers: how many of the trusted keys must have signed it.
-        revoked: file of digests and key ids that count no more; None takes EDGEINFER_REVOKED's.
-        signature: file of OpenSSF's model-signing; None takes the bundle's name and ``.sig``.
-        stats: count runs and their times for ``Session.stats``, in this process only; None does
-            so where EDGEINFER_STATS is 1.
-        isolate: run the engine in a process of its own, so that a crash there is an exception here
-            and the next run starts it again; engines known to crash are always run so.
-        run_timeout_s: stop an isolated engine that takes longer for a run.
-        load_timeout_s: stop one that takes longer to look for its devices or to load.
-        memory_mb: begin anew, between two runs, with one whose process holds more.
-        on_crash: what follows when an isolated engine goes down twice in a row: ``raise``, or
-            ``next``, which hands over to the next candidate and says so in the report. Both raise
-            the first time. ``next`` isolates too.
-        calls: how the model will be called, which is how engines are timed: ``run`` or ``bind``.
-            Some engines save much when buffers are bound, others nothing.
-        pooled: memory that runs need comes from a store that all sessions loaded so share, where
-            the engine has one (ONNX Runtime on the CPU); it stays with the process. For many
-            models in one process.
+    {options}
 
     Raises:
         UsageError: no such bundle, backend or policy.
@@ -135,67 +63,53 @@ def load(
         NotAvailableError: nothing in it can run here, or not as asked; says why for each.
         LoadError: an engine refuses its artifact.
     """
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        expected = "at least 1" if threads < 1 else f"at most {MOST_THREADS}"
-        raise UsageError(f"threads: expected {expected}, received {threads}")
-    if on_crash not in get_args(OnCrash):
-        raise UsageError(f"on_crash: expected {' or '.join(get_args(OnCrash))}, got {on_crash!r}")
-    if calls not in get_args(Calls):
-        raise UsageError(f"calls: expected {' or '.join(get_args(Calls))}, received {calls!r}")
-    isolate = isolate or on_crash == "next"
-    limits = {
-        "run_timeout_s": run_timeout_s,
-        "load_timeout_s": load_timeout_s,
-        "memory_mb": memory_mb,
-    }
-    for name, limit in limits.items():
-        if limit is not None and not (isolate and 0 < limit < math.inf):
-            raise UsageError(f"{name}: expected a number above 0, together with isolate=True")
-    opening = {
-        "trusted": trusted,
-        "key": key,
-        "require_signature": require_signature,
-        "native": native,
-        "expect_name": expect_name,
-        "protect_rollback": protect_rollback,
-        "signers": signers,
-        "revoked": revoked,
-        "signature": signature,
-    }
-    bundle = _opened(path, verify, opening)
+    asked = _consistent(options)
+    bundle = _opened(asked)
     try:
-        request = Request(
-            *(backend, policy, device, threads, strict and not allow_fallback, measure),
-            isolate=isolate,
-            run_timeout_s=run_timeout_s,
-            load_timeout_s=load_timeout_s,
-            memory_mb=memory_mb,
-            on_crash=on_crash,
-            calls=calls,
-            pooled=pooled,
-        )
-        if history is not None:
-            choice = choose(bundle, request, history)
+        if asked.history is not None:
+            choice = choose(bundle, asked, asked.history)
         else:
             with ProfileDB() as own:
-                choice = choose(bundle, request, own)
+                choice = choose(bundle, asked, own)
         if bundle.checks_later:
             bundle.check()
         return Session(
-            bundle, choice, policy=policy, check_finite=check_finite, stats=wanted(stats)
+            bundle,
+            choice,
+            policy=asked.policy,
+            check_finite=asked.check_finite,
+            stats=wanted(asked.stats),
         )
     except BaseException:
         bundle.close()
         raise
 
 
-def _opened(path: str | os.PathLike[str] | Bundle, verify: bool, opening: dict[str, Any]) -> Bundle:
+def _consistent(asked: SessionOptions) -> SessionOptions:
+    """Refuse what contradicts itself, and say what follows from what."""
+    threads = asked.threads
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        expected = "at least 1" if threads < 1 else f"at most {MOST_THREADS}"
+        raise UsageError(f"threads: expected {expected}, received {threads}")
+    for name, known in (("on_crash", get_args(OnCrash)), ("calls", get_args(Calls))):
+        if (value := getattr(asked, name)) not in known:
+            raise UsageError(f"{name}: expected {' or '.join(known)}, received {value!r}")
+    isolate = asked.isolate or asked.on_crash == "next"
+    for name in ("run_timeout_s", "load_timeout_s", "memory_mb"):
+        limit = getattr(asked, name)
+        if limit is not None and not (isolate and 0 < limit < math.inf):
+            raise UsageError(f"{name}: expected a number above 0, together with isolate=True")
+    return replace(asked, isolate=isolate, strict=asked.strict and not asked.allow_fallback)
+
+
+def _opened(asked: SessionOptions) -> Bundle:
     """Open a bundle, unless that was done."""
-    if not isinstance(path, Bundle):
-        return Bundle.open(path, verify="later" if verify else False, **opening)
-    if given := [name for name, value in opening.items() if value not in ((), None, False, 1)]:
+    opening = openings(values_of(asked))
+    if not isinstance(asked.path, Bundle):
+        return Bundle.open(asked.path, verify="later" if asked.verify else False, **opening)
+    if given := said(opening):
         raise UsageError(f"{given[0]}: the bundle is open already; say so where it is opened")
-    return path
+    return asked.path
 
 
 class Session(forks.Here):

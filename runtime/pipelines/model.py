@@ -8,8 +8,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from edgeinfer.bundle.archive import OPENINGS, Bundle, openings
+from edgeinfer.bundle.archive import Bundle
 from edgeinfer.bundle.headrules import FOLDER
+from edgeinfer.bundle.opening import OPENINGS, openings
 from edgeinfer.errors import RunError, UsageError
 from edgeinfer.heads import Head, files_of
 from edgeinfer.runtime.pipelines.code import open_code

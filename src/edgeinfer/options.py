@@ -12,11 +12,12 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 O = TypeVar("O")  # noqa: E741 # as P and R
 R = TypeVar("R")
+S = TypeVar("S")
 
 _KEY = "option"
 
@@ -60,19 +61,18 @@ class Option:
     """What is known of an option beyond its name, type and default.
 
     Attributes:
-        help: One sentence, for ``--help``.
+        text: What it does; the first sentence is the command line's help, all are in Python's and
+            in the manual.
         section: Where help lists it; None where only Python has it.
         flags: Names on a command line.
         value: What follows them.
-        more: Further sentences, for Python and the manual.
         required: Whether a command line must have it.
     """
 
-    help: str
+    text: str
     section: Section | None = None
     flags: tuple[str, ...] = ()
     value: Value = Value()
-    more: str = ""
     required: bool = False
 
     def named(self, name: str) -> Option:
@@ -81,9 +81,10 @@ class Option:
         return self if has_flag else replace(self, flags=(f"--{name.replace('_', '-')}",))
 
     @property
-    def text(self) -> str:
-        """All that is said of it."""
-        return f"{self.help} {self.more}".strip()
+    def help(self) -> str:
+        """The first sentence."""
+        first, _, more = self.text.partition(". ")
+        return f"{first}." if more else first
 
     def words(self, value: Any) -> Iterator[str]:
         """Write a value as a command line has it."""
@@ -100,20 +101,20 @@ class Option:
         return given if read is None or given is None else read(given)
 
 
-def about(help: str, section: Section | None = None, *flags: str, **more: Any) -> dict[str, Any]:
+def about(text: str, section: Section | None = None, *flags: str, **more: Any) -> dict[str, Any]:
     """Return the metadata of a field that is declared by ``dataclasses.field``."""
-    return {_KEY: Option(help, section, flags, **more)}
+    return {_KEY: Option(text, section, flags, **more)}
 
 
 def option(
-    default: Any, help: str, section: Section | None = None, *flags: str, **more: Any
+    default: Any, text: str, section: Section | None = None, *flags: str, **more: Any
 ) -> Any:
     """Declare a field; a default that is a class is made anew for each object.
 
     One that is in a section of the help is spelled as its name where no flags are given.
     """
     made = {"default_factory": default} if isinstance(default, type) else {"default": default}
-    return dataclasses.field(**made, metadata=about(help, section, *flags, **more))
+    return dataclasses.field(**made, metadata=about(text, section, *flags, **more))
 
 
 def options_of(kind: type) -> dict[str, Option]:
@@ -144,21 +145,44 @@ def called_with(options: Callable[P, O]) -> Callable[[Callable[[O], R]], Callabl
     def wrapped(function: Callable[[O], R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            # None is the default, whatever that is.
-            said: Any = {name: value for name, value in kwargs.items() if value is not None}
-            return function(options(*args, **said))
+            return function(options(*args, **_said(kwargs)))
 
-        returned = inspect.signature(function).return_annotation
-        known = inspect.signature(options).parameters
-        listed = [known[name] for name in options_of(cast("type", options))]
-        signature = inspect.Signature(listed, return_annotation=returned)
-        call.__signature__ = signature  # type: ignore[attr-defined] # functions may have one
-        if function.__doc__:
-            args = "\n".join(_described(cast("type", options)))
-            call.__doc__ = function.__doc__.replace("{options}", f"Args:\n{args}")
+        _describe(call, function, options)
         return call
 
     return wrapped
+
+
+def method_called_with(
+    options: Callable[P, O],
+) -> Callable[[Callable[[S, O], R]], Callable[Concatenate[S, P], R]]:
+    """Do the same for a method."""
+
+    def wrapped(method: Callable[[S, O], R]) -> Callable[Concatenate[S, P], R]:
+        @functools.wraps(method)
+        def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            return method(self, options(*args, **_said(kwargs)))
+
+        _describe(call, method, options)
+        return call
+
+    return wrapped
+
+
+def _said(kwargs: Any) -> Any:
+    """Leave out what is None, which stands for the default, whatever that is."""
+    return {name: value for name, value in kwargs.items() if value is not None}
+
+
+def _describe(call: Any, function: Callable[..., Any], options: Any) -> None:
+    own = inspect.signature(function)
+    *before, _ = own.parameters.values()
+    known = inspect.signature(options).parameters
+    listed = [*before, *(known[name] for name in options_of(options))]
+    call.__signature__ = own.replace(parameters=listed)
+    if function.__doc__:
+        args = "\n".join(_described(options))
+        call.__doc__ = function.__doc__.replace("{options}", f"Args:\n{args}")
 
 
 def _described(kind: type) -> Iterator[str]:

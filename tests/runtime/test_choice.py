@@ -10,7 +10,7 @@ import edgeinfer
 from edgeinfer.backends.base import Device
 from edgeinfer.errors import LoadError, NotAvailableError, UsageError
 from edgeinfer.runtime import choice
-from edgeinfer.runtime.choice import Calls
+from edgeinfer.runtime.options import Calls
 from edgeinfer.runtime.profiledb import ProfileDB
 from tests.clock import Clock
 

@@ -7,11 +7,11 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from edgeinfer import forks
 from edgeinfer.bounded import open_file
@@ -19,6 +19,7 @@ from edgeinfer.bundle import eviction, openssf
 from edgeinfer.bundle.cache import cache_root, exposure, readable_folder, writable_folder
 from edgeinfer.bundle.manifest import FileRecord, Manifest, Variant
 from edgeinfer.bundle.memory import MemoryFiles
+from edgeinfer.bundle.opening import BundleOptions
 from edgeinfer.bundle.paths import first_double
 from edgeinfer.bundle.rules import MANIFEST_NAME
 from edgeinfer.bundle.scratch import Scratch, sweep
@@ -40,16 +41,11 @@ from edgeinfer.errors import (
     UntrustedError,
     UsageError,
 )
+from edgeinfer.options import called_with
 from edgeinfer.types import Array
 
 if TYPE_CHECKING:
     from typing import Self
-
-OPENINGS = (
-    *("trusted", "key", "require_signature", "native"),
-    *("expect_name", "protect_rollback", "signers", "revoked", "signature"),
-)
-"""Options of ``Bundle.open`` that ``load``, pipelines and commands pass on."""
 
 T = TypeVar("T")
 
@@ -136,44 +132,12 @@ class Bundle:
         """Of the manifest, which has the hash of every file: bundles with the same are copies."""
         return self._key
 
-    @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        verify: bool | Literal["later"] = True,
-        trusted: Sequence[str | os.PathLike[str]] = (),
-        key: str | os.PathLike[str] | None = None,
-        require_signature: bool = False,
-        native: Native | None = None,
-        expect_name: str | None = None,
-        protect_rollback: bool = False,
-        signers: int = 1,
-        revoked: str | os.PathLike[str] | None = None,
-        signature: str | os.PathLike[str] | None = None,
-    ) -> Bundle:
+    @staticmethod
+    @called_with(BundleOptions)
+    def open(options: BundleOptions) -> Bundle:
         """Open a folder or zip.
 
-        Args:
-            path: of the bundle.
-            verify: compare every file with its hash now; otherwise each one at its first use, and
-                with ``later`` the rest by ``check``, so that no file is read twice.
-            trusted: public keys (PEM files), one of which must have signed it; where none is given,
-                those that the environment variable EDGEINFER_TRUSTED_KEYS lists, if it is set.
-            key: file with the key of an encrypted bundle; None takes what EDGEINFER_BUNDLE_KEY or
-                EDGEINFER_BUNDLE_KEY_FILE has.
-            require_signature: refuse every bundle where no trusted key is known.
-            native: whether machine code of it may run: ``allow``, ``deny``, or ``auto`` where a
-                trusted key signed it or this machine made it. None takes what EDGEINFER_NATIVE
-                says, else ``auto``.
-            expect_name: refuse a model of another name, whoever signed it.
-            protect_rollback: refuse one that was signed without a counter (``edgeinfer sign
-                --counter``), or with a lower one than this user opened here before.
-            signers: how many of the trusted keys must have signed it.
-            revoked: file of digests of bundles and ids of keys that count no more, one a line; None
-                takes the one that EDGEINFER_REVOKED names, if it is set.
-            signature: file with a signature by OpenSSF's model-signing, which a trusted key of an
-                elliptic curve has to have made; None takes the bundle's name and ``.sig``.
+        {options}
 
         Raises:
             UsageError: nothing is there, a key cannot be read, or ``native`` is no policy.
@@ -181,17 +145,23 @@ class Bundle:
             SignatureError: it is not signed by a trusted key.
             BundleError: it is not a bundle, damaged, altered, unsafe or of an unknown schema.
         """
-        location, policy = Path(path), policy_of(native)
+        asked, location, policy = options, Path(options.path), policy_of(options.native)
         try:
             is_there = location.exists()
         except OSError as e:
             raise UsageError(f"{str(location)[:60]}…: {e.strerror or e}") from e
         if not is_there:
             raise UsageError(f"{location}: no such file or folder")
-        keys = [Path(k) for k in trusted] or trusted_here()
-        needs_one = require_signature or protect_rollback or signers > 1
-        beside = openssf.beside(location, signature) if keys else None
-        rules = SignedRules(expect_name, protect_rollback, signers, revoked_here(revoked), beside)
+        keys = [Path(k) for k in asked.trusted] or trusted_here()
+        needs_one = asked.require_signature or asked.protect_rollback or asked.signers > 1
+        beside = openssf.beside(location, asked.signature) if keys else None
+        rules = SignedRules(
+            asked.expect_name,
+            asked.protect_rollback,
+            asked.signers,
+            revoked_here(asked.revoked),
+            beside,
+        )
         if needs_one and not keys:
             raise SignatureError(
                 f"{location}: a signature is required, but no key is trusted: give trusted= "
@@ -204,7 +174,7 @@ class Bundle:
                 own = Scratch()
                 place, whole = _copied_whole(location, own.path)
                 rules = replace(rules, whole=whole)
-            storage, sealed_by = _storage(location, place, key)
+            storage, sealed_by = _storage(location, place, asked.key)
         except OSError as e:
             raise BundleError(f"{location}: cannot be read: {e.strerror or e}") from e
         finally:
@@ -212,11 +182,11 @@ class Bundle:
             if own is not None:
                 own.cleanup()
         try:
-            bundle = cls(location, storage, keys, policy, rules)
+            bundle = Bundle(location, storage, keys, policy, rules)
             if sealed_by:
                 bundle.sealed_by, bundle._memory = sealed_by, MemoryFiles()
-            bundle.checks_later = verify == "later"
-            if verify is True:
+            bundle.checks_later = asked.verify == "later"
+            if asked.verify is True:
                 bundle.check()
             if not isinstance(storage, Folder):
                 sweep()
@@ -514,11 +484,6 @@ class Bundle:
             out.close()
             os.replace(partial, target)
         return target
-
-
-def openings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those options of ``load`` that opening a bundle takes too."""
-    return {name: options[name] for name in OPENINGS if name in options}
 
 
 def _storage(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.bundle.scratch import Scratch
+from edgeinfer.cli.declared import declared
 from edgeinfer.cli.device import device_option
 from edgeinfer.cli.files import check_output, write_bytes
 from edgeinfer.cli.models import TRUST_SOURCE, named_model
@@ -19,6 +20,7 @@ from edgeinfer.cli.output import Output, milliseconds, output_options, table, to
 from edgeinfer.cli.threads import within
 from edgeinfer.cli.trust import TRUST_FILES, trust_options
 from edgeinfer.errors import BundleError, UsageError
+from edgeinfer.runtime.options import SessionOptions
 from edgeinfer.types import Progress
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ OPS_RUNS = 20
 @click.option(
     "--engine-defaults", is_flag=True, help="Run the plain engines as they come, not like for like."
 )
-@click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU, and say which.")
+@declared(SessionOptions, ("allow_fallback",))
 @click.option("-o", "--output", metavar="JSON", help="Save the figures.")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is no .json.")
 @TRUST_SOURCE

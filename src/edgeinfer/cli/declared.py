@@ -20,11 +20,21 @@ def spelled(kind: type, only: Collection[str] = ()) -> dict[str, Option]:
     return {n: known for n, known in found if known.flags and (not only or n in only)}
 
 
-def declared(kind: type, only: Collection[str] = ()) -> Callable[[F], F]:
-    """Add the options of a class to a command, which gets them by the names of the fields."""
+def declared(
+    kind: type, only: Collection[str] = (), also: Mapping[str, tuple[str, ...]] | None = None
+) -> Callable[[F], F]:
+    """Add the options of a class to a command, which gets them by the names of the fields.
+
+    Args:
+        kind: the class.
+        only: names of those wanted, if not all are.
+        also: further flags of some.
+    """
 
     def add(command: F) -> F:
         for name, known in reversed(spelled(kind, only).items()):
+            flags = (*known.flags, *(also or {}).get(name, ()))
+            known = replace(known, flags=flags)
             command = _option(name, known, default_of(kind, name))(command)
         return command
 
@@ -33,11 +43,11 @@ def declared(kind: type, only: Collection[str] = ()) -> Callable[[F], F]:
 
 def _option(name: str, known: Option, default: Any) -> Callable[[F], F]:
     more: dict[str, Any] = {"help": known.help}
-    if isinstance(default, bool):
-        return click.option(*known.flags, name, is_flag=True, **more)
+    if isinstance(default, bool) or known.value.kind == "flag":
+        return click.option(*known.flags, name, is_flag=True, default=default, **more)
     if known.value.multiple:
         more |= {"multiple": True}
-    elif default is None or isinstance(default, str | float):
+    elif default is None or isinstance(default, str | int | float):
         more |= {"default": default, "show_default": bool(default)}
     if known.required:
         more |= {"required": True}

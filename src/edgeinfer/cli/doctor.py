@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer import __version__
-from edgeinfer.cli.names import POLICIES, POLICY, named
+from edgeinfer.cli.declared import declared
 from edgeinfer.cli.output import Output, output_options, size, table, together
 from edgeinfer.cli.trust import trust_options
+from edgeinfer.runtime.options import ChoiceOptions
 
 if TYPE_CHECKING:
     from edgeinfer.cli.table import Table
@@ -73,7 +74,7 @@ class Finding:
 
 @click.command()
 @click.argument("bundle", required=False)
-@named("--policy", type=POLICY, default="latency", show_default=True, help=POLICIES)
+@declared(ChoiceOptions, ("policy",))
 @trust_options()
 @output_options
 def doctor(bundle: str | None, policy: str, trust: dict[str, Any], out: Output) -> None:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeinfer.cli.declared import declared
 from edgeinfer.cli.models import measure
 from edgeinfer.cli.names import BACKEND, named
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table
 from edgeinfer.cli.threads import within
 from edgeinfer.cli.trust import trust_options
+from edgeinfer.runtime.options import SessionOptions
 
 if TYPE_CHECKING:
     from edgeinfer.cli.table import Table
@@ -29,8 +31,7 @@ if TYPE_CHECKING:
     help="What is measured: top1, top5, f1, map, cer, wer, cosine, rmse, or FILE.py:NAME.",
 )
 @named("-b", "--backend", type=BACKEND, help="Only this engine; default every one here.")
-@click.option("--threads", type=click.IntRange(1, 1024), help="Of the engine.")
-@click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU.")
+@declared(SessionOptions, ("threads", "allow_fallback"))
 @trust_options()
 @output_options
 def eval(

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
-from edgeinfer.cli.names import BACKEND, POLICIES, POLICY, named
+from edgeinfer.bundle.opening import Opening
+from edgeinfer.cli.declared import declared, spelled
 from edgeinfer.cli.output import visible
 from edgeinfer.cli.trust import trust_options
+from edgeinfer.runtime.options import SessionOptions
 from edgeinfer.types import Progress
 
 if TYPE_CHECKING:
@@ -20,58 +20,18 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OPTIONS = (
-    named("-b", "--backend", type=BACKEND, help="Use this engine or fail."),
-    named("--policy", type=POLICY, default="latency", show_default=True, help=POLICIES),
-    click.option("--device", type=click.Choice(["cpu", "gpu", "npu"]), help="Use this or fail."),
-    click.option("--threads", type=click.IntRange(1, 1024), help="Of the engine."),
-    click.option(
-        "--allow-fallback", is_flag=True, help="Let operators run on the CPU, and say which."
-    ),
-    click.option("--isolate", is_flag=True, help="Run the engine in a process of its own."),
-    click.option(
-        "--run-timeout",
-        type=click.FloatRange(0, min_open=True),
-        metavar="SECONDS",
-        help="Stop a run of it that takes longer.",
-    ),
-    click.option(
-        "--on-crash",
-        type=click.Choice(["raise", "next"]),
-        default="raise",
-        show_default=True,
-        help="'next' hands over to the next engine when one goes down twice; isolates.",
-    ),
-    click.option("--stats", is_flag=True, help="Count runs, and tell times and failures."),
-)
+_NAMES = spelled(SessionOptions).keys() - spelled(Opening).keys()
 
 
 def loading_options(command: F) -> F:
     """Add the options; the command gets them by keyword, for ``as_loaded`` to read."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return trust_options()(command)  # type: ignore[return-value]
+    return trust_options()(declared(SessionOptions, _NAMES)(command))  # type: ignore[return-value]
 
 
-def as_loaded(
-    *,
-    run_timeout: float | None,
-    on_crash: str,
-    isolate: bool,
-    stats: bool,
-    trust: dict[str, Any],
-    **given: Any,
-) -> dict[str, Any]:
+def as_loaded(*, trust: dict[str, Any], **given: Any) -> dict[str, Any]:
     """Return them as ``edgeinfer.load`` takes them."""
-    return {
-        **given,
-        **trust,
-        "isolate": isolate or run_timeout is not None,
-        "run_timeout_s": run_timeout,
-        "on_crash": on_crash,
-        # Unasked, the environment decides.
-        "stats": True if stats else None,
-    }
+    isolate = given["isolate"] or given["run_timeout_s"] is not None
+    return {**given, **trust, "isolate": isolate}
 
 
 def told_stats(session: Session, options: Mapping[str, Any]) -> SessionStats | None:

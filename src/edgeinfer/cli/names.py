@@ -198,12 +198,18 @@ CALIBRATOR = Names(_calibrators)
 BACKEND = Names(_backends, _backend)
 POLICY = Names(_policies)
 DEPLOYMENT = Names(_deployments, _deployment)
-POLICIES = "What decides between engines."
 KINDS: dict[str, Any] = {
     "target": TARGET,
     "precision": PRECISION,
     "calibrator": CALIBRATOR,
     "deployment": DEPLOYMENT,
+    "backend": BACKEND,
+    "policy": POLICY,
+    "device": click.Choice(["cpu", "gpu", "npu"]),
+    "on_crash": click.Choice(["raise", "next"]),
+    "threads": click.IntRange(1, 1024),
+    "count": click.IntRange(1),
     "seconds": click.FloatRange(0, min_open=True),
+    "flag": click.BOOL,
 }
 """By the names that declarations of options have for them."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+from edgeinfer.bundle.opening import Opening
+from edgeinfer.cli.declared import declared, spelled
 
 _ALLOW = click.option(
     "--allow-native",
@@ -21,49 +23,8 @@ _DENY = click.option(
 )
 
 
-def _trusted(names: tuple[str, ...]) -> Callable[[F], F]:
-    return click.option(
-        *names,
-        "trusted",
-        multiple=True,
-        metavar="PUBLIC",
-        help="Public key, a PEM file, that must have signed it; may be given several times.",
-    )
-
-
-TRUST_FILES = ("trusted", "revoked", "signature")
+TRUST_FILES = tuple(n for n, o in spelled(Opening).items() if o.value.metavar in ("FILE", "PUBLIC"))
 """Parameters that name files."""
-
-_NAMES = (
-    *("trusted", "require_signature"),
-    *("expect_name", "protect_rollback", "signers", "revoked", "signature"),
-)
-_SIGNED = (
-    click.option(
-        "--require-signature", is_flag=True, help="Open nothing that no trusted key signed."
-    ),
-    click.option("--expect-name", metavar="NAME", help="Open no model of another name."),
-    click.option(
-        "--protect-rollback", is_flag=True, help="Open no version older than one opened here."
-    ),
-    click.option(
-        "--signers",
-        type=click.IntRange(1),
-        default=1,
-        show_default=True,
-        help="So many trusted keys must have signed it.",
-    ),
-    click.option(
-        "--revoked",
-        metavar="FILE",
-        help="Digests and key ids that are trusted no more, one a line.",
-    ),
-    click.option(
-        "--signature",
-        metavar="FILE",
-        help="By OpenSSF's model-signing, of a key that --trusted names; default BUNDLE.sig.",
-    ),
-)
 
 
 def trust_options(
@@ -77,24 +38,14 @@ def trust_options(
     """
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
-        import functools
-
         @functools.wraps(command)
-        def wrapped(
-            *args: Any,
-            native: str | None = None,
-            **kwargs: Any,
-        ) -> None:
-            trust = {name: kwargs.pop(name) for name in _NAMES}
+        def wrapped(*args: Any, native: str | None = None, **kwargs: Any) -> None:
+            trust = {name: kwargs.pop(name) for name in spelled(Opening)}
             command(*args, trust={**trust, "native": native}, **kwargs)
 
         made: Callable[..., None] = wrapped
-        for option in (
-            *((_DENY, _ALLOW) if runs else ()),
-            *reversed(_SIGNED),
-            _trusted(("--trusted", *names)),
-        ):
+        for option in (_DENY, _ALLOW) if runs else ():
             made = option(made)
-        return made
+        return declared(Opening, also={"trusted": names})(made)
 
     return add

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeinfer.cli.declared import declared
 from edgeinfer.cli.device import device_option
 from edgeinfer.cli.names import BACKEND, named
 from edgeinfer.cli.output import Output, output_options, table, together
 from edgeinfer.cli.threads import within
 from edgeinfer.cli.trust import TRUST_FILES, trust_options
+from edgeinfer.runtime.options import SessionOptions
 
 if TYPE_CHECKING:
     from edgeinfer.cli.table import Table
@@ -21,8 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("bundle")
 @named("-b", "--backend", type=BACKEND, help="Only this engine; default every one here.")
-@click.option("--threads", type=click.IntRange(1, 1024), help="Of the engine.")
-@click.option("--allow-fallback", is_flag=True, help="Let operators run on the CPU.")
+@declared(SessionOptions, ("threads", "allow_fallback"))
 @trust_options("--key")
 @output_options
 @device_option("bundle", *TRUST_FILES)

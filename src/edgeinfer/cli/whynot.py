@@ -29,11 +29,12 @@ def findings_of(path: str, policy: Any, trust: Mapping[str, Any]) -> list[Row]:
     """
     from edgeinfer.backends import registry
     from edgeinfer.bundle.archive import Bundle
-    from edgeinfer.runtime.choice import Request, ranked
+    from edgeinfer.runtime.choice import ranked
+    from edgeinfer.runtime.options import ChoiceOptions
     from edgeinfer.runtime.profiledb import ProfileDB
 
     with Bundle.open(path, **trust) as bundle, ProfileDB() as history:
-        plan = ranked(bundle, Request(policy=policy), history)
+        plan = ranked(bundle, ChoiceOptions(policy=policy), history)
         known = {name: registry.get(name).capabilities() for name in registry.names()}
         return [*explained(bundle.manifest, plan, known)]
 

@@ -1,0 +1,121 @@
+"""Every option of a session, once: keywords of ``load`` and options of ``edgeinfer run``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from edgeinfer.bundle.opening import Opening
+from edgeinfer.options import Section, Value, about, option
+
+if TYPE_CHECKING:
+    from edgeinfer.backends.base import DeviceKind
+    from edgeinfer.bundle.archive import Bundle
+    from edgeinfer.runtime.profiledb import ProfileDB
+    from edgeinfer.runtime.select import Policy
+
+OnCrash = Literal["raise", "next"]
+Calls = Literal["run", "bind"]
+
+ENGINE = Section("Engine", "edgeinfer run model.edge photo.jpg --device cpu --threads 2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceOptions:
+    """What decides which engine runs a bundle, and how."""
+
+    backend: str | None = option(
+        None, "Use this engine or fail.", ENGINE, "-b", "--backend", value=Value(kind="backend")
+    )
+    policy: Policy = option(
+        "latency",
+        "Optimisation goal of the choice between engines. ``latency``, ``throughput``, "
+        "``memory`` or ``energy``; ``explicit`` takes what ``backend`` names, in the bundle's "
+        "order, whatever else is faster.",
+        ENGINE,
+        value=Value(kind="policy"),
+    )
+    device: DeviceKind | None = option(
+        None, "Use this kind of device or fail.", ENGINE, value=Value(kind="device")
+    )
+    threads: int | None = option(
+        None,
+        "Number of threads of the engine. None takes what this process may use.",
+        ENGINE,
+        value=Value(kind="threads"),
+    )
+    strict: bool = option(
+        True,
+        "Raise when an accelerator is here but fails, or when operators land on another device "
+        "than the one chosen, and name each; otherwise go on with a note.",
+    )
+    measure: bool = option(True, "Check and time what is not known yet.")
+    isolate: bool = option(
+        False,
+        "Run the engine in a process of its own. A crash there is an exception here, and the "
+        "next run starts it again. Engines known to crash are always run so.",
+        ENGINE,
+    )
+    run_timeout_s: float | None = option(
+        None,
+        "Stop a run of the isolated engine that takes longer.",
+        ENGINE,
+        "--run-timeout",
+        value=Value("SECONDS", kind="seconds"),
+    )
+    load_timeout_s: float | None = option(
+        None, "Stop an isolated engine that takes longer to look for its devices or to load."
+    )
+    memory_mb: float | None = option(
+        None, "Start an isolated engine again, between two runs, when its process holds more."
+    )
+    on_crash: OnCrash = option(
+        "raise",
+        "'next' hands over to the next engine when one crashes twice. The report says so. Both "
+        "raise the first time; ``next`` isolates too.",
+        ENGINE,
+        value=Value(kind="on_crash"),
+    )
+    calls: Calls = option(
+        "run",
+        "How the model will be called, ``run`` or ``bind``, which is how engines are timed. Some "
+        "engines save much when buffers are bound, others nothing.",
+    )
+    pooled: bool = option(
+        False,
+        "Take the memory of runs from a store that all sessions loaded so share. For many models "
+        "in one process, where the engine has one (ONNX Runtime on the CPU); it stays with the "
+        "process.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions(ChoiceOptions, Opening):
+    """The arguments of ``load``."""
+
+    path: str | os.PathLike[str] | Bundle = field(
+        kw_only=False,
+        metadata=about("A bundle, a folder or a zip; or an open one, which the session closes."),
+    )
+    allow_fallback: bool = option(
+        False,
+        "Let operators run on the CPU, and say which. The same as ``strict=False``.",
+        ENGINE,
+    )
+    history: ProfileDB | None = option(
+        None, "Measurements of this machine; None takes those in the cache folder."
+    )
+    check_finite: bool = option(
+        False, "Refuse NaN and infinity in inputs, which looks at every element."
+    )
+    verify: bool = option(
+        True, "Compare every file's hash now; otherwise only those of the files that are used."
+    )
+    stats: bool | None = option(
+        None,
+        "Count runs, and report times and failures. For ``Session.stats``, in this process only; "
+        "None does so where EDGEINFER_STATS is 1.",
+        ENGINE,
+        value=Value(kind="flag"),
+    )
