@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeinfer.cli.after import next_lines
+from edgeinfer.cli.config import CONFIGURED, config_options
 from edgeinfer.cli.declared import declared, given, listed
 from edgeinfer.cli.models import TRUST_SOURCE, measure, named_model
 from edgeinfer.cli.output import Output, milliseconds, output_options, size, table, together
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 PRINTED = Section("Output", "edgeinfer convert model.onnx -t cpu --json", ("as_json", "quiet"))
 TRUSTED = Section("Trust", "edgeinfer convert model.pt2 -t cpu --trust-source", ("trust_source",))
-SECTIONS = (*listed(ConvertOptions, options.SECTIONS), TRUSTED, PRINTED)
+SECTIONS = (*listed(ConvertOptions, options.SECTIONS), TRUSTED, CONFIGURED, PRINTED)
 
 COLUMNS = (
     *("variant", "precision", ">size", "checked by", "on", ">error", ">budget"),
@@ -38,6 +39,7 @@ COLUMNS = (
 @declared(ConvertOptions)
 @TRUST_SOURCE
 @output_options
+@config_options
 def convert(model: str, trust_source: bool, out: Output, **words: Any) -> None:
     """Convert MODEL, check it, and write one bundle.
 
