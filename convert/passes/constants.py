@@ -29,7 +29,8 @@ NODE_GROWTH_BYTES = 256 * 1024
 
 TOTAL_GROWTH_BYTES = 64 * 1024
 TOTAL_GROWTH_SHARE = 0.1
-"""All folding together may add this much, or this share of the weights, whichever is more."""
+"""All folding together may add this much, or this share of the weights, whichever is more; where
+others take what a result is made of, so that both stay, as much as all weights."""
 
 NEVER = frozenset(
     {
@@ -89,6 +90,7 @@ class FoldConstants(ir.passes.InPlacePass):
             if v.const_value is not None
         )
         budget = max(TOTAL_GROWTH_BYTES, int(weights * TOTAL_GROWTH_SHARE))
+        beside = max(TOTAL_GROWTH_BYTES, weights)
         namer, count = Namer(model), 0
         for graph in list(walk(model.graph)):
             for node in list(graph):
@@ -97,10 +99,12 @@ class FoldConstants(ir.passes.InPlacePass):
                 results = self._results(node, model.opset_imports)
                 if results is None:
                     continue
-                growth = sum(r.nbytes for r in results) - _input_bytes(node)
-                if growth > min(NODE_GROWTH_BYTES, budget):
+                made = sum(r.nbytes for r in results)
+                growth, added = made - _input_bytes(node), made - _freed_bytes(node)
+                if growth > min(NODE_GROWTH_BYTES, budget) or added > beside:
                     continue
                 budget -= max(growth, 0)
+                beside -= max(added, 0)
                 _replace(node, results, namer)
                 count += 1
         return outcome(model, count)
@@ -137,8 +141,17 @@ def _array(value: ir.Value) -> Array:
 
 
 def _input_bytes(node: ir.Node) -> int:
-    tensors = [constant(v) for v in node.inputs if v is not None]
-    return sum(t.nbytes for t in tensors if t is not None)
+    return sum(map(_bytes, set(node.inputs)))
+
+
+def _freed_bytes(node: ir.Node) -> int:
+    """How much nobody needs once a node is folded."""
+    return sum(_bytes(v) for v in set(node.inputs) if v is not None and {*v.consumers()} == {node})
+
+
+def _bytes(value: ir.Value | None) -> int:
+    tensor = None if value is None else constant(value)
+    return 0 if tensor is None else tensor.nbytes
 
 
 def _predicted_growth(node: ir.Node, imports: dict[str, int]) -> int:

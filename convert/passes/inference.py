@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Set
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
+from edgeinfer.convert.passes.followed import Hidden, hide, show
 from edgeinfer.convert.passes.infra import DEFAULT_DOMAINS, bodies, dims_of, input_at, walk
 
 INLINE_BYTES = 1024
@@ -23,9 +24,8 @@ _LIKE_INPUT = frozenset(
 )
 """Operators of ONNX Runtime whose first result has the shape of their first input."""
 
-_LONGEST = 1 << 16
-"""Elements of a vector above which it is not followed what vectors hold: no tensor has so many
-sizes, and onnx 1.23 keeps about 150 bytes for each element, known or not."""
+_ROUNDS = 4
+"""How often onnx may follow what it has found; two are what exported models need."""
 
 _SUM = 3
 """Which of the results of those that skip is the sum of their inputs."""
@@ -45,57 +45,49 @@ def is_generated(size: int | ir.SymbolicDim) -> bool:
 def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
     """Return a model with what onnx infers, following the integers that stand for sizes.
 
+    What is found so may be the length of another vector that can be followed then.
+
     Args:
         proto: it is not modified.
         strict: raise where a node contradicts itself, in place of leaving its results open.
     """
     found = onnx.shape_inference.infer_shapes(proto, strict_mode=strict)
-    for graph in _graphs(found.graph):
-        if any(map(_is_long, (*graph.input, *graph.value_info, *graph.output))):
+    if proto.functions:
+        # What they consist of has no shapes of its own.
+        return found
+    before: Hidden | None = None
+    for _ in range(_ROUNDS):
+        trial = onnx.ModelProto()
+        trial.CopyFrom(found)
+        hidden = hide(trial)
+        if hidden == before:
             return found
-    return onnx.shape_inference.infer_shapes(proto, strict_mode=strict, data_prop=True)
+        result = onnx.shape_inference.infer_shapes(trial, strict_mode=strict, data_prop=True)
+        show(result, hidden)
+        if not hidden.unknown:
+            return result
+        # Without following: what is hidden keeps nobody from the shapes behind it.
+        found = onnx.shape_inference.infer_shapes(result, strict_mode=strict)
+        before = hidden
+    return found
 
 
 def infer(model: ir.Model, *, strict: bool = True) -> None:
     """Write into a model what onnx infers, following the integers that stand for sizes.
 
-    Vectors too long for that are found first, without following any.
-
     Args:
         model: it is changed.
         strict: infer nothing where a node contradicts itself, in place of leaving its results open.
     """
-    how = {"check_type": strict, "strict_mode": strict}
-    ShapeInferencePass(**how, data_prop=False)(model)
-    lengths = (
-        value.shape[0]
-        for graph in walk(model.graph)
-        for value in (*graph.inputs, *(v for node in graph for v in node.outputs))
-        if value.shape is not None and len(value.shape) == 1
-    )
-    if not any(isinstance(length, int) and length > _LONGEST for length in lengths):
-        ShapeInferencePass(**how)(model)
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                if body.node:
-                    yield from _graphs(body)
-
-
-def _is_long(info: onnx.ValueInfoProto) -> bool:
-    dims = info.type.tensor_type.shape.dim
-    return len(dims) == 1 and dims[0].dim_value > _LONGEST
+    with contextlib.suppress(InferenceFailedError):
+        Inference(model, strict=strict).run()
 
 
 class Inference:
     """Inference in rounds: what is found elsewhere goes in between two of them."""
 
-    def __init__(self, model: ir.Model) -> None:
-        self._model = model
+    def __init__(self, model: ir.Model, *, strict: bool = False) -> None:
+        self._model, self._strict = model, strict
         self._proto = ir.to_proto(without_weights(model))
 
     def run(self) -> None:
@@ -105,7 +97,7 @@ class Inference:
             InferenceFailedError: onnx gave up.
         """
         try:
-            self._proto = infer_shapes(self._proto)
+            self._proto = infer_shapes(self._proto, strict=self._strict)
         # onnx raises RuntimeError subclasses of its own, and protobuf errors for malformed parts.
         except Exception as e:
             reason = str(e).splitlines()[0] if str(e) else type(e).__name__

@@ -91,6 +91,32 @@ def test_all_folding_together_has_a_budget() -> None:
     assert any(n.op_type == "Expand" for n in model.graph)
 
 
+@pytest.mark.parametrize("second", ["a{i}", "a{before}"])
+def test_what_grows_out_of_itself_is_not_computed(second: str) -> None:
+    """A result as large as its inputs together is growth where they are one, or stay."""
+    nodes = " ".join(
+        f"a{i + 1} = Concat<axis=0>(a{i}, {second.format(i=i, before=max(i - 1, 0))})"
+        for i in range(40)
+    )
+    model = parse(
+        f"g (float[1] x) => (float[1] y) <float[3] a0 = {{1,2,3}}> {{ {nodes}"
+        " s = ReduceMax<keepdims=0>(a40) y = Add(x, s) }"
+    )
+    largest: list[int] = []
+
+    def evaluate(
+        node: ir.Node, imports: dict[str, int], inputs: list[Array | None]
+    ) -> list[Array] | None:
+        results = run_node(node, imports, inputs)
+        largest.extend(r.nbytes for r in results or ())
+        return results
+
+    FoldConstants(evaluate)(model)
+    assert 1000 < max(largest) < 1_000_000
+    kept = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
+    assert kept < 200_000
+
+
 def test_an_output_that_is_constant_keeps_its_node() -> None:
     check_left_alone(
         parse("g (float[1,3] x) => (float[3] y) <float[3] k = {1,2,3}> { y = Exp(k) }"),
