@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -33,7 +32,7 @@ from edgeinfer.backends.base import Artifact, Executable, LoadOptions
 from edgeinfer.backends.onnxruntime.regions import FORMAT, LIBRARY
 from edgeinfer.convert.lower import LowerOptions, target_for
 from edgeinfer.convert.lower.regions import cut, library, measure
-from edgeinfer.convert.lower.regions.setting import SECONDS, machine_here
+from edgeinfer.convert.lower.regions.setting import machine_here
 from edgeinfer.convert.lower.tvm import tuned
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.convert.passes import normalise
@@ -118,12 +117,11 @@ def _ways(size: int, folder: Path) -> list[Callable[[], object]]:
 
 def models(names: list[str], seconds: float, threads: int | None, output: Path | None) -> int:
     """Convert and load each model; one that fails is told and left."""
-    os.environ[SECONDS] = str(seconds)
     rows = []
     for name in names:
         print(f"== {name}", flush=True)
         try:
-            row = _row(name, threads)
+            row = _row(name, threads, seconds)
         except (EdgeInferError, OSError, ValueError, RuntimeError) as error:
             row = {"model": name, "error": f"{type(error).__name__}: {error}"}
             print(f"   {row['error']}", flush=True)
@@ -135,11 +133,17 @@ def models(names: list[str], seconds: float, threads: int | None, output: Path |
     return 0
 
 
-def _row(name: str, threads: int | None) -> dict[str, Any]:
+def _row(name: str, threads: int | None, seconds: float) -> dict[str, Any]:
     cache = Path(platformdirs.user_cache_dir("edgeinfer-benchmarks")) / "partition"
     source = MODELS[name].prepare(cache) if name in MODELS else zoo.fetch(name)
     with tempfile.TemporaryDirectory() as folder:
-        made = edgeinfer.export(source, Path(folder, "m.edge"), targets=["cpu", "rpi4"])
+        made = edgeinfer.export(
+            source,
+            Path(folder, "m.edge"),
+            targets=["cpu", "rpi4"],
+            machine_code=["model", "regions"],
+            regions_time_s=seconds,
+        )
         told = [
             line
             for v in made.report.variants

@@ -63,7 +63,9 @@ def bundles(folder: Path) -> list[Path]:
     made = []
     for name, (model, said) in wanted.items():
         path = folder / f"{name}.edge"
-        edgeinfer.export(model, path, targets=["cpu"], description=parse_description(said))
+        described = parse_description(said)
+        code = ("functions",)
+        edgeinfer.export(model, path, description=described, machine_code=code)
         made.append(path)
     return made
 

@@ -319,7 +319,6 @@ def _enough(what: str, found: Mapping[str, float]) -> list[str]:
 
 def default(rounds: int, threads: int) -> list[str]:
     """What a plain load of a plain conversion takes."""
-    os.environ.setdefault("EDGEINFER_REGIONS", "off")
     taken = 0
     for name, sizes in MODELS.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -327,7 +326,7 @@ def default(rounds: int, threads: int) -> list[str]:
             source = Path(folder, "m.onnx")
             onnx.save(fixed(name, sizes), source)
             start = time.perf_counter()
-            edgeinfer.export(source, bundle, targets=["cpu"])
+            edgeinfer.export(source, bundle, targets=["cpu"], machine_code=["model"])
             took = time.perf_counter() - start
             with (
                 ProfileDB(Path(folder, "history")) as kept,

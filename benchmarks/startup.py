@@ -27,8 +27,6 @@ FURTHER_S = 0.8
 MACHINE_CODE_OFF_S = 2.0
 MOST_MB = 250.0
 FURTHER = ("openvino", "rpi5", "android", "jetson", "macos", "tvm-x86-64-v3")
-PLAIN = {"EDGEINFER_SMALL_CODE": "off", "EDGEINFER_REGIONS": "off"}
-"""Writes no machine code for the target ``cpu``."""
 
 
 def main() -> int:
@@ -75,7 +73,7 @@ def _cost(folder: Path, output: Path, command: tuple[str, ...]) -> tuple[float, 
         "print(u.ru_utime + u.ru_stime, u.ru_maxrss)"
     )
     cli = (sys.executable, "-m", "edgeinfer", *command)
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | PLAIN
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         [sys.executable, "-c", code, *cli],
         cwd=folder,

@@ -70,6 +70,22 @@ class ArtifactOptions:
         value=words.LABELS,
     )
     compress_weights: bool = option(False, "Store weights as fp16 and compute in fp32.", STORAGE)
+    machine_code: Sequence[str] = option(
+        (),
+        "Also compile machine code with TVM: model, regions, functions or all. A small fp32 model "
+        "as a whole and regions inside ONNX Runtime are for the target cpu, functions around "
+        "models prepare images and spectrograms on Linux. Conversion takes several times as "
+        "long; what the device runs is decided by measurement there.",
+        STORAGE,
+        value=words.CODE,
+    )
+    regions_time_s: float = option(
+        45.0,
+        "Time limit of the search for regions that --machine-code compiles.",
+        STORAGE,
+        "--regions-time",
+        value=words.SECONDS,
+    )
     records: Sequence[str] = option(
         (),
         "Tuning records that `edgeinfer tune` wrote. They are used in addition to those that are "

@@ -35,6 +35,10 @@ PRECISIONS = frozenset(
 """Recipe names: ``wi8`` 8-bit integer weights, ``ai8`` activations, ``b32`` blocks of 32."""
 
 
+MACHINE_CODE = ("model", "regions", "functions")
+"""Kinds of machine code that can be asked for: of a whole model, of parts of it, around it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Quirk:
     """A known fault of a device or engine, and what is done about it.
@@ -169,6 +173,8 @@ class Profile:
         packed_weights: its engine unpacks weights from palettes and from sparse forms, so recipes
             such as ``weight_only_wp4_afp16`` can be asked for.
         machine: instruction set that machine code is made for, e.g. ``x86-64-v3``.
+        machine_code: kinds of ``MACHINE_CODE`` that can be asked for in addition to the
+            formats; ``functions`` are for every Linux.
         strongly_typed: its engine compiles the whole graph and takes types from it, as TensorRT
             does: files hold standard operators only, and roundings as pairs around each operator.
         split_attention: precisions in which its engine is faster with products and a softmax than
@@ -195,6 +201,7 @@ class Profile:
     aliases: tuple[str, ...] = ()
     deployment: str = ""
     machine: str = ""
+    machine_code: tuple[str, ...] = ()
     strongly_typed: bool = False
     split_attention: tuple[str, ...] = ()
     bf16_ops: tuple[str, ...] = ()

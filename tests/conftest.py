@@ -16,9 +16,6 @@ import pytest
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # NumPy is an engine here too; its BLAS has to know before it is imported that one thread is one.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
-# Nearly all models of tests are small: each would be compiled. Tests of that turn it on.
-os.environ.setdefault("EDGEINFER_SMALL_CODE", "off")
-os.environ.setdefault("EDGEINFER_REGIONS", "off")
 # What tests convert is not noted in the account of whoever runs them.
 _STATE = tempfile.TemporaryDirectory(prefix="edgeinfer-state-")
 os.environ.setdefault("EDGEINFER_STATE", _STATE.name)

@@ -2,8 +2,7 @@
 
 A library is made once for an instruction set and kept in the cache: the functions for pictures
 serve every model, those for spectrograms every one with the same record. It needs nothing of
-TVM's where it runs. Both TVM and a compiler driver are extras: where one is missing the bundle has
-no such library, the report says so, and Pillow and NumPy do the work.
+TVM's where it runs. Without it Pillow and NumPy do the work, with the same bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import importlib.util
 import os
 import platform
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ from edgeinfer.backends.tvm.plain_functions import FOLDER
 from edgeinfer.bundle.cache import writable_folder
 from edgeinfer.bundle.scratch import Scratch
 from edgeinfer.convert.lower.tvm.machines import MACHINES, Machine
-from edgeinfer.convert.machine_code.small import SWITCH
 from edgeinfer.errors import NotAvailableError
+from edgeinfer.installed import install
 from edgeinfer.media import stages
 from edgeinfer.media.spectrogram import function_name, unfit
 from edgeinfer.profiles.schema import Profile
@@ -51,9 +50,11 @@ def libraries(
 
     Returns:
         Files by their names in the bundle, and what the user is to know.
+
+    Raises:
+        NotAvailableError: TVM or a compiler driver is not installed, or fails.
+        OSError: the cache cannot be written.
     """
-    if os.environ.get(SWITCH) == "off":
-        return {}, []
     pictures = any(isinstance(record, ImageInput) for record in records.values())
     sounds = [record for record in records.values() if isinstance(record, SpectrogramInput)]
     notes = [f"spectrograms by NumPy: {reason}" for r in sounds if (reason := unfit(r))]
@@ -64,20 +65,29 @@ def libraries(
         return {}, notes
     made: dict[str, Path] = {}
     for machine in _machines(profiles):
-        try:
-            found = library(machine, pictures=pictures, spectrograms=spectrograms)
-        except (NotAvailableError, OSError) as e:
-            notes += _without(machine.arch, pictures, bool(spectrograms), str(e))
-        else:
-            made[f"{FOLDER}/{machine.arch}.so"] = found
+        found = library(machine, pictures=pictures, spectrograms=spectrograms)
+        made[f"{FOLDER}/{machine.arch}.so"] = found
     return made, notes
 
 
-def _without(arch: str, pictures: bool, spectrograms: bool, reason: str) -> Iterator[str]:
-    if pictures:
-        yield f"no code for pictures on {arch}: Pillow resizes there: {reason}"
-    if spectrograms:
-        yield f"no code for spectrograms on {arch}: NumPy computes them there: {reason}"
+def check_able(profiles: Sequence[Profile]) -> None:
+    """Refuse to make libraries where that cannot be done.
+
+    Raises:
+        NotAvailableError: TVM or a compiler driver is missing.
+    """
+    for machine in _machines(profiles):
+        _driver(machine)
+
+
+def _driver(machine: Machine) -> str:
+    if importlib.util.find_spec("tvm") is None:
+        raise NotAvailableError(f"machine code needs TVM: {install('tvm')}")
+    driver = shutil.which(machine.linker)
+    if driver is None:
+        package = "gcc" if machine.linker == "gcc" else "gcc-aarch64-linux-gnu"
+        raise NotAvailableError(f"machine code needs {machine.linker}: apt-get install {package}")
+    return driver
 
 
 def _machines(profiles: Iterable[Profile]) -> list[Machine]:
@@ -107,12 +117,7 @@ def library(
         NotAvailableError: TVM or the compiler driver is not installed, or fails.
         OSError: the cache cannot be written.
     """
-    if importlib.util.find_spec("tvm") is None:
-        raise NotAvailableError("it needs TVM: pip install 'edgeinfer[tvm]'")
-    driver = shutil.which(machine.linker)
-    if driver is None:
-        package = "gcc" if machine.linker == "gcc" else "gcc-aarch64-linux-gnu"
-        raise NotAvailableError(f"it needs {machine.linker}: apt-get install {package}")
+    driver = _driver(machine)
     folder = writable_folder(FOLDER)
     what = f"{'pictures' if pictures else ''} {sorted(map(function_name, spectrograms))}"
     path = folder / f"{machine.name}-{_key(machine, what)}.so"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from edgeinfer.backends.onnxruntime.regions import FORMAT as REGIONS
 from edgeinfer.convert.lower import target_for
 from edgeinfer.convert.lower.target import LowerOptions, Prepared
-from edgeinfer.convert.machine_code import small
+from edgeinfer.convert.machine_code import eligibility
 from edgeinfer.errors import NotAvailableError, Problem, UnsupportedError, UsageError
 from edgeinfer.profiles.schema import Profile, Quantization
 
@@ -101,8 +101,10 @@ def plan(
             f"one artifact was asked for, and {' and '.join(job.title for job in wanted)} need one "
             "each: name fewer targets, or write a bundle (.edge)"
         )
-    if not (integers or alone) and (code := small.profile_of(model, profiles, options)) is not None:
-        wanted = _with_code(wanted, code)
+    if not (integers or alone):
+        code, why_not = eligibility.whole(model, profiles, options)
+        wanted = _with_code(wanted, code) if code is not None else wanted
+        notes += [f"machine code of the whole model was not made: {why_not}"] if why_not else []
     for job in wanted:
         needed = job.format in job.profile.formats
         try:
@@ -122,8 +124,11 @@ def plan(
             notes.extend(f"{job.title} was left out: {p}" for p in problems)
     # A model that is code as a whole needs no parts.
     if not (integers or alone or refused or any(job.spare for job in jobs)):
-        jobs += _with_regions(model, profiles, options)
-        ready += [None] * (len(jobs) - len(ready))
+        parts, why_not = eligibility.regions(model, profiles, options)
+        notes += [f"regions were not compiled: {why_not}"] if why_not else []
+        if parts is not None:
+            jobs.append(Job(REGIONS, (parts,), spare=True))
+            ready.append(None)
     if refused:
         told = [(title, problem) for title, ps in refused.items() for problem in ps]
         owners, problems = [title for title, _ in told], [problem for _, problem in told]
@@ -146,11 +151,6 @@ def _with_code(jobs: list[Job], code: Profile) -> list[Job]:
             jobs[index] = replace(job, profiles=(*job.profiles, code))
             return jobs
     return [*jobs, Job("tvm", (code,), spare=True)]
-
-
-def _with_regions(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> list[Job]:
-    parts = small.with_regions(model, profiles, options)
-    return [] if parts is None else [Job(REGIONS, (parts,), spare=True)]
 
 
 def _shared(profiles: Sequence[Profile], integers: bool, apart: AbstractSet[str]) -> list[Job]:

@@ -27,7 +27,7 @@ from edgeinfer.convert.quantize.recipe import (
 )
 from edgeinfer.errors import UsageError
 from edgeinfer.options import values_of
-from edgeinfer.profiles.schema import Profile
+from edgeinfer.profiles.schema import MACHINE_CODE, Profile
 from edgeinfer.types import ImageInput, Preprocessing, TensorSpec
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def check_request(options: ConvertOptions) -> Request:
         "calibrator": method,
         "by_coremltools": theirs,
         "metric": _metric(options),
+        "machine_code": _machine_code(options.machine_code, chosen),
         "random": check_mode(options.random),
         "time_limit_s": _time_limit(options.time_limit_s),
     }
@@ -175,6 +176,32 @@ def _described(options: ConvertOptions) -> tuple[Mapping[str, Preprocessing], Se
 
 def _path(given: Any) -> Any:
     return Path(given) if isinstance(given, str) else given
+
+
+def _machine_code(given: Sequence[str], chosen: Sequence[Profile]) -> tuple[str, ...]:
+    """Return the kinds of machine code that are made.
+
+    Raises:
+        UsageError: there is no such kind, or none of the targets has it.
+        NotAvailableError: what compiles it is not installed.
+    """
+    if not given:
+        return ()
+    able = {kind for p in chosen for kind in p.machine_code}
+    able |= {"functions"} if any("linux" in p.os for p in chosen) else set()
+    names = ", ".join(p.name for p in chosen)
+    for kind in given:
+        if kind not in (*MACHINE_CODE, "all"):
+            known = ", ".join((*MACHINE_CODE, "all"))
+            raise UsageError(f"machine code {kind!r} is unknown; known: {known}")
+        if kind not in able and not (kind == "all" and able):
+            raise UsageError(f"machine code {kind!r}: not made for {names}")
+    wanted = tuple(k for k in MACHINE_CODE if k in (able if "all" in given else given))
+    if {"model", "regions"} & set(wanted):
+        late("machine_code.eligibility").check_able()
+    if "functions" in wanted:
+        late("machine_code.functions").check_able(chosen)
+    return wanted
 
 
 def _metric(options: ConvertOptions) -> Metric | None:

@@ -344,6 +344,8 @@ def _functions(
 ) -> tuple[dict[str, Path], list[str]]:
     from edgeinfer.convert.machine_code import functions
 
+    if "functions" not in request.machine_code:
+        return {}, []
     return functions.libraries(request.profiles, records)
 
 

@@ -41,8 +41,19 @@ def lines(result: Made) -> list[str]:
 
 def test_what_runs_here_is_run_here() -> None:
     assert lines(made("cpu", "openvino")) == [
-        "run it here: edgeinfer run net.edge INPUT.npz; time it: edgeinfer bench net.edge"
+        "run it here: edgeinfer run net.edge INPUT.npz; time it: edgeinfer bench net.edge",
+        "maybe faster here: convert with --machine-code all, which takes longer",
     ]
+    assert len(lines(made("openvino"))) == 1
+
+
+def test_code_that_is_there_is_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = made("cpu")
+    variants = (replace(result.manifest.variants[0], format="tvm"),)
+    assert len(lines(replace(result, manifest=replace(result.manifest, variants=variants)))) == 1
+    mac = host.Host("M4", "aarch64", "macos", 2)
+    monkeypatch.setattr(host, "host", lambda: mac)
+    assert len(lines(made("cpu"))) == 1
 
 
 def test_what_runs_elsewhere_is_copied_there() -> None:
@@ -71,7 +82,7 @@ def test_of_a_plain_artifact_only_apps_are_told() -> None:
 def test_sounds_are_named_and_profiles_of_files_are_left_alone() -> None:
     given = made("cpu", "my-own-board")
     given.manifest = replace(given.manifest, preprocessing={"x": AudioInput(16000)})
-    (line,) = lines(given)
+    line, _ = lines(given)
     assert "edgeinfer run net.edge SOUND" in line
 
 

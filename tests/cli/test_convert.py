@@ -102,6 +102,7 @@ def test_what_is_told(cli: Any, model: Path, export: Export) -> None:
         "note: tvm was left out: not installed\n"
         f"full report: edgeinfer inspect {path} --report report.html\n"
         f"run it here: edgeinfer run {path} PICTURE; time it: edgeinfer bench {path}\n"
+        "maybe faster here: convert with --machine-code all, which takes longer\n"
     )
 
 
@@ -118,7 +119,7 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         *("--labels", tmp_path / "labels.txt", "--data", "in.npz", "--calibration", "photos"),
         *("--calibrator", "minmax", "--max-drop", "2%", "--force"),
         *("--channels-last", "image", "--channels-first", "scores", "--signature", "main"),
-        *("--random", "zero"),
+        *("--random", "zero", "--machine-code", "model", "--regions-time", "20"),
         *("--unverified", "--time-limit", "90", "--records", "a.jsonl", "--records", "b.jsonl"),
         *("--compress-weights", "--name", "pets", "-o", "out/", "--overwrite", "--quiet"),
     )
@@ -145,6 +146,8 @@ def test_what_is_asked(cli: Any, model: Path, export: Export, tmp_path: Path) ->
         "max_drop": 0.02,
         "force": True,
         "compress_weights": True,
+        "machine_code": ("model",),
+        "regions_time_s": 20.0,
         "unverified": True,
         "time_limit_s": 90.0,
         "records": ("a.jsonl", "b.jsonl"),

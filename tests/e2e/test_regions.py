@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,14 +17,14 @@ from onnx import TensorProto, helper
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 import edgeinfer
-from edgeinfer.convert.machine_code import small
+from edgeinfer.convert.lower.regions.setting import machine_here
 from edgeinfer.errors import BundleError
 from tests import zoo
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        platform.machine() != "x86_64" or not small._can(),
+        platform.machine() != "x86_64" or not machine_here() or shutil.which("gcc") is None,
         reason="no code is made for this machine",
     ),
 ]
@@ -49,12 +49,13 @@ def _chain(path: Path, count: int = 36) -> Path:
     return path
 
 
+CODE = ("--machine-code", "regions", "--regions-time", "40")
+
+
 def _convert(model: Path, bundle: Path | str, *more: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "EDGEINFER_SMALL_CODE": "off", "EDGEINFER_REGIONS": "40"}
     command = [sys.executable, "-m", "edgeinfer", "convert", str(model), "-t", "cpu"]
     return subprocess.run(
-        [*command, "-o", str(bundle), *more],
-        env=environment,
+        [*command, *CODE, "-o", str(bundle), *more],
         capture_output=True,
         text=True,
         timeout=280,

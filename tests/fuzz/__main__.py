@@ -49,7 +49,7 @@ def main() -> int:
         "--inputs", type=int, default=0, help="of each reader, at most; 0: any number"
     )
     asked = parser.parse_args()
-    os.environ.update(EDGEINFER_SMALL_CODE="off", EDGEINFER_REGIONS="off", COLUMNS="200")
+    os.environ.update(COLUMNS="200")
     failed = total = 0
     end = time.monotonic() + asked.seconds
     with tempfile.TemporaryDirectory(prefix="edgeinfer-fuzz-") as name:

@@ -1,39 +1,18 @@
-"""Whether and for how long parts of a model are tried, and for which CPU."""
+"""For which CPU parts of a model are compiled."""
 
 from __future__ import annotations
 
-import os
 import platform
 from typing import TYPE_CHECKING
 
 from edgeinfer.backends.tvm.library import cpu_features
 from edgeinfer.convert.lower.tvm.machines import machine
-from edgeinfer.errors import UsageError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-SECONDS = "EDGEINFER_REGIONS"
-"""Seconds of a conversion in which parts of the graph are tried; ``off`` for none."""
-
-_SECONDS = 45.0
 _MACHINES = ("x86-64-v4", "x86-64-v3")
 _NARROW = ("x86-64-v4-vnni", "x86-64-v3-vnni", *_MACHINES)
-
-
-def seconds() -> float:
-    """How long parts are tried for; 0 if not at all.
-
-    Raises:
-        UsageError: the setting is no number.
-    """
-    text = os.environ.get(SECONDS, "")
-    if text in ("", "off"):
-        return 0.0 if text else _SECONDS
-    try:
-        return max(0.0, float(text))
-    except ValueError:
-        raise UsageError(f"{SECONDS}={text!r}: expected seconds or off") from None
 
 
 def machine_for(model: ir.Model) -> str:

@@ -25,7 +25,7 @@ from edgeinfer.convert.lower.regions.outcome import (
     Trial,
     to_json,
 )
-from edgeinfer.convert.lower.regions.setting import SECONDS, machine_here, seconds
+from edgeinfer.convert.lower.regions.setting import machine_here
 from edgeinfer.convert.lower.target import Lowered, LowerOptions, Prepared, Target
 from edgeinfer.convert.lower.tvm.machines import machine
 from edgeinfer.errors import CrashedError, NotAvailableError, UsageError
@@ -73,7 +73,9 @@ class RegionsTarget(Target):
             feeds = {
                 k: np.ascontiguousarray(v).reshape(v.shape) for k, v in options.samples[0].items()
             }
-            order = Order(lowered.files[0], work, where, tuple(options.records), feeds, seconds())
+            order = Order(
+                lowered.files[0], work, where, tuple(options.records), feeds, options.regions_time_s
+            )
             outcome = _raced(order, options.tell)
             if not outcome.kept:
                 raise NotAvailableError(_why_none(outcome))
@@ -154,7 +156,7 @@ def lines(outcome: Outcome) -> list[str]:
         found.append(f"the whole model with these, against ONNX Runtime alone: {outcome.final}")
     found += [_lost(t) for t in outcome.trials if not t.kept]
     if outcome.left:
-        found.append(f"{outcome.left} parts were not tried, for want of time ({SECONDS})")
+        found.append(f"{outcome.left} parts were not tried, for want of time (--regions-time)")
     return [*found, *outcome.notes]
 
 

@@ -41,10 +41,21 @@ def next_lines(result: ExportResult) -> Iterator[str]:
     given = _input(result)
     if here:
         yield f"run it here: edgeinfer run {path} {given}; time it: edgeinfer bench {path}"
+    if any(p.machine_code for p in here) and not _has_code(result):
+        yield "maybe faster here: convert with --machine-code all, which takes longer"
     yield from (_copied(p, path, given) for p in others if p not in apps)
     for profile in apps:
         extract = f"edgeinfer extract {path} -t {profile.name} -o {profile.name}/"
         yield f"for {profile.title}: {extract}; {_in_app(profile, f'{profile.name}/')}"
+
+
+def _has_code(result: ExportResult) -> bool:
+    """Whether code was compiled for this machine, or cannot be."""
+    from edgeinfer.bundle.trust import level_of
+    from edgeinfer.machine.host import host
+
+    able = (host().system, host().arch) == ("linux", "x86_64")
+    return not able or any(level_of(v) == "native" for v in result.manifest.variants)
 
 
 def _in_app(profile: Profile, place: str) -> str:

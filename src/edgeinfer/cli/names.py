@@ -159,6 +159,12 @@ def _policies() -> tuple[str, ...]:
     return POLICIES
 
 
+def _machine_code() -> tuple[str, ...]:
+    from edgeinfer.profiles.schema import MACHINE_CODE
+
+    return (*MACHINE_CODE, "all")
+
+
 def _deployments() -> tuple[str, ...]:
     from edgeinfer.convert.lower.coreml.deployment import DEPLOYMENTS
 
@@ -203,6 +209,7 @@ KINDS: dict[str, Any] = {
     "precision": PRECISION,
     "calibrator": CALIBRATOR,
     "deployment": DEPLOYMENT,
+    "machine_code": Names(_machine_code),
     "backend": BACKEND,
     "policy": POLICY,
     "device": click.Choice(["cpu", "gpu", "npu"]),

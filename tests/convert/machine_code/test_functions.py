@@ -30,7 +30,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(" ".join([wanted.name, *kinds]))
         return Path(f"{wanted.name}.so")
 
-    monkeypatch.delenv("EDGEINFER_SMALL_CODE", raising=False)
     monkeypatch.setattr(functions, "library", library)
     return asked
 
@@ -58,12 +57,8 @@ def test_systems_without_such_libraries_have_none(made: list[str]) -> None:
     assert made == []
 
 
-def test_models_without_pictures_have_none(
-    made: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_without_pictures_have_none(made: list[str]) -> None:
     assert functions.libraries([load_profile("rpi4")], {"x": StateInput("y")}) == ({}, [])
-    monkeypatch.setenv("EDGEINFER_SMALL_CODE", "off")
-    assert functions.libraries([load_profile("rpi4")], PICTURE) == ({}, [])
     assert made == []
 
 
@@ -87,19 +82,16 @@ def test_models_that_take_spectrograms_have_a_function_a_record(made: list[str])
 
 
 def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, without: Any) -> None:
-    monkeypatch.delenv("EDGEINFER_SMALL_CODE", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    found, notes = functions.libraries([load_profile("rpi4")], PICTURE)
-    assert found == {}
-    (note,) = notes
+    chosen = [load_profile("rpi4")]
     if importlib.util.find_spec("tvm") is not None:
-        assert note == (
-            "no code for pictures on aarch64: Pillow resizes there: it needs "
-            "aarch64-linux-gnu-gcc: apt-get install gcc-aarch64-linux-gnu"
-        )
-    sound = {"x": SpectrogramInput(16000, 512, 160, 40)}
-    (note,) = functions.libraries([load_profile("rpi4")], sound)[1]
-    assert note.startswith("no code for spectrograms on aarch64: NumPy computes them there: ")
+        for refused in (
+            lambda: functions.check_able(chosen),
+            lambda: functions.libraries(chosen, PICTURE),
+        ):
+            with pytest.raises(NotAvailableError, match="apt-get install gcc-aarch64-linux-gnu"):
+                refused()
+    functions.check_able([load_profile("ios")])
     without("tvm")
     with pytest.raises(NotAvailableError, match=r"pip install 'edgeinfer\[tvm\]'"):
         functions.library(machine("cortex-a72"))

@@ -63,7 +63,7 @@ def test_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     text = "\n".join(made.notes)
     assert "Region0 is code in the place of a, y: the part alone 2.00 times as fast" in text
     assert "b: it cannot be written: for a reason" in text
-    assert "2 parts were not tried, for want of time (EDGEINFER_REGIONS)" in text
+    assert "2 parts were not tried, for want of time (--regions-time)" in text
     assert made.notes[-1] == "as tuned"
 
 

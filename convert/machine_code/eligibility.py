@@ -1,15 +1,14 @@
-"""Machine code beside the other artifacts: of whole models, where they are small, and of regions.
+"""Which machine code a conversion makes that was asked for it, and why not the rest.
 
-The target ``cpu`` is the machine that converts. Where TVM and a compiler driver are installed, a
-model of few multiplications in float32 is written as code for it too, for the device to measure: a
-call of an engine costs more. Of all models parts are tried as code inside ONNX Runtime. Both are
-extras: what keeps one from being written, or from its accuracy budget, is told in the report.
+``model`` is a variant of the whole model, where that is small in float32: a call of an engine costs
+more. ``regions`` are parts of any model as code inside ONNX Runtime. Both are extras of the targets
+whose profile names them: what keeps one from being written, or from its accuracy budget, is told in
+the report, and the device measures what it runs.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -17,16 +16,15 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from edgeinfer.convert.lower.regions.setting import machine_for, machine_here, seconds
+from edgeinfer.convert.lower.regions.setting import machine_for, machine_here
 from edgeinfer.convert.lower.target import LowerOptions
 from edgeinfer.convert.lower.tvm.machines import machine
+from edgeinfer.errors import NotAvailableError
+from edgeinfer.installed import install
 from edgeinfer.profiles.schema import Profile
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-SWITCH = "EDGEINFER_SMALL_CODE"
-"""``off`` writes none."""
 
 UP_TO = 10_000_000
 """Multiplications of a model that is small: up to about 300 microseconds of one core. In larger
@@ -38,33 +36,59 @@ UP_TO_BYTES = 8 << 20
 MOST_BYTES = 128 << 20
 """Weights of a model whose parts are tried; each try opens it twice more."""
 
-_TARGET = "cpu"
 _NODES = 150
 
+Made = tuple[Profile | None, str]
+"""What to write machine code with; or None, and why not, where it was asked for."""
 
-def profile_of(
-    model: ir.Model, profiles: Sequence[Profile], options: LowerOptions
-) -> Profile | None:
-    """Return what to write machine code with; None where that is not asked for or does not pay."""
-    asked = next((p for p in profiles if p.name == _TARGET), None)
-    if asked is None or os.environ.get(SWITCH) == "off" or not _plain(options) or not _can():
-        return None
+
+def whole(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> Made:
+    """Return what to write the whole model with."""
+    asked = _asked("model", profiles, options)
+    if asked is None:
+        return None, ""
     count = work(model)
-    if count is None or count > UP_TO or _weights(model) > UP_TO_BYTES:
-        return None
-    return replace(asked, machine=machine_for(model))
+    if not _plain(options):
+        return None, "it is made for fp32 only"
+    if count is None:
+        return None, f"the model has dynamic sizes, subgraphs or more than {_NODES} nodes"
+    if count > UP_TO or _weights(model) > UP_TO_BYTES:
+        most = f"{UP_TO // 1_000_000} million multiplications or {UP_TO_BYTES >> 20} MiB of weights"
+        return None, f"the model has more than {most}"
+    return replace(asked, machine=machine_for(model)), ""
 
 
-def with_regions(
-    model: ir.Model, profiles: Sequence[Profile], options: LowerOptions
-) -> Profile | None:
-    """Return what to try parts of a model as code with; None where nothing is to be tried."""
-    asked = next((p for p in profiles if p.name == _TARGET), None)
-    if asked is None or not seconds() or not _plain(options) or not _can():
+def regions(model: ir.Model, profiles: Sequence[Profile], options: LowerOptions) -> Made:
+    """Return what to try parts of a model with."""
+    asked = _asked("regions", profiles, options)
+    if asked is None:
+        return None, ""
+    if not _plain(options) or any(n.op_type == "QuantizeLinear" for n in model.graph):
+        return None, "they are made for fp32 only"
+    if _weights(model) > MOST_BYTES:
+        return None, f"the model has more than {MOST_BYTES >> 20} MiB of weights"
+    return replace(asked, machine=machine_for(model)), ""
+
+
+def _asked(kind: str, profiles: Sequence[Profile], options: LowerOptions) -> Profile | None:
+    if kind not in options.machine_code:
         return None
-    if _weights(model) > MOST_BYTES or any(n.op_type == "QuantizeLinear" for n in model.graph):
-        return None
-    return replace(asked, machine=machine_for(model))
+    return next((p for p in profiles if kind in p.machine_code), None)
+
+
+def check_able() -> None:
+    """Refuse to make code for this machine where that cannot be done.
+
+    Raises:
+        NotAvailableError: TVM or a compiler driver is missing, or no code is made for this CPU.
+    """
+    where = machine_here() if sys.platform == "linux" else ""
+    if not where:
+        raise NotAvailableError("machine code is made on Linux on x86-64 with AVX2, not here")
+    if importlib.util.find_spec("tvm") is None:
+        raise NotAvailableError(f"machine code needs TVM: {install('tvm')}")
+    if shutil.which(linker := machine(where).linker) is None:
+        raise NotAvailableError(f"machine code needs {linker}: apt-get install {linker}")
 
 
 def _weights(model: ir.Model) -> int:
@@ -75,16 +99,6 @@ def _weights(model: ir.Model) -> int:
 def _plain(options: LowerOptions) -> bool:
     asked = options.recipe or options.precision
     return asked == options.precision == "fp32" and not options.compress_weights
-
-
-def _can() -> bool:
-    where = machine_here()
-    return (
-        sys.platform == "linux"
-        and bool(where)
-        and shutil.which(machine(where).linker) is not None
-        and importlib.util.find_spec("tvm") is not None
-    )
 
 
 def work(model: ir.Model) -> int | None:
