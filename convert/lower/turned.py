@@ -5,12 +5,17 @@ The other one is turned when the file is opened.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from edgeinfer.convert.passes.infra import Namer, attr, constant
 from edgeinfer.convert.passes.twins import twins
 
-_READERS = {"MatMul": (1,), "Gemm": (1,), "MatMulInteger": (1,), "DequantizeLinear": (0,)}
+_READERS = {
+    **dict.fromkeys(("MatMul", "Gemm", "MatMulInteger", "Conv", "ConvTranspose"), (1,)),
+    "DequantizeLinear": (0,),
+}
 """Operators whose operands may be turned: what engines fold when they open a file."""
 
 
@@ -38,7 +43,7 @@ def share_turned(model: ir.Model, *, floats: bool) -> int:
     done: set[ir.Value] = set()
     for value, other in found.items():
         # One of the two stays what it is.
-        if value in done or other in done or not _may_turn(value):
+        if value in done or other in done or not may_turn(value):
             continue
         done |= {value, other}
         _turn(graph, namer, value, other, floats=floats)
@@ -49,7 +54,8 @@ def share_turned(model: ir.Model, *, floats: bool) -> int:
     return count
 
 
-def _may_turn(value: ir.Value) -> bool:
+def may_turn(value: ir.Value) -> bool:
+    """Whether all that reads a constant takes it as the transpose of another one too."""
     uses = list(value.uses())
     # Equal transposes become one, and of that ONNX Runtime takes one product only (``tied.py``).
     if len(uses) > 1 and any(user.op_type == "MatMulInteger" for user, _ in uses):
@@ -70,7 +76,7 @@ def _turn(graph: ir.Graph, namer: Namer, value: ir.Value, kept: ir.Value, *, flo
                 reader.replace_input_with(place, made)
             graph.remove(user, safe=True)
         else:
-            user.replace_input_with(index, _transposed(graph, namer, kept, value, graph[0]))
+            user.replace_input_with(index, transposed(graph, namer, kept, value, graph[0]))
 
 
 def _dequantized(graph: ir.Graph, namer: Namer, old: ir.Node, kept: ir.Value) -> ir.Value:
@@ -84,13 +90,19 @@ def _dequantized(graph: ir.Graph, namer: Namer, old: ir.Node, kept: ir.Value) ->
     node.metadata_props.update(old.metadata_props)
     out.type, out.shape = like.type, kept.shape
     graph.insert_before(old, node)
-    return _transposed(graph, namer, out, like, old)
+    return transposed(graph, namer, out, like, old)
 
 
-def _transposed(
-    graph: ir.Graph, namer: Namer, kept: ir.Value, like: ir.Value, place: ir.Node
+def transposed(
+    graph: ir.Graph,
+    namer: Namer,
+    kept: ir.Value,
+    like: ir.Value,
+    place: ir.Node,
+    perm: Sequence[int] = (1, 0),
 ) -> ir.Value:
-    node = ir.node("Transpose", [kept], {"perm": [1, 0]})
+    """Return the transpose of a value, which is what another one is; made before a node."""
+    node = ir.node("Transpose", [kept], {"perm": [*perm]})
     out = node.outputs[0]
     node.name = out.name = namer.fresh(f"{like.name}.t")
     out.type, out.shape = like.type, like.shape

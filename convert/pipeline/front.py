@@ -196,6 +196,8 @@ class Front:
             VerifyError: it does not give the outputs that the user expects.
             OSError: an artifact cannot be written.
         """
+        from edgeinfer.convert.pipeline.sharing import share_weights
+
         source, normalised = self._source, self._normalised
         report = self._new_report()
         self._refuse_contradictions()
@@ -230,6 +232,9 @@ class Front:
             self._lower_or_leave(job, variants, report, todo.prepared.pop(0)) for job in todo.jobs
         )
         written = tuple(made for made in tried if made is not None)
+        written, shared = share_weights(written)
+        if shared:
+            report.changes.append(Change("targets", tuple(shared)))
         request = self._request
         stages = self._clock.stages
         # What was left out is not run either.

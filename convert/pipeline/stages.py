@@ -66,13 +66,16 @@ def run_stages(request: Request) -> ExportResult:
             Wanted([e.backend for e in w.lowered.engines], place_of(w.job.profile))
             for w in prepared.written
         ]
+        taken: list[Written] = []
         variants: list[Variant] = []
         with closing(engines.in_turn(wanted)) as turns:
             for written, want, backends in zip(prepared.written, wanted, turns, strict=True):
                 judged = _verified(written, backends, prepared.report, clock, want.place)
                 slower = _times_slower(written, backends, judged, prepared.report, clock)
                 if _is_taken(written, judged, request, prepared.report, front, writer, slower):
+                    taken.append(written)
                     variants += _adopted(written, judged, writer)
+        _remove_left(prepared.written, taken, writer.folder(_VARIANTS))
         with clock.stage("write the result"):
             return _finish(request, prepared, variants, writer, described)
 
@@ -117,6 +120,7 @@ def _verified(
                     report.vectors,
                     report.expected,
                     precision=lowered.precision,
+                    size_bytes=sum(f.stat().st_size for f in lowered.files),
                     ops=lowered.ops,
                     notes=(*lowered.notes, place.note) if place.note else lowered.notes,
                     constraints=lowered.constraints,
@@ -175,7 +179,8 @@ def _is_taken(
     unverified = wrong is not None and request.unverified and wrong.verdict == NOT_RUN
     optional = written.job.optional and not unverified
     if wrong is not None and (written.job.spare or optional):
-        _leave(written, wrong, report, writer)
+        line = f"{written.job.title} was left out: {wrong.failure()}"
+        report.changes.append(Change("targets", (line,)))
         return False
     results = {r.id: r for r in judged.values()}
     report.variants += results.values()
@@ -190,11 +195,14 @@ def _is_taken(
     return True
 
 
-def _leave(written: Written, result: VariantResult, report: Report, writer: BundleWriter) -> None:
-    """Leave an artifact out that nobody asked for by name, and say why."""
-    shutil.rmtree(writer.folder(_VARIANTS) / written.name, ignore_errors=True)
-    line = f"{written.job.title} was left out: {result.failure()}"
-    report.changes.append(Change("targets", (line,)))
+def _remove_left(written: Sequence[Written], taken: Sequence[Written], base: Path) -> None:
+    """Remove the files of artifacts that were left out, but for weights that others read there."""
+    kept = {file for one in taken for file in one.lowered.files}
+    for file in {file for one in written for file in one.lowered.files} - kept:
+        file.unlink()
+    for one in written:
+        if not any(file.is_relative_to(base / one.name) for file in kept):
+            shutil.rmtree(base / one.name, ignore_errors=True)
 
 
 def _adopted(
@@ -269,17 +277,7 @@ def _finish(
     described: Description,
 ) -> ExportResult:
     report = prepared.report
-    room = room_for([v.size_bytes for v in variants])
-    answers = [fitting(a, room) for a in (report.expected.answers if report.expected else ())]
-    hardest = {i for v in report.variants for i in v.hardest}
-    places = carried(report.vectors, answers, room, hardest)
-    if len(places) < len(report.vectors):
-        line = (
-            f"{len(places)} of {len(report.vectors)} test vectors are in the bundle, so that they "
-            "do not outweigh the model; all were checked here"
-        )
-        report.changes.append(Change("targets", (line,)))
-    _tell_size(request, report, [(report.vectors[i], answers[i]) for i in places])
+    kept = _carried(request, report, variants)
     records = {**described.preprocessing, **prepared.preprocessing}
     code, lines = _functions(request, records) if described.head else ({}, [])
     if lines:
@@ -295,11 +293,10 @@ def _finish(
             edge=v.edge,
             undecided=bool(a.undecided),
         )
-        for v, a in ((report.vectors[i], answers[i]) for i in places)
+        for v, a in kept
     )
-    judges = [e.backend for v in report.variants for e in v.engines if not e.skipped]
-    drivers = _drivers(variants, code)
-    report.tools = tools_of(report.source, variants, [*oracles(), *judges], drivers)
+    judges = [*oracles(), *(e.backend for v in report.variants for e in v.engines if not e.skipped)]
+    report.tools = tools_of(report.source, variants, judges, _drivers(variants, code))
     extra = (
         writer.add_bytes("report.json", _json(report.to_json())),
         writer.add_bytes("report.html", report.to_html().encode()),
@@ -330,13 +327,28 @@ def _finish(
     return finished(writer, manifest, report)
 
 
-def _tell_size(request: Request, report: Report, kept: Sequence[tuple[Vector, Answer]]) -> None:
-    """Say of integers whether test vectors take what they save."""
-    if report.quantization is None or request.precision == AUTO:
-        return
-    total = sum(v.size_bytes for v in report.variants)
-    if line := outweighed(total, size_of(kept), report.source_bytes):
+def _carried(
+    request: Request, report: Report, variants: Sequence[Variant]
+) -> list[tuple[Vector, Answer]]:
+    """Choose the test vectors that travel, and say where they are not all, or too large."""
+    sizes = {file.path: file.size_bytes for v in variants for file in v.files}
+    room = room_for([*sizes.values()])
+    answers = [fitting(a, room) for a in (report.expected.answers if report.expected else ())]
+    hardest = {i for v in report.variants for i in v.hardest}
+    places = carried(report.vectors, answers, room, hardest)
+    if len(places) < len(report.vectors):
+        line = (
+            f"{len(places)} of {len(report.vectors)} test vectors are in the bundle, so that they "
+            "do not outweigh the model; all were checked here"
+        )
         report.changes.append(Change("targets", (line,)))
+    kept = [(report.vectors[i], answers[i]) for i in places]
+    # Integers are asked for to be small.
+    if report.quantization is not None and request.precision != AUTO:
+        total = sum(sizes.values())
+        if told := outweighed(total, size_of(kept), report.source_bytes):
+            report.changes.append(Change("targets", (told,)))
+    return kept
 
 
 def _functions(
