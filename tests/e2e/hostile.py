@@ -35,7 +35,7 @@ from edgeinfer.types import Array
 
 SIZE = 64
 WORLD_S = 120.0
-"""What a world may take; a fork or a load takes a second on a busy machine."""
+"""What an event of a world may take; a fork or a load takes seconds on a busy machine."""
 EVENTS = 25
 """Events of one world."""
 LARGE = 60_000
@@ -235,8 +235,8 @@ class World:
         for _ in range(4):
             self.ask(self.rng.choice((0, 2)))
 
-    def live(self, events: int) -> None:
-        """Live through some events."""
+    def live(self, events: int, beat: Callable[[], object]) -> None:
+        """Live through some events, and tell after each that it is over."""
         chances = {self.fork: 6, self.interrupt: 2, self.kill_engine: 1, self.run_short: 1}
         for _ in range(events):
             is_busy = self.rng.random() < 0.3
@@ -249,6 +249,7 @@ class World:
             finally:
                 if is_busy:
                     self.end()
+            beat()
         if self.faults:
             raise WrongError(self.faults[0])
 
@@ -283,13 +284,19 @@ def _interrupts(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _reap(child: int, *, killed: bool, aborts: bool = False) -> None:
-    """Wait for the end of a process; one that does not end in time is killed and told."""
+def _reap(child: int, *, killed: bool, aborts: bool = False, beats: int | None = None) -> None:
+    """Wait for the end of a process; one that does not end in time is killed and told.
+
+    One that tells of its events through a pipe has that time for each.
+    """
     until = time.monotonic() + WORLD_S
     while True:
         number, status = os.waitpid(child, os.WNOHANG)
         if number:
             break
+        with contextlib.suppress(BlockingIOError):
+            if beats is not None and os.read(beats, EVENTS):
+                until = time.monotonic() + WORLD_S
         if time.monotonic() > until:
             os.kill(child, signal.SIGABRT)
             os.waitpid(child, 0)
@@ -301,11 +308,13 @@ def _reap(child: int, *, killed: bool, aborts: bool = False) -> None:
     raise WrongError(f"a forked process ended with {code}")
 
 
-def live(bundle: str, backend: str, threads: int, seed: int, events: int) -> int:
+def live(
+    bundle: str, backend: str, threads: int, seed: int, events: int, beat: Callable[[], object]
+) -> int:
     """Be a world, in a process of its own; return its exit code."""
     faulthandler.enable()
     try:
-        World(bundle, backend, threads, random.Random(seed)).live(events)
+        World(bundle, backend, threads, random.Random(seed)).live(events, beat)
     except SystemExit:
         raise
     except BaseException as error:
@@ -324,19 +333,23 @@ def main(bundle: str, events: int, seed: int) -> int:
         backend = engines[worlds % len(engines)]
         count = min(EVENTS, events - happened, 1 + events // len(engines))
         arguments = (bundle, backend, rng.choice((1, 2)), rng.randrange(1 << 30), count)
+        beats, told = os.pipe()
+        os.set_blocking(beats, False)
         child = os.fork()
         if child == 0:
-            os._exit(live(*arguments))
+            os._exit(live(*arguments, lambda told=told: os.write(told, b".")))
+        os.close(told)
         try:
-            _reap(child, killed=False)
+            _reap(child, killed=False, beats=beats)
         except WrongError as error:
             _tell(f"world {arguments[1:]}: {error}")
+        os.close(beats)
         happened, worlds = happened + count, worlds + 1
     # Engines' processes see to theirs when they see that nobody is left to ask them.
     time.sleep(2)
     left = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("edgeinfer-")]
-    told = {"events": happened, "worlds": worlds, "engines": engines, "left": left}
-    sys.stdout.write(json.dumps(told) + "\n")
+    found = {"events": happened, "worlds": worlds, "engines": engines, "left": left}
+    sys.stdout.write(json.dumps(found) + "\n")
     return 0
 
 
