@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -337,7 +338,7 @@ def main(bundle: str, events: int, seed: int) -> int:
         os.set_blocking(beats, False)
         child = os.fork()
         if child == 0:
-            os._exit(live(*arguments, lambda told=told: os.write(told, b".")))
+            os._exit(live(*arguments, partial(os.write, told, b".")))
         os.close(told)
         try:
             _reap(child, killed=False, beats=beats)
