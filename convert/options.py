@@ -155,6 +155,13 @@ class ConvertOptions(ArtifactOptions):
     )
     name: str | None = option(None, "Name of the bundle; default the model's.", RESULT)
     overwrite: bool = option(False, "Replace an existing result.", RESULT)
+    keep: str | Path | None = option(
+        None,
+        "Empty folder for the graph of each stage. The model as it was read, normalised, as each "
+        "target was given it, and every artifact stay there, also where the conversion fails.",
+        RESULT,
+        value=words.FOLDER,
+    )
     unverified: bool = option(
         False,
         "Also write artifacts that nothing here can run. The bundle marks each of them as not "

@@ -21,7 +21,7 @@ def command_of(request: Request) -> str:
 
 def _options(request: Request) -> Iterator[str]:
     described = request.description
-    left = {"output", "overwrite"}
+    left = {"output", "overwrite", "keep"}
     if described is not None:
         left |= {"preprocessing", *(["labels"] if described.labels else ())}
     if request.name == default_name(request.model):

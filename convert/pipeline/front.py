@@ -25,6 +25,7 @@ from edgeinfer.convert.lower.target import Lowered, LowerOptions
 from edgeinfer.convert.lower.target import Prepared as Ready
 from edgeinfer.convert.pipeline import engines
 from edgeinfer.convert.pipeline.engines import Wanted, place_for
+from edgeinfer.convert.pipeline.kept import Kept
 from edgeinfer.convert.pipeline.plan import Job, plan
 from edgeinfer.convert.pipeline.provenance import oracles, tools_of
 from edgeinfer.convert.pipeline.request import Request, in_layout
@@ -165,6 +166,7 @@ class Front:
         formats = sum(len((*p.formats, *p.optional_formats)) for p in request.profiles)
         foreseen = Stages(total=stages_of(request, formats))
         self._clock = Clock(request.progress, stages=foreseen)
+        self._kept = Kept(None if request.keep is None else Path(request.keep))
         self._ranges: dict[str, InputRange] = {}
 
     def check(self) -> dict[str, list[Problem]]:
@@ -251,6 +253,7 @@ class Front:
         from edgeinfer.convert.verify.bisect import explain
 
         self._clock.stages.total = 0
+        self._kept = Kept(None)
         normal = self._normalised.model
         self._halves.look(normal, [feeds], rungs(feeds, self._ranges))
         place = place_for(job.profile.machine)
@@ -316,6 +319,7 @@ class Front:
             source.settle_noise(self._asked.random, self._asked.fixed_shapes)
             source.move_channels(self._asked.channels_last, self._asked.channels_first)
             source.take_pixels(self._asked.pictures, self._records(source))
+            self._kept.model("read", source.model)
             return source
 
     @cached_property
@@ -375,6 +379,7 @@ class Front:
         with self._clock.stage("normalise"):
             shapes = self._request.fixed_shapes
             found = passes.normalise(source.model, input_shapes=shapes or None)
+            self._kept.model("normalised", found.model)
             check_sizes(found.model)
             check_ranges(found.model, self._request.ranges)
             check_states(found.model, self._request.states)
@@ -466,6 +471,8 @@ class Front:
         def write() -> Lowered:
             with self._stage(f"lower {job.title}"):
                 graph = self._quantize.graph(job, normal)
+                if graph is not normal:
+                    self._kept.model(f"given-{name}", graph)
                 samples = self._quantize.samples
                 if job.format == REGIONS:
                     samples = tuple(v.feeds for v in report.vectors if not v.edge)[:1]
@@ -481,6 +488,7 @@ class Front:
                     lowered = unwritten.pop().write(folder)
                 else:
                     lowered = target.lower(graph, job.profile, options, folder)
+                self._kept.artifact(name, folder)
                 lowered = self._quantize.read_back(job, lowered, report)
                 return _named(lowered) if self._is_quantized else lowered
 

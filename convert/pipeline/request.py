@@ -15,6 +15,7 @@ from edgeinfer import profiles
 from edgeinfer.bundle.formats import SUFFIXES, format_of
 from edgeinfer.convert.late import late
 from edgeinfer.convert.options import ConvertOptions
+from edgeinfer.convert.pipeline.kept import check_folder
 from edgeinfer.convert.pipeline.shape_sets import Ranges, Sets, ranges_of, shape_sets
 from edgeinfer.convert.quantize.recipe import (
     COREMLTOOLS,
@@ -124,6 +125,8 @@ def check_request(options: ConvertOptions) -> Request:
     if options.max_drop is not None and not 0.0 <= options.max_drop < 1.0:
         raise UsageError(f"max drop {options.max_drop}: expected a share from 0 up to 1, as 1%")
     _check_there(options.deployment, options.data, options.calibration)
+    if options.keep is not None:
+        check_folder(options.keep)
     name = options.name or default_name(model)
     common, sets = shape_sets(options.input_shapes)
     records, labels = _described(options)
