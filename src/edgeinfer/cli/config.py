@@ -40,14 +40,13 @@ def config_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--config",
         is_eager=True,
-        expose_value=False,
         callback=_read,
         metavar="TOML",
         help="File with options; what is typed goes before.",
     )
     @click.option("--save-config", metavar="TOML", help="Write what was asked for as such a file.")
     @functools.wraps(command)
-    def wrapped(*args: Any, save_config: str | None, **values: Any) -> None:
+    def wrapped(*args: Any, config: str | None, save_config: str | None, **values: Any) -> None:
         if save_config is None:
             command(*args, **values)
             return
@@ -74,14 +73,14 @@ def _known(ctx: click.Context) -> dict[str, click.Parameter]:
     return {_key(p): p for p in ctx.command.params if p.name not in _OWN}
 
 
-def _read(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
+def _read(ctx: click.Context, _: click.Parameter, path: str | None) -> str | None:
     """Let the file's words stand where none are typed.
 
     Raises:
         UsageError: the file is not there or no TOML, or has what no option is; lists all of that.
     """
     if path is None:
-        return
+        return None
     try:
         found = loads(read_bounded(Path(path), _MOST).decode())
     except OSError as error:
@@ -105,6 +104,7 @@ def _read(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
     if problems:
         raise UsageError("\n".join(f"--config {path}: {problem}" for problem in problems))
     ctx.default_map = {**(ctx.default_map or {}), **words}
+    return path
 
 
 def _word(parameter: click.Parameter, value: Any) -> Any:
